@@ -1,0 +1,1 @@
+"""The command line: one typer command per file, a few lines each."""

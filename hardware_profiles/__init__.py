@@ -1,0 +1,1 @@
+"""One file per device; every figure carries its source."""

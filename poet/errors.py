@@ -1,0 +1,103 @@
+"""Everything that can go wrong, as one tree.
+
+    PoetError                     a sentence for the user; exit code 2
+    ├── InputError                a file or an argument is not usable
+    │   ├── ModelError            an ONNX file or module cannot be read or traced
+    │   │   └── UnsupportedOperator   names the operator and its node
+    │   ├── ProfileError          a hardware profile breaks its schema
+    │   ├── ProblemError          a planning problem breaks its format
+    │   ├── GraphError            a graph is not well formed
+    │   └── PlanError             a plan file is damaged, hostile or of another version
+    ├── InvalidSchedule           the judge's verdict: which step breaks which rule
+    ├── Infeasible                no schedule exists inside the limits; exit code 3
+    ├── OutOfTime                 the time limit passed before any plan was found; exit code 4
+    ├── NotExact                  replay and plain PyTorch differ; exit code 1
+    └── ReplayError               replay had to stop
+        └── PageFileError         the page file is full, gone, short or damaged
+
+A message names the thing, what was found, what was expected, and the way out.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class PoetError(Exception):
+    """Base of all errors a user meets; ``str(error)`` is the line to print."""
+
+    exit_code = 2
+
+
+class InputError(PoetError):
+    """A file or an argument is not usable as it is."""
+
+
+class ModelError(InputError):
+    """An ONNX file or an ``nn.Module`` cannot be read, bound or traced."""
+
+
+class UnsupportedOperator(ModelError):
+    """The model uses an operator that has no row in the operator table."""
+
+
+class ProfileError(InputError):
+    """A hardware profile breaks its schema."""
+
+
+class ProblemError(InputError):
+    """A planning problem breaks its format or contradicts itself."""
+
+
+class GraphError(InputError):
+    """A graph is not well formed."""
+
+
+class PlanError(InputError):
+    """A plan file is damaged, hostile, of another version, or belongs to another model."""
+
+
+class InvalidSchedule(PoetError):
+    """The simulator's verdict on a schedule that breaks a rule.
+
+    ``rule`` is the short name of the rule (see :mod:`poet.simulator`), ``step`` the index of the
+    step that breaks it, or the schedule's length where the end state does.
+    """
+
+    def __init__(self, message: str, *, rule: str, step: int) -> None:
+        super().__init__(message)
+        self.rule = rule
+        self.step = step
+
+
+class Infeasible(PoetError):
+    """No schedule exists inside the limits; the message names what binds and what would work."""
+
+    exit_code = 3
+
+
+class OutOfTime(PoetError):
+    """The time limit passed before any plan was found."""
+
+    exit_code = 4
+
+
+class NotExact(PoetError):
+    """Replay and plain PyTorch gave different bits."""
+
+    exit_code = 1
+
+
+class ReplayError(PoetError):
+    """Replay had to stop; training state is that of the last committed step."""
+
+
+class PageFileError(ReplayError):
+    """The page file is full, gone, short or damaged."""
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """``"; did you mean 'x'?"`` for the known name most like ``name``, or ``""`` if none is close."""
+    matches = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
+    return f"; did you mean {matches[0]!r}?" if matches else ""

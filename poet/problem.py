@@ -1,0 +1,291 @@
+"""A planning problem: what must run, what it costs, and what a plan may do. Needs no model.
+
+The file format (``poet-problem``, version 1) is one JSON object::
+
+    {"format": "poet-problem", "version": 1, "name": "...", "source": "...",
+     "tensors": [{"name": "t0", "bytes": 4096,
+                  "page_in": {"seconds": 1e-3, "joules": 3e-4},
+                  "page_out": {"seconds": 1e-3, "joules": 3e-4}}],
+     "ops": [{"name": "conv1", "inputs": ["t0"], "outputs": ["t1"],
+              "seconds": 0.01, "joules": 0.02, "workspace_bytes": 0}]}
+
+Ops are in a runnable order. A tensor is a buffer: the unit of keeping, paging and freeing. All
+fields of the records below may stand in a file; those with a default may be left out.
+"""
+
+from __future__ import annotations
+
+import enum
+import json
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from poet import codec
+from poet.errors import ProblemError
+
+FORMAT = "poet-problem"
+FORMAT_VERSION = 1
+
+
+class Place(enum.Enum):
+    """Where a tensor's content is between steps."""
+
+    RAM = "ram"
+    STORAGE = "storage"
+    BOTH = "both"  # in RAM with a valid copy in storage, as a frozen parameter is; only `initially`
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """The cost of copying one tensor once, in one direction."""
+
+    seconds: float
+    joules: float
+
+    def __post_init__(self) -> None:
+        _check_cost("a transfer", self.seconds, self.joules)
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """A buffer.
+
+    Attributes:
+        name: unique among tensors.
+        bytes: its size.
+        page_in, page_out: cost of copying it from and to storage; ``None`` where it must not be.
+        role: what it is for, as reports name it (see `poet.graph.Role`).
+        initially: where its content is when the step begins; ``None``: in RAM for a tensor that no
+            op produces, nowhere for one that an op does.
+        finally_: where its last content must be when the step ends; ``None``: nowhere in particular.
+            In a file the field is called ``finally``.
+        stored_bytes: what a copy takes in storage, whole pages; ``None``: ``bytes``.
+    """
+
+    name: str
+    bytes: int
+    page_in: Transfer | None = None
+    page_out: Transfer | None = None
+    role: str | None = None
+    initially: Place | None = None
+    finally_: Place | None = None
+    stored_bytes: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.bytes < 0 or (self.stored_bytes is not None and self.stored_bytes < 0):
+            raise ProblemError(f"tensor {self.name}: a negative size")
+
+    def to_data(self) -> dict[str, Any]:
+        """JSON-ready form, read back by `from_data`."""
+        data: dict[str, Any] = {"name": self.name, "bytes": self.bytes}
+        for key in ("page_in", "page_out", "role", "initially", "finally_", "stored_bytes"):
+            if getattr(self, key) is not None:
+                data[key.rstrip("_")] = codec.encode(getattr(self, key))
+        return data
+
+    @staticmethod
+    def from_data(data: Any, where: str) -> Tensor:
+        """The tensor that `to_data` wrote.
+
+        Raises:
+            ProblemError: a field too many, missing, or of another type.
+        """
+        stored = codec.decode(_StoredTensor, _rename(data), where=where, error=ProblemError)
+        return Tensor(**{key: getattr(stored, key) for key in stored.__slots__})
+
+
+@dataclass(frozen=True, slots=True)
+class _StoredTensor:
+    """`Tensor` without its own JSON form, so that the codec can check the fields."""
+
+    name: str
+    bytes: int
+    page_in: Transfer | None = None
+    page_out: Transfer | None = None
+    role: str | None = None
+    initially: Place | None = None
+    finally_: Place | None = None
+    stored_bytes: int | None = None
+
+
+def _rename(data: Any) -> Any:
+    if not isinstance(data, dict) or "finally" not in data:
+        return data
+    return {("finally_" if key == "finally" else key): item for key, item in data.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class ProblemOp:
+    """One op of the step.
+
+    Attributes:
+        name: unique among ops.
+        inputs: tensors that the first run needs in RAM.
+        outputs: tensors that a run allocates and writes.
+        seconds, joules: cost of one run.
+        workspace_bytes: RAM needed while it runs beyond inputs and outputs.
+        updates: those of ``inputs`` that the first run writes in place: their content is a new one
+            afterwards, and what reads the old one cannot run any more.
+        recompute_inputs: tensors that a later run needs; ``None``: ``inputs`` without ``updates``.
+        recomputable: whether it may be run again.
+        random: first runs of random ops keep their order.
+    """
+
+    name: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    seconds: float
+    joules: float
+    workspace_bytes: int = 0
+    updates: tuple[str, ...] = ()
+    recompute_inputs: tuple[str, ...] | None = None
+    recomputable: bool = True
+    random: bool = False
+
+    def __post_init__(self) -> None:
+        _check_cost(f"op {self.name}", self.seconds, self.joules)
+        if self.workspace_bytes < 0:
+            raise ProblemError(f"op {self.name}: workspace_bytes is negative")
+
+    @property
+    def rerun_inputs(self) -> tuple[str, ...]:
+        """Tensors that a recomputation needs in RAM."""
+        if self.recompute_inputs is not None:
+            return self.recompute_inputs
+        return tuple(name for name in self.inputs if name not in self.updates)
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """What must run and what it costs; checked when made.
+
+    Attributes:
+        name, source: for reports.
+        tensors, ops: the parts; ops in a runnable order.
+        alignment_bytes: every tensor and workspace takes a multiple of this in RAM.
+        idle_watts: drawn during the whole step, on top of the ops' and transfers' joules.
+        background_storage: transfers run beside compute, one at a time, in the order issued.
+        storage_capacity_bytes: what all stored contents may take together; ``None``: no limit.
+        kernels: the target whose kernels' workspaces are counted, for reports.
+    """
+
+    name: str
+    tensors: tuple[Tensor, ...]
+    ops: tuple[ProblemOp, ...]
+    source: str = ""
+    alignment_bytes: int = 1
+    idle_watts: float = 0.0
+    background_storage: bool = False
+    storage_capacity_bytes: int | None = None
+    kernels: str = ""
+
+    def __post_init__(self) -> None:
+        if self.alignment_bytes < 1:
+            raise ProblemError(f"{self.name}: alignment_bytes is less than 1")
+        _check_cost(self.name, 0.0, self.idle_watts)
+        _check_structure(self)
+
+    def aligned_bytes(self, size_bytes: int) -> int:
+        """``size_bytes`` rounded up to the alignment."""
+        return -(-size_bytes // self.alignment_bytes) * self.alignment_bytes
+
+    @property
+    def compute_seconds(self) -> float:
+        """Time of running every op once: what a relative deadline is measured by."""
+        return math.fsum(op.seconds for op in self.ops)
+
+    @property
+    def compute_joules(self) -> float:
+        """Energy of running every op once with no transfer, idle power included."""
+        return math.fsum(op.joules for op in self.ops) + self.idle_watts * self.compute_seconds
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON-ready form of the file format; `from_json` gives an equal problem back."""
+        return {"format": FORMAT, "version": FORMAT_VERSION, **codec.encode(self)}
+
+    @staticmethod
+    def from_json(data: Any, *, where: str = "problem") -> Problem:
+        """The problem in a parsed problem file.
+
+        Raises:
+            ProblemError: another format or version, or a malformed or contradictory problem.
+        """
+        if not isinstance(data, dict) or data.get("format") != FORMAT:
+            raise ProblemError(f'{where}: not a {FORMAT} file (its "format" must be {FORMAT!r})')
+        if data.get("version") != FORMAT_VERSION:
+            raise ProblemError(f"{where}: version {data.get('version')!r}, this poet reads {FORMAT_VERSION}")
+        fields = {key: item for key, item in data.items() if key not in ("format", "version")}
+        return codec.decode(Problem, fields, where=where, error=ProblemError)
+
+    @staticmethod
+    def load(path: Path) -> Problem:
+        """The problem in the file at ``path``.
+
+        Raises:
+            ProblemError: the file is not readable, not JSON, or not a problem.
+        """
+        try:
+            data = json.loads(path.read_bytes())
+        except (OSError, ValueError, RecursionError) as error:
+            raise ProblemError(f"{path}: not a readable JSON file ({error})") from None
+        return Problem.from_json(data, where=path.name)
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a plan must stay within and what it may do.
+
+    Attributes:
+        ram_budget_bytes: held at every moment; ``None``: unlimited.
+        deadline_seconds: for one step, transfers included; ``None``: none.
+        recompute, paging: whether ops may run again, whether tensors may move to storage. Tensors
+            that begin or must end in storage move even without ``paging``.
+        written_budget_bytes: what one step may write to storage; ``None``: unlimited.
+    """
+
+    ram_budget_bytes: int | None = None
+    deadline_seconds: float | None = None
+    recompute: bool = True
+    paging: bool = True
+    written_budget_bytes: int | None = None
+
+
+def _check_cost(what: str, seconds: float, joules: float) -> None:
+    for amount, unit in ((seconds, "seconds"), (joules, "joules or watts")):
+        if not math.isfinite(amount) or amount < 0:
+            raise ProblemError(f"{what}: {amount} {unit}; a cost is a finite number from 0 up")
+
+
+def _check_structure(problem: Problem) -> None:
+    tensors = {tensor.name: tensor for tensor in problem.tensors}
+    if len(tensors) < len(problem.tensors):
+        raise ProblemError(f"{problem.name}: two tensors have the same name")
+    if len({op.name for op in problem.ops}) < len(problem.ops):
+        raise ProblemError(f"{problem.name}: two ops have the same name")
+    produced = {name for op in problem.ops for name in op.outputs}
+    ready = set(tensors) - produced
+    for op in problem.ops:
+        for name in (*op.inputs, *op.outputs, *op.updates, *(op.recompute_inputs or ())):
+            if name not in tensors:
+                raise ProblemError(f"op {op.name}: there is no tensor {name!r}")
+        for name in (*op.inputs, *op.rerun_inputs):
+            if name not in ready:
+                raise ProblemError(f"op {op.name} reads {name} before an op produces it")
+        for name in op.updates:
+            if name not in op.inputs:
+                raise ProblemError(f"op {op.name} updates {name}, which is not among its inputs")
+        for name in op.outputs:
+            if name in ready:
+                raise ProblemError(f"op {op.name} produces {name}, which is there already")
+            ready.add(name)
+    for tensor in problem.tensors:
+        if tensor.initially is not None and tensor.name in produced:
+            raise ProblemError(f"tensor {tensor.name} is produced by an op and 'initially' somewhere")
+        if tensor.finally_ is Place.BOTH:
+            raise ProblemError(f"tensor {tensor.name}: 'finally' is ram or storage")
+        if tensor.initially is Place.STORAGE and tensor.page_in is None:
+            raise ProblemError(f"tensor {tensor.name} begins in storage but has no page_in cost")
+        if tensor.finally_ is Place.STORAGE and tensor.page_out is None:
+            raise ProblemError(f"tensor {tensor.name} must end in storage but has no page_out cost")

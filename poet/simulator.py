@@ -1,0 +1,350 @@
+"""The judge: replays a schedule on a problem by its rules, and nothing but its rules.
+
+It lies below every solver and shares no code with any. Each rule has a short name, which the
+error carries and the mutation tests count:
+
+==================== ==================================================================
+``unknown``          a step names no op or tensor of the problem
+``input``            an op runs while a tensor that it reads is not in RAM
+``stale``            a tensor is read or stored with a content other than the one meant
+``recompute``        an op is run again that must not be, or against the limits
+``order``            first runs of ops with an effect leave the listed order
+``free``             a tensor is freed that is not in RAM
+``page_out``         a tensor is stored that is absent, stored already, or may not be
+``page_in``          a tensor is fetched that is in RAM, not in storage, or may not be
+``ram``              more bytes in RAM than the budget, at any moment
+``storage``          more bytes in storage than it holds, or written than allowed
+``deadline``         the step lasts longer than allowed
+``missing``          an op never ran
+``final``            a tensor is not, with its last content, where it must end
+==================== ==================================================================
+
+RAM at a moment is every tensor present plus, while an op runs, its new outputs and its workspace;
+sizes are rounded to the problem's alignment. A tensor is present from the start of its page-in.
+RAM depends on the order of the list alone, never on how long anything takes: freeing a tensor
+whose page-out still runs waits for it, and so does an op that overwrites it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from poet.errors import InvalidSchedule
+from poet.problem import Limits, Place, Problem, ProblemOp, Tensor, Transfer
+from poet.schedule import Compute, Free, PageOut, Schedule
+from poet.units import format_bytes, format_seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """One step of the schedule as it happened.
+
+    Attributes:
+        ram_bytes: held while the step runs, its outputs and workspace included.
+        start_seconds, end_seconds: when its engine works on it, from the start of the step.
+    """
+
+    ram_bytes: int
+    start_seconds: float
+    end_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """What a valid schedule does; all totals are for one training step.
+
+    Attributes:
+        moments: one per step of the schedule.
+        peak_ram_bytes: the largest RAM at any moment.
+        peak_step: the step at which it is first reached; -1: before the first step.
+        seconds: until compute and transfers are both done.
+        joules: of ops, transfers and idle power together; ``compute_joules``, ``page_in_joules``,
+            ``page_out_joules`` and ``idle_joules`` are its parts.
+        compute_seconds, page_in_seconds, page_out_seconds: the engines' busy times.
+        recomputed_runs: compute steps beyond each op's first.
+        read_bytes, written_bytes: from and to storage.
+        storage_bytes: the most that storage held.
+    """
+
+    moments: tuple[Moment, ...]
+    peak_ram_bytes: int
+    peak_step: int
+    seconds: float
+    joules: float
+    compute_joules: float
+    page_in_joules: float
+    page_out_joules: float
+    idle_joules: float
+    compute_seconds: float
+    page_in_seconds: float
+    page_out_seconds: float
+    recomputed_runs: int
+    read_bytes: int
+    written_bytes: int
+    storage_bytes: int
+
+
+def simulate(problem: Problem, schedule: Schedule, limits: Limits | None = None) -> Trace:
+    """Judge ``schedule``; return what it does.
+
+    Raises:
+        InvalidSchedule: a step breaks a rule; the error carries the rule's name and the step.
+    """
+    run = _Run(problem, limits or Limits())
+    for index, step in enumerate(schedule):
+        run.index = index
+        if isinstance(step, Compute):
+            run.compute(run.known_op(step.op))
+        elif isinstance(step, Free):
+            run.free(run.known_tensor(step.tensor))
+        elif isinstance(step, PageOut):
+            run.page_out(run.known_tensor(step.tensor))
+        else:
+            run.page_in(run.known_tensor(step.tensor))
+    run.index = len(schedule)
+    return run.finish()
+
+
+def content_versions(problem: Problem) -> dict[str, tuple[tuple[str, int], ...]]:
+    """Per op, the (tensor, version) pairs it reads; a version counts the updates before it."""
+    updates_so_far: dict[str, int] = {}
+    versions = {}
+    for op in problem.ops:
+        reads = dict.fromkeys((*op.inputs, *op.rerun_inputs))
+        versions[op.name] = tuple((name, updates_so_far.get(name, 0)) for name in reads)
+        for name in op.updates:
+            updates_so_far[name] = updates_so_far.get(name, 0) + 1
+    return versions
+
+
+class _Run:
+    """The device's state while a schedule is replayed."""
+
+    def __init__(self, problem: Problem, limits: Limits) -> None:
+        self.problem, self.limits = problem, limits
+        self.index = -1
+        self.ops = {op.name: op for op in problem.ops}
+        self.tensors = {tensor.name: tensor for tensor in problem.tensors}
+        self.meant = {name: dict(pairs) for name, pairs in content_versions(problem).items()}
+        self.effects = [op.name for op in problem.ops if op.updates or op.random]
+        self.effects_done = 0
+        self.ran: set[str] = set()
+        produced = {name for op in problem.ops for name in op.outputs}
+        sources = [tensor for tensor in problem.tensors if tensor.name not in produced]
+        self.version = {tensor.name: 0 for tensor in problem.tensors}
+        self.in_ram = {t.name for t in sources if t.initially is not Place.STORAGE}
+        self.stored = {t.name: {0} for t in sources if t.initially in (Place.STORAGE, Place.BOTH)}
+        self.ram_bytes = sum(self._size(self.tensors[name]) for name in self.in_ram)
+        self.storage_bytes = sum(self._stored_size(self.tensors[name]) for name in self.stored)
+        self.storage_peak_bytes = self.storage_bytes
+        self.moments: list[Moment] = []
+        self.peak_ram_bytes, self.peak_step = self.ram_bytes, -1
+        self.compute_clock = self.transfer_clock = 0.0
+        self.page_in_ends: dict[str, float] = {}  # of the last transfer of each tensor
+        self.page_out_ends: dict[str, float] = {}
+        self.compute_costs: list[tuple[float, float]] = []
+        self.page_in_costs: list[tuple[float, float]] = []
+        self.page_out_costs: list[tuple[float, float]] = []
+        self.recomputed_runs = self.read_bytes = self.written_bytes = 0
+        self._check_ram(self.ram_bytes, "before the first step")
+
+    # --- the four steps ---
+
+    def compute(self, op: ProblemOp) -> None:
+        again = op.name in self.ran
+        if again:
+            self._check_recompute(op)
+        elif op.updates or op.random:
+            self._check_effect_order(op)
+        needed = op.rerun_inputs if again else op.inputs
+        for name in needed:
+            if name not in self.in_ram:
+                raise self._invalid("input", f"op {op.name} reads {name}, which is not in RAM")
+            if self.version[name] != self.meant[op.name][name]:
+                raise self._invalid("stale", f"op {op.name} reads {name} after it was updated")
+        new_bytes = sum(self._size(self.tensors[name]) for name in op.outputs)
+        workspace_bytes = self.problem.aligned_bytes(op.workspace_bytes)
+        overwritten = op.outputs if again else op.updates
+        waits = [self.page_in_ends.get(name, 0.0) for name in needed]
+        waits += [self.page_out_ends.get(name, 0.0) for name in overwritten]
+        start = max([self.compute_clock, *waits])
+        self.compute_clock = start + op.seconds
+        held = self.ram_bytes + new_bytes + workspace_bytes
+        self._record(held, f"op {op.name}", start, self.compute_clock)
+        for name in op.outputs:
+            if name not in self.in_ram:
+                self.in_ram.add(name)
+                self.ram_bytes += self._size(self.tensors[name])
+        if not again:
+            self.ran.add(op.name)
+            for name in op.updates:
+                self.version[name] += 1
+        self.recomputed_runs += again
+        self.compute_costs.append((op.seconds, op.joules))
+
+    def free(self, tensor: Tensor) -> None:
+        if tensor.name not in self.in_ram:
+            raise self._invalid("free", f"{tensor.name} is freed but not in RAM")
+        start = self.compute_clock
+        page_in_end = self.page_in_ends.get(tensor.name, 0.0)
+        page_out_end = self.page_out_ends.get(tensor.name, 0.0)
+        self.compute_clock = max(start, page_in_end, page_out_end)
+        self.moments.append(Moment(self.ram_bytes, start, self.compute_clock))
+        self.in_ram.remove(tensor.name)
+        self.ram_bytes -= self._size(tensor)
+
+    def page_out(self, tensor: Tensor) -> None:
+        cost, name = tensor.page_out, tensor.name
+        if cost is None or not (self.limits.paging or self._must_move(tensor)):
+            raise self._invalid("page_out", f"{name} may not be written to storage")
+        if name not in self.in_ram:
+            raise self._invalid("page_out", f"{name} is paged out but not in RAM")
+        contents = self.stored.setdefault(name, set())
+        if self.version[name] in contents:
+            raise self._invalid("page_out", f"{name} is paged out a second time")
+        contents.add(self.version[name])
+        stored_bytes = self._stored_size(tensor)
+        self.storage_bytes += stored_bytes
+        self.storage_peak_bytes = max(self.storage_peak_bytes, self.storage_bytes)
+        self.written_bytes += stored_bytes
+        self._check_storage(name)
+        self.page_out_ends[name] = self._transfer(name, cost)
+        self.page_out_costs.append((cost.seconds, cost.joules))
+
+    def page_in(self, tensor: Tensor) -> None:
+        cost, name = tensor.page_in, tensor.name
+        if cost is None or not (self.limits.paging or self._must_move(tensor)):
+            raise self._invalid("page_in", f"{name} may not be read from storage")
+        if name in self.in_ram:
+            raise self._invalid("page_in", f"{name} is paged in but in RAM already")
+        if not self.stored.get(name):
+            raise self._invalid("page_in", f"{name} is paged in but was never stored")
+        if self.version[name] not in self.stored[name]:
+            raise self._invalid("stale", f"{name} was updated after it was stored")
+        self.in_ram.add(name)
+        self.ram_bytes += self._size(tensor)
+        self.read_bytes += self._stored_size(tensor)
+        self.page_in_ends[name] = self._transfer(name, cost)
+        self.page_in_costs.append((cost.seconds, cost.joules))
+
+    # --- the end of the step ---
+
+    def finish(self) -> Trace:
+        for op in self.problem.ops:
+            if op.name not in self.ran:
+                raise self._invalid("missing", f"op {op.name} never runs")
+        for tensor in self.problem.tensors:
+            self._check_final(tensor)
+        seconds = max(self.compute_clock, self.transfer_clock)
+        deadline = self.limits.deadline_seconds
+        if deadline is not None and seconds > deadline * (1 + 1e-9):
+            took, allowed = format_seconds(seconds), format_seconds(deadline)
+            raise self._invalid("deadline", f"the step lasts {took}, the deadline is {allowed}")
+        compute_seconds, compute_joules = _total(self.compute_costs)
+        page_in_seconds, page_in_joules = _total(self.page_in_costs)
+        page_out_seconds, page_out_joules = _total(self.page_out_costs)
+        idle_joules = self.problem.idle_watts * seconds
+        return Trace(
+            moments=tuple(self.moments),
+            peak_ram_bytes=self.peak_ram_bytes,
+            peak_step=self.peak_step,
+            seconds=seconds,
+            joules=math.fsum((compute_joules, page_in_joules, page_out_joules, idle_joules)),
+            compute_joules=compute_joules,
+            page_in_joules=page_in_joules,
+            page_out_joules=page_out_joules,
+            idle_joules=idle_joules,
+            compute_seconds=compute_seconds,
+            page_in_seconds=page_in_seconds,
+            page_out_seconds=page_out_seconds,
+            recomputed_runs=self.recomputed_runs,
+            read_bytes=self.read_bytes,
+            written_bytes=self.written_bytes,
+            storage_bytes=self.storage_peak_bytes,
+        )
+
+    # --- rules and helpers ---
+
+    def known_op(self, name: str) -> ProblemOp:
+        if name not in self.ops:
+            raise self._invalid("unknown", f"there is no op {name!r}")
+        return self.ops[name]
+
+    def known_tensor(self, name: str) -> Tensor:
+        if name not in self.tensors:
+            raise self._invalid("unknown", f"there is no tensor {name!r}")
+        return self.tensors[name]
+
+    def _check_recompute(self, op: ProblemOp) -> None:
+        if not op.recomputable or not self.limits.recompute:
+            raise self._invalid("recompute", f"op {op.name} may not run again")
+        for name in op.outputs:
+            if self.version[name] > 0:
+                raise self._invalid("recompute", f"op {op.name} would undo the update of {name}")
+
+    def _check_effect_order(self, op: ProblemOp) -> None:
+        expected = self.effects[self.effects_done]
+        if op.name != expected:
+            raise self._invalid("order", f"op {op.name} has an effect and runs before {expected}")
+        self.effects_done += 1
+
+    def _check_final(self, tensor: Tensor) -> None:
+        name, place = tensor.name, tensor.finally_
+        if place is Place.RAM and name not in self.in_ram:
+            raise self._invalid("final", f"{name} must end in RAM and is not there")
+        if place is Place.STORAGE and self.version[name] not in self.stored.get(name, ()):
+            raise self._invalid("final", f"{name} must end in storage and is not there")
+
+    def _check_storage(self, name: str) -> None:
+        capacity, budget = self.problem.storage_capacity_bytes, self.limits.written_budget_bytes
+        if capacity is not None and self.storage_bytes > capacity:
+            raise self._invalid("storage", f"no room in storage for {name}")
+        if budget is not None and self.written_bytes > budget:
+            raise self._invalid("storage", f"writing {name} exceeds the step's write budget")
+
+    def _check_ram(self, held_bytes: int, what: str) -> None:
+        budget = self.limits.ram_budget_bytes
+        if budget is not None and held_bytes > budget:
+            held, allowed = format_bytes(held_bytes), format_bytes(budget)
+            raise self._invalid(
+                "ram", f"{what} holds {held} ({held_bytes} B) in RAM; the budget is {allowed} ({budget} B)"
+            )
+
+    def _must_move(self, tensor: Tensor) -> bool:
+        return Place.STORAGE in (tensor.initially, tensor.finally_)
+
+    def _transfer(self, name: str, cost: Transfer) -> float:
+        start = max(self.compute_clock, self.transfer_clock)
+        self.transfer_clock = start + cost.seconds
+        if not self.problem.background_storage:
+            self.compute_clock = self.transfer_clock
+        self._record(self.ram_bytes, f"the transfer of {name}", start, self.transfer_clock)
+        return self.transfer_clock
+
+    def _record(self, held_bytes: int, what: str, start: float, end: float) -> None:
+        self.moments.append(Moment(held_bytes, start, end))
+        self._check_ram(held_bytes, what)
+        if held_bytes > self.peak_ram_bytes:
+            self.peak_ram_bytes, self.peak_step = held_bytes, self.index
+
+    def _size(self, tensor: Tensor) -> int:
+        return self.problem.aligned_bytes(tensor.bytes)
+
+    @staticmethod
+    def _stored_size(tensor: Tensor) -> int:
+        return tensor.bytes if tensor.stored_bytes is None else tensor.stored_bytes
+
+    def _invalid(self, rule: str, message: str) -> InvalidSchedule:
+        place = (
+            "at the end"
+            if self.index >= 0 and rule in ("missing", "final", "deadline")
+            else f"step {self.index}"
+        )
+        return InvalidSchedule(f"{place}: {message}", rule=rule, step=self.index)
+
+
+def _total(costs: Iterable[tuple[float, float]]) -> tuple[float, float]:
+    pairs = tuple(costs)
+    return math.fsum(seconds for seconds, _ in pairs), math.fsum(joules for _, joules in pairs)

@@ -1,0 +1,99 @@
+"""Quantities as people write them. Inside the package everything is SI: bytes, seconds, joules.
+
+The only place where prefixes are read or written.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+
+from poet.errors import InputError
+
+_SIZE_FACTORS = {
+    "": 1, "b": 1,
+    "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12,
+    "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40,
+}  # fmt: skip
+_TIME_FACTORS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0}
+_ENERGY_FACTORS = {
+    "nj": 1e-9, "uj": 1e-6, "µj": 1e-6, "mj": 1e-3, "j": 1.0, "kj": 1e3,
+    "mwh": 3.6, "wh": 3600.0, "kwh": 3.6e6,
+}  # fmt: skip
+_QUANTITY = re.compile(r"\s*([0-9]+(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?|\.[0-9]+)\s*([A-Za-zµ]*)\s*")
+
+
+def _parse(text: str, factors: dict[str, float] | dict[str, int], what: str, example: str) -> float:
+    match = _QUANTITY.fullmatch(text)
+    factor = factors.get(match[2].lower()) if match else None
+    if match is None or factor is None:
+        raise InputError(f"{text!r} is not {what}; write for example {example}")
+    return float(match[1]) * factor
+
+
+def parse_bytes(text: str) -> int:
+    """Bytes in ``"64MiB"``, ``"256 KB"`` or ``"4096"``. MiB is 2**20 bytes, MB is 10**6.
+
+    Raises:
+        InputError: ``text`` is not a size of at least one byte.
+    """
+    size = math.floor(_parse(text, _SIZE_FACTORS, "a size", "64MiB, 256KB or 4096"))
+    if size < 1:
+        raise InputError(f"{text!r} is less than one byte; write for example 64MiB")
+    return size
+
+
+def parse_seconds(text: str) -> float:
+    """Seconds in ``"20ms"``, ``"1.5s"`` or ``"2min"``.
+
+    Raises:
+        InputError: ``text`` is not a time.
+    """
+    return _parse(text, _TIME_FACTORS, "a time", "20ms or 1.5s")
+
+
+def parse_joules(text: str) -> float:
+    """Joules in ``"1.5mJ"`` or ``"2Wh"``.
+
+    Raises:
+        InputError: ``text`` is not an energy.
+    """
+    return _parse(text, _ENERGY_FACTORS, "an energy", "1.5mJ or 2Wh")
+
+
+def parse_factor(text: str) -> float | None:
+    """The number in ``"1.3x"``, or ``None`` where ``text`` does not end in ``x``."""
+    match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]*)?|\.[0-9]+)\s*x\s*", text)
+    return float(match[1]) if match else None
+
+
+def format_bytes(size_bytes: float) -> str:
+    """``size_bytes`` with a binary prefix and at most four significant digits, e.g. ``"12.5 MiB"``."""
+    for prefix, factor in (("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if abs(size_bytes) >= factor:
+            return f"{size_bytes / factor:.4g} {prefix}"
+    return f"{size_bytes:.4g} B"
+
+
+def _format_si(amount: float, unit: str) -> str:
+    if amount == 0.0 or not math.isfinite(amount):
+        return f"{amount:g} {unit}"
+    for prefix, factor in (("k", 1e3), ("", 1.0), ("m", 1e-3), ("µ", 1e-6), ("n", 1e-9)):
+        if abs(amount) >= factor:
+            return f"{amount / factor:.4g} {prefix}{unit}"
+    return f"{amount:.3g} {unit}"
+
+
+def format_seconds(seconds: float) -> str:
+    """``seconds`` with four significant digits, e.g. ``"12.35 ms"``; whole seconds from one second on."""
+    return f"{seconds:.4g} s" if seconds >= 1.0 else _format_si(seconds, "s")
+
+
+def format_joules(joules: float) -> str:
+    """``joules`` with an SI prefix and four significant digits, e.g. ``"3.2 mJ"``."""
+    return _format_si(joules, "J")
+
+
+def format_share(share: float) -> str:
+    """A fraction as per cent with three significant digits, e.g. ``"0.392 %"``."""
+    return f"{100 * share:.3g} %"
