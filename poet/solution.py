@@ -1,0 +1,162 @@
+"""What every way to decide answers with, and what it may be told.
+
+A `Solution` is only made of a schedule that the simulator accepted: its joules and seconds are the
+judge's, never an engine's. The overhead is the energy above running every op once; it is often a
+thousandth of the total, so a gap is given on both.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from poet.problem import Problem
+from poet.schedule import Schedule, schedule_to_data
+from poet.simulator import Trace
+
+WHOLE_PROBLEM = "whole problem"
+
+
+class Status(enum.Enum):
+    """How a search ended; the value is the sentence the user reads."""
+
+    OPTIMAL = "The plan is optimal: no valid plan costs less."
+    FEASIBLE = "The plan is valid; a cheaper one may exist within the gap."
+    INFEASIBLE = "No plan exists inside the limits."
+    TIMEOUT = "The time limit passed before any plan was found."
+
+    @property
+    def word(self) -> str:
+        """The word of the ``--json`` answer: ``optimal``, ``feasible``, ``infeasible`` or ``timeout``."""
+        return self.name.lower()
+
+
+Progress = Callable[[float | None, float, float | None, float], None]
+"""Called with the best plan's joules (or ``None``), the bound's joules, the gap (or ``None``) and the
+seconds since the start."""
+
+
+@dataclass(frozen=True, slots=True)
+class SolveOptions:
+    """How long and how hard to search; nothing here changes what a plan may do.
+
+    Attributes:
+        time_limit_seconds: wall clock; ``None``: until proven.
+        threads: that an engine may use.
+        engine: ``"highs"``, ``"cbc"``, ``"gurobi"``, or ``"auto"`` for the first that is there.
+        relative_gap: of the total joules at which a plan counts as optimal.
+        overhead_gap: of the joules above running every op once; both must hold.
+        seed: of every random choice.
+        progress: called at each new plan or bound.
+    """
+
+    time_limit_seconds: float | None = 60.0
+    threads: int = 1
+    engine: str = "auto"
+    relative_gap: float = 1e-6
+    overhead_gap: float = 1e-3
+    seed: int = 0
+    progress: Progress | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LowerBound:
+    """RAM below which no schedule exists.
+
+    Attributes:
+        bytes: the bound.
+        op: the op at which it is reached, or ``None`` before the first or after the last.
+        tensors: what must be in RAM at that moment, largest first.
+        workspace_bytes: of ``op``, part of ``bytes``.
+    """
+
+    bytes: int
+    op: str | None
+    tensors: tuple[str, ...]
+    workspace_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Solution:
+    """The outcome of a search.
+
+    Attributes:
+        status: how it ended.
+        schedule, trace: the best plan found and what the judge says it does; ``None`` without one.
+        bound_joules: no plan costs less, among those that ``bound_scope`` names.
+        bound_scope: `WHOLE_PROBLEM`, or the restriction under which ``bound_joules`` holds.
+        baseline_joules: of running every op once with no transfer.
+        solve_seconds: wall clock of the search.
+        solver: who found the plan.
+        message: for the user: why it is infeasible, or what would help.
+    """
+
+    status: Status
+    schedule: Schedule | None
+    trace: Trace | None
+    bound_joules: float
+    baseline_joules: float
+    solve_seconds: float
+    solver: str
+    bound_scope: str = WHOLE_PROBLEM
+    message: str = ""
+
+    @property
+    def joules(self) -> float | None:
+        """Of the plan, as judged."""
+        return None if self.trace is None else self.trace.joules
+
+    @property
+    def overhead_joules(self) -> float | None:
+        """Of the plan, above running every op once."""
+        return None if self.trace is None else self.trace.joules - self.baseline_joules
+
+    @property
+    def gap(self) -> float | None:
+        """How far the plan may be above the best, as a share of its joules."""
+        return (
+            None if self.trace is None else _share(self.trace.joules - self.bound_joules, self.trace.joules)
+        )
+
+    @property
+    def overhead_gap(self) -> float | None:
+        """How far the plan may be above the best, as a share of its overhead."""
+        if self.trace is None:
+            return None
+        return _share(self.trace.joules - self.bound_joules, self.trace.joules - self.baseline_joules)
+
+
+def solution_to_json(problem: Problem, solution: Solution) -> dict[str, Any]:
+    """The ``--json`` answer of any search (DESIGN: "The problem file")."""
+    trace = solution.trace
+    return {
+        "problem": problem.name,
+        "status": solution.status.word,
+        "joules": solution.joules,
+        "bound_joules": solution.bound_joules,
+        "bound_scope": solution.bound_scope,
+        "gap": solution.gap,
+        "overhead_joules": solution.overhead_joules,
+        "overhead_gap": solution.overhead_gap,
+        "seconds": None if trace is None else trace.seconds,
+        "peak_ram_bytes": None if trace is None else trace.peak_ram_bytes,
+        "compute_joules": None if trace is None else trace.compute_joules,
+        "page_in_joules": None if trace is None else trace.page_in_joules,
+        "page_out_joules": None if trace is None else trace.page_out_joules,
+        "idle_joules": None if trace is None else trace.idle_joules,
+        "recomputed_runs": None if trace is None else trace.recomputed_runs,
+        "read_bytes": None if trace is None else trace.read_bytes,
+        "written_bytes": None if trace is None else trace.written_bytes,
+        "solve_seconds": solution.solve_seconds,
+        "solver": solution.solver,
+        "message": solution.message,
+        "schedule": None if solution.schedule is None else schedule_to_data(solution.schedule),
+    }
+
+
+def _share(part: float, whole: float) -> float:
+    if part <= 0.0:
+        return 0.0
+    return part / whole if whole > 0.0 else 1.0
