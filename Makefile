@@ -1,0 +1,45 @@
+# Every target sets up .venv on its first run and again when the pins change.
+VENV ?= .venv
+PYTHON ?= $(shell for python in python3.11 python3; do \
+	$$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$python && break; done)
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.PHONY: help setup demo test test-slow lint type table models-table readme clean
+
+help: ## this list
+	@grep -E '^[a-z-]+:.*## ' Makefile | sed -E 's/^([a-z-]+):.*## (.*)$$/\1|\2/' | awk -F'|' '{printf "make %-13s %s\n", $$1, $$2}'
+
+$(STAMP): pyproject.toml constraints.txt
+	@test -n "$(PYTHON)" || { echo "poet needs Python 3.11 or newer: make PYTHON=/path/to/python3.11" >&2; exit 2; }
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt setuptools
+	$(BIN)/python -m pip install --quiet --no-build-isolation --constraint constraints.txt --editable '.[dev]'
+	@touch $@
+
+setup: $(STAMP) ## the virtual environment, with pinned versions
+
+demo: $(STAMP) ## a real model: export, plan for a Raspberry Pi 4B, train with paging, verify
+	$(BIN)/python -m examples.demo
+
+test: $(STAMP) ## the tests that take seconds
+	$(BIN)/python -m pytest -q
+
+test-slow: $(STAMP) ## the proofs that take minutes
+	$(BIN)/python -m pytest -q -m slow
+
+lint: $(STAMP) ## ruff: rules and layout
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+type: $(STAMP) ## mypy --strict
+	$(BIN)/mypy
+
+models-table: $(STAMP) ## docs/models.md: every model imported, planned and verified (long)
+	$(BIN)/python -m examples.models_table
+
+readme: $(STAMP) ## the outputs in README.md, made anew by running its commands
+	$(BIN)/python -m tests.readme --write
+
+clean: ## what the targets above made, the virtual environment included
+	rm -rf $(VENV) .demo .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist *.egg-info
