@@ -1,0 +1,208 @@
+"""What a schedule does to each tensor and op, and who holds the RAM when it is fullest.
+
+Functions from a problem and a schedule that the judge accepted to frozen rows; the text, JSON and
+other reports are made of these rows.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from poet.graph import Role
+from poet.problem import Place, Problem, ProblemOp, Tensor
+from poet.schedule import Compute, Free, PageIn, PageOut, Schedule
+from poet.simulator import Trace
+
+NO_ROLE = "tensor"
+"""What a tensor without a role is reported as."""
+
+
+@dataclass(frozen=True, slots=True)
+class TensorFate:
+    """What becomes of one tensor in a step.
+
+    Attributes:
+        name, role: of the tensor.
+        bytes: it takes in RAM, alignment included.
+        runs_again: recomputations of the op that makes it.
+        page_outs, page_ins: transfers of it.
+        joules, seconds: of those recomputations (shared equally by the op's outputs) and transfers.
+        resident_share: part of the step's duration that it spends in RAM.
+    """
+
+    name: str
+    role: str
+    bytes: int
+    runs_again: int
+    page_outs: int
+    page_ins: int
+    joules: float
+    seconds: float
+    resident_share: float
+
+    @property
+    def words(self) -> str:
+        """``"kept"``, or what is done instead."""
+        done = [f"recomputed {self.runs_again}×"] if self.runs_again else []
+        done += [f"paged out {self.page_outs}×, in {self.page_ins}×"] if self.page_outs + self.page_ins else []
+        return ", ".join(done) or "kept"
+
+
+@dataclass(frozen=True, slots=True)
+class OpRuns:
+    """One op's runs in a step; ``seconds`` and ``joules`` are of all runs together."""
+
+    name: str
+    runs: int
+    seconds: float
+    joules: float
+    workspace_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Peak:
+    """The moment at which RAM is fullest.
+
+    Attributes:
+        bytes: held then.
+        step: its index in the schedule; -1: before the first step.
+        what: happens then, for people.
+        by_role: (role, bytes), largest first, workspace included; they sum to ``bytes``.
+        tensors: (name, bytes) of every tensor present, largest first.
+    """
+
+    bytes: int
+    step: int
+    what: str
+    by_role: tuple[tuple[str, int], ...]
+    tensors: tuple[tuple[str, int], ...]
+
+
+def tensor_fates(problem: Problem, schedule: Schedule, trace: Trace) -> tuple[TensorFate, ...]:
+    """One row per tensor, in the problem's order."""
+    runs = Counter(step.op for step in schedule if isinstance(step, Compute))
+    page_outs = Counter(step.tensor for step in schedule if isinstance(step, PageOut))
+    page_ins = Counter(step.tensor for step in schedule if isinstance(step, PageIn))
+    producers = {name: op for op in problem.ops for name in op.outputs}
+    resident_seconds = _resident_seconds(problem, schedule, trace)
+    rows = []
+    for tensor in problem.tensors:
+        name, producer = tensor.name, producers.get(tensor.name)
+        again = runs[producer.name] - 1 if producer is not None else 0
+        part = again / len(producer.outputs) if producer is not None else 0.0
+        seconds = part * producer.seconds if producer is not None else 0.0
+        joules = part * producer.joules if producer is not None else 0.0
+        for count, transfer in ((page_outs[name], tensor.page_out), (page_ins[name], tensor.page_in)):
+            if transfer is not None:
+                seconds += count * transfer.seconds
+                joules += count * transfer.joules
+        rows.append(
+            TensorFate(
+                name=name,
+                role=tensor.role or NO_ROLE,
+                bytes=problem.aligned_bytes(tensor.bytes),
+                runs_again=again,
+                page_outs=page_outs[name],
+                page_ins=page_ins[name],
+                joules=joules,
+                seconds=seconds,
+                resident_share=resident_seconds[name] / trace.seconds if trace.seconds else 1.0,
+            )
+        )
+    return tuple(rows)
+
+
+def op_runs(problem: Problem, schedule: Schedule) -> tuple[OpRuns, ...]:
+    """One row per op, in the problem's order."""
+    runs = Counter(step.op for step in schedule if isinstance(step, Compute))
+    return tuple(
+        OpRuns(
+            op.name, runs[op.name], runs[op.name] * op.seconds, runs[op.name] * op.joules, op.workspace_bytes
+        )
+        for op in problem.ops
+    )
+
+
+def peak(problem: Problem, schedule: Schedule, trace: Trace) -> Peak:
+    """Who holds the RAM at the schedule's fullest moment."""
+    tensors = {tensor.name: tensor for tensor in problem.tensors}
+    ops = {op.name: op for op in problem.ops}
+    held = Counter(
+        {name: problem.aligned_bytes(tensors[name].bytes) for name in _present_at(problem, schedule, trace)}
+    )
+    workspace_bytes, what = 0, "before the first step"
+    if trace.peak_step >= 0:
+        step = schedule[trace.peak_step]
+        if isinstance(step, Compute):
+            op = ops[step.op]
+            ran_before = any(step == earlier for earlier in schedule[: trace.peak_step])
+            what = f"{'recomputing' if ran_before else 'running'} {op.name}"
+            workspace_bytes = problem.aligned_bytes(op.workspace_bytes)
+            held.update({name: problem.aligned_bytes(tensors[name].bytes) for name in op.outputs})
+        else:
+            what = f"{'fetching' if isinstance(step, PageIn) else 'storing'} {step.tensor}"
+    roles = Counter[str]()
+    for name, size_bytes in held.items():
+        roles[tensors[name].role or NO_ROLE] += size_bytes
+    roles[Role.WORKSPACE.value] += workspace_bytes
+    return Peak(
+        bytes=sum(roles.values()),
+        step=trace.peak_step,
+        what=what,
+        by_role=tuple((role, size_bytes) for role, size_bytes in roles.most_common() if size_bytes),
+        tensors=tuple(held.most_common()),
+    )
+
+
+def memory_over_time(trace: Trace, columns: int) -> tuple[int, ...]:
+    """The step's duration in ``columns`` equal parts: the most RAM, in bytes, held within each."""
+    most = [0] * columns
+    scale = columns / trace.seconds if trace.seconds else 0.0
+    for moment in trace.moments:
+        first = min(int(moment.start_seconds * scale), columns - 1)
+        last = min(math.ceil(moment.end_seconds * scale), columns) - 1
+        for column in range(first, max(first, last) + 1):
+            most[column] = max(most[column], moment.ram_bytes)
+    return tuple(most)
+
+
+def _sources(problem: Problem) -> Iterator[Tensor]:
+    produced = {name for op in problem.ops for name in op.outputs}
+    for tensor in problem.tensors:
+        if tensor.name not in produced and tensor.initially is not Place.STORAGE:
+            yield tensor
+
+
+def _present_at(problem: Problem, schedule: Schedule, trace: Trace) -> list[str]:
+    """Tensors in RAM when the peak step begins, a page-in's target included."""
+    outputs = {op.name: op.outputs for op in problem.ops}
+    present = {tensor.name: None for tensor in _sources(problem)}
+    for index, step in enumerate(schedule[: trace.peak_step + 1]):
+        if isinstance(step, Compute) and index < trace.peak_step:
+            present.update(dict.fromkeys(outputs[step.op]))
+        elif isinstance(step, PageIn):
+            present[step.tensor] = None
+        elif isinstance(step, Free):
+            del present[step.tensor]
+    return list(present)
+
+
+def _resident_seconds(problem: Problem, schedule: Schedule, trace: Trace) -> dict[str, float]:
+    """Per tensor, how long it is in RAM; a free ends it, the step's end otherwise."""
+    outputs: dict[str, ProblemOp] = {op.name: op for op in problem.ops}
+    since: dict[str, float] = {tensor.name: 0.0 for tensor in _sources(problem)}
+    total = dict.fromkeys((tensor.name for tensor in problem.tensors), 0.0)
+    for step, moment in zip(schedule, trace.moments, strict=True):
+        if isinstance(step, Compute):
+            for name in outputs[step.op].outputs:
+                since.setdefault(name, moment.start_seconds)
+        elif isinstance(step, PageIn):
+            since[step.tensor] = moment.start_seconds
+        elif isinstance(step, Free):
+            total[step.tensor] += moment.end_seconds - since.pop(step.tensor)
+    for name, start_seconds in since.items():
+        total[name] += trace.seconds - start_seconds
+    return total

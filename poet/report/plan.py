@@ -1,0 +1,225 @@
+"""The text report of a schedule: what it costs, how good it is, who holds the RAM, what binds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from poet.problem import Limits, Problem
+from poet.report.facts import OpRuns, Peak, TensorFate, memory_over_time, op_runs, peak, tensor_fates
+from poet.solution import WHOLE_PROBLEM, Solution
+from poet.schedule import Schedule
+from poet.simulator import Trace
+from poet.units import format_bytes, format_joules, format_seconds, format_share
+
+BINDING_SHARE = 0.99
+"""A limit used to at least this share is called binding."""
+
+PLOT_COLUMNS, PLOT_ROWS = 72, 8
+_EIGHTHS = " ▁▂▃▄▅▆▇█"
+
+
+def columns(*headings: str, left: int = 1) -> Table:
+    """An empty table without lines; all but the first ``left`` columns are flush right."""
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    for index, heading in enumerate(headings):
+        table.add_column(heading, justify="left" if index < left else "right", overflow="fold")
+    return table
+
+
+def solution_report(problem: Problem, limits: Limits, solution: Solution) -> RenderableType:
+    """What a search answered, with or without a plan."""
+    parts: list[RenderableType] = [Text(solution.status.value, style="bold")]
+    if solution.message:
+        parts.append(Text(solution.message))
+    if solution.schedule is not None and solution.trace is not None:
+        parts += [
+            Text(),
+            cost_table(problem, limits, solution, solution.trace),
+            Text(),
+            *memory_report(problem, limits, solution.schedule, solution.trace),
+        ]
+    return Group(*parts)
+
+
+def cost_table(problem: Problem, limits: Limits, solution: Solution, trace: Trace) -> Table:
+    """Energy, time, RAM and storage of one step, each beside its bound or limit."""
+    table = columns("per step", "", "", left=3)
+    for row in _cost_rows(problem, limits, solution, trace):
+        table.add_row(*row)
+    return table
+
+
+def _cost_rows(
+    problem: Problem, limits: Limits, solution: Solution, trace: Trace
+) -> Iterator[tuple[str, str, str]]:
+    once_joules = solution.baseline_joules
+    overhead = format_share(trace.joules / once_joules - 1.0) if once_joules else "0 %"
+    yield (
+        "energy",
+        format_joules(trace.joules),
+        f"{overhead} above running every op once ({format_joules(once_joules)})",
+    )
+    scope = "" if solution.bound_scope == WHOLE_PROBLEM else f" ({solution.bound_scope})"
+    yield (
+        "energy bound",
+        format_joules(solution.bound_joules),
+        f"gap {format_share(solution.gap or 0.0)} of the energy, "
+        f"{format_share(solution.overhead_gap or 0.0)} of what is above running every op once{scope}",
+    )
+    once_seconds = problem.compute_seconds
+    slower = f"{trace.seconds / once_seconds:.4g}x running every op once" if once_seconds else ""
+    deadline = (
+        "" if limits.deadline_seconds is None else f"; deadline {format_seconds(limits.deadline_seconds)}"
+    )
+    yield "time", format_seconds(trace.seconds), slower + deadline
+    budget = limits.ram_budget_bytes
+    yield (
+        "RAM at the peak",
+        format_bytes(trace.peak_ram_bytes),
+        "no budget"
+        if budget is None
+        else f"{format_share(trace.peak_ram_bytes / budget)} of the budget, {format_bytes(budget)}",
+    )
+    yield (
+        "recomputed",
+        f"{trace.recomputed_runs} runs",
+        f"{format_seconds(max(0.0, trace.compute_seconds - once_seconds))}, "
+        f"{format_joules(max(0.0, trace.compute_joules - sum(op.joules for op in problem.ops)))}",
+    )
+    yield "paged out", format_bytes(trace.written_bytes), _transfer(
+        trace.page_out_seconds, trace.page_out_joules
+    )
+    yield "paged in", format_bytes(trace.read_bytes), _transfer(trace.page_in_seconds, trace.page_in_joules)
+    yield "search", format_seconds(solution.solve_seconds), f"by {solution.solver}"
+
+
+def _transfer(seconds: float, joules: float) -> str:
+    return f"{format_seconds(seconds)}, {format_joules(joules)}"
+
+
+def memory_report(
+    problem: Problem, limits: Limits, schedule: Schedule, trace: Trace
+) -> tuple[RenderableType, ...]:
+    """RAM by role at the peak, what binds, and RAM over the step."""
+    fullest = peak(problem, schedule, trace)
+    return (
+        role_table(fullest),
+        Text(),
+        *(Text(line) for line in what_binds(limits, trace, fullest)),
+        Text(),
+        *(Text(line) for line in memory_plot(trace, limits.ram_budget_bytes)),
+    )
+
+
+def role_table(fullest: Peak) -> Table:
+    """RAM at the peak by role."""
+    table = columns(f"RAM at the peak ({fullest.what})", "bytes", "share")
+    for role, size_bytes in fullest.by_role:
+        table.add_row(role, format_bytes(size_bytes), format_share(size_bytes / fullest.bytes))
+    table.add_row("together", format_bytes(fullest.bytes), "", style="bold")
+    return table
+
+
+def what_binds(limits: Limits, trace: Trace, fullest: Peak) -> Iterator[str]:
+    """One line per limit: how much of it is used, and where."""
+    used = {
+        "RAM": (limits.ram_budget_bytes, trace.peak_ram_bytes, f" while {fullest.what}"),
+        "deadline": (limits.deadline_seconds, trace.seconds, ""),
+        "write budget": (limits.written_budget_bytes, trace.written_bytes, ""),
+    }
+    for name, (limit, amount, where) in used.items():
+        if limit is None:
+            continue
+        share = amount / limit
+        verb = "binds" if share >= BINDING_SHARE else "does not bind"
+        yield f"{name} {verb}: {format_share(share)} used{where}"
+    at_limit = _moments_at(trace, limits.ram_budget_bytes)
+    if at_limit:
+        yield f"{at_limit} of {len(trace.moments)} steps hold {format_share(BINDING_SHARE)} of the budget or more"
+
+
+def _moments_at(trace: Trace, budget_bytes: int | None) -> int:
+    if budget_bytes is None:
+        return 0
+    return sum(moment.ram_bytes >= BINDING_SHARE * budget_bytes for moment in trace.moments)
+
+
+def memory_plot(trace: Trace, budget_bytes: int | None) -> Iterator[str]:
+    """RAM over the step in lines of block characters; the top of the plot is the budget or the peak."""
+    top = max(budget_bytes or 0, trace.peak_ram_bytes, 1)
+    heights = [
+        round(size_bytes / top * PLOT_ROWS * 8) for size_bytes in memory_over_time(trace, PLOT_COLUMNS)
+    ]
+    for row in reversed(range(PLOT_ROWS)):
+        label = {PLOT_ROWS - 1: format_bytes(top), 0: "0"}.get(row, "")
+        line = "".join(_EIGHTHS[min(8, max(0, height - 8 * row))] for height in heights)
+        yield f"{label:>10} │{line.rstrip()}"
+    yield f"{'':>10} └{'─' * PLOT_COLUMNS}"
+    yield f"{'':>12}0{format_seconds(trace.seconds):>{PLOT_COLUMNS - 1}}"
+
+
+def tensor_table(fates: Sequence[TensorFate]) -> Table:
+    """One line per tensor: what becomes of it and what that costs."""
+    table = columns("tensor", "role", "what becomes of it", "bytes", "in RAM", "time", "energy", left=3)
+    for fate in fates:
+        table.add_row(
+            fate.name,
+            fate.role,
+            fate.words,
+            format_bytes(fate.bytes),
+            f"{100 * fate.resident_share:.0f} %",
+            format_seconds(fate.seconds) if fate.seconds else "",
+            format_joules(fate.joules) if fate.joules else "",
+        )
+    return table
+
+
+def op_table(runs: Sequence[OpRuns]) -> Table:
+    """One line per op: runs and their cost."""
+    table = columns("op", "runs", "time", "energy", "workspace")
+    for op in runs:
+        table.add_row(
+            op.name,
+            str(op.runs),
+            format_seconds(op.seconds),
+            format_joules(op.joules),
+            format_bytes(op.workspace_bytes) if op.workspace_bytes else "",
+        )
+    return table
+
+
+def fates_by_decision(fates: Sequence[TensorFate]) -> Table:
+    """How many tensors and bytes are kept, recomputed, paged, or both."""
+    table = columns("tensors", "number", "bytes", "time", "energy")
+    kinds: dict[str, list[TensorFate]] = {"kept": [], "recomputed": [], "paged": [], "recomputed and paged": []}
+    for fate in fates:
+        paged = fate.page_ins + fate.page_outs > 0
+        words = ("recomputed and paged" if paged else "recomputed") if fate.runs_again else "paged"
+        kinds[words if paged or fate.runs_again else "kept"].append(fate)
+    for words, members in kinds.items():
+        table.add_row(
+            words,
+            str(len(members)),
+            format_bytes(sum(fate.bytes for fate in members)),
+            format_seconds(sum(fate.seconds for fate in members)),
+            format_joules(sum(fate.joules for fate in members)),
+        )
+    return table
+
+
+def explanation(
+    problem: Problem, limits: Limits, solution: Solution, *, every_tensor: bool, every_op: bool
+) -> RenderableType:
+    """The full report of a plan; tensors that are merely kept are listed only with ``every_tensor``."""
+    parts: list[RenderableType] = [solution_report(problem, limits, solution)]
+    if solution.schedule is not None and solution.trace is not None:
+        fates = tensor_fates(problem, solution.schedule, solution.trace)
+        moved = [fate for fate in fates if every_tensor or fate.words != "kept"]
+        parts += [Text(), fates_by_decision(fates)]
+        parts += [Text(), tensor_table(moved)] if moved else []
+        parts += [Text(), op_table(op_runs(problem, solution.schedule))] if every_op else []
+    return Group(*parts)
