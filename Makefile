@@ -20,7 +20,7 @@ $(STAMP): pyproject.toml constraints.txt
 setup: $(STAMP) ## the virtual environment, with pinned versions
 
 demo: $(STAMP) ## a real model: export, plan for a Raspberry Pi 4B, train with paging, verify
-	$(BIN)/python -m examples.demo
+	$(BIN)/python examples/demo.py
 
 test: $(STAMP) ## the tests that take seconds
 	$(BIN)/python -m pytest -q
@@ -36,10 +36,10 @@ type: $(STAMP) ## mypy --strict
 	$(BIN)/mypy
 
 models-table: $(STAMP) ## docs/models.md: every model imported, planned and verified (long)
-	$(BIN)/python -m examples.models_table
+	$(BIN)/python examples/models_table.py
 
 readme: $(STAMP) ## the outputs in README.md, made anew by running its commands
-	$(BIN)/python -m tests.readme --write
+	$(BIN)/python tests/readme.py --write
 
 clean: ## what the targets above made, the virtual environment included
 	rm -rf $(VENV) .demo .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist *.egg-info

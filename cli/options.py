@@ -1,0 +1,77 @@
+"""Options that several commands share, and how their text is read."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from enum import Enum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from poet.errors import InputError
+from poet.units import parse_bytes, parse_factor, parse_seconds
+
+
+class Loss(str, Enum):
+    """Losses by the name they have on the command line."""
+
+    CROSS_ENTROPY = "cross-entropy"
+    MSE = "mse"
+    BCE_WITH_LOGITS = "bce-with-logits"
+    OUTPUT = "output"
+
+
+class Optimizer(str, Enum):
+    """Optimizers by the name they have on the command line."""
+
+    SGD = "sgd"
+    MOMENTUM = "momentum"
+    ADAMW = "adamw"
+
+
+BindOption = Annotated[
+    list[str] | None,
+    typer.Option("--bind", metavar="NAME=SIZE", help="Size of a dynamic dimension, e.g. N=8; repeatable."),
+]
+JsonOption = Annotated[
+    Path | None, typer.Option("--json", metavar="FILE", help="Write the answer as JSON; - is stdout.")
+]
+PlanArgument = Annotated[Path, typer.Argument(metavar="PLAN", help="A plan file made by `poet solve -o`.")]
+
+
+def read_bindings(bindings: Iterable[str] | None) -> dict[str, int]:
+    """``["N=8"]`` as ``{"N": 8}``.
+
+    Raises:
+        InputError: one is not NAME=SIZE with a whole SIZE from 1 up.
+    """
+    sizes: dict[str, int] = {}
+    for binding in bindings or ():
+        name, _, size = binding.partition("=")
+        if not name or not size.isdecimal() or int(size) < 1:
+            raise InputError(f"--bind {binding!r} is not NAME=SIZE; write for example --bind N=8")
+        sizes[name] = int(size)
+    return sizes
+
+
+def read_ram(text: str | None) -> int | None:
+    """Bytes of a ``--ram`` option."""
+    return None if text is None else parse_bytes(text)
+
+
+def read_deadline(text: str | None, compute_seconds: float) -> float | None:
+    """Seconds of a ``--deadline``: ``20ms``, or ``1.3x`` of running every op once."""
+    if text is None:
+        return None
+    factor = parse_factor(text)
+    return parse_seconds(text) if factor is None else factor * compute_seconds
+
+
+def read_time_limit(text: str) -> float | None:
+    """Seconds of a ``--time-limit``; ``none`` searches until proven."""
+    seconds = None if text == "none" else parse_seconds(text)
+    if seconds is not None and (seconds <= 0 or not math.isfinite(seconds)):
+        raise InputError(f"--time-limit {text!r} leaves no time; write for example 60s, or none")
+    return seconds

@@ -1,0 +1,90 @@
+"""Where commands write: the report to stdout, progress to stderr, files whole or not at all."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console, RenderableType
+
+from poet.errors import InputError
+from poet.solution import Progress
+from poet.units import format_joules, format_share
+
+REPORT_COLUMNS = 110
+"""Width of a report that goes to a file or a pipe."""
+
+PLAIN_PROGRESS_SECONDS = 2.0
+"""Without a terminal, progress is one line at most this often."""
+
+
+def show(report: RenderableType) -> None:
+    """Print a report to stdout."""
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else REPORT_COLUMNS)
+    console.print(report)
+
+
+def write_atomically(path: Path, write: Callable[[Path], None]) -> None:
+    """Let ``write`` fill a temporary file beside ``path`` and rename it: whole or not at all.
+
+    Raises:
+        InputError: the folder does not exist or cannot be written.
+    """
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    try:
+        write(temporary)
+        os.replace(temporary, path)
+    except OSError as error:
+        raise InputError(f"{path}: cannot be written ({error.strerror or error})") from None
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def write_json(path: Path, data: Any) -> None:
+    """Write ``data`` as JSON; ``-`` is stdout."""
+    text = json.dumps(data, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+    if str(path) == "-":
+        sys.stdout.write(text)
+    else:
+        write_atomically(path, lambda temporary: _write_text(temporary, text))
+
+
+def _write_text(path: Path, text: str) -> None:
+    path.write_text(text, encoding="utf-8")
+
+
+@contextmanager
+def progress() -> Iterator[Progress]:
+    """A callback that shows a search's best plan, bound and gap on stderr.
+
+    On a terminal it is one line that changes; elsewhere a line at most every two seconds.
+    """
+    console = Console(stderr=True, highlight=False, soft_wrap=True)
+    if console.is_terminal:
+        with console.status("searching") as status:
+            yield lambda *facts: status.update(_progress_line(*facts))
+        return
+    last_seconds = time.monotonic()
+
+    def print_sometimes(
+        best_joules: float | None, bound_joules: float, gap: float | None, seconds: float
+    ) -> None:
+        nonlocal last_seconds
+        if time.monotonic() - last_seconds >= PLAIN_PROGRESS_SECONDS:
+            last_seconds = time.monotonic()
+            console.print(_progress_line(best_joules, bound_joules, gap, seconds))
+
+    yield print_sometimes
+
+
+def _progress_line(best_joules: float | None, bound_joules: float, gap: float | None, seconds: float) -> str:
+    best = "no plan yet" if best_joules is None else f"best {format_joules(best_joules)}"
+    open_gap = "" if gap is None else f", gap {format_share(gap)}"
+    return f"{seconds:6.1f} s  {best}, bound {format_joules(bound_joules)}{open_gap}"

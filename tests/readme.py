@@ -1,0 +1,152 @@
+"""Runs the commands in README.md and compares what they print with what the README says.
+
+A fenced block opened by ```` ```console ```` holds commands (``$ ...``) and, under each, its stdout;
+one opened by ```` ```console slow ```` takes minutes. All run in one folder, in order. The text must
+be equal; a number may differ by `TOLERANCE` (kernels of another processor need other workspaces),
+and on a line that tells what was measured here it may be any number.
+
+    python tests/readme.py --write    puts the true output into README.md
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+README = ROOT / "README.md"
+TOLERANCE = 0.05
+MEASURED = re.compile(r"measured|search|wall clock|imported in|epoch|accuracy")
+"""Lines on which figures depend on this machine and this moment."""
+
+_NUMBER = re.compile(r"\d+(?:\.\d+)?(?:e[+-]?\d+)?")
+_PREFIXED = re.compile(r"(\d+(?:\.\d+)?) (TiB|GiB|MiB|KiB|B|ks|s|ms|µs|ns|kJ|J|mJ|µJ|nJ)\b")
+_FACTORS = {
+    "TiB": 2.0**40, "GiB": 2.0**30, "MiB": 2.0**20, "KiB": 2.0**10, "B": 1.0,
+    "ks": 1e3, "s": 1.0, "ms": 1e-3, "µs": 1e-6, "ns": 1e-9,
+    "kJ": 1e3, "J": 1.0, "mJ": 1e-3, "µJ": 1e-6, "nJ": 1e-9,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Example:
+    """One command of the README.
+
+    Attributes:
+        command: for the shell.
+        output: lines that the README shows under it.
+        slow: whether its block says so.
+        line: of the README, from 1.
+    """
+
+    command: str
+    output: tuple[str, ...]
+    slow: bool
+    line: int
+
+
+def examples(text: str) -> Iterator[Example]:
+    """The commands of all console blocks, in order."""
+    command: str | None = None
+    output: list[str] = []
+    start, slow, inside = 0, False, False
+    for number, line in enumerate(text.splitlines(), 1):
+        if inside and (line.startswith("$ ") or line == "```"):
+            if command is not None:
+                yield Example(command, tuple(output), slow, start)
+            command, output, start = (line[2:], [], number) if line != "```" else (None, [], 0)
+            inside = line != "```"
+        elif inside and command is not None and command.endswith("\\") and not output:
+            command = f"{command}\n{line.removeprefix('> ')}"
+        elif inside:
+            output.append(line)
+        elif line.startswith("```console"):
+            inside, slow = True, line.endswith(" slow")
+
+
+def run(command: str, folder: Path) -> tuple[str, ...]:
+    """The lines that ``command`` prints to stdout, run by the shell in ``folder``.
+
+    Raises:
+        RuntimeError: it did not end with exit code 0; the message holds its stderr.
+    """
+    environment = {
+        **os.environ,
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+        "PYTHONPATH": str(ROOT / "examples"),
+        "POET": str(ROOT),
+    }
+    done = subprocess.run(
+        ["/bin/sh", "-c", command], cwd=folder, env=environment, capture_output=True, text=True, check=False
+    )
+    if done.returncode != 0:
+        raise RuntimeError(f"{command} ended with {done.returncode}:\n{done.stderr}")
+    return tuple(line.rstrip() for line in done.stdout.splitlines())
+
+
+def difference(expected: tuple[str, ...], found: tuple[str, ...]) -> str | None:
+    """The first line that differs by more than the tolerance, or ``None``."""
+    for index, (said, true) in enumerate(zip(expected, found, strict=False)):
+        if not _same(said, true):
+            return f"line {index + 1}:\n  README: {said}\n  true:   {true}"
+    if len(expected) != len(found):
+        return f"README shows {len(expected)} lines, the command prints {len(found)}"
+    return None
+
+
+def _same(said: str, true: str) -> bool:
+    said, true = _without_prefixes(said), _without_prefixes(true)
+    if _skeleton(said) != _skeleton(true):
+        return False
+    pairs = zip(_NUMBER.findall(said), _NUMBER.findall(true), strict=True)
+    return bool(MEASURED.search(said)) or all(_near(float(a), float(b)) for a, b in pairs)
+
+
+def _without_prefixes(line: str) -> str:
+    """``1.5 KiB`` as ``1536 B``: a figure may cross from one prefix to the next."""
+    return _PREFIXED.sub(lambda match: f"{float(match[1]) * _FACTORS[match[2]]:.6g} {match[2][-1]}", line)
+
+
+def _skeleton(line: str) -> str:
+    return " ".join(re.sub(r"[▁▂▃▄▅▆▇█ ]+", " ", _NUMBER.sub("#", line)).split())
+
+
+def _near(a: float, b: float) -> bool:
+    return abs(a - b) <= TOLERANCE * max(abs(a), abs(b)) + 1e-9
+
+
+def rewritten(text: str, outputs: dict[int, tuple[str, ...]]) -> str:
+    """``text`` with the output under the command at each line replaced."""
+    lines = text.splitlines()
+    for example in sorted(examples(text), key=lambda example: -example.line):
+        if example.line in outputs:
+            first = example.line + example.command.count("\n")
+            lines[first : first + len(example.output)] = outputs[example.line]
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    """Run every command; with ``--write`` put what they print into the README."""
+    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser.add_argument("--write", action="store_true")
+    arguments = parser.parse_args()
+    text = README.read_text(encoding="utf-8")
+    outputs: dict[int, tuple[str, ...]] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        for example in examples(text):
+            print(f"$ {example.command}", file=sys.stderr)
+            outputs[example.line] = run(example.command, Path(folder))
+            print(difference(example.output, outputs[example.line]) or "as written", file=sys.stderr)
+    if arguments.write:
+        README.write_text(rewritten(text, outputs), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
