@@ -92,7 +92,7 @@ def simulate(problem: Problem, schedule: Schedule, limits: Limits | None = None)
     Raises:
         InvalidSchedule: a step breaks a rule; the error carries the rule's name and the step.
     """
-    run = _Run(problem, limits or Limits())
+    run = _Run(problem, limits or Limits(), steps=len(schedule))
     for index, step in enumerate(schedule):
         run.index = index
         if isinstance(step, Compute):
@@ -122,8 +122,8 @@ def content_versions(problem: Problem) -> dict[str, tuple[tuple[str, int], ...]]
 class _Run:
     """The device's state while a schedule is replayed."""
 
-    def __init__(self, problem: Problem, limits: Limits) -> None:
-        self.problem, self.limits = problem, limits
+    def __init__(self, problem: Problem, limits: Limits, *, steps: int) -> None:
+        self.problem, self.limits, self.steps = problem, limits, steps
         self.index = -1
         self.ops = {op.name: op for op in problem.ops}
         self.tensors = {tensor.name: tensor for tensor in problem.tensors}
@@ -148,7 +148,7 @@ class _Run:
         self.page_in_costs: list[tuple[float, float]] = []
         self.page_out_costs: list[tuple[float, float]] = []
         self.recomputed_runs = self.read_bytes = self.written_bytes = 0
-        self._check_ram(self.ram_bytes, "before the first step")
+        self._check_ram(self.ram_bytes, "what begins in RAM")
 
     # --- the four steps ---
 
@@ -163,11 +163,12 @@ class _Run:
             if name not in self.in_ram:
                 raise self._invalid("input", f"op {op.name} reads {name}, which is not in RAM")
             if self.version[name] != self.meant[op.name][name]:
-                raise self._invalid("stale", f"op {op.name} reads {name} after it was updated")
+                when = "after" if self.version[name] > self.meant[op.name][name] else "before"
+                raise self._invalid("stale", f"op {op.name} reads {name} {when} it was updated")
         new_bytes = sum(self._size(self.tensors[name]) for name in op.outputs)
         workspace_bytes = self.problem.aligned_bytes(op.workspace_bytes)
         overwritten = op.outputs if again else op.updates
-        waits = [self.page_in_ends.get(name, 0.0) for name in needed]
+        waits = [self.page_in_ends.get(name, 0.0) for name in (*needed, *overwritten)]
         waits += [self.page_out_ends.get(name, 0.0) for name in overwritten]
         start = max([self.compute_clock, *waits])
         self.compute_clock = start + op.seconds
@@ -309,7 +310,7 @@ class _Run:
         if budget is not None and held_bytes > budget:
             held, allowed = format_bytes(held_bytes), format_bytes(budget)
             raise self._invalid(
-                "ram", f"{what} holds {held} ({held_bytes} B) in RAM; the budget is {allowed} ({budget} B)"
+                "ram", f"{what} takes {held} ({held_bytes} B) of RAM; the budget is {allowed} ({budget} B)"
             )
 
     def _must_move(self, tensor: Tensor) -> bool:
@@ -337,11 +338,12 @@ class _Run:
         return tensor.bytes if tensor.stored_bytes is None else tensor.stored_bytes
 
     def _invalid(self, rule: str, message: str) -> InvalidSchedule:
-        place = (
-            "at the end"
-            if self.index >= 0 and rule in ("missing", "final", "deadline")
-            else f"step {self.index}"
-        )
+        if self.index < 0:
+            place = "at the start"
+        elif self.index < self.steps:
+            place = f"step {self.index}"
+        else:
+            place = "at the end"
         return InvalidSchedule(f"{place}: {message}", rule=rule, step=self.index)
 
 
