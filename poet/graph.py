@@ -122,7 +122,18 @@ class Symbol:
             raise GraphError(f"symbol kind {self.kind!r} is not one of {', '.join(Symbol.KINDS)}")
 
 
-Argument = None | bool | int | float | str | Ref | Symbol | tuple["Argument", ...]
+@dataclass(frozen=True, slots=True)
+class Blank:
+    """A tensor argument of which the operator reads the type and never the contents.
+
+    A convolution's input gradient is given the forward input, a pooling's too, for its shape only:
+    nothing need be kept in RAM for it. Whoever runs the call gives any tensor of this type.
+    """
+
+    type: TensorType
+
+
+Argument = None | bool | int | float | str | Ref | Symbol | Blank | tuple["Argument", ...]
 """What an operator may be given; floats may be infinite."""
 
 
@@ -384,6 +395,8 @@ def _show(argument: Argument) -> str:
         return f"%{argument.value}"
     if isinstance(argument, Symbol):
         return argument.name
+    if isinstance(argument, Blank):
+        return f"blank {argument.type}"
     if isinstance(argument, tuple):
         return f"[{', '.join(map(_show, argument))}]"
     return repr(argument)
@@ -426,6 +439,8 @@ def _encode_argument(argument: Argument) -> Any:
         return {"value": argument.value}
     if isinstance(argument, Symbol):
         return {argument.kind: argument.name}
+    if isinstance(argument, Blank):
+        return {"blank": codec.encode(argument.type)}
     if isinstance(argument, tuple):
         return [_encode_argument(item) for item in argument]
     if isinstance(argument, float) and not math.isfinite(argument):
@@ -440,6 +455,8 @@ def _decode_argument(data: Any, where: str, depth: int) -> Argument:
         return tuple(_decode_argument(item, where, depth + 1) for item in data)
     if isinstance(data, dict) and len(data) == 1:
         kind, name = next(iter(data.items()))
+        if kind == "blank":
+            return Blank(codec.decode(TensorType, name, where=where, error=GraphError))
         if isinstance(name, str):
             if kind == "value":
                 return Ref(name)
