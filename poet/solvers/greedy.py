@@ -1,0 +1,327 @@
+"""Greedy: cover the excess of RAM by the cheapest gaps, then walk.
+
+With everything kept, each op needs so many bytes more than the budget. A gap is the time between
+two neighbouring uses of a tensor; dropping the tensor in it relieves the ops between, at the price
+of a page-in (and one page-out per content) or of a recomputation. The plan takes gaps by the least
+price per byte of excess relieved until none is left, gives back those that turned out needless, and
+a walk turns it into a schedule with exact memory. Several plans are tried, the judge picks the best.
+It is fast enough for a first incumbent: well under a second for 2,000 ops.
+"""
+
+from __future__ import annotations
+
+import bisect
+import heapq
+import itertools
+import math
+import random
+import time
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from poet.errors import InvalidSchedule
+from poet.problem import Limits, Problem
+from poet.schedule import Schedule
+from poet.simulator import Trace, simulate
+from poet.solvers.overlap import overlap
+from poet.solvers.walk import Facts, Policy, Stuck, Walk, Way, Weights
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """One way to plan.
+
+    Attributes:
+        weights: of seconds and of recomputation against joules.
+        bias: exponent of the bytes relieved; below 1 it prefers small prices to long gaps.
+        noise: standard deviation of the logarithm of a random factor on each price.
+        cover: plan ahead; else decide only when room is needed.
+    """
+
+    weights: Weights
+    bias: float = 1.0
+    noise: float = 0.0
+    cover: bool = True
+
+
+def greedy(problem: Problem, limits: Limits, *, seconds: float = 0.3, seed: int = 0) -> Schedule | None:
+    """The cheapest valid schedule among several greedy plans; ``None`` if none is within ``limits``.
+
+    Args:
+        problem: what to plan.
+        limits: what to stay within.
+        seconds: after which no further variant is tried; the first few always are.
+        seed: of the random variants.
+    """
+    facts, best = Facts(problem), _Best(problem, limits)
+    end = time.monotonic() + seconds
+    generator = random.Random(seed)  # noqa: S311 - a search, not a secret
+    variants = _variants(problem, limits, generator, _typical_watts(problem))
+    for index, variant in enumerate(variants):
+        if time.monotonic() > end and (best.schedule is not None or index >= _LEAST_VARIANTS):
+            break
+        best.consider(_schedule(facts, limits, variant, seed=index))
+    return best.schedule
+
+
+_LEAST_VARIANTS = 12
+
+
+class _Best:
+    """The cheapest schedule so far that the judge accepts."""
+
+    def __init__(self, problem: Problem, limits: Limits) -> None:
+        self.problem, self.limits = problem, limits
+        self.schedule: Schedule | None = None
+        self.trace: Trace | None = None
+
+    def consider(self, schedule: Schedule | None) -> None:
+        if schedule is None:
+            return
+        if self.problem.background_storage:
+            schedule = overlap(self.problem, schedule, self.limits.ram_budget_bytes)
+        try:
+            trace = simulate(self.problem, schedule, self.limits)
+        except InvalidSchedule as verdict:
+            if verdict.rule != "deadline":
+                raise
+            return
+        if self.trace is None or trace.joules < self.trace.joules:
+            self.schedule, self.trace = schedule, trace
+
+
+def _typical_watts(problem: Problem) -> float:
+    """Joules per second of this problem's ops and transfers, to weigh a deadline with."""
+    costs = [(op.joules, op.seconds) for op in problem.ops]
+    for tensor in problem.tensors:
+        costs += [(cost.joules, cost.seconds) for cost in (tensor.page_in, tensor.page_out) if cost]
+    joules, seconds = map(sum, zip(*costs, strict=True))
+    return joules / seconds if seconds > 0 else 1.0
+
+
+def _variants(problem: Problem, limits: Limits, rng: random.Random, watts: float) -> itertools.chain[Variant]:
+    idle = problem.idle_watts
+    hidden = 0.0 if problem.background_storage else idle
+    plain = Weights(idle, hidden)
+    first = [Variant(plain), Variant(plain, bias=0.7), Variant(plain, cover=False)]
+    if limits.recompute and limits.paging:
+        first += [Variant(replace(plain, remake_factor=factor)) for factor in (1.3, 2.0, math.inf)]
+    if limits.deadline_seconds is not None:
+        hurry = (0.3, 1.0, 3.0, 10.0, 100.0)
+        first += [Variant(Weights(idle + h * watts, hidden + h * watts)) for h in hurry]
+        first += [Variant(Weights(idle + h * watts, hidden)) for h in (1.0, 10.0, 100.0)]
+        first += [Variant(Weights(idle, hidden + h * watts)) for h in (1.0, 10.0, 100.0)]
+
+    def noisy() -> itertools.chain[Variant]:
+        base = tuple(first)
+        return itertools.chain.from_iterable(
+            [replace(rng.choice(base), noise=0.3, bias=rng.choice([0.5, 0.8, 1.0, 1.2]))] for _ in range(200)
+        )
+
+    return itertools.chain(first, noisy())
+
+
+def _schedule(facts: Facts, limits: Limits, variant: Variant, *, seed: int) -> Schedule | None:
+    marks: dict[tuple[int, int], Way] = {}
+    if variant.cover and limits.ram_budget_bytes is not None:
+        generator = random.Random(seed)  # noqa: S311 - a search, not a secret
+        marks = _Cover(facts, limits, variant, generator).marks()
+    try:
+        return Walk(facts, limits, _Planned(marks), variant.weights).run()
+    except Stuck:
+        return None
+
+
+class _Planned(Policy):
+    """Drops what a cover chose, when room is needed, and beyond that what relieves most per joule."""
+
+    def __init__(self, marks: dict[tuple[int, int], Way]) -> None:
+        self.marks = marks
+
+    def mark(self, walk: Walk, tensor: int) -> Way | None:
+        return self.marks.get((tensor, walk.position - 1))
+
+    def value(self, walk: Walk, tensor: int) -> float | None:
+        need = walk.next_need(tensor)
+        distance = (walk.facts.op_count + 1 if need is None else need) - walk.position + 1
+        price = walk.return_price(tensor)
+        return walk.facts.size[tensor] * distance / (price + 1e-30)
+
+
+_Bytes = npt.NDArray[np.float64]
+
+
+@dataclass(slots=True)
+class _Gap:
+    """Tensor ``tensor`` between its neighbouring uses ``before`` and ``after``, op indices."""
+
+    tensor: int
+    before: int
+    after: int
+    content: int  # which version it holds
+    factor: float  # of its price, random
+    way: Way | None = None
+
+
+class _Cover:
+    """Which gaps to drop; an approximation of memory and of what recomputation finds in RAM."""
+
+    def __init__(self, facts: Facts, limits: Limits, variant: Variant, rng: random.Random) -> None:
+        self.facts, self.variant = facts, variant
+        self.walk = Walk(facts, limits, Policy(), variant.weights)  # for its prices and permissions
+        assert limits.ram_budget_bytes is not None
+        self.events = self._events()
+        self.gaps = self._gaps(rng)
+        self.of_tensor: list[list[_Gap]] = [[] for _ in range(facts.tensor_count)]
+        for gap in self.gaps:
+            self.of_tensor[gap.tensor].append(gap)
+        self.starts = [[gap.before for gap in gaps] for gaps in self.of_tensor]
+        self.paged = {(tensor, 0) for tensor in facts.starts_stored}
+        self.relied: dict[int, set[int]] = {}  # per tensor, ops at which others are remade from it
+        self.excess = self._memory() - float(limits.ram_budget_bytes)
+        self.remake_bytes = [
+            sum(facts.size[t] for t in facts.outputs[op]) + facts.workspace[op]
+            for op in range(facts.op_count)
+        ]
+
+    def marks(self) -> dict[tuple[int, int], Way]:
+        """Per (tensor, op after which), the way in which to drop it."""
+        heap = []
+        for number, gap in enumerate(self.gaps):
+            ratio = self._ratio(gap)
+            if not math.isinf(ratio):
+                heap.append((ratio, number))
+        heapq.heapify(heap)
+        left = int((self.excess > 0).sum())
+        while heap and left:
+            _, number = heapq.heappop(heap)
+            gap = self.gaps[number]
+            ratio = self._ratio(gap)
+            if math.isinf(ratio):
+                continue
+            if heap and ratio > heap[0][0] * (1 + 1e-9):
+                heapq.heappush(heap, (ratio, number))
+                continue
+            self._take(gap)
+            left = int((self.excess > 0).sum())
+        self._give_back()
+        return {(gap.tensor, gap.before): gap.way for gap in self.gaps if gap.way is not None}
+
+    def _events(self) -> list[list[int]]:
+        events: list[list[int]] = [[] for _ in range(self.facts.tensor_count)]
+        for tensor in self.facts.starts_in_ram:
+            events[tensor].append(-1)
+        for tensor, producer in enumerate(self.facts.producer):
+            if producer >= 0:
+                events[tensor].append(producer)
+            events[tensor].extend(self.facts.uses[tensor])
+        return events
+
+    def _gaps(self, rng: random.Random) -> list[_Gap]:
+        gaps = []
+        for tensor, events in enumerate(self.events):
+            for before, after in itertools.pairwise(events):
+                if after - before > 1 and self.facts.size[tensor]:
+                    content = bisect.bisect_right(self.facts.update_ops[tensor], before)
+                    factor = math.exp(rng.gauss(0.0, self.variant.noise)) if self.variant.noise else 1.0
+                    gaps.append(_Gap(tensor, before, after, content, factor))
+        return gaps
+
+    def _memory(self) -> _Bytes:
+        """Bytes that each op holds with every tensor kept from its first to its last event."""
+        change = np.zeros(self.facts.op_count + 2)
+        for tensor, events in enumerate(self.events):
+            if events:
+                change[max(events[0], 0)] += self.facts.size[tensor]
+                change[events[-1] + 1] -= self.facts.size[tensor]
+        memory: _Bytes = np.cumsum(change)[:-2] + np.array(self.facts.workspace, dtype=np.float64)
+        return memory
+
+    def _ratio(self, gap: _Gap) -> float:
+        size = self.facts.size[gap.tensor]
+        window = self.excess[gap.before + 1 : gap.after]
+        relieved = float(np.minimum(np.maximum(window, 0.0), size).sum())
+        if relieved <= 0.0:
+            return math.inf
+        price, _ = self._price(gap)
+        return float(gap.factor * price / relieved**self.variant.bias)
+
+    def _price(self, gap: _Gap) -> tuple[float, Way]:
+        tensor = gap.tensor
+        inside = [op for op in self.relied.get(tensor, ()) if gap.before < op < gap.after]
+        paging = self._paging_price(tensor, gap.content) + len(inside) * self.walk.in_price[tensor]
+        remaking = self._remake(tensor, gap.after)[0]
+        remaking += sum(self._remake(tensor, op)[0] for op in inside)
+        return (paging, Way.PAGE) if paging <= remaking else (remaking, Way.REMAKE)
+
+    def _paging_price(self, tensor: int, content: int) -> float:
+        if not self.walk.may_move(tensor):
+            return math.inf
+        known = (tensor, content) in self.paged or self._written_anyway(tensor, content)
+        return self.walk.in_price[tensor] + (0.0 if known else self.walk.out_price[tensor])
+
+    def _written_anyway(self, tensor: int, content: int) -> bool:
+        return self.walk.owed[tensor] and content == len(self.facts.update_ops[tensor])
+
+    def _remake(self, tensor: int, need: int) -> tuple[float, list[int], list[int]]:
+        """Price of remaking ``tensor`` before op ``need``; the ops it takes; what they find in RAM."""
+        pending, ops, found, price = [tensor], list[int](), list[int](), 0.0
+        while pending:
+            current = pending.pop()
+            if current != tensor:
+                if self._kept_at(current, need):
+                    found.append(current)
+                    continue
+                content = bisect.bisect_left(self.facts.update_ops[current], need)
+                if (current, content) in self.paged and self.walk.may_move(current):
+                    price += self.walk.in_price[current]
+                    continue
+            op = self.facts.producer[current]
+            if not self.walk.may_rerun(op, need):
+                price += math.inf if current == tensor else self._paging_price(current, 0)
+            elif op not in ops:
+                ops.append(op)
+                price += self.walk.op_price[op]
+                pending.extend(self.facts.rerun_inputs[op])
+            if math.isinf(price) or len(ops) > _LONGEST_REMAKE:
+                return math.inf, [], []
+        return price, ops, found
+
+    def _kept_at(self, tensor: int, op: int) -> bool:
+        events = self.events[tensor]
+        if not events or op < events[0] or op > events[-1]:
+            return False
+        gaps = self.of_tensor[tensor]
+        index = bisect.bisect_left(self.starts[tensor], op) - 1
+        return index < 0 or op >= gaps[index].after or gaps[index].way is None
+
+    def _take(self, gap: _Gap) -> None:
+        _, way = self._price(gap)
+        gap.way = way
+        self.excess[gap.before + 1 : gap.after] -= self.facts.size[gap.tensor]
+        if way is Way.PAGE:
+            self.paged.add((gap.tensor, gap.content))
+            return
+        _, ops, found = self._remake(gap.tensor, gap.after)
+        for leaf in found:
+            self.relied.setdefault(leaf, set()).add(gap.after)
+        if gap.after < self.facts.op_count and ops:
+            # at its worst moment recomputing takes this much more than the op that it is for
+            more = sum(self.facts.size[t] for op in ops for t in self.facts.outputs[op])
+            more += max(self.facts.workspace[op] for op in ops) - self.remake_bytes[gap.after]
+            more -= self.facts.size[gap.tensor]
+            self.excess[gap.after] = max(self.excess[gap.after], self.excess[gap.after] + more)
+
+    def _give_back(self) -> None:
+        """Keep after all what fits, dearest first."""
+        taken = [gap for gap in self.gaps if gap.way is not None]
+        for gap in sorted(taken, key=lambda gap: -self._price(gap)[0]):
+            window = self.excess[gap.before + 1 : gap.after]
+            if float(window.max()) + self.facts.size[gap.tensor] <= 0.0:
+                window += self.facts.size[gap.tensor]
+                gap.way = None
+
+
+_LONGEST_REMAKE = 24
