@@ -333,7 +333,8 @@ _REDUCTIONS = {
         _R,
         _per_input(1),
         """all any amax amin aminmax argmax argmin count_nonzero max min mean sum nansum prod trace cumsum
-        cumprod cummax cummin _adaptive_avg_pool2d _adaptive_avg_pool3d adaptive_max_pool2d adaptive_max_pool3d""",
+        cumprod cummax cummin _adaptive_avg_pool2d _adaptive_avg_pool3d adaptive_max_pool2d
+        adaptive_max_pool3d""",
     ),
     **_aten(_R, _per_input(2), "norm linalg_vector_norm _weight_norm_interface"),
     **_aten(_R, _per_input(4), "std var std_mean var_mean", input_passes=2),

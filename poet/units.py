@@ -84,6 +84,29 @@ def _format_si(amount: float, unit: str) -> str:
     return f"{amount:.3g} {unit}"
 
 
+_SI_PREFIXES = (
+    ("T", 1e12),
+    ("G", 1e9),
+    ("M", 1e6),
+    ("k", 1e3),
+    ("", 1.0),
+    ("m", 1e-3),
+    ("µ", 1e-6),
+    ("n", 1e-9),
+)
+
+
+def format_quantity(amount: float, unit: str, *, digits: int) -> str:
+    """``amount`` rounded to ``digits`` significant digits, with an SI prefix, e.g. ``"15 GFLOP/s"``."""
+    rounded = float(f"{amount:.{digits - 1}e}")
+    if rounded == 0.0:
+        return f"0 {unit}"
+    prefix, factor = next((p for p in _SI_PREFIXES if abs(rounded) >= p[1]), _SI_PREFIXES[-1])
+    scaled = rounded / factor
+    decimals = max(0, digits - 1 - math.floor(math.log10(abs(scaled))))
+    return f"{scaled:.{decimals}f} {prefix}{unit}"
+
+
 def format_seconds(seconds: float) -> str:
     """``seconds`` with four significant digits, e.g. ``"12.35 ms"``; whole seconds from one second on."""
     return f"{seconds:.4g} s" if seconds >= 1.0 else _format_si(seconds, "s")

@@ -1,0 +1,61 @@
+"""``poet devices``: the hardware profiles and their figures."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from .options import JsonOption
+
+EXAMPLES = (
+    "poet devices list",
+    "poet devices show rpi4b",
+    "poet devices show ./my-board.toml --json -",
+    "poet devices validate my-board.toml",
+)
+
+app = typer.Typer(no_args_is_help=True, help="List, show and check hardware profiles.")
+
+
+@app.command("list")
+def list_(json_file: JsonOption = None) -> None:
+    """List the devices that come with poet."""
+    from poet.profiles import load_profile, profile_names
+    from poet.report.device import devices_data, devices_report
+
+    from .output import answer
+
+    profiles = [load_profile(name) for name in profile_names()]
+    answer(devices_report(profiles), lambda: devices_data(profiles), json_file=json_file)
+
+
+@app.command()
+def show(
+    device: Annotated[str, typer.Argument(metavar="NAME", help="A device, or the path of a profile.")],
+    json_file: JsonOption = None,
+) -> None:
+    """Show every figure of a device: value, kind, uncertainty and source."""
+    from poet.profiles import load_profile
+    from poet.report.device import profile_data, profile_report
+
+    from .output import answer
+
+    profile = load_profile(device)
+    answer(profile_report(profile), lambda: profile_data(profile), json_file=json_file)
+
+
+@app.command()
+def validate(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A profile of your own, in TOML.")],
+    json_file: JsonOption = None,
+) -> None:
+    """Check a profile against the schema; the first thing wrong is named, with exit code 2."""
+    from poet.profiles import load_profile
+    from poet.report.device import profile_data, validation_line
+
+    from .output import answer
+
+    profile = load_profile(file)
+    answer(validation_line(profile, file.name), lambda: profile_data(profile), json_file=json_file)

@@ -1,0 +1,160 @@
+"""What a hardware profile says, as tables for people and as data for programs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from poet.device import PRIOR_FACTOR, Figure, OpClass, Profile, unit_of
+from poet.units import format_bytes, format_quantity
+
+EXACT_DIGITS = 10
+"""Significant digits shown of a figure that is exact."""
+
+
+def significant_digits(figure: Figure) -> int:
+    """How many digits of the value its uncertainty supports, at least one."""
+    low, high = figure.interval
+    half_width = (high - low) / 2
+    if half_width == 0 or figure.value == 0:
+        return EXACT_DIGITS
+    digits = math.floor(math.log10(figure.value)) - math.floor(math.log10(half_width)) + 1
+    return min(max(digits, 1), EXACT_DIGITS)
+
+
+def format_figure(figure: Figure, unit: str) -> str:
+    """The value in its unit, with no more digits than its uncertainty supports."""
+    return _format(figure.value, unit, significant_digits(figure))
+
+
+def format_uncertainty(figure: Figure, unit: str) -> str:
+    """How far the value may be off: as stated, or the prior of its kind."""
+    low, high = figure.interval
+    if low == high:
+        return "exact"
+    if figure.range is not None:
+        return f"{_format(low, unit, 2)} to {_format(high, unit, 2)}"
+    if figure.uncertainty is not None:
+        return f"± {100 * figure.uncertainty:g} %"
+    return f"factor {PRIOR_FACTOR[figure.kind]:g} (prior)"
+
+
+def _format(amount: float, unit: str, digits: int) -> str:
+    if unit == "B":
+        return format_bytes(amount)
+    if unit == "cycles":
+        return f"{amount:.0f} cycles"
+    text = format_quantity(amount, unit, digits=digits)
+    number, _, rest = text.partition(" ")
+    if digits == EXACT_DIGITS and "." in number:
+        number = number.rstrip("0").rstrip(".")
+    return f"{number} {rest}"
+
+
+def profile_data(profile: Profile) -> dict[str, Any]:
+    """The whole profile: its words, and every figure with unit, source, kind and interval."""
+    storage = profile.storage
+    return {
+        "name": profile.name,
+        "title": profile.title,
+        "notes": profile.notes.strip(),
+        "kernels": profile.kernels.name,
+        "accounting": profile.energy.accounting,
+        "rail": profile.energy.rail,
+        "storage": None if storage is None else {"title": storage.title, "transfers": storage.transfers},
+        "figures": [_figure_data(path, figure) for path, figure in profile.figures()],
+    }
+
+
+def _figure_data(path: tuple[str, ...], figure: Figure) -> dict[str, Any]:
+    low, high = figure.interval
+    return {
+        "figure": ".".join(path),
+        "value": figure.value,
+        "unit": unit_of(path[-1]),
+        "kind": figure.kind,
+        "low": low,
+        "high": high,
+        "uncertainty_stated": figure.stated,
+        "source": figure.source,
+        "locator": figure.locator,
+        "note": figure.note.strip() if figure.note else None,
+    }
+
+
+def profile_report(profile: Profile) -> RenderableType:
+    """One device: its words, then a row per figure."""
+    energy, storage = profile.energy, profile.storage
+    words = [
+        f"{profile.name}: {profile.title}",
+        f"kernels: {profile.kernels.name}",
+        f"power: {energy.accounting} accounting, rail: {energy.rail}",
+        f"storage: {storage.title}, {storage.transfers}" if storage else "storage: none",
+    ]
+    if profile.notes:
+        words.append(" ".join(profile.notes.split()))
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for header in ("figure", "value", "kind", "uncertainty"):
+        table.add_column(header, no_wrap=True)
+    table.add_column("source", overflow="fold")
+    for path, figure in profile.figures():
+        unit = unit_of(path[-1])
+        said = figure.source if figure.locator is None else f"{figure.source}: {figure.locator}"
+        name = ".".join(path).removesuffix("flops_per_second").removesuffix("bytes_per_second").rstrip("_.")
+        table.add_row(
+            Text(name), format_figure(figure, unit), figure.kind, format_uncertainty(figure, unit), Text(said)
+        )
+    return Group(*map(Text, words), Text(), table)
+
+
+def devices_data(profiles: Iterable[Profile]) -> list[dict[str, Any]]:
+    """The figures by which devices are told apart."""
+    return [
+        {
+            "name": profile.name,
+            "title": profile.title,
+            "ram_bytes": profile.memory.ram_bytes.value,
+            "matmul_flops_per_second": _matmul(profile).value,
+            "active_watts": profile.compute.active_watts.value,
+            "storage": profile.storage.title if profile.storage else None,
+        }
+        for profile in profiles
+    ]
+
+
+def devices_report(profiles: Iterable[Profile]) -> RenderableType:
+    """One line per device."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for header in ("name", "device", "RAM", "products", "active power"):
+        table.add_column(header, no_wrap=header != "device")
+    for profile in profiles:
+        table.add_row(
+            profile.name,
+            profile.title,
+            format_bytes(profile.memory.ram_bytes.value),
+            format_figure(_matmul(profile), "FLOP/s"),
+            format_figure(profile.compute.active_watts, "W"),
+        )
+    return table
+
+
+def _matmul(profile: Profile) -> Figure:
+    throughput = profile.compute.throughput(OpClass.MATMUL)
+    assert throughput is not None, "every profile has one, as its schema checks"
+    return throughput.flops_per_second
+
+
+def validation_line(profile: Profile, file_name: str) -> str:
+    """What a valid profile holds, in one sentence."""
+    figures = [figure for _, figure in profile.figures()]
+    assumed = sum(figure.kind == "assumed" for figure in figures)
+    priors = sum(not figure.stated for figure in figures)
+    return (
+        f"{file_name}: a valid profile of {profile.title}: {len(figures)} figures, "
+        f"{assumed} assumed, {priors} without a stated uncertainty"
+    )
