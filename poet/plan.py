@@ -1,0 +1,353 @@
+"""The plan: what was asked, how it was answered, and what to replay, as one record.
+
+A `Plan` that exists is consistent: its problem is that of its graph, the simulator accepted its
+schedule inside the limits asked for, its predictions are the simulator's, and its page slots lie
+apart. `poet.plan_file` writes and reads it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+import poet
+from poet import codec
+from poet.errors import InvalidSchedule, PlanError
+from poet.graph import Graph, TensorType
+from poet.optimizer import OptimizerSpec
+from poet.problem import Limits, Place, Problem
+from poet.schedule import PageIn, PageOut, Schedule, Step, schedule_from_data, schedule_to_data
+from poet.simulator import Trace, simulate
+
+SLOT_ALIGNMENT_BYTES = 4096
+"""Slots begin at multiples of this: what direct transfers to storage ask for."""
+
+_LARGEST_BYTES = 1 << 48
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """Which model the plan is for.
+
+    Attributes:
+        name: for people.
+        kind: ``"onnx"`` or ``"module"``.
+        sha256: of the model file, or of what stands for it; saved training states are bound to it.
+        binding: sizes given to dynamic dimensions.
+    """
+
+    name: str
+    kind: str
+    sha256: str
+    binding: tuple[tuple[str, int], ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.kind not in ("onnx", "module"):
+            raise PlanError(f"a model is of kind 'onnx' or 'module', not {self.kind!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What was asked for; ``train`` are the patterns of the parameters to train."""
+
+    limits: Limits
+    loss: str
+    train: tuple[str, ...] = ("*",)
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """What a report says about the device; costs stand in the plan's problem.
+
+    Attributes:
+        name, title: of the profile.
+        ram_bytes, storage_bytes: what the device has.
+        storage_page_bytes: the unit of writing to storage.
+        endurance_bytes: what can be written to storage before it is worn out.
+    """
+
+    name: str
+    title: str = ""
+    ram_bytes: int | None = None
+    storage_bytes: int | None = None
+    storage_page_bytes: int | None = None
+    endurance_bytes: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How the search for the schedule ended.
+
+    Attributes:
+        status: ``"optimal"`` or ``"feasible"``.
+        bound_joules: no schedule takes less, among those that ``bound_scope`` names.
+        bound_scope: what the bound holds for.
+        baseline_joules: of running every op once with no transfer.
+        gap, overhead_gap: shares of the joules, and of the joules above the baseline, that a better
+            schedule could save at most.
+        solver: that found the schedule.
+        solve_seconds: wall clock of the search.
+    """
+
+    status: str
+    bound_joules: float
+    bound_scope: str
+    baseline_joules: float
+    gap: float
+    overhead_gap: float
+    solver: str
+    solve_seconds: float
+
+    def __post_init__(self) -> None:
+        if self.status not in ("optimal", "feasible"):
+            raise PlanError(f"a plan is 'optimal' or 'feasible', not {self.status!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """What one training step takes.
+
+    Attributes:
+        peak_ram_bytes, seconds, joules: of the plan, by the simulator.
+        plain_peak_ram_bytes: that plain training needs, keeping every tensor to its last use.
+        lower_bound_ram_bytes: below which no schedule exists.
+    """
+
+    peak_ram_bytes: int
+    seconds: float
+    joules: float
+    plain_peak_ram_bytes: int | None = None
+    lower_bound_ram_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """A tensor's place in the page file, in bytes from the first slot."""
+
+    tensor: str
+    offset_bytes: int
+    size_bytes: int
+
+
+class Steps(tuple[Step, ...]):
+    """A `Schedule` with a JSON form of its own, as `poet.codec` asks for."""
+
+    __slots__ = ()
+
+    def to_data(self) -> list[dict[str, str]]:
+        """JSON-ready form, read back by `from_data`."""
+        return schedule_to_data(self)
+
+    @staticmethod
+    def from_data(data: Any, where: str) -> Steps:
+        """The schedule that `to_data` wrote.
+
+        Raises:
+            PlanError: ``data`` is not of that form.
+        """
+        return Steps(schedule_from_data(data, where=where, error=PlanError))
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A training step that is ready to replay; consistent, or it could not be made.
+
+    Attributes:
+        model, request, device, outcome: where it comes from, for reports.
+        graph, optimizer: what is computed.
+        problem: what it costs, in the terms of the planner.
+        schedule: what happens, in order.
+        slots: places in the page file of the tensors that are paged.
+        prediction: what a step takes.
+        poet_version: that made the plan.
+        trace: the simulator's account of the schedule, made anew whenever a plan is.
+    """
+
+    model: Model
+    request: Request
+    device: Device
+    outcome: Outcome
+    graph: Graph
+    optimizer: OptimizerSpec
+    problem: Problem
+    schedule: Steps
+    slots: tuple[Slot, ...]
+    prediction: Prediction
+    poet_version: str = poet.__version__
+    trace: Trace = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        _check_problem(self.graph, self.problem)
+        _check_ends(self.graph, self.problem)
+        try:
+            trace = simulate(self.problem, self.schedule, self.request.limits)
+        except InvalidSchedule as error:
+            raise PlanError(f"the schedule breaks the rule {error.rule!r} at {error}") from None
+        object.__setattr__(self, "trace", trace)
+        _check_prediction(self.prediction, trace)
+        _check_slots(self)
+
+    @property
+    def page_file_bytes(self) -> int:
+        """What the slots take together."""
+        return max((slot.offset_bytes + slot.size_bytes for slot in self.slots), default=0)
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON-ready form; `from_json` gives an equal plan back."""
+        return {item.name: codec.encode(getattr(self, item.name)) for item in fields(self) if item.init}
+
+    @staticmethod
+    def from_json(data: object, *, where: str = "plan") -> Plan:
+        """The plan that `to_json` wrote.
+
+        Raises:
+            PlanError: a field too many or missing, or parts that contradict each other.
+        """
+        return codec.decode(Plan, data, where=where, error=PlanError)
+
+
+def make_plan(
+    *,
+    model: Model,
+    request: Request,
+    device: Device,
+    outcome: Outcome,
+    graph: Graph,
+    optimizer: OptimizerSpec,
+    problem: Problem,
+    schedule: Schedule,
+    plain_peak_ram_bytes: int | None = None,
+    lower_bound_ram_bytes: int | None = None,
+) -> Plan:
+    """A plan with its predictions and page slots worked out.
+
+    Raises:
+        PlanError: the parts contradict each other, or the schedule leaves the limits asked for.
+        InvalidSchedule: the schedule breaks another rule.
+    """
+    trace = simulate(problem, schedule, request.limits)
+    return Plan(
+        model=model,
+        request=request,
+        device=device,
+        outcome=outcome,
+        graph=graph,
+        optimizer=optimizer,
+        problem=problem,
+        schedule=Steps(schedule),
+        slots=lay_out_slots(problem, schedule),
+        prediction=Prediction(
+            peak_ram_bytes=trace.peak_ram_bytes,
+            seconds=trace.seconds,
+            joules=trace.joules,
+            plain_peak_ram_bytes=plain_peak_ram_bytes,
+            lower_bound_ram_bytes=lower_bound_ram_bytes,
+        ),
+    )
+
+
+def lay_out_slots(problem: Problem, schedule: Schedule) -> tuple[Slot, ...]:
+    """One slot per tensor that is paged or lives in storage, one after the other."""
+    paged = _paged(schedule)
+    slots: list[Slot] = []
+    end = 0
+    for tensor in problem.tensors:
+        if tensor.name in paged or Place.STORAGE in (tensor.initially, tensor.finally_):
+            slots.append(Slot(tensor.name, end, tensor.bytes))
+            end += -(-tensor.bytes // SLOT_ALIGNMENT_BYTES) * SLOT_ALIGNMENT_BYTES
+    return tuple(slots)
+
+
+def stored_values(graph: Graph) -> dict[str, TensorType]:
+    """Values that live across steps, by name: parameters, optimizer state, module state, constants."""
+    types = {value.name: value.type for value in graph.values}
+    names = [parameter.value for parameter in graph.parameters]
+    names += [value for parameter in graph.parameters for _, value in parameter.optimizer_state]
+    names += [value for _, value in (*graph.states, *graph.constants)]
+    return {name: types[name] for name in names}
+
+
+# --- checks -----------------------------------------------------------------------------------
+
+
+def _check_problem(graph: Graph, problem: Problem) -> None:
+    """The problem's tensors are the graph's buffers, its ops the graph's ops, with the same effects."""
+    sizes = {buffer.name: buffer.size_bytes for buffer in graph.buffers}
+    if sizes != {tensor.name: tensor.bytes for tensor in problem.tensors}:
+        raise PlanError("the problem's tensors are not the graph's buffers")
+    if any(size > _LARGEST_BYTES for size in sizes.values()):
+        raise PlanError(f"a buffer is larger than {_LARGEST_BYTES} bytes")
+    if [op.name for op in graph.ops] != [op.name for op in problem.ops]:
+        raise PlanError("the problem's ops are not the graph's ops")
+    for op, costed in zip(graph.ops, problem.ops, strict=True):
+        recall = op.recall
+        agree = (
+            set(costed.inputs) == set(graph.reads(op.call))
+            and set(costed.outputs) == set(graph.writes(op))
+            and set(costed.updates) == set(op.updates)
+            and (recall is not None or not costed.recomputable)
+            and (recall is None or set(costed.rerun_inputs) >= set(graph.reads(recall)))
+            and costed.random == op.random
+            and costed.workspace_bytes >= op.workspace_bytes
+        )
+        if not agree:
+            raise PlanError(f"op {op.name} of the problem contradicts the graph")
+
+
+def _check_ends(graph: Graph, problem: Problem) -> None:
+    """Every step can follow the one before, and its results are there to be handed over."""
+    tensors = {tensor.name: tensor for tensor in problem.tensors}
+    produced = {name for op in graph.ops for name in graph.writes(op)}
+    inputs = {graph.buffer_of(name) for name in graph.inputs}
+    updated = {name for op in graph.ops for name in op.updates}
+    persistent = graph.persistent()
+    for name in (graph.loss, *graph.predictions):
+        if tensors[graph.buffer_of(name)].finally_ is not Place.RAM:
+            raise PlanError(f"{name} is handed to the caller but need not end in RAM")
+    for name, tensor in tensors.items():
+        if name in produced:
+            continue
+        if (name in inputs) == (name in persistent):
+            raise PlanError(f"buffer {name} must be either an input or live across steps")
+        if name in inputs and tensor.initially not in (None, Place.RAM):
+            raise PlanError(f"input {name} must begin in RAM")
+        if name in inputs:
+            continue
+        ends = {
+            Place.STORAGE: name not in updated or tensor.finally_ is Place.STORAGE,
+            Place.BOTH: name not in updated and tensor.finally_ is Place.RAM,
+        }
+        if not ends.get(tensor.initially or Place.RAM, tensor.finally_ is Place.RAM):
+            raise PlanError(f"buffer {name} lives across steps but does not end where it begins")
+
+
+def _check_prediction(prediction: Prediction, trace: Trace) -> None:
+    said = (prediction.seconds, prediction.joules)
+    judged = (trace.seconds, trace.joules)
+    close = all(math.isclose(a, b, rel_tol=1e-9) for a, b in zip(said, judged, strict=True))
+    if not close or prediction.peak_ram_bytes != trace.peak_ram_bytes:
+        raise PlanError("the predictions are not what the simulator says about the schedule")
+
+
+def _check_slots(plan: Plan) -> None:
+    """Every paged tensor has one slot that holds it; slots are aligned and lie apart."""
+    sizes = {tensor.name: tensor.bytes for tensor in plan.problem.tensors}
+    slotted = {slot.tensor for slot in plan.slots}
+    if len(slotted) < len(plan.slots):
+        raise PlanError("a tensor has two page slots")
+    needed = {slot.tensor for slot in lay_out_slots(plan.problem, plan.schedule)}
+    if slotted != needed:
+        raise PlanError(f"page slots and paged tensors differ: {min(slotted ^ needed)}")
+    end = 0
+    for slot in sorted(plan.slots, key=lambda slot: (slot.offset_bytes, slot.size_bytes)):
+        if slot.size_bytes != sizes[slot.tensor]:
+            raise PlanError(f"the page slot of {slot.tensor} is not of its size")
+        if slot.offset_bytes % SLOT_ALIGNMENT_BYTES or not end <= slot.offset_bytes <= _LARGEST_BYTES:
+            raise PlanError(f"the page slot of {slot.tensor} is not aligned or overlaps another")
+        end = slot.offset_bytes + slot.size_bytes
+
+
+def _paged(schedule: Iterable[Step]) -> set[str]:
+    return {step.tensor for step in schedule if isinstance(step, PageIn | PageOut)}

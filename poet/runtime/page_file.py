@@ -1,0 +1,241 @@
+"""The page file: where tensors go that are paged out.
+
+One preallocated file with a fixed slot per tensor. Transfers bypass the kernel's page cache
+(``O_DIRECT``) through an aligned bounce buffer where the file system can do that and the plan leaves
+RAM for the buffer; otherwise they go through the cache, which is flushed and dropped after each, so
+that paged bytes are really out of RAM. Every tensor is read back against a checksum.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import mmap
+import os
+import secrets
+import stat
+import zlib
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Protocol
+
+from poet.errors import PageFileError
+from poet.plan import SLOT_ALIGNMENT_BYTES, Slot
+from poet.units import format_bytes
+
+MAGIC = b"poet page file, version 1\n"
+SMALLEST_BUFFER_BYTES = 64 * 1024
+LARGEST_BUFFER_BYTES = 1024 * 1024
+_HEADER_BYTES = SLOT_ALIGNMENT_BYTES
+_CHUNK_BYTES = 4 * 1024 * 1024  # of the page cache at a time
+
+
+class PageFile:
+    """The slots of a plan on storage.
+
+    Attributes:
+        path: of the file.
+        buffer_bytes: RAM of the bounce buffer; 0 where transfers go through the page cache.
+        mode: for reports, which of the two it is.
+    """
+
+    def __init__(
+        self, slots: Iterable[Slot], *, path: Path | None, folder: Path, spare_ram_bytes: int
+    ) -> None:
+        """Open and preallocate the file.
+
+        Args:
+            slots: the plan's.
+            path: of the file, new, empty, or left by an earlier run; ``None``: an unnamed file in
+                ``folder`` that vanishes when closed.
+            folder: for unnamed files.
+            spare_ram_bytes: what a bounce buffer may take.
+
+        Raises:
+            PageFileError: there is no room, no permission, or something else at ``path``.
+        """
+        self._slots = {slot.tensor: slot for slot in slots}
+        self._written: dict[str, tuple[int, int]] = {}  # per tensor: bytes and checksum
+        self._named = path is not None
+        self.path = path if path is not None else folder / f".poet-pages-{secrets.token_hex(8)}"
+        buffer_bytes = min(spare_ram_bytes, LARGEST_BUFFER_BYTES)
+        buffer_bytes -= buffer_bytes % SLOT_ALIGNMENT_BYTES
+        wants_direct = buffer_bytes >= SMALLEST_BUFFER_BYTES
+        self._file, is_direct = self._open(wants_direct=wants_direct)
+        try:
+            self._claim()
+            self._transfers: _Transfers = (
+                _Direct(self._file, buffer_bytes) if is_direct else _Cached(self._file)
+            )
+            self._transfers.write(0, memoryview(MAGIC.ljust(_HEADER_BYTES, b"\0")))
+        except OSError as cause:
+            self.close()
+            raise self._failed("cannot be prepared", cause) from None
+        except BaseException:
+            self.close()
+            raise
+        self.buffer_bytes = buffer_bytes if is_direct else 0
+        self.mode = "direct" if is_direct else "through the page cache, flushed and dropped"
+
+    def write(self, tensor: str, data: memoryview) -> None:
+        """Copy ``data``, at most the slot's size, to the slot of ``tensor``.
+
+        Raises:
+            PageFileError: the storage refused it.
+        """
+        slot = self._slots[tensor]
+        self._written.pop(tensor, None)
+        try:
+            self._transfers.write(_HEADER_BYTES + slot.offset_bytes, data)
+        except OSError as cause:
+            raise self._failed(f"{tensor} cannot be written", cause) from None
+        self._written[tensor] = len(data), zlib.crc32(data)
+
+    def read_into(self, tensor: str, target: memoryview) -> None:
+        """Fill ``target``, from its start, with the bytes that were last written for ``tensor``.
+
+        Raises:
+            PageFileError: nothing was, the storage failed, or other bytes came back.
+        """
+        slot = self._slots[tensor]
+        if tensor not in self._written:
+            raise PageFileError(f"page file {self.path}: {tensor} was never written whole")
+        size_bytes, checksum = self._written[tensor]
+        try:
+            self._transfers.read(_HEADER_BYTES + slot.offset_bytes, target[:size_bytes])
+        except OSError as cause:
+            raise self._failed(f"{tensor} cannot be read", cause) from None
+        if zlib.crc32(target[:size_bytes]) != checksum:
+            raise PageFileError(
+                f"page file {self.path}: {tensor} came back with other bytes than were written; "
+                "another process wrote to the file, or the storage is failing"
+            )
+
+    def close(self) -> None:
+        """Close and remove the file; a second call does nothing."""
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+            with contextlib.suppress(OSError):
+                self.path.unlink(missing_ok=True)
+
+    def _open(self, *, wants_direct: bool) -> tuple[int, bool]:
+        flags = os.O_RDWR | os.O_CLOEXEC | os.O_CREAT | (0 if self._named else os.O_EXCL)
+        try:
+            if wants_direct and hasattr(os, "O_DIRECT"):
+                with contextlib.suppress(OSError):
+                    return os.open(self.path, flags | os.O_DIRECT, 0o600), True
+                flags &= ~os.O_EXCL  # some file systems create the file and then refuse the flag
+            return os.open(self.path, flags, 0o600), False
+        except OSError as cause:
+            raise self._failed("cannot be opened", cause) from None
+
+    def _claim(self) -> None:
+        """Lock the file, make sure that it is ours to overwrite, and reserve its bytes."""
+        status = os.fstat(self._file)
+        if not stat.S_ISREG(status.st_mode) or (status.st_size and not self._is_ours()):
+            self._release()
+            raise PageFileError(
+                f"{self.path} exists and is not a page file; it was left as it is, give another path"
+            )
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self._release()
+            raise PageFileError(
+                f"page file {self.path} is in use by another trainer; give each its own"
+            ) from None
+        if not self._named:
+            self.path.unlink()  # it lives on as long as it is open, whatever happens to this process
+        size_bytes = _HEADER_BYTES + max(
+            (_aligned(slot.offset_bytes + slot.size_bytes) for slot in self._slots.values()), default=0
+        )
+        try:
+            os.ftruncate(self._file, size_bytes)
+            os.posix_fallocate(self._file, 0, size_bytes)
+        except OSError as cause:
+            raise self._failed(f"no room for {format_bytes(size_bytes)}", cause) from None
+
+    def _is_ours(self) -> bool:
+        with self.path.open("rb") as file:
+            return file.read(len(MAGIC)) == MAGIC
+
+    def _release(self) -> None:
+        """Give up a file that is not ours, without removing it."""
+        os.close(self._file)
+        self._file = -1
+
+    def _failed(self, what: str, cause: OSError) -> PageFileError:
+        return PageFileError(f"page file {self.path}: {what} ({cause.strerror or cause})")
+
+
+class _Transfers(Protocol):
+    """Copies whole byte ranges, or raises OSError."""
+
+    def write(self, offset: int, data: memoryview) -> None: ...
+
+    def read(self, offset: int, target: memoryview) -> None: ...
+
+
+class _Direct:
+    """Past the page cache: aligned offsets, sizes and memory, by way of a bounce buffer."""
+
+    def __init__(self, file: int, buffer_bytes: int) -> None:
+        self._file = file
+        self._buffer = memoryview(mmap.mmap(-1, buffer_bytes))
+
+    def write(self, offset: int, data: memoryview) -> None:
+        step = len(self._buffer)
+        for start in range(0, len(data), step):
+            part = data[start : start + step]
+            self._buffer[: len(part)] = part
+            _write_whole(self._file, self._buffer[: _aligned(len(part))], offset + start)
+
+    def read(self, offset: int, target: memoryview) -> None:
+        step = len(self._buffer)
+        for start in range(0, len(target), step):
+            part = target[start : start + step]
+            _read_whole(self._file, self._buffer[: _aligned(len(part))], offset + start)
+            part[:] = self._buffer[: len(part)]
+
+
+class _Cached:
+    """Through the page cache, a chunk at a time, each flushed to the device and dropped."""
+
+    def __init__(self, file: int) -> None:
+        self._file = file
+
+    def write(self, offset: int, data: memoryview) -> None:
+        for start in range(0, len(data), _CHUNK_BYTES):
+            part = data[start : start + _CHUNK_BYTES]
+            _write_whole(self._file, part, offset + start)
+            os.fdatasync(self._file)
+            os.posix_fadvise(self._file, offset + start, len(part), os.POSIX_FADV_DONTNEED)
+
+    def read(self, offset: int, target: memoryview) -> None:
+        for start in range(0, len(target), _CHUNK_BYTES):
+            part = target[start : start + _CHUNK_BYTES]
+            _read_whole(self._file, part, offset + start)
+            os.posix_fadvise(self._file, offset + start, len(part), os.POSIX_FADV_DONTNEED)
+
+
+def _write_whole(file: int, data: memoryview, offset: int) -> None:
+    done = 0
+    while done < len(data):
+        count = os.pwrite(file, data[done:], offset + done)
+        if count == 0:
+            raise OSError("the device takes no more bytes")
+        done += count
+
+
+def _read_whole(file: int, target: memoryview, offset: int) -> None:
+    done = 0
+    while done < len(target):
+        count = os.preadv(file, [target[done:]], offset + done)
+        if count == 0:
+            raise OSError("the file ends too early")
+        done += count
+
+
+def _aligned(size_bytes: int) -> int:
+    return -(-size_bytes // SLOT_ALIGNMENT_BYTES) * SLOT_ALIGNMENT_BYTES

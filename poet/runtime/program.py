@@ -1,0 +1,301 @@
+"""A plan's schedule, compiled once into instructions that are bound to what they work on.
+
+Everything an operator may be given (values, constants, the optimizer's per-step scalars) stands in a
+numbered cell. An instruction knows its kernel and its cell numbers; running it fetches its
+arguments, calls, and puts the results into their cells. A value's tensor lives as long as its
+buffer's cells hold it: emptying them gives the memory back.
+"""
+
+from __future__ import annotations
+
+import functools
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from poet.errors import PlanError, ReplayError
+from poet.graph import Argument, Call, Graph, Op, Ref, Symbol, TensorType
+from poet.plan import Plan
+from poet.problem import Place
+from poet.runtime import kernels
+from poet.runtime.cells import Cells, memory_of, new_buffer, resolved, view_of
+from poet.runtime.page_file import PageFile
+from poet.schedule import Compute, Free, PageOut
+
+Instruction = Callable[[], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """A compiled schedule.
+
+    Attributes:
+        instructions: in parallel with the plan's schedule.
+        first_update: index of the first instruction that overwrites what lives across steps.
+        gradients: (parameter's name, cell) by the index of the instruction that makes it.
+        oversized: outputs whose kernels leave them in more memory than they need; filled by the run
+            of a program that checks.
+    """
+
+    instructions: tuple[Instruction, ...]
+    first_update: int
+    gradients: Mapping[int, tuple[tuple[str, int], ...]]
+    oversized: set[str]
+
+
+def compile_plan(
+    plan: Plan, cells: Cells, *, pages: PageFile | None, after: Program | None = None
+) -> Program:
+    """Bind the schedule of ``plan`` to kernels and ``cells``.
+
+    Args:
+        plan: whose schedule the simulator accepted.
+        cells: of its graph.
+        pages: where buffers are paged; ``None`` where none is.
+        after: the program that ran the first step. Without it, each result is compared with what the
+            graph says about it.
+
+    Raises:
+        PlanError: the plan asks for an operator or an argument that this runtime does not have.
+    """
+    graph = plan.graph
+    ops = {op.name: op for op in graph.ops}
+    persistent = graph.persistent()
+    in_ram = set(initially_in_ram(plan))
+    ran: set[str] = set()
+    instructions: list[Instruction] = []
+    oversized: set[str] = set() if after is None else after.oversized
+    first_update = len(plan.schedule)
+    for index, step in enumerate(plan.schedule):
+        if isinstance(step, Compute):
+            op = ops[step.op]
+            new = [name for name in graph.writes(op) if name not in in_ram]
+            call = op.recall if op.name in ran and op.recall is not None else op.call
+            run = _bind_call(call, cells)
+            if after is None:
+                run = _with_checks(run, op, call, cells, graph, oversized)
+            elif oversized.intersection(filter(None, op.outputs)):
+                run = _compacting(run, op, cells, oversized)
+            instructions.append(_compute(run, op, new, cells, graph))
+            if op.name not in ran and persistent.intersection(op.updates):
+                first_update = min(first_update, index)
+            in_ram.update(new)
+            ran.add(op.name)
+            continue
+        if isinstance(step, Free):
+            instructions.append(_free(step.tensor, cells))
+            in_ram.remove(step.tensor)
+        elif pages is None:
+            raise PlanError(f"{plan.model.name}: the plan pages but no page file is open")
+        elif isinstance(step, PageOut):
+            instructions.append(functools.partial(page_out, step.tensor, cells, pages))
+        else:
+            instructions.append(functools.partial(page_in, step.tensor, cells, pages))
+            in_ram.add(step.tensor)
+    return Program(tuple(instructions), first_update, _gradient_taps(plan, cells), oversized)
+
+
+def _gradient_taps(plan: Plan, cells: Cells) -> dict[int, tuple[tuple[str, int], ...]]:
+    """(parameter's name, cell of its gradient) by the index of the step that first makes it."""
+    graph = plan.graph
+    tapped: dict[str, list[tuple[str, int]]] = {}
+    for parameter in graph.parameters:
+        if parameter.gradient is not None:
+            place = (parameter.name, cells.value(parameter.gradient))
+            tapped.setdefault(graph.buffer_of(parameter.gradient), []).append(place)
+    first_runs: dict[str, int] = {}
+    for index, step in enumerate(plan.schedule):
+        if isinstance(step, Compute):
+            first_runs.setdefault(step.op, index)
+    taps = {}
+    for op in graph.ops:
+        made = [tap for name in graph.writes(op) for tap in tapped.get(name, ())]
+        if made:
+            taps[first_runs[op.name]] = tuple(made)
+    return taps
+
+
+def initially_in_ram(plan: Plan) -> tuple[str, ...]:
+    """Buffers that are in RAM when a step begins."""
+    produced = {name for op in plan.graph.ops for name in plan.graph.writes(op)}
+    return tuple(
+        tensor.name
+        for tensor in plan.problem.tensors
+        if tensor.name not in produced and tensor.initially is not Place.STORAGE
+    )
+
+
+def page_out(buffer: str, cells: Cells, pages: PageFile) -> None:
+    """Copy a buffer's bytes to its slot."""
+    pages.write(buffer, memory_of(cells.raw(buffer)))
+
+
+def page_in(buffer: str, cells: Cells, pages: PageFile) -> None:
+    """Allocate a buffer and fill it from its slot."""
+    raw = new_buffer(cells.sizes_bytes[buffer])
+    pages.read_into(buffer, memory_of(raw))
+    cells.install(buffer, raw)
+
+
+# --- one instruction each -----------------------------------------------------------------------
+
+
+def _compute(run: Callable[[], Any], op: Op, new: Sequence[str], cells: Cells, graph: Graph) -> Instruction:
+    """Run, and put those outputs into their cells whose buffers are not in RAM."""
+    contents = cells.contents
+    places = [
+        (place, name)
+        for place, name in enumerate(op.outputs)
+        if name is not None and graph.buffer_of(name) in new and cells.of_buffer[graph.buffer_of(name)]
+    ]
+    bound = [(place, *_output_cells(cells, graph, name)) for place, name in places]
+
+    def compute() -> None:
+        results = run()
+        if isinstance(results, torch.Tensor):
+            results = (results,)
+        for place, number, views in bound:
+            result = results[place]
+            contents[number] = result
+            for cell, kind in views:
+                contents[cell] = view_of(result.untyped_storage(), kind)
+
+    if len(bound) != 1 or bound[0][0] or bound[0][2]:
+        return compute
+    number = bound[0][1]
+
+    def compute_one() -> None:
+        results = run()
+        contents[number] = results if isinstance(results, torch.Tensor) else results[0]
+
+    return compute_one
+
+
+def _output_cells(cells: Cells, graph: Graph, output: str) -> tuple[int, list[tuple[int, TensorType]]]:
+    """The output's own cell and those of the views of its buffer."""
+    number = cells.value(output)
+    return number, [item for item in cells.of_buffer[graph.buffer_of(output)] if item[0] != number]
+
+
+def _free(buffer: str, cells: Cells) -> Instruction:
+    contents = cells.contents
+    numbers = [number for number, _ in cells.of_buffer[buffer]]
+
+    def free() -> None:
+        for number in numbers:
+            contents[number] = None
+
+    return free
+
+
+def _bind_call(call: Call, cells: Cells) -> Callable[[], Any]:
+    """The kernel with its arguments' cells; each run fetches them in one go."""
+    contents = cells.contents
+    kernel = kernels.kernel(call.target)
+    fixed, fetched = {}, {}
+    for key, argument in call.kwargs:
+        if isinstance(argument, Ref | Symbol) and _is_fetched(argument):
+            fetched[key] = cells.argument(argument)
+        else:
+            fixed[key] = resolved(argument)
+    if fixed:
+        kernel = functools.partial(kernel, **fixed)
+    lists = {
+        place: [cells.argument(item) for item in argument]
+        for place, argument in enumerate(call.args)
+        if isinstance(argument, tuple) and any(_is_fetched(item) for item in argument)
+    }
+    numbers = [
+        cells.constant(None) if place in lists else cells.argument(argument)
+        for place, argument in enumerate(call.args)
+    ]
+    if lists or fetched:
+
+        def general() -> Any:
+            given = [contents[number] for number in numbers]
+            for place, items in lists.items():
+                given[place] = [contents[number] for number in items]
+            return kernel(*given, **{key: contents[number] for key, number in fetched.items()})
+
+        return general
+    if len(numbers) == 1:
+        only = numbers[0]
+        return lambda: kernel(contents[only])
+    if not numbers:
+        return kernel
+    fetch = operator.itemgetter(*numbers)
+    return lambda: kernel(*fetch(contents))
+
+
+# --- checks of a first run ----------------------------------------------------------------------
+
+
+def _with_checks(
+    run: Callable[[], Any], op: Op, call: Call, cells: Cells, graph: Graph, oversized: set[str]
+) -> Callable[[], Any]:
+    """``run``, its results held against the graph: type, strides, size, no shared memory."""
+    given = [cells.value(name) for name in call.refs()]
+
+    def checked() -> Any:
+        results = list(kernels.outputs_of(run()))
+        if len(results) < len(op.outputs):
+            raise ReplayError(f"op {op.name} gave {len(results)} tensors, the plan says {len(op.outputs)}")
+        taken = {cells.contents[number].untyped_storage().data_ptr() for number in given}
+        for place, name in enumerate(op.outputs):
+            if name is None:
+                continue
+            result = _checked_result(op, name, results[place], cells.types[name])
+            storage = result.untyped_storage()
+            if storage.nbytes() > cells.sizes_bytes[graph.buffer_of(name)]:
+                oversized.add(name)
+                results[place] = _compact(result, cells.types[name])
+            elif storage.nbytes() and storage.data_ptr() in taken:
+                raise ReplayError(f"op {op.name}: {name} shares its memory with another tensor")
+            taken.add(storage.data_ptr())
+        return results
+
+    return checked
+
+
+def _checked_result(op: Op, name: str, result: torch.Tensor | None, kind: TensorType) -> torch.Tensor:
+    if result is None:
+        raise ReplayError(f"op {op.name}: {name} did not come out as a tensor")
+    found = (result.dtype, tuple(result.shape), result.stride(), result.storage_offset())
+    if found != (kernels.dtype(kind.dtype), kind.shape, kind.strides, kind.offset):
+        raise ReplayError(
+            f"op {op.name}: {name} came out as {result.dtype}{list(result.shape)} with strides "
+            f"{result.stride()}, the plan says {kind} with strides {kind.strides}; "
+            "solve again with this version of torch"
+        )
+    return result
+
+
+def _compacting(run: Callable[[], Any], op: Op, cells: Cells, oversized: set[str]) -> Callable[[], Any]:
+    """``run``, with results that are small parts of a kernel's temporary moved into their own memory."""
+    places = [
+        (place, cells.types[name])
+        for place, name in enumerate(op.outputs)
+        if name is not None and name in oversized
+    ]
+
+    def compacted() -> Any:
+        results = list(kernels.outputs_of(run()))
+        for place, kind in places:
+            results[place] = _compact(results[place], kind)
+        return results
+
+    return compacted
+
+
+def _compact(result: torch.Tensor | None, kind: TensorType) -> torch.Tensor:
+    """A copy of ``result`` in a storage of just its size."""
+    assert result is not None
+    copy = view_of(new_buffer(kind.extent_bytes).untyped_storage(), kind)
+    return copy.copy_(result)
+
+
+def _is_fetched(argument: Argument) -> bool:
+    return isinstance(argument, Ref) or (isinstance(argument, Symbol) and argument.kind == "hyperparameter")

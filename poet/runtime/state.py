@@ -1,0 +1,204 @@
+"""The tensors that live across steps: where they come from and where they are saved.
+
+A saved state is a safetensors file. Parameters and module state stand under the module's names, the
+optimizer's tensors as ``optimizer/<parameter>/<state>``, the random generator's state as
+``poet.random_state``; the metadata binds it to the model and counts the steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Protocol, Self
+
+import torch
+
+from poet import tensorfile
+from poet.errors import PlanError
+from poet.graph import Graph
+from poet.plan import Plan, stored_values
+from poet.plan_file import PlanFile
+from poet.tensorfile import RawTensor, TensorFile
+
+FORMAT = "poet-state"
+FORMAT_VERSION = 1
+_RANDOM_STATE = "poet.random_state"
+
+
+class Source(Protocol):
+    """Where a trainer's tensors come from.
+
+    Attributes:
+        steps: made so far.
+        random_state: of the trainer's own generator; ``None``: it draws from the process's.
+    """
+
+    steps: int
+    random_state: torch.Tensor | None
+
+    def fill(self, value: str, target: torch.Tensor) -> None:
+        """Write the content of the graph's ``value`` into ``target``."""
+
+
+class FromPlan:
+    """The state with which the plan was made; what the optimizer keeps is as new."""
+
+    def __init__(self, file: PlanFile, *, seed: int | None = None) -> None:
+        self.steps = 0
+        self.random_state = None if seed is None else torch.Generator().manual_seed(seed).get_state()
+        self._file = file
+        self._fresh = {
+            value: file.plan.optimizer.states[name]
+            for parameter in file.plan.graph.parameters
+            for name, value in parameter.optimizer_state
+        }
+
+    def fill(self, value: str, target: torch.Tensor) -> None:
+        """Write the content of the graph's ``value`` into ``target``."""
+        if value in self._file.entries:
+            _fill(self._file, value, target)
+        else:
+            target.fill_(self._fresh[value])
+
+
+class Saved:
+    """The state in a file that `save` wrote; constants come from the plan itself."""
+
+    def __init__(self, path: str | Path, plan: PlanFile, *, seed: int | None = None) -> None:
+        """Open and check the file.
+
+        Raises:
+            PlanError: it is damaged, of another version, or of another model or optimizer.
+        """
+        self._constants = FromPlan(plan, seed=seed)
+        self._file = TensorFile(Path(path), error=PlanError)
+        try:
+            self._names = saved_names(plan.plan.graph)
+            self.steps = _checked_steps(self._file, plan.plan)
+            self._check_entries(plan.plan.graph)
+            self.random_state = self._constants.random_state
+            if seed is None and _RANDOM_STATE in self._file.entries:
+                self.random_state = self._read_random_state()
+        except BaseException:
+            self._file.close()
+            raise
+
+    def fill(self, value: str, target: torch.Tensor) -> None:
+        """Write the content of the graph's ``value`` into ``target``."""
+        if value in self._names:
+            _fill(self._file, self._names[value], target)
+        else:
+            self._constants.fill(value, target)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._file.close()
+
+    def _check_entries(self, graph: Graph) -> None:
+        where, entries, types = self._file.path.name, self._file.entries, stored_values(graph)
+        extra = entries.keys() - {*self._names.values(), _RANDOM_STATE}
+        if extra:
+            raise PlanError(f"{where}: {min(extra)!r} is no tensor of the plan's training state")
+        for value, name in self._names.items():
+            if name not in entries:
+                raise PlanError(f"{where}: {name!r} is missing; was it saved with another training set?")
+            found, kind = entries[name], types[value]
+            if (found.dtype, found.shape) != (kind.dtype, kind.shape):
+                raise PlanError(f"{where}: {name} is {found.dtype}{list(found.shape)}, not {kind}")
+
+    def _read_random_state(self) -> torch.Tensor:
+        raw = bytearray(self._file.read(_RANDOM_STATE))
+        try:
+            random_state = torch.frombuffer(raw, dtype=torch.uint8).clone()
+            torch.Generator().set_state(random_state)
+        except (RuntimeError, TypeError, ValueError):
+            raise PlanError(f"{self._file.path.name}: its random state is damaged") from None
+        return random_state
+
+
+def saved_names(graph: Graph) -> dict[str, str]:
+    """Under which name each value of the training state is saved."""
+    names = {parameter.value: parameter.name for parameter in graph.parameters}
+    names |= {value: name for name, value in graph.states}
+    names |= {
+        value: f"optimizer/{parameter.name}/{name}"
+        for parameter in graph.parameters
+        for name, value in parameter.optimizer_state
+    }
+    return names
+
+
+def save(
+    path: Path,
+    plan: Plan,
+    tensors: Mapping[str, torch.Tensor],
+    *,
+    steps: int,
+    random_state: torch.Tensor | None,
+) -> None:
+    """Write ``tensors``, by the graph's values, as a saved state at ``path``.
+
+    Raises:
+        PoetError: the folder cannot be written or is full; an old file at ``path`` is kept.
+    """
+    names = saved_names(plan.graph)
+    raw = {names[value]: raw_tensor(tensor) for value, tensor in tensors.items()}
+    if random_state is not None:
+        raw[_RANDOM_STATE] = raw_tensor(random_state)
+    metadata = {
+        "poet.format": FORMAT,
+        "poet.version": str(FORMAT_VERSION),
+        "poet.model.sha256": plan.model.sha256,
+        "poet.optimizer": plan.optimizer.name,
+        "poet.steps": str(steps),
+        "poet.tensors.sha256": tensorfile.digest(raw),
+    }
+    tensorfile.write(path, raw, metadata)
+
+
+def raw_tensor(tensor: torch.Tensor) -> RawTensor:
+    """A tensor's bytes in C order; its own memory where it is contiguous."""
+    dtype = str(tensor.dtype).removeprefix("torch.")
+    return RawTensor(dtype, tuple(tensor.shape), _bytes_of(tensor.detach().contiguous()))
+
+
+def _checked_steps(file: TensorFile, plan: Plan) -> int:
+    where, metadata = file.path.name, file.metadata
+    if metadata.get("poet.format") != FORMAT:
+        raise PlanError(f"{where}: not a saved training state; Trainer.save and `poet run --save` write them")
+    version = metadata.get("poet.version", "")
+    if version != str(FORMAT_VERSION):
+        raise PlanError(f"{where}: a state of version {version[:20]!r}, this poet reads {FORMAT_VERSION}")
+    if metadata.get("poet.model.sha256") != plan.model.sha256:
+        raise PlanError(f"{where}: saved from another model than {plan.model.name}, for which the plan is")
+    if metadata.get("poet.optimizer") != plan.optimizer.name:
+        raise PlanError(f"{where}: saved with another optimizer than the plan's {plan.optimizer.name}")
+    steps = metadata.get("poet.steps", "")
+    if not steps.isascii() or not steps.isdigit() or len(steps) > 15:
+        raise PlanError(f"{where}: its count of steps is damaged")
+    if file.digest() != metadata.get("poet.tensors.sha256"):
+        raise PlanError(f"{where}: its tensors are damaged; resume from an older save")
+    return int(steps)
+
+
+class _Readable(Protocol):
+    def read_into(self, name: str, target: memoryview) -> None: ...
+
+
+def _fill(file: _Readable, name: str, target: torch.Tensor) -> None:
+    """Read straight into ``target`` where its elements lie in C order, else through a copy."""
+    if target.is_contiguous():
+        file.read_into(name, _bytes_of(target))
+        return
+    ordered = torch.empty(target.shape, dtype=target.dtype)
+    file.read_into(name, _bytes_of(ordered))
+    target.copy_(ordered)
+
+
+def _bytes_of(contiguous: torch.Tensor) -> memoryview:
+    return contiguous.reshape(-1).view(torch.uint8).numpy().data

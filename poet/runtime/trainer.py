@@ -1,0 +1,352 @@
+"""Training from a plan file: the part that an app embeds.
+
+A `Trainer` holds the tensors that live across steps and replays the plan's schedule on each batch.
+Updates are made in place, so what an error leaves behind depends on when it strikes. Before the
+step's first update of a parameter or of module state, the training state is still that of the last
+committed step and the trainer goes on. After it, the trainer refuses to go on and says so: reopen
+from the last `Trainer.save`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import torch
+
+from poet.errors import InputError, PlanError, PoetError, ReplayError
+from poet.graph import TensorType
+from poet.plan import Plan, stored_values
+from poet.plan_file import PlanFile
+from poet.problem import Place
+from poet.runtime import program, state
+from poet.runtime.cells import Cells, new_buffer
+from poet.runtime.memory import PeakMeter, return_freed_memory
+from poet.runtime.page_file import PageFile
+from poet.runtime.program import Program
+
+Tap = Callable[[str, torch.Tensor], None]
+"""Called with a parameter's name and its gradient, which is only there during the call."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """What one training step gave.
+
+    Attributes:
+        loss: before the update.
+        predictions: the model's outputs; keeping them keeps their memory.
+        seconds: wall clock of the step.
+    """
+
+    loss: float
+    predictions: tuple[torch.Tensor, ...]
+    seconds: float
+
+
+class Trainer:
+    """A plan that is open for training; make one with `Trainer.open`."""
+
+    def __init__(self, plan: Plan, tensors: state.Source, *, pages: PageFile | None) -> None:
+        self.plan = plan
+        self.steps = tensors.steps
+        self.learning_rate = plan.optimizer.lr
+        self._pages = pages
+        self._cells = Cells(plan.graph)
+        self._program: Program = program.compile_plan(plan, self._cells, pages=pages)
+        self._is_checked = False
+        self._random_state: torch.Tensor | None = tensors.random_state
+        self._is_random = any(op.random for op in plan.graph.ops)
+        self._inputs = tuple(self._input(name) for name in plan.graph.inputs)
+        self._persistent = plan.graph.persistent()
+        self._held = frozenset(program.initially_in_ram(plan)) & self._persistent
+        self._broken: str | None = None
+        self._load(tensors)
+
+    @classmethod
+    def open(
+        cls,
+        path: str | Path,
+        *,
+        page_file: str | Path | None = None,
+        learning_rate: float | None = None,
+        seed: int | None = None,
+        resume: str | Path | None = None,
+    ) -> Trainer:
+        """Open the plan at ``path`` for training.
+
+        Freed memory is given back to the system from here on, for the whole process (see
+        `poet.runtime.memory`).
+
+        Args:
+            path: of the plan file.
+            page_file: where tensors are paged; ``None``: an unnamed file in the plan's folder. Put it
+                on real storage: a RAM disk saves no RAM.
+            learning_rate: in place of the plan's; `learning_rate` may also be set between steps.
+            seed: of dropout and the like: the bits that plain PyTorch gives after
+                ``torch.manual_seed(seed)``. ``None``: the process's own generator goes on.
+            resume: a file written by `save`, to go on from there.
+
+        Raises:
+            PlanError: a file is damaged, of another version, or does not fit.
+            PageFileError: the page file cannot be had.
+        """
+        return_freed_memory()
+        with PlanFile(path) as file, contextlib.ExitStack() as undo:
+            plan = file.plan
+            source: state.Source = state.FromPlan(file, seed=seed)
+            if resume is not None:
+                source = undo.enter_context(state.Saved(resume, file, seed=seed))
+            pages = _open_pages(plan, file.path.parent, page_file)
+            try:
+                trainer = cls(plan, source, pages=pages)
+            except BaseException:
+                if pages is not None:
+                    pages.close()
+                raise
+        if learning_rate is not None:
+            trainer.learning_rate = replace(plan.optimizer, lr=learning_rate).lr
+        return trainer
+
+    @property
+    def page_file(self) -> PageFile | None:
+        """Where the plan pages to, or ``None`` where it does not."""
+        return self._pages
+
+    def step(
+        self,
+        inputs: torch.Tensor | Sequence[torch.Tensor],
+        targets: torch.Tensor | None = None,
+        *,
+        on_gradient: Tap | None = None,
+    ) -> StepResult:
+        """Train on one batch.
+
+        Args:
+            inputs: of the model, in its order; copied.
+            targets: of the loss, if the plan's loss has any; copied.
+            on_gradient: sees every gradient as it is made.
+
+        Raises:
+            InputError: a tensor has another shape or type than the plan's; nothing has happened.
+            ReplayError: the step failed; see the module's docstring for the training state.
+        """
+        started = time.perf_counter()
+        self._check_usable()
+        given = self._checked_inputs(inputs, targets)
+        self._cells.set_hyperparameters(
+            self.plan.optimizer.hyperparameters(self.steps + 1, lr=self.learning_rate)
+        )
+        with torch.no_grad(), self._own_generator():
+            self._begin(given)
+            self._run(on_gradient)
+            result = self._hand_over()
+        self.steps += 1
+        if not self._is_checked:
+            self._is_checked = True
+            self._program = program.compile_plan(
+                self.plan, self._cells, pages=self._pages, after=self._program
+            )
+        return StepResult(*result, seconds=time.perf_counter() - started)
+
+    def parameters(self) -> dict[str, torch.Tensor]:
+        """Copies of the parameters, by the module's names."""
+        return {item.name: self._copy(item.value) for item in self.plan.graph.parameters}
+
+    def state_dict(self) -> dict[str, torch.Tensor]:
+        """Copies of parameters and module state, as ``module.load_state_dict`` takes them."""
+        return self.parameters() | {name: self._copy(value) for name, value in self.plan.graph.states}
+
+    def optimizer_state(self) -> dict[str, dict[str, torch.Tensor]]:
+        """Copies of the optimizer's tensors, by parameter and by torch's name for them."""
+        return {
+            parameter.name: {name: self._copy(value) for name, value in parameter.optimizer_state}
+            for parameter in self.plan.graph.parameters
+            if parameter.optimizer_state
+        }
+
+    def save(self, path: str | Path) -> None:
+        """Write the training state as a safetensors file, whole or not at all.
+
+        Parameters and module state stand under the module's names. `Trainer.open` goes on from it,
+        with this plan or another for the same model, training set and optimizer.
+
+        Raises:
+            PoetError: the folder cannot be written or is full; an old file at ``path`` is kept.
+            ReplayError: a step failed halfway, so that there is no state to save.
+        """
+        self._check_usable()
+        values = {value for _, value in self.plan.graph.constants}
+        tensors = {name: self._copy(name) for name in stored_values(self.plan.graph) if name not in values}
+        state.save(Path(path), self.plan, tensors, steps=self.steps, random_state=self._random_now())
+
+    def peak_meter(self) -> PeakMeter:
+        """Measures the peak of tensor memory over the steps in a ``with`` block, as the plan counts it."""
+        held_bytes = sum(self._cells.sizes_bytes[name] for name in self._held)
+        return PeakMeter(held_bytes)
+
+    def close(self) -> None:
+        """Give the memory and the page file back; a second call does nothing."""
+        for buffer in self._cells.of_buffer:
+            self._cells.clear(buffer)
+        if self._pages is not None:
+            self._pages.close()
+        self._broken = "it is closed"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # --- one step ---
+
+    def _checked_inputs(
+        self, inputs: torch.Tensor | Sequence[torch.Tensor], targets: torch.Tensor | None
+    ) -> tuple[torch.Tensor, ...]:
+        given = (inputs,) if isinstance(inputs, torch.Tensor) else tuple(inputs)
+        given += () if targets is None else (targets,)
+        if len(given) != len(self._inputs):
+            names = ", ".join(name for name, _ in self._inputs)
+            raise InputError(f"{len(given)} tensors were given, the plan takes {len(self._inputs)}: {names}")
+        for tensor, (name, kind) in zip(given, self._inputs, strict=True):
+            if (str(tensor.dtype), tuple(tensor.shape)) != (f"torch.{kind.dtype}", kind.shape):
+                found = f"{str(tensor.dtype).removeprefix('torch.')}[{','.join(map(str, tensor.shape))}]"
+                raise InputError(f"{name} is {found}, the plan takes {kind}")
+        return given
+
+    def _begin(self, given: Sequence[torch.Tensor]) -> None:
+        for name, tensor in zip(self.plan.graph.inputs, given, strict=True):
+            buffer = self.plan.graph.buffer_of(name)
+            self._cells.install(buffer, new_buffer(self._cells.sizes_bytes[buffer]))
+            self._cells.contents[self._cells.value(name)].copy_(tensor)
+
+    def _run(self, on_gradient: Tap | None) -> None:
+        index = -1
+        contents, taps = self._cells.contents, self._program.gradients if on_gradient else {}
+        try:
+            for index, run in enumerate(self._program.instructions):
+                run()
+                if on_gradient is not None:
+                    for name, number in taps.get(index, ()):
+                        on_gradient(name, contents[number])
+        except BaseException as error:
+            self._recover(index, error)
+            if isinstance(error, RuntimeError | MemoryError):
+                what = f"{self.plan.schedule[index]}: {error}".splitlines()[0]
+                raise ReplayError(f"step {self.steps + 1} failed at {what}") from error
+            raise
+
+    def _recover(self, index: int, error: BaseException) -> None:
+        """Go back to the last committed step after a failure at instruction ``index``, if possible."""
+        for buffer in self._cells.of_buffer:
+            if buffer not in self._persistent:
+                self._cells.clear(buffer)
+        if index >= self._program.first_update:
+            self._broken = f"step {self.steps + 1} failed halfway ({error})"
+            return
+        try:
+            self._settle()
+        except ReplayError as second:
+            self._broken = f"step {self.steps + 1} failed ({error}) and so did the way back ({second})"
+
+    def _settle(self) -> None:
+        """Between steps: exactly the buffers in RAM that begin a step there."""
+        for buffer in sorted(self._persistent):
+            if buffer not in self._held:
+                self._cells.clear(buffer)
+            elif not self._cells.holds(buffer) and self._pages is not None:
+                program.page_in(buffer, self._cells, self._pages)
+
+    def _hand_over(self) -> tuple[float, tuple[torch.Tensor, ...]]:
+        graph, contents = self.plan.graph, self._cells.contents
+        loss = float(contents[self._cells.value(graph.loss)])
+        predictions = tuple(contents[self._cells.value(name)] for name in graph.predictions)
+        for buffer in self._cells.of_buffer:
+            if buffer not in self._held:
+                self._cells.clear(buffer)
+        return loss, predictions
+
+    @contextlib.contextmanager
+    def _own_generator(self) -> Iterator[None]:
+        """Draw from the trainer's generator, and leave the process's as it was."""
+        if not self._is_random or self._random_state is None:
+            yield
+            return
+        others = torch.get_rng_state()
+        torch.set_rng_state(self._random_state)
+        try:
+            yield
+            self._random_state = torch.get_rng_state()
+        finally:
+            torch.set_rng_state(others)
+
+    # --- what lives across steps ---
+
+    def _load(self, tensors: state.Source) -> None:
+        """Fill the buffers that live across steps, and put copies into storage where the plan has them."""
+        graph = self.plan.graph
+        values: dict[str, list[str]] = {}
+        for name in stored_values(graph):
+            values.setdefault(graph.buffer_of(name), []).append(name)
+        slots = {slot.tensor for slot in self.plan.slots}
+        stored = {
+            tensor.name
+            for tensor in self.plan.problem.tensors
+            if tensor.initially in (Place.STORAGE, Place.BOTH) and tensor.name in slots
+        }
+        for buffer, names in values.items():
+            self._cells.install(buffer, new_buffer(self._cells.sizes_bytes[buffer], zeroed=True))
+            for name in names:
+                tensors.fill(name, self._cells.contents[self._cells.value(name)])
+            if buffer in stored and self._pages is not None:
+                program.page_out(buffer, self._cells, self._pages)
+            if buffer not in self._held:
+                self._cells.clear(buffer)
+
+    def _copy(self, value: str) -> torch.Tensor:
+        self._check_usable()
+        buffer = self.plan.graph.buffer_of(value)
+        if self._cells.holds(buffer) or self._pages is None:
+            kept: torch.Tensor = self._cells.contents[self._cells.value(value)]
+            return kept.clone()
+        program.page_in(buffer, self._cells, self._pages)
+        fetched: torch.Tensor = self._cells.contents[self._cells.value(value)]
+        self._cells.clear(buffer)
+        return fetched
+
+    def _random_now(self) -> torch.Tensor | None:
+        if not self._is_random:
+            return None
+        return torch.get_rng_state() if self._random_state is None else self._random_state
+
+    def _input(self, name: str) -> tuple[str, TensorType]:
+        return name, self._cells.types[name]
+
+    def _check_usable(self) -> None:
+        if self._broken is not None:
+            raise ReplayError(
+                f"the trainer cannot go on: {self._broken}; reopen it with resume= from the last save"
+            )
+
+
+def _open_pages(plan: Plan, folder: Path, page_file: str | Path | None) -> PageFile | None:
+    if not plan.slots:
+        return None
+    budget = plan.request.limits.ram_budget_bytes
+    used = plan.prediction.peak_ram_bytes
+    spare_ram_bytes = budget - used if budget is not None else 1 << 40
+    path = None if page_file is None else Path(page_file)
+    try:
+        return PageFile(plan.slots, path=path, folder=folder, spare_ram_bytes=spare_ram_bytes)
+    except PlanError:
+        raise
+    except OSError as cause:
+        raise PoetError(f"page file: {cause}") from None
