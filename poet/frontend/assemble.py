@@ -1,0 +1,293 @@
+"""From lowered ops to the graph of a training step: what is needed, in which order, in which role.
+
+Three things happen here. Ops that nothing needs are dropped. Each parameter's update is put as early
+as it may stand: right after its gradient and after the last op that reads the old parameter, so that
+gradients need not pile up. Each buffer gets its role.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from poet.errors import ModelError
+from poet.frontend.lower import Lowered
+from poet.graph import (
+    ITEM_BYTES,
+    Argument,
+    Buffer,
+    Call,
+    Graph,
+    Op,
+    Parameter,
+    Ref,
+    Role,
+    Symbol,
+    TensorType,
+    Value,
+)
+from poet.optimizer import OptimizerSpec
+
+
+@dataclass(frozen=True, slots=True)
+class StepNames:
+    """The names of a traced step's sources and results, as values of the lowered graph.
+
+    Attributes:
+        model: the model's name.
+        parameters, states, constants, inputs: of the sources; ``inputs`` end with the targets.
+        targets: how many of ``inputs`` are targets.
+        loss, predictions: results.
+        gradients: per trained parameter its gradient; ``None`` where the loss does not depend on it.
+    """
+
+    model: str
+    parameters: tuple[str, ...]
+    states: tuple[str, ...]
+    constants: tuple[str, ...]
+    inputs: tuple[str, ...]
+    targets: int
+    loss: str
+    predictions: tuple[str, ...]
+    gradients: Mapping[str, str | None]
+
+
+def assemble(lowered: Lowered, names: StepNames, optimizer: OptimizerSpec) -> Graph:
+    """The graph of a training step.
+
+    Raises:
+        ModelError: the model writes a trained parameter itself.
+    """
+    return _Assembly(lowered, names, optimizer).graph()
+
+
+class _Assembly:
+    def __init__(self, lowered: Lowered, names: StepNames, optimizer: OptimizerSpec) -> None:
+        self.names = names
+        self.optimizer = optimizer
+        self.ops = list(lowered.ops)
+        self.values = dict(lowered.values)
+        self.size_bytes = dict(lowered.buffer_bytes)
+        self.written = lowered.written
+        self.persistent = {*names.parameters, *names.states, *names.constants}
+
+    def graph(self) -> Graph:
+        loss, *predictions = (self.own_result(name) for name in (self.names.loss, *self.names.predictions))
+        gradients = {
+            parameter: self.own_gradient(parameter, gradient)
+            for parameter, gradient in self.names.gradients.items()
+            if gradient is not None
+        }
+        backward_from = 1 + max(i for i, op in enumerate(self.ops) if self.buffer(loss) in self.writes(op))
+        forward = {op.name for op in self.ops[:backward_from]}
+        updates = [*self.state_updates(), *self.parameter_updates(gradients)]
+        self.drop_unneeded({self.buffer(name) for name in (loss, *predictions, *gradients.values())}, updates)
+        self.place(updates)
+        roles = self.roles(forward, gradients)
+        used = {*self.persistent, *self.names.inputs, *self.state_values()}
+        for op in self.ops:
+            used |= {self.buffer(name) for name in _mentions(op)}
+        graph = Graph(
+            name=self.names.model,
+            buffers=tuple(Buffer(n, size, roles[n]) for n, size in self.size_bytes.items() if n in used),
+            values=tuple(self.used_values(used, {loss, *predictions, *gradients.values()})),
+            ops=tuple(self.ops),
+            inputs=self.names.inputs,
+            targets=self.names.targets,
+            loss=loss,
+            predictions=tuple(predictions),
+            parameters=tuple(self.parameter(name, gradients.get(name)) for name in self.names.parameters),
+            states=tuple((name, name) for name in self.names.states),
+            constants=tuple((name, name) for name in self.names.constants),
+        )
+        return _renamed(graph, {gradient: f"{name}.grad" for name, gradient in gradients.items()})
+
+    # --- small helpers ------------------------------------------------------------------------
+
+    def buffer(self, value: str) -> str:
+        return self.values[value].buffer
+
+    def writes(self, op: Op) -> set[str]:
+        return {self.buffer(name) for name in op.outputs if name is not None}
+
+    def add_value(self, name: str, type_: TensorType) -> str:
+        self.values[name] = Value(name, name, type_)
+        self.size_bytes[name] = type_.elements * ITEM_BYTES[type_.dtype]
+        return name
+
+    def copied(self, name: str, source: str, type_: TensorType) -> str:
+        """An op that copies ``source`` into a buffer of its own; the copy's name."""
+        layout = (type_.shape, type_.strides, Symbol("dtype", type_.dtype))
+        self.add_value(name, type_)
+        self.ops.append(Op(name, Call("poet.copy", (Ref(source), *layout)), (name,)))
+        return name
+
+    # --- results ------------------------------------------------------------------------------
+
+    def own_result(self, name: str) -> str:
+        """A result that an update would overwrite, or that no op makes, is handed out as a copy."""
+        if self.buffer(name) in {*self.persistent, *self.names.inputs}:
+            type_ = self.values[name].type
+            return self.copied(f"{name}.result", name, _contiguous(type_.dtype, type_.shape))
+        return name
+
+    def own_gradient(self, parameter: str, gradient: str) -> str:
+        """The gradient laid out as the parameter is, as autograd lays out ``.grad``."""
+        wanted = self.values[parameter].type
+        found = self.values[gradient].type
+        own = self.buffer(gradient) not in {*self.persistent, *self.names.inputs}
+        if own and _same_layout(found, wanted):
+            return gradient
+        return self.copied(f"{parameter}.grad", gradient, wanted)
+
+    # --- updates ------------------------------------------------------------------------------
+
+    def state_updates(self) -> list[Op]:
+        updates = []
+        for name, value in self.written.items():
+            if name in self.names.inputs:
+                continue  # the caller's batch was copied in: nobody sees it change
+            if name in self.names.gradients:
+                raise ModelError(f"the model writes its parameter {name} itself; freeze it or train another")
+            call = Call("poet.assign", (Ref(name), Ref(value)))
+            updates.append(Op(f"{name}.assign", call, (), updates=(name,), repeatable=False))
+        return updates
+
+    def parameter_updates(self, gradients: Mapping[str, str]) -> list[Op]:
+        updates = []
+        for name, gradient in gradients.items():
+            states = tuple(
+                self.add_value(f"{name}.{state}", self.values[name].type) for state in self.optimizer.states
+            )
+            call = self.optimizer.update(name, gradient, states)
+            updates.append(Op(f"{name}.update", call, (), updates=(name, *states), repeatable=False))
+            self.persistent |= set(states)
+        return updates
+
+    def state_values(self) -> list[str]:
+        return [name for name in self.size_bytes if name in self.persistent]
+
+    def parameter(self, name: str, gradient: str | None) -> Parameter:
+        if gradient is None:
+            return Parameter(name, name)
+        states = tuple((state, f"{name}.{state}") for state in self.optimizer.states)
+        return Parameter(name, name, gradient, states)
+
+    # --- order --------------------------------------------------------------------------------
+
+    def drop_unneeded(self, needed: set[str], updates: Sequence[Op]) -> None:
+        """Keep what leads to a needed buffer, to an update of lasting state, or moves the generator."""
+        needed |= {self.buffer(name) for op in updates for name in op.call.refs()}
+        kept: list[Op] = []
+        for op in reversed(self.ops):
+            lasting = any(name in self.persistent or name in needed for name in op.updates)
+            if lasting or op.random or needed & self.writes(op):
+                kept.append(op)
+                needed |= {self.buffer(name) for name in _mentions(op)}
+        saved = {name for op in kept if op.repeat_call for name in op.repeat_call.refs()}
+        self.ops = [op for op in reversed(kept) if op.call.target != "poet.rng_state" or op.name in saved]
+
+    def place(self, updates: Iterable[Op]) -> None:
+        """Insert each update right after the last op that makes or reads what it touches."""
+        last_touch: dict[str, int] = {}
+        for index, op in enumerate(self.ops):
+            for name in {self.buffer(name) for name in op.call.refs()} | self.writes(op):
+                last_touch[name] = index
+        made_at = {name: index for index, op in enumerate(self.ops) for name in self.writes(op)}
+        due: dict[int, list[Op]] = {}
+        for update in updates:
+            reads = {self.buffer(name) for name in update.call.refs()}
+            index = max(
+                max(made_at.get(name, -1) for name in reads),
+                max(last_touch.get(name, -1) for name in update.updates),
+            )
+            due.setdefault(index, []).append(update)
+        ordered = due.get(-1, [])
+        for index, op in enumerate(self.ops):
+            ordered += [op, *due.get(index, [])]
+        self.ops = ordered
+
+    # --- roles --------------------------------------------------------------------------------
+
+    def roles(self, forward: set[str], gradients: Mapping[str, str]) -> dict[str, Role]:
+        roles = dict.fromkeys(self.size_bytes, Role.ACTIVATION)
+        made_forward = {name for op in self.ops if op.name in forward for name in self.writes(op)}
+        for op in self.ops:
+            if op.name not in forward:
+                for name in op.call.refs():
+                    if self.buffer(name) in made_forward:
+                        roles[self.buffer(name)] = Role.SAVED
+        roles |= {self.buffer(gradient): Role.GRADIENT for gradient in gradients.values()}
+        roles |= dict.fromkeys(self.persistent, Role.OPTIMIZER_STATE)
+        roles |= dict.fromkeys((*self.names.states, *self.names.constants), Role.STATE)
+        roles |= dict.fromkeys(self.names.parameters, Role.PARAMETER)
+        return roles | dict.fromkeys(self.names.inputs, Role.INPUT)
+
+    def used_values(self, used_buffers: set[str], results: set[str]) -> Iterable[Value]:
+        used = {*results, *self.persistent, *self.names.inputs}
+        for op in self.ops:
+            used |= set(_mentions(op))
+        return (
+            value for value in self.values.values() if value.name in used and value.buffer in used_buffers
+        )
+
+
+def _mentions(op: Op) -> list[str]:
+    """Names of all values that an op is given or makes, on its first run or a later one."""
+    again = op.recall.refs() if op.recall is not None else ()
+    return [*op.call.refs(), *again, *(name for name in op.outputs if name is not None)]
+
+
+def _contiguous(dtype: str, shape: tuple[int, ...]) -> TensorType:
+    strides: list[int] = []
+    step = 1
+    for size in reversed(shape):
+        strides.append(step)
+        step *= max(size, 1)
+    return TensorType(dtype, shape, tuple(reversed(strides)))
+
+
+def _same_layout(found: TensorType, wanted: TensorType) -> bool:
+    """Whether elements lie in the same order; the stride of a dimension of one element is no matter."""
+    return found.dtype == wanted.dtype and all(
+        size == 1 or mine == theirs
+        for size, mine, theirs in zip(found.shape, found.strides, wanted.strides, strict=True)
+    )
+
+
+def _renamed(graph: Graph, wanted: Mapping[str, str]) -> Graph:
+    """``graph`` with some values, and their buffers of the same name, under names that say more."""
+    taken = {value.name for value in graph.values} | {buffer.name for buffer in graph.buffers}
+    new = {old: name for old, name in wanted.items() if name not in taken}
+
+    def name(old: str) -> str:
+        return new.get(old, old)
+
+    def argument(given: Argument) -> Argument:
+        if isinstance(given, Ref):
+            return Ref(name(given.value))
+        return tuple(map(argument, given)) if isinstance(given, tuple) else given
+
+    def call(given: Call) -> Call:
+        named = tuple((key, argument(item)) for key, item in given.kwargs)
+        return Call(given.target, tuple(map(argument, given.args)), named)
+
+    return replace(
+        graph,
+        buffers=tuple(replace(buffer, name=name(buffer.name)) for buffer in graph.buffers),
+        values=tuple(replace(v, name=name(v.name), buffer=name(v.buffer)) for v in graph.values),
+        ops=tuple(
+            replace(
+                op,
+                call=call(op.call),
+                repeat_call=call(op.repeat_call) if op.repeat_call is not None else None,
+                outputs=tuple(name(item) if item is not None else None for item in op.outputs),
+                updates=tuple(map(name, op.updates)),
+            )
+            for op in graph.ops
+        ),
+        parameters=tuple(
+            replace(item, gradient=name(item.gradient) if item.gradient is not None else None)
+            for item in graph.parameters
+        ),
+    )

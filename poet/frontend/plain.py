@@ -1,0 +1,73 @@
+"""One training step in plain eager PyTorch: what every plan must equal bit for bit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+from poet.frontend.losses import loss_named
+from poet.optimizer import OptimizerSpec
+
+
+class PlainTrainer:
+    """Trains ``module`` itself, with `torch.optim` and ``loss.backward()``.
+
+    Attributes:
+        gradients: of the last step, by parameter name.
+    """
+
+    def __init__(
+        self, module: nn.Module, *, loss: str, optimizer: OptimizerSpec, trained: Iterable[str]
+    ) -> None:
+        self._module = module
+        self._loss = loss_named(loss)
+        chosen = frozenset(trained)
+        self._trained = {name: item for name, item in module.named_parameters() if name in chosen}
+        for name, parameter in module.named_parameters():
+            parameter.requires_grad_(name in chosen)
+        self.optimizer = torch_optimizer(optimizer, self._trained.values())
+        self.gradients: dict[str, Tensor] = {}
+
+    def step(self, inputs: Sequence[Tensor], targets: Tensor | None) -> tuple[Tensor, list[Tensor]]:
+        """Make one step; return the loss and the module's outputs."""
+        self.optimizer.zero_grad(set_to_none=True)
+        returned = self._module(*inputs)
+        outputs = [item for item in pytree.tree_leaves(returned) if isinstance(item, Tensor)]
+        loss = self._loss.apply(outputs[0], targets)
+        loss.backward()  # type: ignore[no-untyped-call]
+        self.gradients = {
+            name: parameter.grad.clone()
+            for name, parameter in self._trained.items()
+            if parameter.grad is not None
+        }
+        self.optimizer.step()
+        return loss.detach(), [output.detach() for output in outputs]
+
+    def optimizer_state(self) -> dict[tuple[str, str], Tensor]:
+        """The optimizer's tensors by (parameter, state)."""
+        return {
+            (name, state): tensor
+            for name, parameter in self._trained.items()
+            for state, tensor in self.optimizer.state[parameter].items()
+            if state != "step" and tensor is not None
+        }
+
+
+def torch_optimizer(spec: OptimizerSpec, parameters: Iterable[Tensor]) -> torch.optim.Optimizer:
+    """The optimizer of `torch.optim` that ``spec`` describes."""
+    if spec.name == "adamw":
+        return torch.optim.AdamW(
+            parameters, lr=spec.lr, betas=spec.betas, eps=spec.eps, weight_decay=spec.decay
+        )
+    momentum = spec.momentum if spec.name == "momentum" else 0.0
+    return torch.optim.SGD(
+        parameters,
+        lr=spec.lr,
+        momentum=momentum,
+        dampening=spec.dampening if momentum else 0.0,
+        nesterov=spec.nesterov and momentum != 0.0,
+        weight_decay=spec.decay,
+    )

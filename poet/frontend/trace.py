@@ -1,0 +1,304 @@
+"""Tracing: an ordinary module, a loss and an optimizer become one graph of a training step.
+
+The module runs once over fake tensors, with its loss and `torch.autograd.grad`, under `make_fx`;
+no real arithmetic is done. The trace is lowered (`poet.frontend.lower`), completed with the
+optimizer's updates (`poet.frontend.assemble`), and each kernel is measured (`poet.frontend.workspace`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fnmatch
+import inspect
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, fx, nn
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensorMode,
+)
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils import _pytree as pytree
+
+from poet.errors import ModelError, PoetError, nearest
+from poet.frontend.assemble import StepNames, assemble
+from poet.frontend.losses import Loss, loss_named
+from poet.frontend.lower import lower, tensor_type
+from poet.frontend.workspace import measured
+from poet.graph import Graph
+from poet.optimizer import OptimizerSpec
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TrainingStep:
+    """A traced training step and the tensors it starts from.
+
+    Attributes:
+        graph: the step.
+        tensors: by value name: parameters, module state, constants, optimizer state. Those of the
+            module are not copied: whoever trains with them copies first.
+        optimizer: what makes the hyperparameters of each step.
+        loss: the loss's name.
+    """
+
+    graph: Graph
+    tensors: Mapping[str, Tensor]
+    optimizer: OptimizerSpec
+    loss: str
+
+
+def trace_training_step(
+    module: nn.Module,
+    example_inputs: Tensor | Sequence[Tensor],
+    *,
+    loss: str = "cross-entropy",
+    optimizer: OptimizerSpec | None = None,
+    train: Iterable[str] | None = None,
+    targets: Tensor | None = None,
+    name: str | None = None,
+    input_names: Sequence[str] | None = None,
+    measure: bool = True,
+) -> TrainingStep:
+    """Trace one training step of ``module``, in the mode (train or eval) it is in.
+
+    The loss is that of the model's first output; all tensors it returns are predictions.
+
+    Args:
+        module: an ordinary module on the CPU; it is not changed.
+        example_inputs: tensors of the types that every step will be given; contents do not matter.
+        loss: a name of `poet.frontend.losses.LOSSES`.
+        optimizer: `OptimizerSpec()` where not given.
+        train: patterns of parameter names (``layer4.*``) to train; not given: those that require a
+            gradient.
+        targets: an example of the loss's targets, where they cannot be told from the output.
+        name: of the model; not given: the module's class.
+        input_names: of the inputs; not given: those of ``forward``'s arguments.
+        measure: run each distinct kernel once to find its workspace and its time.
+
+    Raises:
+        ModelError: the module cannot be traced, or nothing of it can be trained.
+        UnsupportedOperator: it uses an operator that poet does not run.
+    """
+    optimizer = optimizer or OptimizerSpec()
+    inputs = [example_inputs] if isinstance(example_inputs, Tensor) else list(example_inputs)
+    parameters, states = _own_tensors(module)
+    trained = _chosen(module, train)
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    model = _Functional(module, tuple(parameters), tuple(states), frozenset(trained), loss_named(loss))
+    fakes = tuple(_fakes(mode, group) for group in (parameters.values(), states.values(), inputs))
+    with mode:
+        like = model.targets_like(*fakes) if targets is None else targets
+    fake_targets = _fakes(mode, [] if like is None else [like])
+    traced = _trace(model.step, (*fakes, fake_targets))
+    constants = _constants(traced, {*parameters, *states})
+    names = _input_names(module, len(inputs), input_names, {*parameters, *states, *constants.values()})
+    names = (*names, *["targets" for _ in fake_targets])
+    lowered = lower(traced, (*parameters, *states, *names), constants)
+    (found, *gradients), predictions = (
+        lowered.outputs[: len(trained) + 1],
+        lowered.outputs[len(trained) + 1 :],
+    )
+    graph = assemble(
+        lowered,
+        StepNames(
+            model=name or type(module).__name__,
+            parameters=tuple(parameters),
+            states=tuple(states),
+            constants=tuple(constants.values()),
+            inputs=names,
+            targets=len(fake_targets),
+            loss=str(found),
+            predictions=tuple(item for item in predictions if item is not None),
+            gradients=dict(zip(trained, gradients, strict=True)),
+        ),
+        optimizer,
+    )
+    tensors = {key: _compact(tensor) for key, tensor in (parameters | states).items()}
+    tensors |= {value: _compact(getattr(traced, attribute)) for attribute, value in constants.items()}
+    tensors |= _optimizer_state(graph, optimizer, parameters)
+    return TrainingStep(measured(graph, times=measure), tensors, optimizer, loss)
+
+
+# --- what the module has ----------------------------------------------------------------------
+
+
+def _own_tensors(module: nn.Module) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """The module's parameters and buffers by name, shared ones once.
+
+    Raises:
+        ModelError: one is not on the CPU, of an unsupported type, or overlaps another.
+    """
+    parameters: dict[str, Tensor] = {key: item.detach() for key, item in module.named_parameters()}
+    states: dict[str, Tensor] = {key: item.detach() for key, item in module.named_buffers()}
+    spans = []
+    for key, tensor in (parameters | states).items():
+        if tensor.device.type != "cpu":
+            raise ModelError(f"{key} is on device {tensor.device}; move the model to the CPU to plan it")
+        size_bytes = tensor_type(tensor, key).extent_bytes - tensor.storage_offset() * tensor.element_size()
+        if size_bytes > 0:
+            spans.append((tensor.data_ptr(), tensor.data_ptr() + size_bytes, key))
+    spans.sort()
+    for (_, end, key), (start, _, other) in itertools.pairwise(spans):
+        if start < end:
+            raise ModelError(
+                f"{key} and {other} share memory; give each its own, or tie them as one Parameter"
+            )
+    return parameters, states
+
+
+def _chosen(module: nn.Module, train: Iterable[str] | None) -> tuple[str, ...]:
+    """Names of the parameters to train, in the module's order.
+
+    Raises:
+        ModelError: none, or one that cannot have a gradient; or a pattern that fits no name.
+    """
+    parameters = dict(module.named_parameters())
+    if train is None:
+        chosen = {key for key, parameter in parameters.items() if parameter.requires_grad}
+        if not chosen:
+            raise ModelError(f"no parameter of {type(module).__name__} requires a gradient: nothing to train")
+    else:
+        chosen = set()
+        for pattern in train:
+            fitting = fnmatch.filter(parameters, pattern)
+            if not fitting:
+                raise ModelError(f"no parameter is called {pattern!r}{nearest(pattern, parameters)}")
+            chosen |= set(fitting)
+        if not chosen:
+            raise ModelError("no pattern of parameters to train is given")
+    for key in chosen:
+        if not parameters[key].is_floating_point():
+            raise ModelError(f"{key} is of type {parameters[key].dtype} and has no gradient; do not train it")
+    return tuple(key for key in parameters if key in chosen)
+
+
+def _input_names(
+    module: nn.Module, count: int, wanted: Sequence[str] | None, taken: set[str]
+) -> tuple[str, ...]:
+    if wanted is None:
+        kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+        signature = inspect.signature(module.forward).parameters.values()
+        wanted = [parameter.name for parameter in signature if parameter.kind in kinds]
+    wanted = [*wanted, *(f"input{index}" for index in range(len(wanted), count))]
+    names: list[str] = []
+    for name in wanted[:count]:
+        while name in taken or name == "targets" or name in names:
+            name += "_"
+        names.append(name)
+    return tuple(names)
+
+
+def _constants(traced: fx.GraphModule, taken: set[str]) -> dict[str, str]:
+    """Name for the value of each tensor that the trace holds, by its attribute."""
+    attributes = dict.fromkeys(str(node.target) for node in traced.graph.nodes if node.op == "get_attr")
+    numbers = itertools.count()
+    free = (name for name in map("constant{}".format, numbers) if name not in taken)
+    return {attribute: next(free) for attribute in attributes}
+
+
+def _layout(tensor: Tensor) -> tuple[torch.Size, tuple[int, ...]]:
+    """Shape and strides of a tensor as it lies in a buffer of its own: no gap, nothing shared."""
+    return tensor.shape, torch.empty_like(tensor, device="meta").stride()
+
+
+def _compact(tensor: Tensor) -> Tensor:
+    """``tensor`` itself where it fills its storage, else a copy that does."""
+    shape, strides = _layout(tensor)
+    tensor = tensor.detach()
+    if tensor.stride() == strides and tensor.untyped_storage().nbytes() == tensor.nbytes:
+        return tensor
+    return torch.empty_strided(shape, strides, dtype=tensor.dtype).copy_(tensor)
+
+
+def _optimizer_state(
+    graph: Graph, optimizer: OptimizerSpec, parameters: Mapping[str, Tensor]
+) -> dict[str, Tensor]:
+    return {
+        value: torch.full_like(parameters[parameter.name], optimizer.states[state])
+        for parameter in graph.parameters
+        for state, value in parameter.optimizer_state
+    }
+
+
+# --- the traced function ----------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Functional:
+    """The module as a function of all its tensors."""
+
+    module: nn.Module
+    parameters: tuple[str, ...]
+    states: tuple[str, ...]
+    trained: frozenset[str]
+    loss: Loss
+
+    def outputs(self, parameters: list[Tensor], states: list[Tensor], inputs: list[Tensor]) -> list[Tensor]:
+        """The tensors that the module returns."""
+        tensors = dict(zip((*self.parameters, *self.states), (*parameters, *states), strict=True))
+        returned = torch.func.functional_call(self.module, tensors, tuple(inputs))
+        outputs = [item for item in pytree.tree_leaves(returned) if isinstance(item, Tensor)]
+        if not outputs:
+            raise ModelError(f"{type(self.module).__name__} returns no tensor")
+        return outputs
+
+    def targets_like(
+        self, parameters: list[Tensor], states: list[Tensor], inputs: list[Tensor]
+    ) -> Tensor | None:
+        """Targets of the shape that the loss wants for the module's first output."""
+        with _speaking(self.module), torch.no_grad():
+            return self.loss.targets_like(self.outputs(parameters, states, inputs)[0])
+
+    def step(
+        self, parameters: list[Tensor], states: list[Tensor], inputs: list[Tensor], targets: list[Tensor]
+    ) -> list[Tensor | None]:
+        """Loss, gradients of the trained parameters in the module's order, outputs."""
+        leaves = [
+            tensor.detach().requires_grad_(name in self.trained)
+            for name, tensor in zip(self.parameters, parameters, strict=True)
+        ]
+        with _speaking(self.module), torch.enable_grad():
+            outputs = self.outputs(leaves, states, inputs)
+            loss = self.loss.apply(outputs[0], targets[0] if targets else None)
+            if loss.dim() != 0 or not loss.requires_grad:
+                raise ModelError("the loss does not depend on any parameter that is to be trained")
+            gradients = torch.autograd.grad(
+                loss, [leaf for leaf in leaves if leaf.requires_grad], allow_unused=True
+            )
+        return [loss, *gradients, *outputs]
+
+
+@contextlib.contextmanager
+def _speaking(module: nn.Module) -> Iterator[None]:
+    """What fails in here is the model's fault, and said in one line."""
+    name = type(module).__name__
+    try:
+        yield
+    except PoetError:
+        raise
+    except DataDependentOutputException as error:
+        raise ModelError(
+            f"{name} reads a tensor's contents while it runs ({error.func}); use tensor ops"
+        ) from None
+    except DynamicOutputShapeException as error:
+        raise ModelError(f"{name}: the output shape of {error.func} depends on data") from None
+    except Exception as error:
+        line = str(error).strip().splitlines()[0] if str(error).strip() else "no message"
+        raise ModelError(f"{name} fails on the example inputs: {type(error).__name__}: {line}") from error
+
+
+def _fakes(mode: FakeTensorMode, tensors: Iterable[Tensor]) -> list[Tensor]:
+    with mode:
+        return [torch.empty_strided(*_layout(tensor), dtype=tensor.dtype) for tensor in tensors]
+
+
+def _trace(step: Callable[..., object], arguments: tuple[list[Tensor], ...]) -> fx.GraphModule:
+    def function(*groups: list[Tensor]) -> object:  # make_fx miscounts a method's arguments
+        return step(*groups)
+
+    traced: fx.GraphModule = make_fx(function, tracing_mode="fake", _allow_non_fake_inputs=True)(*arguments)
+    return traced
