@@ -10,18 +10,32 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from poet.api import Planned as Planned
+    from poet.api import plan as plan
+    from poet.api import survey as survey
+    from poet.optimizer import OptimizerSpec as OptimizerSpec
     from poet.problem import Limits as Limits
     from poet.problem import Problem as Problem
     from poet.simulator import simulate as simulate
+    from poet.solution import SolveOptions as SolveOptions
+    from poet.solvers import solve as solve
+    from poet.verify import verify as verify
 
 __version__ = "0.1.0"
 
 _HOMES = {
     "Limits": "poet.problem",
+    "OptimizerSpec": "poet.optimizer",
+    "Planned": "poet.api",
     "Problem": "poet.problem",
+    "SolveOptions": "poet.solution",
+    "plan": "poet.api",
     "simulate": "poet.simulator",
+    "solve": "poet.solvers",
+    "survey": "poet.api",
+    "verify": "poet.verify",
 }
-__all__ = [*_HOMES, "__version__"]
+__all__ = ["__version__", *_HOMES]
 
 
 def __getattr__(name: str) -> Any:

@@ -1,0 +1,345 @@
+"""From a model to a plan, in the order of the data: read or take the model, trace the training step,
+cost it on a device, solve, and put everything together in one file.
+
+    planned = poet.plan("model.onnx", device="rpi4b", ram="64MiB")
+    planned.save("plan.poet")
+
+Each stage is also there by itself: `prepare` gives what planning needs, `survey` tells which RAM
+budgets make sense, `solve_step` answers one budget.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from poet.costs import build_problem, deadline_seconds
+from poet.device import Profile
+from poet.errors import Infeasible, ModelError, OutOfTime
+from poet.optimizer import OptimizerSpec
+from poet.plan import Device, Model, Outcome, Plan, Request, make_plan
+from poet.plan_file import write_plan
+from poet.problem import Limits, Place, Problem
+from poet.profiles import load_profile
+from poet.simulator import simulate
+from poet.solution import LowerBound, Progress, Solution, SolveOptions, Status
+from poet.solvers import solve
+from poet.solvers.bounds import minimum_ram_bytes
+from poet.solvers.keep_everything import keep_everything
+from poet.units import parse_bytes
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from poet.frontend.trace import TrainingStep
+
+SURVEY_SHARES = (0.8, 0.6, 0.4, 0.2, 0.0)
+"""Budgets that a survey solves, as shares of the way from the lower bound to keeping everything."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A training step with its costs on a device: all that planning needs.
+
+    Attributes:
+        model: which model it is.
+        structure: the ONNX file without its weights; ``None`` for a module.
+        step: the traced training step and the tensors it starts from.
+        profile: the device.
+        problem: the step's costs there.
+        train: patterns of the parameters that are trained.
+        import_seconds: wall clock of reading, tracing and measuring.
+    """
+
+    model: Model
+    structure: bytes | None
+    step: TrainingStep
+    profile: Profile
+    problem: Problem
+    train: tuple[str, ...]
+    import_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """Which RAM budgets make sense.
+
+    Attributes:
+        keep_everything_bytes: what plain training needs, each tensor freed after its last use.
+        lower_bound: below which no schedule exists.
+        points: (RAM budget in bytes, answer), most RAM first.
+    """
+
+    keep_everything_bytes: int
+    lower_bound: LowerBound
+    points: tuple[tuple[int, Solution], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """A plan together with the weights it starts from.
+
+    Attributes:
+        plan: what to save and to explain.
+        solution: how the search ended.
+        prepared: what it was made from.
+    """
+
+    plan: Plan
+    solution: Solution
+    prepared: Prepared
+
+    def save(self, path: str | Path) -> None:
+        """Write the plan file, whole or not at all.
+
+        Raises:
+            PoetError: the folder cannot be written or is full.
+        """
+        from poet.runtime.state import raw_tensor
+
+        stored = {name: raw_tensor(tensor) for name, tensor in self.prepared.step.tensors.items()}
+        write_plan(path, self.plan, stored, structure=self.prepared.structure)
+
+
+def plan(
+    model: str | Path | nn.Module,
+    example_inputs: Tensor | Sequence[Tensor] | None = None,
+    *,
+    device: str | Path | Profile,
+    ram: str | int,
+    deadline: str | float | None = None,
+    loss: str = "cross-entropy",
+    optimizer: str | OptimizerSpec = "sgd",
+    train: Iterable[str] | None = None,
+    bind: Mapping[str, int] | None = None,
+    recompute: bool = True,
+    paging: bool = True,
+    time_limit_seconds: float | None = 60.0,
+    progress: Progress | None = None,
+) -> Planned:
+    """Plan one training step of ``model`` on ``device`` inside ``ram``.
+
+    Args:
+        model: path of an ONNX file, or a module on the CPU in the mode in which it is to train.
+        example_inputs: for a module: tensors of the shapes of every step.
+        device: profile by name, file or record.
+        ram: budget for all tensors, in bytes or as text (``"64MiB"``).
+        deadline: for one step: seconds, ``"20ms"``, or ``"1.3x"`` of running every op once.
+        loss: ``cross-entropy``, ``mse``, ``bce-with-logits`` or ``output``.
+        optimizer: ``sgd``, ``momentum``, ``adamw``, or a specification with its settings.
+        train: patterns of parameter names; not given: all that require a gradient.
+        bind: sizes of an ONNX file's dynamic dimensions.
+        recompute: whether ops may run again.
+        paging: whether tensors may move to storage.
+        time_limit_seconds: of the search; ``None``: until proven.
+        progress: called with best plan, bound, gap and seconds.
+
+    Raises:
+        InputError: the model, the device or an option is not usable.
+        Infeasible: no plan exists inside the limits; the message names what binds.
+        OutOfTime: the time limit passed before any plan was found.
+    """
+    prepared = prepare(
+        model, example_inputs, device=device, loss=loss, optimizer=optimizer, train=train, bind=bind
+    )
+    limits = limits_of(prepared.problem, ram=ram, deadline=deadline, recompute=recompute, paging=paging)
+    options = SolveOptions(time_limit_seconds=time_limit_seconds, progress=progress)
+    return plan_step(prepared, limits, options)
+
+
+def prepare(
+    model: str | Path | nn.Module,
+    example_inputs: Tensor | Sequence[Tensor] | None = None,
+    *,
+    device: str | Path | Profile,
+    loss: str = "cross-entropy",
+    optimizer: str | OptimizerSpec = "sgd",
+    train: Iterable[str] | None = None,
+    bind: Mapping[str, int] | None = None,
+    home: Place = Place.RAM,
+) -> Prepared:
+    """Read or take the model, trace its training step, and cost it on the device.
+
+    Arguments as for `plan`; ``home`` is where parameters and optimizer state are between steps.
+
+    Raises:
+        InputError: the model, the device or an option is not usable.
+    """
+    from poet.frontend.trace import trace_training_step
+
+    start = time.perf_counter()
+    profile = device if isinstance(device, Profile) else load_profile(device)
+    spec = OptimizerSpec(optimizer) if isinstance(optimizer, str) else optimizer
+    patterns = None if train is None else tuple(train)
+    source = _source(model, example_inputs, dict(bind or {}))
+    step = trace_training_step(
+        source.module,
+        source.inputs,
+        loss=loss,
+        optimizer=spec,
+        train=patterns,
+        name=source.identity.name if source.identity else None,
+        input_names=source.input_names,
+    )
+    return Prepared(
+        model=source.identity or _module_identity(step),
+        structure=source.structure,
+        step=step,
+        profile=profile,
+        problem=build_problem(step.graph, profile, home=home),
+        train=patterns or ("*",),
+        import_seconds=time.perf_counter() - start,
+    )
+
+
+def limits_of(
+    problem: Problem,
+    *,
+    ram: str | int | None,
+    deadline: str | float | None = None,
+    recompute: bool = True,
+    paging: bool = True,
+) -> Limits:
+    """Limits from numbers or from text as people write it.
+
+    Raises:
+        InputError: a text is not a size or a deadline.
+    """
+    return Limits(
+        ram_budget_bytes=parse_bytes(ram) if isinstance(ram, str) else ram,
+        deadline_seconds=deadline_seconds(deadline, problem) if isinstance(deadline, str) else deadline,
+        recompute=recompute,
+        paging=paging,
+    )
+
+
+def plan_step(prepared: Prepared, limits: Limits, options: SolveOptions | None = None) -> Planned:
+    """Solve and put the plan together.
+
+    Raises:
+        Infeasible: no plan exists inside the limits.
+        OutOfTime: none was found in time.
+    """
+    solution = solve(prepared.problem, limits, options or SolveOptions())
+    if solution.status is Status.INFEASIBLE:
+        raise Infeasible(solution.message or solution.status.value)
+    if solution.schedule is None or solution.gap is None or solution.overhead_gap is None:
+        raise OutOfTime(solution.message or solution.status.value)
+    made = make_plan(
+        model=prepared.model,
+        request=Request(limits=limits, loss=prepared.step.loss, train=prepared.train),
+        device=_device_summary(prepared.profile),
+        outcome=Outcome(
+            status=solution.status.word,
+            bound_joules=solution.bound_joules,
+            bound_scope=solution.bound_scope,
+            baseline_joules=solution.baseline_joules,
+            gap=solution.gap,
+            overhead_gap=solution.overhead_gap,
+            solver=solution.solver,
+            solve_seconds=solution.solve_seconds,
+        ),
+        graph=prepared.step.graph,
+        optimizer=prepared.step.optimizer,
+        problem=prepared.problem,
+        schedule=solution.schedule,
+        plain_peak_ram_bytes=keep_everything_bytes(prepared.problem),
+        lower_bound_ram_bytes=minimum_ram_bytes(prepared.problem, limits).bytes,
+    )
+    return Planned(made, solution, prepared)
+
+
+def survey(
+    problem: Problem,
+    limits: Limits | None = None,
+    options: SolveOptions | None = None,
+    *,
+    shares: Iterable[float] = SURVEY_SHARES,
+) -> Survey:
+    """What keeping everything needs, the lower bound, and the answers for budgets between.
+
+    Args:
+        problem: to survey.
+        limits: deadline and permissions; its RAM budget is not used.
+        options: for the search of each budget.
+        shares: where the budgets lie, from the lower bound (0) to keeping everything (1).
+    """
+    limits, options = limits or Limits(), options or SolveOptions(time_limit_seconds=10.0)
+    most, least = keep_everything_bytes(problem), minimum_ram_bytes(problem, limits)
+    budgets = dict.fromkeys(budget_between(least.bytes, most, share) for share in shares)
+    points = []
+    for budget in budgets:
+        inside = Limits(budget, limits.deadline_seconds, limits.recompute, limits.paging)
+        points.append((budget, solve(problem, inside, options)))
+    return Survey(most, least, tuple(points))
+
+
+def budget_between(least_bytes: int, most_bytes: int, share: float) -> int:
+    """The budget that lies ``share`` of the way from ``least_bytes`` up to ``most_bytes``."""
+    return least_bytes + round(share * max(0, most_bytes - least_bytes))
+
+
+def keep_everything_bytes(problem: Problem) -> int:
+    """RAM that plain training needs: every op once, each tensor freed after its last use."""
+    schedule = keep_everything(problem, Limits())
+    assert schedule is not None  # without limits it always fits
+    return simulate(problem, schedule).peak_ram_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """A module to trace; ``identity``, ``structure`` and ``input_names`` where it comes from a file."""
+
+    module: nn.Module
+    inputs: Tensor | Sequence[Tensor]
+    identity: Model | None = None
+    structure: bytes | None = None
+    input_names: tuple[str, ...] | None = None
+
+
+def _source(
+    model: str | Path | nn.Module, example_inputs: Tensor | Sequence[Tensor] | None, bind: dict[str, int]
+) -> _Source:
+    if not isinstance(model, str | Path):
+        if example_inputs is None:
+            raise ModelError("a module needs example_inputs, tensors of the shapes of every step")
+        if bind:
+            raise ModelError("a module has no dimensions to bind; its example_inputs say the sizes")
+        return _Source(model, example_inputs)
+    if example_inputs is not None:
+        raise ModelError(f"{model}: an ONNX file brings its own input shapes; leave example_inputs out")
+    from poet.frontend.onnx_import import load_onnx, strip_weights
+
+    path = Path(model)
+    imported = load_onnx(path, bind=bind)
+    return _Source(
+        module=imported.module,
+        inputs=imported.example_inputs(),
+        identity=Model(path.stem, "onnx", imported.digest, tuple(sorted(bind.items()))),
+        structure=strip_weights(path),
+        input_names=tuple(item.name for item in imported.inputs),
+    )
+
+
+def _module_identity(step: TrainingStep) -> Model:
+    """A module has no file: what stands for it is the training step traced from it, without the weights."""
+    text = json.dumps(step.graph.to_json(), sort_keys=True)
+    return Model(step.graph.name, "module", hashlib.sha256(text.encode()).hexdigest())
+
+
+def _device_summary(profile: Profile) -> Device:
+    storage = profile.storage
+    capacity = storage.capacity_bytes if storage is not None else None
+    return Device(
+        name=profile.name,
+        title=profile.title,
+        ram_bytes=int(profile.memory.ram_bytes.value),
+        storage_bytes=int(capacity.value) if capacity is not None else None,
+        storage_page_bytes=int(storage.page_bytes.value) if storage is not None else None,
+        endurance_bytes=storage.lifetime_written_bytes if storage is not None else None,
+    )
