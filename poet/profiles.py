@@ -140,6 +140,8 @@ def _expected(error_type: str, message: str, leaf: str) -> str:
         return "expected a table"
     if error_type == "string_pattern_mismatch":
         return "expected lower-case letters, digits and single hyphens"
+    if error_type == "too_long":
+        return "expected " + message.partition(" have ")[2].replace(" after validation", "")
     return message.replace("Input should be", "expected").replace("String should", "expected to")
 
 
