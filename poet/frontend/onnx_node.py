@@ -1,0 +1,308 @@
+"""What a row of the operator table sees of a node, and what it gives back.
+
+A row is a function from a :class:`Node` to what is to be run: it looks at attributes, shapes and
+constants once, at import, and returns a function of the remaining inputs in plain torch. Inputs it has
+taken as constants (``ints``, ``number``, ...) are no operands of that function any more.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from decimal import Decimal
+from typing import TypeAlias
+
+import numpy as np
+import torch
+from onnx import AttributeProto, NodeProto
+from torch import Tensor
+
+from poet.errors import ModelError
+
+Run: TypeAlias = Callable[..., Tensor | Sequence[Tensor]]
+"""Takes the operands of a step (``None`` for absent ones) and returns its output or outputs."""
+
+Number: TypeAlias = int | float | bool
+
+
+@dataclass(frozen=True)
+class Modal:
+    """What a node does in training and in evaluation, where that differs."""
+
+    train: Run
+    evaluate: Run
+
+
+@dataclass(frozen=True)
+class Alias:
+    """The node's output is its input number ``index``; nothing runs."""
+
+    index: int = 0
+
+
+Built: TypeAlias = Run | Modal | Alias | Tensor
+"""What a row makes of a node; a tensor is a constant output."""
+
+
+@dataclass(frozen=True)
+class Value:
+    """A value of the graph.
+
+    Attributes:
+        slot: its number, unique in the model.
+        name: its name in the file.
+        meta: shape and type, as a tensor without content; a tuple for a sequence.
+        constant: its content where it depends on no input and no parameter.
+        state: the initialiser it is, where it is one.
+    """
+
+    slot: int
+    name: str
+    meta: Tensor | tuple[Tensor, ...]
+    constant: Tensor | None = None
+    state: str | None = None
+
+
+@dataclass(frozen=True)
+class Rebound:
+    """A first dimension that the file fixes to ``old`` and the user bound to ``new``."""
+
+    old: int
+    new: int
+
+
+def shortest(value: float) -> float:
+    """The float with the fewest decimal digits that is the same in single precision.
+
+    ONNX attributes are float32: an epsilon of 1e-5 comes as 9.99999974e-06, and with that value most
+    gradients have other bits.
+    """
+    return float(str(np.float32(value)))
+
+
+def complement(value: float) -> float:
+    """``1 - value`` in decimal: 0.1 for 0.9, where binary arithmetic gives 0.09999999999999998."""
+    return float(1 - Decimal(repr(shortest(value))))
+
+
+@dataclass
+class Node:
+    """One node at import: its attributes, and what is known of its inputs."""
+
+    proto: NodeProto
+    inputs: tuple[Value | None, ...]
+    opset: int
+    output_count: int
+    rebound: Rebound | None = None
+    taken: set[int] = field(default_factory=set)
+    buffers: set[int] = field(default_factory=set)
+    attributes: Mapping[str, AttributeProto] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.attributes = {attribute.name: attribute for attribute in self.proto.attribute}
+
+    # -- errors -----------------------------------------------------------------------------------
+
+    @property
+    def where(self) -> str:
+        """The node in words, for messages."""
+        return describe(self.proto)
+
+    def error(self, message: str) -> ModelError:
+        """A :class:`ModelError` that names this node."""
+        return ModelError(f"{self.where}: {message}")
+
+    # -- attributes -------------------------------------------------------------------------------
+
+    def int(self, name: str, default: int) -> int:
+        """An integer attribute."""
+        return self.attributes[name].i if name in self.attributes else default
+
+    def float(self, name: str, default: float) -> float:
+        """A float attribute, as the shortest decimal."""
+        return shortest(self.attributes[name].f) if name in self.attributes else default
+
+    def text(self, name: str, default: str) -> str:
+        """A string attribute."""
+        if name not in self.attributes:
+            return default
+        return self.attributes[name].s.decode("utf-8", "replace")
+
+    def texts(self, name: str) -> tuple[str, ...]:
+        """A list of strings; empty if absent."""
+        found = self.attributes[name].strings if name in self.attributes else ()
+        return tuple(entry.decode("utf-8", "replace") for entry in found)
+
+    def int_list(self, name: str, default: Sequence[int] = ()) -> list[int]:
+        """A list of integers."""
+        return list(self.attributes[name].ints if name in self.attributes else default)
+
+    def float_list(self, name: str) -> list[float]:
+        """A list of floats, each the shortest decimal; empty if absent."""
+        return [
+            shortest(value) for value in (self.attributes[name].floats if name in self.attributes else ())
+        ]
+
+    # -- inputs -----------------------------------------------------------------------------------
+
+    def has(self, index: int) -> bool:
+        """Whether input ``index`` is given."""
+        return index < len(self.inputs) and self.inputs[index] is not None
+
+    def value(self, index: int) -> Value:
+        """Input ``index``.
+
+        Raises:
+            ModelError: it is not given.
+        """
+        value = self.inputs[index] if index < len(self.inputs) else None
+        if value is None:
+            raise self.error(f"input {index} is missing")
+        return value
+
+    def meta(self, index: int) -> Tensor:
+        """Shape and type of input ``index``, which must not be a sequence."""
+        meta = self.value(index).meta
+        if isinstance(meta, tuple):
+            raise self.error(f"input {index} is a sequence, expected a tensor")
+        return meta
+
+    def shape(self, index: int) -> tuple[int, ...]:
+        """Shape of input ``index``."""
+        return tuple(self.meta(index).shape)
+
+    def rank(self, index: int) -> int:
+        """Number of dimensions of input ``index``."""
+        return self.meta(index).dim()
+
+    def axis(self, axis: int, index: int = 0, *, extra: int = 0) -> int:
+        """``axis`` counted from the front, of input ``index`` with ``extra`` more dimensions."""
+        rank = self.rank(index) + extra
+        if not -max(rank, 1) <= axis < max(rank, 1):
+            raise self.error(f"axis {axis} of a tensor with {rank} dimensions")
+        return axis % max(rank, 1)
+
+    # -- constants --------------------------------------------------------------------------------
+
+    def is_constant(self, index: int) -> bool:
+        """Whether input ``index`` is given and known at import."""
+        return self.has(index) and self.value(index).constant is not None
+
+    def constant(self, index: int, what: str) -> Tensor:
+        """The content of input ``index``, which is no operand any more.
+
+        Raises:
+            ModelError: it depends on data; ``what`` says what it stands for.
+        """
+        value = self.value(index)
+        if value.constant is None:
+            raise self.error(f"its {what} ({value.name!r}) depends on data or on weights; it must be fixed")
+        self.taken.add(index)
+        return value.constant
+
+    def ints(self, index: int, what: str) -> list[int]:
+        """Input ``index`` as integers."""
+        return [int(entry) for entry in self.constant(index, what).reshape(-1).tolist()]
+
+    def floats(self, index: int, what: str) -> list[float]:
+        """Input ``index`` as floats."""
+        return [shortest(entry) for entry in self.constant(index, what).reshape(-1).tolist()]
+
+    def scalar(self, index: int, what: str) -> Number:
+        """Input ``index`` as one number."""
+        content = self.constant(index, what)
+        if content.numel() != 1:
+            raise self.error(f"its {what} has {content.numel()} elements, expected one")
+        return number(content)
+
+    def optional_scalar(self, index: int, what: str) -> Number | None:
+        """Input ``index`` as one number, ``None`` if absent."""
+        return self.scalar(index, what) if self.has(index) else None
+
+    def operand_number(self, index: int) -> Number | None:
+        """Input ``index`` as a Python number if it is a constant of one element that only broadcasts."""
+        other = max((self.rank(i) for i in range(len(self.inputs)) if i != index and self.has(i)), default=0)
+        content = self.value(index).constant
+        if content is None or content.numel() != 1 or content.dim() > other:
+            return None
+        self.taken.add(index)
+        return number(content)
+
+    def ints_or_attribute(self, index: int, name: str) -> list[int] | None:
+        """Integers that older operator sets have as attribute ``name`` and newer ones as input ``index``."""
+        if name in self.attributes:
+            return self.int_list(name)
+        return self.ints(index, name) if self.has(index) else None
+
+    def buffer(self, index: int) -> None:
+        """Declares input ``index`` as state that the node changes itself (running statistics)."""
+        self.buffers.add(index)
+
+    def drop(self, index: int) -> None:
+        """Takes input ``index`` out of the operands without a look at it."""
+        self.taken.add(index)
+
+    # -- the batch dimension ----------------------------------------------------------------------
+
+    def rebind_shape(self, shape: list[int]) -> list[int]:
+        """``shape`` with a first dimension that the exporter had baked in replaced by the bound one."""
+        if self.rebound is None or not shape or shape[0] != self.rebound.old:
+            return shape
+        return [self.rebound.new, *shape[1:]]
+
+    def prod(self, index: int) -> int:
+        """Number of elements of input ``index``."""
+        return math.prod(self.shape(index))
+
+
+def number(content: Tensor) -> Number:
+    """The single element of ``content``; a float as the shortest decimal."""
+    entry = content.reshape(-1)[0].item()
+    if isinstance(entry, float) and content.dtype == torch.float32 and math.isfinite(entry):
+        return shortest(entry)
+    assert isinstance(entry, int | float | bool)
+    return entry
+
+
+def describe(proto: NodeProto) -> str:
+    """``"node '/conv1/Conv' (Conv)"``; by its first output where it has no name."""
+    name = proto.name or next((output for output in proto.output if output), "?")
+    domain = f"{proto.domain}::" if proto.domain not in ("", "ai.onnx") else ""
+    return f"node {name!r} ({domain}{proto.op_type})"
+
+
+@dataclass(frozen=True)
+class Row:
+    """One row of the operator table.
+
+    Attributes:
+        build: makes of a node what is to be run.
+        random: its result depends on the generator; it is never computed at import.
+        by_data: the shape of its output depends on the content of its inputs: only computed at import.
+    """
+
+    build: Callable[[Node], Built]
+    random: bool = False
+    by_data: bool = False
+
+
+ROWS: dict[str, Row] = {}
+"""The operator table: one row per operator of the standard domain."""
+
+
+def row(*names: str, random: bool = False, by_data: bool = False) -> Callable[..., Callable[[Node], Built]]:
+    """Enters the decorated function into :data:`ROWS` under ``names``."""
+
+    def enter(build: Callable[[Node], Built]) -> Callable[[Node], Built]:
+        entry = Row(build, random=random, by_data=by_data)
+        ROWS.update(dict.fromkeys(names, entry))
+        return build
+
+    return enter
+
+
+def plain(functions: Mapping[str, Run]) -> None:
+    """Enters operators that are one torch function of all their inputs, without attributes."""
+    for name, function in functions.items():
+        ROWS[name] = replace(Row(lambda node, function=function: function))  # type: ignore[misc]

@@ -1,0 +1,438 @@
+"""Operator rows: shapes, indexing, rearrangement, constants, sequences."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from onnx import AttributeProto
+from torch import Tensor
+from torch.nn import functional as F
+
+from poet.frontend.onnx_node import Alias, Built, Node, row, shortest
+from poet.frontend.onnx_reader import tensor_value
+
+# -- constants --------------------------------------------------------------------------------------
+
+
+@row("Constant")
+def _constant(node: Node) -> Built:
+    for name, attribute in node.attributes.items():
+        if name == "value":
+            return tensor_value(attribute.t, node.where)
+        if attribute.type == AttributeProto.FLOAT:
+            return torch.tensor(shortest(attribute.f), dtype=torch.float32)
+        if attribute.type == AttributeProto.INT:
+            return torch.tensor(attribute.i, dtype=torch.int64)
+        if attribute.type == AttributeProto.FLOATS:
+            return torch.tensor(list(attribute.floats), dtype=torch.float32)
+        if attribute.type == AttributeProto.INTS:
+            return torch.tensor(list(attribute.ints), dtype=torch.int64)
+    raise node.error("a constant of this kind is not supported; only tensors and numbers are")
+
+
+@row("ConstantOfShape")
+def _constant_of_shape(node: Node) -> Built:
+    shape = node.ints(0, "shape")
+    fill = torch.zeros(1)
+    if "value" in node.attributes:
+        fill = tensor_value(node.attributes["value"].t, node.where)
+    if any(size < 0 for size in shape) or fill.numel() != 1:
+        raise node.error(f"shape {shape} with {fill.numel()} values to fill it")
+    return fill.reshape(()).expand(shape)
+
+
+@row("Range")
+def _range(node: Node) -> Built:
+    start, limit, step = (node.scalar(i, what) for i, what in enumerate(("start", "limit", "step")))
+    count = max(0, math.ceil((limit - start) / step)) if step else -1
+    if not 0 <= count < 2**31:
+        raise node.error(f"from {start} to {limit} in steps of {step}")
+    return torch.arange(count, dtype=node.meta(0).dtype) * step + start
+
+
+@row("EyeLike")
+def _eye_like(node: Node) -> Built:
+    node.drop(0)
+    rows, columns = node.shape(0)
+    offset = node.int("k", 0)
+    return torch.ones(rows, columns, dtype=node.meta(0).dtype).tril(offset).triu(offset)
+
+
+@row("Shape")
+def _shape(node: Node) -> Built:
+    shape = node.shape(0)
+    start, end = node.int("start", 0), node.int("end", len(shape))
+    return torch.tensor(shape[slice(start, end)], dtype=torch.int64)
+
+
+@row("Size")
+def _size(node: Node) -> Built:
+    return torch.tensor(node.prod(0), dtype=torch.int64)
+
+
+# -- views ------------------------------------------------------------------------------------------
+
+
+@row("Identity")
+def _identity(node: Node) -> Built:
+    return Alias()
+
+
+@row("Reshape")
+def _reshape(node: Node) -> Built:
+    wanted = node.ints(1, "shape") if node.opset >= 5 else node.int_list("shape")
+    old = node.shape(0)
+    if not node.int("allowzero", 0):
+        if any(size == 0 and i >= len(old) for i, size in enumerate(wanted)):
+            raise node.error(f"cannot copy a dimension of {list(old)} for shape {wanted}")
+        wanted = [old[i] if size == 0 else size for i, size in enumerate(wanted)]
+    shape = _rebound_shape(node, old, wanted)
+    return lambda x: x.reshape(shape)
+
+
+def _rebound_shape(node: Node, old: tuple[int, ...], wanted: list[int]) -> list[int]:
+    """``wanted`` for another batch: a file with a fixed batch has it baked into its reshapes.
+
+    With ``-1`` in the shape the first dimension decides; without, the number of elements does, and the
+    first dimension takes the factor (a batch folded into it, as in ``[N * T, C]``, scales likewise).
+    """
+    rebound = node.rebound
+    if rebound is None or not wanted:
+        return wanted
+    if -1 in wanted:
+        batch_leads = bool(old) and old[0] == rebound.new and wanted[0] == rebound.old
+        return node.rebind_shape(wanted) if batch_leads else wanted
+    if math.prod(wanted) * rebound.new == math.prod(old) * rebound.old:
+        leading = wanted[0] * rebound.new
+        if leading % rebound.old == 0:
+            return [leading // rebound.old, *wanted[1:]]
+    return wanted
+
+
+@row("Flatten")
+def _flatten(node: Node) -> Built:
+    axis = node.int("axis", 1)
+    shape = node.shape(0)
+    axis = axis + len(shape) if axis < 0 else axis
+    matrix = (math.prod(shape[:axis]), math.prod(shape[axis:]))
+    return lambda x: x.reshape(matrix)
+
+
+@row("Transpose")
+def _transpose(node: Node) -> Built:
+    order = node.int_list("perm", list(reversed(range(node.rank(0)))))
+    return lambda x: x.permute(order)
+
+
+@row("Squeeze")
+def _squeeze(node: Node) -> Built:
+    axes = node.ints_or_attribute(1, "axes")
+    if axes is None:
+        return torch.squeeze
+    dims = tuple(node.axis(axis) for axis in axes)
+    if any(node.shape(0)[axis] != 1 for axis in dims):
+        raise node.error(f"cannot squeeze axes {list(dims)} of shape {list(node.shape(0))}")
+    return lambda x: x.squeeze(dims)
+
+
+@row("Unsqueeze")
+def _unsqueeze(node: Node) -> Built:
+    axes = node.ints_or_attribute(1, "axes") or []
+    dims = sorted(node.axis(axis, extra=len(axes)) for axis in axes)
+
+    def run(x: Tensor) -> Tensor:
+        for dim in dims:
+            x = x.unsqueeze(dim)
+        return x
+
+    return run
+
+
+@row("Expand")
+def _expand(node: Node) -> Built:
+    wanted = node.rebind_shape(node.ints(1, "shape"))
+    shape = torch.broadcast_shapes(tuple(node.shape(0)), tuple(wanted))
+    return lambda x: x.expand(shape)
+
+
+@row("Tile")
+def _tile(node: Node) -> Built:
+    repeats = node.ints(1, "repeats")
+    return lambda x: x.repeat(repeats)
+
+
+# -- joining and parting ----------------------------------------------------------------------------
+
+
+@row("Concat")
+def _concat(node: Node) -> Built:
+    axis = node.axis(node.int("axis", 0))
+    rebound = node.rebound
+    first = {node.shape(i)[0] for i in range(len(node.inputs)) if node.rank(i) > 0}
+    if rebound is None or axis == 0 or first != {rebound.old, rebound.new}:
+        return lambda *tensors: torch.cat(tensors, axis)
+
+    def run(*tensors: Tensor) -> Tensor:
+        # a class token that was expanded to the exported batch
+        whole = [x if x.shape[0] == rebound.new else x[:1].expand(rebound.new, *x.shape[1:]) for x in tensors]
+        return torch.cat(whole, axis)
+
+    return run
+
+
+@row("Split")
+def _split(node: Node) -> Built:
+    axis = node.axis(node.int("axis", 0))
+    size = node.shape(0)[axis]
+    sizes = node.ints_or_attribute(1, "split")
+    if sizes is None:
+        count = node.int("num_outputs", node.output_count)
+        part = -(-size // count)
+        sizes = [min(part, size - start) for start in range(0, size, part)]
+    if sum(sizes) != size:
+        raise node.error(f"parts of {sizes} from a dimension of {size}")
+    return lambda x: torch.split(x, sizes, axis)
+
+
+@row("SplitToSequence")
+def _split_to_sequence(node: Node) -> Built:
+    axis = node.axis(node.int("axis", 0))
+    if not node.has(1):
+        if node.int("keepdims", 1):
+            return lambda x: torch.split(x, 1, axis)
+        return lambda x: torch.unbind(x, axis)
+    parts = node.constant(1, "split")
+    sizes = parts.tolist()
+    return lambda x: torch.split(x, sizes, axis)
+
+
+@row("SequenceConstruct")
+def _sequence_construct(node: Node) -> Built:
+    return lambda *tensors: list(tensors)
+
+
+@row("SequenceAt")
+def _sequence_at(node: Node) -> Built:
+    position = int(node.scalar(1, "position"))
+    return lambda sequence: sequence[position]
+
+
+@row("SequenceLength")
+def _sequence_length(node: Node) -> Built:
+    meta = node.value(0).meta
+    return torch.tensor(len(meta), dtype=torch.int64)
+
+
+@row("ConcatFromSequence")
+def _concat_from_sequence(node: Node) -> Built:
+    axis, stacked = node.int("axis", 0), node.int("new_axis", 0)
+    return lambda sequence: torch.stack(sequence, axis) if stacked else torch.cat(sequence, axis)
+
+
+# -- indexing ---------------------------------------------------------------------------------------
+
+
+@row("Slice")
+def _slice(node: Node) -> Built:
+    if node.opset < 10:
+        starts, ends = node.int_list("starts"), node.int_list("ends")
+        axes = node.int_list("axes", range(len(starts)))
+        steps = [1] * len(starts)
+    else:
+        starts, ends = node.ints(1, "starts"), node.ints(2, "ends")
+        axes = node.ints(3, "axes") if node.has(3) else list(range(len(starts)))
+        steps = node.ints(4, "steps") if node.has(4) else [1] * len(starts)
+    if not len(starts) == len(ends) == len(axes) == len(steps) or 0 in steps:
+        raise node.error(f"starts {starts}, ends {ends}, axes {axes}, steps {steps}")
+    cuts = [slice(None)] * node.rank(0)
+    flipped = []
+    for axis, start, end, step in zip(axes, starts, ends, steps, strict=True):
+        axis, size = node.axis(axis), node.shape(0)[node.axis(axis)]
+        cut = range(size)[start:end:step]
+        if step < 0:  # torch has no negative steps: the same range on the reversed axis
+            flipped.append(axis)
+            cut = range(size - 1 - cut.start, size - 1 - cut.stop, -step)
+        cuts[axis] = slice(cut.start, max(cut.start, cut.stop), cut.step)
+    index = tuple(cuts)
+    if flipped:
+        return lambda x: x.flip(flipped)[index]
+    return lambda x: x[index]
+
+
+@row("Gather")
+def _gather(node: Node) -> Built:
+    axis = node.axis(node.int("axis", 0))
+    size = node.shape(0)[axis]
+    if node.is_constant(1):
+        index = node.constant(1, "indices")
+        if index.numel() and not -size <= int(index.min()) <= int(index.max()) < size:
+            raise node.error(
+                f"indices from {int(index.min())} to {int(index.max())} of a dimension of {size}"
+            )
+        if index.dim() == 0:
+            position = int(index)
+            return lambda x: x.select(axis, position)
+        node.taken.discard(1)
+        if bool((index < 0).any()):
+            return lambda x, i: _take(x, torch.where(i < 0, i + size, i), axis)
+    return lambda x, i: _take(x, i, axis)
+
+
+def _take(x: Tensor, index: Tensor, axis: int) -> Tensor:
+    if axis == 0 and x.dim() == 2:
+        return F.embedding(index, x)  # not index_select: their gradients add up in another order
+    taken = x.index_select(axis, index.reshape(-1))
+    return taken.reshape((*x.shape[:axis], *index.shape, *x.shape[axis + 1 :]))
+
+
+@row("GatherElements")
+def _gather_elements(node: Node) -> Built:
+    axis = node.axis(node.int("axis", 0))
+    size = node.shape(0)[axis]
+    return lambda x, i: torch.gather(x, axis, torch.where(i < 0, i + size, i))
+
+
+@row("GatherND")
+def _gather_nd(node: Node) -> Built:
+    batch = node.int("batch_dims", 0)
+    if batch:
+        raise node.error("batch_dims other than 0 are not supported")
+    return lambda x, i: x[tuple(i.long().unbind(-1))]
+
+
+_REDUCES = {"add": "sum", "mul": "prod", "max": "amax", "min": "amin"}
+
+
+@row("ScatterElements", "Scatter")
+def _scatter_elements(node: Node) -> Built:
+    axis = node.axis(node.int("axis", 0))
+    size = node.shape(0)[axis]
+    reduction = node.text("reduction", "none")
+    if reduction == "none":
+        return lambda x, i, updates: x.scatter(axis, torch.where(i < 0, i + size, i), updates)
+    reduce = _REDUCES[reduction]
+    return lambda x, i, updates: x.scatter_reduce(axis, torch.where(i < 0, i + size, i), updates, reduce)
+
+
+@row("ScatterND")
+def _scatter_nd(node: Node) -> Built:
+    reduction = node.text("reduction", "none")
+    if reduction not in ("none", "add"):
+        raise node.error(f"reduction {reduction!r} is not supported")
+    accumulate = reduction == "add"
+    return lambda x, i, updates: x.index_put(tuple(i.unbind(-1)), updates, accumulate=accumulate)
+
+
+@row("OneHot")
+def _one_hot(node: Node) -> Built:
+    depth = int(node.scalar(1, "depth"))
+    off, on = node.constant(2, "values").tolist()
+    dtype = node.meta(2).dtype
+    axis = node.axis(node.int("axis", -1), extra=1)
+
+    def run(indices: Tensor) -> Tensor:
+        classes = torch.arange(depth, device=indices.device)
+        hot = (indices.unsqueeze(-1) % depth) == classes
+        in_range = ((indices >= -depth) & (indices < depth)).unsqueeze(-1)
+        return torch.where(hot & in_range, on, off).to(dtype).movedim(-1, axis)
+
+    return run
+
+
+@row("Trilu")
+def _trilu(node: Node) -> Built:
+    diagonal = int(node.optional_scalar(1, "diagonal") or 0)
+    function = torch.triu if node.int("upper", 1) else torch.tril
+    return lambda x: function(x, diagonal)
+
+
+# -- padding and blocks -----------------------------------------------------------------------------
+
+_PAD_MODES = {"edge": "edge", "reflect": "reflect", "wrap": "wrap"}
+
+
+@row("Pad")
+def _pad(node: Node) -> Built:
+    mode = node.text("mode", "constant")
+    rank = node.rank(0)
+    if node.opset < 11:
+        pads, fill = node.int_list("pads"), node.float("value", 0.0)
+        axes = list(range(rank))
+    else:
+        pads = node.ints(1, "pads")
+        fill = float(node.optional_scalar(2, "value") or 0.0)
+        axes = [node.axis(axis) for axis in node.ints(3, "axes")] if node.has(3) else list(range(rank))
+    if len(pads) != 2 * len(axes):
+        raise node.error(f"{len(pads)} pads for {len(axes)} axes")
+    before, after = [0] * rank, [0] * rank
+    for position, axis in enumerate(axes):
+        before[axis], after[axis] = pads[position], pads[position + len(axes)]
+    if not any(before) and not any(after):
+        return Alias()
+    if mode == "constant":
+        flat = [pad for axis in reversed(range(rank)) for pad in (before[axis], after[axis])]
+        return lambda x: F.pad(x, flat, value=fill)
+    if mode not in _PAD_MODES:
+        raise node.error(f"mode {mode!r} is not supported")
+    return _pad_by_index(node, mode, before, after)
+
+
+def _pad_by_index(node: Node, mode: str, before: Sequence[int], after: Sequence[int]) -> Built:
+    """Reflect, edge and wrap: by torch's kernels on the inner dimensions of an image, else by indices."""
+    rank = node.rank(0)
+    inner = [pad for axis in reversed(range(2, rank)) for pad in (before[axis], after[axis])]
+    if rank in (3, 4, 5) and not any((*before[:2], *after[:2])) and min(inner) >= 0 and mode != "wrap":
+        torch_mode = "replicate" if mode == "edge" else "reflect"
+        return lambda x: F.pad(x, inner, mode=torch_mode)
+    padded = [
+        (axis, torch.from_numpy(np.pad(np.arange(size), (low, high), mode=mode)))  # type: ignore[call-overload]
+        for axis, (size, low, high) in enumerate(zip(node.shape(0), before, after, strict=True))
+        if low or high
+    ]
+
+    def run(x: Tensor) -> Tensor:
+        for axis, index in padded:
+            x = x.index_select(axis, index.to(x.device))
+        return x
+
+    return run
+
+
+@row("DepthToSpace")
+def _depth_to_space(node: Node) -> Built:
+    block = node.int("blocksize", 1)
+    if node.text("mode", "DCR") == "CRD":
+        return lambda x: F.pixel_shuffle(x, block)
+    batch, channels, height, width = node.shape(0)
+
+    def run(x: Tensor) -> Tensor:
+        x = x.reshape(batch, block, block, channels // block**2, height, width)
+        return x.permute(0, 3, 4, 1, 5, 2).reshape(batch, channels // block**2, height * block, width * block)
+
+    return run
+
+
+@row("SpaceToDepth")
+def _space_to_depth(node: Node) -> Built:
+    block = node.int("blocksize", 1)
+    batch, channels, height, width = node.shape(0)
+
+    def run(x: Tensor) -> Tensor:
+        x = x.reshape(batch, channels, height // block, block, width // block, block)
+        return x.permute(0, 3, 5, 1, 2, 4).reshape(
+            batch, channels * block**2, height // block, width // block
+        )
+
+    return run
+
+
+@row("ReverseSequence")
+def _reverse_sequence(node: Node) -> Built:
+    lengths = node.ints(1, "sequence lengths")
+    time, batch = node.int("time_axis", 0), node.int("batch_axis", 1)
+    if any(length != node.shape(0)[time] for length in lengths) or batch == time:
+        raise node.error("only sequences of full length are supported")
+    return lambda x: x.flip(time)
