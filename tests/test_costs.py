@@ -9,10 +9,12 @@ import math
 from pathlib import Path
 from typing import Any
 
+import hand_net
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from schedules import keep_everything
 from torch.utils.flop_counter import FlopCounterMode
 
 from poet.cost_table import TABLE, Operands, row_of
@@ -24,8 +26,6 @@ from poet.problem import Place, Problem
 from poet.profiles import load_profile, profile_names
 from poet.runtime.kernels import ATEN, OWN
 from poet.simulator import simulate
-from tests import hand_net
-from tests.schedules import keep_everything
 
 INSTANCES = Path(__file__).parent / "instances"
 PUBLISHED = {
