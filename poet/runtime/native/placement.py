@@ -1,0 +1,191 @@
+"""From a recorded step to an offset for each of its requests.
+
+Blocks of 64 KiB and more are placed on whole pages, so that storage can be read into and written from
+them directly; smaller ones are placed above them at multiples of 64 bytes.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate, groupby
+
+from poet.errors import ReplayError
+from poet.layout import Block, Layout, Span, lay_out
+
+ON_HEAP = -1
+"""The offset of a request that is left on the heap."""
+
+_SMALL_ALIGNMENT_BYTES = 64
+_PAGE_BYTES = 4096
+_LARGE_BYTES = 16 * _PAGE_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class Allocation:
+    """One request for memory, in ticks (allocations, deaths and marks) since its step began.
+
+    Attributes:
+        size_bytes, op: how much, and in which op.
+        born_tick: of the request.
+        died_tick, died_op: of the release; ticks beyond the step's where a later step released it, ``None``
+            if it was alive when the recording ended.
+        parallel: made in a parallel region, so that the order among its like is chance.
+    """
+
+    size_bytes: int
+    op: int
+    born_tick: int
+    died_tick: int | None
+    died_op: int | None
+    parallel: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedStep:
+    """All requests of one step, in order."""
+
+    allocations: tuple[Allocation, ...]
+    ticks: int
+
+    def workspace_bytes(self) -> dict[int, int]:
+        """Per op that allocates: the most it held at once, less what was still there after it."""
+        return {
+            op: _workspace_bytes(list(group), self.ticks)
+            for op, group in groupby(self.allocations, key=lambda a: a.op)
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Offsets for the requests of a step, ready to replay.
+
+    Attributes:
+        sizes_bytes, offsets_bytes: in parallel, by op, in recorded order; `ON_HEAP` for what lives too long.
+        op_bounds: requests ``op_bounds[k]`` to ``op_bounds[k + 1]`` are those of op ``k``.
+        resident_offsets_bytes: of what stays for good, as asked for.
+        arena_bytes: what the arena must hold.
+        lower_bound_bytes: the most bytes alive at once, unrounded; no arena is smaller.
+    """
+
+    sizes_bytes: tuple[int, ...]
+    offsets_bytes: tuple[int, ...]
+    op_bounds: tuple[int, ...]
+    resident_offsets_bytes: tuple[int, ...]
+    arena_bytes: int
+    lower_bound_bytes: int
+
+    @property
+    def efficiency(self) -> float:
+        """Lower bound over arena size: 1.0 wastes nothing."""
+        return self.lower_bound_bytes / self.arena_bytes if self.arena_bytes else 1.0
+
+
+def place(
+    steps: Sequence[RecordedStep], *, residents_bytes: Sequence[int] = (), time_limit_seconds: float = 2.0
+) -> Placement:
+    """Offsets for the next steps, if they allocate like the last two of ``steps``.
+
+    ``residents_bytes`` are sizes of blocks that stay in the arena throughout.
+
+    Raises:
+        ReplayError: fewer than two steps were recorded, or the last two allocate differently.
+    """
+    if len(steps) < 2:
+        raise ReplayError(
+            f"{len(steps)} steps were recorded; record two, to see when the first one's blocks die"
+        )
+    step = steps[-2]
+    _check_alike(step, steps[-1])
+    allocations = sorted(step.allocations, key=lambda allocation: allocation.op)
+    end = max(step.ticks - 1, 0)
+    lifetimes = [_spans(allocation, step.ticks) for allocation in _widened(allocations)]
+    blocks = [
+        Block(f"request {index} of op {allocation.op}", None, allocation.size_bytes, spans)
+        for index, (allocation, spans) in enumerate(zip(allocations, lifetimes, strict=True))
+    ]
+    blocks += [
+        Block(f"resident {index}", None, size, ((0, end),)) for index, size in enumerate(residents_bytes)
+    ]
+    placed = [index for index, block in enumerate(blocks) if block.spans]
+    large = [index for index in placed if blocks[index].size_bytes >= _LARGE_BYTES]
+    small = [index for index in placed if blocks[index].size_bytes < _LARGE_BYTES]
+    offsets = [ON_HEAP] * len(blocks)
+    arena_bytes = 0
+    for zone, alignment_bytes in ((large, _PAGE_BYTES), (small, _SMALL_ALIGNMENT_BYTES)):
+        layout = _lay_out_zone([blocks[index] for index in zone], alignment_bytes, time_limit_seconds)
+        for index, offset in zip(zone, layout.offsets_bytes, strict=True):
+            offsets[index] = arena_bytes + offset
+        arena_bytes += layout.arena_bytes
+    count = len(allocations)
+    per_op = Counter(allocation.op for allocation in allocations)
+    return Placement(
+        sizes_bytes=tuple(allocation.size_bytes for allocation in allocations),
+        offsets_bytes=tuple(offsets[:count]),
+        op_bounds=(0, *accumulate(per_op[op] for op in range(max(per_op, default=-1) + 1))),
+        resident_offsets_bytes=tuple(offsets[count:]),
+        arena_bytes=arena_bytes,
+        lower_bound_bytes=lay_out(
+            [blocks[index] for index in placed], time_limit_seconds=0
+        ).lower_bound_bytes,
+    )
+
+
+def _lay_out_zone(blocks: Sequence[Block], alignment_bytes: int, time_limit_seconds: float) -> Layout:
+    """Sizes rounded up, so that every offset is a multiple of the alignment too."""
+    rounded = [
+        Block(
+            block.owner, block.tensor, -(-block.size_bytes // alignment_bytes) * alignment_bytes, block.spans
+        )
+        for block in blocks
+    ]
+    return lay_out(rounded, time_limit_seconds=time_limit_seconds)
+
+
+def _check_alike(step: RecordedStep, following: RecordedStep) -> None:
+    first, second = (
+        Counter((a.op, a.size_bytes) for a in recorded.allocations) for recorded in (step, following)
+    )
+    if first != second:
+        (op, size_bytes), _ = next(iter(((first - second) + (second - first)).items()))
+        raise ReplayError(
+            f"two recorded steps allocate differently: op {op} asked for {size_bytes} bytes "
+            f"{first[op, size_bytes]} times, then {second[op, size_bytes]} times; "
+            "record after a first step that sets everything up"
+        )
+
+
+def _spans(allocation: Allocation, ticks: int) -> tuple[Span, ...]:
+    """When the block is there in any one of equal steps; none if it would meet its own successor."""
+    born, died = allocation.born_tick, allocation.died_tick
+    if died is not None and died < ticks:
+        return ((born, died),)
+    if died is not None and died - ticks < born:
+        return ((0, died - ticks), (born, ticks - 1))
+    return ()
+
+
+def _widened(allocations: Sequence[Allocation]) -> list[Allocation]:
+    """Requests of a parallel region each as if alive from its first birth to its last death."""
+    result: list[Allocation] = []
+    for (parallel, _), group in groupby(allocations, key=lambda a: (a.parallel, a.op)):
+        members = list(group)
+        if parallel:
+            born = min(member.born_tick for member in members)
+            deaths = [member.died_tick for member in members]
+            died = None if None in deaths else max(death for death in deaths if death is not None)
+            members = [replace(m, born_tick=born, died_tick=died) for m in members]
+        result += members
+    return result
+
+
+def _workspace_bytes(allocations: Sequence[Allocation], ticks: int) -> int:
+    """Of the requests of one run of an op."""
+    transient = {
+        a for a in allocations if a.died_op == a.op and a.died_tick is not None and a.died_tick < ticks
+    }
+    changes = [(a.born_tick, a.size_bytes) for a in allocations]
+    changes += [(a.died_tick, -a.size_bytes) for a in transient if a.died_tick is not None]
+    left_behind = sum(a.size_bytes for a in allocations if a not in transient)
+    return max(accumulate(change for _, change in sorted(changes)), default=0) - left_behind
