@@ -25,6 +25,9 @@ TABLES = (onnx_ops_math, onnx_ops_nn, onnx_ops_rnn, onnx_ops_shape)
 """The modules whose import fills the operator table."""
 
 _MAX_CONSTANT_BYTES = 1 << 30
+_TORCH_ERRORS = (
+    ArithmeticError, AttributeError, IndexError, KeyError, NotImplementedError, RuntimeError, TypeError, ValueError,
+)  # fmt: skip
 _Result = TypeVar("_Result")
 _STANDARD_DOMAINS = ("", "ai.onnx")
 
@@ -265,8 +268,10 @@ class _Builder:
         for tensor in attribute.g.initializer:
             raise node.error(f"the initialiser {tensor.name!r} inside a branch is not supported")
         self.graph(attribute.g, inner)
-        for outer, entry in zip(proto.output, attribute.g.output, strict=False):
-            scope[outer] = inner.get(entry.name)
+        scope.update(
+            (outer, inner.get(entry.name))
+            for outer, entry in zip(proto.output, attribute.g.output, strict=False)
+        )
 
 
 _MAKES_SEQUENCE = frozenset({"SplitToSequence", "SequenceConstruct"})
@@ -277,9 +282,9 @@ def _facts(node: Node) -> Mapping[str, float | tuple[int, ...]]:
     if node.proto.op_type == "Transpose":
         return {"perm": tuple(node.int_list("perm", list(reversed(range(node.rank(0))))))}
     if node.proto.op_type == "InstanceNormalization":
-        return {"epsilon": node.float("epsilon", 1e-5)}
+        return {"epsilon": node.real("epsilon", 1e-5)}
     if node.proto.op_type == "Softmax":
-        return {"axis": (node.axis(node.int("axis", -1 if node.opset >= 13 else 1)),)}
+        return {"axis": (node.axis(node.integer("axis", -1 if node.opset >= 13 else 1)),)}
     return {}
 
 

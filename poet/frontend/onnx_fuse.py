@@ -82,8 +82,12 @@ def _is(value: Value | None, wanted: float) -> bool:
     return found is not None and math.isclose(found, wanted, rel_tol=1e-5)
 
 
+def _shape(value: Value) -> tuple[int, ...]:
+    return tuple(value.meta.shape) if isinstance(value.meta, Tensor) else ()
+
+
 def _rank(value: Value) -> int:
-    return value.meta.dim() if isinstance(value.meta, Tensor) else -1
+    return len(_shape(value))
 
 
 def _joined(step: Step, op: str, operands: Sequence[Value | None], run: Callable[..., Tensor]) -> Step:
@@ -111,9 +115,8 @@ def _linear_bias(step: Step, view: Steps) -> Step | None:
         linear = view.maker(product, "Linear")
         if linear is not None and len(linear.inputs) == 2 and _rank(bias) == 1:
             weight = linear.inputs[1]
-            if weight and isinstance(weight.meta, Tensor) and isinstance(bias.meta, Tensor):
-                if weight.meta.shape[0] == bias.meta.shape[0]:
-                    return _joined(step, "Linear", (*linear.inputs, bias), F.linear)
+            if weight and _shape(weight)[:1] == _shape(bias):
+                return _joined(step, "Linear", (*linear.inputs, bias), F.linear)
     return None
 
 

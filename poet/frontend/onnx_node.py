@@ -115,11 +115,11 @@ class Node:
 
     # -- attributes -------------------------------------------------------------------------------
 
-    def int(self, name: str, default: int) -> int:
+    def integer(self, name: str, default: int) -> int:
         """An integer attribute."""
         return self.attributes[name].i if name in self.attributes else default
 
-    def float(self, name: str, default: float) -> float:
+    def real(self, name: str, default: float) -> float:
         """A float attribute, as the shortest decimal."""
         return shortest(self.attributes[name].f) if name in self.attributes else default
 

@@ -70,7 +70,7 @@ def _div(node: Node) -> Built:
 
 @row("Mod")
 def _mod(node: Node) -> Built:
-    return torch.fmod if node.int("fmod", 0) else torch.remainder
+    return torch.fmod if node.integer("fmod", 0) else torch.remainder
 
 
 @row("BitShift")
@@ -97,7 +97,7 @@ def _variadic(node: Node) -> Built:
 
 @row("IsInf")
 def _is_inf(node: Node) -> Built:
-    positive, negative = node.int("detect_positive", 1), node.int("detect_negative", 1)
+    positive, negative = node.integer("detect_positive", 1), node.integer("detect_negative", 1)
     if positive and negative:
         return torch.isinf
     return torch.isposinf if positive else torch.isneginf
@@ -105,7 +105,7 @@ def _is_inf(node: Node) -> Built:
 
 @row("Cast")
 def _cast(node: Node) -> Built:
-    return _to_dtype(node, dtype_of(node.int("to", 0), node.where))
+    return _to_dtype(node, dtype_of(node.integer("to", 0), node.where))
 
 
 @row("CastLike")
@@ -121,8 +121,8 @@ def _to_dtype(node: Node, dtype: torch.dtype) -> Built:
 @row("Clip")
 def _clip(node: Node) -> Built:
     if node.opset < 11:
-        low: float | None = node.float("min", -math.inf)
-        high: float | None = node.float("max", math.inf)
+        low: float | None = node.real("min", -math.inf)
+        high: float | None = node.real("max", math.inf)
     else:
         low, high = node.optional_scalar(1, "minimum"), node.optional_scalar(2, "maximum")
     low = None if low == -math.inf else low
@@ -139,7 +139,7 @@ def _clip(node: Node) -> Built:
 
 @row("LeakyRelu")
 def _leaky_relu(node: Node) -> Built:
-    slope = node.float("alpha", 0.01)
+    slope = node.real("alpha", 0.01)
     return lambda x: F.leaky_relu(x, slope)
 
 
@@ -155,19 +155,19 @@ def _prelu(node: Node) -> Built:
 
 @row("Elu")
 def _elu(node: Node) -> Built:
-    alpha = node.float("alpha", 1.0)
+    alpha = node.real("alpha", 1.0)
     return lambda x: F.elu(x, alpha)
 
 
 @row("Celu")
 def _celu(node: Node) -> Built:
-    alpha = node.float("alpha", 1.0)
+    alpha = node.real("alpha", 1.0)
     return lambda x: F.celu(x, alpha)
 
 
 @row("Selu")
 def _selu(node: Node) -> Built:
-    alpha, gamma = node.float("alpha", 1.6732632), node.float("gamma", 1.0507009)
+    alpha, gamma = node.real("alpha", 1.6732632), node.real("gamma", 1.0507009)
     if math.isclose(alpha, 1.6732632, rel_tol=1e-6) and math.isclose(gamma, 1.0507009, rel_tol=1e-6):
         return F.selu
     return lambda x: gamma * F.elu(x, alpha)
@@ -181,7 +181,7 @@ def _gelu(node: Node) -> Built:
 
 @row("HardSigmoid")
 def _hard_sigmoid(node: Node) -> Built:
-    alpha, beta = node.float("alpha", 0.2), node.float("beta", 0.5)
+    alpha, beta = node.real("alpha", 0.2), node.real("beta", 0.5)
     if math.isclose(alpha, 1 / 6, rel_tol=1e-5) and beta == 0.5:
         return F.hardsigmoid
     return lambda x: torch.clamp(alpha * x + beta, 0, 1)
@@ -189,19 +189,19 @@ def _hard_sigmoid(node: Node) -> Built:
 
 @row("Swish")
 def _swish(node: Node) -> Built:
-    alpha = node.float("alpha", 1.0)
+    alpha = node.real("alpha", 1.0)
     return F.silu if alpha == 1.0 else lambda x: x * torch.sigmoid(alpha * x)
 
 
 @row("ThresholdedRelu")
 def _thresholded_relu(node: Node) -> Built:
-    alpha = node.float("alpha", 1.0)
+    alpha = node.real("alpha", 1.0)
     return lambda x: F.threshold(x, alpha, 0.0)
 
 
 @row("Shrink")
 def _shrink(node: Node) -> Built:
-    bias, limit = node.float("bias", 0.0), node.float("lambd", 0.5)
+    bias, limit = node.real("bias", 0.0), node.real("lambd", 0.5)
     return lambda x: torch.where(x < -limit, x + bias, torch.where(x > limit, x - bias, 0.0))
 
 
@@ -211,7 +211,7 @@ _SOFTMAXES: dict[str, Callable[..., Tensor]] = {"Softmax": torch.softmax, "LogSo
 @row(*_SOFTMAXES)
 def _softmax(node: Node) -> Built:
     function = _SOFTMAXES[node.proto.op_type]
-    axis = node.axis(node.int("axis", -1 if node.opset >= 13 else 1))
+    axis = node.axis(node.integer("axis", -1 if node.opset >= 13 else 1))
     if node.opset >= 13 or axis == node.rank(0) - 1:
         return lambda x: function(x, dim=axis)
     if all(size == 1 for size in node.shape(0)[axis + 1 :]):
@@ -222,7 +222,7 @@ def _softmax(node: Node) -> Built:
 
 @row("Hardmax")
 def _hardmax(node: Node) -> Built:
-    axis = node.axis(node.int("axis", -1))
+    axis = node.axis(node.integer("axis", -1))
     if node.opset < 13 and axis != node.rank(0) - 1:
         raise node.error("only over the last axis before operator set 13")
     return lambda x: F.one_hot(x.argmax(axis), x.shape[axis]).to(x.dtype).movedim(-1, axis)
@@ -235,7 +235,7 @@ def _dropout(node: Node) -> Built:
         if node.has(2):
             node.drop(2)
     else:
-        ratio = node.float("ratio", 0.5)
+        ratio = node.real("ratio", 0.5)
     share = 0.5 if ratio is None else float(ratio)
     if not 0 <= share < 1:
         raise node.error(f"ratio {share}, expected one from 0 up to 1")
@@ -272,10 +272,10 @@ def _product(x: Tensor, axes: list[int], keep: bool) -> Tensor:
 @row(*_REDUCTIONS)
 def _reduce(node: Node) -> Built:
     function = _REDUCTIONS[node.proto.op_type]
-    keep = bool(node.int("keepdims", 1))
+    keep = bool(node.integer("keepdims", 1))
     axes = node.ints_or_attribute(1, "axes")
     if not axes:
-        if node.int("noop_with_empty_axes", 0):
+        if node.integer("noop_with_empty_axes", 0):
             return Alias()
         axes = list(range(node.rank(0)))
     axes = [node.axis(axis) for axis in axes]
@@ -284,10 +284,10 @@ def _reduce(node: Node) -> Built:
 
 @row("ArgMax", "ArgMin")
 def _arg(node: Node) -> Built:
-    axis = node.axis(node.int("axis", 0))
-    keep = bool(node.int("keepdims", 1))
+    axis = node.axis(node.integer("axis", 0))
+    keep = bool(node.integer("keepdims", 1))
     function = torch.argmax if node.proto.op_type == "ArgMax" else torch.argmin
-    if not node.int("select_last_index", 0):
+    if not node.integer("select_last_index", 0):
         return lambda x: function(x, axis, keepdim=keep)
     last = node.shape(0)[axis] - 1
     return lambda x: last - function(x.flip(axis), axis, keepdim=keep)
@@ -296,7 +296,7 @@ def _arg(node: Node) -> Built:
 @row("CumSum")
 def _cumsum(node: Node) -> Built:
     axis = node.axis(int(node.scalar(1, "axis")))
-    exclusive, reverse = node.int("exclusive", 0), node.int("reverse", 0)
+    exclusive, reverse = node.integer("exclusive", 0), node.integer("reverse", 0)
 
     def run(x: Tensor) -> Tensor:
         x = x.flip(axis) if reverse else x
@@ -309,9 +309,9 @@ def _cumsum(node: Node) -> Built:
 
 @row("TopK")
 def _top_k(node: Node) -> Built:
-    count = node.int("k", 0) if node.opset < 10 else int(node.scalar(1, "k"))
-    axis = node.axis(node.int("axis", -1))
-    largest, in_order = bool(node.int("largest", 1)), bool(node.int("sorted", 1))
+    count = node.integer("k", 0) if node.opset < 10 else int(node.scalar(1, "k"))
+    axis = node.axis(node.integer("axis", -1))
+    largest, in_order = bool(node.integer("largest", 1)), bool(node.integer("sorted", 1))
 
     def run(x: Tensor) -> tuple[Tensor, ...]:
         values, indices = torch.topk(x, count, axis, largest=largest, sorted=in_order)
@@ -330,8 +330,8 @@ def _nonzero(node: Node) -> Built:
 
 @row("Gemm")
 def _gemm(node: Node) -> Built:
-    left, right = bool(node.int("transA", 0)), bool(node.int("transB", 0))
-    alpha, beta = node.float("alpha", 1.0), node.float("beta", 1.0)
+    left, right = bool(node.integer("transA", 0)), bool(node.integer("transB", 0))
+    alpha, beta = node.real("alpha", 1.0), node.real("beta", 1.0)
     if alpha == beta == 1.0 and right and not left and (not node.has(2) or node.rank(2) == 1):
         return F.linear
 
@@ -352,5 +352,5 @@ def _einsum(node: Node) -> Built:
 
 @row("LpNormalization")
 def _lp_normalization(node: Node) -> Built:
-    power, axis = node.int("p", 2), node.axis(node.int("axis", -1))
+    power, axis = node.integer("p", 2), node.axis(node.integer("axis", -1))
     return lambda x: x / torch.linalg.vector_norm(x, power, axis, keepdim=True)

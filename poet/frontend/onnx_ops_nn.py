@@ -73,7 +73,7 @@ def _drop_zero_bias(node: Node, index: int) -> None:
 def _conv(node: Node) -> Built:
     window = _Window(node, node.shape(1)[2:])
     _drop_zero_bias(node, 2)
-    function, groups = _CONV[window.rank], node.int("group", 1)
+    function, groups = _CONV[window.rank], node.integer("group", 1)
     stride, dilation = window.stride, window.dilation
     if window.symmetric:
         padding = window.before
@@ -88,7 +88,7 @@ def _conv_transpose(node: Node) -> Built:
     if node.text("auto_pad", "NOTSET").startswith("SAME"):
         raise node.error("auto_pad SAME is not supported; export explicit pads")
     _drop_zero_bias(node, 2)
-    function, groups = _CONV_TRANSPOSE[window.rank], node.int("group", 1)
+    function, groups = _CONV_TRANSPOSE[window.rank], node.integer("group", 1)
     stride, dilation = window.stride, window.dilation
     extra = node.int_list("output_padding", [0] * window.rank)
     wanted = node.int_list("output_shape")
@@ -118,7 +118,7 @@ def _max_pool(node: Node) -> Built:
     window = _Window(node, node.int_list("kernel_shape"))
     function = _MAX_POOL[window.rank]
     kernel, stride, dilation = window.kernel, window.stride, window.dilation
-    ceil, indices = bool(node.int("ceil_mode", 0)), node.output_count > 1
+    ceil, indices = bool(node.integer("ceil_mode", 0)), node.output_count > 1
     fits = all(2 * pad <= size for pad, size in zip(window.before, kernel, strict=True))
     if indices and (node.prod(0) != math.prod(node.shape(0)[2:]) or not window.symmetric):
         raise node.error("its second output (indices) is only supported for one channel of one sample")
@@ -136,7 +136,7 @@ def _average_pool(node: Node) -> Built:
         raise node.error("dilations are not supported")
     function = _AVERAGE_POOL[window.rank]
     kernel, stride = window.kernel, window.stride
-    ceil, count_pads = bool(node.int("ceil_mode", 0)), bool(node.int("count_include_pad", 0))
+    ceil, count_pads = bool(node.integer("ceil_mode", 0)), bool(node.integer("count_include_pad", 0))
     fits = all(2 * pad <= size for pad, size in zip(window.before, kernel, strict=True))
     if window.symmetric and fits:
         padding = window.before
@@ -157,7 +157,7 @@ def _lp_pool(node: Node) -> Built:
     window = _Window(node, node.int_list("kernel_shape"))
     if any((*window.before, *window.after)) or window.rank > 2 or any(gap != 1 for gap in window.dilation):
         raise node.error("pads and dilations are not supported")
-    power, ceil = float(node.int("p", 2)), bool(node.int("ceil_mode", 0))
+    power, ceil = float(node.integer("p", 2)), bool(node.integer("ceil_mode", 0))
     function = F.lp_pool1d if window.rank == 1 else F.lp_pool2d
     kernel, stride = window.kernel, window.stride
     return lambda x: function(x, power, kernel, stride, ceil)
@@ -178,8 +178,8 @@ def _global_pool(node: Node) -> Built:
 def _batch_normalization(node: Node) -> Built:
     node.buffer(3)
     node.buffer(4)
-    epsilon = node.float("epsilon", 1e-5)
-    momentum = complement(node.float("momentum", 0.9))
+    epsilon = node.real("epsilon", 1e-5)
+    momentum = complement(node.real("momentum", 0.9))
 
     def train(x: Tensor, scale: Tensor, shift: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
         return F.batch_norm(x, mean, variance, scale, shift, True, momentum, epsilon)
@@ -193,14 +193,14 @@ def _batch_normalization(node: Node) -> Built:
 
 @row("InstanceNormalization")
 def _instance_normalization(node: Node) -> Built:
-    epsilon = node.float("epsilon", 1e-5)
+    epsilon = node.real("epsilon", 1e-5)
     return lambda x, scale, shift: F.instance_norm(x, weight=scale, bias=shift, eps=epsilon)
 
 
 @row("LayerNormalization")
 def _layer_normalization(node: Node) -> Built:
-    epsilon = node.float("epsilon", 1e-5)
-    shape = node.shape(0)[node.axis(node.int("axis", -1)) :]
+    epsilon = node.real("epsilon", 1e-5)
+    shape = node.shape(0)[node.axis(node.integer("axis", -1)) :]
     if node.output_count > 1:
         return lambda x, scale, shift=None: torch.native_layer_norm(x, shape, scale, shift, epsilon)
     if node.shape(1) != shape:
@@ -214,14 +214,14 @@ def _scaled(x: Tensor, scale: Tensor, shift: Tensor | None) -> Tensor:
 
 @row("RMSNormalization")
 def _rms_normalization(node: Node) -> Built:
-    epsilon = node.float("epsilon", 1e-5)
-    shape = node.shape(0)[node.axis(node.int("axis", -1)) :]
+    epsilon = node.real("epsilon", 1e-5)
+    shape = node.shape(0)[node.axis(node.integer("axis", -1)) :]
     return lambda x, scale: F.rms_norm(x, shape, scale, epsilon)
 
 
 @row("GroupNormalization")
 def _group_normalization(node: Node) -> Built:
-    groups, epsilon = node.int("num_groups", 1), node.float("epsilon", 1e-5)
+    groups, epsilon = node.integer("num_groups", 1), node.real("epsilon", 1e-5)
     channels = node.shape(0)[1]
     if node.opset >= 21 or node.shape(1) == (channels,):
         return lambda x, scale, shift: F.group_norm(x, groups, scale, shift, epsilon)
@@ -233,8 +233,8 @@ def _group_normalization(node: Node) -> Built:
 
 @row("LRN")
 def _lrn(node: Node) -> Built:
-    size = node.int("size", 1)
-    alpha, beta, bias = node.float("alpha", 1e-4), node.float("beta", 0.75), node.float("bias", 1.0)
+    size = node.integer("size", 1)
+    alpha, beta, bias = node.real("alpha", 1e-4), node.real("beta", 0.75), node.real("bias", 1.0)
     if size % 2:
         return lambda x: F.local_response_norm(x, size, alpha, beta, bias)
     # an even window lies to the right in ONNX, to the left in torch
@@ -260,11 +260,11 @@ def _attention(node: Node) -> Built:
     """Attention of operator set 23, for the outputs and options that training uses."""
     if node.output_count > 1 or any(node.has(i) for i in range(4, len(node.inputs))):
         raise node.error("cached keys and values, and outputs besides the first, are not supported")
-    if node.float("softcap", 0.0):
+    if node.real("softcap", 0.0):
         raise node.error("softcap is not supported")
-    heads = (node.int("q_num_heads", 0), node.int("kv_num_heads", 0), node.int("kv_num_heads", 0))
-    causal, flat = bool(node.int("is_causal", 0)), node.rank(0) == 3
-    scale = node.float("scale", 0.0) or None
+    heads = (node.integer("q_num_heads", 0), node.integer("kv_num_heads", 0), node.integer("kv_num_heads", 0))
+    causal, flat = bool(node.integer("is_causal", 0)), node.rank(0) == 3
+    scale = node.real("scale", 0.0) or None
 
     def run(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None) -> Tensor:
         q, k, v = (
@@ -282,7 +282,7 @@ def _attention(node: Node) -> Built:
 
 @row("RotaryEmbedding")
 def _rotary_embedding(node: Node) -> Built:
-    interleaved, heads = node.int("interleaved", 0), node.int("num_heads", 0)
+    interleaved, heads = node.integer("interleaved", 0), node.integer("num_heads", 0)
     flat = node.rank(0) == 3
 
     def run(x: Tensor, cosine: Tensor, sine: Tensor, positions: Tensor | None = None) -> Tensor:
@@ -290,7 +290,7 @@ def _rotary_embedding(node: Node) -> Built:
         if positions is not None:
             cosine, sine = F.embedding(positions, cosine), F.embedding(positions, sine)
         cosine, sine = cosine.unsqueeze(1), sine.unsqueeze(1)
-        width = node.int("rotary_embedding_dim", 0) or x.shape[-1]
+        width = node.integer("rotary_embedding_dim", 0) or x.shape[-1]
         turned, rest = x[..., :width], x[..., width:]
         if interleaved:
             real, imaginary = turned[..., 0::2], turned[..., 1::2]
@@ -348,7 +348,7 @@ def _resize(node: Node) -> Built:
     if (
         found is None
         or rank not in _LINEAR
-        or (cubic and (node.float("cubic_coeff_a", -0.75) != -0.75 or rank != 2))
+        or (cubic and (node.real("cubic_coeff_a", -0.75) != -0.75 or rank != 2))
     ):
         raise node.error(f"mode {mode!r} with {transformation!r} and {rounding!r} is not supported")
     torch_mode = _LINEAR[rank] if found[0] == "linear" else found[0]
@@ -396,7 +396,7 @@ def _on_axes(node: Node, entries: list[_Number], default: list[_Number]) -> list
 @row("GridSample")
 def _grid_sample(node: Node) -> Built:
     mode = {"linear": "bilinear", "cubic": "bicubic"}.get(node.text("mode", "linear"), node.text("mode", ""))
-    padding, corners = node.text("padding_mode", "zeros"), bool(node.int("align_corners", 0))
+    padding, corners = node.text("padding_mode", "zeros"), bool(node.integer("align_corners", 0))
     return lambda x, grid: F.grid_sample(x, grid, mode, padding, corners)
 
 
@@ -408,7 +408,7 @@ def _class_loss(node: Node) -> Built:
     if node.output_count > 1:
         raise node.error("its second output (log-probabilities) is not supported")
     function: Run = F.cross_entropy if node.proto.op_type == "SoftmaxCrossEntropyLoss" else F.nll_loss
-    reduction, ignored = node.text("reduction", "mean"), node.int("ignore_index", -100)
+    reduction, ignored = node.text("reduction", "mean"), node.integer("ignore_index", -100)
     return lambda scores, labels, weight=None: function(
         scores, labels, weight, ignore_index=ignored, reduction=reduction
     )

@@ -93,7 +93,7 @@ def _recurrent(node: Node) -> Built:
     cell = _cell(node, kind)
     direction = node.text("direction", "forward")
     directions = 2 if direction == "bidirectional" else 1
-    batch_first = bool(node.int("layout", 0))
+    batch_first = bool(node.integer("layout", 0))
     size, states = node.shape(2)[-1], kind.states
     _refuse_unsupported(node, batch_first=batch_first)
 
@@ -131,12 +131,12 @@ def _cell(node: Node, kind: _Kind) -> Cell:
     if activations not in ((), kind.activations * directions):
         raise node.error(f"activations {list(activations)} are not supported")
     if node.proto.op_type == "GRU":
-        return _gru_cell if node.int("linear_before_reset", 0) else _gru_cell_reset_first
+        return _gru_cell if node.integer("linear_before_reset", 0) else _gru_cell_reset_first
     return _lstm_cell if node.proto.op_type == "LSTM" else _rnn_cell
 
 
 def _refuse_unsupported(node: Node, *, batch_first: bool) -> None:
-    if "clip" in node.attributes or node.int("input_forget", 0):
+    if "clip" in node.attributes or node.integer("input_forget", 0):
         raise node.error("clip and input_forget are not supported")
     node.drop(4)
     if node.has(4):

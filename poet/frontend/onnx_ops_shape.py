@@ -57,14 +57,14 @@ def _range(node: Node) -> Built:
 def _eye_like(node: Node) -> Built:
     node.drop(0)
     rows, columns = node.shape(0)
-    offset = node.int("k", 0)
+    offset = node.integer("k", 0)
     return torch.ones(rows, columns, dtype=node.meta(0).dtype).tril(offset).triu(offset)
 
 
 @row("Shape")
 def _shape(node: Node) -> Built:
     shape = node.shape(0)
-    start, end = node.int("start", 0), node.int("end", len(shape))
+    start, end = node.integer("start", 0), node.integer("end", len(shape))
     return torch.tensor(shape[slice(start, end)], dtype=torch.int64)
 
 
@@ -85,7 +85,7 @@ def _identity(node: Node) -> Built:
 def _reshape(node: Node) -> Built:
     wanted = node.ints(1, "shape") if node.opset >= 5 else node.int_list("shape")
     old = node.shape(0)
-    if not node.int("allowzero", 0):
+    if not node.integer("allowzero", 0):
         if any(size == 0 and i >= len(old) for i, size in enumerate(wanted)):
             raise node.error(f"cannot copy a dimension of {list(old)} for shape {wanted}")
         wanted = [old[i] if size == 0 else size for i, size in enumerate(wanted)]
@@ -114,7 +114,7 @@ def _rebound_shape(node: Node, old: tuple[int, ...], wanted: list[int]) -> list[
 
 @row("Flatten")
 def _flatten(node: Node) -> Built:
-    axis = node.int("axis", 1)
+    axis = node.integer("axis", 1)
     shape = node.shape(0)
     axis = axis + len(shape) if axis < 0 else axis
     matrix = (math.prod(shape[:axis]), math.prod(shape[axis:]))
@@ -169,7 +169,7 @@ def _tile(node: Node) -> Built:
 
 @row("Concat")
 def _concat(node: Node) -> Built:
-    axis = node.axis(node.int("axis", 0))
+    axis = node.axis(node.integer("axis", 0))
     rebound = node.rebound
     first = {node.shape(i)[0] for i in range(len(node.inputs)) if node.rank(i) > 0}
     if rebound is None or axis == 0 or first != {rebound.old, rebound.new}:
@@ -185,11 +185,11 @@ def _concat(node: Node) -> Built:
 
 @row("Split")
 def _split(node: Node) -> Built:
-    axis = node.axis(node.int("axis", 0))
+    axis = node.axis(node.integer("axis", 0))
     size = node.shape(0)[axis]
     sizes = node.ints_or_attribute(1, "split")
     if sizes is None:
-        count = node.int("num_outputs", node.output_count)
+        count = node.integer("num_outputs", node.output_count)
         part = -(-size // count)
         sizes = [min(part, size - start) for start in range(0, size, part)]
     if sum(sizes) != size:
@@ -199,9 +199,9 @@ def _split(node: Node) -> Built:
 
 @row("SplitToSequence")
 def _split_to_sequence(node: Node) -> Built:
-    axis = node.axis(node.int("axis", 0))
+    axis = node.axis(node.integer("axis", 0))
     if not node.has(1):
-        if node.int("keepdims", 1):
+        if node.integer("keepdims", 1):
             return lambda x: torch.split(x, 1, axis)
         return lambda x: torch.unbind(x, axis)
     parts = node.constant(1, "split")
@@ -228,7 +228,7 @@ def _sequence_length(node: Node) -> Built:
 
 @row("ConcatFromSequence")
 def _concat_from_sequence(node: Node) -> Built:
-    axis, stacked = node.int("axis", 0), node.int("new_axis", 0)
+    axis, stacked = node.integer("axis", 0), node.integer("new_axis", 0)
     return lambda sequence: torch.stack(sequence, axis) if stacked else torch.cat(sequence, axis)
 
 
@@ -264,7 +264,7 @@ def _slice(node: Node) -> Built:
 
 @row("Gather")
 def _gather(node: Node) -> Built:
-    axis = node.axis(node.int("axis", 0))
+    axis = node.axis(node.integer("axis", 0))
     size = node.shape(0)[axis]
     if node.is_constant(1):
         index = node.constant(1, "indices")
@@ -290,14 +290,14 @@ def _take(x: Tensor, index: Tensor, axis: int) -> Tensor:
 
 @row("GatherElements")
 def _gather_elements(node: Node) -> Built:
-    axis = node.axis(node.int("axis", 0))
+    axis = node.axis(node.integer("axis", 0))
     size = node.shape(0)[axis]
     return lambda x, i: torch.gather(x, axis, torch.where(i < 0, i + size, i))
 
 
 @row("GatherND")
 def _gather_nd(node: Node) -> Built:
-    batch = node.int("batch_dims", 0)
+    batch = node.integer("batch_dims", 0)
     if batch:
         raise node.error("batch_dims other than 0 are not supported")
     return lambda x, i: x[tuple(i.long().unbind(-1))]
@@ -308,7 +308,7 @@ _REDUCES = {"add": "sum", "mul": "prod", "max": "amax", "min": "amin"}
 
 @row("ScatterElements", "Scatter")
 def _scatter_elements(node: Node) -> Built:
-    axis = node.axis(node.int("axis", 0))
+    axis = node.axis(node.integer("axis", 0))
     size = node.shape(0)[axis]
     reduction = node.text("reduction", "none")
     if reduction == "none":
@@ -331,7 +331,7 @@ def _one_hot(node: Node) -> Built:
     depth = int(node.scalar(1, "depth"))
     off, on = node.constant(2, "values").tolist()
     dtype = node.meta(2).dtype
-    axis = node.axis(node.int("axis", -1), extra=1)
+    axis = node.axis(node.integer("axis", -1), extra=1)
 
     def run(indices: Tensor) -> Tensor:
         classes = torch.arange(depth, device=indices.device)
@@ -345,7 +345,7 @@ def _one_hot(node: Node) -> Built:
 @row("Trilu")
 def _trilu(node: Node) -> Built:
     diagonal = int(node.optional_scalar(1, "diagonal") or 0)
-    function = torch.triu if node.int("upper", 1) else torch.tril
+    function = torch.triu if node.integer("upper", 1) else torch.tril
     return lambda x: function(x, diagonal)
 
 
@@ -359,7 +359,7 @@ def _pad(node: Node) -> Built:
     mode = node.text("mode", "constant")
     rank = node.rank(0)
     if node.opset < 11:
-        pads, fill = node.int_list("pads"), node.float("value", 0.0)
+        pads, fill = node.int_list("pads"), node.real("value", 0.0)
         axes = list(range(rank))
     else:
         pads = node.ints(1, "pads")
@@ -403,7 +403,7 @@ def _pad_by_index(node: Node, mode: str, before: Sequence[int], after: Sequence[
 
 @row("DepthToSpace")
 def _depth_to_space(node: Node) -> Built:
-    block = node.int("blocksize", 1)
+    block = node.integer("blocksize", 1)
     if node.text("mode", "DCR") == "CRD":
         return lambda x: F.pixel_shuffle(x, block)
     batch, channels, height, width = node.shape(0)
@@ -417,7 +417,7 @@ def _depth_to_space(node: Node) -> Built:
 
 @row("SpaceToDepth")
 def _space_to_depth(node: Node) -> Built:
-    block = node.int("blocksize", 1)
+    block = node.integer("blocksize", 1)
     batch, channels, height, width = node.shape(0)
 
     def run(x: Tensor) -> Tensor:
@@ -432,7 +432,7 @@ def _space_to_depth(node: Node) -> Built:
 @row("ReverseSequence")
 def _reverse_sequence(node: Node) -> Built:
     lengths = node.ints(1, "sequence lengths")
-    time, batch = node.int("time_axis", 0), node.int("batch_axis", 1)
+    time, batch = node.integer("time_axis", 0), node.integer("batch_axis", 1)
     if any(length != node.shape(0)[time] for length in lengths) or batch == time:
         raise node.error("only sequences of full length are supported")
     return lambda x: x.flip(time)

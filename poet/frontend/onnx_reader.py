@@ -15,7 +15,7 @@ from pathlib import Path
 
 import onnx
 import torch
-from google.protobuf.message import DecodeError
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from onnx import AttributeProto, GraphProto, ModelProto, TensorProto
 from torch import Tensor
 
@@ -153,7 +153,8 @@ def _checked(name: str, model: ModelProto, stored: list[StoredTensor], digest: s
     file = OnnxFile(name, model, dict(zip(names, stored, strict=True)), digest)
     if not OLDEST_OPSET <= file.opset <= NEWEST_OPSET:
         raise ModelError(
-            f"operator set {file.opset}; supported are {OLDEST_OPSET} to {NEWEST_OPSET}: export it again with one of them"
+            f"operator set {file.opset}; supported are {OLDEST_OPSET} to {NEWEST_OPSET}: "
+            "export the model again with one of them"
         )
     if model.functions:
         file = OnnxFile(name, _inlined(model), file.tensors, digest)

@@ -1,4 +1,4 @@
-"""Which initialisers are weights: undoing what exporters do to them, and telling parameters from constants."""
+"""Which initialisers are weights: what exporters did to them undone, parameters told from constants."""
 
 from __future__ import annotations
 

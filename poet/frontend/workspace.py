@@ -1,10 +1,215 @@
-"""What each kernel needs and takes on this machine, measured by running it once by itself."""
+"""What each kernel needs and takes on this machine, measured by running it once by itself.
+
+Every distinct call (operator, arguments, types of its tensors) runs on tensors of exactly the
+recorded layout, made for it and dropped again. Three things come out: the hidden temporaries, from
+the allocator's own events; the time; and whether the kernel's outputs really are what fake tracing
+said. Where they are not (an LSTM's workspace, whose size fake tensors do not know), the graph is put
+right, and everything after sees the corrected type.
+"""
 
 from __future__ import annotations
 
-from poet.graph import Graph
+import statistics
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from poet.errors import ModelError
+from poet.frontend.lower import tensor_type
+from poet.graph import ITEM_BYTES, Argument, Call, Graph, Op, Ref, Symbol, TensorType
+from poet.runtime import kernels
+
+ALIGNMENT_BYTES = 64
+"""What torch's CPU allocator aligns to: each temporary counts as a multiple of this."""
+
+_RUNS = 3
+_SLOW_SECONDS = 0.1  # a kernel this slow is timed once
+_MIS_TRACED = frozenset({"aten.mkldnn_rnn_layer.default"})  # fake tracing does not know their outputs
+_FILL = 1.0  # for float inputs; integers are 0, a valid index everywhere
 
 
 def measured(graph: Graph, *, times: bool = True) -> Graph:
-    """``graph`` with workspaces and times."""
-    return graph
+    """``graph`` with each op's workspace and time, and its outputs as the kernels really give them.
+
+    torch's generator is left as it was.
+
+    Args:
+        graph: as traced.
+        times: ``False`` runs only the kernels whose outputs tracing does not know.
+
+    Raises:
+        ModelError: a kernel's output is laid out otherwise than traced, and something views it.
+    """
+    bench = _Bench(graph)
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        ops = tuple(
+            bench.measure(op) if times or op.call.target in _MIS_TRACED else op for op in graph.ops
+        )
+    return replace(
+        graph,
+        ops=ops,
+        values=tuple(replace(value, type=bench.types[value.name]) for value in graph.values),
+        buffers=tuple(replace(item, size_bytes=bench.size_bytes[item.name]) for item in graph.buffers),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Finding:
+    """What one run showed.
+
+    ``outputs`` has the type and the storage's bytes per output, ``None`` where there is no tensor.
+    """
+
+    peak_bytes: int
+    seconds: float
+    outputs: tuple[tuple[TensorType, int] | None, ...]
+
+
+class _Bench:
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.types = {value.name: value.type for value in graph.values}
+        self.size_bytes = {buffer.name: buffer.size_bytes for buffer in graph.buffers}
+        self.values_on: dict[str, list[str]] = {}
+        for value in graph.values:
+            self.values_on.setdefault(value.buffer, []).append(value.name)
+        self.found: dict[object, _Finding] = {}
+
+    def measure(self, op: Op) -> Op:
+        first = self.finding(op.call)
+        self.correct(op, first)
+        peaks = [first.peak_bytes]
+        if op.repeat_call is not None:
+            peaks.append(self.finding(op.repeat_call).peak_bytes)
+        outputs_bytes = sum(_aligned(self.size_bytes[name]) for name in self.graph.writes(op))
+        return replace(
+            op, workspace_bytes=max(0, max(peaks) - outputs_bytes), host_seconds=first.seconds
+        )
+
+    def finding(self, call: Call) -> _Finding:
+        key = self.signature(call)
+        if key not in self.found:
+            self.found[key] = _run(call, self.inputs(call))
+        return self.found[key]
+
+    def signature(self, call: Call) -> object:
+        """The call with each value replaced by its type and the number of its buffer within the call."""
+        numbers: dict[str, int] = {}
+
+        def anonymous(argument: Argument) -> object:
+            if isinstance(argument, Ref):
+                buffer = self.graph.buffer_of(argument.value)
+                return self.types[argument.value], numbers.setdefault(buffer, len(numbers))
+            if isinstance(argument, tuple):
+                return tuple(map(anonymous, argument))
+            return type(argument), argument
+
+        named = tuple((key, anonymous(argument)) for key, argument in call.kwargs)
+        return call.target, tuple(map(anonymous, call.args)), named
+
+    def inputs(self, call: Call) -> dict[str, Tensor]:
+        """A tensor for each value that the call is given; views of one buffer share memory."""
+        memory: dict[str, Tensor] = {}
+        tensors = {}
+        for name in call.refs():
+            buffer, type_ = self.graph.buffer_of(name), self.types[name]
+            if buffer not in memory:
+                memory[buffer] = torch.zeros(self.size_bytes[buffer], dtype=torch.uint8)
+            item_bytes = ITEM_BYTES[type_.dtype]
+            whole = memory[buffer][: self.size_bytes[buffer] // item_bytes * item_bytes]
+            tensor = whole.view(kernels.dtype(type_.dtype)).as_strided(
+                type_.shape, type_.strides, type_.offset
+            )
+            if tensor.is_floating_point() and 0 not in type_.strides:
+                tensor.fill_(_FILL)
+            tensors[name] = tensor
+        if call.target == "poet.with_rng_state":  # not any bytes are a generator's state
+            tensors[next(call.refs())].copy_(torch.get_rng_state())
+        return tensors
+
+    def correct(self, op: Op, finding: _Finding) -> None:
+        """Take over the outputs' real types.
+
+        Raises:
+            ModelError: one differs from the trace's, and something else depends on that.
+        """
+        for name, real in zip(op.outputs, finding.outputs, strict=False):
+            if name is None:
+                continue
+            if real is None:
+                raise ModelError(f"op {op.name}: {op.call.target} gives nothing where a tensor was traced")
+            buffer = self.graph.buffer_of(name)
+            if _same(real[0], self.types[name]) and real[1] == self.size_bytes[buffer]:
+                continue
+            if len(self.values_on[buffer]) > 1:
+                raise ModelError(
+                    f"op {op.name}: {op.call.target} gives {real[0]} with strides {real[0].strides}, "
+                    f"traced was {self.types[name]} with strides {self.types[name].strides}"
+                )
+            self.types[name], self.size_bytes[buffer] = real
+
+
+def _same(real: TensorType, traced: TensorType) -> bool:
+    """Whether two types address the same bytes: the stride of a dimension of one element is no matter."""
+    return (real.dtype, real.shape, real.offset) == (traced.dtype, traced.shape, traced.offset) and all(
+        size == 1 or mine == theirs
+        for size, mine, theirs in zip(real.shape, real.strides, traced.strides, strict=True)
+    )
+
+
+def _run(call: Call, inputs: dict[str, Tensor]) -> _Finding:
+    def once() -> tuple[Tensor | None, ...]:
+        return kernels.run(call, inputs.__getitem__, lambda name: 0.5)
+
+    with _AllocationLog() as log:
+        results = once()
+    outputs = tuple(
+        None if item is None else (tensor_type(item, call.target), item.untyped_storage().nbytes())
+        for item in results
+    )
+    given = {tensor.untyped_storage().data_ptr() for tensor in inputs.values() if tensor.numel()}
+    if any(item is not None and item.numel() and item.untyped_storage().data_ptr() in given for item in results):
+        raise ModelError(f"{call.target} gives back one of its inputs, which tracing did not show")
+    del results
+    seconds: list[float] = []
+    while len(seconds) < _RUNS and sum(seconds) < _SLOW_SECONDS:
+        begin = time.perf_counter()
+        once()
+        seconds.append(time.perf_counter() - begin)
+    return _Finding(log.peak_bytes, statistics.median(seconds), outputs)
+
+
+class _AllocationLog:
+    """Records the most memory that torch's CPU allocator had handed out at once inside the block."""
+
+    def __init__(self) -> None:
+        self.peak_bytes = 0
+
+    def __enter__(self) -> _AllocationLog:
+        profiler = torch._C._profiler
+        config = profiler.ProfilerConfig(
+            profiler.ProfilerState.CPU, False, True, False, False, False, profiler._ExperimentalConfig()
+        )
+        torch.autograd._enable_profiler_legacy(config)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        held_bytes = 0
+        for change_bytes in _allocations(torch.autograd._disable_profiler_legacy()):
+            size_bytes = _aligned(abs(change_bytes))
+            held_bytes += size_bytes if change_bytes > 0 else -size_bytes
+            self.peak_bytes = max(self.peak_bytes, held_bytes)
+
+
+def _allocations(threads: list[list[torch.autograd.ProfilerEvent]]) -> Iterator[int]:
+    for events in threads:
+        for event in events:
+            if event.kind() == "memory_alloc":
+                yield event.cpu_memory_usage()
+
+
+def _aligned(size_bytes: int) -> int:
+    return -(-size_bytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
