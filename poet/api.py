@@ -225,7 +225,16 @@ def plan_step(prepared: Prepared, limits: Limits, options: SolveOptions | None =
         Infeasible: no plan exists inside the limits.
         OutOfTime: none was found in time.
     """
-    solution = solve(prepared.problem, limits, options or SolveOptions())
+    return plan_with(prepared, limits, solve(prepared.problem, limits, options or SolveOptions()))
+
+
+def plan_with(prepared: Prepared, limits: Limits, solution: Solution) -> Planned:
+    """Put the plan together from an answer that `solve` gave for ``prepared.problem`` and ``limits``.
+
+    Raises:
+        Infeasible: the answer is that no plan exists.
+        OutOfTime: the answer holds no plan.
+    """
     if solution.status is Status.INFEASIBLE:
         raise Infeasible(solution.message or solution.status.value)
     if solution.schedule is None or solution.gap is None or solution.overhead_gap is None:
