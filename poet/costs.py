@@ -185,12 +185,14 @@ def build_problem(
 def _places(
     home: Place, *, persistent: bool, updated: bool, kept: bool, stored: bool
 ) -> tuple[Place | None, Place | None]:
-    """Where a buffer is when the step begins and where its last content must be when it ends."""
+    """Where a buffer is when the step begins and where its last content must be when it ends.
+
+    What is handed to the caller, ``kept``, ends in RAM, and a parameter among it is at home there.
+    """
     if not persistent:
         return None, Place.RAM if kept else None
-    if home is Place.STORAGE:
-        ends = Place.STORAGE if updated else None
-        return Place.STORAGE, Place.RAM if kept else ends
+    if home is Place.STORAGE and not kept:
+        return Place.STORAGE, Place.STORAGE if updated else None
     return Place.BOTH if stored and not updated else Place.RAM, Place.RAM
 
 
