@@ -85,12 +85,14 @@ class Solution:
     Attributes:
         status: how it ended.
         schedule, trace: the best plan found and what the judge says it does; ``None`` without one.
-        bound_joules: no plan costs less, among those that ``bound_scope`` names.
-        bound_scope: `WHOLE_PROBLEM`, or the restriction under which ``bound_joules`` holds.
+        bound_joules: no plan costs less whose first runs keep the listed order.
         baseline_joules: of running every op once with no transfer.
         solve_seconds: wall clock of the search.
         solver: who found the plan.
+        bound_scope: what ``bound_joules`` holds for.
         message: for the user: why it is infeasible, or what would help.
+        restricted_bound_joules: no plan within ``restriction`` costs less; says nothing of others.
+        restriction: what the search was restricted to, e.g. ``"recomputation depth <= 3"``.
     """
 
     status: Status
@@ -102,6 +104,8 @@ class Solution:
     solver: str
     bound_scope: str = WHOLE_PROBLEM
     message: str = ""
+    restricted_bound_joules: float | None = None
+    restriction: str = ""
 
     @property
     def joules(self) -> float | None:
@@ -137,6 +141,8 @@ def solution_to_json(problem: Problem, solution: Solution) -> dict[str, Any]:
         "joules": solution.joules,
         "bound_joules": solution.bound_joules,
         "bound_scope": solution.bound_scope,
+        "restricted_bound_joules": solution.restricted_bound_joules,
+        "restriction": solution.restriction,
         "gap": solution.gap,
         "overhead_joules": solution.overhead_joules,
         "overhead_gap": solution.overhead_gap,

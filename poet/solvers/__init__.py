@@ -1,1 +1,24 @@
-"""."""
+"""Ways to decide: the event-model MILP, heuristics and baselines, and the exhaustive oracle."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from poet.solvers.bounds import minimum_ram_bytes
+    from poet.solvers.search import solve
+
+__all__ = ["minimum_ram_bytes", "solve"]
+
+
+def __getattr__(name: str) -> Any:
+    """Import engines only where they are used."""
+    if name == "solve":
+        from poet.solvers.search import solve
+
+        return solve
+    if name == "minimum_ram_bytes":
+        from poet.solvers.bounds import minimum_ram_bytes
+
+        return minimum_ram_bytes
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

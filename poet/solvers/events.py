@@ -1,0 +1,242 @@
+"""A problem as integers: contents, tasks, slots and events. Pure bookkeeping, no engine.
+
+A *content* is one version of a tensor: an update ends one and begins the next in the same bytes. A
+*slot* is a moment at which an op may run: the first run of op t, or an optional rerun in the stage
+before it. The *events* of a content are the slots that make or use it; between two of them lies a
+*gap*, through which it is kept in RAM or not. Idle power is folded into every cost.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+from poet.problem import Limits, Place, Problem, Tensor, Transfer
+from poet.simulator import content_versions
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """Of one run or one transfer; ``joules`` with idle power included."""
+
+    seconds: float
+    joules: float
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """One version of a tensor.
+
+    Attributes:
+        number: index into `Instance.contents`.
+        tensor, version: what it is a content of.
+        bytes: in RAM, aligned; ``stored_bytes``: in storage.
+        birth: op whose first run makes it; -1: there from the start.
+        death: op that overwrites it; the number of ops: never.
+        producer: op whose rerun may make it again; ``None``: nothing can.
+        starts_in_ram, starts_stored, ends_in_ram, ends_stored: the step's two ends.
+        page_in, page_out: ``None`` where not allowed.
+    """
+
+    number: int
+    tensor: str
+    version: int
+    bytes: int
+    stored_bytes: int
+    birth: int
+    death: int
+    producer: int | None
+    starts_in_ram: bool
+    starts_stored: bool
+    ends_in_ram: bool
+    ends_stored: bool
+    page_in: Cost | None
+    page_out: Cost | None
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One op by numbers.
+
+    Attributes:
+        reads, rerun_reads: contents that the first run, and a rerun, need in RAM.
+        outputs: contents that every run makes; ``updated``: those that the first run makes in place.
+        last_rerun_stage: the last op before which it may run again; -1: never.
+    """
+
+    number: int
+    name: str
+    reads: tuple[int, ...]
+    rerun_reads: tuple[int, ...]
+    outputs: tuple[int, ...]
+    updated: tuple[int, ...]
+    workspace_bytes: int
+    cost: Cost
+    last_rerun_stage: int
+
+
+@dataclass(frozen=True, slots=True)
+class Instance:
+    """A problem and its limits as tasks and contents.
+
+    ``serial``: transfers block compute, or are planned as if they did.
+    """
+
+    problem: Problem
+    limits: Limits
+    serial: bool
+    tasks: tuple[Task, ...]
+    contents: tuple[Content, ...]
+
+
+def instance_of(problem: Problem, limits: Limits, *, serial: bool | None = None) -> Instance:
+    """``problem`` inside ``limits``, numbered; ``serial`` is as the problem's storage unless given.
+
+    Where transfers run beside compute their idle power may be hidden, so they are charged none.
+    """
+    serial = not problem.background_storage if serial is None else serial
+    numbers = {op.name: index for index, op in enumerate(problem.ops)}
+    births: dict[str, list[int]] = {tensor.name: [-1] for tensor in problem.tensors}
+    for op in problem.ops:
+        for name in op.outputs:
+            births[name] = [numbers[op.name]]
+    producers = {name: op for op in problem.ops for name in op.outputs}
+    for op in problem.ops:
+        for name in dict.fromkeys(op.updates):
+            births[name].append(numbers[op.name])
+    idle_watts = problem.idle_watts if serial else 0.0
+    contents: list[Content] = []
+    number_of: dict[tuple[str, int], int] = {}
+    for tensor in problem.tensors:
+        made_at = births[tensor.name]
+        for version, birth in enumerate(made_at):
+            last = version == len(made_at) - 1
+            number_of[tensor.name, version] = len(contents)
+            first_run = version == 0 and tensor.name in producers
+            contents.append(
+                Content(
+                    number=len(contents),
+                    tensor=tensor.name,
+                    version=version,
+                    bytes=problem.aligned_bytes(tensor.bytes),
+                    stored_bytes=tensor.bytes if tensor.stored_bytes is None else tensor.stored_bytes,
+                    birth=birth,
+                    death=len(problem.ops) if last else made_at[version + 1],
+                    producer=numbers[producers[tensor.name].name] if first_run else None,
+                    starts_in_ram=birth == -1 and tensor.initially is not Place.STORAGE,
+                    starts_stored=birth == -1 and tensor.initially in (Place.STORAGE, Place.BOTH),
+                    ends_in_ram=last and tensor.finally_ is Place.RAM,
+                    ends_stored=last and tensor.finally_ is Place.STORAGE,
+                    page_in=_allowed(limits, tensor, tensor.page_in, idle_watts),
+                    page_out=_allowed(limits, tensor, tensor.page_out, idle_watts),
+                )
+            )
+    tasks = _tasks(problem, limits, number_of, contents)
+    return Instance(problem, limits, serial, tasks, tuple(contents))
+
+
+def _allowed(limits: Limits, tensor: Tensor, transfer: Transfer | None, idle_watts: float) -> Cost | None:
+    must_move = Place.STORAGE in (tensor.initially, tensor.finally_)
+    if transfer is None or not (limits.paging or must_move):
+        return None
+    return Cost(transfer.seconds, transfer.joules + idle_watts * transfer.seconds)
+
+
+def _tasks(
+    problem: Problem, limits: Limits, number_of: dict[tuple[str, int], int], contents: list[Content]
+) -> tuple[Task, ...]:
+    tasks = []
+    versions = content_versions(problem)
+    for index, op in enumerate(problem.ops):
+        at = dict(versions[op.name])
+        reads = tuple(number_of[name, at[name]] for name in dict.fromkeys(op.inputs))
+        again = tuple(number_of[name, at[name]] for name in dict.fromkeys(op.rerun_inputs))
+        outputs = tuple(number_of[name, 0] for name in op.outputs)
+        last = min((contents[c].death for c in (*again, *outputs)), default=-1)
+        may_rerun = bool(limits.recompute and op.recomputable and outputs)
+        tasks.append(
+            Task(
+                number=index,
+                name=op.name,
+                reads=reads,
+                rerun_reads=again,
+                outputs=outputs,
+                updated=tuple(number_of[name, at[name] + 1] for name in dict.fromkeys(op.updates)),
+                workspace_bytes=problem.aligned_bytes(op.workspace_bytes),
+                cost=Cost(op.seconds, op.joules + problem.idle_watts * op.seconds),
+                last_rerun_stage=last if may_rerun and last > index else -1,
+            )
+        )
+    return tuple(tasks)
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """A moment at which ``task`` may run; ``None``: the start or the end of the step.
+
+    ``stage`` is the op before whose first run, or as whose first run, the slot lies.
+    """
+
+    stage: int
+    task: int | None
+    mandatory: bool
+
+
+class Kind(enum.Enum):
+    """What a slot means to a content."""
+
+    BIRTH = enum.auto()  # it appears, without a choice
+    USE = enum.auto()  # it is read, or must be there at the end
+    MAKE = enum.auto()  # an optional rerun makes it again
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """A slot in the life of a content."""
+
+    slot: int
+    kind: Kind
+    mandatory: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """Slots in order, and per content its events in order."""
+
+    instance: Instance
+    slots: tuple[Slot, ...]
+    events: tuple[tuple[Event, ...], ...]
+
+
+def timeline_of(instance: Instance, reruns: dict[int, tuple[int, ...]]) -> Timeline:
+    """All slots and events where, before each stage's op, the tasks ``reruns[stage]`` may run again."""
+    slots = [Slot(-1, None, True)]
+    for task in instance.tasks:
+        slots += [Slot(task.number, again, False) for again in reruns.get(task.number, ())]
+        slots.append(Slot(task.number, task.number, True))
+    end = len(instance.tasks)
+    slots += [Slot(end, again, False) for again in reruns.get(end, ())]
+    slots.append(Slot(end, None, True))
+    events: list[list[Event]] = [[] for _ in instance.contents]
+    for number, slot in enumerate(slots):
+        for content, kind in _meanings(instance, slot):
+            events[content].append(Event(number, kind, slot.mandatory))
+    return Timeline(instance, tuple(slots), tuple(_without_tail(life) for life in events))
+
+
+def _meanings(instance: Instance, slot: Slot) -> list[tuple[int, Kind]]:
+    if slot.task is None and slot.stage < 0:
+        return [(c.number, Kind.BIRTH) for c in instance.contents if c.starts_in_ram]
+    if slot.task is None:
+        return [(c.number, Kind.USE) for c in instance.contents if c.ends_in_ram]
+    task = instance.tasks[slot.task]
+    if not slot.mandatory:
+        return [(c, Kind.USE) for c in task.rerun_reads] + [(c, Kind.MAKE) for c in task.outputs]
+    born = (*task.outputs, *task.updated)
+    return [(c, Kind.USE) for c in task.reads] + [(c, Kind.BIRTH) for c in born]
+
+
+def _without_tail(life: list[Event]) -> tuple[Event, ...]:
+    while life and life[-1].kind is Kind.MAKE:
+        life.pop()
+    return tuple(life)

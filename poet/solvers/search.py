@@ -1,0 +1,300 @@
+"""The search: incumbents at once, then the event model at growing depth, then the bound for all.
+
+Every schedule is judged by the simulator before it counts, and every bound is checked against the
+judged joules. What an engine calls optimal or infeasible is only repeated where that is confirmed:
+optimal by the judge and by a bound that holds for the whole problem, infeasible by the lower bound
+on RAM or time, or by a second model that finds the least RAM.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import time
+from collections.abc import Sequence
+
+from poet.errors import InvalidSchedule
+from poet.problem import Limits, Problem
+from poet.schedule import Schedule
+from poet.simulator import Trace, simulate
+from poet.solution import Solution, SolveOptions, Status
+from poet.solvers.bounds import minimum_ram_bytes
+from poet.solvers.candidates import Candidates, candidates
+from poet.solvers.emit import schedule_of
+from poet.solvers.engines import Effort, Outcome, choose_engine, run_engine
+from poet.solvers.events import instance_of, timeline_of
+from poet.solvers.greedy import greedy
+from poet.solvers.milp import Model, build
+from poet.solvers.overlap import overlap
+from poet.solvers.start import values_of
+from poet.units import format_bytes, format_seconds
+
+_DEPTHS = (1, 2, 3, 5)
+_LARGEST_COMPLETE_SLOTS = 6000  # beyond, the model that holds for the whole problem is not built
+_MANY_PASSES = (1, 2, 3)
+_SMALL_TASKS = 16  # up to here stages may go through their reruns more than once
+
+
+def solve(problem: Problem, limits: Limits | None = None, options: SolveOptions | None = None) -> Solution:
+    """The cheapest plan of ``problem`` inside ``limits`` that the time allows, with a bound.
+
+    First runs keep the listed order. Ctrl-C ends the search and keeps the best plan.
+
+    Raises:
+        InputError: the engine asked for is not available.
+    """
+    search = _Search(problem, limits or Limits(), options or SolveOptions())
+    try:
+        return search.run()
+    except KeyboardInterrupt:
+        return search.solution("Stopped by the user.")
+
+
+class _Search:
+    """The best plan and the best bound so far."""
+
+    def __init__(self, problem: Problem, limits: Limits, options: SolveOptions) -> None:
+        self.problem, self.limits, self.options = problem, limits, options
+        self.started = time.monotonic()
+        self.engine = choose_engine(options.engine)
+        self.instance = instance_of(problem, limits)
+        self.baseline_joules = problem.compute_joules
+        self.schedule: Schedule | None = None
+        self.trace: Trace | None = None
+        self.found_by = "none"
+        self.bound_joules = self.baseline_joules
+        self.depth: int | None = None
+        self.depth_bound_joules: float | None = None
+        self.stopped = False
+
+    # --- the order of things ---
+
+    def run(self) -> Solution:
+        impossible = self._impossible()
+        if impossible:
+            return self._infeasible(impossible)
+        self._start()
+        proven_infeasible = self._search_depths()
+        if proven_infeasible and self.trace is None:
+            return self._infeasible(self._explain())
+        return self.solution("Stopped by the user." if self.stopped else "")
+
+    def _start(self) -> None:
+        schedule = greedy(self.problem, self.limits, seconds=0.3, seed=self.options.seed)
+        if schedule is not None:
+            self._judge(schedule, "greedy")
+            self._report()
+
+    def _search_depths(self) -> bool:
+        """Run the models; true if one shows that there is no plan at all."""
+        for depth in _DEPTHS:
+            if self._finished():
+                return False
+            offered = candidates(self.instance, depth)
+            outcome = self._run(offered, share=0.3, depth=depth, relaxed=False)
+            if offered.complete:
+                break
+        if self._finished():
+            return False
+        everything = candidates(self.instance, None)
+        if sum(map(len, everything.by_stage.values())) > _LARGEST_COMPLETE_SLOTS:
+            return False
+        outcome = self._run(everything, share=0.6, depth=None, relaxed=True)
+        if outcome is not None and outcome.infeasible:
+            return True
+        for passes in _MANY_PASSES:
+            if self._finished() or (passes > 1 and len(self.instance.tasks) > _SMALL_TASKS):
+                break
+            self._run(candidates(self.instance, None, passes=passes), share=1.0, depth=None, relaxed=False)
+        return False
+
+    def _run(self, offered: Candidates, *, share: float, depth: int | None, relaxed: bool) -> Outcome | None:
+        """One model through the engine; takes over its plan and, where it holds, its bound."""
+        timeline = timeline_of(self.instance, offered.by_stage)
+        model = build(timeline, relaxed=relaxed)
+        whole = offered.complete and (relaxed or not _orders_reruns(model))
+        start = None if self.schedule is None else values_of(model, self.schedule)
+        seconds = self._seconds_left()
+        if seconds <= 0.0:
+            return None
+
+        def watch(values: Sequence[float] | None, bound: float) -> bool:
+            if values is not None:
+                self._judge(schedule_of(model, values), self.engine)
+            self._bound(bound, depth=depth, whole=whole)
+            self._report()
+            return self._closed(self._joules_of(bound))
+
+        effort = Effort(
+            seconds=None if math.isinf(seconds) else seconds * share,
+            threads=self.options.threads,
+            seed=self.options.seed,
+            absolute_joules=self._allowed_gap_joules(),
+            relative=0.0,
+        )
+        outcome = run_engine(self.engine, model, effort, start=start, watcher=watch)
+        if outcome.values is not None:
+            self._judge(schedule_of(model, outcome.values), self.engine)
+        if not outcome.infeasible:
+            self._bound(outcome.bound_joules, depth=depth, whole=whole)
+        self._report()
+        self.stopped = self.stopped or outcome.interrupted
+        return outcome
+
+    # --- plans and bounds ---
+
+    def _judge(self, schedule: Schedule, found_by: str) -> None:
+        """Take ``schedule`` over if the simulator accepts it and it is the best."""
+        proposals = [schedule]
+        if self.problem.background_storage:
+            try:
+                proposals.append(overlap(self.problem, schedule, self.limits.ram_budget_bytes))
+            except InvalidSchedule:
+                return
+        for proposal in proposals:
+            try:
+                trace = simulate(self.problem, proposal, self.limits)
+            except InvalidSchedule:
+                continue
+            if self.trace is None or trace.joules < self.trace.joules:
+                self.schedule, self.trace, self.found_by = proposal, trace, found_by
+
+    def _joules_of(self, overhead: float) -> float:
+        return self.baseline_joules + overhead
+
+    def _bound(self, overhead: float, *, depth: int | None, whole: bool) -> None:
+        """Take a bound on the overhead over, for the whole problem or for a depth."""
+        if not math.isfinite(overhead):
+            return
+        if whole:
+            self.bound_joules = max(self.bound_joules, self._joules_of(overhead))
+        elif depth is not None and depth == self.depth and self.depth_bound_joules is not None:
+            self.depth_bound_joules = max(self.depth_bound_joules, self._joules_of(overhead))
+        elif depth is not None:
+            self.depth, self.depth_bound_joules = depth, self._joules_of(overhead)
+
+    def _allowed_gap_joules(self) -> float:
+        """At which an engine may stop: within both gaps asked for, whatever the best plan will be."""
+        of_total = self.options.relative_gap * self.baseline_joules
+        known = self.bound_joules - self.baseline_joules
+        return min(of_total, self.options.overhead_gap * known) if known > 0.0 else 1e-3 * of_total
+
+    def _closed(self, bound_joules: float) -> bool:
+        """Whether the best plan is within both gaps of ``bound_joules``."""
+        if self.trace is None:
+            return False
+        gap = self.trace.joules - bound_joules
+        overhead = self.trace.joules - self.baseline_joules
+        noise = 1e-9 * self.trace.joules
+        return gap <= max(
+            min(self.options.relative_gap * self.trace.joules, self.options.overhead_gap * overhead), noise
+        )
+
+    def _finished(self) -> bool:
+        return self.stopped or self._closed(self.bound_joules) or self._seconds_left() <= 0.0
+
+    def _seconds_left(self) -> float:
+        limit = self.options.time_limit_seconds
+        return math.inf if limit is None else limit - (time.monotonic() - self.started)
+
+    def _report(self) -> None:
+        if self.options.progress is None:
+            return
+        joules = None if self.trace is None else self.trace.joules
+        gap = None if joules is None else max(0.0, joules - self.bound_joules) / joules if joules else 0.0
+        self.options.progress(joules, self.bound_joules, gap, time.monotonic() - self.started)
+
+    # --- answers ---
+
+    def solution(self, message: str) -> Solution:
+        """What is known now."""
+        if self.trace is None:
+            status = Status.TIMEOUT
+            floor = minimum_ram_bytes(self.problem, self.limits)
+            message = message or (
+                f"No plan was found in time. No plan fits below {format_bytes(floor.bytes)}; a larger RAM "
+                "budget or a longer time limit helps."
+            )
+        else:
+            status = Status.OPTIMAL if self._closed(self.bound_joules) else Status.FEASIBLE
+        bound = self.bound_joules if self.trace is None else min(self.bound_joules, self.trace.joules)
+        return Solution(
+            status=status,
+            schedule=self.schedule,
+            trace=self.trace,
+            bound_joules=bound,
+            baseline_joules=self.baseline_joules,
+            solve_seconds=time.monotonic() - self.started,
+            solver=self.found_by if self.found_by == "greedy" else f"event model, {self.engine}",
+            restricted_bound_joules=self.depth_bound_joules,
+            restriction="" if self.depth is None else f"recomputation depth <= {self.depth}",
+            message=message,
+        )
+
+    def _infeasible(self, message: str) -> Solution:
+        self.schedule = self.trace = None
+        return dataclasses.replace(self.solution(message), status=Status.INFEASIBLE)
+
+    def _impossible(self) -> str:
+        """Why no plan can exist, by arithmetic alone; empty where it does not say."""
+        budget, allowed = self.limits.ram_budget_bytes, self.limits.deadline_seconds
+        floor = minimum_ram_bytes(self.problem, self.limits)
+        if budget is not None and floor.bytes > budget:
+            return f"{_floor_sentence(self.problem, floor.op, floor.tensors, floor.bytes)} {self._way_out()}"
+        least = self.problem.compute_seconds
+        if allowed is not None and least > allowed * (1 + 1e-9):
+            return (
+                f"Running every op once takes {format_seconds(least)}, longer than the deadline of "
+                f"{format_seconds(allowed)}."
+            )
+        return ""
+
+    def _way_out(self) -> str:
+        """A budget that works, found by solving for it."""
+        found = least_ram_plan(self.problem, self.limits, self.options)
+        if found is None:
+            return ""
+        return f"A budget that works: {found} bytes ({format_bytes(found)})."
+
+    def _explain(self) -> str:
+        without = dataclasses.replace(self.limits, deadline_seconds=None, written_budget_bytes=None)
+        if without != self.limits:
+            return (
+                "No plan keeps the RAM budget together with the deadline and the write budget; loosen "
+                "one of them."
+            )
+        return (
+            f"Paging and recomputation as allowed cannot bring the step below the budget. {self._way_out()}"
+        )
+
+
+def _orders_reruns(model: Model) -> bool:
+    """Whether a memory row depends on the order of reruns inside a stage."""
+    budget = model.timeline.instance.limits.ram_budget_bytes
+    optional = [not slot.mandatory for slot in model.timeline.slots]
+    return budget is not None and any(optional)
+
+
+def _floor_sentence(problem: Problem, op: str | None, tensors: tuple[str, ...], size: int) -> str:
+    largest = ", ".join(tensors[:4]) + (" and others" if len(tensors) > 4 else "")
+    where = f"op {op}" if op is not None else "the start or the end of the step"
+    return f"{problem.name} needs at least {size} bytes ({format_bytes(size)}): {where} holds {largest}."
+
+
+def least_ram_plan(problem: Problem, limits: Limits, options: SolveOptions) -> int | None:
+    """The peak of the leanest plan found by a few greedy plans; ``None``: none found."""
+    low = minimum_ram_bytes(problem, limits).bytes
+    generous = dataclasses.replace(limits, ram_budget_bytes=None)
+    schedule = greedy(problem, generous, seconds=0.05, seed=options.seed)
+    if schedule is None:
+        return None
+    best = simulate(problem, schedule, generous).peak_ram_bytes
+    while low < best:
+        middle = (low + best) // 2
+        within = dataclasses.replace(limits, ram_budget_bytes=middle)
+        schedule = greedy(problem, within, seconds=0.05, seed=options.seed)
+        if schedule is None:
+            low = middle + 1
+        else:
+            best = simulate(problem, schedule, within).peak_ram_bytes
+    return best
