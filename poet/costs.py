@@ -233,9 +233,10 @@ def deadline_seconds(text: str, problem: Problem) -> float:
         InputError: ``text`` is neither.
     """
     factor = parse_factor(text)
-    if factor is not None:
-        return factor * problem.compute_seconds
     try:
-        return parse_seconds(text)
+        seconds = parse_seconds(text) if factor is None else factor * problem.compute_seconds
     except InputError:
-        raise InputError(f"{text!r} is not a deadline; write for example 1.3x or 20ms") from None
+        seconds = math.nan
+    if not 0 < seconds < math.inf:
+        raise InputError(f"{text!r} is not a deadline; write for example 1.3x or 20ms")
+    return seconds

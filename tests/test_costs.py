@@ -426,8 +426,11 @@ def test_deadlines() -> None:
     problem = build_problem(hand_net.graph(), load_profile("rpi4b"))
     assert deadline_seconds("1.5x", problem) == pytest.approx(1.5 * problem.compute_seconds)
     assert deadline_seconds("20ms", problem) == 0.02
-    with pytest.raises(InputError, match=r"^'soon' is not a deadline; write for example 1\.3x or 20ms$"):
-        deadline_seconds("soon", problem)
+    for text in ("soon", "0x", "0s", "1e999s", "-1s", "x"):
+        with pytest.raises(
+            InputError, match=rf"^'{text}' is not a deadline; write for example 1\.3x or 20ms$"
+        ):
+            deadline_seconds(text, problem)
 
 
 def test_parameters_have_one_home() -> None:
