@@ -21,12 +21,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from poet.errors import InvalidSchedule
 from poet.problem import Limits, Problem
 from poet.schedule import Schedule
-from poet.simulator import Trace, simulate
-from poet.solvers.overlap import overlap
-from poet.solvers.walk import Facts, Policy, Stuck, Walk, Way, Weights
+from poet.solvers.judged import Cheapest, walked
+from poet.solvers.walk import Facts, Policy, Walk, Way, Weights
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +53,7 @@ def greedy(problem: Problem, limits: Limits, *, seconds: float = 0.3, seed: int 
         seconds: after which no further variant is tried; the first few always are.
         seed: of the random variants.
     """
-    facts, best = Facts(problem), _Best(problem, limits)
+    facts, best = Facts(problem), Cheapest(problem, limits)
     end = time.monotonic() + seconds
     generator = random.Random(seed)  # noqa: S311 - a search, not a secret
     variants = _variants(problem, limits, generator, _typical_watts(problem))
@@ -63,33 +61,12 @@ def greedy(problem: Problem, limits: Limits, *, seconds: float = 0.3, seed: int 
         if time.monotonic() > end and (best.schedule is not None or index >= _LEAST_VARIANTS):
             break
         best.consider(_schedule(facts, limits, variant, seed=index))
+        if best.trace is not None and best.trace.joules <= problem.compute_joules * (1 + 1e-12):
+            break  # everything ran once and nothing moved
     return best.schedule
 
 
 _LEAST_VARIANTS = 12
-
-
-class _Best:
-    """The cheapest schedule so far that the judge accepts."""
-
-    def __init__(self, problem: Problem, limits: Limits) -> None:
-        self.problem, self.limits = problem, limits
-        self.schedule: Schedule | None = None
-        self.trace: Trace | None = None
-
-    def consider(self, schedule: Schedule | None) -> None:
-        if schedule is None:
-            return
-        if self.problem.background_storage:
-            schedule = overlap(self.problem, schedule, self.limits.ram_budget_bytes)
-        try:
-            trace = simulate(self.problem, schedule, self.limits)
-        except InvalidSchedule as verdict:
-            if verdict.rule != "deadline":
-                raise
-            return
-        if self.trace is None or trace.joules < self.trace.joules:
-            self.schedule, self.trace = schedule, trace
 
 
 def _typical_watts(problem: Problem) -> float:
@@ -128,10 +105,7 @@ def _schedule(facts: Facts, limits: Limits, variant: Variant, *, seed: int) -> S
     if variant.cover and limits.ram_budget_bytes is not None:
         generator = random.Random(seed)  # noqa: S311 - a search, not a secret
         marks = _Cover(facts, limits, variant, generator).marks()
-    try:
-        return Walk(facts, limits, _Planned(marks), variant.weights).run()
-    except Stuck:
-        return None
+    return walked(facts, limits, _Planned(marks), variant.weights)
 
 
 class _Planned(Policy):

@@ -193,6 +193,9 @@ class Walk:
             for tensor in (*facts.inputs[op], *facts.outputs[op], *self.released[op]):
                 self._settle(tensor)
         self._obtain(tuple(facts.ends_in_ram))
+        for tensor in facts.ends_stored:
+            if self.owed[tensor]:  # it was held to the end
+                self._page_out(tensor)
         return tuple(self.steps)
 
     # --- what policies may ask ---
@@ -258,6 +261,8 @@ class Walk:
     def drop(self, tensor: int, way: Way) -> bool:
         """Give the RAM of ``tensor`` back so that it can return; ``False`` where it cannot."""
         if not self._readable(tensor):
+            if self.owed[tensor] and not self._updates_ahead(tensor):
+                way = Way.PAGE
             if way is Way.CHEAPER:
                 way = Way.PAGE if self.page_price(tensor) <= self.remake_price(tensor) else Way.REMAKE
             ways = (self._store, self._rely) if way is Way.PAGE else (self._rely, self._store)
@@ -281,6 +286,8 @@ class Walk:
         need = self._horizon(tensor)
         pending, ops, leaves = [tensor], set[int](), []
         if tensor in self.protected:  # the recomputation under way would chase its own tail
+            return False
+        if self.owed[tensor] and self.facts.next_use(tensor, self.position) is None:
             return False
         while pending:
             current = pending.pop()
