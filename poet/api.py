@@ -4,8 +4,8 @@ cost it on a device, solve, and put everything together in one file.
     planned = poet.plan("model.onnx", device="rpi4b", ram="64MiB")
     planned.save("plan.poet")
 
-Each stage is also there by itself: `prepare` gives what planning needs, `survey` tells which RAM
-budgets make sense, `solve_step` answers one budget.
+Each stage is also there by itself: `prepare` gives what planning needs, `poet.survey` tells which
+RAM budgets make sense, `solve_step` answers one budget.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from poet.budgets import keep_everything_bytes
 from poet.costs import build_problem, deadline_seconds
 from poet.device import Profile
 from poet.errors import Infeasible, ModelError, OutOfTime
@@ -26,20 +27,14 @@ from poet.plan import Device, Model, Outcome, Plan, Request, make_plan
 from poet.plan_file import write_plan
 from poet.problem import Limits, Place, Problem
 from poet.profiles import load_profile
-from poet.simulator import simulate
-from poet.solution import LowerBound, Progress, Solution, SolveOptions, Status
-from poet.solvers import solve
-from poet.solvers.bounds import minimum_ram_bytes
-from poet.solvers.keep_everything import keep_everything
+from poet.solution import Progress, Solution, SolveOptions, Status
+from poet.solvers import minimum_ram_bytes, solve
 from poet.units import parse_bytes
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from poet.frontend.trace import TrainingStep
-
-SURVEY_SHARES = (0.8, 0.6, 0.4, 0.2, 0.0)
-"""Budgets that a survey solves, as shares of the way from the lower bound to keeping everything."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,21 +58,6 @@ class Prepared:
     problem: Problem
     train: tuple[str, ...]
     import_seconds: float
-
-
-@dataclass(frozen=True, slots=True)
-class Survey:
-    """Which RAM budgets make sense.
-
-    Attributes:
-        keep_everything_bytes: what plain training needs, each tensor freed after its last use.
-        lower_bound: below which no schedule exists.
-        points: (RAM budget in bytes, answer), most RAM first.
-    """
-
-    keep_everything_bytes: int
-    lower_bound: LowerBound
-    points: tuple[tuple[int, Solution], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,43 +243,6 @@ def plan_with(prepared: Prepared, limits: Limits, solution: Solution) -> Planned
     return Planned(made, solution, prepared)
 
 
-def survey(
-    problem: Problem,
-    limits: Limits | None = None,
-    options: SolveOptions | None = None,
-    *,
-    shares: Iterable[float] = SURVEY_SHARES,
-) -> Survey:
-    """What keeping everything needs, the lower bound, and the answers for budgets between.
-
-    Args:
-        problem: to survey.
-        limits: deadline and permissions; its RAM budget is not used.
-        options: for the search of each budget.
-        shares: where the budgets lie, from the lower bound (0) to keeping everything (1).
-    """
-    limits, options = limits or Limits(), options or SolveOptions(time_limit_seconds=10.0)
-    most, least = keep_everything_bytes(problem), minimum_ram_bytes(problem, limits)
-    budgets = dict.fromkeys(budget_between(least.bytes, most, share) for share in shares)
-    points = []
-    for budget in budgets:
-        inside = Limits(budget, limits.deadline_seconds, limits.recompute, limits.paging)
-        points.append((budget, solve(problem, inside, options)))
-    return Survey(most, least, tuple(points))
-
-
-def budget_between(least_bytes: int, most_bytes: int, share: float) -> int:
-    """The budget that lies ``share`` of the way from ``least_bytes`` up to ``most_bytes``."""
-    return least_bytes + round(share * max(0, most_bytes - least_bytes))
-
-
-def keep_everything_bytes(problem: Problem) -> int:
-    """RAM that plain training needs: every op once, each tensor freed after its last use."""
-    schedule = keep_everything(problem, Limits())
-    assert schedule is not None  # without limits it always fits
-    return simulate(problem, schedule).peak_ram_bytes
-
-
 @dataclass(frozen=True, slots=True)
 class _Source:
     """A module to trace; ``identity``, ``structure`` and ``input_names`` where it comes from a file."""
@@ -330,7 +273,7 @@ def _source(
         module=imported.module,
         inputs=imported.example_inputs(),
         identity=Model(path.stem, "onnx", imported.digest, tuple(sorted(bind.items()))),
-        structure=strip_weights(path),
+        structure=strip_weights(imported),
         input_names=tuple(item.name for item in imported.inputs),
     )
 
