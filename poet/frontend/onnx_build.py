@@ -26,7 +26,8 @@ TABLES = (onnx_ops_math, onnx_ops_nn, onnx_ops_rnn, onnx_ops_shape)
 
 _MAX_CONSTANT_BYTES = 1 << 30
 _TORCH_ERRORS = (
-    ArithmeticError, AttributeError, IndexError, KeyError, NotImplementedError, RuntimeError, TypeError, ValueError,
+    ArithmeticError, AttributeError, IndexError, KeyError, NotImplementedError, RuntimeError, TypeError,
+    ValueError,
 )  # fmt: skip
 _Result = TypeVar("_Result")
 _STANDARD_DOMAINS = ("", "ai.onnx")
@@ -52,6 +53,7 @@ class Step:
         operands: those of them that are passed when it runs, as slots; ``None`` is passed as such.
         outputs: slots written, one per output of the call; ``None`` where nobody reads it.
         run: the call, or one per mode.
+        whole: its result is the one output (a tensor or a sequence), not a tuple of outputs.
         attributes: what rewriting rules want to know (``perm`` of a transposition, ``epsilon``).
     """
 
@@ -61,6 +63,7 @@ class Step:
     operands: tuple[Value | None, ...]
     outputs: tuple[Value | None, ...]
     run: Built
+    whole: bool = True
     attributes: Mapping[str, float | tuple[int, ...]] = field(default_factory=dict)
 
 
@@ -200,9 +203,7 @@ class _Builder:
             if state is not None:
                 self.buffers.add(state)
         results = self.results(node, row, built)
-        for name, result in zip(outputs, results, strict=False):
-            if name:
-                scope[name] = result
+        scope.update({name: result for name, result in zip(outputs, results, strict=False) if name})
 
     def results(self, node: Node, row: Row, built: Built) -> list[Value | None]:
         """The values of a node's outputs; appends a step unless they are known already."""
@@ -215,25 +216,24 @@ class _Builder:
         while operands and operands[-1] is None:
             operands.pop()
         known = all(value is None or value.constant is not None for value in operands)
-        if known and not row.random and not node.buffers:
+        if known and not (row.random or node.buffers or node.proto.op_type in _MAKES_SEQUENCE):
             return self.folded(node, row, built, operands)
         if row.by_data:
             raise node.error("the shape of its output depends on data, which cannot be planned for")
         run = built.train if isinstance(built, Modal) else built
         metas = [value.meta if value is not None else None for value in operands]
         found = _guarded(node, lambda: run(*(_as_list(meta) for meta in metas)))
-        sequence = node.proto.op_type in _MAKES_SEQUENCE
-        entries = [tuple(found)] if sequence else [found] if isinstance(found, Tensor) else list(found)
+        whole = isinstance(found, Tensor) or node.proto.op_type in _MAKES_SEQUENCE
+        entries = [found if isinstance(found, Tensor) else tuple(found)] if whole else found
         names = [*node.proto.output, *[""] * len(entries)]
-        outputs: list[Value | None] = [
+        outputs = tuple(
             self.value(names[index], entry) if names[index] else None for index, entry in enumerate(entries)
-        ]
+        )
+        op = node.proto.op_type
         self.steps.append(
-            Step(
-                node.proto.op_type, node.where, node.inputs, tuple(operands), tuple(outputs), built, _facts(node)
-            )
-        )  # fmt: skip
-        return outputs
+            Step(op, node.where, node.inputs, tuple(operands), outputs, built, whole, _facts(node))
+        )
+        return list(outputs)
 
     def folded(
         self, node: Node, row: Row, built: Built, operands: Sequence[Value | None]

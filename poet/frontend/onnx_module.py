@@ -68,7 +68,7 @@ class ImportedModule(nn.Module):
             result = run(*(None if slot is None else slots[slot] for slot in call.operands))
             for slot in call.last_reads:
                 del slots[slot]
-            if call.single:
+            if call.whole:
                 slots[call.outputs[0][1]] = result
             else:
                 for index, slot in call.outputs:
@@ -90,13 +90,15 @@ class ImportedModule(nn.Module):
 
 @dataclass(frozen=True)
 class _Call:
-    """A step, bound to slots; ``outputs`` pairs the index of a result with the slot that keeps it."""
+    """A step, bound to slots; ``outputs`` pairs the index of a result with the slot that keeps it;
+    ``whole``: the result is the one output.
+    """
 
     train: Run
     evaluate: Run
     operands: tuple[int | None, ...]
     outputs: tuple[tuple[int, int], ...]
-    single: bool
+    whole: bool
     last_reads: tuple[int, ...]
 
 
@@ -107,13 +109,12 @@ def _calls(program: Program) -> tuple[_Call, ...]:
     for step in reversed(program.steps):
         reads = {value.slot for value in step.operands if value}
         outputs = tuple((index, value.slot) for index, value in enumerate(step.outputs) if value)
-        single = len(step.outputs) == 1
         run = step.run
         train, evaluate = (run.train, run.evaluate) if isinstance(run, Modal) else (run, run)
         assert callable(train)
         assert callable(evaluate)
         operands = tuple(value.slot if value else None for value in step.operands)
-        calls.append(_Call(train, evaluate, operands, outputs, single, tuple(reads - seen)))
+        calls.append(_Call(train, evaluate, operands, outputs, step.whole, tuple(reads - seen)))
         seen |= reads
     return tuple(reversed(calls))
 

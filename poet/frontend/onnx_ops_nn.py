@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
 import torch
@@ -12,10 +12,12 @@ from torch.nn import functional as F
 
 from poet.frontend.onnx_node import Alias, Built, Modal, Node, Run, complement, row
 
-_CONV = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
-_CONV_TRANSPOSE = {1: F.conv_transpose1d, 2: F.conv_transpose2d, 3: F.conv_transpose3d}
-_MAX_POOL = {1: F.max_pool1d, 2: F.max_pool2d, 3: F.max_pool3d}
-_AVERAGE_POOL = {1: F.avg_pool1d, 2: F.avg_pool2d, 3: F.avg_pool3d}
+_Functions = Mapping[int, Callable[..., Tensor]]
+
+_CONV: _Functions = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
+_CONV_TRANSPOSE: _Functions = {1: F.conv_transpose1d, 2: F.conv_transpose2d, 3: F.conv_transpose3d}
+_MAX_POOL: _Functions = {1: F.max_pool1d, 2: F.max_pool2d, 3: F.max_pool3d}
+_AVERAGE_POOL: _Functions = {1: F.avg_pool1d, 2: F.avg_pool2d, 3: F.avg_pool3d}
 
 
 class _Window:
@@ -158,7 +160,7 @@ def _lp_pool(node: Node) -> Built:
     if any((*window.before, *window.after)) or window.rank > 2 or any(gap != 1 for gap in window.dilation):
         raise node.error("pads and dilations are not supported")
     power, ceil = float(node.integer("p", 2)), bool(node.integer("ceil_mode", 0))
-    function = F.lp_pool1d if window.rank == 1 else F.lp_pool2d
+    function: Run = F.lp_pool1d if window.rank == 1 else F.lp_pool2d
     kernel, stride = window.kernel, window.stride
     return lambda x: function(x, power, kernel, stride, ceil)
 
@@ -255,6 +257,12 @@ def _mean_variance_normalization(node: Node) -> Built:
 # -- attention --------------------------------------------------------------------------------------
 
 
+def _heads_apart(x: Tensor, heads: int) -> Tensor:
+    """From (batch, length, heads * width) to (batch, heads, length, width)."""
+    batch, length, width = x.shape
+    return x.reshape(batch, length, heads, width // heads).transpose(1, 2)
+
+
 @row("Attention")
 def _attention(node: Node) -> Built:
     """Attention of operator set 23, for the outputs and options that training uses."""
@@ -268,8 +276,7 @@ def _attention(node: Node) -> Built:
 
     def run(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None) -> Tensor:
         q, k, v = (
-            x.unflatten(2, (count, -1)).transpose(1, 2) if flat else x
-            for x, count in zip((query, key, value), heads, strict=True)
+            _heads_apart(x, count) if flat else x for x, count in zip((query, key, value), heads, strict=True)
         )
         if mask is not None and causal:
             raise node.error("a mask together with is_causal is not supported")
@@ -286,7 +293,7 @@ def _rotary_embedding(node: Node) -> Built:
     flat = node.rank(0) == 3
 
     def run(x: Tensor, cosine: Tensor, sine: Tensor, positions: Tensor | None = None) -> Tensor:
-        x = x.unflatten(2, (heads, -1)).transpose(1, 2) if flat else x
+        x = _heads_apart(x, heads) if flat else x
         if positions is not None:
             cosine, sine = F.embedding(positions, cosine), F.embedding(positions, sine)
         cosine, sine = cosine.unsqueeze(1), sine.unsqueeze(1)

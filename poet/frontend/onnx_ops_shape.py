@@ -154,7 +154,7 @@ def _unsqueeze(node: Node) -> Built:
 @row("Expand")
 def _expand(node: Node) -> Built:
     wanted = node.rebind_shape(node.ints(1, "shape"))
-    shape = torch.broadcast_shapes(tuple(node.shape(0)), tuple(wanted))
+    shape = np.broadcast_shapes(node.shape(0), tuple(wanted))
     return lambda x: x.expand(shape)
 
 
