@@ -14,9 +14,9 @@ from dataclasses import replace
 
 from poet.problem import Limits, Problem
 from poet.schedule import Schedule
+from poet.solvers.facts import Facts
 from poet.solvers.judged import Cheapest, walked
 from poet.solvers.recompute_all import DropRemakeable
-from poet.solvers.walk import Facts
 
 
 def chen(problem: Problem, limits: Limits) -> Schedule | None:

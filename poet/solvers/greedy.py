@@ -23,8 +23,9 @@ import numpy.typing as npt
 
 from poet.problem import Limits, Problem
 from poet.schedule import Schedule
+from poet.solvers.facts import Facts
 from poet.solvers.judged import Cheapest, walked
-from poet.solvers.walk import Facts, Policy, Walk, Way, Weights
+from poet.solvers.walk import Policy, Walk, Way, Weights
 
 
 @dataclass(frozen=True, slots=True)

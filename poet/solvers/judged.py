@@ -8,8 +8,9 @@ from poet.errors import InvalidSchedule
 from poet.problem import Limits, Problem
 from poet.schedule import Schedule
 from poet.simulator import Trace, simulate
+from poet.solvers.facts import Facts
 from poet.solvers.overlap import overlap
-from poet.solvers.walk import Facts, Policy, Stuck, Walk, Weights
+from poet.solvers.walk import Policy, Stuck, Walk, Weights
 
 
 class Cheapest:
