@@ -25,6 +25,8 @@ SLOT_ALIGNMENT_BYTES = 4096
 """Slots begin at multiples of this: what direct transfers to storage ask for."""
 
 _LARGEST_BYTES = 1 << 48
+_SMALLEST_PAGE_BUFFER_BYTES, _LARGEST_PAGE_BUFFER_BYTES = 64 * 1024, 1024 * 1024
+_PAGE_BUFFER_SHARE = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,6 +196,16 @@ class Plan:
         """What the slots take together."""
         return max((slot.offset_bytes + slot.size_bytes for slot in self.slots), default=0)
 
+    @property
+    def page_buffer_bytes(self) -> int:
+        """RAM for the buffer of direct transfers: what the schedule leaves unused, within reason.
+
+        0 where nothing is paged or too little is left; transfers then go through the page cache.
+        """
+        budget_bytes = self.request.limits.ram_budget_bytes
+        spare_bytes = _LARGEST_BYTES if budget_bytes is None else budget_bytes - self.trace.peak_ram_bytes
+        return _buffer_bytes(spare_bytes) if self.slots else 0
+
     def to_json(self) -> dict[str, Any]:
         """JSON-ready form; `from_json` gives an equal plan back."""
         return {item.name: codec.encode(getattr(self, item.name)) for item in fields(self) if item.init}
@@ -258,6 +270,11 @@ def lay_out_slots(problem: Problem, schedule: Schedule) -> tuple[Slot, ...]:
             slots.append(Slot(tensor.name, end, tensor.bytes))
             end += -(-tensor.bytes // SLOT_ALIGNMENT_BYTES) * SLOT_ALIGNMENT_BYTES
     return tuple(slots)
+
+
+def page_buffer_to_reserve(ram_budget_bytes: int) -> int:
+    """How much of a budget to hold back when solving, so that the plan can transfer directly."""
+    return _buffer_bytes(ram_budget_bytes // _PAGE_BUFFER_SHARE)
 
 
 def stored_values(graph: Graph) -> dict[str, TensorType]:
@@ -347,6 +364,13 @@ def _check_slots(plan: Plan) -> None:
         if slot.offset_bytes % SLOT_ALIGNMENT_BYTES or not end <= slot.offset_bytes <= _LARGEST_BYTES:
             raise PlanError(f"the page slot of {slot.tensor} is not aligned or overlaps another")
         end = slot.offset_bytes + slot.size_bytes
+
+
+def _buffer_bytes(spare_bytes: int) -> int:
+    """``spare_bytes`` in whole pages, at most 1 MiB; 0 below 64 KiB."""
+    if spare_bytes < _SMALLEST_PAGE_BUFFER_BYTES:
+        return 0
+    return min(spare_bytes, _LARGEST_PAGE_BUFFER_BYTES) // SLOT_ALIGNMENT_BYTES * SLOT_ALIGNMENT_BYTES
 
 
 def _paged(schedule: Iterable[Step]) -> set[str]:

@@ -155,11 +155,13 @@ def problem(of: Graph, *, parameters_in_storage: bool = False) -> Problem:
     return Problem(of.name, tuple(tensors), tuple(ops))
 
 
-def plan(of: Problem, what: Graph, schedule: Schedule, *, optimizer: OptimizerSpec | None = None) -> Plan:
+def plan(
+    of: Problem, what: Graph, schedule: Schedule, *, optimizer: OptimizerSpec | None = None, loss: str = "mse"
+) -> Plan:
     trace = simulate(of, schedule)
     return make_plan(
         model=Model(what.name, "module", "0" * 64),
-        request=Request(Limits(ram_budget_bytes=trace.peak_ram_bytes), "mse"),
+        request=Request(Limits(ram_budget_bytes=trace.peak_ram_bytes), loss),
         device=Device("bench"),
         outcome=Outcome("feasible", 0.0, "whole problem", of.compute_joules, 1.0, 1.0, "by hand", 0.0),
         graph=what,

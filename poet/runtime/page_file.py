@@ -9,6 +9,7 @@ that paged bytes are really out of RAM. Every tensor is read back against a chec
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import fcntl
 import mmap
 import os
@@ -24,10 +25,9 @@ from poet.plan import SLOT_ALIGNMENT_BYTES, Slot
 from poet.units import format_bytes
 
 MAGIC = b"poet page file, version 1\n"
-SMALLEST_BUFFER_BYTES = 64 * 1024
-LARGEST_BUFFER_BYTES = 1024 * 1024
 _HEADER_BYTES = SLOT_ALIGNMENT_BYTES
 _CHUNK_BYTES = 4 * 1024 * 1024  # of the page cache at a time
+_SYNC_WRITTEN = 7  # sync_file_range(2): wait before, write, wait after
 
 
 class PageFile:
@@ -39,9 +39,7 @@ class PageFile:
         mode: for reports, which of the two it is.
     """
 
-    def __init__(
-        self, slots: Iterable[Slot], *, path: Path | None, folder: Path, spare_ram_bytes: int
-    ) -> None:
+    def __init__(self, slots: Iterable[Slot], *, path: Path | None, folder: Path, buffer_bytes: int) -> None:
         """Open and preallocate the file.
 
         Args:
@@ -49,7 +47,7 @@ class PageFile:
             path: of the file, new, empty, or left by an earlier run; ``None``: an unnamed file in
                 ``folder`` that vanishes when closed.
             folder: for unnamed files.
-            spare_ram_bytes: what a bounce buffer may take.
+            buffer_bytes: RAM for the bounce buffer, whole pages; 0: use the page cache.
 
         Raises:
             PageFileError: there is no room, no permission, or something else at ``path``.
@@ -58,10 +56,7 @@ class PageFile:
         self._written: dict[str, tuple[int, int]] = {}  # per tensor: bytes and checksum
         self._named = path is not None
         self.path = path if path is not None else folder / f".poet-pages-{secrets.token_hex(8)}"
-        buffer_bytes = min(spare_ram_bytes, LARGEST_BUFFER_BYTES)
-        buffer_bytes -= buffer_bytes % SLOT_ALIGNMENT_BYTES
-        wants_direct = buffer_bytes >= SMALLEST_BUFFER_BYTES
-        self._file, is_direct = self._open(wants_direct=wants_direct)
+        self._file, is_direct = self._open(wants_direct=buffer_bytes > 0)
         try:
             self._claim()
             self._transfers: _Transfers = (
@@ -204,12 +199,13 @@ class _Cached:
 
     def __init__(self, file: int) -> None:
         self._file = file
+        self._sync_range = getattr(ctypes.CDLL(None, use_errno=True), "sync_file_range", None)
 
     def write(self, offset: int, data: memoryview) -> None:
         for start in range(0, len(data), _CHUNK_BYTES):
             part = data[start : start + _CHUNK_BYTES]
             _write_whole(self._file, part, offset + start)
-            os.fdatasync(self._file)
+            self._flush(offset + start, len(part))
             os.posix_fadvise(self._file, offset + start, len(part), os.POSIX_FADV_DONTNEED)
 
     def read(self, offset: int, target: memoryview) -> None:
@@ -217,6 +213,16 @@ class _Cached:
             part = target[start : start + _CHUNK_BYTES]
             _read_whole(self._file, part, offset + start)
             os.posix_fadvise(self._file, offset + start, len(part), os.POSIX_FADV_DONTNEED)
+
+    def _flush(self, offset: int, size_bytes: int) -> None:
+        """Hand the range to the device; what is paged need not outlive a power cut."""
+        if self._sync_range is None:
+            os.fdatasync(self._file)
+            return
+        place = (ctypes.c_int64(offset), ctypes.c_int64(size_bytes), ctypes.c_uint(_SYNC_WRITTEN))
+        if self._sync_range(ctypes.c_int(self._file), *place) != 0:
+            number = ctypes.get_errno()
+            raise OSError(number, os.strerror(number))
 
 
 def _write_whole(file: int, data: memoryview, offset: int) -> None:

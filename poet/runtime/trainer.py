@@ -19,7 +19,7 @@ from typing import Self
 
 import torch
 
-from poet.errors import InputError, PlanError, PoetError, ReplayError
+from poet.errors import InputError, ReplayError
 from poet.graph import TensorType
 from poet.plan import Plan, stored_values
 from poet.plan_file import PlanFile
@@ -188,6 +188,7 @@ class Trainer:
     def peak_meter(self) -> PeakMeter:
         """Measures the peak of tensor memory over the steps in a ``with`` block, as the plan counts it."""
         held_bytes = sum(self._cells.sizes_bytes[name] for name in self._held)
+        held_bytes += 0 if self._pages is None else self._pages.buffer_bytes
         return PeakMeter(held_bytes)
 
     def close(self) -> None:
@@ -340,13 +341,5 @@ class Trainer:
 def _open_pages(plan: Plan, folder: Path, page_file: str | Path | None) -> PageFile | None:
     if not plan.slots:
         return None
-    budget = plan.request.limits.ram_budget_bytes
-    used = plan.prediction.peak_ram_bytes
-    spare_ram_bytes = budget - used if budget is not None else 1 << 40
     path = None if page_file is None else Path(page_file)
-    try:
-        return PageFile(plan.slots, path=path, folder=folder, spare_ram_bytes=spare_ram_bytes)
-    except PlanError:
-        raise
-    except OSError as cause:
-        raise PoetError(f"page file: {cause}") from None
+    return PageFile(plan.slots, path=path, folder=folder, buffer_bytes=plan.page_buffer_bytes)

@@ -1,0 +1,256 @@
+"""Proof by trial that a plan is exact: some steps through the plan, the same in plain PyTorch.
+
+Both sides see the same batches and draw from equally seeded generators. After each step the loss, the
+predictions, every gradient, every updated parameter, every module state and every tensor of the
+optimizer are compared bit for bit.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from poet.errors import NotExact, PlanError
+from poet.frontend.plain import PlainTrainer
+from poet.graph import Graph, TensorType
+from poet.plan import Plan
+from poet.plan_file import PlanFile
+from poet.runtime import Trainer
+from poet.schedule import Compute, PageIn
+
+Batch = tuple[tuple[Tensor, ...], Tensor | None]
+"""The model's inputs, and the loss's targets where it has any."""
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """What was compared at one number of threads.
+
+    Attributes:
+        threads: that torch used.
+        tensors: that were compared.
+        difference: the first tensor that differs and how, or ``None``.
+    """
+
+    threads: int
+    tensors: int
+    difference: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyReport:
+    """The outcome of `verify`.
+
+    Attributes:
+        steps: made on each side.
+        recomputed_runs, page_ins: of the plan in one step: what was put to the test.
+        comparisons: one per number of threads.
+    """
+
+    steps: int
+    recomputed_runs: int
+    page_ins: int
+    comparisons: tuple[Comparison, ...]
+
+    @property
+    def exact(self) -> bool:
+        """Whether every bit was the same."""
+        return all(comparison.difference is None for comparison in self.comparisons)
+
+    def require(self) -> None:
+        """Do nothing if the plan is exact.
+
+        Raises:
+            NotExact: names the first tensor that differs.
+        """
+        for comparison in self.comparisons:
+            if comparison.difference is not None:
+                raise NotExact(f"with {comparison.threads} thread(s), {comparison.difference}")
+
+
+def verify(
+    path: str | Path,
+    *,
+    module: nn.Module | None = None,
+    batches: Sequence[Batch] | None = None,
+    steps: int = 3,
+    threads: Sequence[int] = (1, 2),
+    seed: int = 0,
+    page_file: str | Path | None = None,
+) -> VerifyReport:
+    """Train with the plan at ``path`` and with plain PyTorch, and compare.
+
+    Args:
+        path: of the plan file.
+        module: the model that was planned, in the mode it was planned in; it is not changed. Not
+            given: the model is built from the ONNX structure that the plan carries.
+        batches: to train on, in turn; not given: random ones.
+        steps: to make.
+        threads: numbers of threads to try.
+        seed: of random batches and of dropout.
+        page_file: see `poet.runtime.Trainer.open`.
+
+    Raises:
+        PlanError: the plan is not usable, or carries no structure and no module is given.
+    """
+    with PlanFile(path) as file:
+        plan = file.plan
+        reference = _from_structure(file) if module is None else module
+    given = tuple(batches or (random_batch(plan, seed + number) for number in range(steps)))
+    comparisons = []
+    for count in threads:
+        with (
+            _threads(count),
+            torch.random.fork_rng(devices=[]),
+            Trainer.open(path, seed=seed, page_file=page_file) as trainer,
+        ):
+            comparisons.append(_compare(trainer, reference, given, steps, seed))
+    runs = Counter(type(step) for step in plan.schedule)
+    return VerifyReport(
+        steps=steps,
+        recomputed_runs=runs[Compute] - len(plan.graph.ops),
+        page_ins=runs[PageIn],
+        comparisons=tuple(comparisons),
+    )
+
+
+def random_batch(plan: Plan, seed: int) -> Batch:
+    """Inputs and targets of the plan's shapes.
+
+    Floats are normally distributed, whole numbers small enough for every table that they index,
+    targets of cross-entropy are classes, those of bce-with-logits lie between 0 and 1.
+    """
+    graph = plan.graph
+    generator = torch.Generator().manual_seed(seed)
+    types = {value.name: value.type for value in graph.values}
+    drawn = [_random_tensor(types[name], _rows(graph, name), generator) for name in graph.inputs]
+    if not graph.targets:
+        return tuple(drawn), None
+    *inputs, targets = drawn
+    output, wanted = types[graph.predictions[0]].shape, types[graph.inputs[-1]]
+    if plan.request.loss == "cross-entropy":
+        classes = (
+            output[-1]
+            if len(output) == 3 and wanted.shape == output[:-1]
+            else output[min(1, len(output) - 1)]
+        )
+        targets = _random_tensor(wanted, classes, generator)
+    elif plan.request.loss == "bce-with-logits":
+        targets = targets.sigmoid()
+    return tuple(inputs), targets
+
+
+# --- both sides -------------------------------------------------------------------------------
+
+
+def _compare(
+    trainer: Trainer, module: nn.Module, batches: Sequence[Batch], steps: int, seed: int
+) -> Comparison:
+    copied = copy.deepcopy(module)
+    copied.load_state_dict(trainer.state_dict())
+    plan, threads, compared = trainer.plan, torch.get_num_threads(), 0
+    trained = [item.name for item in plan.graph.parameters if item.gradient is not None]
+    plain = PlainTrainer(copied, loss=plan.request.loss, optimizer=plan.optimizer, trained=trained)
+    torch.manual_seed(seed)
+    for number in range(1, steps + 1):
+        inputs, targets = batches[(number - 1) % len(batches)]
+        for name, ours, theirs in _step_pairs(trainer, plain, copied, inputs, targets):
+            compared += 1
+            difference = _difference(ours, theirs)
+            if difference is not None:
+                return Comparison(threads, compared, f"step {number}: {name} {difference}")
+    return Comparison(threads, compared, None)
+
+
+def _step_pairs(
+    trainer: Trainer,
+    plain: PlainTrainer,
+    module: nn.Module,
+    inputs: tuple[Tensor, ...],
+    targets: Tensor | None,
+) -> Iterator[tuple[str, Tensor, Tensor]]:
+    """One step on each side; then what it gave, as (name, of the plan, of plain PyTorch)."""
+    gradients: dict[str, Tensor] = {}
+    result = trainer.step(
+        inputs, targets, on_gradient=lambda name, gradient: gradients.update({name: gradient.clone()})
+    )
+    loss, outputs = plain.step(inputs, targets)
+    yield "the loss", torch.tensor(result.loss, dtype=loss.dtype), loss
+    for number, (ours, theirs) in enumerate(zip(result.predictions, outputs, strict=True)):
+        yield f"output {number}", ours, theirs
+    if gradients.keys() != plain.gradients.keys():
+        raise NotExact(f"only one side has a gradient of {min(gradients.keys() ^ plain.gradients.keys())}")
+    for name, gradient in gradients.items():
+        yield f"the gradient of {name}", gradient, plain.gradients[name]
+    everything = module.state_dict()
+    for name, ours in trainer.state_dict().items():
+        yield name, ours, everything[name]
+    states = trainer.optimizer_state()
+    for (parameter, name), theirs in plain.optimizer_state().items():
+        yield f"{name} of {parameter}", states[parameter][name], theirs
+
+
+def _from_structure(file: PlanFile) -> nn.Module:
+    structure = file.structure()
+    if structure is None:
+        raise PlanError(
+            f"{file.path.name} was planned from a module and carries no ONNX structure; "
+            "call poet.verify.verify(path, module=...)"
+        )
+    from poet.frontend.onnx_import import load_onnx_structure
+
+    return load_onnx_structure(structure).module
+
+
+# --- helpers ----------------------------------------------------------------------------------
+
+
+def _difference(ours: Tensor, theirs: Tensor) -> str | None:
+    """How two tensors differ in type or in any bit, or ``None``."""
+    theirs = theirs.detach()
+    if (ours.dtype, ours.shape) != (theirs.dtype, theirs.shape):
+        return f"is {ours.dtype}{list(ours.shape)}, in plain PyTorch {theirs.dtype}{list(theirs.shape)}"
+    bits = [tensor.contiguous().reshape(-1).view(torch.uint8) for tensor in (ours, theirs)]
+    if torch.equal(*bits):
+        return None
+    differing = int((bits[0] != bits[1]).reshape(ours.numel(), -1).any(dim=1).sum())
+    largest = float((ours.double() - theirs.double()).abs().max())
+    return f"differs from plain PyTorch in {differing} of {ours.numel()} elements, by up to {largest:.3g}"
+
+
+def _random_tensor(kind: TensorType, below: int, generator: torch.Generator) -> Tensor:
+    dtype: torch.dtype = getattr(torch, kind.dtype)
+    if dtype.is_floating_point:
+        return torch.randn(kind.shape, generator=generator).to(dtype)
+    return torch.randint(below, kind.shape, generator=generator).to(dtype)
+
+
+def _rows(graph: Graph, name: str) -> int:
+    """Rows of the smallest table that the input ``name`` indexes; 2 if there is none."""
+    types = {value.name: value.type for value in graph.values}
+    buffer = graph.buffer_of(name)
+    rows = [
+        types[refs[0]].shape[0]
+        for op in graph.ops
+        if op.call.target == "aten.embedding.default"
+        for refs in [tuple(op.call.refs())]
+        if graph.buffer_of(refs[1]) == buffer
+    ]
+    return min(rows, default=2)
+
+
+@contextmanager
+def _threads(count: int) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
