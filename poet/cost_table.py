@@ -144,6 +144,11 @@ def _macs(weight: TensorType, output: TensorType, input_: TensorType, transposed
     return float((input_ if transposed else output).elements * math.prod(weight.shape[1:]))
 
 
+def _bag(weight: int) -> Rule:
+    """One FLOP per element of every row looked up; the indices follow the table of rows."""
+    return lambda o: float(o.tensor(weight + 1).elements * o.tensor(weight).shape[-1])
+
+
 def _convolution(o: Operands) -> float:
     output = o.written[0]
     bias_flops = output.elements if o.argument(2) is not None else 0
@@ -259,7 +264,7 @@ _ELEMENTWISE = {
         _E,
         _per_element(2),
         """leaky_relu leaky_relu_backward _prelu_kernel softshrink softshrink_backward hardshrink
-        hardshrink_backward native_dropout_backward rrelu_with_noise_backward""",
+        hardshrink_backward native_dropout_backward""",
     ),
     **_aten(
         _E,
@@ -299,7 +304,7 @@ _ELEMENTWISE = {
         _E,
         _per_output(10),
         """bernoulli multinomial native_dropout normal rand rand_like randint randint_like randn randn_like
-        randperm rrelu_with_noise_functional""",
+        randperm""",
     ),
     **{
         name: Row(_E, _per_output(10))
@@ -355,6 +360,8 @@ _REDUCTIONS = {
         _R, _pooling(lambda o: o.tensor(0).elements, window=2), "avg_pool2d_backward avg_pool3d_backward"
     ),
     **_aten(_R, _per_element(8), "isin searchsorted bucketize"),
+    **_aten(_R, _bag(0), "_embedding_bag", gathers=True),
+    **_aten(_R, _bag(1), "_embedding_bag_per_sample_weights_backward"),
     **_aten(_R, _per_picked(1), "nll_loss_forward nll_loss2d_forward", gathers=True),
 }
 
@@ -367,6 +374,7 @@ _MOVEMENT = {
         select_backward slice_backward diagonal_backward unfold_backward
         select_scatter slice_scatter diagonal_scatter masked_scatter scatter scatter_add scatter_reduce
         index_add index_copy index_put _unsafe_index_put embedding_dense_backward
+        _embedding_bag_backward
         nll_loss_backward nll_loss2d_backward max_unpool2d max_unpool3d
         max_pool2d_with_indices_backward max_pool3d_with_indices_backward
         adaptive_max_pool2d_backward adaptive_max_pool3d_backward
