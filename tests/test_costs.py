@@ -6,6 +6,7 @@ import dataclasses
 import itertools
 import json
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -305,6 +306,22 @@ def test_transfers_are_whole_pages_and_whole_erase_blocks() -> None:
     extra_seconds = beyond.page_out.seconds - full.page_out.seconds
     page_seconds = 256 / profile.storage.write.bandwidth_bytes_per_second.value
     assert extra_seconds == pytest.approx(profile.storage.erase.block_seconds.value + page_seconds)
+
+
+def test_the_documented_break_even_between_paging_and_recomputing() -> None:
+    """Joules of paging 64 KiB out and in, per element, over joules per FLOP of a matrix product."""
+    document = (Path(__file__).parents[1] / "docs" / "profiles.md").read_text(encoding="utf-8")
+    said = dict(re.findall(r"^\| `(\S+)` \| ([\d.]+) \|$", document, re.M))
+    assert set(said) == set(profile_names())
+    for name, flops_per_element in said.items():
+        profile, idle_watts = load_profile(name), load_profile(name).charged_idle_watts
+        cost = buffer_cost(1 << 16, profile)
+        assert cost.page_in is not None
+        assert cost.page_out is not None
+        paging = sum(way.joules + idle_watts * way.seconds for way in (cost.page_in, cost.page_out))
+        busy_watts = idle_watts + profile.marginal_watts(profile.compute.watts(OpClass.MATMUL))
+        joules_per_flop = busy_watts * op_seconds(profile, OpClass.MATMUL, 1e12, 0) / 1e12
+        assert float(flops_per_element) == pytest.approx(paging / (1 << 14) / joules_per_flop, rel=0.02)
 
 
 # --- the problem ------------------------------------------------------------------------------
