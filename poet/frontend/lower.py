@@ -135,7 +135,18 @@ FILLS: dict[str, tuple[str, tuple[str, ...]]] = {
 """In-place operators that overwrite without reading: the factory that stands for each, and the
 arguments it takes over."""
 
-_RESIZING = ("aten.resize_", "aten.set_", "aten.as_strided_", "aten.swap")
+_RESHAPING = frozenset(
+    f"aten.{name}_.{overload}"
+    for name, overload in (("t", "default"), ("transpose", "default"), ("squeeze", "default"),
+                           ("squeeze", "dim"), ("squeeze", "dims"), ("unsqueeze", "default"),
+                           ("swapaxes", "default"), ("swapdims", "default"), ("detach", "default"))
+)  # fmt: skip
+"""In-place operators that change how memory is viewed and not what is in it."""
+
+_DATA_DEPENDENT = frozenset({"aten.prod.default", "aten.prod.dim_int", "aten.cumprod.default"})
+"""Eager looks for zeros among the factors before it chooses how to compute the gradient."""
+
+_RESIZING = ("aten.resize_", "aten.set_", "aten.as_strided_")
 
 
 class _Lowering:
@@ -149,6 +160,7 @@ class _Lowering:
         self.names: dict[tuple[str, TensorType], str] = {}
         self.ops: list[Op] = []
         self.given_storage: dict[str, _Place] = {}
+        self.constant_storages: set[int] = set()
 
     # --- sources and results ------------------------------------------------------------------
 
@@ -160,6 +172,8 @@ class _Lowering:
             self.given_storage[name] = place
         self.home[place.storage] = name
         self.known[node] = place
+        if node.op == "get_attr":
+            self.constant_storages.add(place.storage)
 
     def finish(self, outputs: Any, given: Iterable[str]) -> Lowered:
         written = {
@@ -248,9 +262,15 @@ class _Lowering:
         target = str(node.target)
         if target in SPECIAL:
             SPECIAL[target](self, node)
+        elif target in _RESHAPING:
+            self.known[node] = self.views(node)
+        elif target in _DATA_DEPENDENT and node.meta["val"].is_floating_point():
+            raise UnsupportedOperator(
+                f"operator {target} has a gradient whose formula depends on the data: no graph equals it"
+            )
         elif node.target._schema.is_mutable:
             self.write_in_place(node, target)
-        elif self.is_view(node):
+        elif node.target.is_view or self.is_alias(node):
             self.known[node] = self.views(node)
         elif target in FACTORIES:
             fill = FACTORIES[target]
@@ -263,19 +283,21 @@ class _Lowering:
             raise UnsupportedOperator(f"operator {target} is not one that poet runs")
         return target
 
-    def is_view(self, node: fx.Node) -> bool:
+    def is_alias(self, node: fx.Node) -> bool:
         """Whether all of the node's outputs lie in memory that was there before it."""
-        value = node.meta.get("val")
-        tensors = [value] if isinstance(value, Tensor) else value
-        return bool(tensors) and all(
-            isinstance(item, Tensor) and item.untyped_storage()._cdata in self.home for item in tensors
-        )
+        tensors = _tensors_of(node)
+        return bool(tensors) and all(item.untyped_storage()._cdata in self.home for item in tensors)
 
     def views(self, node: fx.Node) -> _Known:
-        value = node.meta["val"]
-        if isinstance(value, Tensor):
-            return self.place(value, node.name)
-        return tuple(self.place(item, node.name) for item in value)
+        """What a view stands for; of a constant, each node may have a storage of its own."""
+        source = self.known[node.all_input_nodes[0]]
+        assert isinstance(source, _Place)
+        places = [self.place(tensor, node.name) for tensor in _tensors_of(node)]
+        for place in places:
+            self.home.setdefault(place.storage, self.home[source.storage])
+            if source.storage in self.constant_storages:
+                self.constant_storages.add(place.storage)
+        return places[0] if isinstance(node.meta["val"], Tensor) else tuple(places)
 
     def emit(self, node: fx.Node, call: Call, results: object = None, **fields: Any) -> None:
         """Add an op for ``node`` whose outputs are the node's (or ``results``)."""
@@ -373,27 +395,35 @@ class _Lowering:
             else:
                 result = self.new(node.name, Call("poet.copy", (self.argument(source), *layout)), dense)
         else:
-            result = self.functional(node, target, dense)
+            result = self.functional(node, written[0].name, dense)
         self.assign(place, result, node.name)
 
-    def functional(self, node: fx.Node, target: str, wanted: TensorType) -> str:
-        _, name, overload = target.split(".")
-        functional = self.supported(f"aten.{name.removesuffix('_')}.{overload}")
-        packet = getattr(torch.ops.aten, name.removesuffix("_"))
-        fakes = fx.node.map_arg((node.args, node.kwargs), lambda item: item.meta["val"])
+    def functional(self, node: fx.Node, written: str, wanted: TensorType) -> str:
+        """Run the functional form of ``node``; the name of its result, of type ``wanted``."""
+        form = _functional_form(node.target, written)
+        if form is None:
+            raise UnsupportedOperator(f"operator {node.target} has no functional form")
+        target = self.supported(str(form))
+        kwargs = {key: item for key, item in node.kwargs.items() if key != written or written == "self"}
+        fakes = fx.node.map_arg((node.args, kwargs), lambda item: item.meta["val"])
         with _mode_of(node):
-            out = getattr(packet, overload)(*fakes[0], **fakes[1])
-        type_ = tensor_type(out, node.name)
-        result = self.new(node.name, self.plain_call_as(node, functional), type_)
+            type_ = tensor_type(form(*fakes[0], **fakes[1]), node.name)
+        if type_.shape != wanted.shape:
+            raise UnsupportedOperator(f"operator {node.target} resizes the tensor it writes")
+        call = self.plain_call(node, str(node.target))
+        call = Call(target, call.args, tuple(item for item in call.kwargs if item[0] in kwargs))
+        result = self.new(node.name, call, type_)
         if type_ != wanted:
             result = self.new(node.name, Call("poet.copy", (Ref(result), *_layout(wanted))), wanted)
         return result
 
-    def plain_call_as(self, node: fx.Node, target: str) -> Call:
-        return replace(self.plain_call(node, str(node.target)), target=target)
-
     def assign(self, place: _Place, result: str, hint: str) -> None:
         """Let ``result`` be what ``place`` holds from here on."""
+        if place.storage in self.constant_storages:
+            raise ModelError(
+                f"{hint}: the model writes a tensor of its own that is neither parameter nor buffer; "
+                "register it with register_buffer"
+            )
         buffer = self.home[place.storage]
         whole_bytes = self.size_bytes[buffer]
         item_bytes = ITEM_BYTES[place.type.dtype]
@@ -419,6 +449,26 @@ def _dense_like(type_: TensorType) -> TensorType:
         return at_start
     template = torch.empty_strided(type_.shape, type_.strides, device="meta")
     return replace(at_start, strides=tuple(torch.empty_like(template).stride()))
+
+
+def _functional_form(target: OpOverload, written: str) -> OpOverload | None:
+    """The operator that returns what ``target`` writes into its argument ``written`` (self or out)."""
+    _, name, _ = str(target).split(".")
+    packet = getattr(torch.ops.aten, name if written != "self" else name.removesuffix("_"), None)
+    kept = [item for item in target._schema.arguments if written == "self" or item.name != written]
+    wanted = [(item.name, str(item.type)) for item in kept]
+    for overload in packet.overloads() if packet is not None else ():
+        found: OpOverload = getattr(packet, overload)
+        given = [(item.name, str(item.type)) for item in found._schema.arguments]
+        if given == wanted and not found._schema.is_mutable and not found.is_view:
+            return found
+    return None
+
+
+def _tensors_of(node: fx.Node) -> list[Tensor]:
+    value = node.meta.get("val")
+    items = [value] if isinstance(value, Tensor) else value or ()
+    return [item for item in items if isinstance(item, Tensor)]
 
 
 def _mode_of(node: fx.Node) -> Any:

@@ -11,7 +11,7 @@ import contextlib
 import fnmatch
 import inspect
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -88,13 +88,16 @@ def trace_training_step(
     parameters, states = _own_tensors(module)
     trained = _chosen(module, train)
     mode = FakeTensorMode(allow_non_fake_inputs=True)
-    model = _Functional(module, tuple(parameters), tuple(states), frozenset(trained), loss_named(loss))
-    fakes = tuple(_fakes(mode, group) for group in (parameters.values(), states.values(), inputs))
-    with mode:
-        like = model.targets_like(*fakes) if targets is None else targets
-    fake_targets = _fakes(mode, [] if like is None else [like])
-    traced = _trace(model.step, (*fakes, fake_targets))
-    constants = _constants(traced, {*parameters, *states})
+    step = _Functional(_Step(module, trained, loss_named(loss)), (*parameters, *states))
+    own, fake_inputs = _fakes(mode, (parameters | states).values()), _fakes(mode, inputs)
+    if targets is None:
+        with mode:
+            found_targets = step(own, fake_inputs, None)
+    else:
+        found_targets = [targets]
+    fake_targets = _fakes(mode, [item for item in found_targets if item is not None])
+    traced = _trace(step, (own, fake_inputs, fake_targets))
+    constants = _constants(traced, parameters | states)
     names = _input_names(module, len(inputs), input_names, {*parameters, *states, *constants.values()})
     names = (*names, *["targets" for _ in fake_targets])
     lowered = lower(traced, (*parameters, *states, *names), constants)
@@ -192,11 +195,21 @@ def _input_names(
     return tuple(names)
 
 
-def _constants(traced: fx.GraphModule, taken: set[str]) -> dict[str, str]:
-    """Name for the value of each tensor that the trace holds, by its attribute."""
+def _constants(traced: fx.GraphModule, own: Mapping[str, Tensor]) -> dict[str, str]:
+    """Name for the value of each tensor that the trace holds, by its attribute.
+
+    Raises:
+        ModelError: one is a parameter or buffer of the module, which it got at some other way.
+    """
     attributes = dict.fromkeys(str(node.target) for node in traced.graph.nodes if node.op == "get_attr")
+    owners = {tensor.data_ptr(): name for name, tensor in own.items() if tensor.numel()}
+    for attribute in attributes:
+        if (owner := owners.get(getattr(traced, attribute).data_ptr())) is not None:
+            raise ModelError(
+                f"the model uses {owner} through a reference of its own, which hides it from tracing"
+            )
     numbers = itertools.count()
-    free = (name for name in map("constant{}".format, numbers) if name not in taken)
+    free = (name for name in map("constant{}".format, numbers) if name not in own)
     return {attribute: next(free) for attribute in attributes}
 
 
@@ -227,49 +240,60 @@ def _optimizer_state(
 # --- the traced function ----------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class _Functional:
-    """The module as a function of all its tensors."""
+class _Step(nn.Module):
+    """The whole step as a module, so that the module's tensors stay replaced until its end.
 
-    module: nn.Module
-    parameters: tuple[str, ...]
-    states: tuple[str, ...]
-    trained: frozenset[str]
-    loss: Loss
+    Activation checkpointing runs parts of the module again while gradients are computed.
+    """
 
-    def outputs(self, parameters: list[Tensor], states: list[Tensor], inputs: list[Tensor]) -> list[Tensor]:
+    def __init__(self, module: nn.Module, trained: Iterable[str], loss: Loss) -> None:
+        super().__init__()
+        self.module = module
+        self.trained = tuple(trained)
+        self.loss = loss
+
+    def outputs(self, inputs: list[Tensor]) -> list[Tensor]:
         """The tensors that the module returns."""
-        tensors = dict(zip((*self.parameters, *self.states), (*parameters, *states), strict=True))
-        returned = torch.func.functional_call(self.module, tensors, tuple(inputs))
-        outputs = [item for item in pytree.tree_leaves(returned) if isinstance(item, Tensor)]
+        outputs = [item for item in pytree.tree_leaves(self.module(*inputs)) if isinstance(item, Tensor)]
         if not outputs:
             raise ModelError(f"{type(self.module).__name__} returns no tensor")
         return outputs
 
-    def targets_like(
-        self, parameters: list[Tensor], states: list[Tensor], inputs: list[Tensor]
-    ) -> Tensor | None:
-        """Targets of the shape that the loss wants for the module's first output."""
-        with _speaking(self.module), torch.no_grad():
-            return self.loss.targets_like(self.outputs(parameters, states, inputs)[0])
+    def forward(self, inputs: list[Tensor], targets: list[Tensor] | None) -> list[Tensor | None]:
+        """Loss, gradients of the trained parameters in the module's order, outputs.
 
-    def step(
-        self, parameters: list[Tensor], states: list[Tensor], inputs: list[Tensor], targets: list[Tensor]
-    ) -> list[Tensor | None]:
-        """Loss, gradients of the trained parameters in the module's order, outputs."""
-        leaves = [
-            tensor.detach().requires_grad_(name in self.trained)
-            for name, tensor in zip(self.parameters, parameters, strict=True)
-        ]
-        with _speaking(self.module), torch.enable_grad():
-            outputs = self.outputs(leaves, states, inputs)
-            loss = self.loss.apply(outputs[0], targets[0] if targets else None)
-            if loss.dim() != 0 or not loss.requires_grad:
-                raise ModelError("the loss does not depend on any parameter that is to be trained")
-            gradients = torch.autograd.grad(
-                loss, [leaf for leaf in leaves if leaf.requires_grad], allow_unused=True
-            )
+        Without ``targets``: what the loss wants as targets for the module's first output.
+        """
+        outputs = self.outputs(inputs)
+        if targets is None:
+            return [self.loss.targets_like(outputs[0])]
+        loss = self.loss.apply(outputs[0], targets[0] if targets else None)
+        if not loss.requires_grad:
+            raise ModelError("the loss does not depend on any parameter that is to be trained")
+        parameters = dict(self.module.named_parameters())
+        gradients = torch.autograd.grad(loss, [parameters[name] for name in self.trained], allow_unused=True)
         return [loss, *gradients, *outputs]
+
+
+@dataclass(frozen=True, slots=True)
+class _Functional:
+    """The step as a function of all its tensors."""
+
+    step: _Step
+    names: tuple[str, ...]  # of parameters, then of states
+
+    def __call__(
+        self, own: list[Tensor], inputs: list[Tensor], targets: list[Tensor] | None
+    ) -> list[Tensor | None]:
+        """What `_Step` gives; fresh leaves stand for the parameters, so that they can have gradients."""
+        trained = frozenset(self.step.trained)
+        leaves = {
+            f"module.{name}": tensor.detach().requires_grad_() if name in trained else tensor
+            for name, tensor in zip(self.names, own, strict=True)
+        }
+        with _speaking(self.step.module), torch.enable_grad():
+            results: list[Tensor | None] = torch.func.functional_call(self.step, leaves, (inputs, targets))
+        return results
 
 
 @contextlib.contextmanager
@@ -296,7 +320,7 @@ def _fakes(mode: FakeTensorMode, tensors: Iterable[Tensor]) -> list[Tensor]:
         return [torch.empty_strided(*_layout(tensor), dtype=tensor.dtype) for tensor in tensors]
 
 
-def _trace(step: Callable[..., object], arguments: tuple[list[Tensor], ...]) -> fx.GraphModule:
+def _trace(step: _Functional, arguments: tuple[list[Tensor], ...]) -> fx.GraphModule:
     def function(*groups: list[Tensor]) -> object:  # make_fx miscounts a method's arguments
         return step(*groups)
 

@@ -45,9 +45,7 @@ def measured(graph: Graph, *, times: bool = True) -> Graph:
     """
     bench = _Bench(graph)
     with torch.random.fork_rng(devices=[]), torch.no_grad():
-        ops = tuple(
-            bench.measure(op) if times or op.call.target in _MIS_TRACED else op for op in graph.ops
-        )
+        ops = tuple(bench.measure(op) if times or op.call.target in _MIS_TRACED else op for op in graph.ops)
     return replace(
         graph,
         ops=ops,
@@ -85,9 +83,7 @@ class _Bench:
         if op.repeat_call is not None:
             peaks.append(self.finding(op.repeat_call).peak_bytes)
         outputs_bytes = sum(_aligned(self.size_bytes[name]) for name in self.graph.writes(op))
-        return replace(
-            op, workspace_bytes=max(0, max(peaks) - outputs_bytes), host_seconds=first.seconds
-        )
+        return replace(op, workspace_bytes=max(0, max(peaks) - outputs_bytes), host_seconds=first.seconds)
 
     def finding(self, call: Call) -> _Finding:
         key = self.signature(call)
@@ -171,7 +167,9 @@ def _run(call: Call, inputs: dict[str, Tensor]) -> _Finding:
         for item in results
     )
     given = {tensor.untyped_storage().data_ptr() for tensor in inputs.values() if tensor.numel()}
-    if any(item is not None and item.numel() and item.untyped_storage().data_ptr() in given for item in results):
+    if any(
+        item is not None and item.numel() and item.untyped_storage().data_ptr() in given for item in results
+    ):
         raise ModelError(f"{call.target} gives back one of its inputs, which tracing did not show")
     del results
     seconds: list[float] = []

@@ -35,7 +35,7 @@ _GROUPS = {
         maximum minimum mish mish_backward mul.Scalar mul.Tensor nan_to_num neg pow.Scalar
         pow.Tensor_Scalar pow.Tensor_Tensor _prelu_kernel _prelu_kernel_backward reciprocal relu
         remainder.Scalar remainder.Scalar_Tensor remainder.Tensor round round.decimals
-        rrelu_with_noise_backward rsqrt rsub.Scalar rsub.Tensor sgn sigmoid sigmoid_backward sign
+        rsqrt rsub.Scalar rsub.Tensor sgn sigmoid sigmoid_backward sign
         silu silu_backward sin sinc sinh softplus softplus_backward softshrink softshrink_backward
         sqrt square sub.Scalar sub.Tensor tan tanh tanh_backward threshold threshold_backward trunc
         where.self where.ScalarSelf where.ScalarOther where.Scalar xlogy.Tensor xlogy.Scalar_Other
@@ -99,6 +99,7 @@ _GROUPS = {
         replication_pad3d_backward roll rot90 select_backward slice_backward stack tril triu
         unfold_backward unsafe_split.Tensor unsafe_split_with_sizes""",
     "indexing": """
+        _embedding_bag _embedding_bag_backward _embedding_bag_per_sample_weights_backward
         _unsafe_index.Tensor _unsafe_index_put embedding embedding_dense_backward gather index.Tensor
         index_add index_copy index_fill.int_Scalar index_fill.int_Tensor index_put index_select
         masked_fill.Scalar masked_fill.Tensor masked_scatter scatter.reduce scatter.src scatter.value
@@ -110,7 +111,7 @@ _GROUPS = {
     "random": """
         bernoulli bernoulli.p bernoulli.Tensor multinomial native_dropout normal.Tensor_Tensor
         normal.Tensor_float normal.float_Tensor rand rand_like randint randint.low randint_like
-        randint_like.low_dtype randn randn_like randperm rrelu_with_noise_functional""",
+        randint_like.low_dtype randn randn_like randperm""",
 }
 
 ATEN: frozenset[str] = frozenset(
