@@ -1,1 +1,118 @@
-"""The application: registers the commands."""
+"""The application: registers the commands and turns errors into one line and an exit code."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from poet import __version__
+from poet.errors import PoetError
+
+from . import devices, explain, run, solve, verify
+
+TRACEBACK_VARIABLE = "POET_TRACEBACK"
+INTERRUPTED = 130  # what shells give a program ended by Ctrl-C
+
+
+class Commands(TyperGroup):
+    """A group whose errors are one line on stderr, never a traceback."""
+
+    def main(
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        complete_var: str | None = None,
+        standalone_mode: bool = True,
+        windows_expand_args: bool = True,
+        **extra: Any,
+    ) -> Any:
+        """Run a command line; exits with its code, or returns it where not ``standalone_mode``."""
+        arguments = list(sys.argv[1:] if args is None else args) or ["--help"]
+        for stream in (sys.stdout, sys.stderr):
+            if hasattr(stream, "reconfigure"):
+                stream.reconfigure(errors="replace")  # a terminal without "µ" still gets its report
+        try:
+            code = super().main(arguments, prog_name, complete_var, False, windows_expand_args, **extra)
+            sys.stdout.flush()
+        except BrokenPipeError:  # the reader of a pipe has gone; there is nobody to tell
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            code = 1
+        except Exception as error:
+            code, line = _outcome(error)
+            print(f"poet: {line}", file=sys.stderr)
+        if code == INTERRUPTED:
+            print("poet: interrupted", file=sys.stderr)
+        if standalone_mode:
+            sys.exit(code)
+        return code
+
+
+def _outcome(error: Exception) -> tuple[int, str]:
+    """Exit code and the line to print."""
+    if os.environ.get(TRACEBACK_VARIABLE):
+        traceback.print_exception(error)
+    if isinstance(error, PoetError):
+        return error.exit_code, _one_line(str(error))
+    if isinstance(error, typer.TyperException):
+        return error.exit_code, _one_line(error.format_message())
+    if isinstance(error, typer.Abort):
+        return 1, "aborted"
+    if isinstance(error, OSError):
+        place = f"{error.filename}: " if error.filename is not None else ""
+        return 2, _one_line(f"{place}{error.strerror or error}")
+    if isinstance(error, MemoryError):
+        return 2, "out of memory on this machine"
+    where = f"set {TRACEBACK_VARIABLE}=1 to see where"
+    return 1, _one_line(f"internal error, please report it ({where}): {type(error).__name__}: {error}")
+
+
+def _one_line(message: str) -> str:
+    return " ".join(message.split())
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"poet {__version__}")
+        raise typer.Exit
+
+
+def _examples(lines: Sequence[str]) -> str:
+    """The end of a command's help; the backspace keeps the lines as they are."""
+    return "\n".join(("\b", "Examples:", *(f"  {line}" for line in lines)))
+
+
+app = typer.Typer(
+    name="poet",
+    cls=Commands,
+    rich_markup_mode=None,
+    context_settings={"max_content_width": 100},
+    add_completion=False,
+    help="Plan the training of a neural network for a device with too little RAM, and run the plan.",
+    epilog="Sizes: 256KiB, 1MB. Times: 20ms, 1.3x. Exit codes: 0 done, 2 bad input, 3 infeasible, "
+    "4 out of time without a plan.",
+)
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    pass
+
+
+for module, command in (
+    (solve, solve.solve),
+    (explain, explain.explain),
+    (run, run.run),
+    (verify, verify.verify),
+):
+    app.command(epilog=_examples(module.EXAMPLES))(command)
+app.add_typer(devices.app, name="devices", epilog=_examples(devices.EXAMPLES))

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from enum import Enum
+from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from poet.errors import InputError
-from poet.units import parse_bytes, parse_factor, parse_seconds
+from poet.units import parse_seconds
 
 
-class Loss(str, Enum):
+class Loss(StrEnum):
     """Losses by the name they have on the command line."""
 
     CROSS_ENTROPY = "cross-entropy"
@@ -23,12 +24,25 @@ class Loss(str, Enum):
     OUTPUT = "output"
 
 
-class Optimizer(str, Enum):
+class Optimizer(StrEnum):
     """Optimizers by the name they have on the command line."""
 
     SGD = "sgd"
     MOMENTUM = "momentum"
     ADAMW = "adamw"
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """What every `poet solve` is asked, with or without a model; the fields are its options."""
+
+    ram: str | None
+    deadline: str | None
+    recompute: bool
+    paging: bool
+    time_limit_seconds: float | None
+    engine: str
+    json_file: Path | None
 
 
 BindOption = Annotated[
@@ -38,6 +52,11 @@ BindOption = Annotated[
 JsonOption = Annotated[
     Path | None, typer.Option("--json", metavar="FILE", help="Write the answer as JSON; - is stdout.")
 ]
+PageFileOption = Annotated[
+    Path | None,
+    typer.Option(metavar="PATH", help="Where tensors are paged; default: an unnamed file beside the plan."),
+]
+ThreadsOption = Annotated[int | None, typer.Option(min=1, help="For torch; default: all cores.")]
 PlanArgument = Annotated[Path, typer.Argument(metavar="PLAN", help="A plan file made by `poet solve -o`.")]
 
 
@@ -54,19 +73,6 @@ def read_bindings(bindings: Iterable[str] | None) -> dict[str, int]:
             raise InputError(f"--bind {binding!r} is not NAME=SIZE; write for example --bind N=8")
         sizes[name] = int(size)
     return sizes
-
-
-def read_ram(text: str | None) -> int | None:
-    """Bytes of a ``--ram`` option."""
-    return None if text is None else parse_bytes(text)
-
-
-def read_deadline(text: str | None, compute_seconds: float) -> float | None:
-    """Seconds of a ``--deadline``: ``20ms``, or ``1.3x`` of running every op once."""
-    if text is None:
-        return None
-    factor = parse_factor(text)
-    return parse_seconds(text) if factor is None else factor * compute_seconds
 
 
 def read_time_limit(text: str) -> float | None:

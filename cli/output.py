@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import secrets
@@ -26,9 +27,22 @@ PLAIN_PROGRESS_SECONDS = 2.0
 
 
 def show(report: RenderableType) -> None:
-    """Print a report to stdout."""
-    console = Console(highlight=False, width=None if sys.stdout.isatty() else REPORT_COLUMNS)
-    console.print(report)
+    """Print a report to stdout; to a file or a pipe as plain lines without trailing blanks."""
+    if sys.stdout.isatty():
+        Console(highlight=False).print(report)
+        return
+    console = Console(file=io.StringIO(), highlight=False, width=REPORT_COLUMNS)
+    with console.capture() as captured:
+        console.print(report)
+    sys.stdout.writelines(line.rstrip() + "\n" for line in captured.get().splitlines())
+
+
+def answer(report: RenderableType, data: Callable[[], Any], *, json_file: Path | None) -> None:
+    """Write ``data()`` to ``json_file`` if one is wanted, and show the report unless that was stdout."""
+    if json_file is not None:
+        write_json(json_file, data())
+    if str(json_file) != "-":
+        show(report)
 
 
 def write_atomically(path: Path, write: Callable[[Path], None]) -> None:
@@ -82,6 +96,25 @@ def progress() -> Iterator[Progress]:
             console.print(_progress_line(best_joules, bound_joules, gap, seconds))
 
     yield print_sometimes
+
+
+@contextmanager
+def progress_bar(steps: int) -> Iterator[Callable[[int, int, float], None]]:
+    """A callback that shows on stderr how far training is; silent without a terminal."""
+    console = Console(stderr=True, highlight=False)
+    if not console.is_terminal:
+        yield lambda step, of, loss: None
+        return
+    done = 0
+
+    with console.status("training") as status:
+
+        def update(step: int, of: int, loss: float) -> None:
+            nonlocal done
+            done += 1
+            status.update(f"step {step} of {of}, loss {loss:.4f} ({format_share(done / steps)} of all steps)")
+
+        yield update
 
 
 def _progress_line(best_joules: float | None, bound_joules: float, gap: float | None, seconds: float) -> str:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import io
 
 import pytest
-from rich.console import Console, RenderableType
+from rich.console import Console, Group, RenderableType
 
 from poet.problem import Limits, Problem, ProblemOp, Tensor, Transfer
 from poet.report.facts import memory_over_time, op_runs, peak, tensor_fates
-from poet.report.plan import explanation, memory_plot, solution_report, what_binds
+from poet.report.plan import memory_plot, schedule_tables, solution_report, what_binds
 from poet.schedule import Compute, Free, PageIn, PageOut, Schedule
 from poet.simulator import simulate
 from poet.solution import Solution, Status
@@ -119,8 +119,9 @@ def test_the_memory_of_a_recomputation_is_counted_twice_while_it_runs() -> None:
 
 def test_the_text_carries_the_figures() -> None:
     text = _text(
-        explanation(
-            _problem(), Limits(ram_budget_bytes=256), _solution(PAGE), every_tensor=False, every_op=True
+        Group(
+            solution_report(_problem(), Limits(ram_budget_bytes=256), _solution(PAGE)),
+            schedule_tables(_problem(), PAGE, simulate(_problem(), PAGE), every_tensor=False, every_op=True),
         )
     )
     assert Status.FEASIBLE.value in text

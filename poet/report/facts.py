@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from poet.graph import Role
+from poet.graph import Graph, Role
 from poet.problem import Place, Problem, ProblemOp, Tensor
 from poet.schedule import Compute, Free, PageIn, PageOut, Schedule
 from poet.simulator import Trace
@@ -47,7 +47,9 @@ class TensorFate:
     def words(self) -> str:
         """``"kept"``, or what is done instead."""
         done = [f"recomputed {self.runs_again}×"] if self.runs_again else []
-        done += [f"paged out {self.page_outs}×, in {self.page_ins}×"] if self.page_outs + self.page_ins else []
+        done += (
+            [f"paged out {self.page_outs}×, in {self.page_ins}×"] if self.page_outs + self.page_ins else []
+        )
         return ", ".join(done) or "kept"
 
 
@@ -155,6 +157,14 @@ def peak(problem: Problem, schedule: Schedule, trace: Trace) -> Peak:
         by_role=tuple((role, size_bytes) for role, size_bytes in roles.most_common() if size_bytes),
         tensors=tuple(held.most_common()),
     )
+
+
+def host_seconds(graph: Graph, schedule: Schedule) -> float | None:
+    """Time of the schedule's ops on the machine that planned, without transfers, if it was measured."""
+    measured = {op.name: op.host_seconds for op in graph.ops}
+    times = [measured[step.op] for step in schedule if isinstance(step, Compute)]
+    known = [seconds for seconds in times if seconds is not None]
+    return math.fsum(known) if len(known) == len(times) else None
 
 
 def memory_over_time(trace: Trace, columns: int) -> tuple[int, ...]:

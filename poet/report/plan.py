@@ -8,11 +8,12 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from poet.plan import Plan
 from poet.problem import Limits, Problem
 from poet.report.facts import OpRuns, Peak, TensorFate, memory_over_time, op_runs, peak, tensor_fates
-from poet.solution import WHOLE_PROBLEM, Solution
 from poet.schedule import Schedule
 from poet.simulator import Trace
+from poet.solution import WHOLE_PROBLEM, Solution, Status
 from poet.units import format_bytes, format_joules, format_seconds, format_share
 
 BINDING_SHARE = 0.99
@@ -20,6 +21,47 @@ BINDING_SHARE = 0.99
 
 PLOT_COLUMNS, PLOT_ROWS = 72, 8
 _EIGHTHS = " ▁▂▃▄▅▆▇█"
+
+
+def solution_of(plan: Plan) -> Solution:
+    """The answer that a plan carries, as the search gave it."""
+    outcome = plan.outcome
+    return Solution(
+        status=Status[outcome.status.upper()],
+        schedule=plan.schedule,
+        trace=plan.trace,
+        bound_joules=outcome.bound_joules,
+        baseline_joules=outcome.baseline_joules,
+        solve_seconds=outcome.solve_seconds,
+        solver=outcome.solver,
+        bound_scope=outcome.bound_scope,
+    )
+
+
+def plan_heading(plan: Plan) -> Table:
+    """What the plan is for: model, device, what is trained and how, the RAM it is measured against."""
+    graph, prediction = plan.graph, plan.prediction
+    trained = [parameter for parameter in graph.parameters if parameter.gradient is not None]
+    table = columns("", "", left=2)
+    table.show_header = False
+    sizes = "".join(f", {name}={size}" for name, size in plan.model.binding)
+    table.add_row("model", f"{plan.model.name}{sizes}: {len(graph.ops)} ops, {len(graph.buffers)} buffers")
+    table.add_row("device", plan.device.title or plan.device.name)
+    table.add_row("kernels", plan.problem.kernels or "not stated")
+    table.add_row(
+        "training",
+        f"{len(trained)} of {len(graph.parameters)} parameters, {plan.request.loss}, {plan.optimizer.name}",
+    )
+    if prediction.plain_peak_ram_bytes is not None:
+        table.add_row("plain training", f"needs {format_bytes(prediction.plain_peak_ram_bytes)}")
+    if prediction.lower_bound_ram_bytes is not None:
+        table.add_row("lower bound", f"{format_bytes(prediction.lower_bound_ram_bytes)} for any schedule")
+    if plan.device.endurance_bytes and plan.trace.written_bytes:
+        steps = plan.device.endurance_bytes / plan.trace.written_bytes
+        table.add_row(
+            "wear", f"storage lasts {steps:.3g} steps at {format_bytes(plan.trace.written_bytes)} each"
+        )
+    return table
 
 
 def columns(*headings: str, left: int = 1) -> Table:
@@ -90,8 +132,10 @@ def _cost_rows(
         f"{format_seconds(max(0.0, trace.compute_seconds - once_seconds))}, "
         f"{format_joules(max(0.0, trace.compute_joules - sum(op.joules for op in problem.ops)))}",
     )
-    yield "paged out", format_bytes(trace.written_bytes), _transfer(
-        trace.page_out_seconds, trace.page_out_joules
+    yield (
+        "paged out",
+        format_bytes(trace.written_bytes),
+        _transfer(trace.page_out_seconds, trace.page_out_joules),
     )
     yield "paged in", format_bytes(trace.read_bytes), _transfer(trace.page_in_seconds, trace.page_in_joules)
     yield "search", format_seconds(solution.solve_seconds), f"by {solution.solver}"
@@ -139,7 +183,8 @@ def what_binds(limits: Limits, trace: Trace, fullest: Peak) -> Iterator[str]:
         yield f"{name} {verb}: {format_share(share)} used{where}"
     at_limit = _moments_at(trace, limits.ram_budget_bytes)
     if at_limit:
-        yield f"{at_limit} of {len(trace.moments)} steps hold {format_share(BINDING_SHARE)} of the budget or more"
+        share = format_share(BINDING_SHARE)
+        yield f"{at_limit} of {len(trace.moments)} steps hold {share} of the budget or more"
 
 
 def _moments_at(trace: Trace, budget_bytes: int | None) -> int:
@@ -195,7 +240,12 @@ def op_table(runs: Sequence[OpRuns]) -> Table:
 def fates_by_decision(fates: Sequence[TensorFate]) -> Table:
     """How many tensors and bytes are kept, recomputed, paged, or both."""
     table = columns("tensors", "number", "bytes", "time", "energy")
-    kinds: dict[str, list[TensorFate]] = {"kept": [], "recomputed": [], "paged": [], "recomputed and paged": []}
+    kinds: dict[str, list[TensorFate]] = {
+        "kept": [],
+        "recomputed": [],
+        "paged": [],
+        "recomputed and paged": [],
+    }
     for fate in fates:
         paged = fate.page_ins + fate.page_outs > 0
         words = ("recomputed and paged" if paged else "recomputed") if fate.runs_again else "paged"
@@ -211,15 +261,31 @@ def fates_by_decision(fates: Sequence[TensorFate]) -> Table:
     return table
 
 
-def explanation(
-    problem: Problem, limits: Limits, solution: Solution, *, every_tensor: bool, every_op: bool
+def schedule_tables(
+    problem: Problem, schedule: Schedule, trace: Trace, *, every_tensor: bool, every_op: bool
 ) -> RenderableType:
-    """The full report of a plan; tensors that are merely kept are listed only with ``every_tensor``."""
-    parts: list[RenderableType] = [solution_report(problem, limits, solution)]
-    if solution.schedule is not None and solution.trace is not None:
-        fates = tensor_fates(problem, solution.schedule, solution.trace)
-        moved = [fate for fate in fates if every_tensor or fate.words != "kept"]
-        parts += [Text(), fates_by_decision(fates)]
-        parts += [Text(), tensor_table(moved)] if moved else []
-        parts += [Text(), op_table(op_runs(problem, solution.schedule))] if every_op else []
+    """What becomes of the tensors; those that are merely kept are listed only with ``every_tensor``."""
+    fates = tensor_fates(problem, schedule, trace)
+    listed = [fate for fate in fates if every_tensor or fate.words != "kept"]
+    parts: list[RenderableType] = [fates_by_decision(fates)]
+    parts += [Text(), tensor_table(listed)] if listed else []
+    parts += [Text(), op_table(op_runs(problem, schedule))] if every_op else []
     return Group(*parts)
+
+
+def plan_report(plan: Plan, *, every_tensor: bool = False, every_op: bool = False) -> RenderableType:
+    """Everything about a plan, for people."""
+    return Group(
+        plan_summary(plan),
+        Text(),
+        schedule_tables(
+            plan.problem, plan.schedule, plan.trace, every_tensor=every_tensor, every_op=every_op
+        ),
+    )
+
+
+def plan_summary(plan: Plan) -> RenderableType:
+    """What the plan is for, what a step costs and how good that is."""
+    return Group(
+        plan_heading(plan), Text(), solution_report(plan.problem, plan.request.limits, solution_of(plan))
+    )

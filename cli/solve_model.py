@@ -1,0 +1,42 @@
+"""``poet solve MODEL.onnx``: trace the training step, cost it on the device, search, save."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from poet import api
+from poet.optimizer import OptimizerSpec
+from poet.report.plan import plan_summary
+from poet.solution import solution_to_json
+
+from .options import Ask
+from .output import answer
+from .search import require_plan, search, show_survey
+
+
+def solve_model(
+    path: Path,
+    ask: Ask,
+    *,
+    device: str,
+    loss: str,
+    optimizer: OptimizerSpec,
+    train: list[str] | None,
+    bind: dict[str, int],
+    output: Path | None,
+) -> None:
+    """Plan the training of a model, or survey its budgets where no RAM is given."""
+    prepared = api.prepare(path, device=device, loss=loss, optimizer=optimizer, train=train, bind=bind)
+    problem = prepared.problem
+    limits = api.limits_of(
+        problem, ram=ask.ram, deadline=ask.deadline, recompute=ask.recompute, paging=ask.paging
+    )
+    if ask.ram is None:
+        show_survey(problem, limits, ask)
+        return
+    solution = search(problem, limits, ask)
+    require_plan(problem, solution, ask)
+    planned = api.plan_with(prepared, limits, solution)
+    if output is not None:
+        planned.save(output)
+    answer(plan_summary(planned.plan), lambda: solution_to_json(problem, solution), json_file=ask.json_file)

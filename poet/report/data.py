@@ -1,0 +1,40 @@
+"""Reports as JSON-ready objects, made of the same rows as the text."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from poet import codec
+from poet.plan import Plan
+from poet.problem import Problem
+from poet.report.facts import op_runs, peak, tensor_fates
+from poet.report.plan import solution_of
+from poet.schedule import Schedule
+from poet.simulator import Trace
+from poet.solution import solution_to_json
+
+
+def plan_data(plan: Plan) -> dict[str, Any]:
+    """The plan's model, request and device, its answer as ``poet solve --json`` gives it, and its rows."""
+    return {
+        "model": codec.encode(plan.model),
+        "request": codec.encode(plan.request),
+        "device": codec.encode(plan.device),
+        "optimizer": codec.encode(plan.optimizer),
+        "prediction": codec.encode(plan.prediction),
+        **solution_to_json(plan.problem, solution_of(plan)),
+        **schedule_data(plan.problem, plan.schedule, plan.trace),
+    }
+
+
+def schedule_data(problem: Problem, schedule: Schedule, trace: Trace) -> dict[str, Any]:
+    """Who holds the RAM at the peak, and a row per tensor and per op."""
+    fullest = peak(problem, schedule, trace)
+    return {
+        "peak": {**codec.encode(fullest), "by_role": dict(fullest.by_role), "tensors": dict(fullest.tensors)},
+        "tensors": codec.encode(tensor_fates(problem, schedule, trace)),
+        "ops": codec.encode(op_runs(problem, schedule)),
+        "ram_over_time": [
+            [moment.start_seconds, moment.end_seconds, moment.ram_bytes] for moment in trace.moments
+        ],
+    }
