@@ -17,11 +17,11 @@ from onnx import AttributeProto, GraphProto, NodeProto
 from torch import Tensor
 
 from poet.errors import ModelError, UnsupportedOperator, nearest
-from poet.frontend import onnx_ops_math, onnx_ops_nn, onnx_ops_rnn, onnx_ops_shape
+from poet.frontend import onnx_ops_math, onnx_ops_nn, onnx_ops_resize, onnx_ops_rnn, onnx_ops_shape
 from poet.frontend.onnx_node import ROWS, Alias, Built, Modal, Node, Rebound, Row, Value, describe
 from poet.frontend.onnx_reader import OnnxFile
 
-TABLES = (onnx_ops_math, onnx_ops_nn, onnx_ops_rnn, onnx_ops_shape)
+TABLES = (onnx_ops_math, onnx_ops_nn, onnx_ops_resize, onnx_ops_rnn, onnx_ops_shape)
 """The modules whose import fills the operator table."""
 
 _MAX_CONSTANT_BYTES = 1 << 30
@@ -198,6 +198,7 @@ class _Builder:
             outputs.pop()
         node = Node(proto, inputs, self.file.opset, len(outputs), self.rebound)
         built = _guarded(node, lambda: row.build(node))
+        node.refuse_unseen(row.ignored)
         for index in node.buffers:
             state = node.value(index).state
             if state is not None:
@@ -261,7 +262,7 @@ class _Builder:
         """An ``If`` whose condition is known: the nodes of the branch taken."""
         node = Node(proto, (_resolve(proto, proto.input[0], scope),), self.file.opset, len(proto.output))
         taken = "then_branch" if bool(node.scalar(0, "condition")) else "else_branch"
-        attribute = node.attributes.get(taken)
+        attribute = node.attribute(taken)
         if attribute is None or attribute.type != AttributeProto.GRAPH:
             raise node.error(f"it has no {taken}")
         inner = dict(scope)

@@ -7,9 +7,10 @@ taken as constants (``ints``, ``number``, ...) are no operands of that function 
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import TypeAlias
 
@@ -97,10 +98,10 @@ class Node:
     rebound: Rebound | None = None
     taken: set[int] = field(default_factory=set)
     buffers: set[int] = field(default_factory=set)
-    attributes: Mapping[str, AttributeProto] = field(default_factory=dict)
+    seen: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
-        self.attributes = {attribute.name: attribute for attribute in self.proto.attribute}
+        self._attributes = {attribute.name: attribute for attribute in self.proto.attribute}
 
     # -- errors -----------------------------------------------------------------------------------
 
@@ -115,34 +116,52 @@ class Node:
 
     # -- attributes -------------------------------------------------------------------------------
 
+    def attribute(self, name: str) -> AttributeProto | None:
+        """Attribute ``name``, ``None`` if absent; it counts as understood."""
+        self.seen.add(name)
+        return self._attributes.get(name)
+
     def integer(self, name: str, default: int) -> int:
         """An integer attribute."""
-        return self.attributes[name].i if name in self.attributes else default
+        found = self.attribute(name)
+        return default if found is None else found.i
 
     def real(self, name: str, default: float) -> float:
         """A float attribute, as the shortest decimal."""
-        return shortest(self.attributes[name].f) if name in self.attributes else default
+        found = self.attribute(name)
+        return default if found is None else shortest(found.f)
 
     def text(self, name: str, default: str) -> str:
         """A string attribute."""
-        if name not in self.attributes:
-            return default
-        return self.attributes[name].s.decode("utf-8", "replace")
+        found = self.attribute(name)
+        return default if found is None else found.s.decode("utf-8", "replace")
 
     def texts(self, name: str) -> tuple[str, ...]:
         """A list of strings; empty if absent."""
-        found = self.attributes[name].strings if name in self.attributes else ()
-        return tuple(entry.decode("utf-8", "replace") for entry in found)
+        found = self.attribute(name)
+        return tuple(entry.decode("utf-8", "replace") for entry in (found.strings if found else ()))
 
     def int_list(self, name: str, default: Sequence[int] = ()) -> list[int]:
         """A list of integers."""
-        return list(self.attributes[name].ints if name in self.attributes else default)
+        found = self.attribute(name)
+        return list(default if found is None else found.ints)
 
     def float_list(self, name: str) -> list[float]:
         """A list of floats, each the shortest decimal; empty if absent."""
-        return [
-            shortest(value) for value in (self.attributes[name].floats if name in self.attributes else ())
-        ]
+        found = self.attribute(name)
+        return [shortest(value) for value in (found.floats if found else ())]
+
+    def refuse_unseen(self, ignored: frozenset[str]) -> None:
+        """An attribute that no one looked at could change the result: it must be zero or empty.
+
+        Raises:
+            ModelError: one is not.
+        """
+        for name, found in self._attributes.items():
+            if name in self.seen or name in ignored:
+                continue
+            if found.i or found.f or found.s or found.ints or found.floats or found.strings:
+                raise self.error(f"the attribute {name!r} is not supported")
 
     # -- inputs -----------------------------------------------------------------------------------
 
@@ -231,7 +250,7 @@ class Node:
 
     def ints_or_attribute(self, index: int, name: str) -> list[int] | None:
         """Integers that older operator sets have as attribute ``name`` and newer ones as input ``index``."""
-        if name in self.attributes:
+        if self.attribute(name) is not None:
             return self.int_list(name)
         return self.ints(index, name) if self.has(index) else None
 
@@ -280,22 +299,26 @@ class Row:
         build: makes of a node what is to be run.
         random: its result depends on the generator; it is never computed at import.
         by_data: the shape of its output depends on the content of its inputs: only computed at import.
+        ignored: attributes without effect on what is run.
     """
 
     build: Callable[[Node], Built]
     random: bool = False
     by_data: bool = False
+    ignored: frozenset[str] = frozenset()
 
 
 ROWS: dict[str, Row] = {}
 """The operator table: one row per operator of the standard domain."""
 
 
-def row(*names: str, random: bool = False, by_data: bool = False) -> Callable[..., Callable[[Node], Built]]:
+def row(
+    *names: str, random: bool = False, by_data: bool = False, ignored: Sequence[str] = ()
+) -> Callable[..., Callable[[Node], Built]]:
     """Enters the decorated function into :data:`ROWS` under ``names``."""
 
     def enter(build: Callable[[Node], Built]) -> Callable[[Node], Built]:
-        entry = Row(build, random=random, by_data=by_data)
+        entry = Row(build, random=random, by_data=by_data, ignored=frozenset(ignored))
         ROWS.update(dict.fromkeys(names, entry))
         return build
 
@@ -305,4 +328,8 @@ def row(*names: str, random: bool = False, by_data: bool = False) -> Callable[..
 def plain(functions: Mapping[str, Run]) -> None:
     """Enters operators that are one torch function of all their inputs, without attributes."""
     for name, function in functions.items():
-        ROWS[name] = replace(Row(lambda node, function=function: function))  # type: ignore[misc]
+        ROWS[name] = Row(functools.partial(_always, function))
+
+
+def _always(run: Run, node: Node) -> Built:
+    return run

@@ -103,12 +103,12 @@ def _is_inf(node: Node) -> Built:
     return torch.isposinf if positive else torch.isneginf
 
 
-@row("Cast")
+@row("Cast", ignored=("saturate", "round_mode"))
 def _cast(node: Node) -> Built:
     return _to_dtype(node, dtype_of(node.integer("to", 0), node.where))
 
 
-@row("CastLike")
+@row("CastLike", ignored=("saturate", "round_mode"))
 def _cast_like(node: Node) -> Built:
     node.drop(1)
     return _to_dtype(node, node.meta(1).dtype)
@@ -228,7 +228,7 @@ def _hardmax(node: Node) -> Built:
     return lambda x: F.one_hot(x.argmax(axis), x.shape[axis]).to(x.dtype).movedim(-1, axis)
 
 
-@row("Dropout", random=True)
+@row("Dropout", random=True, ignored=("seed", "is_test"))
 def _dropout(node: Node) -> Built:
     if node.opset >= 12:
         ratio = node.optional_scalar(1, "ratio")
@@ -353,4 +353,4 @@ def _einsum(node: Node) -> Built:
 @row("LpNormalization")
 def _lp_normalization(node: Node) -> Built:
     power, axis = node.integer("p", 2), node.axis(node.integer("axis", -1))
-    return lambda x: x / torch.linalg.vector_norm(x, power, axis, keepdim=True)
+    return lambda x: F.normalize(x, power, axis)

@@ -1,16 +1,15 @@
-"""Operator rows: convolution, pooling, normalisation, attention, resizing, losses."""
+"""Operator rows: convolution, pooling, normalisation, attention, losses."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import TypeVar
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from poet.frontend.onnx_node import Alias, Built, Modal, Node, Run, complement, row
+from poet.frontend.onnx_node import Built, Modal, Node, Run, complement, row
 
 _Functions = Mapping[int, Callable[..., Tensor]]
 
@@ -71,7 +70,7 @@ def _drop_zero_bias(node: Node, index: int) -> None:
         node.drop(index)
 
 
-@row("Conv")
+@row("Conv", ignored=("kernel_shape",))
 def _conv(node: Node) -> Built:
     window = _Window(node, node.shape(1)[2:])
     _drop_zero_bias(node, 2)
@@ -84,7 +83,7 @@ def _conv(node: Node) -> Built:
     return lambda x, w, b=None: function(F.pad(x, pads), w, b, stride, 0, dilation, groups)
 
 
-@row("ConvTranspose")
+@row("ConvTranspose", ignored=("kernel_shape",))
 def _conv_transpose(node: Node) -> Built:
     window = _Window(node, node.shape(1)[2:])
     if node.text("auto_pad", "NOTSET").startswith("SAME"):
@@ -101,10 +100,11 @@ def _conv_transpose(node: Node) -> Built:
                 node.shape(0)[2:], stride, window.kernel, dilation, extra, strict=True
             )
         ]
-        window.before = [(have - want) // 2 for have, want in zip(natural, wanted, strict=True)]
-        window.after = [
-            have - want - low for have, want, low in zip(natural, wanted, window.before, strict=True)
-        ]
+        surplus = [have - want for have, want in zip(natural, wanted, strict=True)]
+        if min(surplus) < 0:
+            raise node.error(f"output_shape {wanted} is larger than what the kernel gives, {natural}")
+        window.after = [total // 2 for total in surplus]
+        window.before = [total - total // 2 for total in surplus]
     if window.symmetric and min(window.before) >= 0:
         padding = window.before
         return lambda x, w, b=None: function(x, w, b, stride, padding, extra, groups, dilation)
@@ -160,9 +160,10 @@ def _lp_pool(node: Node) -> Built:
     if any((*window.before, *window.after)) or window.rank > 2 or any(gap != 1 for gap in window.dilation):
         raise node.error("pads and dilations are not supported")
     power, ceil = float(node.integer("p", 2)), bool(node.integer("ceil_mode", 0))
-    function: Run = F.lp_pool1d if window.rank == 1 else F.lp_pool2d
-    kernel, stride = window.kernel, window.stride
-    return lambda x: function(x, power, kernel, stride, ceil)
+    kernel, stride = tuple(window.kernel), tuple(window.stride)
+    if window.rank == 1:
+        return lambda x: F.lp_pool1d(x.abs(), power, kernel[0], stride[0], ceil)
+    return lambda x: F.lp_pool2d(x.abs(), power, (kernel[0], kernel[1]), stride, ceil)
 
 
 @row("GlobalAveragePool", "GlobalMaxPool")
@@ -176,7 +177,7 @@ def _global_pool(node: Node) -> Built:
 # -- normalisation ----------------------------------------------------------------------------------
 
 
-@row("BatchNormalization")
+@row("BatchNormalization", ignored=("spatial", "training_mode", "is_test"))
 def _batch_normalization(node: Node) -> Built:
     node.buffer(3)
     node.buffer(4)
@@ -199,7 +200,7 @@ def _instance_normalization(node: Node) -> Built:
     return lambda x, scale, shift: F.instance_norm(x, weight=scale, bias=shift, eps=epsilon)
 
 
-@row("LayerNormalization")
+@row("LayerNormalization", ignored=("stash_type",))
 def _layer_normalization(node: Node) -> Built:
     epsilon = node.real("epsilon", 1e-5)
     shape = node.shape(0)[node.axis(node.integer("axis", -1)) :]
@@ -214,14 +215,14 @@ def _scaled(x: Tensor, scale: Tensor, shift: Tensor | None) -> Tensor:
     return x * scale if shift is None else x * scale + shift
 
 
-@row("RMSNormalization")
+@row("RMSNormalization", ignored=("stash_type",))
 def _rms_normalization(node: Node) -> Built:
     epsilon = node.real("epsilon", 1e-5)
     shape = node.shape(0)[node.axis(node.integer("axis", -1)) :]
     return lambda x, scale: F.rms_norm(x, shape, scale, epsilon)
 
 
-@row("GroupNormalization")
+@row("GroupNormalization", ignored=("stash_type",))
 def _group_normalization(node: Node) -> Built:
     groups, epsilon = node.integer("num_groups", 1), node.real("epsilon", 1e-5)
     channels = node.shape(0)[1]
@@ -263,7 +264,7 @@ def _heads_apart(x: Tensor, heads: int) -> Tensor:
     return x.reshape(batch, length, heads, width // heads).transpose(1, 2)
 
 
-@row("Attention")
+@row("Attention", ignored=("softmax_precision", "qk_matmul_output_mode"))
 def _attention(node: Node) -> Built:
     """Attention of operator set 23, for the outputs and options that training uses."""
     if node.output_count > 1 or any(node.has(i) for i in range(4, len(node.inputs))):
@@ -290,6 +291,7 @@ def _attention(node: Node) -> Built:
 @row("RotaryEmbedding")
 def _rotary_embedding(node: Node) -> Built:
     interleaved, heads = node.integer("interleaved", 0), node.integer("num_heads", 0)
+    width = node.integer("rotary_embedding_dim", 0)
     flat = node.rank(0) == 3
 
     def run(x: Tensor, cosine: Tensor, sine: Tensor, positions: Tensor | None = None) -> Tensor:
@@ -297,8 +299,7 @@ def _rotary_embedding(node: Node) -> Built:
         if positions is not None:
             cosine, sine = F.embedding(positions, cosine), F.embedding(positions, sine)
         cosine, sine = cosine.unsqueeze(1), sine.unsqueeze(1)
-        width = node.integer("rotary_embedding_dim", 0) or x.shape[-1]
-        turned, rest = x[..., :width], x[..., width:]
+        turned, rest = x[..., : width or None], x[..., width or x.shape[-1] :]
         if interleaved:
             real, imaginary = turned[..., 0::2], turned[..., 1::2]
         else:
@@ -309,102 +310,6 @@ def _rotary_embedding(node: Node) -> Built:
         return x.transpose(1, 2).flatten(2) if flat else x
 
     return run
-
-
-# -- resizing ---------------------------------------------------------------------------------------
-
-# (mode, coordinate transformation, rounding of nearest) -> torch's mode, align_corners
-_RESIZE: dict[tuple[str, str, str], tuple[str, bool | None]] = {
-    ("nearest", "asymmetric", "floor"): ("nearest", None),
-    ("nearest", "half_pixel", "round_prefer_ceil"): ("nearest-exact", None),
-    ("nearest", "half_pixel", "round_prefer_floor"): ("nearest-exact", None),
-    ("linear", "half_pixel", ""): ("linear", False),
-    ("linear", "pytorch_half_pixel", ""): ("linear", False),
-    ("linear", "align_corners", ""): ("linear", True),
-    ("cubic", "half_pixel", ""): ("bicubic", False),
-    ("cubic", "pytorch_half_pixel", ""): ("bicubic", False),
-    ("cubic", "align_corners", ""): ("bicubic", True),
-}
-_LINEAR = {1: "linear", 2: "bilinear", 3: "trilinear"}
-
-
-@row("Resize", "Upsample")
-def _resize(node: Node) -> Built:
-    mode = node.text("mode", "nearest").replace("bilinear", "linear")
-    # Upsample and the Resize of operator set 10 know one rule
-    modern = node.proto.op_type == "Resize" and node.opset >= 11
-    transformation = node.text("coordinate_transformation_mode", "half_pixel") if modern else "asymmetric"
-    rounding = node.text("nearest_mode", "round_prefer_floor") if modern else "floor"
-    sizes, scales = _resize_targets(node, modern=modern)
-    if sizes[:2] != list(node.shape(0)[:2]):
-        raise node.error("resizing the batch or channel dimension is not supported")
-    if sizes == list(node.shape(0)):
-        return Alias()
-    rank = len(sizes) - 2
-    whole = mode == "nearest" and all(
-        new % old == 0 for new, old in zip(sizes[2:], node.shape(0)[2:], strict=True)
-    )
-    if whole and (transformation, rounding) in {
-        ("half_pixel", "round_prefer_floor"),
-        ("asymmetric", "floor"),
-    }:
-        found: tuple[str, bool | None] | None = ("nearest", None)  # all rules agree for whole factors
-    else:
-        found = _RESIZE.get((mode, transformation, rounding if mode == "nearest" else ""))
-    cubic = mode == "cubic"
-    if (
-        found is None
-        or rank not in _LINEAR
-        or (cubic and (node.real("cubic_coeff_a", -0.75) != -0.75 or rank != 2))
-    ):
-        raise node.error(f"mode {mode!r} with {transformation!r} and {rounding!r} is not supported")
-    torch_mode = _LINEAR[rank] if found[0] == "linear" else found[0]
-    corners = found[1]
-    if scales is not None:
-        factors = scales[2:]
-        return lambda x: F.interpolate(x, scale_factor=factors, mode=torch_mode, align_corners=corners)
-    spatial = sizes[2:]
-    return lambda x: F.interpolate(x, spatial, mode=torch_mode, align_corners=corners)
-
-
-def _resize_targets(node: Node, *, modern: bool) -> tuple[list[int], list[float] | None]:
-    """The output's shape, and the factors where the node states factors."""
-    shape = list(node.shape(0))
-    if node.proto.op_type == "Upsample" and node.opset < 9:
-        scales = node.float_list("scales")
-    elif modern:
-        node.drop(1)
-        if node.has(3):
-            sizes = node.ints(3, "sizes")
-            if node.has(2):
-                node.drop(2)
-            return _on_axes(node, sizes, shape), None
-        scales = node.floats(2, "scales")
-    else:
-        scales = node.floats(1, "scales")
-    scales = _on_axes(node, scales, [1.0] * len(shape))
-    return [math.floor(size * scale) for size, scale in zip(shape, scales, strict=True)], scales
-
-
-_Number = TypeVar("_Number", int, float)
-
-
-def _on_axes(node: Node, entries: list[_Number], default: list[_Number]) -> list[_Number]:
-    """``entries`` given for some axes, over ``default`` for all."""
-    axes = node.int_list("axes", range(len(default)))
-    if len(axes) != len(entries):
-        raise node.error(f"{len(entries)} scales or sizes for {len(axes)} axes")
-    full = list(default)
-    for axis, entry in zip(axes, entries, strict=True):
-        full[node.axis(axis)] = entry
-    return full
-
-
-@row("GridSample")
-def _grid_sample(node: Node) -> Built:
-    mode = {"linear": "bilinear", "cubic": "bicubic"}.get(node.text("mode", "linear"), node.text("mode", ""))
-    padding, corners = node.text("padding_mode", "zeros"), bool(node.integer("align_corners", 0))
-    return lambda x, grid: F.grid_sample(x, grid, mode, padding, corners)
 
 
 # -- losses -----------------------------------------------------------------------------------------

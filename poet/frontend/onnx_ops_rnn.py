@@ -87,7 +87,7 @@ _KINDS = {
 }
 
 
-@row(*_KINDS)
+@row(*_KINDS, ignored=("hidden_size",))
 def _recurrent(node: Node) -> Built:
     kind = _KINDS[node.proto.op_type]
     cell = _cell(node, kind)
@@ -136,7 +136,7 @@ def _cell(node: Node, kind: _Kind) -> Cell:
 
 
 def _refuse_unsupported(node: Node, *, batch_first: bool) -> None:
-    if "clip" in node.attributes or node.integer("input_forget", 0):
+    if node.attribute("clip") is not None or node.integer("input_forget", 0):
         raise node.error("clip and input_forget are not supported")
     node.drop(4)
     if node.has(4):

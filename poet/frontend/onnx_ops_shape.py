@@ -12,15 +12,16 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from poet.frontend.onnx_node import Alias, Built, Node, row, shortest
-from poet.frontend.onnx_reader import tensor_value
+from poet.frontend.onnx_reader import dtype_of, tensor_value
 
 # -- constants --------------------------------------------------------------------------------------
 
 
 @row("Constant")
 def _constant(node: Node) -> Built:
-    for name, attribute in node.attributes.items():
-        if name == "value":
+    for attribute in node.proto.attribute:
+        node.seen.add(attribute.name)
+        if attribute.name == "value":
             return tensor_value(attribute.t, node.where)
         if attribute.type == AttributeProto.FLOAT:
             return torch.tensor(shortest(attribute.f), dtype=torch.float32)
@@ -37,18 +38,22 @@ def _constant(node: Node) -> Built:
 def _constant_of_shape(node: Node) -> Built:
     shape = node.ints(0, "shape")
     fill = torch.zeros(1)
-    if "value" in node.attributes:
-        fill = tensor_value(node.attributes["value"].t, node.where)
+    given = node.attribute("value")
+    if given is not None:
+        fill = tensor_value(given.t, node.where)
     if any(size < 0 for size in shape) or fill.numel() != 1:
         raise node.error(f"shape {shape} with {fill.numel()} values to fill it")
     return fill.reshape(()).expand(shape)
 
 
-@row("Range")
+_MAX_RANGE = 1 << 27
+
+
+@row("Range", ignored=("stash_type",))
 def _range(node: Node) -> Built:
     start, limit, step = (node.scalar(i, what) for i, what in enumerate(("start", "limit", "step")))
     count = max(0, math.ceil((limit - start) / step)) if step else -1
-    if not 0 <= count < 2**31:
+    if not 0 <= count <= _MAX_RANGE:
         raise node.error(f"from {start} to {limit} in steps of {step}")
     return torch.arange(count, dtype=node.meta(0).dtype) * step + start
 
@@ -57,8 +62,12 @@ def _range(node: Node) -> Built:
 def _eye_like(node: Node) -> Built:
     node.drop(0)
     rows, columns = node.shape(0)
+    if rows * columns > _MAX_RANGE:
+        raise node.error(f"a constant of {rows} x {columns} elements is too large")
     offset = node.integer("k", 0)
-    return torch.ones(rows, columns, dtype=node.meta(0).dtype).tril(offset).triu(offset)
+    kind = node.integer("dtype", 0)
+    dtype = dtype_of(kind, node.where) if kind else node.meta(0).dtype
+    return torch.ones(rows, columns, dtype=dtype).tril(offset).triu(offset)
 
 
 @row("Shape")
@@ -197,7 +206,7 @@ def _split(node: Node) -> Built:
     return lambda x: torch.split(x, sizes, axis)
 
 
-@row("SplitToSequence")
+@row("SplitToSequence", ignored=("keepdims",))
 def _split_to_sequence(node: Node) -> Built:
     axis = node.axis(node.integer("axis", 0))
     if not node.has(1):
@@ -419,6 +428,8 @@ def _depth_to_space(node: Node) -> Built:
 def _space_to_depth(node: Node) -> Built:
     block = node.integer("blocksize", 1)
     batch, channels, height, width = node.shape(0)
+    if node.text("mode", "DCR") == "CRD":
+        return lambda x: F.pixel_unshuffle(x, block)
 
     def run(x: Tensor) -> Tensor:
         x = x.reshape(batch, channels, height // block, block, width // block, block)
