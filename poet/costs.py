@@ -78,7 +78,7 @@ def op_seconds(profile: Profile, op_class: OpClass, flops: float, bytes_moved: i
         flops / throughput.flops_per_second.value if throughput is not None else 0.0,
         bytes_moved / bandwidth.value if bandwidth is not None else 0.0,
     )
-    return busy_seconds + profile.compute.call_overhead_seconds.value
+    return busy_seconds + profile.compute.overhead_seconds(op_class)
 
 
 def _op_cost(

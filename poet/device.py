@@ -44,7 +44,8 @@ UNITS = {
 class OpClass(enum.Enum):
     """What limits an op. A device has one throughput per class; they lie up to 100 times apart."""
 
-    MATMUL = "matmul"  # matrix products, convolutions, attention, recurrent layers
+    MATMUL = "matmul"  # matrix products, attention, recurrent layers
+    CONVOLUTION = "convolution"
     ELEMENTWISE = "elementwise"
     REDUCTION = "reduction"  # sums, norms, pooling
     TRANSCENDENTAL = "transcendental"  # exp, log, tanh ...: one evaluation counts as one FLOP
@@ -145,23 +146,26 @@ class Memory(_Record):
 
 
 class Throughput(_Record):
-    """How fast a class of op runs, and what it draws where that is not ``compute.active_watts``."""
+    """How fast a class of op runs, and its overhead and power where they are not those of all ops."""
 
     flops_per_second: Figure
+    call_overhead_seconds: Figure | None = None
     active_watts: Figure | None = None
 
 
 class Compute(_Record):
     """The processor and its kernels.
 
-    Each class of op has its throughput, or ``all`` stands for those that have none of their own.
-    ``movement`` may be left out: the memory's bandwidth limits it then.
+    Each class of op has its throughput, or ``all`` stands for those that have none of their own. A
+    convolution runs as a matrix product where it has none, and ``movement`` is limited by the
+    memory's bandwidth alone.
     """
 
     call_overhead_seconds: Figure
     active_watts: Figure
     all: Throughput | None = None
     matmul: Throughput | None = None
+    convolution: Throughput | None = None
     elementwise: Throughput | None = None
     reduction: Throughput | None = None
     transcendental: Throughput | None = None
@@ -177,7 +181,15 @@ class Compute(_Record):
     def throughput(self, op_class: OpClass) -> Throughput | None:
         """The record that holds for ``op_class``; ``None``: only the memory limits it."""
         own: Throughput | None = getattr(self, op_class.value)
+        if own is None and op_class is OpClass.CONVOLUTION:
+            own = self.matmul
         return own or self.all
+
+    def overhead_seconds(self, op_class: OpClass) -> float:
+        """What calling a kernel of ``op_class`` costs beyond its work."""
+        throughput = self.throughput(op_class)
+        own = throughput.call_overhead_seconds if throughput is not None else None
+        return (own or self.call_overhead_seconds).value
 
     def watts(self, op_class: OpClass) -> float:
         """Drawn while an op of ``op_class`` runs, as the profile's accounting has it."""
