@@ -114,6 +114,11 @@ class Trainer:
         return trainer
 
     @property
+    def input_types(self) -> tuple[TensorType, ...]:
+        """What each step takes: the model's inputs, then the targets."""
+        return tuple(kind for _, kind in self._inputs)
+
+    @property
     def page_file(self) -> PageFile | None:
         """Where the plan pages to, or ``None`` where it does not."""
         return self._pages
