@@ -98,25 +98,6 @@ def progress() -> Iterator[Progress]:
     yield print_sometimes
 
 
-@contextmanager
-def progress_bar(steps: int) -> Iterator[Callable[[int, int, float], None]]:
-    """A callback that shows on stderr how far training is; silent without a terminal."""
-    console = Console(stderr=True, highlight=False)
-    if not console.is_terminal:
-        yield lambda step, of, loss: None
-        return
-    done = 0
-
-    with console.status("training") as status:
-
-        def update(step: int, of: int, loss: float) -> None:
-            nonlocal done
-            done += 1
-            status.update(f"step {step} of {of}, loss {loss:.4f} ({format_share(done / steps)} of all steps)")
-
-        yield update
-
-
 def _progress_line(best_joules: float | None, bound_joules: float, gap: float | None, seconds: float) -> str:
     best = "no plan yet" if best_joules is None else f"best {format_joules(best_joules)}"
     open_gap = "" if gap is None else f", gap {format_share(gap)}"

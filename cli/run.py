@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from pathlib import Path
 from typing import Annotated
 
@@ -42,32 +41,34 @@ def run(
     """Train with a plan, inside its RAM, paging to a file.
 
     The trained state is a safetensors file: parameters and module state under the module's names.
-    Ctrl-C ends the training and saves what the last whole step left.
+    It is saved after each epoch. Ctrl-C ends the training after the step under way.
     """
     import torch
 
-    from poet.fit import Epoch, load_data
-    from poet.fit import epochs as run_epochs
     from poet.report.run import epoch_line, run_data, run_report
     from poet.runtime import Trainer
+    from poet.runtime.fit import Epoch, fit, load_samples
 
-    from .output import answer, progress_bar
-    from .stop import Stop, Stopped
+    from .output import answer
 
     if threads is not None:
         torch.set_num_threads(threads)
     done: list[Epoch] = []
-    with (
-        Trainer.open(plan_file, page_file=page_file, learning_rate=lr, seed=seed, resume=resume) as trainer,
-        Stop() as stop,
-    ):
-        samples = load_data(data, trainer.plan)
-        with progress_bar(epochs * samples.steps) as show, contextlib.suppress(Stopped):
-            for epoch in run_epochs(trainer, samples, count=epochs, seed=seed, watch=stop.after(show)):
-                done.append(epoch)
-                typer.echo(epoch_line(epoch), err=str(json_file) == "-")
-        if output is not None:
-            trainer.save(output)
-        if stop.is_wanted:
-            raise KeyboardInterrupt
-        answer(run_report(trainer.plan, done), lambda: run_data(trainer.plan, done), json_file=json_file)
+    peak_bytes: int | None = None
+    with Trainer.open(plan_file, page_file=page_file, learning_rate=lr, seed=seed, resume=resume) as trainer:
+        training = fit(trainer, load_samples(data, trainer.plan), epochs=epochs, seed=seed)
+        while True:
+            with trainer.peak_meter() as meter:
+                epoch = next(training, None)
+            if epoch is None:
+                break
+            if done or epochs == 1:  # in the first steps libraries load their code, too
+                peak_bytes = max(peak_bytes or 0, meter.peak.bytes or 0) or None
+            done.append(epoch)
+            typer.echo(epoch_line(epoch), err=str(json_file) == "-")
+            if output is not None:
+                trainer.save(output)
+        plan = trainer.plan
+    answer(run_report(plan, done, peak_bytes), lambda: run_data(plan, done, peak_bytes), json_file=json_file)
+    if done and not done[-1].is_complete:
+        raise KeyboardInterrupt

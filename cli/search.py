@@ -53,7 +53,8 @@ def show_survey(problem: Problem, limits: Limits, ask: Ask) -> None:
     if options.time_limit_seconds is not None:
         each_seconds = options.time_limit_seconds / len(SURVEY_SHARES)
         options = dataclasses.replace(options, time_limit_seconds=each_seconds)
-    found = survey(problem, limits, options)
+    with progress() as show_progress:
+        found = survey(problem, limits, dataclasses.replace(options, progress=show_progress))
     answer(survey_report(found), lambda: survey_data(problem, found), json_file=ask.json_file)
 
 

@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[1]
 ROOMS = (
     "errors", "units", "codec", "graph", "schedule", "problem", "simulator", "optimizer",
     "device", "profiles", "cost_table", "costs", "solution", "solvers", "budgets", "layout", "tensorfile",
-    "plan", "plan_file", "runtime", "fit", "frontend", "verify", "report", "api", "cli",
+    "plan", "plan_file", "runtime", "frontend", "verify", "report", "api", "cli",
 )  # fmt: skip
 """Bottom first; a module imports only from its own room and the rooms before it."""
 
@@ -29,8 +29,8 @@ RUNTIME_MAY_READ = frozenset(
 )  # fmt: skip
 
 HOMES = {
-    "torch": {"frontend", "runtime", "fit", "verify", "api"},
-    "numpy": {"solvers", "layout", "frontend", "runtime", "fit", "verify", "api", "cli"},
+    "torch": {"frontend", "runtime", "verify", "api", "cli"},
+    "numpy": {"solvers", "layout", "frontend", "runtime", "verify", "api", "cli"},
     "onnx": {"frontend"},
     "google": {"frontend"},  # protobuf's errors while reading ONNX
     "pulp": {"solvers"},

@@ -8,10 +8,10 @@ from typing import Any
 from rich.table import Table
 
 from poet import codec
-from poet.fit import Epoch
 from poet.plan import Plan
 from poet.report.facts import host_seconds
 from poet.report.plan import columns
+from poet.runtime.fit import Epoch
 from poet.units import format_bytes, format_seconds, format_share
 
 
@@ -19,36 +19,34 @@ def epoch_line(epoch: Epoch) -> str:
     """One epoch: loss, accuracy, and the steps it took."""
     accuracy = "" if epoch.accuracy is None else f", accuracy {format_share(epoch.accuracy)}"
     steps = f"{epoch.steps} steps of {format_seconds(epoch.step_seconds)}"
+    steps += "" if epoch.is_complete else ", interrupted"
     return f"epoch {epoch.number}: loss {epoch.loss:.4f}{accuracy}, {steps}"
 
 
-def run_report(plan: Plan, epochs: Sequence[Epoch]) -> Table:
+def run_report(plan: Plan, epochs: Sequence[Epoch], peak_ram_bytes: int | None) -> Table:
     """Peak memory and step time: predicted, and measured over the epochs."""
     table = columns("per step", "predicted", "measured here", left=1)
-    peak, seconds = measured_peak_bytes(epochs), measured_step_seconds(epochs)
+    seconds = measured_step_seconds(epochs)
     host = host_seconds(plan.graph, plan.schedule)
-    table.add_row("peak of tensor memory", format_bytes(plan.prediction.peak_ram_bytes), _bytes(peak))
+    table.add_row(
+        "peak of tensor memory", format_bytes(plan.prediction.peak_ram_bytes), _bytes(peak_ram_bytes)
+    )
     table.add_row("time on this machine, ops alone", "" if host is None else format_seconds(host), "")
     table.add_row("time on this machine, with paging", "", "" if seconds is None else format_seconds(seconds))
     table.add_row(f"time on {plan.device.name}", format_seconds(plan.prediction.seconds), "")
     return table
 
 
-def run_data(plan: Plan, epochs: Sequence[Epoch]) -> dict[str, Any]:
+def run_data(plan: Plan, epochs: Sequence[Epoch], peak_ram_bytes: int | None) -> dict[str, Any]:
     """The same as JSON-ready objects."""
     return {
         "epochs": codec.encode(tuple(epochs)),
         "predicted_peak_ram_bytes": plan.prediction.peak_ram_bytes,
-        "measured_peak_ram_bytes": measured_peak_bytes(epochs),
+        "measured_peak_ram_bytes": peak_ram_bytes,
         "predicted_device_step_seconds": plan.prediction.seconds,
         "predicted_host_step_seconds": host_seconds(plan.graph, plan.schedule),
         "measured_host_step_seconds": measured_step_seconds(epochs),
     }
-
-
-def measured_peak_bytes(epochs: Sequence[Epoch]) -> int | None:
-    """The highest peak of all epochs."""
-    return max((e.peak_ram_bytes for e in epochs if e.peak_ram_bytes is not None), default=None)
 
 
 def measured_step_seconds(epochs: Sequence[Epoch]) -> float | None:
