@@ -91,9 +91,9 @@ class OptimizerSpec:
         if self.name == "sgd":
             return Call("poet.sgd", (*tensors, _scalar("lr"), self.decay))
         if self.name == "momentum":
-            scalars = (_scalar("lr"), _scalar("gradient_share"), self.momentum, self.decay, self.nesterov)
-            return Call("poet.momentum", (*tensors, *scalars))
-        scalars = tuple(map(_scalar, ("decay_factor", "step_size", "second_moment_correction")))
+            fixed = (self.momentum, self.decay, self.nesterov)
+            return Call("poet.momentum", (*tensors, _scalar("lr"), _scalar("gradient_share"), *fixed))
+        scalars = map(_scalar, ("decay_factor", "step_size", "second_moment_correction"))
         return Call("poet.adamw", (*tensors, *scalars, *self.betas, self.eps))
 
 

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from poet.errors import ModelError
+from poet.frontend.layouts import contiguous, layout_arguments, same_layout
 from poet.frontend.lower import Lowered
 from poet.graph import (
     ITEM_BYTES,
@@ -22,7 +23,6 @@ from poet.graph import (
     Parameter,
     Ref,
     Role,
-    Symbol,
     TensorType,
     Value,
 )
@@ -117,9 +117,8 @@ class _Assembly:
 
     def copied(self, name: str, source: str, type_: TensorType) -> str:
         """An op that copies ``source`` into a buffer of its own; the copy's name."""
-        layout = (type_.shape, type_.strides, Symbol("dtype", type_.dtype))
         self.add_value(name, type_)
-        self.ops.append(Op(name, Call("poet.copy", (Ref(source), *layout)), (name,)))
+        self.ops.append(Op(name, Call("poet.copy", (Ref(source), *layout_arguments(type_))), (name,)))
         return name
 
     # --- results ------------------------------------------------------------------------------
@@ -128,7 +127,7 @@ class _Assembly:
         """A result that an update would overwrite, or that no op makes, is handed out as a copy."""
         if self.buffer(name) in {*self.persistent, *self.names.inputs}:
             type_ = self.values[name].type
-            return self.copied(f"{name}.result", name, _contiguous(type_.dtype, type_.shape))
+            return self.copied(f"{name}.result", name, contiguous(type_.dtype, type_.shape))
         return name
 
     def own_gradient(self, parameter: str, gradient: str) -> str:
@@ -136,7 +135,7 @@ class _Assembly:
         wanted = self.values[parameter].type
         found = self.values[gradient].type
         own = self.buffer(gradient) not in {*self.persistent, *self.names.inputs}
-        if own and _same_layout(found, wanted):
+        if own and same_layout(found, wanted):
             return gradient
         return self.copied(f"{parameter}.grad", gradient, wanted)
 
@@ -236,23 +235,6 @@ def _mentions(op: Op) -> list[str]:
     """Names of all values that an op is given or makes, on its first run or a later one."""
     again = op.recall.refs() if op.recall is not None else ()
     return [*op.call.refs(), *again, *(name for name in op.outputs if name is not None)]
-
-
-def _contiguous(dtype: str, shape: tuple[int, ...]) -> TensorType:
-    strides: list[int] = []
-    step = 1
-    for size in reversed(shape):
-        strides.append(step)
-        step *= max(size, 1)
-    return TensorType(dtype, shape, tuple(reversed(strides)))
-
-
-def _same_layout(found: TensorType, wanted: TensorType) -> bool:
-    """Whether elements lie in the same order; the stride of a dimension of one element is no matter."""
-    return found.dtype == wanted.dtype and all(
-        size == 1 or mine == theirs
-        for size, mine, theirs in zip(found.shape, found.strides, wanted.strides, strict=True)
-    )
 
 
 def _renamed(graph: Graph, wanted: Mapping[str, str]) -> Graph:

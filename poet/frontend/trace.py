@@ -26,8 +26,9 @@ from torch.utils import _pytree as pytree
 
 from poet.errors import ModelError, PoetError, nearest
 from poet.frontend.assemble import StepNames, assemble
+from poet.frontend.layouts import compact, tensor_type
 from poet.frontend.losses import Loss, loss_named
-from poet.frontend.lower import lower, tensor_type
+from poet.frontend.lower import lower
 from poet.frontend.workspace import measured
 from poet.graph import Graph
 from poet.optimizer import OptimizerSpec
@@ -120,8 +121,8 @@ def trace_training_step(
         ),
         optimizer,
     )
-    tensors = {key: _compact(tensor) for key, tensor in (parameters | states).items()}
-    tensors |= {value: _compact(getattr(traced, attribute)) for attribute, value in constants.items()}
+    tensors = {key: compact(tensor) for key, tensor in (parameters | states).items()}
+    tensors |= {value: compact(getattr(traced, attribute)) for attribute, value in constants.items()}
     tensors |= _optimizer_state(graph, optimizer, parameters)
     return TrainingStep(measured(graph, times=measure), tensors, optimizer, loss)
 
@@ -211,20 +212,6 @@ def _constants(traced: fx.GraphModule, own: Mapping[str, Tensor]) -> dict[str, s
     numbers = itertools.count()
     free = (name for name in map("constant{}".format, numbers) if name not in own)
     return {attribute: next(free) for attribute in attributes}
-
-
-def _layout(tensor: Tensor) -> tuple[torch.Size, tuple[int, ...]]:
-    """Shape and strides of a tensor as it lies in a buffer of its own: no gap, nothing shared."""
-    return tensor.shape, torch.empty_like(tensor, device="meta").stride()
-
-
-def _compact(tensor: Tensor) -> Tensor:
-    """``tensor`` itself where it fills its storage, else a copy that does."""
-    shape, strides = _layout(tensor)
-    tensor = tensor.detach()
-    if tensor.stride() == strides and tensor.untyped_storage().nbytes() == tensor.nbytes:
-        return tensor
-    return torch.empty_strided(shape, strides, dtype=tensor.dtype).copy_(tensor)
 
 
 def _optimizer_state(
@@ -317,7 +304,12 @@ def _speaking(module: nn.Module) -> Iterator[None]:
 
 def _fakes(mode: FakeTensorMode, tensors: Iterable[Tensor]) -> list[Tensor]:
     with mode:
-        return [torch.empty_strided(*_layout(tensor), dtype=tensor.dtype) for tensor in tensors]
+        return [
+            torch.empty_strided(
+                tensor.shape, torch.empty_like(tensor, device="meta").stride(), dtype=tensor.dtype
+            )
+            for tensor in tensors
+        ]
 
 
 def _trace(step: _Functional, arguments: tuple[list[Tensor], ...]) -> fx.GraphModule:

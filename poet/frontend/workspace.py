@@ -18,8 +18,8 @@ import torch
 from torch import Tensor
 
 from poet.errors import ModelError
-from poet.frontend.lower import tensor_type
-from poet.graph import ITEM_BYTES, Argument, Call, Graph, Op, Ref, Symbol, TensorType
+from poet.frontend.layouts import same_layout, tensor_type
+from poet.graph import ITEM_BYTES, Argument, Call, Graph, Op, Ref, TensorType
 from poet.runtime import kernels
 
 ALIGNMENT_BYTES = 64
@@ -138,22 +138,16 @@ class _Bench:
             if real is None:
                 raise ModelError(f"op {op.name}: {op.call.target} gives nothing where a tensor was traced")
             buffer = self.graph.buffer_of(name)
-            if _same(real[0], self.types[name]) and real[1] == self.size_bytes[buffer]:
+            traced = self.types[name]
+            same = same_layout(real[0], traced) and real[0].offset == traced.offset
+            if same and real[1] == self.size_bytes[buffer]:
                 continue
             if len(self.values_on[buffer]) > 1:
                 raise ModelError(
                     f"op {op.name}: {op.call.target} gives {real[0]} with strides {real[0].strides}, "
-                    f"traced was {self.types[name]} with strides {self.types[name].strides}"
+                    f"traced was {traced} with strides {traced.strides}"
                 )
             self.types[name], self.size_bytes[buffer] = real
-
-
-def _same(real: TensorType, traced: TensorType) -> bool:
-    """Whether two types address the same bytes: the stride of a dimension of one element is no matter."""
-    return (real.dtype, real.shape, real.offset) == (traced.dtype, traced.shape, traced.offset) and all(
-        size == 1 or mine == theirs
-        for size, mine, theirs in zip(real.shape, real.strides, traced.strides, strict=True)
-    )
 
 
 def _run(call: Call, inputs: dict[str, Tensor]) -> _Finding:
@@ -191,21 +185,21 @@ class _AllocationLog:
         config = profiler.ProfilerConfig(
             profiler.ProfilerState.CPU, False, True, False, False, False, profiler._ExperimentalConfig()
         )
-        torch.autograd._enable_profiler_legacy(config)
+        torch._C._autograd._enable_profiler_legacy(config)
         return self
 
     def __exit__(self, *_: object) -> None:
         held_bytes = 0
-        for change_bytes in _allocations(torch.autograd._disable_profiler_legacy()):
+        for change_bytes in _allocations(torch._C._autograd._disable_profiler_legacy()):
             size_bytes = _aligned(abs(change_bytes))
             held_bytes += size_bytes if change_bytes > 0 else -size_bytes
             self.peak_bytes = max(self.peak_bytes, held_bytes)
 
 
-def _allocations(threads: list[list[torch.autograd.ProfilerEvent]]) -> Iterator[int]:
+def _allocations(threads: list[list[torch._C._autograd.ProfilerEvent]]) -> Iterator[int]:
     for events in threads:
         for event in events:
-            if event.kind() == "memory_alloc":
+            if str(event.kind()) == "memory_alloc":
                 yield event.cpu_memory_usage()
 
 

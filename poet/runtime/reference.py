@@ -50,9 +50,9 @@ def run_graph(
             add(name, tensor)
         for index, op in enumerate(graph.ops):
             results = kernels.run(op.call, present.__getitem__, hyperparameters.__getitem__)
-            for name, result in zip(op.outputs, results, strict=False):
-                if name is not None and result is not None:
-                    add(name, result)
+            for output, result in zip(op.outputs, results, strict=False):
+                if output is not None and result is not None:
+                    add(output, result)
             if after_op is not None:
                 after_op(index, op, present)
     return present

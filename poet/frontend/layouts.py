@@ -1,0 +1,75 @@
+"""How tensors lie in memory: between torch's tensors and the types of our graph."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from poet.errors import ModelError
+from poet.graph import ITEM_BYTES, Argument, Symbol, TensorType
+
+
+def tensor_type(tensor: Tensor, where: str) -> TensorType:
+    """The type of a strided tensor.
+
+    Raises:
+        ModelError: it is sparse, quantised, complex or of another element type without a row.
+    """
+    name = str(tensor.dtype).removeprefix("torch.")
+    if tensor.layout != torch.strided or name not in ITEM_BYTES:
+        raise ModelError(
+            f"{where} is a {name} tensor with layout {str(tensor.layout).removeprefix('torch.')}; "
+            f"supported are dense tensors of {', '.join(ITEM_BYTES)}"
+        )
+    return TensorType(name, tuple(tensor.shape), tuple(tensor.stride()), int(tensor.storage_offset()))
+
+
+def layout_arguments(type_: TensorType) -> tuple[Argument, ...]:
+    """Shape, strides and element type, as our own operators take them."""
+    return (type_.shape, type_.strides, Symbol("dtype", type_.dtype))
+
+
+def is_dense(type_: TensorType) -> bool:
+    """Whether each byte from the buffer's start to the last element belongs to exactly one element."""
+    return type_.offset == 0 and type_.extent_bytes == type_.elements * ITEM_BYTES[type_.dtype]
+
+
+def dense_like(type_: TensorType) -> TensorType:
+    """The type of a tensor of its own with this shape and, where they leave no holes, these strides."""
+    at_start = replace(type_, offset=0)
+    if is_dense(at_start):
+        return at_start
+    template = torch.empty_strided(type_.shape, type_.strides, device="meta")
+    return replace(at_start, strides=tuple(torch.empty_like(template).stride()))
+
+
+def contiguous(dtype: str, shape: tuple[int, ...]) -> TensorType:
+    """The type of a tensor of its own in row-major order."""
+    strides: list[int] = []
+    step = 1
+    for size in reversed(shape):
+        strides.append(step)
+        step *= max(size, 1)
+    return TensorType(dtype, shape, tuple(reversed(strides)))
+
+
+def same_layout(one: TensorType, other: TensorType) -> bool:
+    """Whether two types lay the same elements out alike, wherever they begin.
+
+    The stride of a dimension of one element is no matter.
+    """
+    return (one.dtype, one.shape) == (other.dtype, other.shape) and all(
+        size == 1 or mine == theirs
+        for size, mine, theirs in zip(one.shape, one.strides, other.strides, strict=True)
+    )
+
+
+def compact(tensor: Tensor) -> Tensor:
+    """``tensor``, detached, where it fills its storage; else a copy of the same strides that does."""
+    tensor = tensor.detach()
+    strides = torch.empty_like(tensor, device="meta").stride()
+    if tensor.stride() == strides and tensor.untyped_storage().nbytes() == tensor.nbytes:
+        return tensor
+    return torch.empty_strided(tensor.shape, strides, dtype=tensor.dtype).copy_(tensor)

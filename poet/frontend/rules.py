@@ -1,0 +1,230 @@
+"""What is special about single operators when a trace is lowered: one row each.
+
+An operator without a row becomes one op with the same arguments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, fx
+from torch._ops import OpOverload
+
+from poet.errors import UnsupportedOperator
+from poet.frontend.layouts import dense_like, layout_arguments, tensor_type
+from poet.graph import Blank, Call, Ref, TensorType
+
+if TYPE_CHECKING:
+    from poet.frontend.lower import Lowering
+
+Rule = Callable[["Lowering", fx.Node], None]
+Overwrite = Callable[["Lowering", fx.Node, TensorType], str]
+
+SHAPE_ONLY: dict[str, tuple[str, ...]] = {
+    "aten.max_pool2d_with_indices_backward.default": ("self",),
+    "aten.max_pool3d_with_indices_backward.default": ("self",),
+    "aten.avg_pool2d_backward.default": ("self",),
+    "aten.avg_pool3d_backward.default": ("self",),
+    "aten._adaptive_avg_pool2d_backward.default": ("self",),
+    "aten._adaptive_avg_pool3d_backward.default": ("self",),
+    "aten.adaptive_max_pool2d_backward.default": ("self",),
+    "aten.nll_loss_backward.default": ("self",),
+    "aten.nll_loss2d_backward.default": ("self",),
+}
+"""Arguments of which a kernel reads the shape and strides and never the contents."""
+
+RESHAPING = frozenset(
+    f"aten.{name}"
+    for name in ("t_.default", "transpose_.default", "squeeze_.default", "squeeze_.dim", "squeeze_.dims",
+                 "unsqueeze_.default", "swapaxes_.default", "swapdims_.default", "detach_.default")
+)  # fmt: skip
+"""In-place operators that change how memory is viewed and not what is in it."""
+
+RESIZING = ("aten.resize_", "aten.set_", "aten.as_strided_")
+"""Beginnings of the names of in-place operators that change which memory a tensor has."""
+
+
+def arguments(node: fx.Node) -> dict[str, object]:
+    """All of a node's arguments by the names in its schema, defaults included (fx drops them)."""
+    assert isinstance(node.target, OpOverload)
+    schema = node.target._schema.arguments
+    bound = {item.name: item.default_value for item in schema if item.has_default_value()}
+    bound.update(zip((item.name for item in schema), node.args, strict=False))
+    return {**bound, **node.kwargs}
+
+
+def functional_form(target: OpOverload, written: str) -> OpOverload | None:
+    """The operator that returns what ``target`` writes into its argument ``written`` (self or out)."""
+    _, name, _ = str(target).split(".")
+    packet = getattr(torch.ops.aten, name if written != "self" else name.removesuffix("_"), None)
+    kept = [item for item in target._schema.arguments if written == "self" or item.name != written]
+    wanted = [(item.name, str(item.type)) for item in kept]
+    for overload in packet.overloads() if packet is not None else ():
+        found: OpOverload = getattr(packet, overload)
+        given = [(item.name, str(item.type)) for item in found._schema.arguments]
+        if given == wanted and not found._schema.is_mutable and not found.is_view:
+            return found
+    return None
+
+
+# --- in-place operators that overwrite without reading ----------------------------------------
+
+
+def _drawn(target: str, *names: str) -> Overwrite:
+    def overwrite(lowering: Lowering, node: fx.Node, dense: TensorType) -> str:
+        bound = arguments(node)
+        given = (lowering.argument(bound[name]) for name in names)
+        return lowering.new(node.name, Call(target, (*layout_arguments(dense), *given)), dense)
+
+    return overwrite
+
+
+def _filled(lowering: Lowering, node: fx.Node, dense: TensorType) -> str:
+    number = lowering.argument(arguments(node).get("value", 0))
+    return lowering.new(node.name, Call("poet.full", (*layout_arguments(dense), number)), dense)
+
+
+def _copied(name: str) -> Overwrite:
+    def overwrite(lowering: Lowering, node: fx.Node, dense: TensorType) -> str:
+        source = lowering.place(arguments(node)[name])
+        if lowering.is_whole(source) and source.type == dense:
+            return lowering.read(source)
+        call = Call("poet.copy", (Ref(lowering.read(source)), *layout_arguments(dense)))
+        return lowering.new(node.name, call, dense)
+
+    return overwrite
+
+
+OVERWRITES: dict[str, Overwrite] = {
+    "aten.bernoulli_.float": _drawn("poet.bernoulli", "p"),
+    "aten.uniform_.default": _drawn("poet.uniform", "from", "to"),
+    "aten.normal_.default": _drawn("poet.normal", "mean", "std"),
+    "aten.zero_.default": _filled,
+    "aten.fill_.Scalar": _filled,
+    "aten.fill_.Tensor": _copied("value"),
+    "aten.copy_.default": _copied("src"),
+}
+"""What makes the new contents, and returns the name of their value."""
+
+
+# --- operators with a rule of their own -------------------------------------------------------
+
+
+def _full(fill: float | str) -> Rule:
+    """A tensor of one number: ``fill``, or the argument of that name."""
+
+    def rule(lowering: Lowering, node: fx.Node) -> None:
+        number = lowering.argument(arguments(node)[fill]) if isinstance(fill, str) else fill
+        type_ = tensor_type(node.meta["val"], node.name)
+        lowering.emit(node, Call("poet.full", (*layout_arguments(type_), number)))
+
+    return rule
+
+
+def _empty(lowering: Lowering, node: fx.Node) -> None:
+    shape, strides, element = layout_arguments(tensor_type(node.meta["val"], node.name))
+    lowering.emit(node, Call("aten.empty_strided.default", (shape, strides), (("dtype", element),)))
+
+
+def _batch_norm(lowering: Lowering, node: fx.Node) -> None:
+    """The first run updates the running statistics, a recomputation is given none."""
+    bound = arguments(node)
+    names = ("input", "weight", "bias", "running_mean", "running_var", "training", "momentum", "eps")
+    statistics = [bound[name] for name in names[3:5] if bound[name] is not None]
+    for item in statistics if bound["training"] else ():
+        place = lowering.place(item)
+        if not lowering.is_given(place):  # what the op writes must be nobody else's
+            dense = dense_like(place.type)
+            copy = Call("poet.copy", (Ref(lowering.read(place)), *layout_arguments(dense)))
+            lowering.assign(place, lowering.new(f"{node.name}.statistics", copy, dense), node.name)
+    given = tuple(lowering.argument(bound[name]) for name in names)
+    call = Call("aten.native_batch_norm.default", given)
+    if not bound["training"] or not statistics:
+        lowering.emit(node, call)
+        return
+    updates = tuple(lowering.buffer(lowering.place(item)) for item in statistics)
+    repeat_call = replace(call, args=(*given[:3], None, None, *given[5:]))
+    lowering.emit(node, call, updates=updates, repeat_call=repeat_call)
+
+
+def _batch_norm_backward(lowering: Lowering, node: fx.Node) -> None:
+    """In training mode the running statistics are not read, so they are not given."""
+    call = lowering.plain_call(node)
+    if arguments(node)["train"]:
+        call = replace(call, args=(*call.args[:3], None, None, *call.args[5:]))
+    lowering.emit(node, call)
+
+
+def _convolution_backward(lowering: Lowering, node: fx.Node) -> None:
+    """Two ops: the gradients of weight and bias, then that of the input.
+
+    Each reads only the type of the tensor whose gradient it gives.
+    """
+    call = lowering.plain_call(node)
+    wanted, gradients = call.args[-1], node.meta["val"]
+    assert isinstance(wanted, tuple)
+    known: list[object] = [None] * 3
+    for part, own, mask in (
+        ("weight", 2, (False, *wanted[1:])),
+        ("input", 1, (wanted[0], False, False)),
+    ):
+        if not any(mask):
+            continue
+        args = [*call.args[:-1], mask]
+        args[own] = Blank(lowering.place(node.args[own]).type)
+        results = [item if keep else None for item, keep in zip(gradients, mask, strict=True)]
+        places = lowering.emit(node, replace(call, args=tuple(args)), results, name=f"{node.name}.{part}")
+        known = [new or old for new, old in zip(places, known, strict=True)]
+    lowering.stand_for(node, tuple(known))
+
+
+def _clone(lowering: Lowering, node: fx.Node) -> None:
+    """A copy of a whole tensor in its own layout is that tensor: no op writes it later.
+
+    Not so for what lives across steps, which an update writes.
+    """
+    source = lowering.place(node.args[0])
+    if lowering.is_whole(source) and source.type == tensor_type(node.meta["val"], node.name):
+        lowering.share(node, source)
+    elif str(node.target) == "aten.lift_fresh_copy.default":
+        lowering.emit(node, lowering.plain_call(node, "aten.clone.default"))
+    else:
+        lowering.emit(node, lowering.plain_call(node))
+
+
+def _product(lowering: Lowering, node: fx.Node) -> None:
+    value = node.meta["val"]
+    if isinstance(value, Tensor) and value.is_floating_point():
+        raise UnsupportedOperator(
+            f"operator {node.target}: eager looks for zeros among the factors before it chooses a formula "
+            "for the gradient, so that no fixed graph equals it"
+        )
+    lowering.emit(node, lowering.plain_call(node))
+
+
+SPECIAL: dict[str, Rule] = {
+    **dict.fromkeys(
+        (f"aten.{name}" for name in ("empty.memory_format", "empty_like.default", "empty_strided.default",
+                                     "empty_permuted.default", "new_empty.default",
+                                     "new_empty_strided.default")),
+        _empty,
+    ),
+    **dict.fromkeys(("aten.zeros.default", "aten.zeros_like.default", "aten.new_zeros.default"), _full(0)),
+    **dict.fromkeys(("aten.ones.default", "aten.ones_like.default", "aten.new_ones.default"), _full(1)),
+    **dict.fromkeys(
+        ("aten.full.default", "aten.full_like.default", "aten.new_full.default"), _full("fill_value")
+    ),
+    "aten.scalar_tensor.default": _full("s"),
+    "aten.native_batch_norm.default": _batch_norm,
+    "aten._native_batch_norm_legit.default": _batch_norm,
+    "aten.native_batch_norm_backward.default": _batch_norm_backward,
+    "aten.convolution_backward.default": _convolution_backward,
+    **dict.fromkeys(
+        ("aten.clone.default", "aten._to_copy.default", "aten.lift_fresh_copy.default"), _clone
+    ),
+    **dict.fromkeys(("aten.prod.default", "aten.prod.dim_int", "aten.cumprod.default"), _product),
+}  # fmt: skip
+"""Operators that do not simply become one op of the same arguments."""
