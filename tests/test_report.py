@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import io
+import math
 
 import pytest
+from random_problems import mixed_problem
 from rich.console import Console, Group, RenderableType
 
 from poet.problem import Limits, Problem, ProblemOp, Tensor, Transfer
@@ -13,6 +15,9 @@ from poet.report.plan import memory_plot, schedule_tables, solution_report, what
 from poet.schedule import Compute, Free, PageIn, PageOut, Schedule
 from poet.simulator import simulate
 from poet.solution import Solution, Status
+from poet.solvers import minimum_ram_bytes
+from poet.solvers.page_everything import page_everything
+from poet.solvers.recompute_all import recompute_all
 
 TRANSFER = Transfer(seconds=0.5, joules=0.25)
 
@@ -145,3 +150,35 @@ def test_the_plot_reaches_its_top_where_the_budget_is_used_up() -> None:
     assert "█" in lines[0]
     assert lines[0].startswith("     208 B")
     assert "█" not in next(iter(memory_plot(trace, 2 * trace.peak_ram_bytes)))
+
+
+def test_a_by_product_that_was_still_there_is_kept_and_costs_nothing() -> None:
+    problem = Problem(
+        "by-product",
+        (Tensor("a", 1), Tensor("b", 4), Tensor("c", 4)),
+        (ProblemOp("f", ("a",), ("b", "c"), 1.0, 2.0), ProblemOp("g", ("b", "c"), (), 1.0, 1.0)),
+    )
+    schedule: Schedule = (Compute("f"), Free("b"), Compute("f"), Compute("g"))
+    fates = {fate.name: fate for fate in tensor_fates(problem, schedule, simulate(problem, schedule))}
+    assert (fates["b"].words, fates["b"].joules) == ("recomputed 1×", 2.0)
+    assert (fates["c"].words, fates["c"].joules) == ("kept", 0.0)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_rows_of_any_valid_schedule_add_up(seed: int) -> None:
+    problem = mixed_problem(seed)
+    limits = Limits(ram_budget_bytes=minimum_ram_bytes(problem, Limits()).bytes)
+    schedule = page_everything(problem, limits)
+    if schedule is None:
+        limits, schedule = Limits(), recompute_all(problem, Limits())
+    assert schedule is not None
+    trace = simulate(problem, schedule, limits)
+    assert peak(problem, schedule, trace).bytes == trace.peak_ram_bytes
+    fates = tensor_fates(problem, schedule, trace)
+    moved_joules = math.fsum(fate.joules for fate in fates)
+    assert math.isclose(
+        moved_joules + math.fsum(op.joules for op in problem.ops) + trace.idle_joules,
+        trace.joules,
+        abs_tol=1e-9,
+    )
+    assert all(0.0 <= fate.resident_share <= 1.0 + 1e-9 for fate in fates)

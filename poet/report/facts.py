@@ -10,10 +10,11 @@ import math
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 
 from poet.graph import Graph, Role
 from poet.problem import Place, Problem, ProblemOp, Tensor
-from poet.schedule import Compute, Free, PageIn, PageOut, Schedule
+from poet.schedule import Compute, Free, PageIn, PageOut, Schedule, Step
 from poet.simulator import Trace
 
 NO_ROLE = "tensor"
@@ -27,16 +28,16 @@ class TensorFate:
     Attributes:
         name, role: of the tensor.
         bytes: it takes in RAM, alignment included.
-        runs_again: recomputations of the op that makes it.
+        recomputations: that brought it back into RAM.
         page_outs, page_ins: transfers of it.
-        joules, seconds: of those recomputations (shared equally by the op's outputs) and transfers.
+        joules, seconds: of those recomputations (shared equally by what one brings back) and transfers.
         resident_share: part of the step's duration that it spends in RAM.
     """
 
     name: str
     role: str
     bytes: int
-    runs_again: int
+    recomputations: int
     page_outs: int
     page_ins: int
     joules: float
@@ -46,7 +47,7 @@ class TensorFate:
     @property
     def words(self) -> str:
         """``"kept"``, or what is done instead."""
-        done = [f"recomputed {self.runs_again}×"] if self.runs_again else []
+        done = [f"recomputed {self.recomputations}×"] if self.recomputations else []
         done += (
             [f"paged out {self.page_outs}×, in {self.page_ins}×"] if self.page_outs + self.page_ins else []
         )
@@ -85,32 +86,27 @@ class Peak:
 
 def tensor_fates(problem: Problem, schedule: Schedule, trace: Trace) -> tuple[TensorFate, ...]:
     """One row per tensor, in the problem's order."""
-    runs = Counter(step.op for step in schedule if isinstance(step, Compute))
+    brought_back = _brought_back(problem, schedule)
     page_outs = Counter(step.tensor for step in schedule if isinstance(step, PageOut))
     page_ins = Counter(step.tensor for step in schedule if isinstance(step, PageIn))
-    producers = {name: op for op in problem.ops for name in op.outputs}
     resident_seconds = _resident_seconds(problem, schedule, trace)
     rows = []
     for tensor in problem.tensors:
-        name, producer = tensor.name, producers.get(tensor.name)
-        again = runs[producer.name] - 1 if producer is not None else 0
-        part = again / len(producer.outputs) if producer is not None else 0.0
-        seconds = part * producer.seconds if producer is not None else 0.0
-        joules = part * producer.joules if producer is not None else 0.0
+        name = tensor.name
+        costs = [(op.seconds / parts, op.joules / parts) for op, parts in brought_back[name]]
         for count, transfer in ((page_outs[name], tensor.page_out), (page_ins[name], tensor.page_in)):
             if transfer is not None:
-                seconds += count * transfer.seconds
-                joules += count * transfer.joules
+                costs.append((count * transfer.seconds, count * transfer.joules))
         rows.append(
             TensorFate(
                 name=name,
                 role=tensor.role or NO_ROLE,
                 bytes=problem.aligned_bytes(tensor.bytes),
-                runs_again=again,
+                recomputations=len(brought_back[name]),
                 page_outs=page_outs[name],
                 page_ins=page_ins[name],
-                joules=joules,
-                seconds=seconds,
+                joules=math.fsum(joules for _, joules in costs),
+                seconds=math.fsum(seconds for seconds, _ in costs),
                 resident_share=resident_seconds[name] / trace.seconds if trace.seconds else 1.0,
             )
         )
@@ -132,9 +128,10 @@ def peak(problem: Problem, schedule: Schedule, trace: Trace) -> Peak:
     """Who holds the RAM at the schedule's fullest moment."""
     tensors = {tensor.name: tensor for tensor in problem.tensors}
     ops = {op.name: op for op in problem.ops}
-    held = Counter(
-        {name: problem.aligned_bytes(tensors[name].bytes) for name in _present_at(problem, schedule, trace)}
-    )
+    present = {tensor.name for tensor in _sources(problem)}
+    if trace.peak_step >= 0:
+        present = set(next(islice(_presence(problem, schedule), trace.peak_step, None))[1])
+    held = Counter({name: problem.aligned_bytes(tensors[name].bytes) for name in sorted(present)})
     workspace_bytes, what = 0, "before the first step"
     if trace.peak_step >= 0:
         step = schedule[trace.peak_step]
@@ -146,6 +143,7 @@ def peak(problem: Problem, schedule: Schedule, trace: Trace) -> Peak:
             held.update({name: problem.aligned_bytes(tensors[name].bytes) for name in op.outputs})
         else:
             what = f"{'fetching' if isinstance(step, PageIn) else 'storing'} {step.tensor}"
+            held[step.tensor] = problem.aligned_bytes(tensors[step.tensor].bytes)
     roles = Counter[str]()
     for name, size_bytes in held.items():
         roles[tensors[name].role or NO_ROLE] += size_bytes
@@ -186,18 +184,39 @@ def _sources(problem: Problem) -> Iterator[Tensor]:
             yield tensor
 
 
-def _present_at(problem: Problem, schedule: Schedule, trace: Trace) -> list[str]:
-    """Tensors in RAM when the peak step begins, a page-in's target included."""
+def _presence(problem: Problem, schedule: Schedule) -> Iterator[tuple[Step, set[str]]]:
+    """Each step with the tensors that are in RAM when it begins, one set that changes as it goes on."""
     outputs = {op.name: op.outputs for op in problem.ops}
-    present = {tensor.name: None for tensor in _sources(problem)}
-    for index, step in enumerate(schedule[: trace.peak_step + 1]):
-        if isinstance(step, Compute) and index < trace.peak_step:
-            present.update(dict.fromkeys(outputs[step.op]))
+    present = {tensor.name for tensor in _sources(problem)}
+    for step in schedule:
+        yield step, present
+        if isinstance(step, Compute):
+            present.update(outputs[step.op])
         elif isinstance(step, PageIn):
-            present[step.tensor] = None
+            present.add(step.tensor)
         elif isinstance(step, Free):
-            del present[step.tensor]
-    return list(present)
+            present.discard(step.tensor)
+
+
+def _brought_back(problem: Problem, schedule: Schedule) -> dict[str, list[tuple[ProblemOp, int]]]:
+    """Per tensor, the recomputations that brought it back, each with how many tensors it did so for.
+
+    An op that runs again may find some of its outputs still there; where it finds all of them there,
+    they share its cost all the same.
+    """
+    ops = {op.name: op for op in problem.ops}
+    found: dict[str, list[tuple[ProblemOp, int]]] = {tensor.name: [] for tensor in problem.tensors}
+    ran: set[str] = set()
+    for step, present in _presence(problem, schedule):
+        if not isinstance(step, Compute):
+            continue
+        if step.op in ran:
+            outputs = ops[step.op].outputs
+            absent = [name for name in outputs if name not in present] or list(outputs)
+            for name in absent:
+                found[name].append((ops[step.op], len(absent)))
+        ran.add(step.op)
+    return found
 
 
 def _resident_seconds(problem: Problem, schedule: Schedule, trace: Trace) -> dict[str, float]:

@@ -248,8 +248,8 @@ def fates_by_decision(fates: Sequence[TensorFate]) -> Table:
     }
     for fate in fates:
         paged = fate.page_ins + fate.page_outs > 0
-        words = ("recomputed and paged" if paged else "recomputed") if fate.runs_again else "paged"
-        kinds[words if paged or fate.runs_again else "kept"].append(fate)
+        words = ("recomputed and paged" if paged else "recomputed") if fate.recomputations else "paged"
+        kinds[words if paged or fate.recomputations else "kept"].append(fate)
     for words, members in kinds.items():
         table.add_row(
             words,
