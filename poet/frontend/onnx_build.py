@@ -105,7 +105,7 @@ def build(
     *,
     trainable: frozenset[str],
     rebound: Rebound | None = None,
-    collect: bool = False,
+    declared: Mapping[str, Tensor] | None = None,
 ) -> Program:
     """The program of ``file``.
 
@@ -114,13 +114,14 @@ def build(
         inputs: its inputs with shapes bound.
         trainable: initialisers that are parameters; all others are constants, or buffers of a step.
         rebound: a first dimension fixed in the file that the user bound to another size.
-        collect: go on after a node that cannot be imported, and list it in ``failures``.
+        declared: if given, go on after a node that cannot be imported and list it in ``failures``; its
+            outputs are then taken to be of these shapes and types, as far as they are named here.
 
     Raises:
         UnsupportedOperator: the table has no row for a node's operator.
         ModelError: a node breaks its operator's rules, or needs content that only a run would give.
     """
-    builder = _Builder(file, trainable, rebound, collect)
+    builder = _Builder(file, trainable, rebound, declared)
     scope: dict[str, Value | None] = {}
     for entry in inputs:
         meta = torch.empty(entry.shape, dtype=entry.dtype, device="meta")
@@ -131,7 +132,7 @@ def build(
     builder.graph(file.model.graph, scope)
     outputs = tuple(scope.get(entry.name) for entry in file.model.graph.output)
     for entry, value in zip(file.model.graph.output, outputs, strict=True):
-        if value is None and not collect:
+        if value is None and declared is None:
             raise ModelError(f"no node gives the output {entry.name!r}")
     return Program(
         bound, outputs, tuple(builder.steps), tuple(builder.values), frozenset(builder.buffers),
@@ -141,12 +142,16 @@ def build(
 
 class _Builder:
     def __init__(
-        self, file: OnnxFile, trainable: frozenset[str], rebound: Rebound | None, collect: bool
+        self,
+        file: OnnxFile,
+        trainable: frozenset[str],
+        rebound: Rebound | None,
+        declared: Mapping[str, Tensor] | None,
     ) -> None:
         self.file = file
         self.trainable = trainable
         self.rebound = rebound
-        self.collect = collect
+        self.declared = declared
         self.steps: list[Step] = []
         self.values: list[Value] = []
         self.buffers: set[str] = set()
@@ -178,14 +183,29 @@ class _Builder:
     def graph(self, graph: GraphProto, scope: dict[str, Value | None]) -> None:
         """Enters the values of ``graph``'s nodes into ``scope``."""
         for proto in graph.node:
-            self.ops.append((_operator(proto), describe(proto)))
+            self.ops.append((op_name(proto), describe(proto)))
             try:
                 self.node(proto, scope)
             except ModelError as error:
-                if not self.collect:
+                if self.declared is None:
                     raise
-                self.failures.append(Failure(_operator(proto), describe(proto), error))
-                scope.update(dict.fromkeys(filter(None, proto.output)))
+                self.failures.append(Failure(op_name(proto), describe(proto), error))
+                self.assume(proto, scope, self.declared)
+
+    def assume(
+        self, proto: NodeProto, scope: dict[str, Value | None], declared: Mapping[str, Tensor]
+    ) -> None:
+        """Enters the outputs of a node that failed, as the file declares them."""
+        inputs = [scope.get(name) for name in proto.input]
+        trained = any(isinstance(v.meta, Tensor) and v.meta.requires_grad for v in inputs if v)
+        for name in filter(None, proto.output):
+            meta = declared.get(name)
+            if meta is None:
+                scope[name] = None
+            else:
+                scope[name] = self.value(
+                    name, meta.clone().requires_grad_(trained and meta.is_floating_point())
+                )
 
     def node(self, proto: NodeProto, scope: dict[str, Value | None]) -> None:
         if proto.op_type == "If" and proto.domain in _STANDARD_DOMAINS:
@@ -293,7 +313,8 @@ def _as_list(meta: Tensor | tuple[Tensor, ...] | None) -> Tensor | list[Tensor] 
     return list(meta) if isinstance(meta, tuple) else meta
 
 
-def _operator(proto: NodeProto) -> str:
+def op_name(proto: NodeProto) -> str:
+    """The operator, with its domain where that is not the standard one."""
     return proto.op_type if proto.domain in _STANDARD_DOMAINS else f"{proto.domain}::{proto.op_type}"
 
 

@@ -138,10 +138,6 @@ def strip_weights(model: ImportedModel | str | Path, *, bind: Mapping[str, int] 
     for node in stripped.graph.node:
         del node.metadata_props[:]
         node.doc_string = ""
-    used = _used_initializers(model)
-    kept = [tensor for tensor in stripped.graph.initializer if tensor.name in used]
-    del stripped.graph.initializer[:]
-    stripped.graph.initializer.extend(kept)
     for tensor in stripped.graph.initializer:
         stored = model.file.tensors[tensor.name]
         content = None if tensor.name in model.names or stored.read is None else stored.read()
@@ -152,7 +148,7 @@ def strip_weights(model: ImportedModel | str | Path, *, bind: Mapping[str, int] 
         if content is not None:
             tensor.raw_data = content.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
     notes = {
-        TRAINABLE_KEY: json.dumps(sorted(set(model.module.initializers) & used)),
+        TRAINABLE_KEY: json.dumps(sorted(model.module.initializers)),
         _BIND_KEY: json.dumps(dict(model.bind)),
         _TRAINING_KEY: json.dumps(model.module.training),
     }
@@ -161,15 +157,6 @@ def strip_weights(model: ImportedModel | str | Path, *, bind: Mapping[str, int] 
         stripped.metadata_props.add(key=key, value=text)
     structure: bytes = stripped.SerializeToString(deterministic=True)
     return structure
-
-
-def _used_initializers(model: ImportedModel) -> set[str]:
-    graph = model.file.model.graph
-    used = {name for node in graph.node for name in node.input} | {output.name for output in graph.output}
-    for node in graph.node:
-        for attribute in node.attribute:
-            used.update(name for inner in attribute.g.node for name in inner.input)
-    return used
 
 
 def _read(name: str, stored: StoredTensor) -> Tensor:

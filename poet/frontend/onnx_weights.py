@@ -9,10 +9,10 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import torch
-from onnx import AttributeProto, ModelProto, NodeProto
+from onnx import AttributeProto, GraphProto, ModelProto, NodeProto
 from torch import Tensor
 
-from poet.frontend.onnx_reader import DTYPES, OnnxFile, StoredTensor, tensor_value
+from poet.frontend.onnx_reader import DTYPES, OnnxFile, StoredTensor, subgraphs, tensor_value
 
 TRAINABLE_KEY = "poet.trainable"
 """Metadata of a stripped structure: the parameters, decided when the weights were at hand."""
@@ -47,6 +47,7 @@ def with_own_weights(file: OnnxFile) -> OnnxFile:
       elements are all equal get their own again; others are one parameter that the model uses twice.
     - It also stores the weight of a linear layer transposed, under a name of its own. Such a weight gets
       its layout back, and its name after the bias; or it is the word embedding that a head shares.
+    - Initialisers that nothing reads are left out.
     - ``light_*`` models give their weights as ``ConstantOfShape(name + "__SHAPE")``.
     """
     model = ModelProto()
@@ -56,7 +57,20 @@ def with_own_weights(file: OnnxFile) -> OnnxFile:
         edit.node(node)
     del model.graph.node[:]
     model.graph.node.extend(edit.kept)
-    return replace(file, model=model, tensors=edit.tensors)
+    read = _read_names(model.graph)
+    initializers = [tensor for tensor in model.graph.initializer if tensor.name in read]
+    del model.graph.initializer[:]
+    model.graph.initializer.extend(initializers)
+    return replace(
+        file, model=model, tensors={tensor.name: edit.tensors[tensor.name] for tensor in initializers}
+    )
+
+
+def _read_names(graph: GraphProto) -> set[str]:
+    """Names that a node of ``graph`` or of a graph inside it reads, and its outputs."""
+    inner = [entry for node in graph.node for attribute in node.attribute for entry in subgraphs(attribute)]
+    names = {name for node in graph.node for name in node.input} | {output.name for output in graph.output}
+    return names.union(*map(_read_names, inner))
 
 
 class _Edit:
