@@ -75,7 +75,7 @@ def candidates(instance: Instance, depth: int | None, *, passes: int = 1) -> Can
             and not pointless.certain(task, stage)
         ]
         if depth is not None:
-            near = _near(instance, stage, depth)
+            near = _near(instance, stage, depth, worth)
             complete = complete and near.issuperset(useful)
             useful = [number for number in useful if number in near]
         if useful:
@@ -98,8 +98,8 @@ def last_use_stages(instance: Instance, worth: frozenset[int]) -> list[int]:
     return last
 
 
-def _near(instance: Instance, stage: int, depth: int) -> set[int]:
-    """Producers within ``depth`` steps of what the stage's op reads."""
+def _near(instance: Instance, stage: int, depth: int, worth: frozenset[int]) -> set[int]:
+    """Tasks worth rerunning that lead within ``depth`` steps to what the stage's op reads."""
     if stage < len(instance.tasks):
         wanted = set(instance.tasks[stage].reads)
     else:
@@ -107,7 +107,7 @@ def _near(instance: Instance, stage: int, depth: int) -> set[int]:
     near: set[int] = set()
     for _ in range(depth):
         makers = {instance.contents[c].producer for c in wanted}
-        fresh = {maker for maker in makers if maker is not None} - near
+        fresh = {maker for maker in makers if maker in worth} - near
         near |= fresh
         wanted = {c for maker in fresh for c in instance.tasks[maker].rerun_reads}
         if not fresh:

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from poet.schedule import Compute, Free, PageIn, PageOut, Schedule, Step
 from poet.solvers.events import Content, Event, Kind, Timeline
 from poet.solvers.milp import Affine, Model
 
+_ENGINE_TOLERANCE = 1e-4
+
 
 def schedule_of(model: Model, values: Sequence[float]) -> Schedule:
     """The schedule that the column ``values`` describe.
 
-    Values are rounded before they are read (an engine's 1 may be 0.9999999). Nothing is repaired:
-    whether the steps make a valid schedule is the simulator's to say.
+    Values are rounded before they are read (an engine's 1 may be 0.9999999); what is chosen in part,
+    as runs and copies that cost nothing may be, is not chosen. Nothing is repaired: whether the steps
+    make a valid schedule is the simulator's to say.
     """
     return _Emission(model, values).schedule()
 
@@ -29,7 +33,7 @@ class _Emission:
     def chosen(self, expression: Affine) -> bool:
         value = expression.constant
         value += sum(factor * self.values[column] for column, factor in expression.terms.items())
-        return round(value) > 0
+        return math.floor(value + _ENGINE_TOLERANCE) > 0
 
     def schedule(self) -> Schedule:
         at_slot: list[list[tuple[Content, int, Event]]] = [[] for _ in self.timeline.slots]

@@ -92,11 +92,14 @@ class Decisions:
         self.timeline, self.instance, self.relaxed = timeline, timeline.instance, relaxed
         self.columns: list[Column] = []
         self.upper_bytes = _upper_bytes(timeline)
+        self.stage_slots: dict[int, tuple[int, int]] = {}
+        for number, slot in enumerate(timeline.slots):
+            self.stage_slots[slot.stage] = (self.stage_slots.get(slot.stage, (number, 0))[0], number)
         self.keep: dict[tuple[int, int], Affine] = {}
         self.run: dict[int, Affine] = {}
         self.arrive: dict[tuple[int, int], Affine] = {}
         for number, slot in enumerate(timeline.slots):
-            self.run[number] = Affine(1.0) if slot.mandatory else self._column(f"r_{number}", integer=True)
+            self.run[number] = Affine(1.0) if slot.mandatory else self._column(f"r_{number}", integer=False)
         for content in self.instance.contents:
             self._add_life(content)
         self.stored = tuple(self._stored(content) for content in self.instance.contents)
@@ -110,7 +113,11 @@ class Decisions:
             return Affine(1.0)
         life = range(len(self.timeline.events[content.number]))
         arrivals = [self.arrive.get((content.number, index), Affine()) for index in life]
-        if content.page_out is None or not any(a.terms or a.constant for a in arrivals):
+        if (
+            content.page_out is None
+            or content.page_in is None
+            or not any(a.terms or a.constant for a in arrivals)
+        ):
             return Affine(0.0)
         return self._column(f"o_{content.number}", integer=False)
 
@@ -138,9 +145,14 @@ class Decisions:
     def may_bind(self, slot: int) -> bool:
         """Whether ``slot`` has a memory row: the budget could be exceeded there if nothing were freed."""
         budget = self.instance.limits.ram_budget_bytes
-        if budget is None or (self.relaxed and not self.timeline.slots[slot].mandatory):
-            return False
-        return self.upper_bytes[slot] > budget
+        return budget is not None and self.upper_bytes[slot] > budget
+
+    def counts(self, after: int, slot: int, until: int) -> bool:
+        """Whether ``slot`` holds what is kept from slot ``after`` to ``until``, around it."""
+        if not self.relaxed or self.timeline.slots[slot].mandatory:
+            return True
+        first, last = self.stage_slots[self.timeline.slots[slot].stage]
+        return after < first and last <= until
 
     def gap_before(self, content: int, index: int) -> Affine:
         """K⁻ of an event."""
@@ -157,6 +169,10 @@ class Decisions:
             return Affine(1.0)
         arrival = self.arrive[content, index] if event.kind is Kind.USE else self.run[event.slot]
         return total((1.0, self.gap_before(content, index)), (1.0, arrival))
+
+    def readable(self, content: Content) -> Affine:
+        """O of a content that may be paged in; else 0."""
+        return Affine() if content.page_in is None else self.stored[content.number]
 
     def lives(self) -> Iterator[tuple[Content, int, Event]]:
         """Every event with its content and its index."""
@@ -212,15 +228,19 @@ def hold(model: Decisions) -> Iterator[Affine]:
 
 
 def store(model: Decisions) -> Iterator[Affine]:
-    """a[i,m] ≤ O[i]: only what is in storage can be paged in."""
+    """a[i,m] ≤ O[i]: only what is in storage, and may be read from there, can be paged in."""
     for content, index, event in model.lives():
         if event.kind is Kind.USE:
-            yield total((1.0, model.arrive[content.number, index]), (-1.0, model.stored[content.number]))
+            yield total((1.0, model.arrive[content.number, index]), (-1.0, model.readable(content)))
 
 
 def memory(model: Decisions) -> Iterator[Affine]:
-    """Σ bytes·K over gaps around σ + Σ bytes·X over events at σ + workspace·r[σ] ≤ budget."""
-    timeline, contents = model.timeline, model.instance.contents
+    """Σ bytes·K over gaps around σ + Σ bytes·X over events at σ + workspace·r[σ] ≤ budget.
+
+    In the relaxed model an optional run counts only what is in RAM in every order of its stage:
+    what it reads and makes, and what is held through the whole stage.
+    """
+    timeline = model.timeline
     budget = model.instance.limits.ram_budget_bytes
     if budget is None:
         return
@@ -229,16 +249,18 @@ def memory(model: Decisions) -> Iterator[Affine]:
         for number in range(len(timeline.slots))
         if model.may_bind(number)
     }
-    born_in_place = {c: contents[c].birth for task in model.instance.tasks for c in task.updated}
+    born_in_place = {c for task in model.instance.tasks for c in task.updated}
     for content, index, event in model.lives():
         size, life = float(content.bytes), timeline.events[content.number]
         in_place = event.kind is Kind.BIRTH and content.number in born_in_place
         if event.slot in rows and not in_place:
-            rows[event.slot].add(model.presence(content.number, index), size)
+            loose = model.relaxed and not event.mandatory
+            there = model.run[event.slot] if loose else model.presence(content.number, index)
+            rows[event.slot].add(there, size)
         if index + 1 < len(life):
-            kept = model.keep[content.number, index]
-            for slot in range(event.slot + 1, life[index + 1].slot):
-                if slot in rows:
+            kept, until = model.keep[content.number, index], life[index + 1].slot
+            for slot in range(event.slot + 1, until):
+                if slot in rows and model.counts(event.slot, slot, until):
                     rows[slot].add(kept, size)
     yield from rows.values()
 
@@ -320,9 +342,8 @@ def cover(model: Decisions) -> Iterator[Affine]:
                 pending = total((1.0, pending), (1.0, model.run[event.slot]))
             if pending is not None and pending.terms:
                 kept = model.keep[content.number, index - 1]
-                yield total(
-                    (1.0, Affine(1.0)), (-1.0, kept), (-1.0, model.stored[content.number]), (-1.0, pending)
-                )
+                copy = model.readable(content)
+                yield total((1.0, Affine(1.0)), (-1.0, kept), (-1.0, copy), (-1.0, pending))
 
 
 Family = Callable[[Decisions], Iterator[Affine]]
@@ -357,9 +378,9 @@ def build(
 ) -> Model:
     """The program over ``timeline``, made of ``families``.
 
-    With ``relaxed``, optional slots have no memory row. Then neither the order of reruns within a
-    stage nor how often an op reruns there makes a difference, so that, if every rerun that may pay
-    is offered, the optimum is a lower bound for all schedules.
+    With ``relaxed``, neither the order of reruns within a stage nor how often an op reruns there
+    makes a difference, so that, if every rerun that may pay is offered, the optimum is a lower
+    bound for all schedules.
     """
     decisions = Decisions(timeline, relaxed=relaxed)
     rows = [
