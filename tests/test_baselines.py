@@ -1,0 +1,224 @@
+"""Tests over the registry of baselines, and what greedy promises as a first answer."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from pathlib import Path
+
+import pytest
+from random_problems import (
+    floor_bytes,
+    keep_bytes,
+    mixed_problem,
+    random_limits,
+    random_problem,
+    training_like,
+)
+
+from poet.problem import Limits, Place, Problem, ProblemOp, Tensor, Transfer
+from poet.schedule import Compute, Free, PageIn, PageOut
+from poet.simulator import simulate
+from poet.solvers.baselines import BASELINES
+from poet.solvers.chen import chen
+from poet.solvers.greedy import greedy
+from poet.solvers.keep_everything import keep_everything
+from poet.solvers.oracle import least_joules
+from poet.solvers.page_everything import page_everything
+from poet.solvers.recompute_all import recompute_all
+
+INSTANCES = sorted((Path(__file__).parent / "instances").glob("*.json"))
+
+
+@pytest.mark.parametrize("name", BASELINES)
+@pytest.mark.parametrize("block", range(3))
+def test_whatever_a_baseline_returns_is_valid(name: str, block: int) -> None:
+    answered = 0
+    for seed in range(block * 30, block * 30 + 30):
+        of = mixed_problem(seed, largest=12)
+        limits = random_limits(of, seed, deadline=seed % 4 == 3)
+        for within in (limits, dataclasses.replace(limits, ram_budget_bytes=keep_bytes(of))):
+            schedule = BASELINES[name](of, within)
+            if schedule is not None:
+                simulate(of, schedule, within)
+                answered += 1
+    assert answered > 10
+
+
+@pytest.mark.parametrize("name", BASELINES)
+def test_no_baseline_is_better_than_the_best(name: str) -> None:
+    for seed in range(80):
+        of = mixed_problem(seed, largest=5)
+        limits = random_limits(of, seed, deadline=seed % 5 == 0)
+        best = least_joules(of, limits)
+        schedule = BASELINES[name](of, limits)
+        if best is None:
+            assert schedule is None
+        elif schedule is not None:
+            least = simulate(of, best, limits).joules
+            assert simulate(of, schedule, limits).joules >= least * (1 - 1e-12)
+
+
+def test_greedy_finds_a_plan_in_the_least_budget_where_paging_is_allowed() -> None:
+    """Where all may move, the largest op is all that counts (DESIGN: section "Choosing")."""
+    features = (
+        "outputs",
+        "workspace",
+        "updates",
+        "initially",
+        "finally",
+        "once",
+        "recompute_inputs",
+        "random",
+    )
+    for seed in range(250):
+        chosen = [name for index, name in enumerate(features) if (seed + index * 3) % 5 < 2]
+        of = random_problem(seed, ops=4 + seed % 12, features=chosen)
+        limits = Limits(ram_budget_bytes=floor_bytes(of), recompute=seed % 3 > 0)
+        schedule = greedy(of, limits, seconds=0.0)
+        assert schedule is not None
+        simulate(of, schedule, limits)
+
+
+def test_greedy_is_near_the_best_on_small_problems() -> None:
+    optimal = compared = 0
+    for seed in range(100):
+        of = mixed_problem(seed, largest=6)
+        limits = random_limits(of, seed)
+        best = least_joules(of, limits)
+        schedule = greedy(of, limits, seconds=0.02, seed=seed)
+        if best is not None and schedule is not None:
+            compared += 1
+            least = simulate(of, best, limits).joules
+            optimal += simulate(of, schedule, limits).joules <= least * (1 + 1e-9)
+    assert compared > 70
+    assert optimal > 0.85 * compared
+
+
+@pytest.mark.parametrize("place", [Place.RAM, Place.STORAGE])
+def test_greedy_is_quick_on_two_thousand_ops(place: Place) -> None:
+    of = training_like(220, parameters=place, momentum=True)
+    assert len(of.ops) > 1800
+    keep = keep_everything(of, Limits())
+    assert keep is not None
+    low, high = floor_bytes(of), simulate(of, keep).peak_ram_bytes
+    for share in (0.5, 0.0):
+        limits = Limits(ram_budget_bytes=low + int(share * (high - low)))
+        start = time.process_time()
+        schedule = greedy(of, limits)
+        seconds = time.process_time() - start
+        assert schedule is not None
+        overhead = simulate(of, schedule, limits).joules / of.compute_joules - 1
+        paged = page_everything(of, limits)
+        assert paged is not None
+        assert overhead < 0.6 * (simulate(of, paged, limits).joules / of.compute_joules - 1)
+        assert seconds < 4.0  # about 0.5 s alone on a core
+
+
+def test_greedy_heeds_a_deadline() -> None:
+    of = training_like(12)
+    keep = keep_everything(of, Limits())
+    assert keep is not None
+    budget = (floor_bytes(of) + simulate(of, keep).peak_ram_bytes) // 2
+    relaxed = greedy(of, Limits(ram_budget_bytes=budget))
+    assert relaxed is not None
+    seconds = simulate(of, relaxed).seconds
+    assert greedy(of, Limits(ram_budget_bytes=budget, deadline_seconds=of.compute_seconds)) is None
+    assert greedy(of, Limits(ram_budget_bytes=budget, deadline_seconds=seconds)) is not None
+
+
+@pytest.mark.parametrize("path", INSTANCES, ids=lambda path: path.stem)
+def test_baselines_in_order_on_the_published_instances(path: Path) -> None:
+    of = Problem.load(path)
+    keep = keep_everything(of, Limits())
+    assert keep is not None
+    trace = simulate(of, keep)
+    assert trace.joules == pytest.approx(of.compute_joules)
+    low, high = floor_bytes(of), trace.peak_ram_bytes
+    assert keep_everything(of, Limits(ram_budget_bytes=high - 1)) is None
+    overheads = []
+    for share in (0.8, 0.5, 0.2, 0.0):
+        limits = Limits(ram_budget_bytes=max(low, int(high * share)))
+        results = {name: baseline(of, limits) for name, baseline in BASELINES.items()}
+        joules = {name: simulate(of, s, limits).joules for name, s in results.items() if s is not None}
+        assert joules["greedy"] == min(joules.values())
+        assert "page-everything" in joules
+        overheads.append(joules["greedy"] - of.compute_joules)
+    assert overheads == sorted(overheads)
+
+
+# --- each baseline on a chain of eight layers, worked by hand ------------------------------------
+
+
+def chain(layers: int = 8) -> Problem:
+    """a0 → a1 → … → a8, then backward ops that read a gradient and the activation, 1 byte each."""
+    move = Transfer(0.5, 0.5)
+    names = [f"a{i}" for i in range(layers + 1)] + [f"g{i}" for i in range(layers)]
+    ops = [ProblemOp(f"F{i}", (f"a{i - 1}",), (f"a{i}",), 1.0, 1.0) for i in range(1, layers + 1)]
+    ops.append(ProblemOp(f"B{layers - 1}", (f"a{layers}", f"a{layers - 1}"), (f"g{layers - 1}",), 1.0, 1.0))
+    back = reversed(range(layers - 1))
+    ops += [ProblemOp(f"B{i}", (f"g{i + 1}", f"a{i}"), (f"g{i}",), 1.0, 1.0) for i in back]
+    return Problem("chain", tuple(Tensor(name, 1, move, move) for name in names), tuple(ops))
+
+
+def test_keep_everything_runs_each_op_once_and_moves_nothing() -> None:
+    schedule = keep_everything(chain(), Limits())
+    assert schedule is not None
+    assert [step.op for step in schedule if isinstance(step, Compute)] == [op.name for op in chain().ops]
+    assert not [step for step in schedule if isinstance(step, PageIn | PageOut)]
+    assert simulate(chain(), schedule).peak_ram_bytes == 10
+    for index, step in enumerate(schedule):  # freed at once: the step before last used it
+        if isinstance(step, Free):
+            before = [s for s in schedule[:index] if isinstance(s, Compute)][-1]
+            op = next(op for op in chain().ops if op.name == before.op)
+            assert step.tensor in (*op.inputs, *op.outputs)
+
+
+def test_recompute_all_keeps_only_the_source() -> None:
+    once = recompute_all(chain(), Limits())
+    assert once is not None
+    assert simulate(chain(), once).recomputed_runs == 6  # a1 to a6 once more; a7 and a8 are still there
+    least = min(
+        budget
+        for budget in range(1, 20)
+        if recompute_all(chain(), Limits(ram_budget_bytes=budget)) is not None
+    )
+    tight = recompute_all(chain(), Limits(ram_budget_bytes=least))
+    assert tight is not None
+    assert least == 4  # a0, the gradient, and two neighbours while one is made of the other
+    assert simulate(chain(), tight).recomputed_runs == 6 + 5 + 4 + 3 + 2 + 1
+
+
+def test_chen_recomputes_each_op_at_most_once_in_less_ram() -> None:
+    deep = chain(64)
+    kept, checkpointed = keep_everything(deep, Limits()), None
+    assert kept is not None
+    for budget in range(1, 70):
+        checkpointed = checkpointed or chen(deep, Limits(ram_budget_bytes=budget))
+    assert checkpointed is not None
+    trace = simulate(deep, checkpointed)
+    assert simulate(deep, kept).peak_ram_bytes == 66
+    assert trace.peak_ram_bytes <= 2 * 8 + 5  # about two square roots of 64
+    runs = [step.op for step in checkpointed if isinstance(step, Compute)]
+    assert max(runs.count(op) for op in runs) == 2
+
+
+def test_page_everything_needs_what_the_largest_op_needs() -> None:
+    schedule = page_everything(chain(), Limits(ram_budget_bytes=3))
+    assert schedule is not None
+    trace = simulate(chain(), schedule)
+    assert (trace.peak_ram_bytes, trace.recomputed_runs) == (3, 0)
+    assert trace.written_bytes == trace.read_bytes == 7  # a0 to a6
+    assert page_everything(chain(), Limits(ram_budget_bytes=2)) is None
+
+
+def test_greedy_takes_the_cheaper_way() -> None:
+    limits = Limits(ram_budget_bytes=9)
+    cheap_paging = greedy(chain(), limits)
+    assert cheap_paging is not None
+    assert simulate(chain(), cheap_paging, limits).joules == pytest.approx(16 + 1)
+    dear = Transfer(0.5, 1.5)
+    tensors = tuple(dataclasses.replace(t, page_in=dear, page_out=dear) for t in chain().tensors)
+    remade = greedy(dataclasses.replace(chain(), tensors=tensors), limits)
+    assert remade is not None
+    assert simulate(chain(), remade, limits).recomputed_runs == 1
