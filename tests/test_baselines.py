@@ -34,7 +34,7 @@ INSTANCES = sorted((Path(__file__).parent / "instances").glob("*.json"))
 @pytest.mark.parametrize("block", range(3))
 def test_whatever_a_baseline_returns_is_valid(name: str, block: int) -> None:
     answered = 0
-    for seed in range(block * 30, block * 30 + 30):
+    for seed in range(block * 20, block * 20 + 20):
         of = mixed_problem(seed, largest=12)
         limits = random_limits(of, seed, deadline=seed % 4 == 3)
         for within in (limits, dataclasses.replace(limits, ram_budget_bytes=keep_bytes(of))):
@@ -42,7 +42,7 @@ def test_whatever_a_baseline_returns_is_valid(name: str, block: int) -> None:
             if schedule is not None:
                 simulate(of, schedule, within)
                 answered += 1
-    assert answered > 10
+    assert answered > 5
 
 
 @pytest.mark.parametrize("name", BASELINES)
@@ -122,9 +122,18 @@ def test_greedy_heeds_a_deadline() -> None:
     budget = (floor_bytes(of) + simulate(of, keep).peak_ram_bytes) // 2
     relaxed = greedy(of, Limits(ram_budget_bytes=budget))
     assert relaxed is not None
-    seconds = simulate(of, relaxed).seconds
     assert greedy(of, Limits(ram_budget_bytes=budget, deadline_seconds=of.compute_seconds)) is None
-    assert greedy(of, Limits(ram_budget_bytes=budget, deadline_seconds=seconds)) is not None
+    seconds = simulate(of, relaxed).seconds
+    limits = Limits(ram_budget_bytes=budget, deadline_seconds=1.01 * seconds)
+    hasty = greedy(of, limits)
+    assert hasty is not None
+    simulate(of, hasty, limits)
+
+
+def test_greedy_gives_the_same_answer_again() -> None:
+    of = mixed_problem(11, largest=12)
+    limits = Limits(ram_budget_bytes=floor_bytes(of))
+    assert greedy(of, limits) == greedy(of, limits)
 
 
 @pytest.mark.parametrize("path", INSTANCES, ids=lambda path: path.stem)

@@ -45,29 +45,37 @@ class Variant:
     cover: bool = True
 
 
-def greedy(problem: Problem, limits: Limits, *, seconds: float = 0.3, seed: int = 0) -> Schedule | None:
+def greedy(
+    problem: Problem, limits: Limits, *, seconds: float | None = None, seed: int = 0
+) -> Schedule | None:
     """The cheapest valid schedule among several greedy plans; ``None`` if none is within ``limits``.
+
+    How many are tried depends on the problem's size, so that without ``seconds`` the same arguments
+    give the same schedule: hundreds for ten ops, two or three for thousands.
 
     Args:
         problem: what to plan.
         limits: what to stay within.
-        seconds: after which no further variant is tried; the first few always are.
-        seed: of the random variants.
+        seconds: wall clock after which no further plan is tried once there is one.
+        seed: of the random plans.
     """
     facts, best = Facts(problem), Cheapest(problem, limits)
-    end = time.monotonic() + seconds
+    end = None if seconds is None else time.monotonic() + seconds
     generator = random.Random(seed)  # noqa: S311 - a search, not a secret
-    variants = _variants(problem, limits, generator, _typical_watts(problem))
-    for index, variant in enumerate(variants):
-        if time.monotonic() > end and (best.schedule is not None or index >= _LEAST_VARIANTS):
+    planned, varied = _variants(problem, limits)
+    tries = max(3, min(150, _WORK // (facts.op_count + facts.tensor_count)))
+    for index in range(max(tries, len(planned))):
+        late = end is not None and time.monotonic() > end
+        if best.schedule is not None and (index >= tries or late):
             break
+        variant = planned[index] if index < len(planned) else _noisy(generator, varied)
         best.consider(_schedule(facts, limits, variant, seed=index))
         if best.trace is not None and best.trace.joules <= problem.compute_joules * (1 + 1e-12):
             break  # everything ran once and nothing moved
     return best.schedule
 
 
-_LEAST_VARIANTS = 12
+_WORK = 10_000  # ops and tensors planned over all tries, about a quarter of a second
 
 
 def _typical_watts(problem: Problem) -> float:
@@ -79,26 +87,27 @@ def _typical_watts(problem: Problem) -> float:
     return joules / seconds if seconds > 0 else 1.0
 
 
-def _variants(problem: Problem, limits: Limits, rng: random.Random, watts: float) -> itertools.chain[Variant]:
-    idle = problem.idle_watts
+def _variants(problem: Problem, limits: Limits) -> tuple[list[Variant], list[Variant]]:
+    """The plans to try first, in order, and those worth a random variation."""
+    idle, watts = problem.idle_watts, _typical_watts(problem)
     hidden = 0.0 if problem.background_storage else idle
     plain = Weights(idle, hidden)
-    first = [Variant(plain), Variant(plain, bias=0.7), Variant(plain, cover=False)]
+    usual = [Variant(plain), Variant(plain, bias=0.7)]
     if limits.recompute and limits.paging:
-        first += [Variant(replace(plain, remake_factor=factor)) for factor in (1.3, 2.0, math.inf)]
+        usual += [Variant(replace(plain, remake_factor=factor)) for factor in (1.3, 2.0, math.inf)]
+    hasty = []
     if limits.deadline_seconds is not None:
-        hurry = (0.3, 1.0, 3.0, 10.0, 100.0)
-        first += [Variant(Weights(idle + h * watts, hidden + h * watts)) for h in hurry]
-        first += [Variant(Weights(idle + h * watts, hidden)) for h in (1.0, 10.0, 100.0)]
-        first += [Variant(Weights(idle, hidden + h * watts)) for h in (1.0, 10.0, 100.0)]
+        hurries = [hurry * watts for hurry in (0.3, 1.0, 3.0, 10.0, 100.0)]
+        hasty += [Variant(Weights(idle + hurry, hidden + hurry)) for hurry in hurries]
+        hasty += [Variant(Weights(idle + hurry, hidden)) for hurry in hurries[1::2]]
+        hasty += [Variant(Weights(idle, hidden + hurry)) for hurry in hurries[1::2]]
+    unplanned = [Variant(plain, cover=False)]
+    return usual[:1] + hasty + usual[1:] + unplanned, usual + hasty
 
-    def noisy() -> itertools.chain[Variant]:
-        base = tuple(first)
-        return itertools.chain.from_iterable(
-            [replace(rng.choice(base), noise=0.3, bias=rng.choice([0.5, 0.8, 1.0, 1.2]))] for _ in range(200)
-        )
 
-    return itertools.chain(first, noisy())
+def _noisy(generator: random.Random, varied: list[Variant]) -> Variant:
+    bias = generator.choice([0.5, 0.8, 1.0, 1.2])
+    return replace(generator.choice(varied), noise=0.3, bias=bias)
 
 
 def _schedule(facts: Facts, limits: Limits, variant: Variant, *, seed: int) -> Schedule | None:
