@@ -5,12 +5,12 @@
         train_step()
     with allocator.recording() as recording: # after a first step that set everything up
         for _ in range(2):
-            recording.begin_step()
-            train_step()                     # allocator.mark(k) before op k, if ops matter
+            with recording.step():
+                train_step()                 # allocator.mark(k) before op k, if ops matter
     placement = place(recording.steps)
     with allocator.arena(placement.arena_bytes) as arena, arena.replay(placement) as replay:
-        replay.begin_step()
-        train_step()                         # same bits, one block of memory
+        with replay.step():
+            train_step()                     # same bits, one block of memory
 
 What stays outside: memory that MKL, oneDNN and OpenMP take for themselves (packed panels, generated code,
 thread stacks), and what Python and numpy allocate.

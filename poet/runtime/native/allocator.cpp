@@ -14,7 +14,7 @@
 // - The state is never destroyed: tensors may die in another library's static destructors.
 // - A closed arena is unmapped when its last block dies.
 //
-// allocator.py calls the C interface at the end and mirrors its structs. All sizes and offsets are bytes.
+// library.py mirrors the structs and the C interface at the end. All sizes and offsets are bytes.
 
 #include <ATen/Parallel.h>
 #include <c10/core/Allocator.h>
@@ -58,7 +58,7 @@ struct Counters {
   int64_t unplanned;  // foreseen, and left on the heap by the plan
   int64_t misses;     // by the replaying thread; not foreseen in this op, or a conflict
   int64_t conflicts;  // foreseen, but a living block was still there
-  int64_t foreign;    // by other threads during a replay
+  int64_t foreign;    // by other threads during a replayed step
   int64_t refused;    // over the cap
 };
 
@@ -105,7 +105,8 @@ struct State {
   int64_t arena_blocks = 0;  // living
   std::thread::id owner;     // the thread that records or replays
   bool recording = false;
-  int64_t recordings = 0, tick = 0, op = 0;
+  int64_t recordings = 0, tick = 0;
+  int64_t op = -1;  // negative: between steps, where nothing is recorded or placed
   std::vector<Request> requests;
   Plan plan;
 };
@@ -124,11 +125,10 @@ struct Held {
 };
 
 // The next block of exactly `bytes` that this thread asks for goes to `offset`.
-struct Appointment {
+thread_local struct Appointment {
   Arena* arena = nullptr;
   int64_t offset = 0, bytes = 0;
-};
-thread_local Appointment appointment;
+} appointment;
 
 void count_heap(State& s, int64_t bytes) {
   s.gauges[kHeap].add(bytes);
@@ -182,7 +182,7 @@ std::pair<Arena*, int64_t> choose_place(State& s, int64_t bytes, bool participan
     return {kept.arena, is_free(*kept.arena, kept.offset, bytes) ? kept.offset : kOnHeap};
   }
   if (s.plan.arena && participant) return {s.plan.arena, planned_offset(s, bytes)};
-  if (s.plan.arena) ++s.counters.foreign;
+  if (s.plan.arena && s.op >= 0) ++s.counters.foreign;
   return {nullptr, kOnHeap};
 }
 
@@ -207,7 +207,7 @@ void* allocate_bytes(int64_t bytes) {
   Held held;
   State& s = *held;
   ++s.counters.requests;
-  const bool participant = parallel || std::this_thread::get_id() == s.owner;
+  const bool participant = s.op >= 0 && (parallel || std::this_thread::get_id() == s.owner);
   const auto [arena, offset] = choose_place(s, bytes, participant);
   if (offset != kOnHeap) {
     arena->taken.emplace(offset, offset + bytes);
@@ -307,8 +307,7 @@ POET_API int poet_attach() {
                                             [] { state().mutex.unlock(); });
   (void)guarded;  // fails only for want of memory
   Held s;
-  const c10::Allocator* current = c10::GetCPUAllocator();
-  if (current != ours() && current != c10::GetDefaultCPUAllocator()) return 0;
+  if (!poet_attached() && c10::GetCPUAllocator() != c10::GetDefaultCPUAllocator()) return 0;
   c10::SetCPUAllocator(ours());
   if (!poet_attached()) return 0;
   ++s->scopes;
@@ -396,6 +395,6 @@ POET_API int poet_replay_begin(Arena* arena, int64_t ops, const int64_t* bounds,
   s->plan.arena = arena;
   s->plan.bounds.assign(bounds, bounds + ops + 1);
   for (int64_t i = 0; i < slots; ++i) s->plan.slots.push_back({bytes[i], offsets[i]});
-  enter_op(*s, 0);
+  enter_op(*s, -1);
   return 1;
 }

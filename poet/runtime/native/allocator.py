@@ -63,8 +63,7 @@ class NativeAllocator:
         self._library = library
         self.mark = library.mark
 
-    @property
-    def attached(self) -> bool:
+    def is_attached(self) -> bool:
         """Whether torch allocates here now; true until the last block in an arena is gone."""
         return bool(self._library.attached())
 

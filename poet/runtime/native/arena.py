@@ -11,21 +11,26 @@ from typing import Self
 import torch
 
 from poet.errors import ReplayError
-from poet.runtime.native.library import Counts, Library
+from poet.runtime.native.library import BETWEEN_STEPS, Counts, Library
 from poet.runtime.native.placement import Placement
 
 
 class Replay:
-    """A replay under way: call `begin_step` before each step, and mark ops as in the recording."""
+    """A replay under way: run each step in `step`, and mark ops as in the recording."""
 
     def __init__(self, library: Library) -> None:
         self._library = library
         self._before = library.read()[1]
         self._counts: Counts | None = None
 
-    def begin_step(self) -> None:
-        """A step begins here, with op 0."""
+    @contextmanager
+    def step(self) -> Iterator[None]:
+        """The block is one step and begins with op 0; outside of it nothing is placed."""
         self._library.mark(0)
+        try:
+            yield
+        finally:
+            self._library.mark(BETWEEN_STEPS)
 
     def counts(self) -> Counts:
         """Requests answered since the replay began."""

@@ -10,6 +10,10 @@ _POINTER, _INT64, _INT64S = ctypes.c_void_p, ctypes.c_int64, ctypes.POINTER(ctyp
 _COUNTERS = ("requests", "placed", "unplanned", "misses", "conflicts", "foreign", "refused")
 
 
+BETWEEN_STEPS = -1
+"""The op where nothing is recorded or placed."""
+
+
 class Gauge(ctypes.Structure):
     """Bytes now, and the most there have been."""
 
@@ -93,7 +97,7 @@ class Counts:
         unplanned: foreseen by the plan, and left on the heap by it.
         misses: by the replaying thread, but not foreseen or a conflict; served from the heap.
         conflicts: foreseen, but something was still alive at the planned offset.
-        foreign: by threads that have no part in the replay; served from the heap.
+        foreign: during a step, by threads that have no part in it; served from the heap.
         refused: over the cap.
     """
 

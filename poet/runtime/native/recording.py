@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import pairwise
 
-from poet.runtime.native.library import Library, Request
+from poet.runtime.native.library import BETWEEN_STEPS, Library, Request
 from poet.runtime.native.placement import Allocation, RecordedStep
 
 
 class Recording:
     """Requests with their births and deaths, step by step.
 
-    Call `begin_step` before each step, and `NativeAllocator.mark` before each op where ops matter. A
-    step's blocks may die in the next one (gradients usually do), so record two.
+    Run each step in `step`, and call `NativeAllocator.mark` before each op where ops matter, each once per
+    step. A step's blocks may die in the next one (gradients usually do), so record two.
     """
 
     def __init__(self, library: Library) -> None:
@@ -20,10 +22,15 @@ class Recording:
         self._starts: list[tuple[int, int]] = []
         self._steps: tuple[RecordedStep, ...] = ()
 
-    def begin_step(self) -> None:
-        """A step begins here, with op 0."""
+    @contextmanager
+    def step(self) -> Iterator[None]:
+        """The block is one step and begins with op 0; requests outside of it are not noted."""
         self._starts.append(self._library.record_position())
         self._library.mark(0)
+        try:
+            yield
+        finally:
+            self._library.mark(BETWEEN_STEPS)
 
     @property
     def steps(self) -> tuple[RecordedStep, ...]:
