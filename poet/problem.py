@@ -92,6 +92,8 @@ class Tensor:
         Raises:
             ProblemError: a field too many, missing, or of another type.
         """
+        if isinstance(data, dict) and "finally_" in data:
+            raise ProblemError(f"{where}: 'finally_' is not a field here; did you mean 'finally'?")
         stored = codec.decode(_StoredTensor, _rename(data), where=where, error=ProblemError)
         return Tensor(**{key: getattr(stored, key) for key in stored.__slots__})
 
