@@ -23,6 +23,7 @@ class ImportedModule(nn.Module):
     Attributes:
         names: the state name of each initialiser that became a parameter or a buffer.
         initializers: the initialisers that became parameters.
+        calls: what runs, in order.
     """
 
     def __init__(self, program: Program, file: OnnxFile, trainable: frozenset[str], source: Source) -> None:
@@ -48,7 +49,7 @@ class ImportedModule(nn.Module):
                 self.register_buffer(self._constants[value.slot], value.constant, persistent=False)
         self._inputs = program.inputs
         self._outputs = tuple(value.slot for value in program.outputs if value)
-        self._calls = _calls(program)
+        self.calls = _calls(program)
 
     def forward(self, *inputs: Tensor) -> Tensor | tuple[Tensor, ...]:
         """The outputs of the model for ``inputs``, which have the bound shapes.
@@ -63,7 +64,7 @@ class ImportedModule(nn.Module):
             slots[slot] = getattr(home, attribute)
         for slot, name in self._constants.items():
             slots[slot] = getattr(self, name)
-        for call in self._calls:
+        for call in self.calls:
             run = call.train if self.training else call.evaluate
             result = run(*(None if slot is None else slots[slot] for slot in call.operands))
             for slot in call.last_reads:
@@ -89,11 +90,20 @@ class ImportedModule(nn.Module):
 
 
 @dataclass(frozen=True)
-class _Call:
-    """A step, bound to slots; ``outputs`` pairs the index of a result with the slot that keeps it;
-    ``whole``: the result is the one output.
+class Call:
+    """A step, bound to slots.
+
+    Attributes:
+        op: its operator, after rewriting.
+        train: what runs in training mode.
+        evaluate: what runs in evaluation mode.
+        operands: slots that are passed; ``None`` is passed as such.
+        outputs: index of a result, and the slot that keeps it.
+        whole: the result is the one output, not a tuple of outputs.
+        last_reads: slots that nothing reads afterwards.
     """
 
+    op: str
     train: Run
     evaluate: Run
     operands: tuple[int | None, ...]
@@ -102,9 +112,9 @@ class _Call:
     last_reads: tuple[int, ...]
 
 
-def _calls(program: Program) -> tuple[_Call, ...]:
+def _calls(program: Program) -> tuple[Call, ...]:
     held = {value.slot for value in program.outputs if value}
-    calls: list[_Call] = []
+    calls: list[Call] = []
     seen = set(held)
     for step in reversed(program.steps):
         reads = {value.slot for value in step.operands if value}
@@ -114,7 +124,7 @@ def _calls(program: Program) -> tuple[_Call, ...]:
         assert callable(train)
         assert callable(evaluate)
         operands = tuple(value.slot if value else None for value in step.operands)
-        calls.append(_Call(train, evaluate, operands, outputs, step.whole, tuple(reads - seen)))
+        calls.append(Call(step.op, train, evaluate, operands, outputs, step.whole, tuple(reads - seen)))
         seen |= reads
     return tuple(reversed(calls))
 

@@ -146,11 +146,6 @@ class Node:
         found = self.attribute(name)
         return list(default if found is None else found.ints)
 
-    def float_list(self, name: str) -> list[float]:
-        """A list of floats, each the shortest decimal; empty if absent."""
-        found = self.attribute(name)
-        return [shortest(value) for value in (found.floats if found else ())]
-
     def refuse_unseen(self, ignored: frozenset[str]) -> None:
         """An attribute that no one looked at could change the result: it must be zero or empty.
 

@@ -125,9 +125,7 @@ def _samples(size: int, new: int, scale: float, coordinates: str, rounding: str)
 def _targets(node: Node, *, modern: bool) -> tuple[list[int], list[float] | None]:
     """The output's shape, and the factors where the node states factors."""
     shape = list(node.shape(0))
-    if node.proto.op_type == "Upsample" and node.opset < 9:
-        scales = node.float_list("scales")
-    elif modern:
+    if modern:
         node.drop(1)
         if node.has(3):
             node.drop(2)

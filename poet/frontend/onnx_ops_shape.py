@@ -92,7 +92,7 @@ def _identity(node: Node) -> Built:
 
 @row("Reshape")
 def _reshape(node: Node) -> Built:
-    wanted = node.ints(1, "shape") if node.opset >= 5 else node.int_list("shape")
+    wanted = node.ints(1, "shape")
     old = node.shape(0)
     if not node.integer("allowzero", 0):
         if any(size == 0 and i >= len(old) for i, size in enumerate(wanted)):

@@ -22,7 +22,7 @@ from torch import Tensor
 from poet.errors import ModelError
 from poet.frontend.onnx_wire import Span, split_weights
 
-OLDEST_OPSET, NEWEST_OPSET = 7, 24
+OLDEST_OPSET, NEWEST_OPSET = 9, 24
 
 DTYPES: dict[int, torch.dtype] = {
     TensorProto.FLOAT: torch.float32,
