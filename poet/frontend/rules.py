@@ -39,11 +39,12 @@ SHAPE_ONLY: dict[str, tuple[str, ...]] = {
 RESHAPING = frozenset(
     f"aten.{name}"
     for name in ("t_.default", "transpose_.default", "squeeze_.default", "squeeze_.dim", "squeeze_.dims",
-                 "unsqueeze_.default", "swapaxes_.default", "swapdims_.default", "detach_.default")
+                 "unsqueeze_.default", "swapaxes_.default", "swapdims_.default", "detach_.default",
+                 "as_strided_.default")
 )  # fmt: skip
 """In-place operators that change how memory is viewed and not what is in it."""
 
-RESIZING = ("aten.resize_", "aten.set_", "aten.as_strided_")
+RESIZING = ("aten.resize_", "aten.set_")
 """Beginnings of the names of in-place operators that change which memory a tensor has."""
 
 

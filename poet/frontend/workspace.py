@@ -137,17 +137,17 @@ class _Bench:
                 continue
             if real is None:
                 raise ModelError(f"op {op.name}: {op.call.target} gives nothing where a tensor was traced")
-            buffer = self.graph.buffer_of(name)
-            traced = self.types[name]
-            same = same_layout(real[0], traced) and real[0].offset == traced.offset
-            if same and real[1] == self.size_bytes[buffer]:
-                continue
-            if len(self.values_on[buffer]) > 1:
+            buffer, traced = self.graph.buffer_of(name), self.types[name]
+            type_, storage_bytes = real
+            alike = same_layout(type_, traced) and type_.offset == traced.offset
+            if not alike and len(self.values_on[buffer]) > 1:
                 raise ModelError(
-                    f"op {op.name}: {op.call.target} gives {real[0]} with strides {real[0].strides}, "
-                    f"traced was {traced} with strides {traced.strides}"
+                    f"op {op.name}: {op.call.target} gives {type_} with strides {type_.strides} at "
+                    f"{type_.offset}, traced was {traced} with strides {traced.strides} at {traced.offset}"
                 )
-            self.types[name], self.size_bytes[buffer] = real
+            self.types[name] = type_
+            if not alike or storage_bytes > self.size_bytes[buffer]:
+                self.size_bytes[buffer] = storage_bytes
 
 
 def _run(call: Call, inputs: dict[str, Tensor]) -> _Finding:
