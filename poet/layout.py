@@ -35,13 +35,14 @@ class Block:
     """``size_bytes`` bytes needed during each of ``spans``.
 
     ``tensor`` is the tensor kept there, ``None`` for a workspace or a second copy; ``owner`` names
-    the tensor or the op for reports.
+    the tensor or the op for reports. The offset is to be a multiple of ``alignment_bytes``.
     """
 
     owner: str
     tensor: str | None
     size_bytes: int
     spans: tuple[Span, ...]
+    alignment_bytes: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,12 +132,15 @@ def check_layout(layout: Layout) -> None:
     """Judge a layout, pair by pair.
 
     Raises:
-        InvalidSchedule: two blocks needed at the same step overlap, or one leaves the arena.
+        InvalidSchedule: two blocks needed at the same step overlap, one leaves the arena or is not aligned.
     """
     placed = list(zip(layout.blocks, layout.offsets_bytes, strict=True))
     for index, (block, offset) in enumerate(placed):
         if offset < 0 or offset + block.size_bytes > layout.arena_bytes:
             raise InvalidSchedule(f"{block.owner} leaves the arena", rule="layout", step=block.spans[0][0])
+        if offset % block.alignment_bytes:
+            aligned = f"{block.owner} is not at a multiple of {block.alignment_bytes} bytes"
+            raise InvalidSchedule(aligned, rule="layout", step=block.spans[0][0])
         for other, other_offset in placed[:index]:
             apart = offset + block.size_bytes <= other_offset or other_offset + other.size_bytes <= offset
             if not apart and _meet(block.spans, other.spans):
@@ -192,7 +196,8 @@ def _place(blocks: Sequence[Block], order: Sequence[int], spans: _SpanTable) -> 
         starts = offsets[rivals]
         by_start = np.argsort(starts, kind="stable")
         starts, ends = starts[by_start], (starts + sizes[rivals])[by_start]
-        gap_starts = np.concatenate(([0], np.maximum.accumulate(ends)))
+        alignment = blocks[index].alignment_bytes
+        gap_starts = -(-np.concatenate(([0], np.maximum.accumulate(ends))) // alignment) * alignment
         gaps = starts - gap_starts[:-1]
         fitting = np.flatnonzero(gaps >= sizes[index])
         choice = fitting[np.argmin(gaps[fitting])] if len(fitting) else len(starts)

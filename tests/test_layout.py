@@ -32,6 +32,16 @@ def test_an_overlap_is_rejected_and_named() -> None:
         check_layout(Layout(blocks, (0, 96), 128, 128))
 
 
+def test_blocks_of_different_alignment_share_an_arena() -> None:
+    blocks = [Block("page", "page", 4096, ((0, 3),), 4096), Block("small", "small", 100, ((0, 9),), 64)]
+    blocks += [Block(f"page {i}", None, 4096, ((i, 9),), 4096) for i in (4, 5)]
+    layout = lay_out(blocks)
+    check_layout(layout)
+    assert layout.arena_bytes == 2 * 4096 + 100
+    with pytest.raises(InvalidSchedule, match="page is not at a multiple of 4096 bytes"):
+        check_layout(Layout(tuple(blocks[:1]), (64,), 8192, 4096))
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_random_blocks_are_laid_out_tightly(seed: int) -> None:
     generator = random.Random(seed)
