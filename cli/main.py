@@ -14,7 +14,7 @@ from typer.core import TyperGroup
 from poet import __version__
 from poet.errors import PoetError
 
-from . import devices, explain, run, solve, verify
+from . import check, devices, explain, run, solve, verify
 
 TRACEBACK_VARIABLE = "POET_TRACEBACK"
 INTERRUPTED = 130  # what shells give a program ended by Ctrl-C
@@ -109,6 +109,7 @@ def _options(
 
 
 for module, command in (
+    (check, check.check),
     (solve, solve.solve),
     (explain, explain.explain),
     (run, run.run),

@@ -15,7 +15,7 @@ from poet.cli import output
 from poet.cli.main import _outcome, app
 from poet.errors import InputError, PoetError
 
-COMMANDS = ("solve", "explain", "run", "verify", "devices")
+COMMANDS = ("check", "solve", "explain", "run", "verify", "devices")
 
 
 def invoke(*arguments: str) -> tuple[int, str, str]:

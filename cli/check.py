@@ -1,0 +1,37 @@
+"""``poet check``: which ops of a model import and train, which not and why."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from .options import BindOption, JsonOption, read_bindings
+
+EXAMPLES = (
+    "poet check model.onnx",
+    "poet check model.onnx --bind N=8 --parameters",
+    "poet check m.onnx --json -",
+)
+
+
+def check(
+    model: Annotated[Path, typer.Argument(metavar="MODEL", help="An ONNX model.")],
+    bind: BindOption = None,
+    parameters: Annotated[bool, typer.Option("--parameters", help="List every parameter.")] = False,
+    json_file: JsonOption = None,
+) -> None:
+    """Tell which ops of a model import and train, which not and why.
+
+    Weights are not read and nothing is run. Exit code 2 if the model cannot be trained.
+    """
+    from poet.frontend.onnx_check import check_model
+    from poet.report.check import check_report
+
+    from .output import answer
+
+    found = check_model(model, read_bindings(bind))
+    answer(check_report(found, every_parameter=parameters), found.to_json, json_file=json_file)
+    if not found.can_train:
+        raise typer.Exit(found.exit_code)

@@ -1,0 +1,97 @@
+"""What of a model imports and trains, as text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from poet.report.plan import columns
+from poet.units import format_bytes
+
+if TYPE_CHECKING:
+    from poet.frontend.onnx_check import CheckReport, InputCheck, NodeRemark
+
+MOST_INPUTS = 8
+"""How many inputs are listed; old files list their weights as inputs, too."""
+
+LARGEST_PARAMETERS = 10
+"""How many parameters are listed unless all are wanted."""
+
+
+def check_report(report: CheckReport, *, every_parameter: bool = False) -> RenderableType:
+    """Inputs, ops by kind, what does not import or stops the gradient, parameters, and the answer."""
+    parts: list[RenderableType] = [
+        Text(f"{report.model}: ONNX, opset {report.opset}"),
+        *(Text(line) for line in _inputs(report.inputs)),
+        *(Text(line) for line in _dimensions(report)),
+        Text(),
+        _operators(report),
+    ]
+    for heading, remarks in (
+        ("does not import", report.not_imported),
+        ("not checked, as it follows one that does not import", report.not_checked),
+        ("has no gradient", report.gradient_stops),
+    ):
+        parts += [Text(), *_remarks(heading, remarks)] if remarks else []
+    parts += [Text(), _parameters(report, every_parameter=every_parameter), Text()]
+    answer = "it can be trained" if report.can_train else "it cannot be trained"
+    parts += [Text(answer, style="bold"), *(Text(f"  {obstacle}") for obstacle in report.obstacles)]
+    return Group(*parts)
+
+
+def _inputs(inputs: Sequence[InputCheck]) -> Iterator[str]:
+    for item in inputs[:MOST_INPUTS]:
+        yield f"input {item.name}: {item.dtype}[{','.join(map(str, item.dims))}]"
+    if len(inputs) > MOST_INPUTS:
+        yield f"and {len(inputs) - MOST_INPUTS} more inputs"
+
+
+def _dimensions(report: CheckReport) -> Iterator[str]:
+    if report.open_dims:
+        assumed = ", ".join(f"{name}={size}" for name, size in report.assumed.items())
+        taken = f" (checked with {assumed})" if assumed else ""
+        yield f"open dimensions: {', '.join(report.open_dims)}; bind with {report.bind_hint}{taken}"
+    elif report.bind_hint:
+        yield f"the batch can be changed with {report.bind_hint}"
+
+
+def _operators(report: CheckReport) -> Table:
+    table = columns("operator", "nodes", "import", "constant", "with gradient")
+    for item in report.operators:
+        table.add_row(
+            item.op,
+            str(item.count),
+            str(item.imported),
+            str(item.constant or ""),
+            str(item.with_gradient or ""),
+        )
+    return table
+
+
+def _remarks(heading: str, remarks: Sequence[NodeRemark]) -> Iterator[Text]:
+    yield Text(f"{heading}:", style="bold")
+    for remark in remarks:
+        yield Text(f"  {remark.node}: {remark.reason}")
+
+
+def _parameters(report: CheckReport, *, every_parameter: bool) -> RenderableType:
+    total_bytes = sum(item.size_bytes for item in report.parameters)
+    trainable = [item for item in report.parameters if item.trainable]
+    summary = (
+        f"{len(report.parameters)} parameters, {format_bytes(total_bytes)}; "
+        f"a gradient reaches {len(trainable)}, {format_bytes(sum(item.size_bytes for item in trainable))}"
+    )
+    listed = list(report.parameters)
+    if not every_parameter:
+        listed = sorted(listed, key=lambda item: -item.size_bytes)[:LARGEST_PARAMETERS]
+    table = columns("parameter", "type", "bytes", "trainable", left=2)
+    for item in listed:
+        kind = f"{item.dtype}[{','.join(map(str, item.shape))}]"
+        table.add_row(item.name, kind, format_bytes(item.size_bytes), "yes" if item.trainable else "no")
+    hidden = len(report.parameters) - len(listed)
+    more = [Text(f"and {hidden} smaller ones (--parameters lists all)")] if hidden else []
+    return Group(Text(summary), Text(), table, *more)
