@@ -1,7 +1,7 @@
 """From a recorded step to an offset for each of its requests.
 
 Blocks of 64 KiB and more are placed on whole pages, so that storage can be read into and written from
-them directly; smaller ones are placed above them at multiples of 64 bytes.
+them directly; smaller ones at multiples of 64 bytes, as torch does.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from itertools import accumulate, groupby
 
 from poet.errors import ReplayError
-from poet.layout import Block, Layout, Span, lay_out
+from poet.layout import Block, Span, lay_out
 
 ON_HEAP = -1
 """The offset of a request that is left on the heap."""
@@ -99,48 +99,36 @@ def place(
     step = steps[-2]
     _check_alike(step, steps[-1])
     allocations = sorted(step.allocations, key=lambda allocation: allocation.op)
-    end = max(step.ticks - 1, 0)
     lifetimes = [_spans(allocation, step.ticks) for allocation in _widened(allocations)]
-    blocks = [
-        Block(f"request {index} of op {allocation.op}", None, allocation.size_bytes, spans)
-        for index, (allocation, spans) in enumerate(zip(allocations, lifetimes, strict=True))
-    ]
-    blocks += [
-        Block(f"resident {index}", None, size, ((0, end),)) for index, size in enumerate(residents_bytes)
-    ]
-    placed = [index for index, block in enumerate(blocks) if block.spans]
-    large = [index for index in placed if blocks[index].size_bytes >= _LARGE_BYTES]
-    small = [index for index in placed if blocks[index].size_bytes < _LARGE_BYTES]
-    offsets = [ON_HEAP] * len(blocks)
-    arena_bytes = 0
-    for zone, alignment_bytes in ((large, _PAGE_BYTES), (small, _SMALL_ALIGNMENT_BYTES)):
-        layout = _lay_out_zone([blocks[index] for index in zone], alignment_bytes, time_limit_seconds)
-        for index, offset in zip(zone, layout.offsets_bytes, strict=True):
-            offsets[index] = arena_bytes + offset
-        arena_bytes += layout.arena_bytes
+    always = ((0, max(step.ticks - 1, 0)),)
+    sizes_bytes = [*(allocation.size_bytes for allocation in allocations), *residents_bytes]
+    spans = [*lifetimes, *(always for _ in residents_bytes)]
+    placed = [index for index, when in enumerate(spans) if when]
+    layout = lay_out(
+        [_block(index, sizes_bytes[index], spans[index]) for index in placed],
+        time_limit_seconds=time_limit_seconds,
+    )
+    exact = [Block("", None, sizes_bytes[index], spans[index]) for index in placed]
+    offsets_bytes = [ON_HEAP] * len(sizes_bytes)
+    for index, offset in zip(placed, layout.offsets_bytes, strict=True):
+        offsets_bytes[index] = offset
     count = len(allocations)
     per_op = Counter(allocation.op for allocation in allocations)
     return Placement(
-        sizes_bytes=tuple(allocation.size_bytes for allocation in allocations),
-        offsets_bytes=tuple(offsets[:count]),
+        sizes_bytes=tuple(sizes_bytes[:count]),
+        offsets_bytes=tuple(offsets_bytes[:count]),
         op_bounds=(0, *accumulate(per_op[op] for op in range(max(per_op, default=-1) + 1))),
-        resident_offsets_bytes=tuple(offsets[count:]),
-        arena_bytes=arena_bytes,
-        lower_bound_bytes=lay_out(
-            [blocks[index] for index in placed], time_limit_seconds=0
-        ).lower_bound_bytes,
+        resident_offsets_bytes=tuple(offsets_bytes[count:]),
+        arena_bytes=layout.arena_bytes,
+        lower_bound_bytes=lay_out(exact, time_limit_seconds=0).lower_bound_bytes,
     )
 
 
-def _lay_out_zone(blocks: Sequence[Block], alignment_bytes: int, time_limit_seconds: float) -> Layout:
-    """Sizes rounded up, so that every offset is a multiple of the alignment too."""
-    rounded = [
-        Block(
-            block.owner, block.tensor, -(-block.size_bytes // alignment_bytes) * alignment_bytes, block.spans
-        )
-        for block in blocks
-    ]
-    return lay_out(rounded, time_limit_seconds=time_limit_seconds)
+def _block(index: int, size_bytes: int, spans: tuple[Span, ...]) -> Block:
+    """Large blocks have whole pages to themselves."""
+    alignment_bytes = _PAGE_BYTES if size_bytes >= _LARGE_BYTES else _SMALL_ALIGNMENT_BYTES
+    rounded_bytes = -(-size_bytes // alignment_bytes) * alignment_bytes
+    return Block(f"request {index}", None, rounded_bytes, spans, alignment_bytes)
 
 
 def _check_alike(step: RecordedStep, following: RecordedStep) -> None:
