@@ -72,9 +72,9 @@ def load_samples(path: str | Path, plan: Plan) -> Samples:
     graph = plan.graph
     types = {value.name: value.type for value in graph.values}
     try:
-        with np.load(path, allow_pickle=False) as stored:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as stored:
             found = {name: stored[name] for name in stored.files}
-    except (OSError, ValueError, EOFError, AttributeError, zipfile.BadZipFile) as cause:
+    except (OSError, ValueError, EOFError, TypeError, zipfile.BadZipFile) as cause:
         raise InputError(f"{path}: not a readable .npz file ({cause})") from None
     tensors = []
     for place, name in enumerate(graph.inputs):

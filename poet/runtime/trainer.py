@@ -29,6 +29,7 @@ from poet.runtime.cells import Cells, new_buffer
 from poet.runtime.memory import PeakMeter, return_freed_memory
 from poet.runtime.page_file import PageFile
 from poet.runtime.program import Program
+from poet.schedule import Compute, Step
 
 Tap = Callable[[str, torch.Tensor], None]
 """Called with a parameter's name and its gradient, which is only there during the call."""
@@ -246,8 +247,9 @@ class Trainer:
         except BaseException as error:
             self._recover(index, error)
             if isinstance(error, RuntimeError | MemoryError):
-                what = f"{self.plan.schedule[index]}: {error}".splitlines()[0]
-                raise ReplayError(f"step {self.steps + 1} failed at {what}") from error
+                what = _in_words(self.plan.schedule[index])
+                line = str(error).splitlines()[0] if str(error) else type(error).__name__
+                raise ReplayError(f"step {self.steps + 1} failed at {what}: {line}") from error
             raise
 
     def _recover(self, index: int, error: BaseException) -> None:
@@ -341,6 +343,12 @@ class Trainer:
             raise ReplayError(
                 f"the trainer cannot go on: {self._broken}; reopen it with resume= from the last save"
             )
+
+
+def _in_words(step: Step) -> str:
+    if isinstance(step, Compute):
+        return f"running {step.op}"
+    return f"{type(step).__name__} of {step.tensor}"
 
 
 def _open_pages(plan: Plan, folder: Path, page_file: str | Path | None) -> PageFile | None:

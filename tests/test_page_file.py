@@ -1,0 +1,167 @@
+"""The page file: bytes come back as they were written, or one clear line says why not."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from poet.errors import PageFileError
+from poet.plan import Slot
+from poet.runtime.page_file import MAGIC, PageFile
+
+SLOTS = (Slot("a", 0, 5_000_001), Slot("b", 5_001_216, 10), Slot("empty", 5_005_312, 0))
+MODES = {"direct": 65536, "through the page cache": 0}
+
+
+def content(size_bytes: int, seed: int = 0) -> memoryview:
+    return memoryview(random.Random(seed).randbytes(size_bytes))
+
+
+@pytest.fixture(params=MODES)
+def pages(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[PageFile]:
+    path = tmp_path / "pages"
+    pages = PageFile(SLOTS, path=path, folder=tmp_path, buffer_bytes=MODES[request.param])
+    if not pages.mode.startswith(request.param):
+        pages.close()
+        pytest.skip("this file system has no direct transfers")
+    yield pages
+    pages.close()
+
+
+def read(pages: PageFile, tensor: str, size_bytes: int) -> bytes:
+    target = memoryview(bytearray(size_bytes))
+    pages.read_into(tensor, target)
+    return bytes(target)
+
+
+def test_what_was_written_comes_back(pages: PageFile) -> None:
+    for seed in range(2):
+        for slot in SLOTS:
+            pages.write(slot.tensor, content(slot.size_bytes, seed))
+        for slot in reversed(SLOTS):
+            assert read(pages, slot.tensor, slot.size_bytes) == content(slot.size_bytes, seed)
+
+
+def test_a_short_content_fills_the_start_of_a_larger_target(pages: PageFile) -> None:
+    pages.write("a", content(1000))
+    assert read(pages, "a", 5000) == bytes(content(1000)) + bytes(4000)
+
+
+def test_room_is_reserved_at_once(pages: PageFile) -> None:
+    status = pages.path.stat()
+    assert status.st_size == 4096 + 5_005_312
+    assert status.st_blocks * 512 >= status.st_size
+
+
+def test_what_was_never_written_is_not_read(pages: PageFile) -> None:
+    with pytest.raises(PageFileError, match="b was never written whole"):
+        read(pages, "b", 10)
+
+
+def test_changed_bytes_are_noticed(pages: PageFile) -> None:
+    pages.write("a", content(5_000_001))
+    with pages.path.open("r+b") as file:
+        file.seek(4096 + 4_000_000)
+        file.write(b"changed by someone else")
+    with pytest.raises(PageFileError, match="a came back with other bytes"):
+        read(pages, "a", 5_000_001)
+
+
+def test_a_file_that_was_cut_is_noticed(pages: PageFile) -> None:
+    pages.write("a", content(5_000_001))
+    os.truncate(pages.path, 4096 * 20)
+    with pytest.raises(PageFileError, match=r"a cannot be read \(the file ends too early\)"):
+        read(pages, "a", 5_000_001)
+
+
+def test_short_transfers_go_on_where_they_stopped(pages: PageFile, monkeypatch: pytest.MonkeyPatch) -> None:
+    pwrite, preadv = os.pwrite, os.preadv
+    monkeypatch.setattr(os, "pwrite", lambda file, data, at: pwrite(file, data[:8192], at))
+    monkeypatch.setattr(os, "preadv", lambda file, targets, at: preadv(file, [targets[0][:8192]], at))
+    pages.write("a", content(100_000))
+    assert read(pages, "a", 100_000) == content(100_000)
+
+
+def test_a_full_device_is_told_and_half_a_tensor_is_not_read(
+    pages: PageFile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(file: int, data: memoryview, at: int) -> int:
+        raise OSError(28, "No space left on device")
+
+    pages.write("a", content(100))
+    monkeypatch.setattr(os, "pwrite", full)
+    with pytest.raises(PageFileError, match=r"a cannot be written \(No space left on device\)"):
+        pages.write("a", content(100, seed=1))
+    with pytest.raises(PageFileError, match="never written whole"):
+        read(pages, "a", 100)
+
+
+def test_the_file_goes_when_it_is_closed(pages: PageFile) -> None:
+    pages.close()
+    pages.close()
+    assert not pages.path.exists()
+
+
+def test_an_unnamed_file_is_never_seen(tmp_path: Path) -> None:
+    pages = PageFile(SLOTS, path=None, folder=tmp_path, buffer_bytes=0)
+    assert not list(tmp_path.iterdir())
+    pages.write("b", content(10))
+    assert read(pages, "b", 10) == content(10)
+    pages.close()
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_file_of_an_earlier_run_is_taken_over(tmp_path: Path) -> None:
+    path = tmp_path / "pages"
+    path.write_bytes(MAGIC + b"x" * 100)
+    PageFile(SLOTS, path=path, folder=tmp_path, buffer_bytes=0).close()
+    path.touch()
+    PageFile(SLOTS, path=path, folder=tmp_path, buffer_bytes=0).close()
+
+
+def _foreign(path: Path) -> None:
+    path.write_bytes(b"holiday pictures")
+
+
+REFUSED: dict[str, tuple[Callable[[Path], object], str]] = {
+    "a foreign file": (_foreign, "exists and is not a page file"),
+    "a pipe": (os.mkfifo, "exists and is not a page file"),
+    "a folder": (Path.mkdir, "Is a directory"),
+}
+
+
+@pytest.mark.parametrize("kind", REFUSED)
+def test_what_is_not_ours_is_left_alone(kind: str, tmp_path: Path) -> None:
+    make, message = REFUSED[kind]
+    path = tmp_path / "pages"
+    make(path)
+    before = path.stat()
+    for buffer_bytes in MODES.values():
+        with pytest.raises(PageFileError, match=message):
+            PageFile(SLOTS, path=path, folder=tmp_path, buffer_bytes=buffer_bytes)
+        assert path.stat() == before
+
+
+def test_two_trainers_do_not_share_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "pages"
+    pages = PageFile(SLOTS, path=path, folder=tmp_path, buffer_bytes=0)
+    with pytest.raises(PageFileError, match="in use by another trainer"):
+        PageFile(SLOTS, path=path, folder=tmp_path, buffer_bytes=0)
+    pages.write("b", content(10))
+    pages.close()
+
+
+def test_no_such_folder(tmp_path: Path) -> None:
+    with pytest.raises(PageFileError, match=r"cannot be opened \(No such file or directory\)"):
+        PageFile(SLOTS, path=tmp_path / "no" / "pages", folder=tmp_path, buffer_bytes=65536)
+
+
+def test_no_room(tmp_path: Path) -> None:
+    path = tmp_path / "pages"
+    with pytest.raises(PageFileError, match="no room for"):
+        PageFile((Slot("a", 0, 1 << 50),), path=path, folder=tmp_path, buffer_bytes=0)
+    assert not path.exists()
