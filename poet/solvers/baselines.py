@@ -6,11 +6,17 @@ from collections.abc import Callable
 
 from poet.problem import Limits, Problem
 from poet.schedule import Schedule
+from poet.solvers.capuchin import capuchin
+from poet.solvers.checkmate import checkmate
 from poet.solvers.chen import chen
+from poet.solvers.delta import delta
+from poet.solvers.dtr import dtr
 from poet.solvers.greedy import greedy
 from poet.solvers.keep_everything import keep_everything
+from poet.solvers.optimal_paging import optimal_paging
 from poet.solvers.page_everything import page_everything
 from poet.solvers.recompute_all import recompute_all
+from poet.solvers.vdnn import vdnn
 
 Baseline = Callable[[Problem, Limits], Schedule | None]
 """A schedule within the limits, best over the baseline's own knob, or ``None`` where it finds none."""
@@ -20,5 +26,16 @@ BASELINES: dict[str, Baseline] = {
     "recompute-all": recompute_all,
     "chen": chen,
     "page-everything": page_everything,
+    "vdnn": vdnn,
+    "capuchin": capuchin,
+    "dtr": dtr,
+    "delta": delta,
     "greedy": greedy,
 }
+"""Quick ones: each answers a graph of some thousand ops in seconds."""
+
+EXACT_BASELINES: dict[str, Baseline] = {
+    "checkmate": checkmate,
+    "optimal-paging": optimal_paging,
+}
+"""Restricted problems solved by the model, each up to the time limit of `SolveOptions`."""

@@ -23,6 +23,7 @@ import numpy.typing as npt
 
 from poet.problem import Limits, Problem
 from poet.schedule import Schedule
+from poet.solvers.dtr import ByStaleness
 from poet.solvers.facts import Facts
 from poet.solvers.judged import Cheapest, walked
 from poet.solvers.walk import Policy, Walk, Way, Weights
@@ -64,6 +65,9 @@ def greedy(
     generator = random.Random(seed)  # noqa: S311 - a search, not a secret
     planned, varied = _variants(problem, limits)
     tries = max(3, min(150, _WORK // (facts.op_count + facts.tensor_count)))
+    for way in (Way.CHEAPER, Way.REMAKE):  # what online policies do is cheap to try as well
+        allowed = replace(limits, paging=limits.paging and way is Way.CHEAPER)
+        best.consider(walked(facts, allowed, ByStaleness(way), planned[0].weights))
     for index in range(max(tries, len(planned))):
         late = end is not None and time.monotonic() > end
         if best.schedule is not None and (index >= tries or late):

@@ -53,6 +53,9 @@ class Policy:
     eager = False
     """Whether what is marked is dropped at once, or only when room is needed."""
 
+    unplanned = Way.CHEAPER
+    """How to drop what `value` picks and `mark` did not."""
+
     def mark(self, walk: Walk, tensor: int) -> Way | None:
         """How to drop ``tensor``, which has just been used or made and is needed later."""
         return None
@@ -89,6 +92,8 @@ class Walk:
             self.present[tensor] = True
         for tensor in facts.starts_stored:
             self.stored[tensor] = True
+        self.seconds = 0.0  # as blocking transfers and ops add up
+        self.used_at = [0.0] * facts.tensor_count  # seconds
         self.ram_bytes = sum(facts.size[tensor] for tensor in facts.starts_in_ram)
         capacity = problem.storage_capacity_bytes
         self.room_in_storage = math.inf if capacity is None else capacity
@@ -278,7 +283,7 @@ class Walk:
                 if value is not None and value > best_value:
                     best, best_value = tensor, value
         if best >= 0:
-            return best, Way.CHEAPER
+            return best, self.policy.unplanned
         for tensor in self.protected:
             if self.present[tensor] and tensor not in self.pinned and tensor not in hopeless:
                 return tensor, Way.PAGE
@@ -286,6 +291,7 @@ class Walk:
 
     def _settle(self, tensor: int) -> None:
         """Free ``tensor`` if nothing needs it any more; else ask the policy about it."""
+        self.used_at[tensor] = self.seconds
         if not self.present[tensor] or tensor in self.protected or tensor in self.pinned:
             return
         self.marked.pop(tensor, None)
@@ -364,6 +370,7 @@ class Walk:
         if len(self.steps) > self.step_limit:
             raise Stuck
         self.steps.append(Compute(self.facts.problem.ops[op].name))
+        self.seconds += self.facts.problem.ops[op].seconds
         for tensor in self.facts.outputs[op]:
             self.present[tensor] = True
             self.ram_bytes += self.facts.size[tensor]
@@ -374,7 +381,9 @@ class Walk:
         if not self._readable(tensor):
             raise Stuck
         self._make_room(self.facts.size[tensor])
-        self.steps.append(PageIn(self.facts.problem.tensors[tensor].name))
+        what = self.facts.problem.tensors[tensor]
+        self.steps.append(PageIn(what.name))
+        self.seconds += 0.0 if what.page_in is None else what.page_in.seconds
         self.present[tensor] = True
         self.ram_bytes += self.facts.size[tensor]
         self.pinned.add(tensor)
@@ -382,7 +391,9 @@ class Walk:
     def _page_out(self, tensor: int) -> None:
         if not self.may_page_out(tensor):
             raise Stuck
-        self.steps.append(PageOut(self.facts.problem.tensors[tensor].name))
+        what = self.facts.problem.tensors[tensor]
+        self.steps.append(PageOut(what.name))
+        self.seconds += 0.0 if what.page_out is None else what.page_out.seconds
         self.stored[tensor] = True
         self.room_in_storage -= self.facts.stored_size[tensor]
         if self.owed[tensor] and not self._updates_ahead(tensor):

@@ -1,0 +1,32 @@
+"""Online recomputation: Kirisame et al., "Dynamic Tensor Rematerialization" (ICLR 2021).
+
+When memory runs out, the tensor of least cost / (size × staleness) goes: the cost is of remaking
+it together with what else would have to be remade for it, the staleness the time since its last
+use. Nothing is planned ahead.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from poet.problem import Limits, Problem
+from poet.schedule import Schedule
+from poet.solvers.judged import cheapest_walk
+from poet.solvers.walk import Policy, Walk, Way
+
+
+def dtr(problem: Problem, limits: Limits) -> Schedule | None:
+    """Recomputation alone, decided when room is needed; ``None`` where it runs out of memory."""
+    return cheapest_walk(problem, limits, [ByStaleness(Way.REMAKE)], allowed=replace(limits, paging=False))
+
+
+class ByStaleness(Policy):
+    """Drops what is large, was not used for long, and is cheap to have back."""
+
+    def __init__(self, way: Way) -> None:
+        self.unplanned = way
+
+    def value(self, walk: Walk, tensor: int) -> float:
+        """Bytes × seconds since the last use, per joule."""
+        stale_seconds = walk.seconds - walk.used_at[tensor]
+        return walk.facts.size[tensor] * (stale_seconds + 1e-12) / (walk.return_price(tensor) + 1e-30)
