@@ -91,8 +91,6 @@ class Solution:
         solver: who found the plan.
         bound_scope: what ``bound_joules`` holds for.
         message: for the user: why it is infeasible, or what would help.
-        restricted_bound_joules: no plan within ``restriction`` costs less; says nothing of others.
-        restriction: what the search was restricted to, e.g. ``"recomputation depth <= 3"``.
     """
 
     status: Status
@@ -104,8 +102,6 @@ class Solution:
     solver: str
     bound_scope: str = WHOLE_PROBLEM
     message: str = ""
-    restricted_bound_joules: float | None = None
-    restriction: str = ""
 
     @property
     def joules(self) -> float | None:
@@ -141,8 +137,6 @@ def solution_to_json(problem: Problem, solution: Solution) -> dict[str, Any]:
         "joules": solution.joules,
         "bound_joules": solution.bound_joules,
         "bound_scope": solution.bound_scope,
-        "restricted_bound_joules": solution.restricted_bound_joules,
-        "restriction": solution.restriction,
         "gap": solution.gap,
         "overhead_joules": solution.overhead_joules,
         "overhead_gap": solution.overhead_gap,

@@ -1,13 +1,12 @@
 """Which optional reruns a model offers: only those that may pay, near the op that needs them.
 
 The *depth* of a rerun is its distance, along producers, from an input of the stage's op. A model
-limited to depth D is a restriction of the problem; ``depth=None`` offers every rerun that may pay
-in every stage, also those whose outputs only a later stage uses.
+with few slots is a restriction of the problem as it stands; its relaxed form is a bound for all.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable
 from itertools import accumulate
 
 from poet.solvers.events import Instance, Task
@@ -39,48 +38,60 @@ def worth_rerunning(instance: Instance) -> frozenset[int]:
     return frozenset(worth)
 
 
-@dataclass(frozen=True, slots=True)
-class Candidates:
-    """What may be rerun, and where.
-
-    Attributes:
-        by_stage: per stage, the tasks that may run again before its op, in order.
-        complete: whether every rerun that may pay is offered in every stage.
-    """
-
-    by_stage: dict[int, tuple[int, ...]]
-    complete: bool
-
-
-def candidates(instance: Instance, depth: int | None, *, passes: int = 1) -> Candidates:
-    """The reruns to offer.
+def candidates(instance: Instance, depth: int | None, *, passes: int = 1) -> dict[int, tuple[int, ...]]:
+    """Per stage, the tasks that may run again before its op, in order.
 
     Args:
         instance: the problem.
-        depth: of the deepest rerun; ``None``: all.
+        depth: of the longest chain of reruns that ends at what the stage's op reads; ``None``:
+            every rerun that may pay, also ahead of the stage that needs it.
         passes: how often a stage may go through its reruns in order.
     """
     worth = worth_rerunning(instance)
     last_use = last_use_stages(instance, worth)
-    pointless = _Presence(instance, worth, last_use)
-    end = len(instance.tasks)
-    by_stage, complete = {}, True
-    for stage in range(end + 1):
+    presence = _Presence(instance, worth, last_use)
+    by_stage = {}
+    for stage in range(len(instance.tasks) + 1):
+        if depth is None:
+            reachable: Iterable[int] = range(stage)
+        else:
+            reachable = sorted(chains_to(instance, worth, stage, _needed(instance, stage), depth))
         useful = [
-            task.number
-            for task in instance.tasks[:stage]
-            if task.number in worth
-            and stage <= task.last_rerun_stage
-            and stage <= max(last_use[c] for c in task.outputs)
-            and not pointless.certain(task, stage)
+            number
+            for number in reachable
+            if number in worth
+            and stage <= instance.tasks[number].last_rerun_stage
+            and stage <= max(last_use[c] for c in instance.tasks[number].outputs)
+            and not presence.certain(instance.tasks[number], stage)
         ]
-        if depth is not None:
-            near = _near(instance, stage, depth, worth)
-            complete = complete and near.issuperset(useful)
-            useful = [number for number in useful if number in near]
         if useful:
             by_stage[stage] = tuple(useful) * passes
-    return Candidates(by_stage, complete)
+    return by_stage
+
+
+def _needed(instance: Instance, stage: int) -> Iterable[int]:
+    if stage < len(instance.tasks):
+        return instance.tasks[stage].reads
+    return (content.number for content in instance.contents if content.ends_in_ram)
+
+
+def chains_to(
+    instance: Instance, worth: frozenset[int], stage: int, contents: Iterable[int], depth: int
+) -> set[int]:
+    """Tasks worth rerunning before ``stage``'s op that lead within ``depth`` steps to ``contents``."""
+    wanted, tasks = set(contents), set[int]()
+    for _ in range(depth):
+        makers = {instance.contents[c].producer for c in wanted}
+        fresh = {
+            maker
+            for maker in makers
+            if maker in worth and maker < stage <= instance.tasks[maker].last_rerun_stage
+        } - tasks
+        if not fresh:
+            break
+        tasks |= fresh
+        wanted = {c for maker in fresh for c in instance.tasks[maker].rerun_reads}
+    return tasks
 
 
 def last_use_stages(instance: Instance, worth: frozenset[int]) -> list[int]:
@@ -96,23 +107,6 @@ def last_use_stages(instance: Instance, worth: frozenset[int]) -> list[int]:
                 for content in task.rerun_reads:
                     last[content] = max(last[content], again)
     return last
-
-
-def _near(instance: Instance, stage: int, depth: int, worth: frozenset[int]) -> set[int]:
-    """Tasks worth rerunning that lead within ``depth`` steps to what the stage's op reads."""
-    if stage < len(instance.tasks):
-        wanted = set(instance.tasks[stage].reads)
-    else:
-        wanted = {content.number for content in instance.contents if content.ends_in_ram}
-    near: set[int] = set()
-    for _ in range(depth):
-        makers = {instance.contents[c].producer for c in wanted}
-        fresh = {maker for maker in makers if maker in worth} - near
-        near |= fresh
-        wanted = {c for maker in fresh for c in instance.tasks[maker].rerun_reads}
-        if not fresh:
-            break
-    return near
 
 
 class _Presence:

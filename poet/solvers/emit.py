@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 from poet.schedule import Compute, Free, PageIn, PageOut, Schedule, Step
 from poet.solvers.events import Content, Event, Kind, Timeline
-from poet.solvers.milp import Affine, Model
+from poet.solvers.milp import Model
+from poet.solvers.program import Affine
 
 _ENGINE_TOLERANCE = 1e-4
+
+
+def is_chosen(expression: Affine, values: Sequence[float]) -> bool:
+    """Whether ``expression`` is 1, within an engine's tolerance."""
+    value = expression.constant + sum(f * values[column] for column, f in expression.terms.items())
+    return value > 1.0 - _ENGINE_TOLERANCE
 
 
 def schedule_of(model: Model, values: Sequence[float]) -> Schedule:
@@ -31,9 +37,7 @@ class _Emission:
         self.in_ram = {content.number for content in self.contents if content.starts_in_ram}
 
     def chosen(self, expression: Affine) -> bool:
-        value = expression.constant
-        value += sum(factor * self.values[column] for column, factor in expression.terms.items())
-        return math.floor(value + _ENGINE_TOLERANCE) > 0
+        return is_chosen(expression, self.values)
 
     def schedule(self) -> Schedule:
         at_slot: list[list[tuple[Content, int, Event]]] = [[] for _ in self.timeline.slots]

@@ -17,7 +17,8 @@ import pulp
 from pulp.apis.coin_api import PULP_CBC_CMD
 
 from poet.errors import InputError, nearest
-from poet.solvers.milp import Affine, Model
+from poet.solvers.milp import Model
+from poet.solvers.program import Affine
 
 Watcher = Callable[[Sequence[float] | None, float], bool]
 """Called with a better solution's values (or ``None``) and the bound; true stops the engine."""

@@ -1,4 +1,4 @@
-"""The search: incumbents at once, then the event model at growing depth, then the bound for all.
+"""The search: an incumbent at once, then relaxed models for the bound and exact ones for the plan.
 
 Every schedule is judged by the simulator before it counts, and every bound is checked against the
 judged joules. What an engine calls optimal or infeasible is only repeated where that is confirmed:
@@ -19,20 +19,21 @@ from poet.schedule import Schedule
 from poet.simulator import Trace, simulate
 from poet.solution import Solution, SolveOptions, Status
 from poet.solvers.bounds import minimum_ram_bytes
-from poet.solvers.candidates import Candidates, candidates
+from poet.solvers.candidates import candidates
 from poet.solvers.emit import schedule_of
 from poet.solvers.engines import Effort, Outcome, choose_engine, run_engine
 from poet.solvers.events import instance_of, timeline_of
 from poet.solvers.greedy import greedy
+from poet.solvers.guide import merged, reruns_of, suggested
 from poet.solvers.milp import Model, build
 from poet.solvers.overlap import overlap
 from poet.solvers.start import values_of
 from poet.units import format_bytes, format_seconds
 
-_DEPTHS = (1, 2, 3, 5)
-_LARGEST_COMPLETE_SLOTS = 6000  # beyond, the model that holds for the whole problem is not built
-_MANY_PASSES = (1, 2, 3)
-_SMALL_TASKS = 16  # up to here stages may go through their reruns more than once
+_DEPTHS = (0, 1, 2, 3, 5, 8)  # of the relaxed models
+_CHAIN = 4  # reruns that the exact model may chain to remake one content
+_SMALL_TASKS = 16  # up to here every rerun is offered in every stage, several times
+_SHARE = 0.4  # of the time left that one model may take
 
 
 def solve(problem: Problem, limits: Limits | None = None, options: SolveOptions | None = None) -> Solution:
@@ -63,8 +64,6 @@ class _Search:
         self.trace: Trace | None = None
         self.found_by = "none"
         self.bound_joules = self.baseline_joules
-        self.depth: int | None = None
-        self.depth_bound_joules: float | None = None
         self.stopped = False
 
     # --- the order of things ---
@@ -74,7 +73,7 @@ class _Search:
         if impossible:
             return self._infeasible(impossible)
         self._start()
-        proven_infeasible = self._search_depths()
+        proven_infeasible = self._search()
         if proven_infeasible and self.trace is None:
             return self._infeasible(self._explain())
         return self.solution("Stopped by the user." if self.stopped else "")
@@ -85,58 +84,64 @@ class _Search:
             self._judge(schedule, "greedy")
             self._report()
 
-    def _search_depths(self) -> bool:
-        """Run the models; true if one shows that there is no plan at all."""
+    def _search(self) -> bool:
+        """Relaxed and exact models in turn; true if one shows that there is no plan at all."""
+        offered: dict[int, tuple[int, ...]] | None = None
         for depth in _DEPTHS:
-            if self._finished():
-                return False
-            offered = candidates(self.instance, depth)
-            outcome = self._run(offered, share=0.3, depth=depth, relaxed=False)
-            if offered.complete:
+            deeper = candidates(self.instance, depth)
+            if self._finished() or deeper == offered:
                 break
-        if self._finished():
+            offered = deeper
+            model = build(timeline_of(self.instance, offered), relaxed=True)
+            outcome = self._run(model, bounding=True)
+            if outcome.infeasible:
+                return True
+            if outcome.values is not None and not self._finished():
+                guide = suggested(model, outcome.values, chain=_CHAIN)
+                self._solve_exactly(merged(guide, self._own_reruns()))
+        if len(self.instance.tasks) > _SMALL_TASKS or self._finished():
             return False
-        everything = candidates(self.instance, None)
-        if sum(map(len, everything.by_stage.values())) > _LARGEST_COMPLETE_SLOTS:
-            return False
-        outcome = self._run(everything, share=0.6, depth=None, relaxed=True)
-        if outcome is not None and outcome.infeasible:
+        everything = build(timeline_of(self.instance, candidates(self.instance, None)), relaxed=True)
+        if self._run(everything, bounding=True).infeasible:
             return True
-        for passes in _MANY_PASSES:
-            if self._finished() or (passes > 1 and len(self.instance.tasks) > _SMALL_TASKS):
+        for passes in (1, 2, 3):
+            if self._finished():
                 break
-            self._run(candidates(self.instance, None, passes=passes), share=1.0, depth=None, relaxed=False)
+            self._solve_exactly(candidates(self.instance, None, passes=passes))
         return False
 
-    def _run(self, offered: Candidates, *, share: float, depth: int | None, relaxed: bool) -> Outcome | None:
-        """One model through the engine; takes over its plan and, where it holds, its bound."""
-        timeline = timeline_of(self.instance, offered.by_stage)
-        model = build(timeline, relaxed=relaxed)
-        whole = offered.complete and (relaxed or not _orders_reruns(model))
+    def _own_reruns(self) -> dict[int, set[int]]:
+        return {} if self.schedule is None else reruns_of(self.instance, self.schedule)
+
+    def _solve_exactly(self, offered: dict[int, tuple[int, ...]]) -> None:
+        """The best plan that only reruns what is offered."""
+        self._run(build(timeline_of(self.instance, offered)), bounding=False)
+
+    def _run(self, model: Model, *, bounding: bool) -> Outcome:
+        """One model through the engine; takes over its plans and, if it is relaxed, its bound."""
         start = None if self.schedule is None else values_of(model, self.schedule)
-        seconds = self._seconds_left()
-        if seconds <= 0.0:
-            return None
 
         def watch(values: Sequence[float] | None, bound: float) -> bool:
             if values is not None:
                 self._judge(schedule_of(model, values), self.engine)
-            self._bound(bound, depth=depth, whole=whole)
+            if bounding:
+                self._bound(bound)
             self._report()
-            return self._closed(self._joules_of(bound))
+            return self._closed(self.bound_joules)
 
+        seconds = self._seconds_left()
         effort = Effort(
-            seconds=None if math.isinf(seconds) else seconds * share,
+            seconds=None if math.isinf(seconds) else max(seconds * _SHARE, min(seconds, 1.0)),
             threads=self.options.threads,
             seed=self.options.seed,
-            absolute_joules=self._allowed_gap_joules(),
+            absolute_joules=self._engine_gap_joules(),
             relative=0.0,
         )
         outcome = run_engine(self.engine, model, effort, start=start, watcher=watch)
         if outcome.values is not None:
             self._judge(schedule_of(model, outcome.values), self.engine)
-        if not outcome.infeasible:
-            self._bound(outcome.bound_joules, depth=depth, whole=whole)
+        if bounding and not outcome.infeasible:
+            self._bound(outcome.bound_joules)
         self._report()
         self.stopped = self.stopped or outcome.interrupted
         return outcome
@@ -159,36 +164,25 @@ class _Search:
             if self.trace is None or trace.joules < self.trace.joules:
                 self.schedule, self.trace, self.found_by = proposal, trace, found_by
 
-    def _joules_of(self, overhead: float) -> float:
-        return self.baseline_joules + overhead
+    def _bound(self, overhead: float) -> None:
+        """Take over a bound on the overhead that holds for the whole problem."""
+        if math.isfinite(overhead):
+            self.bound_joules = max(self.bound_joules, self.baseline_joules + overhead)
 
-    def _bound(self, overhead: float, *, depth: int | None, whole: bool) -> None:
-        """Take a bound on the overhead over, for the whole problem or for a depth."""
-        if not math.isfinite(overhead):
-            return
-        if whole:
-            self.bound_joules = max(self.bound_joules, self._joules_of(overhead))
-        elif depth is not None and depth == self.depth and self.depth_bound_joules is not None:
-            self.depth_bound_joules = max(self.depth_bound_joules, self._joules_of(overhead))
-        elif depth is not None:
-            self.depth, self.depth_bound_joules = depth, self._joules_of(overhead)
+    def _allowed_gap_joules(self, joules: float) -> float:
+        """Below which a plan of ``joules`` counts as optimal: both gaps hold, or rounding says no more."""
+        options, overhead = self.options, joules - self.baseline_joules
+        return max(min(options.relative_gap * joules, options.overhead_gap * overhead), 1e-9 * joules)
 
-    def _allowed_gap_joules(self) -> float:
-        """At which an engine may stop: within both gaps asked for, whatever the best plan will be."""
-        of_total = self.options.relative_gap * self.baseline_joules
-        known = self.bound_joules - self.baseline_joules
-        return min(of_total, self.options.overhead_gap * known) if known > 0.0 else 1e-3 * of_total
+    def _engine_gap_joules(self) -> float:
+        """At which an engine may stop: a part of the gap that the best plan will be allowed."""
+        return 0.3 * self._allowed_gap_joules(self.bound_joules)
 
     def _closed(self, bound_joules: float) -> bool:
         """Whether the best plan is within both gaps of ``bound_joules``."""
         if self.trace is None:
             return False
-        gap = self.trace.joules - bound_joules
-        overhead = self.trace.joules - self.baseline_joules
-        noise = 1e-9 * self.trace.joules
-        return gap <= max(
-            min(self.options.relative_gap * self.trace.joules, self.options.overhead_gap * overhead), noise
-        )
+        return self.trace.joules - bound_joules <= self._allowed_gap_joules(self.trace.joules)
 
     def _finished(self) -> bool:
         return self.stopped or self._closed(self.bound_joules) or self._seconds_left() <= 0.0
@@ -226,8 +220,6 @@ class _Search:
             baseline_joules=self.baseline_joules,
             solve_seconds=time.monotonic() - self.started,
             solver=self.found_by if self.found_by == "greedy" else f"event model, {self.engine}",
-            restricted_bound_joules=self.depth_bound_joules,
-            restriction="" if self.depth is None else f"recomputation depth <= {self.depth}",
             message=message,
         )
 
@@ -266,13 +258,6 @@ class _Search:
         return (
             f"Paging and recomputation as allowed cannot bring the step below the budget. {self._way_out()}"
         )
-
-
-def _orders_reruns(model: Model) -> bool:
-    """Whether a memory row depends on the order of reruns inside a stage."""
-    budget = model.timeline.instance.limits.ram_budget_bytes
-    optional = [not slot.mandatory for slot in model.timeline.slots]
-    return budget is not None and any(optional)
 
 
 def _floor_sentence(problem: Problem, op: str | None, tensors: tuple[str, ...], size: int) -> str:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from poet.schedule import Compute, Free, PageIn, Schedule
-from poet.solvers.events import Timeline
-from poet.solvers.milp import Affine, Model
+from poet.solvers.events import Kind, Timeline
+from poet.solvers.milp import Model
+from poet.solvers.program import Affine
 
 
 def values_of(model: Model, schedule: Schedule) -> tuple[float, ...] | None:
@@ -25,6 +26,8 @@ def values_of(model: Model, schedule: Schedule) -> tuple[float, ...] | None:
     stored: set[int] = set()
     for (content, index), arrival in model.arrive.items():
         event = model.timeline.events[content][index]
+        if event.kind is Kind.MAKE:
+            continue
         before = index > 0 and _value(values, model.keep[content, index - 1]) > 0.5
         gap = model.keep.get((content, index))
         after = gap is not None and _value(values, gap) > 0.5

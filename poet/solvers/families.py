@@ -1,0 +1,214 @@
+"""The constraint families of the event model, one function each; its docstring is the formula.
+
+Symbols are those of `poet.solvers.program`. A family yields expressions that must not exceed 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from poet.solvers.events import Kind
+from poet.solvers.program import Affine, Decisions, own_bytes, total
+
+# --- constraint families: without any one of them, some plan is invalid ---
+
+
+def need(model: Decisions) -> Iterator[Affine]:
+    """X[i,σ] ≥ r[σ]: an optional run has every input in RAM."""
+    for content, index, event in model.lives():
+        if event.kind is Kind.USE and not event.mandatory:
+            yield total((1.0, model.run[event.slot]), (-1.0, model.presence(content.number, index)))
+
+
+def hold(model: Decisions) -> Iterator[Affine]:
+    """K⁺[i,m] ≤ X[i,m]: only what is there can be kept."""
+    for content, index, event in model.lives():
+        if not event.mandatory:
+            after = model.gap_after(content.number, index)
+            yield total((1.0, after), (-1.0, model.presence(content.number, index)))
+
+
+def store(model: Decisions) -> Iterator[Affine]:
+    """a[i,m] ≤ O[i]: only what is in storage, and may be read from there, can be paged in."""
+    for (content, _), arrival in model.arrive.items():
+        copy = model.readable(model.instance.contents[content])
+        yield total((1.0, arrival), (-1.0, copy))
+
+
+def memory(model: Decisions) -> Iterator[Affine]:
+    """Σ bytes·K over gaps around σ + Σ bytes·X over events at σ + workspace·r[σ] ≤ budget.
+
+    In the relaxed model an optional run counts only what is in RAM in every order of its stage:
+    what it reads and makes, and what is held through the whole stage.
+    """
+    timeline = model.timeline
+    budget = model.instance.limits.ram_budget_bytes
+    if budget is None:
+        return
+    rows = {
+        number: total((1.0, Affine(-budget)), (own_bytes(timeline, number), model.run[number]))
+        for number in range(len(timeline.slots))
+        if model.may_bind(number)
+    }
+    born_in_place = {c for task in model.instance.tasks for c in task.updated}
+    for content, index, event in model.lives():
+        size, life = float(content.bytes), timeline.events[content.number]
+        in_place = event.kind is Kind.BIRTH and content.number in born_in_place
+        if event.slot in rows and not in_place:
+            loose = model.relaxed and not event.mandatory
+            there = model.run[event.slot] if loose else model.presence(content.number, index)
+            rows[event.slot].add(there, size)
+        if index + 1 < len(life):
+            kept, until = model.keep[content.number, index], life[index + 1].slot
+            for slot in range(event.slot + 1, until):
+                if slot in rows and model.counts(event.slot, slot, until):
+                    rows[slot].add(kept, size)
+    yield from rows.values()
+
+
+def deadline(model: Decisions) -> Iterator[Affine]:
+    """Seconds of all runs and transfers ≤ deadline; of each alone where they run side by side."""
+    allowed = model.instance.limits.deadline_seconds
+    if allowed is None:
+        return
+    runs = Affine(sum(task.cost.seconds for task in model.instance.tasks) - allowed)
+    runs.add(spent_on_runs(model, "seconds"))
+    transfers = spent_on_transfers(model, "seconds")
+    if model.instance.serial:
+        yield runs.add(transfers)
+    else:
+        yield runs
+        yield transfers.add(Affine(-allowed))
+
+
+def capacity(model: Decisions) -> Iterator[Affine]:
+    """Σ stored bytes·O ≤ storage capacity."""
+    allowed = model.instance.problem.storage_capacity_bytes
+    written = _written_bytes(model)
+    if allowed is None or not (written.terms or written.constant):
+        return
+    begun = sum(c.stored_bytes for c in model.instance.contents if c.starts_stored)
+    yield written.add(Affine(begun - allowed))
+
+
+def wear(model: Decisions) -> Iterator[Affine]:
+    """Σ stored bytes·O over contents written in this step ≤ written budget."""
+    allowed = model.instance.limits.written_budget_bytes
+    if allowed is not None:
+        yield _written_bytes(model).add(Affine(-allowed))
+
+
+def _written_bytes(model: Decisions) -> Affine:
+    written = Affine()
+    for content in model.instance.contents:
+        if not content.starts_stored:
+            written.add(model.stored[content.number], content.stored_bytes)
+    return written
+
+
+# --- cuts: no plan worth having breaks them, and they make the proof short ---
+
+
+def purpose(model: Decisions) -> Iterator[Affine]:
+    """a[i,σ] ≤ r[σ]; r[σ] ≤ Σ K⁺ of its outputs; K⁻ + r[σ] ≤ 1 where σ makes one output."""
+    timeline = model.timeline
+    for content, index, event in model.lives():
+        if event.mandatory:
+            continue
+        run = model.run[event.slot]
+        if event.kind is Kind.USE and not model.relaxed:
+            yield total((1.0, model.arrive[content.number, index]), (-1.0, run))
+        if event.kind is Kind.MAKE and len(model.instance.tasks[content.producer or 0].outputs) == 1:
+            yield total((1.0, model.gap_before(content.number, index)), (1.0, run), (-1.0, Affine(1.0)))
+    kept_after: dict[int, Affine] = {
+        number: Affine() for number, slot in enumerate(timeline.slots) if not slot.mandatory
+    }
+    for content, index, event in model.lives():
+        if event.kind is Kind.MAKE:
+            kept_after[event.slot].add(model.gap_after(content.number, index))
+    for slot, kept in kept_after.items():
+        yield total((1.0, model.run[slot]), (-1.0, kept))
+
+
+def cover(model: Decisions) -> Iterator[Affine]:
+    """K[i,q] + O[i] + Σ r over i's productions before its next mandatory use ≥ 1."""
+    for content in model.instance.contents:
+        life = model.timeline.events[content.number]
+        pending: Affine | None = None
+        for index in range(len(life) - 1, 0, -1):
+            event = life[index]
+            if event.mandatory:
+                pending = Affine()
+            elif event.kind is Kind.MAKE and pending is not None:
+                pending = total((1.0, pending), (1.0, model.run[event.slot]))
+            eager = model.eager.get((content.number, index))
+            if pending is not None and eager is not None:
+                pending = total((1.0, pending), (1.0, eager))
+            if pending is not None and pending.terms:
+                kept = model.keep[content.number, index - 1]
+                copy = model.readable(content)
+                yield total((1.0, Affine(1.0)), (-1.0, kept), (-1.0, copy), (-1.0, pending))
+
+
+def eager(model: Decisions) -> Iterator[Affine]:
+    """K⁻[i,m] + e[i,m] ≤ 1; e[i,m] ≤ Σ (K⁻ + a + e + r)[u,n] for each input u of i's producer.
+
+    The sum is over the gaps of u that meet the stages in which i may be remade; an input that a
+    first run touches there is present anyway, and so may be one that has no later event.
+    """
+    for (content, index), ahead in model.eager.items():
+        yield total((1.0, model.gap_before(content, index)), (1.0, ahead), (-1.0, Affine(1.0)))
+        first, last = model.eager_stages[content, index]
+        producer = model.instance.tasks[model.instance.contents[content].producer or 0]
+        for needed in producer.rerun_reads:
+            visits = _visits(model, needed, first, last)
+            if visits is not None:
+                yield total((1.0, ahead), (-1.0, visits))
+
+
+def _visits(model: Decisions, content: int, first: int, last: int) -> Affine | None:
+    """Σ (K⁻ + a + e + r) of the gaps meeting stages first to last; ``None``: there for certain."""
+    visits = Affine()
+    life = model.timeline.events[content]
+    for index, event in enumerate(life):
+        stage = model.timeline.slots[event.slot].stage
+        if stage < first - 1 or (stage < first and not event.mandatory):
+            continue
+        if event.mandatory:
+            return None
+        visits.add(model.gap_before(content, index)).add(model.arrival(content, index))
+        if stage > last:
+            return visits
+        if event.kind is Kind.MAKE:
+            visits.add(model.run[event.slot])
+    return None
+
+
+Family = Callable[[Decisions], Iterator[Affine]]
+FAMILIES: tuple[Family, ...] = (need, hold, store, memory, deadline, capacity, wear, eager)
+CUTS: tuple[Family, ...] = (purpose, cover)
+
+
+def spent_on_runs(model: Decisions, unit: str) -> Affine:
+    """Σ cost·r, in ``"joules"`` or ``"seconds"``."""
+    spent = Affine()
+    for number, slot in enumerate(model.timeline.slots):
+        if slot.task is not None and not slot.mandatory:
+            spent.add(model.run[number], getattr(model.instance.tasks[slot.task].cost, unit))
+    for (content, _), ahead in model.eager.items():
+        task = model.instance.tasks[model.instance.contents[content].producer or 0]
+        spent.add(ahead, getattr(task.cost, unit) / len(task.outputs))
+    return spent
+
+
+def spent_on_transfers(model: Decisions, unit: str) -> Affine:
+    """Σ page-in·a + Σ page-out·O, in ``"joules"`` or ``"seconds"``."""
+    spent = Affine()
+    for (content, _), arrival in model.arrive.items():
+        page_in = model.instance.contents[content].page_in
+        if page_in is not None:
+            spent.add(arrival, getattr(page_in, unit))
+    for content_, stored in zip(model.instance.contents, model.stored, strict=True):
+        if content_.page_out is not None and not content_.starts_stored:
+            spent.add(stored, getattr(content_.page_out, unit))
+    return spent

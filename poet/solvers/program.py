@@ -1,0 +1,213 @@
+"""The columns of the event model, and the linear expressions over them.
+
+Decisions, per content i, event m and optional slot σ (see `poet.solvers.events`):
+
+====== ========== ==================================================================
+``K``  binary     K[i,m]: i stays in RAM from event m to event m + 1
+``r``  continuous r[σ]: the optional slot's task runs again
+``a``  continuous a[i,m]: i is paged in for optional slot m; at mandatory uses 1 - K⁻
+``O``  continuous O[i]: i has a copy in storage
+``e``  binary     e[i,m], in the relaxed model only: i is remade before event m at no slot
+====== ========== ==================================================================
+
+K⁻ and K⁺ are the gaps before and after an event, X its presence: 1 at mandatory events, K⁻ + a at
+optional uses, K⁻ + r where an optional run makes i. Where K is 0 or 1, so are the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import accumulate
+
+from poet.solvers.candidates import worth_rerunning
+from poet.solvers.events import Content, Event, Kind, Timeline
+
+
+class Affine:
+    """A linear expression over column numbers."""
+
+    __slots__ = ("constant", "terms")
+
+    def __init__(self, constant: float = 0.0, column: int | None = None) -> None:
+        self.constant = constant
+        self.terms: dict[int, float] = {} if column is None else {column: 1.0}
+
+    def add(self, other: Affine, factor: float = 1.0) -> Affine:
+        """Add ``factor`` times ``other`` in place; returns itself."""
+        self.constant += factor * other.constant
+        for column, coefficient in other.terms.items():
+            self.terms[column] = self.terms.get(column, 0.0) + factor * coefficient
+        return self
+
+
+def total(*parts: tuple[float, Affine]) -> Affine:
+    """The sum of ``factor * expression``."""
+    result = Affine()
+    for factor, part in parts:
+        result.add(part, factor)
+    return result
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """``expression <= 0``, named by its family."""
+
+    family: str
+    expression: Affine
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A variable between 0 and 1, named by its kind and its indices."""
+
+    name: str
+    integer: bool
+
+
+class Decisions:
+    """The columns while they are laid out; read by the constraint families."""
+
+    def __init__(self, timeline: Timeline, *, relaxed: bool = False) -> None:
+        self.timeline, self.instance, self.relaxed = timeline, timeline.instance, relaxed
+        self.columns: list[Column] = []
+        self.upper_bytes = _upper_bytes(timeline)
+        self.stage_slots: dict[int, tuple[int, int]] = {}
+        for number, slot in enumerate(timeline.slots):
+            self.stage_slots[slot.stage] = (self.stage_slots.get(slot.stage, (number, 0))[0], number)
+        self.keep: dict[tuple[int, int], Affine] = {}
+        self.run: dict[int, Affine] = {}
+        self.arrive: dict[tuple[int, int], Affine] = {}
+        self.eager: dict[tuple[int, int], Affine] = {}
+        self.eager_stages: dict[tuple[int, int], tuple[int, int]] = {}
+        self.offered = {(slot.stage, slot.task) for slot in timeline.slots if not slot.mandatory}
+        self.worth = worth_rerunning(self.instance) if relaxed else frozenset[int]()
+        for number, slot in enumerate(timeline.slots):
+            self.run[number] = Affine(1.0) if slot.mandatory else self._column(f"r_{number}", integer=False)
+        for content in self.instance.contents:
+            self._add_life(content)
+        self.stored = tuple(self._stored(content) for content in self.instance.contents)
+
+    def _column(self, name: str, *, integer: bool) -> Affine:
+        self.columns.append(Column(name, integer))
+        return Affine(0.0, len(self.columns) - 1)
+
+    def _stored(self, content: Content) -> Affine:
+        if content.starts_stored or content.ends_stored:
+            return Affine(1.0)
+        life = range(len(self.timeline.events[content.number]))
+        arrivals = [self.arrive.get((content.number, index), Affine()) for index in life]
+        if (
+            content.page_out is None
+            or content.page_in is None
+            or not any(a.terms or a.constant for a in arrivals)
+        ):
+            return Affine(0.0)
+        return self._column(f"o_{content.number}", integer=False)
+
+    def _add_life(self, content: Content) -> None:
+        life = self.timeline.events[content.number]
+        pageable = content.page_in is not None
+        certain = False
+        for index, event in enumerate(life):
+            before, key = self.gap_before(content.number, index), (content.number, index)
+            if event.kind is Kind.USE and event.mandatory:
+                self.arrive[key] = Affine(1.0).add(before, -1.0).add(self._add_eager(key), -1.0)
+            elif event.kind is Kind.USE or self.relaxed:
+                self._add_eager(key)
+                name = f"a_{content.number}_{index}"
+                self.arrive[key] = self._column(name, integer=False) if pageable else Affine()
+            certain = event.mandatory or (certain and not self.may_bind(event.slot))
+            if index + 1 < len(life):
+                inside = range(event.slot + 1, life[index + 1].slot)
+                certain = certain and not any(self.may_bind(slot) for slot in inside)
+                self.keep[content.number, index] = (
+                    Affine(1.0) if certain else self._column(f"k_{content.number}_{index}", integer=True)
+                )
+
+    def _add_eager(self, key: tuple[int, int]) -> Affine:
+        """E of the gap before an event, where the relaxed model has one."""
+        content, index = key
+        producer = self.instance.contents[content].producer
+        if not self.relaxed or index == 0 or producer is None or producer not in self.worth:
+            return Affine()
+        life, slots = self.timeline.events[content], self.timeline.slots
+        first, stage = slots[life[index - 1].slot].stage + 1, slots[life[index].slot].stage
+        last = stage - 1 if (stage, producer) in self.offered else stage
+        last = min(last, self.instance.tasks[producer].last_rerun_stage)
+        if first > last:
+            return Affine()
+        self.eager_stages[key] = (first, last)
+        self.eager[key] = self._column(f"e_{content}_{index}", integer=True)
+        return self.eager[key]
+
+    def may_bind(self, slot: int) -> bool:
+        """Whether ``slot`` has a memory row: the budget could be exceeded there if nothing were freed."""
+        budget = self.instance.limits.ram_budget_bytes
+        return budget is not None and self.upper_bytes[slot] > budget
+
+    def counts(self, after: int, slot: int, until: int) -> bool:
+        """Whether ``slot`` holds what is kept from slot ``after`` to ``until``, around it."""
+        if not self.relaxed or self.timeline.slots[slot].mandatory:
+            return True
+        first, last = self.stage_slots[self.timeline.slots[slot].stage]
+        return after < first and last <= until
+
+    def gap_before(self, content: int, index: int) -> Affine:
+        """K⁻ of an event."""
+        return self.keep[content, index - 1] if index > 0 else Affine()
+
+    def gap_after(self, content: int, index: int) -> Affine:
+        """K⁺ of an event."""
+        return self.keep.get((content, index)) or Affine()
+
+    def presence(self, content: int, index: int) -> Affine:
+        """X of an event."""
+        event = self.timeline.events[content][index]
+        if event.mandatory:
+            return Affine(1.0)
+        there = total((1.0, self.gap_before(content, index)), (1.0, self.arrival(content, index)))
+        return there.add(self.run[event.slot]) if event.kind is Kind.MAKE else there
+
+    def arrival(self, content: int, index: int) -> Affine:
+        """A + e of the gap before an event."""
+        arrived = total((1.0, self.arrive.get((content, index)) or Affine()))
+        return arrived.add(self.eager.get((content, index)) or Affine())
+
+    def readable(self, content: Content) -> Affine:
+        """O of a content that may be paged in; else 0."""
+        return Affine() if content.page_in is None else self.stored[content.number]
+
+    def lives(self) -> Iterator[tuple[Content, int, Event]]:
+        """Every event with its content and its index."""
+        for content in self.instance.contents:
+            for index, event in enumerate(self.timeline.events[content.number]):
+                yield content, index, event
+
+
+def own_bytes(timeline: Timeline, number: int) -> int:
+    """What a slot holds beside the contents that its events count: workspace, outputs never used."""
+    slot = timeline.slots[number]
+    if slot.task is None:
+        return 0
+    task, contents = timeline.instance.tasks[slot.task], timeline.instance.contents
+    unused = [c for c in task.outputs if timeline.events[c][-1].slot < number]
+    return task.workspace_bytes + sum(contents[c].bytes for c in unused)
+
+
+def _upper_bytes(timeline: Timeline) -> list[int]:
+    """Per slot, RAM if everything is kept from its first event to its last."""
+    change = [0] * (len(timeline.slots) + 1)
+    for content, life in zip(timeline.instance.contents, timeline.events, strict=True):
+        if life:
+            change[life[0].slot] += content.bytes
+            change[life[-1].slot + 1] -= content.bytes
+    held = list(accumulate(change))
+    upper = []
+    for number, slot in enumerate(timeline.slots):
+        again = 0
+        if slot.task is not None and not slot.mandatory:
+            outputs = timeline.instance.tasks[slot.task].outputs
+            again = sum(timeline.instance.contents[c].bytes for c in outputs)
+        upper.append(held[number] + again + own_bytes(timeline, number))
+    return upper
