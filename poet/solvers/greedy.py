@@ -63,17 +63,19 @@ def greedy(
     facts, best = Facts(problem), Cheapest(problem, limits)
     end = None if seconds is None else time.monotonic() + seconds
     generator = random.Random(seed)  # noqa: S311 - a search, not a secret
-    planned, varied = _variants(problem, limits)
-    tries = max(3, min(150, _WORK // (facts.op_count + facts.tensor_count)))
+    planned = _variants(problem, limits)
     for way in (Way.CHEAPER, Way.REMAKE):  # what online policies do is cheap to try as well
         allowed = replace(limits, paging=limits.paging and way is Way.CHEAPER)
         best.consider(walked(facts, allowed, ByStaleness(way), planned[0].weights))
+    favourite = planned[0]
+    tries = max(3, min(150, _WORK // (facts.op_count + facts.tensor_count)))
     for index in range(max(tries, len(planned))):
         late = end is not None and time.monotonic() > end
         if best.schedule is not None and (index >= tries or late):
             break
-        variant = planned[index] if index < len(planned) else _noisy(generator, varied)
-        best.consider(_schedule(facts, limits, variant, seed=index))
+        variant = planned[index] if index < len(planned) else _varied(generator, favourite, planned)
+        if best.consider(_schedule(facts, limits, variant, seed=index)) and variant.cover:
+            favourite = variant
         if best.trace is not None and best.trace.joules <= problem.compute_joules * (1 + 1e-12):
             break  # everything ran once and nothing moved
     return best.schedule
@@ -91,8 +93,8 @@ def _typical_watts(problem: Problem) -> float:
     return joules / seconds if seconds > 0 else 1.0
 
 
-def _variants(problem: Problem, limits: Limits) -> tuple[list[Variant], list[Variant]]:
-    """The plans to try first, in order, and those worth a random variation."""
+def _variants(problem: Problem, limits: Limits) -> list[Variant]:
+    """The plans to try first, in order."""
     idle, watts = problem.idle_watts, _typical_watts(problem)
     hidden = 0.0 if problem.background_storage else idle
     plain = Weights(idle, hidden)
@@ -105,13 +107,18 @@ def _variants(problem: Problem, limits: Limits) -> tuple[list[Variant], list[Var
         hasty += [Variant(Weights(idle + hurry, hidden + hurry)) for hurry in hurries]
         hasty += [Variant(Weights(idle + hurry, hidden)) for hurry in hurries[1::2]]
         hasty += [Variant(Weights(idle, hidden + hurry)) for hurry in hurries[1::2]]
-    unplanned = [Variant(plain, cover=False)]
-    return usual[:1] + hasty + usual[1:] + unplanned, usual + hasty
+    return [usual[0], *hasty, *usual[1:], Variant(plain, cover=False)]
 
 
-def _noisy(generator: random.Random, varied: list[Variant]) -> Variant:
-    bias = generator.choice([0.5, 0.8, 1.0, 1.2])
-    return replace(generator.choice(varied), noise=0.3, bias=bias)
+def _varied(generator: random.Random, favourite: Variant, planned: list[Variant]) -> Variant:
+    """A random variation of the best variant so far, sometimes of another."""
+    base = favourite if generator.random() < 0.7 else generator.choice(planned)
+    factor = base.weights.remake_factor * math.exp(generator.gauss(0.0, 0.2))
+    return Variant(
+        replace(base.weights, remake_factor=min(max(factor, 0.5), 9.0)),
+        bias=min(max(base.bias + generator.gauss(0.0, 0.15), 0.4), 1.5),
+        noise=generator.choice([0.0, 0.05, 0.1, 0.2, 0.4]),
+    )
 
 
 def _schedule(facts: Facts, limits: Limits, variant: Variant, *, seed: int) -> Schedule | None:

@@ -25,14 +25,14 @@ class Cheapest:
         self.schedule: Schedule | None = None
         self.trace: Trace | None = None
 
-    def consider(self, schedule: Schedule | None) -> None:
-        """Judge ``schedule``; one that misses the deadline is passed over.
+    def consider(self, schedule: Schedule | None) -> bool:
+        """Judge ``schedule``; whether it is the best so far. One that misses the deadline is passed over.
 
         Raises:
             InvalidSchedule: it breaks another rule, which no heuristic should.
         """
         if schedule is None:
-            return
+            return False
         if self.problem.background_storage:
             schedule = overlap(self.problem, schedule, self.limits.ram_budget_bytes)
         try:
@@ -40,9 +40,11 @@ class Cheapest:
         except InvalidSchedule as verdict:
             if verdict.rule != "deadline":
                 raise
-            return
-        if self.trace is None or trace.joules < self.trace.joules:
-            self.schedule, self.trace = schedule, trace
+            return False
+        if self.trace is not None and trace.joules >= self.trace.joules:
+            return False
+        self.schedule, self.trace = schedule, trace
+        return True
 
 
 def walked(facts: Facts, limits: Limits, policy: Policy, weights: Weights | None = None) -> Schedule | None:
