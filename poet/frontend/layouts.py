@@ -32,8 +32,15 @@ def layout_arguments(type_: TensorType) -> tuple[Argument, ...]:
 
 
 def is_dense(type_: TensorType) -> bool:
-    """Whether each byte from the buffer's start to the last element belongs to exactly one element."""
-    return type_.offset == 0 and type_.extent_bytes == type_.elements * ITEM_BYTES[type_.dtype]
+    """Whether each element from the buffer's start on is addressed exactly once, with no gap."""
+    if type_.elements == 0:
+        return True
+    expected = 1
+    for stride, size in sorted(zip(type_.strides, type_.shape, strict=True)):
+        if size > 1 and stride != expected:
+            return False
+        expected *= size
+    return type_.offset == 0
 
 
 def dense_like(type_: TensorType) -> TensorType:

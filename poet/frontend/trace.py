@@ -26,12 +26,13 @@ from torch.utils import _pytree as pytree
 
 from poet.errors import ModelError, PoetError, nearest
 from poet.frontend.assemble import StepNames, assemble
-from poet.frontend.layouts import compact, tensor_type
+from poet.frontend.layouts import compact, dense_like, tensor_type
 from poet.frontend.losses import Loss, loss_named
 from poet.frontend.lower import lower
 from poet.frontend.workspace import measured
 from poet.graph import Graph
 from poet.optimizer import OptimizerSpec
+from poet.runtime import kernels
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -303,13 +304,9 @@ def _speaking(module: nn.Module) -> Iterator[None]:
 
 
 def _fakes(mode: FakeTensorMode, tensors: Iterable[Tensor]) -> list[Tensor]:
+    types = [dense_like(tensor_type(tensor, "an input")) for tensor in tensors]
     with mode:
-        return [
-            torch.empty_strided(
-                tensor.shape, torch.empty_like(tensor, device="meta").stride(), dtype=tensor.dtype
-            )
-            for tensor in tensors
-        ]
+        return [torch.empty_strided(t.shape, t.strides, dtype=kernels.dtype(t.dtype)) for t in types]
 
 
 def _trace(step: _Functional, arguments: tuple[list[Tensor], ...]) -> fx.GraphModule:

@@ -1,0 +1,285 @@
+"""The allow-list: what it holds, what it refuses, and that our own operators are torch's arithmetic."""
+
+from __future__ import annotations
+
+import itertools
+import resource
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from poet.errors import InputError, PlanError
+from poet.frontend.layouts import tensor_type
+from poet.frontend.plain import torch_optimizer
+from poet.frontend.rules import SHAPE_ONLY, SPECIAL
+from poet.graph import Blank, Call, Ref, Symbol, TensorType
+from poet.optimizer import STATES, OptimizerSpec
+from poet.runtime import kernels
+
+WRITES = {"aten.native_batch_norm.default"}  # running statistics, outside its schema
+
+
+def test_every_row_exists_and_is_functional() -> None:
+    for target in kernels.ATEN:
+        schema = getattr(kernels.kernel(target), "_schema", None)
+        if schema is not None:
+            assert not schema.is_mutable, target
+            assert all(item.alias_info is None for item in schema.returns), target
+
+
+def test_random_operators_are_rows() -> None:
+    assert not kernels.RANDOM - kernels.ATEN - set(kernels.OWN)
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        "aten.from_file.default",
+        "aten.set_.source_Storage",
+        "os.system",
+        "aten.relu",
+        "",
+        "prim.device.default",
+    ],
+)
+def test_other_names_are_refused(target: str) -> None:
+    with pytest.raises(PlanError, match="is not one that poet runs"):
+        kernels.kernel(target)
+
+
+def test_a_close_name_is_suggested() -> None:
+    with pytest.raises(PlanError, match=r"did you mean 'aten\.relu\.default'"):
+        kernels.kernel("aten.relu.defualt")
+
+
+def test_saved_randomness_runs_random_operators_only() -> None:
+    state = torch.get_rng_state()
+    with pytest.raises(PlanError, match="is not random"):
+        kernels.OWN["poet.with_rng_state"](state, "aten.relu.default", torch.ones(1))
+
+
+def test_special_rules_lead_to_rows() -> None:
+    """A rule that keeps the operator keeps one that there is a row for."""
+    kept = [name for name in SPECIAL if "batch_norm" in name or "convolution" in name or "clone" in name]
+    assert set(kept) - {"aten._native_batch_norm_legit.default"} <= kernels.ATEN
+
+
+@pytest.mark.parametrize("symbol", [Symbol("device", "cuda"), Symbol("layout", "sparse_coo")])
+def test_symbols_outside_the_table_are_refused(symbol: Symbol) -> None:
+    with pytest.raises(PlanError, match="is not one that poet runs"):
+        kernels.constant(symbol)
+
+
+def test_element_types_outside_the_table_are_refused() -> None:
+    with pytest.raises(PlanError, match="complex64"):
+        kernels.constant(Symbol("dtype", "complex64"))
+
+
+# --- blanks -----------------------------------------------------------------------------------
+
+
+def test_a_blank_takes_no_memory() -> None:
+    size_bytes = 1 << 38  # more than any machine that runs this has
+    tensor = kernels.blank(TensorType("float32", (size_bytes // 4,), (1,)))
+    assert tensor.nbytes == size_bytes
+    assert tensor[-1].item() == 0.0
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 < size_bytes / 4
+
+
+def test_a_blank_is_of_its_type() -> None:
+    type_ = TensorType("int64", (2, 3), (1, 4), 5)
+    assert tensor_type(kernels.blank(type_), "blank") == type_
+
+
+def _pooled(dimensions: int) -> Tensor:
+    return torch.randn(2, 3, *[9] * dimensions)
+
+
+def _shape_only_calls() -> Iterator[tuple[str, tuple[object, ...], int]]:
+    """A call for each row of the table: operator, arguments, place of the argument that is not read."""
+    aten = torch.ops.aten
+    for dimensions in (2, 3):
+        x, name = _pooled(dimensions), f"{dimensions}d"
+        window = ([3] * dimensions, [2] * dimensions, [1] * dimensions)
+        y, indices = getattr(aten, f"max_pool{name}_with_indices").default(x, *window)
+        dilated = ([1] * dimensions, False, indices)
+        given: tuple[object, ...] = (torch.randn_like(y), x, *window, *dilated)
+        yield f"aten.max_pool{name}_with_indices_backward.default", given, 1
+        y = getattr(aten, f"avg_pool{name}").default(x, *window)
+        given = (torch.randn_like(y), x, *window, False, True, None)
+        yield f"aten.avg_pool{name}_backward.default", given, 1
+        y = getattr(aten, f"_adaptive_avg_pool{name}").default(x, [2] * dimensions)
+        yield f"aten._adaptive_avg_pool{name}_backward.default", (torch.randn_like(y), x), 1
+    x = _pooled(2)
+    y, indices = aten.adaptive_max_pool2d.default(x, [2, 2])
+    yield "aten.adaptive_max_pool2d_backward.default", (torch.randn_like(y), x, indices), 1
+    for name, x in (("nll_loss", torch.randn(4, 5)), ("nll_loss2d", torch.randn(2, 5, 3, 3))):
+        targets = torch.randint(5, (4,) if name == "nll_loss" else (2, 3, 3))
+        _, weight = getattr(aten, f"{name}_forward").default(x, targets, None, 1, -100)
+        given = (torch.tensor(1.5), x, targets, None, 1, -100, weight)
+        yield f"aten.{name}_backward.default", given, 1
+
+
+def test_contents_of_shape_only_arguments_are_not_read() -> None:
+    seen = set()
+    for target, given, place in _shape_only_calls():
+        kernel, original = kernels.kernel(target), given[place]
+        assert isinstance(original, Tensor)
+        blank = kernels.blank(tensor_type(original, target))
+        assert torch.equal(kernel(*given), kernel(*given[:place], blank, *given[place + 1 :])), target
+        seen.add(target)
+    assert seen == set(SHAPE_ONLY)
+
+
+def _convolutions() -> Iterator[tuple[object, ...]]:
+    kernels_strides_dilations = ((1, 1, 1), (1, 2, 1), (3, 1, 1), (3, 2, 1), (3, 1, 2))
+    for kernel, stride, dilation in kernels_strides_dilations:
+        for transposed, channels_last, groups in itertools.product((False, True), (False, True), (1, 2, 8)):
+            across = 12 if groups == 1 else 8
+            shape = (8, across // groups) if transposed else (across, 8 // groups)
+            x, weight = torch.randn(2, 8, 9, 9), torch.randn(*shape, kernel, kernel)
+            if channels_last:
+                x = x.to(memory_format=torch.channels_last)
+            padding = [dilation * (kernel // 2)] * 2
+            settings = ([stride] * 2, padding, [dilation] * 2, transposed, [0, 0], groups)
+            y = torch.ops.aten.convolution.default(x, weight, None, *settings)
+            yield torch.randn_like(y), x, weight, [across], *settings
+
+
+def test_convolution_gradients_can_be_had_one_by_one() -> None:
+    """Weight and bias alone, and the input alone, each without the tensor it is the gradient of."""
+    backward = torch.ops.aten.convolution_backward.default
+    for gradient, x, weight, *settings in _convolutions():
+        assert isinstance(x, Tensor)
+        assert isinstance(weight, Tensor)
+        whole = backward(gradient, x, weight, *settings, [True, True, True])
+        no_x, no_weight = kernels.blank(tensor_type(x, "x")), kernels.blank(tensor_type(weight, "weight"))
+        inputs = backward(gradient, no_x, weight, *settings, [True, False, False])
+        weights = backward(gradient, x, no_weight, *settings, [False, True, True])
+        for one, other in zip(whole, (inputs[0], *weights[1:]), strict=True):
+            assert torch.equal(one, other), (x.shape, weight.shape, settings)
+            assert one.stride() == other.stride(), (x.shape, weight.shape, settings)
+
+
+# --- effects ----------------------------------------------------------------------------------
+
+
+def test_batch_norm_gives_the_same_without_statistics() -> None:
+    kernel = kernels.kernel("aten.native_batch_norm.default")
+    for shape in ((4, 6), (4, 6, 5), (4, 6, 5, 5)):
+        x, weight, bias = torch.randn(shape), torch.rand(6), torch.rand(6)
+        mean, var = torch.zeros(6), torch.ones(6)
+        first = kernel(x, weight, bias, mean, var, True, 0.1, 1e-5)
+        again = kernel(x, weight, bias, None, None, True, 0.1, 1e-5)
+        assert all(torch.equal(one, other) for one, other in zip(first, again, strict=True))
+        assert not torch.equal(mean, torch.zeros(6))
+
+
+@pytest.mark.parametrize(
+    ("target", "arguments"),
+    [
+        ("poet.bernoulli", ([40, 50], [1, 40], torch.float32, 0.3)),
+        ("poet.uniform", ([40, 50], [50, 1], torch.float64, -1.0, 2.0)),
+        ("poet.normal", ([2000], [1], torch.float32, 0.5, 2.0)),
+        ("aten.randperm.default", (2000,)),
+    ],
+)
+def test_randomness_is_drawn_again_from_the_saved_state(target: str, arguments: tuple[object, ...]) -> None:
+    state = kernels.kernel("poet.rng_state")()
+    first = kernels.kernel(target)(*arguments)
+    torch.rand(7)
+    present = torch.get_rng_state()
+    again = kernels.kernel("poet.with_rng_state")(state, target, *arguments)
+    assert torch.equal(first, again)
+    assert torch.equal(present, torch.get_rng_state())
+
+
+def test_own_factories() -> None:
+    call = Call("poet.scatter", (Ref("base"), Ref("new"), (2, 2), (4, 1), 1))
+    base, new = torch.zeros(8), torch.arange(1.0, 5.0).view(2, 2)
+    (result,) = kernels.run(call, {"base": base, "new": new}.__getitem__, _none)
+    assert result is not None
+    assert result.tolist() == [0, 1, 2, 0, 0, 3, 4, 0]
+    assert not base.any()
+    call = Call("poet.copy", (Ref("new"), (3, 2, 2), (4, 1, 2), Symbol("dtype", "int64")))
+    (copied,) = kernels.run(call, {"new": new}.__getitem__, _none)
+    assert copied is not None
+    assert copied.stride() == (4, 1, 2)
+    assert torch.equal(copied, new.long().expand(3, 2, 2))
+
+
+def test_blank_arguments_are_resolved() -> None:
+    blank = Blank(TensorType("float32", (2, 3, 9, 9), (243, 81, 9, 1)))
+    call = Call("aten._adaptive_avg_pool2d_backward.default", (Ref("gradient"), blank))
+    (result,) = kernels.run(call, {"gradient": torch.ones(2, 3, 1, 1)}.__getitem__, _none)
+    assert result is not None
+    assert torch.equal(result, torch.full((2, 3, 9, 9), 1 / 81))
+
+
+def _none(name: str) -> float:
+    raise AssertionError(name)
+
+
+# --- optimizers -------------------------------------------------------------------------------
+
+SPECS = (
+    OptimizerSpec("sgd", lr=0.1),
+    OptimizerSpec("sgd", lr=0.1, weight_decay=0.3),
+    OptimizerSpec("momentum", lr=0.1, momentum=0.7),
+    OptimizerSpec("momentum", lr=0.1, weight_decay=0.01, dampening=0.3),
+    OptimizerSpec("momentum", lr=0.1, weight_decay=0.01, nesterov=True),
+    OptimizerSpec("adamw", lr=0.01),
+    OptimizerSpec("adamw", lr=0.01, weight_decay=0.0, betas=(0.8, 0.95), eps=1e-6),
+)
+
+
+@pytest.mark.parametrize("spec", SPECS, ids=lambda spec: f"{spec.name}-{SPECS.index(spec)}")
+def test_updates_are_those_of_torch(spec: OptimizerSpec) -> None:
+    """Bit for bit, signs of zeros included."""
+    for shape in ((7,), (33, 65), (3, 5, 3, 3)):
+        theirs = torch.randn(shape).requires_grad_()
+        ours = theirs.detach().clone()
+        optimizer = torch_optimizer(spec, [theirs])
+        states = {name: torch.full(shape, fill) for name, fill in spec.states.items()}
+        call = spec.update("parameter", "gradient", tuple(states))
+        for step in range(1, 5):
+            gradient = F.dropout(torch.randn(shape)) * torch.randn(shape).sign() * 0.5
+            theirs.grad = gradient.clone()
+            optimizer.step()
+            given = {"parameter": ours, "gradient": gradient, **states}
+            assert kernels.run(call, given.__getitem__, spec.hyperparameters(step).__getitem__) == ()
+            assert _same_bits(ours, theirs.detach())
+            for name, state in states.items():
+                assert _same_bits(state, optimizer.state[theirs][name])
+
+
+def _same_bits(one: Tensor, other: Tensor) -> bool:
+    return torch.equal(one.view(torch.int32), other.view(torch.int32))
+
+
+def test_every_optimizer_is_tested() -> None:
+    assert {spec.name for spec in SPECS} == set(STATES)
+
+
+def test_a_learning_rate_schedule_reaches_the_update() -> None:
+    for spec in SPECS:
+        assert spec.hyperparameters(3, lr=0.5) != spec.hyperparameters(3)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: OptimizerSpec("adam"), "did you mean 'adamw'"),
+        (lambda: OptimizerSpec(lr=-1.0), "lr is -1.0"),
+        (lambda: OptimizerSpec(lr=float("nan")), "lr is nan"),
+        (lambda: OptimizerSpec("adamw", betas=(0.9, 1.0)), "betas"),
+        (lambda: OptimizerSpec("momentum", nesterov=True, dampening=0.1), "nesterov"),
+        (lambda: OptimizerSpec().hyperparameters(0), "count from 1"),
+    ],
+)
+def test_settings_that_cannot_be(make: Callable[[], object], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        make()
