@@ -23,7 +23,7 @@ REPORT_COLUMNS = 110
 """Width of a report that goes to a file or a pipe."""
 
 PLAIN_PROGRESS_SECONDS = 2.0
-"""Without a terminal, progress is one line at most this often."""
+"""Without a terminal, a line at most this often."""
 
 
 def show(report: RenderableType) -> None:
@@ -78,27 +78,30 @@ def _write_text(path: Path, text: str) -> None:
 def progress() -> Iterator[Progress]:
     """A callback that shows a search's best plan, bound and gap on stderr.
 
-    On a terminal it is one line that changes; elsewhere a line at most every two seconds.
+    On a terminal it is one line that changes; elsewhere a line where one of them has changed.
     """
     console = Console(stderr=True, highlight=False, soft_wrap=True)
     if console.is_terminal:
         with console.status("searching") as status:
-            yield lambda *facts: status.update(_progress_line(*facts))
+            yield lambda best, bound, gap, seconds: status.update(
+                f"{seconds:.0f} s: {_progress_line(best, bound, gap)}"
+            )
         return
-    last_seconds = time.monotonic()
+    last_seconds, last_line = time.monotonic(), ""
 
     def print_sometimes(
         best_joules: float | None, bound_joules: float, gap: float | None, seconds: float
     ) -> None:
-        nonlocal last_seconds
-        if time.monotonic() - last_seconds >= PLAIN_PROGRESS_SECONDS:
-            last_seconds = time.monotonic()
-            console.print(_progress_line(best_joules, bound_joules, gap, seconds))
+        nonlocal last_seconds, last_line
+        line = _progress_line(best_joules, bound_joules, gap)
+        if line != last_line and time.monotonic() - last_seconds >= PLAIN_PROGRESS_SECONDS:
+            last_seconds, last_line = time.monotonic(), line
+            console.print(f"{seconds:6.1f} s  {line}")
 
     yield print_sometimes
 
 
-def _progress_line(best_joules: float | None, bound_joules: float, gap: float | None, seconds: float) -> str:
+def _progress_line(best_joules: float | None, bound_joules: float, gap: float | None) -> str:
     best = "no plan yet" if best_joules is None else f"best {format_joules(best_joules)}"
     open_gap = "" if gap is None else f", gap {format_share(gap)}"
-    return f"{seconds:6.1f} s  {best}, bound {format_joules(bound_joules)}{open_gap}"
+    return f"{best}, bound {format_joules(bound_joules)}{open_gap}"
