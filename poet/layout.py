@@ -6,9 +6,10 @@ it runs, the second copy of an output that is recomputed while its first is stil
 that begins and ends the step in RAM must end where it began, so both spans are one block.
 
 Placing blocks with fixed spans is NP-hard (dynamic storage allocation); `lay_out` places them
-greedily, largest first into the tightest gap that holds, from several orders, and promotes the
-blocks that stick out until nothing improves (the search of Sekiyama et al., "Profile-guided memory
-optimization for deep neural networks", 2018, with restarts). `check_layout` is the judge: it
+greedily in several orders, into the tightest or into the lowest gap that holds, and then promotes, from
+the best of these on, the blocks that stick out until nothing improves (the search of Sekiyama et al.,
+"Profile-guided memory optimization for deep neural networks", 2018, with restarts). Which order is good
+depends on the net: on one and the same, the arenas differ by up to 15 %. `check_layout` is the judge: it
 knows only blocks and offsets.
 """
 
@@ -16,8 +17,9 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import product
 
 import numpy as np
 import numpy.typing as npt
@@ -113,19 +115,22 @@ def lay_out(blocks: Sequence[Block], *, time_limit_seconds: float = 2.0, seed: i
     """
     bound = _lower_bound_bytes(blocks)
     spans = _SpanTable(blocks)
-    best: tuple[int, list[int]] | None = None
     deadline = time.monotonic() + time_limit_seconds
     generator = random.Random(seed)  # noqa: S311 - a search, not a secret
-    for order in _first_orders(blocks):
-        offsets = _place(blocks, order, spans)
-        best = min(best or (_arena(blocks, offsets), offsets), (_arena(blocks, offsets), offsets))
-        if best[0] == bound:
+    starts: list[tuple[int, list[int], list[int], Fit]] = []
+    fits: tuple[Fit, ...] = (_tightest, _lowest)
+    for order, fit in product(_first_orders(blocks), fits):
+        offsets = _place(blocks, order, spans, fit)
+        starts.append((_arena(blocks, offsets), offsets, order, fit))
+        if starts[-1][0] == bound or time.monotonic() > deadline:
             break
-        best = min(best, _promote(blocks, order, spans, bound, deadline, generator))
+    starts.sort(key=lambda start: start[0])
+    best = starts[0][:2]
+    for _, _, order, fit in starts:
         if best[0] == bound or time.monotonic() > deadline:
             break
-    arena, offsets = best or (0, [])
-    return Layout(tuple(blocks), tuple(offsets), arena, bound)
+        best = min(best, _promote(blocks, order, spans, bound, deadline, generator, fit))
+    return Layout(tuple(blocks), tuple(best[1]), best[0], bound)
 
 
 def check_layout(layout: Layout) -> None:
@@ -177,16 +182,35 @@ class _SpanTable:
 
 
 def _first_orders(blocks: Sequence[Block]) -> list[list[int]]:
-    indices = range(len(blocks))
+    """By size, by length, by both, and by size with what spans the step's ends first."""
+    size = [block.size_bytes for block in blocks]
     length = [sum(last - first + 1 for first, last in block.spans) for block in blocks]
-    by_size = sorted(indices, key=lambda i: (-blocks[i].size_bytes, -length[i]))
-    by_length = sorted(indices, key=lambda i: (-length[i], -blocks[i].size_bytes))
-    by_area = sorted(indices, key=lambda i: -blocks[i].size_bytes * length[i])
-    return [by_size, by_length, by_area]
+    keys: list[Callable[[int], tuple[float, ...]]] = [
+        lambda i: (-size[i], -length[i]),
+        lambda i: (-size[i].bit_length(), -length[i]),
+        lambda i: (len(blocks[i].spans) < 2, -size[i], -length[i]),
+        lambda i: (-size[i] * length[i] ** 0.25,),
+        lambda i: (-size[i] * length[i],),
+        lambda i: (-length[i], -size[i]),
+    ]
+    return [sorted(range(len(blocks)), key=key) for key in keys]
 
 
-def _place(blocks: Sequence[Block], order: Sequence[int], spans: _SpanTable) -> list[int]:
-    """Each block in turn into the tightest gap between those placed before it, else on top."""
+Fit = Callable[[npt.NDArray[np.int64], npt.NDArray[np.int64]], int]
+"""Chooses among the gaps that hold a block, given their numbers from the lowest on and all gaps' bytes."""
+
+
+def _tightest(fitting: npt.NDArray[np.int64], gaps: npt.NDArray[np.int64]) -> int:
+    return int(fitting[np.argmin(gaps[fitting])])
+
+
+def _lowest(fitting: npt.NDArray[np.int64], gaps: npt.NDArray[np.int64]) -> int:
+    del gaps
+    return int(fitting[0])
+
+
+def _place(blocks: Sequence[Block], order: Sequence[int], spans: _SpanTable, fit: Fit) -> list[int]:
+    """Each block in turn into a gap between those placed before it, else on top."""
     unplaced = -1
     offsets = np.full(len(blocks), unplaced, dtype=np.int64)
     sizes = np.array([block.size_bytes for block in blocks], dtype=np.int64)
@@ -200,7 +224,7 @@ def _place(blocks: Sequence[Block], order: Sequence[int], spans: _SpanTable) -> 
         gap_starts = -(-np.concatenate(([0], np.maximum.accumulate(ends))) // alignment) * alignment
         gaps = starts - gap_starts[:-1]
         fitting = np.flatnonzero(gaps >= sizes[index])
-        choice = fitting[np.argmin(gaps[fitting])] if len(fitting) else len(starts)
+        choice = fit(fitting, gaps) if len(fitting) else len(starts)
         offsets[index] = gap_starts[choice]
     return [int(offset) for offset in offsets]
 
@@ -216,10 +240,11 @@ def _promote(
     bound: int,
     deadline: float,
     generator: random.Random,
+    fit: Fit,
 ) -> tuple[int, list[int]]:
     """Move a block that reaches the arena's top earlier in the order, while that does not hurt."""
     order = list(order)
-    offsets = _place(blocks, order, spans)
+    offsets = _place(blocks, order, spans, fit)
     arena = _arena(blocks, offsets)
     stale = 0
     while arena > bound and stale < 60 and time.monotonic() < deadline:
@@ -227,7 +252,7 @@ def _promote(
         position = order.index(generator.choice(top))
         moved = list(order)
         moved.insert(generator.randint(0, position), moved.pop(position))
-        tried = _place(blocks, moved, spans)
+        tried = _place(blocks, moved, spans, fit)
         size = _arena(blocks, tried)
         stale = 0 if size < arena else stale + 1
         if size <= arena:

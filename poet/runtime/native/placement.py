@@ -7,7 +7,7 @@ them directly; smaller ones at multiples of 64 bytes, as torch does.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, groupby
 
@@ -108,7 +108,6 @@ def place(
         [_block(index, sizes_bytes[index], spans[index]) for index in placed],
         time_limit_seconds=time_limit_seconds,
     )
-    exact = [Block("", None, sizes_bytes[index], spans[index]) for index in placed]
     offsets_bytes = [ON_HEAP] * len(sizes_bytes)
     for index, offset in zip(placed, layout.offsets_bytes, strict=True):
         offsets_bytes[index] = offset
@@ -120,7 +119,7 @@ def place(
         op_bounds=(0, *accumulate(per_op[op] for op in range(max(per_op, default=-1) + 1))),
         resident_offsets_bytes=tuple(offsets_bytes[count:]),
         arena_bytes=layout.arena_bytes,
-        lower_bound_bytes=lay_out(exact, time_limit_seconds=0).lower_bound_bytes,
+        lower_bound_bytes=_peak_bytes([(sizes_bytes[index], spans[index]) for index in placed]),
     )
 
 
@@ -129,6 +128,14 @@ def _block(index: int, size_bytes: int, spans: tuple[Span, ...]) -> Block:
     alignment_bytes = _PAGE_BYTES if size_bytes >= _LARGE_BYTES else _SMALL_ALIGNMENT_BYTES
     rounded_bytes = -(-size_bytes // alignment_bytes) * alignment_bytes
     return Block(f"request {index}", None, rounded_bytes, spans, alignment_bytes)
+
+
+def _peak_bytes(blocks: Iterable[tuple[int, tuple[Span, ...]]]) -> int:
+    changes = []
+    for size_bytes, spans in blocks:
+        for first, last in spans:
+            changes += [(first, size_bytes), (last + 1, -size_bytes)]
+    return max(accumulate(change for _, change in sorted(changes)), default=0)
 
 
 def _check_alike(step: RecordedStep, following: RecordedStep) -> None:
