@@ -91,11 +91,14 @@ def run_engine(
     watcher: Watcher | None = None,
 ) -> Outcome:
     """Minimise ``model`` with engine ``name``, from the solution ``start`` if given."""
+    impossible = any(not row.expression.terms and row.expression.constant > 0.0 for row in model.rows)
+    if impossible:
+        return Outcome(None, math.inf, False, True, False)
     scale = _scale(model)
     problem, variables = _to_pulp(model, scale)
-    if not variables:
-        trivial = all(row.expression.constant <= 0.0 for row in model.rows)
-        return Outcome((), model.overhead_joules.constant, trivial, not trivial, False)
+    if not problem.variables():
+        nothing = (0.0,) * len(model.columns)
+        return Outcome(nothing, model.overhead_joules.constant, True, False, False)
     return _ENGINES[name](_Job(model, problem, variables, scale, effort, start, watcher))
 
 
@@ -177,9 +180,14 @@ class _Highs(pulp.HiGHS):  # type: ignore[misc]  # PuLP is not typed
         if self.job.start is not None:
             import numpy as np
 
-            order = np.array([variable.index for variable in self.job.variables], dtype=np.int32)
-            values = np.array(self.job.start, dtype=np.float64)
-            lp.solverModel.setSolution(len(values), order, values)
+            pairs = [
+                (variable.index, value)
+                for variable, value in zip(self.job.variables, self.job.start, strict=True)
+                if hasattr(variable, "index")  # PuLP leaves out what no row and no cost names
+            ]
+            order = np.array([index for index, _ in pairs], dtype=np.int32)
+            values = np.array([value for _, value in pairs], dtype=np.float64)
+            lp.solverModel.setSolution(len(pairs), order, values)
 
     def callSolver(self, lp: pulp.LpProblem) -> None:  # noqa: N802 - PuLP's name
         kinds = pulp.HiGHS.hscb.HighsCallbackType
@@ -196,7 +204,7 @@ class _Highs(pulp.HiGHS):  # type: ignore[misc]  # PuLP is not typed
         values = None
         if kind == pulp.HiGHS.hscb.HighsCallbackType.kCallbackMipImprovingSolution:
             found = out.mip_solution
-            values = [found[variable.index] for variable in self.job.variables]
+            values = [found[v.index] if hasattr(v, "index") else 0.0 for v in self.job.variables]
         elif self.pressed:
             self.interrupted = True
             into.user_interrupt = True
@@ -227,7 +235,7 @@ def _run_highs(job: _Job) -> Outcome:
     highs = job.problem.solverModel
     status, info = highs.getModelStatus(), highs.getInfo()
     found = info.primal_solution_status == highspy.SolutionStatus.kSolutionStatusFeasible
-    values = tuple(variable.varValue for variable in job.variables) if found else None
+    values = tuple(variable.varValue or 0.0 for variable in job.variables) if found else None
     done = status == highspy.HighsModelStatus.kOptimal
     bound = info.mip_dual_bound if any(column.integer for column in job.model.columns) else -math.inf
     if done and bound == -math.inf:

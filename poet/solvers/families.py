@@ -185,7 +185,8 @@ def _visits(model: Decisions, content: int, first: int, last: int) -> Affine | N
 
 
 Family = Callable[[Decisions], Iterator[Affine]]
-FAMILIES: tuple[Family, ...] = (need, hold, store, memory, deadline, capacity, wear, eager)
+FAMILIES: tuple[Family, ...] = (need, hold, store, memory, deadline, capacity, wear)
+RELAXATION: tuple[Family, ...] = (eager,)  # of the relaxed model
 CUTS: tuple[Family, ...] = (purpose, cover)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from poet.solvers.events import Timeline
-from poet.solvers.families import CUTS, FAMILIES, Family, spent_on_runs, spent_on_transfers
+from poet.solvers.families import CUTS, FAMILIES, RELAXATION, Family, spent_on_runs, spent_on_transfers
 from poet.solvers.program import Affine, Column, Decisions, Row
 
 
@@ -34,7 +34,7 @@ class Model:
 
 
 def build(
-    timeline: Timeline, *, families: tuple[Family, ...] = FAMILIES + CUTS, relaxed: bool = False
+    timeline: Timeline, *, families: tuple[Family, ...] = FAMILIES + RELAXATION + CUTS, relaxed: bool = False
 ) -> Model:
     """The program over ``timeline``, made of ``families``.
 

@@ -117,10 +117,11 @@ class Decisions:
                 self._add_eager(key)
                 name = f"a_{content.number}_{index}"
                 self.arrive[key] = self._column(name, integer=False) if pageable else Affine()
-            certain = event.mandatory or (certain and not self.may_bind(event.slot))
+            certain = certain or event.mandatory
             if index + 1 < len(life):
-                inside = range(event.slot + 1, life[index + 1].slot)
-                certain = certain and not any(self.may_bind(slot) for slot in inside)
+                following = life[index + 1]
+                charged = range(event.slot + 1, following.slot + (not following.mandatory))
+                certain = certain and not any(self.may_bind(slot) for slot in charged)
                 self.keep[content.number, index] = (
                     Affine(1.0) if certain else self._column(f"k_{content.number}_{index}", integer=True)
                 )
