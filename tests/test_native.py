@@ -411,38 +411,22 @@ def test_residents_and_direct_transfers(allocator: NativeAllocator, tmp_path: Pa
         arena.empty(0, (1,), torch.float32)
 
 
-def test_steady_steps_warm_up_record_and_place_by_themselves(allocator: NativeAllocator) -> None:
-    """A failing step does not spoil the record, and tensors that are kept do not either."""
-    plain_step = training("transformer")[1]
-    plain = [plain_step() for _ in range(8)]
+def test_a_step_that_fails_while_it_is_recorded_does_not_count(allocator: NativeAllocator) -> None:
     module, step = training("transformer")
-    steady = native.SteadySteps(allocator, time_limit_seconds=0.2)
-    losses = []
-    for number in range(8):
-        if number == 2:
-            with pytest.raises(RuntimeError, match="shapes"), steady.step():
-                torch.ones(2, 2) @ torch.ones(3, 3)
-        with steady.step():
-            losses.append(step())
-    counts = steady.counts()
-    assert counts is not None
-    assert losses == plain
-    assert (counts.misses, counts.placed, steady.obstacle) == (0, counts.requests, "")
-    assert steady.placement is not None
-    assert counts.placed == 4 * len(steady.placement.sizes_bytes)
-    steady.close()
-    with steady.step():
-        step()
+    step()
+    with allocator.recording() as recording:
+        with pytest.raises(RuntimeError, match="shapes"), recording.step():
+            torch.ones(2, 2) @ torch.ones(3, 3)
+        for _ in range(2):
+            with recording.step():
+                step()
+    placement = native.place(recording.steps, time_limit_seconds=0.2)
+    with allocator.arena(placement.arena_bytes) as arena, arena.replay(placement) as replay:
+        for _ in range(2):
+            with replay.step():
+                step()
+    assert (replay.counts().misses, replay.counts().placed) == (0, 2 * len(placement.sizes_bytes))
     module.zero_grad()
-
-
-def test_steps_that_never_settle_run_on_the_heap(allocator: NativeAllocator) -> None:
-    steady = native.SteadySteps(allocator)
-    for size in range(1000, 1010):
-        with steady.step():
-            torch.empty(size)
-    assert steady.placement is None
-    assert "allocate differently" in steady.obstacle
 
 
 def test_one_recording_and_one_replay_at_a_time(allocator: NativeAllocator) -> None:

@@ -30,12 +30,10 @@ from poet.runtime.native.build import Unavailable, build_library, torch_release
 from poet.runtime.native.library import Counts, Library, Usage
 from poet.runtime.native.placement import ON_HEAP, Allocation, Placement, RecordedStep, place
 from poet.runtime.native.recording import Recording
-from poet.runtime.native.steady import SteadySteps
 
 __all__ = [
     "ON_HEAP", "WITHOUT", "Allocation", "Arena", "Counts", "NativeAllocator", "Placement", "RecordedStep",
-    "Recording", "Replay", "SteadySteps", "Tracking", "Usage", "available", "load", "place",
-    "why_unavailable",
+    "Recording", "Replay", "Tracking", "Usage", "available", "load", "place", "why_unavailable",
 ]  # fmt: skip
 
 WITHOUT = (
