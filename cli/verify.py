@@ -27,7 +27,7 @@ def verify(
     compared by torch.equal after each step. Exit code 1 if a bit differs.
     """
     from poet.report.verify import verify_data, verify_report
-    from poet.verify import verify as compare
+    from poet.verification import verify as compare
 
     from .output import answer
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from poet.solution import SolveOptions as SolveOptions
     from poet.solvers import solve as solve
     from poet.budgets import survey as survey
-    from poet.verify import verify as verify
+    from poet.verification import verify as verify
 
 __version__ = "0.1.0"
 
@@ -33,7 +33,7 @@ _HOMES = {
     "simulate": "poet.simulator",
     "solve": "poet.solvers",
     "survey": "poet.budgets",
-    "verify": "poet.verify",
+    "verify": "poet.verification",
 }
 __all__ = ["__version__", *_HOMES]
 

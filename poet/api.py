@@ -23,7 +23,7 @@ from poet.costs import build_problem, deadline_seconds
 from poet.device import Profile
 from poet.errors import Infeasible, ModelError, OutOfTime
 from poet.optimizer import OptimizerSpec
-from poet.plan import Device, Model, Outcome, Plan, Request, make_plan
+from poet.training_plan import Device, Model, Outcome, Plan, Request, make_plan
 from poet.plan_file import write_plan
 from poet.problem import Limits, Place, Problem
 from poet.profiles import load_profile

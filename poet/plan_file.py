@@ -17,7 +17,7 @@ from typing import Self
 import poet
 from poet import tensorfile
 from poet.errors import PlanError
-from poet.plan import Plan, stored_values
+from poet.training_plan import Plan, stored_values
 from poet.tensorfile import Entry, RawTensor, TensorFile
 
 FORMAT = "poet-plan"

@@ -13,7 +13,7 @@ from torch import nn
 
 from poet.graph import Argument, Buffer, Call, Graph, Op, Parameter, Ref, Role, Symbol, TensorType, Value
 from poet.optimizer import OptimizerSpec
-from poet.plan import Device, Model, Outcome, Plan, Request, make_plan
+from poet.training_plan import Device, Model, Outcome, Plan, Request, make_plan
 from poet.plan_file import write_plan
 from poet.problem import Limits, Place, Problem, ProblemOp, Tensor, Transfer
 from poet.runtime.state import raw_tensor

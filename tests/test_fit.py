@@ -15,7 +15,7 @@ from torch import nn
 
 from poet.errors import InputError
 from poet.frontend.trace import trace_training_step
-from poet.plan import Plan
+from poet.training_plan import Plan
 from poet.plan_file import read_plan, write_plan
 from poet.runtime import Trainer
 from poet.runtime.fit import fit, load_samples

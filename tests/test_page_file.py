@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from poet.errors import PageFileError
-from poet.plan import Slot
+from poet.training_plan import Slot
 from poet.runtime.page_file import MAGIC, PageFile
 
 SLOTS = (Slot("a", 0, 5_000_001), Slot("b", 5_001_216, 10), Slot("empty", 5_005_312, 0))

@@ -18,7 +18,7 @@ from safetensors import safe_open
 from schedules import keep_everything, random_schedule
 
 from poet.errors import PlanError
-from poet.plan import SLOT_ALIGNMENT_BYTES, Plan, Slot, page_buffer_to_reserve, stored_values
+from poet.training_plan import SLOT_ALIGNMENT_BYTES, Plan, Slot, page_buffer_to_reserve, stored_values
 from poet.plan_file import PlanFile, read_plan, write_plan
 from poet.problem import Limits, Place
 from poet.runtime import Trainer

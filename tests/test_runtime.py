@@ -22,14 +22,14 @@ from poet.frontend.plain import PlainTrainer
 from poet.frontend.trace import TrainingStep, trace_training_step
 from poet.graph import Graph
 from poet.optimizer import OptimizerSpec
-from poet.plan import Plan
+from poet.training_plan import Plan
 from poet.plan_file import write_plan
 from poet.runtime import Trainer
 from poet.runtime.memory import PeakMeter, return_freed_memory
 from poet.runtime.page_file import PageFile
 from poet.runtime.state import raw_tensor
 from poet.schedule import Compute, PageIn, PageOut
-from poet.verify import random_batch, verify
+from poet.verification import random_batch, verify
 
 ROOT = Path(__file__).parents[1]
 

@@ -17,7 +17,7 @@ from poet.frontend.trace import trace_training_step
 from poet.graph import Call
 from poet.plan_file import read_plan, write_plan
 from poet.runtime.state import raw_tensor
-from poet.verify import random_batch, verify
+from poet.verification import random_batch, verify
 
 
 @pytest.fixture

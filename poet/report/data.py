@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from poet import codec
-from poet.plan import Plan
+from poet.training_plan import Plan
 from poet.problem import Problem
 from poet.report.facts import op_runs, peak, tensor_fates
 from poet.report.plan import solution_of

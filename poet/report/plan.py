@@ -8,7 +8,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from poet.plan import Plan
+from poet.training_plan import Plan
 from poet.problem import Limits, Problem
 from poet.report.facts import OpRuns, Peak, TensorFate, memory_over_time, op_runs, peak, tensor_fates
 from poet.schedule import Schedule

@@ -8,7 +8,7 @@ from typing import Any
 from rich.table import Table
 
 from poet import codec
-from poet.plan import Plan
+from poet.training_plan import Plan
 from poet.report.facts import host_seconds
 from poet.report.plan import columns
 from poet.runtime.fit import Epoch

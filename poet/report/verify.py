@@ -8,7 +8,7 @@ from rich.console import Group
 from rich.text import Text
 
 if TYPE_CHECKING:
-    from poet.verify import VerifyReport
+    from poet.verification import VerifyReport
 
 
 def verify_report(report: VerifyReport) -> Group:

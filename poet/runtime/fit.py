@@ -19,7 +19,7 @@ import torch
 
 from poet.errors import InputError
 from poet.graph import TensorType
-from poet.plan import Plan
+from poet.training_plan import Plan
 from poet.runtime.trainer import StepResult, Trainer
 
 

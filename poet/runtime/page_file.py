@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Protocol
 
 from poet.errors import PageFileError
-from poet.plan import SLOT_ALIGNMENT_BYTES, Slot
+from poet.training_plan import SLOT_ALIGNMENT_BYTES, Slot
 from poet.units import format_bytes
 
 MAGIC = b"poet page file, version 1\n"

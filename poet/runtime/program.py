@@ -18,7 +18,7 @@ import torch
 
 from poet.errors import PlanError, ReplayError
 from poet.graph import Argument, Call, Graph, Op, Ref, Symbol, TensorType
-from poet.plan import Plan
+from poet.training_plan import Plan
 from poet.problem import Place
 from poet.runtime import kernels
 from poet.runtime.cells import Cells, memory_of, new_buffer, resolved, view_of

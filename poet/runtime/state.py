@@ -17,7 +17,7 @@ import torch
 from poet import tensorfile
 from poet.errors import PlanError
 from poet.graph import Graph
-from poet.plan import Plan, stored_values
+from poet.training_plan import Plan, stored_values
 from poet.plan_file import PlanFile
 from poet.tensorfile import RawTensor, TensorFile
 

@@ -21,7 +21,7 @@ import torch
 
 from poet.errors import InputError, ReplayError
 from poet.graph import TensorType
-from poet.plan import Plan, stored_values
+from poet.training_plan import Plan, stored_values
 from poet.plan_file import PlanFile
 from poet.problem import Place
 from poet.runtime import program, state

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from poet.errors import NotExact, PlanError
 from poet.frontend.plain import PlainTrainer
 from poet.graph import Graph, TensorType
-from poet.plan import Plan
+from poet.training_plan import Plan
 from poet.plan_file import PlanFile
 from poet.runtime import Trainer
 from poet.schedule import Compute, PageIn
@@ -202,7 +202,7 @@ def _from_structure(file: PlanFile) -> nn.Module:
     if structure is None:
         raise PlanError(
             f"{file.path.name} was planned from a module and carries no ONNX structure; "
-            "call poet.verify.verify(path, module=...)"
+            "call poet.verify(path, module=...)"
         )
     from poet.frontend.onnx_import import load_onnx_structure
 
