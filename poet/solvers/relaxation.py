@@ -1,0 +1,259 @@
+"""A lower bound on the joules of every schedule, from a linear program that grows with the reads.
+
+Between two moments at which a tensor must be in RAM it is either held throughout or comes back.
+Which of these happens, how often, and what it takes, is all that this relaxation knows of a
+schedule; how deep recomputations nest, and in which order they run, does not matter to its size.
+
+**What is counted.** Take any valid schedule whose first runs keep the listed order. Stage t is what
+follows the first run of op t − 1, up to and with the first run of op t; stage T, after the last op,
+ends the step. Moment t is the first run of op t, moment −1 the start, moment T the end. Each content
+i (one version of a tensor, see `poet.solvers.events`) has a grid of moments g0 < g1 < …, with all
+its *fixed* moments: its birth, each op that reads it, the end if it must be there; the outputs of
+one op share a grid. A *window* is what lies between neighbouring moments, (g, g']. Set to 1, else 0:
+
+======== ====================================================================================
+P[i,g]   i is in RAM at moment g; 1 at fixed moments; 0 at the start if it begins in storage
+K[i,w]   i is in RAM throughout, from moment g to moment g'
+Y[i,w]   i is paged in at least once in the stages g + 1 … g' of window w
+X[k,w]   op k is rerun at least once in these stages; w is a window of its outputs
+O[i]     i has a copy in storage at some time
+======== ====================================================================================
+
+**What holds.** Each row below is true of these numbers, whatever the schedule does otherwise:
+
+- *flow* P[i,g'] ≤ K[i,w] + Y[i,w] + X[k,w], k the producer: what is there at g' was held since g, or
+  appeared in between, and contents appear by page-in or by a run of their producer only.
+- *hold* K[i,w] ≤ P[i,g].  *store* Y[i,w] ≤ O[i].
+- *need* X[k,w] ≤ P[j,a] + Σ (Y[j,v] + X[p,v]) for each j that a rerun of k reads, p its producer:
+  the rerun finds j in RAM at some time from moment g to g'. Either it was there at the last moment
+  a ≤ g of its grid, or it appeared after a, in one of its windows v up to its first moment ≥ g'.
+  No row where j has a fixed moment from g to g': then it may be there for that.
+- *cover* 1 ≤ K[i,w] + O[i] + Σ X[k,v] over the windows from w to the next fixed moment: follows
+  from flow in whole numbers, and is stronger than it in fractions.
+- *memory*, at moment t: what op t reads and makes, and its workspace, plus Σ bytes·P[i,t] where t is
+  on the grid of i, plus Σ bytes·K[i,w] where t lies inside w, is at most the budget: all these are
+  different bytes, in RAM together. What an update makes in place is counted as the old content.
+- *deadline*, *capacity*, *wear*: seconds spent, bytes stored and bytes written are at least those of
+  the runs, transfers and copies counted.
+
+**What it costs.** At least c_k for each X[k,w] (windows of one op do not overlap, one rerun of an op
+with several outputs counts once), page_in for each Y[i,w], page_out for each O[i] that is written in
+the step. So the least cost of the program, over all numbers from 0 to 1, is a lower bound on the
+joules above running every op once. Idle power is part of each cost where transfers block compute;
+where they may run beside it, transfers are charged none and the first runs their own.
+
+**What may be left out.** Dropping a row, or bytes from a memory row, can only lower the minimum; so
+contents that together take a ten-thousandth of the budget are taken to be in RAM whenever somebody
+reads them, for no more than the transfers that the problem itself demands of them. An op whose rerun
+costs at least as much as writing and reading all its outputs has no X: some cheapest schedule never
+reruns it (`worth_rerunning`). The bound itself is computed from the engine's prices by `poet.solvers.linear`.
+"""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+import math
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from poet.solvers.events import Instance
+from poet.solvers.linear import NOUGHT, ONE, Answer, Numbers, Program, Term, minimise
+from poet.solvers.windows import DETAILS, Detail, Windows
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A content between two neighbouring fixed moments, with the columns that say what becomes of it.
+
+    Attributes:
+        content: its number.
+        after, until: the fixed moments; ``after`` may be the start at which it is in storage only.
+        kept, paged, made: columns or constants, per window.
+    """
+
+    content: int
+    after: int
+    until: int
+    kept: tuple[int, ...]
+    paged: tuple[int, ...]
+    made: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Relaxation:
+    """The program of an instance and the meaning of its columns.
+
+    Attributes:
+        program: costs are joules.
+        fixed_joules: of transfers that no schedule can do without.
+        segments: by content, in order of time.
+        moments: of the memory rows; they are the first rows, in this order.
+    """
+
+    program: Program
+    fixed_joules: float
+    segments: tuple[Segment, ...]
+    moments: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """A proof about every schedule of an instance whose first runs keep the listed order.
+
+    Attributes:
+        overhead_joules: no schedule takes less above running every op once; ``inf``: there is none.
+        relaxation, answer: what proved it.
+    """
+
+    overhead_joules: float
+    relaxation: Relaxation
+    answer: Answer
+
+
+def bound_overhead(
+    instance: Instance, *, seconds: float = 60.0, detail: Detail = DETAILS[0], whole: bool = False
+) -> Bound:
+    """The bound that the relaxation gives in ``seconds``; with ``whole``, in whole numbers.
+
+    A run that is cut short gives a weaker bound, still a valid one.
+    """
+    started = time.monotonic()
+    relaxation = relax(instance, detail)
+    left = seconds - (time.monotonic() - started)
+    answer = minimise(relaxation.program, seconds=left, whole=whole)
+    return Bound(relaxation.fixed_joules + answer.bound, relaxation, answer)
+
+
+def relax(instance: Instance, detail: Detail = DETAILS[0]) -> Relaxation:
+    """The program of ``instance``, on grids as fine as ``detail`` says."""
+    layout = Windows(instance, detail)
+    for family in (_flow, _need, _cover, _time, _storage):
+        for terms, at_most in family(layout):
+            layout.program.row(terms, at_most)
+    return Relaxation(
+        program=layout.program,
+        fixed_joules=layout.fixed_joules,
+        segments=tuple(_segments(layout)),
+        moments=tuple(layout.moments),
+    )
+
+
+# --- the families, as the module's docstring names them; memory rows grow with the columns ---
+
+_Rows = Iterator[tuple[list[Term], float]]
+
+
+def _less(terms: list[Term]) -> list[Term]:
+    return [(-factor, column) for factor, column in terms]
+
+
+def _flow(layout: Windows) -> _Rows:
+    """P[i,g'] ≤ K[i,w] + Y[i,w] + X[k,w]; K[i,w] ≤ P[i,g]; Y[i,w] ≤ O[i]."""
+    for content in layout.large():
+        i = content.number
+        present, made = layout.present[i], layout.made(i)
+        for window, (kept, paged) in enumerate(zip(layout.kept[i], layout.paged[i], strict=True)):
+            if kept != ONE:
+                arrived = [(-1.0, kept), (-1.0, paged), (-1.0, made[window])]
+                yield [(1.0, present[window + 1]), *arrived], 0.0
+            if kept != present[window] and present[window] != ONE:
+                yield [(1.0, kept), (-1.0, present[window])], 0.0
+            if paged != NOUGHT and layout.stored[i] != ONE:
+                yield [(1.0, paged), (-1.0, layout.stored[i])], 0.0
+
+
+def _need(layout: Windows) -> _Rows:
+    """X[k,w] ≤ P[j,a] + Σ (Y[j,v] + X[p,v]) for each input j of a rerun of k."""
+    for number, columns in layout.run.items():
+        task = layout.tasks[number]
+        windows = itertools.pairwise(layout.grid[task.outputs[0]])
+        for column, (first, last) in zip(columns, windows, strict=True):
+            for read in task.rerun_reads if column != NOUGHT else ():
+                visits = layout.visits(read, first, min(last, task.last_rerun_stage))
+                if visits is not None:
+                    yield [(1.0, column), *_less(visits)], 0.0
+
+
+def _cover(layout: Windows) -> _Rows:
+    """1 ≤ K[i,w] + O[i] + Σ X[k,v] over the windows v from w to the next fixed moment."""
+    for content in layout.large():
+        i = content.number
+        grid, made = layout.grid[i], layout.made(i)
+        copy = NOUGHT if content.page_in is None else layout.stored[i]
+        for moment, following in itertools.pairwise(layout.fixed[i]):
+            begin, stop = bisect.bisect_left(grid, moment), bisect.bisect_left(grid, following)
+            for window in range(begin, stop):
+                if layout.kept[i][window] != ONE and copy != ONE:
+                    remade = [(-1.0, column) for column in made[window:stop]]
+                    yield [(-1.0, layout.kept[i][window]), (-1.0, copy), *remade], -1.0
+
+
+def _time(layout: Windows) -> _Rows:
+    """Seconds of reruns and of transfers ≤ what the deadline leaves; each alone where both engines run."""
+    allowed = layout.instance.limits.deadline_seconds
+    if allowed is None:
+        return
+    first_runs = math.fsum(task.cost.seconds for task in layout.tasks)
+    allowed *= 1 + 2e-9  # the judge's own tolerance, and rounding
+    runs = [
+        (layout.tasks[number].cost.seconds, column)
+        for number, columns in layout.run.items()
+        for column in columns
+    ]
+    transfers = [
+        (content.page_in.seconds, column)
+        for content in layout.large()
+        for column in layout.paged[content.number]
+        if content.page_in is not None
+    ]
+    transfers += [
+        (content.page_out.seconds, layout.stored[content.number])
+        for content in layout.contents
+        if content.page_out is not None and not content.starts_stored
+    ]
+    if layout.instance.serial:
+        yield runs + transfers, allowed - first_runs
+    else:
+        yield runs, allowed - first_runs
+        yield transfers, allowed
+
+
+def _storage(layout: Windows) -> _Rows:
+    """Σ stored bytes·O ≤ what storage holds beyond what begins there, and ≤ what may be written."""
+    written = [
+        (float(content.stored_bytes), layout.stored[content.number])
+        for content in layout.contents
+        if not content.starts_stored
+    ]
+    begun = sum(content.stored_bytes for content in layout.contents if content.starts_stored)
+    capacity = layout.instance.problem.storage_capacity_bytes
+    budget = layout.instance.limits.written_budget_bytes
+    for allowed in (None if capacity is None else capacity - begun, budget):
+        if allowed is not None and written:
+            unit = max(1.0, max(size for size, _ in written))
+            yield [(size / unit, column) for size, column in written], allowed / unit
+
+
+def _segments(layout: Windows) -> Iterator[Segment]:
+    for content in layout.large():
+        i = content.number
+        grid, made, fixed = layout.grid[i], layout.made(i), layout.fixed[i]
+        if fixed and fixed[0] != content.birth:  # it begins in storage
+            fixed = [content.birth, *fixed]
+        for after, until in itertools.pairwise(fixed):
+            begin, stop = bisect.bisect_left(grid, after), bisect.bisect_left(grid, until)
+            yield Segment(
+                content=i,
+                after=after,
+                until=until,
+                kept=tuple(layout.kept[i][begin:stop]),
+                paged=tuple(layout.paged[i][begin:stop]),
+                made=tuple(made[begin:stop]),
+            )
+
+
+def value(column: int, values: Numbers) -> float:
+    """Of a column or a constant."""
+    return 1.0 if column == ONE else 0.0 if column == NOUGHT else float(values[column])

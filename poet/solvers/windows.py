@@ -1,0 +1,220 @@
+"""Moments, windows and columns of the relaxation; what they mean is said in `poet.solvers.relaxation`."""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from poet.solvers.candidates import chains_to, last_use_stages, worth_rerunning
+from poet.solvers.events import Content, Instance
+from poet.solvers.linear import NOUGHT, ONE, Program, Term
+
+_MANY_CONTENTS = 400  # from here on the smallest are left out
+_NEGLIGIBLE = 1e-4  # of the budget, that they may take together
+
+
+@dataclass(frozen=True, slots=True)
+class Detail:
+    """How fine the grids are. Finer is dearer and, up to a point, tighter.
+
+    Attributes:
+        doubling: moments 1, 2, 4, 8, … ops before each fixed one, so that what is remade early
+            takes RAM until it is used.
+        depth: of the chains of reruns before an op whose stage is a window of its own.
+    """
+
+    doubling: bool = False
+    depth: int = 0
+
+
+DETAILS = (Detail(), Detail(doubling=True), Detail(doubling=True, depth=2))
+"""From the quickest to the tightest."""
+
+
+class Windows:
+    """Grids and columns, and the memory rows that grow with them; read by the constraint families."""
+
+    def __init__(self, instance: Instance, detail: Detail) -> None:
+        self.instance, self.contents, self.tasks = instance, instance.contents, instance.tasks
+        self.end = len(instance.tasks)
+        self.program = Program()
+        self.worth = worth_rerunning(instance)
+        self.last_use = last_use_stages(instance, self.worth)
+        self.small = _negligible(instance)
+        self.fixed = _fixed_moments(instance)
+        self.grid = self._grids(detail)
+        self._open_memory_rows()
+        self.fixed_joules = 0.0
+        self.run = {task.number: self._run_columns(task.number) for task in self.tasks if task.outputs}
+        self.stored = [self._stored_column(content) for content in self.contents]
+        self.present: list[list[int]] = [[] for _ in self.contents]
+        self.kept: list[list[int]] = [[] for _ in self.contents]
+        self.paged: list[list[int]] = [[] for _ in self.contents]
+        for content in self.contents:
+            if content.number not in self.small:
+                self._lay_out(content)
+
+    def made(self, content: int) -> list[int]:
+        """X per window of a content."""
+        producer = self.contents[content].producer
+        return [NOUGHT] * len(self.grid[content]) if producer is None else self.run[producer]
+
+    def large(self) -> Iterator[Content]:
+        """The contents that count."""
+        return (content for content in self.contents if content.number not in self.small)
+
+    def visits(self, content: int, first: int, last: int) -> list[Term] | None:
+        """P + Σ (Y + X): whether ``content`` is in RAM at some time from moment to moment; ``None``: free."""
+        fixed = self.fixed[content]
+        position = bisect.bisect_left(fixed, first)
+        if content in self.small or (position < len(fixed) and fixed[position] <= last):
+            return None
+        grid = self.grid[content]
+        begin = bisect.bisect_right(grid, first) - 1
+        stop = min(bisect.bisect_left(grid, last), len(grid) - 1)
+        arrivals = self.paged[content][begin:stop] + self.made(content)[begin:stop]
+        return [(1.0, self.present[content][begin]), *((1.0, column) for column in arrivals)]
+
+    def _grids(self, detail: Detail) -> list[list[int]]:
+        points: list[set[int]] = [set() for _ in self.contents]
+        family = {c.number: self._family(c) for c in self.contents}
+        for content in self.contents:
+            mine = points[family[content.number]]
+            mine.update((content.birth, *self.fixed[content.number]))
+            mine.add(max(content.birth, self.last_use[content.number]))
+            if detail.doubling and content.producer in self.worth and content.number not in self.small:
+                for before, after in itertools.pairwise(self.fixed[content.number]):
+                    mine.update(after - (1 << power) for power in range((after - before - 1).bit_length()))
+        if detail.depth:
+            for stage in range(self.end + 1):
+                self._refine(stage, detail.depth, points, family)
+        shared = [sorted(mine) for mine in points]
+        return [shared[family[content.number]] for content in self.contents]
+
+    def _refine(self, stage: int, depth: int, points: list[set[int]], family: dict[int, int]) -> None:
+        """Make ``stage`` a window of whatever chains of reruns before its op touch."""
+        for task in chains_to(self.instance, self.worth, stage, self._wanted(stage), depth):
+            for content in (*self.tasks[task].outputs, *self.tasks[task].rerun_reads):
+                points[family[content]].add(stage)
+                if stage - 1 > self.contents[content].birth:
+                    points[family[content]].add(stage - 1)
+
+    def _wanted(self, stage: int) -> tuple[int, ...]:
+        if stage < self.end:
+            return self.tasks[stage].reads
+        return tuple(content.number for content in self.contents if content.ends_in_ram)
+
+    def _family(self, content: Content) -> int:
+        """The first of the contents that share a grid with ``content``."""
+        return content.number if content.producer is None else self.tasks[content.producer].outputs[0]
+
+    def _open_memory_rows(self) -> None:
+        """One row for each moment at which the budget could be exceeded, with what is there for certain."""
+        budget = self.instance.limits.ram_budget_bytes
+        self.moments: list[int] = []
+        self.row_of = np.full(self.end + 2, -1, dtype=np.int64)
+        if budget is None:
+            return
+        self.unit = float(max(budget, 1))
+        certain = np.array([self._certain_bytes(moment) for moment in range(self.end + 1)], dtype=np.float64)
+        most = certain.copy()
+        for content in self.large():
+            last = self.grid[content.number][-1]
+            most[max(content.birth + 1, 0) : last + 1] += content.bytes
+            inside = [moment for moment in self.fixed[content.number] if content.birth < moment <= last]
+            most[inside] -= content.bytes
+        self.moments = [int(moment) for moment in np.flatnonzero(most > budget)]
+        for moment in self.moments:
+            self.row_of[moment] = self.program.row((), (budget - certain[moment]) / self.unit)
+
+    def _certain_bytes(self, moment: int) -> int:
+        if moment == self.end:
+            return sum(content.bytes for content in self.contents if content.ends_in_ram)
+        task = self.tasks[moment]
+        return task.workspace_bytes + sum(self.contents[c].bytes for c in {*task.reads, *task.outputs})
+
+    def _occupy(self, content: Content, first: int, last: int, column: int) -> None:
+        """Count ``content`` in the memory rows of the moments ``first`` to ``last``."""
+        if self.moments and first <= last:
+            rows = self.row_of[max(first, 0) : last + 1]
+            self.program.add(rows[rows >= 0], content.bytes / self.unit, column)
+
+    def _binds(self, first: int, last: int) -> bool:
+        position = bisect.bisect_left(self.moments, first)
+        return position < len(self.moments) and self.moments[position] <= last
+
+    def _run_columns(self, number: int) -> list[int]:
+        task = self.tasks[number]
+        grid = self.grid[task.outputs[0]]
+        last = min(task.last_rerun_stage, max(self.last_use[c] for c in task.outputs))
+        pays = number in self.worth and not self.small.issuperset(task.outputs)
+        return [
+            self.program.column(task.cost.joules) if pays and moment < last else NOUGHT
+            for moment in grid[:-1]
+        ]
+
+    def _stored_column(self, content: Content) -> int:
+        """O; transfers that the problem demands are added up on the way."""
+        page_in, page_out = content.page_in, content.page_out
+        if content.starts_stored:
+            if content.number in self.small and not content.starts_in_ram and self.fixed[content.number]:
+                self.fixed_joules += page_in.joules if page_in else 0.0
+            return ONE
+        if content.ends_stored:
+            self.fixed_joules += page_out.joules if page_out else 0.0
+            return ONE
+        if content.number in self.small or page_in is None or page_out is None:
+            return NOUGHT
+        return self.program.column(page_out.joules)
+
+    def _lay_out(self, content: Content) -> None:
+        number, grid = content.number, self.grid[content.number]
+        fixed = set(self.fixed[number])
+        may_return = content.page_in is not None and self.stored[number] != NOUGHT
+        for moment in grid:
+            certain = moment in fixed
+            absent = moment == -1 and not content.starts_in_ram
+            column = ONE if certain else NOUGHT if absent else self.program.column()
+            self.present[number].append(column)
+            if not certain:
+                self._occupy(content, moment, moment, column)
+        for window, (moment, following) in enumerate(itertools.pairwise(grid)):
+            kept = self.present[number][window]
+            if kept != NOUGHT and self._binds(moment + 1, following - 1):
+                kept = self.program.column()
+                self._occupy(content, moment + 1, following - 1, kept)
+            self.kept[number].append(kept)
+            joules = content.page_in.joules if content.page_in else 0.0
+            self.paged[number].append(self.program.column(joules) if may_return else NOUGHT)
+
+
+def _negligible(instance: Instance) -> frozenset[int]:
+    """The smallest contents, as many as do not matter."""
+    budget = instance.limits.ram_budget_bytes
+    many = len(instance.contents) > _MANY_CONTENTS
+    left = 0.0 if budget is None or not many else _NEGLIGIBLE * budget
+    small = set()
+    for content in sorted(instance.contents, key=lambda content: content.bytes):
+        left -= content.bytes
+        if left < 0.0 or not (many or content.bytes == 0):
+            break
+        small.add(content.number)
+    return frozenset(small)
+
+
+def _fixed_moments(instance: Instance) -> list[list[int]]:
+    fixed: list[list[int]] = [
+        [content.birth] if content.birth >= 0 or content.starts_in_ram else []
+        for content in instance.contents
+    ]
+    for task in instance.tasks:
+        for content_number in task.reads:
+            fixed[content_number].append(task.number)
+    for content in instance.contents:
+        if content.ends_in_ram:
+            fixed[content.number].append(len(instance.tasks))
+    return fixed
