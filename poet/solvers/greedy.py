@@ -150,14 +150,52 @@ _Bytes = npt.NDArray[np.float64]
 
 @dataclass(slots=True)
 class _Gap:
-    """Tensor ``tensor`` between its neighbouring uses ``before`` and ``after``, op indices."""
+    """Tensor ``tensor`` between its neighbouring uses ``before`` and ``after``, op indices.
+
+    Where it is dropped, it is absent until ``back``: ``after``, or an earlier op for which another
+    tensor is remade by way of this one, which then stays.
+    """
 
     tensor: int
     before: int
     after: int
+    back: int
     content: int  # which version it holds
     factor: float  # of its price, random
     way: Way | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Remake:
+    """What recomputing a tensor takes.
+
+    Attributes:
+        price: joules.
+        ops: that have to run.
+        found: tensors that they find in RAM.
+        shared: dropped gaps of tensors that are made on the way.
+    """
+
+    price: float
+    ops: list[int]
+    found: list[int]
+    shared: list[_Gap]
+
+
+_IMPOSSIBLE = _Remake(math.inf, [], [], [])
+
+
+@dataclass(frozen=True, slots=True)
+class _Choice:
+    """A way to drop a gap: joules per byte relieved; ``shares``: what is remade on the way stays."""
+
+    ratio: float
+    way: Way
+    remake: _Remake = _IMPOSSIBLE
+    shares: bool = False
+
+
+_NONE = _Choice(math.inf, Way.PAGE)
 
 
 class _Cover:
@@ -185,7 +223,7 @@ class _Cover:
         """Per (tensor, op after which), the way in which to drop it."""
         heap = []
         for number, gap in enumerate(self.gaps):
-            ratio = self._ratio(gap)
+            ratio = self._choice(gap).ratio
             if not math.isinf(ratio):
                 heap.append((ratio, number))
         heapq.heapify(heap)
@@ -193,7 +231,7 @@ class _Cover:
         while heap and left:
             _, number = heapq.heappop(heap)
             gap = self.gaps[number]
-            ratio = self._ratio(gap)
+            ratio = self._choice(gap).ratio
             if math.isinf(ratio):
                 continue
             if heap and ratio > heap[0][0] * (1 + 1e-9):
@@ -221,7 +259,7 @@ class _Cover:
                 if after - before > 1 and self.facts.size[tensor]:
                     content = bisect.bisect_right(self.facts.update_ops[tensor], before)
                     factor = math.exp(rng.gauss(0.0, self.variant.noise)) if self.variant.noise else 1.0
-                    gaps.append(_Gap(tensor, before, after, content, factor))
+                    gaps.append(_Gap(tensor, before, after, after, content, factor))
         return gaps
 
     def _memory(self) -> _Bytes:
@@ -234,22 +272,40 @@ class _Cover:
         memory: _Bytes = np.cumsum(change)[:-2] + np.array(self.facts.workspace, dtype=np.float64)
         return memory
 
-    def _ratio(self, gap: _Gap) -> float:
+    def _choice(self, gap: _Gap) -> _Choice:
+        """The way to drop ``gap`` of least price per byte of excess relieved."""
         size = self.facts.size[gap.tensor]
         window = self.excess[gap.before + 1 : gap.after]
         relieved = float(np.minimum(np.maximum(window, 0.0), size).sum())
         if relieved <= 0.0:
-            return math.inf
-        price, _ = self._price(gap)
-        return float(gap.factor * price / relieved**self.variant.bias)
-
-    def _price(self, gap: _Gap) -> tuple[float, Way]:
+            return _NONE
         tensor = gap.tensor
         inside = [op for op in self.relied.get(tensor, ()) if gap.before < op < gap.after]
         paging = self._paging_price(tensor, gap.content) + len(inside) * self.walk.in_price[tensor]
-        remaking = self._remake(tensor, gap.after)[0]
-        remaking += sum(self._remake(tensor, op)[0] for op in inside)
-        return (paging, Way.PAGE) if paging <= remaking else (remaking, Way.REMAKE)
+        remake = self._remake(tensor, gap.after)
+        remaking = remake.price + sum(self._remake(tensor, op).price for op in inside)
+        best = _Choice(self._per_byte(gap, paging, relieved), Way.PAGE)
+        if remaking < paging:
+            best = _Choice(self._per_byte(gap, remaking, relieved), Way.REMAKE, remake)
+        if remake.shared:
+            # what is remade on the way and was to be remade later anyway: keep it from here on
+            refund, kept_bytes = 0.0, 0.0
+            for other in remake.shared:
+                refund += self.walk.op_price[self.facts.producer[other.tensor]]
+                held = self.excess[gap.after : other.back] + self.facts.size[other.tensor]
+                kept_bytes += float(np.clip(held, 0.0, self.facts.size[other.tensor]).sum())
+            if relieved > kept_bytes:
+                ratio = self._per_byte(gap, max(remaking - refund, 0.0), relieved - kept_bytes)
+                if ratio < best.ratio:
+                    best = _Choice(ratio, Way.REMAKE, remake, shares=True)
+        return best
+
+    def _per_byte(self, gap: _Gap, price: float, relieved: float) -> float:
+        return float(gap.factor * price / relieved**self.variant.bias)
+
+    def _price(self, gap: _Gap) -> float:
+        paging = self._paging_price(gap.tensor, gap.content)
+        return min(paging, self._remake(gap.tensor, gap.after).price)
 
     def _paging_price(self, tensor: int, content: int) -> float:
         if not self.walk.may_move(tensor):
@@ -260,19 +316,23 @@ class _Cover:
     def _written_anyway(self, tensor: int, content: int) -> bool:
         return self.walk.owed[tensor] and content == len(self.facts.update_ops[tensor])
 
-    def _remake(self, tensor: int, need: int) -> tuple[float, list[int], list[int]]:
-        """Price of remaking ``tensor`` before op ``need``; the ops it takes; what they find in RAM."""
-        pending, ops, found, price = [tensor], list[int](), list[int](), 0.0
+    def _remake(self, tensor: int, need: int) -> _Remake:
+        """What it takes to remake ``tensor`` before op ``need``."""
+        pending, price = [tensor], 0.0
+        ops, found, shared = list[int](), list[int](), list[_Gap]()
         while pending:
             current = pending.pop()
             if current != tensor:
-                if self._kept_at(current, need):
+                gap = self._gap_at(current, need)
+                if gap is None and self._alive_at(current, need):
                     found.append(current)
                     continue
                 content = bisect.bisect_left(self.facts.update_ops[current], need)
                 if (current, content) in self.paged and self.walk.may_move(current):
                     price += self.walk.in_price[current]
                     continue
+                if gap is not None and gap.way is Way.REMAKE and gap not in shared:
+                    shared.append(gap)
             op = self.facts.producer[current]
             if not self.walk.may_rerun(op, need):
                 price += math.inf if current == tensor else self._paging_price(current, 0)
@@ -281,27 +341,34 @@ class _Cover:
                 price += self.walk.op_price[op]
                 pending.extend(self.facts.rerun_inputs[op])
             if math.isinf(price) or len(ops) > _LONGEST_REMAKE:
-                return math.inf, [], []
-        return price, ops, found
+                return _IMPOSSIBLE
+        return _Remake(price, ops, found, shared)
 
-    def _kept_at(self, tensor: int, op: int) -> bool:
+    def _alive_at(self, tensor: int, op: int) -> bool:
         events = self.events[tensor]
-        if not events or op < events[0] or op > events[-1]:
-            return False
-        gaps = self.of_tensor[tensor]
+        return bool(events) and events[0] <= op <= events[-1]
+
+    def _gap_at(self, tensor: int, op: int) -> _Gap | None:
+        """The dropped gap in which ``tensor`` is absent at ``op``, if any."""
         index = bisect.bisect_left(self.starts[tensor], op) - 1
-        return index < 0 or op >= gaps[index].after or gaps[index].way is None
+        if index < 0:
+            return None
+        gap = self.of_tensor[tensor][index]
+        return gap if gap.way is not None and op < gap.back else None
 
     def _take(self, gap: _Gap) -> None:
-        _, way = self._price(gap)
-        gap.way = way
+        choice = self._choice(gap)
+        gap.way = choice.way
         self.excess[gap.before + 1 : gap.after] -= self.facts.size[gap.tensor]
-        if way is Way.PAGE:
+        if choice.way is Way.PAGE:
             self.paged.add((gap.tensor, gap.content))
             return
-        _, ops, found = self._remake(gap.tensor, gap.after)
-        for leaf in found:
+        ops = choice.remake.ops
+        for leaf in choice.remake.found:
             self.relied.setdefault(leaf, set()).add(gap.after)
+        for other in choice.remake.shared if choice.shares else ():
+            self.excess[gap.after : other.back] += self.facts.size[other.tensor]
+            other.back = gap.after
         if gap.after < self.facts.op_count and ops:
             # at its worst moment recomputing takes this much more than the op that it is for
             more = sum(self.facts.size[t] for op in ops for t in self.facts.outputs[op])
@@ -312,8 +379,8 @@ class _Cover:
     def _give_back(self) -> None:
         """Keep after all what fits, dearest first."""
         taken = [gap for gap in self.gaps if gap.way is not None]
-        for gap in sorted(taken, key=lambda gap: -self._price(gap)[0]):
-            window = self.excess[gap.before + 1 : gap.after]
+        for gap in sorted(taken, key=lambda gap: -self._price(gap)):
+            window = self.excess[gap.before + 1 : gap.back]
             if float(window.max()) + self.facts.size[gap.tensor] <= 0.0:
                 window += self.facts.size[gap.tensor]
                 gap.way = None
