@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +16,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from zoo import NETS, export
 
-LOSSES = {"cross-entropy": F.cross_entropy, "bce-with-logits": F.binary_cross_entropy_with_logits}
+LOSSES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "cross-entropy": F.cross_entropy,
+    "bce-with-logits": F.binary_cross_entropy_with_logits,
+}
 BATCH = 3
 
 

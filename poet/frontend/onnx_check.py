@@ -148,6 +148,7 @@ def check_model(path: str | Path, bind: Mapping[str, int] | None = None) -> Chec
     not_imported = [f for f in program.failures if not isinstance(f.error, DependsOnFailure)]
     open_dims = tuple(sorted({dim for entry in dims for dim in entry.dims if isinstance(dim, str)}))
     parameters = _parameters(file, trainable, way)
+    operators = _operators(original, file, program, way)
     return CheckReport(
         model=Path(path).name,
         digest=file.digest,
@@ -160,12 +161,12 @@ def check_model(path: str | Path, bind: Mapping[str, int] | None = None) -> Chec
         open_dims=open_dims,
         assumed=assumed,
         bind_hint=_bind_hint(dims, open_dims),
-        operators=_operators(original, file, program, way),
+        operators=operators,
         not_imported=tuple(NodeRemark(f.op, f.node, _reason(f.node, f.error)) for f in not_imported),
         not_checked=tuple(NodeRemark(f.op, f.node, _reason(f.node, f.error)) for f in not_checked),
         gradient_stops=tuple(way.stops()),
         parameters=parameters,
-        obstacles=tuple(_obstacles(program, len(not_imported), parameters)),
+        obstacles=tuple(_obstacles(operators, len(not_imported), parameters)),
     )
 
 
@@ -245,10 +246,12 @@ def _parameters(file: OnnxFile, trainable: frozenset[str], way: _Way) -> tuple[P
     return tuple(sorted(rows, key=lambda row: row.name))
 
 
-def _obstacles(program: Program, failed: int, parameters: tuple[ParameterCheck, ...]) -> list[str]:
+def _obstacles(
+    operators: tuple[OperatorCheck, ...], failed: int, parameters: tuple[ParameterCheck, ...]
+) -> list[str]:
     found = []
     if failed:
-        found.append(f"{failed} of {len(program.ops)} nodes cannot be imported")
+        found.append(f"{failed} of {sum(row.count for row in operators)} nodes cannot be imported")
     if not parameters:
         found.append("the model has no parameters")
     elif not any(parameter.trainable for parameter in parameters):

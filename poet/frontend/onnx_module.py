@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from torch import Tensor, nn
@@ -136,23 +136,22 @@ def state_names(initializers: Sequence[str]) -> dict[str, str]:
     an underscore. A name that is also the prefix of another gets an underscore.
     """
     names: dict[str, str] = {}
-    taken: set[str] = set()
+    tensors: set[str] = set()
+    folders: set[str] = set()
     for initializer in sorted(initializers):
         parts = [re.sub(r"\W+", "_", part) for part in re.split(r"[./]+", initializer)]
-        path = [part + "_" if hasattr(nn.Module, part) else part for part in parts if part] or ["_"]
-        name = ".".join(path)
-        while name in taken or any(other.startswith(name + ".") for other in taken) or _under(name, names):
-            name += "_"
-        names[initializer] = name
-        taken.add(name)
+        path: list[str] = []
+        for part in filter(None, parts):
+            while hasattr(nn.Module, part) or ".".join([*path, part]) in tensors:
+                part += "_"
+            path.append(part)
+        path = path or ["_"]
+        while ".".join(path) in tensors | folders:
+            path[-1] += "_"
+        names[initializer] = ".".join(path)
+        tensors.add(names[initializer])
+        folders.update(".".join(path[:depth]) for depth in range(1, len(path)))
     return names
-
-
-def _under(name: str, names: Mapping[str, str]) -> bool:
-    """Whether a prefix of ``name`` is a tensor already."""
-    parts = name.split(".")
-    prefixes = {".".join(parts[:count]) for count in range(1, len(parts))}
-    return not prefixes.isdisjoint(names.values())
 
 
 def _register(root: nn.Module, name: str, tensor: Tensor) -> tuple[nn.Module, str]:

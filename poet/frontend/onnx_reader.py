@@ -15,7 +15,7 @@ from pathlib import Path
 
 import onnx
 import torch
-from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+from google.protobuf.message import DecodeError, Message  # type: ignore[import-untyped]
 from onnx import AttributeProto, GraphProto, ModelProto, TensorProto
 from torch import Tensor
 
@@ -104,13 +104,11 @@ def read_onnx(path: str | Path) -> OnnxFile:
         if size == 0:
             raise ModelError("the file is empty")
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-            view = memoryview(data)
-            try:
-                structure, spans = split_weights(view)
-            finally:
-                view.release()
+            structure, spans = split_weights(data)
         model = _parse(structure)
-        stored = [_stored(t, path, span) for t, span in zip(model.graph.initializer, spans, strict=True)]
+        stored = [
+            stored_tensor(t, path, span) for t, span in zip(model.graph.initializer, spans, strict=True)
+        ]
         return _checked(path.name, model, stored, _digest(path, model))
     except OSError as error:
         raise ModelError(f"{path}: cannot be read: {error.strerror}") from None
@@ -126,7 +124,7 @@ def read_structure(structure: bytes, name: str = "structure") -> OnnxFile:
     """
     try:
         model = _parse(structure)
-        stored = [_stored(t, None, None) for t in model.graph.initializer]
+        stored = [stored_tensor(t, None, None) for t in model.graph.initializer]
         return _checked(name, model, stored, hashlib.sha256(structure).hexdigest())
     except ModelError as error:
         raise ModelError(f"{name}: {error}") from None
@@ -136,9 +134,23 @@ def _parse(structure: bytes) -> ModelProto:
     model = ModelProto()
     try:
         model.ParseFromString(structure)
+        _read_texts(model)
     except (DecodeError, UnicodeDecodeError):
         raise ModelError("not an ONNX model, or a damaged one") from None
     return model
+
+
+def _read_texts(message: Message) -> None:
+    """Reads every string once: protobuf gives bytes for one that is no text, or finds out only then."""
+    for field, value in message.ListFields():
+        if field.type == field.TYPE_STRING:
+            if any(
+                isinstance(entry, bytes) for entry in (value if not isinstance(value, bytes) else [value])
+            ):
+                raise ModelError(f"a damaged ONNX model: its field {field.name!r} is no text")
+        elif field.message_type is not None:
+            for entry in (value,) if isinstance(value, Message) else value:
+                _read_texts(entry)
 
 
 def _checked(name: str, model: ModelProto, stored: list[StoredTensor], digest: str) -> OnnxFile:
@@ -171,7 +183,12 @@ def _inlined(model: ModelProto) -> ModelProto:
         raise ModelError(f"its local functions cannot be inlined: {str(error).splitlines()[0]}") from None
 
 
-def _stored(tensor: TensorProto, path: Path | None, span: Span | None) -> StoredTensor:
+def stored_tensor(tensor: TensorProto, path: Path | None, span: Span | None) -> StoredTensor:
+    """An initialiser of the model at ``path``, whose raw data lies at ``span`` if not in ``tensor``.
+
+    Raises:
+        ModelError: its type is unknown, its size not that of its data, or its data out of bounds.
+    """
     where = f"initialiser {tensor.name!r}"
     dtype = dtype_of(tensor.data_type, where)
     shape = tuple(tensor.dims)

@@ -57,6 +57,10 @@ def with_own_weights(file: OnnxFile) -> OnnxFile:
         edit.node(node)
     del model.graph.node[:]
     model.graph.node.extend(edit.kept)
+    # before IR version 4 initialisers were inputs, too
+    inputs = [entry for entry in model.graph.input if entry.name not in file.tensors]
+    del model.graph.input[:]
+    model.graph.input.extend(inputs)
     read = _read_names(model.graph)
     initializers = [tensor for tensor in model.graph.initializer if tensor.name in read]
     del model.graph.initializer[:]

@@ -8,6 +8,7 @@ of ``onnx.proto``: ``ModelProto.graph`` = 7, ``GraphProto.initializer`` = 5, ``T
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -17,6 +18,9 @@ _GRAPH, _INITIALIZER, _RAW_DATA = 7, 5, 9
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _INLINE_BYTES = 256
 """Data up to this size stays where it is: shapes and scalars are wanted at once."""
+
+
+Data = bytes | mmap.mmap
 
 
 @dataclass(frozen=True)
@@ -36,7 +40,7 @@ class _Field:
     end: int
 
 
-def split_weights(data: memoryview) -> tuple[bytes, tuple[Span | None, ...]]:
+def split_weights(data: Data) -> tuple[bytes, tuple[Span | None, ...]]:
     """The model without its weights, and per initialiser where its raw data lies (``None``: still inside).
 
     Raises:
@@ -46,13 +50,11 @@ def split_weights(data: memoryview) -> tuple[bytes, tuple[Span | None, ...]]:
     return _rewritten(data, 0, len(data), (_GRAPH, _INITIALIZER), spans), tuple(spans)
 
 
-def _rewritten(
-    data: memoryview, start: int, end: int, path: tuple[int, ...], spans: list[Span | None]
-) -> bytes:
+def _rewritten(data: Data, start: int, end: int, path: tuple[int, ...], spans: list[Span | None]) -> bytes:
     """The message in ``data[start:end]`` with its fields on ``path`` rewritten, all others copied."""
     if not path:
         return _without_raw_data(data, start, end, spans)
-    pieces: list[bytes | memoryview] = []
+    pieces: list[bytes] = []
     for field in _fields(data, start, end):
         if field.number == path[0] and field.wire_type == _BYTES:
             body = _rewritten(data, field.body, field.end, path[1:], spans)
@@ -62,7 +64,7 @@ def _rewritten(
     return b"".join(pieces)
 
 
-def _without_raw_data(data: memoryview, start: int, end: int, spans: list[Span | None]) -> bytes:
+def _without_raw_data(data: Data, start: int, end: int, spans: list[Span | None]) -> bytes:
     span = None
     pieces = []
     for field in _fields(data, start, end):
@@ -75,7 +77,7 @@ def _without_raw_data(data: memoryview, start: int, end: int, spans: list[Span |
     return b"".join(pieces)
 
 
-def _fields(data: memoryview, start: int, end: int) -> Iterator[_Field]:
+def _fields(data: Data, start: int, end: int) -> Iterator[_Field]:
     position = start
     while position < end:
         tag, body = _read_varint(data, position, end)
@@ -95,7 +97,7 @@ def _fields(data: memoryview, start: int, end: int) -> Iterator[_Field]:
         position = field_end
 
 
-def _read_varint(data: memoryview, position: int, end: int) -> tuple[int, int]:
+def _read_varint(data: Data, position: int, end: int) -> tuple[int, int]:
     value = shift = 0
     while position < end and shift < 70:
         byte = data[position]
