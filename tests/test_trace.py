@@ -404,3 +404,22 @@ def test_types_without_a_row() -> None:
 
 def test_what_is_not_on_the_cpu() -> None:
     _refused(nn.Linear(6, 4, device="meta"), "move the model to the CPU")
+
+
+# --- names ------------------------------------------------------------------------------------
+
+
+def test_ops_are_named_after_the_modules_they_belong_to() -> None:
+    graph = _step("cnn").graph
+    names = {op.name for op in graph.ops}
+    assert {"0.convolution", "1.native_batch_norm", "4.convolution_backward.weight", "9.addmm"} <= names
+    assert {buffer.name for buffer in graph.buffers} >= {
+        "0.convolution",
+        "1.native_batch_norm.1",
+        "9.weight.grad",
+    }
+
+
+def test_a_module_that_runs_twice_has_two_ops() -> None:
+    names = {op.name for op in _step("shared-norm").graph.ops}
+    assert {"parts.1.native_batch_norm", "parts.1.native_batch_norm_1"} <= names

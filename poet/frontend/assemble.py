@@ -8,14 +8,14 @@ gradients need not pile up. Each buffer gets its role.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from poet.errors import ModelError
 from poet.frontend.layouts import contiguous, layout_arguments, same_layout
 from poet.frontend.lower import Lowered
+from poet.frontend.names import with_speaking_names
 from poet.graph import (
     ITEM_BYTES,
-    Argument,
     Buffer,
     Call,
     Graph,
@@ -58,7 +58,7 @@ def assemble(lowered: Lowered, names: StepNames, optimizer: OptimizerSpec) -> Gr
     Raises:
         ModelError: the model writes a trained parameter itself.
     """
-    return _Assembly(lowered, names, optimizer).graph()
+    return with_speaking_names(_Assembly(lowered, names, optimizer).graph())
 
 
 class _Assembly:
@@ -87,7 +87,7 @@ class _Assembly:
         used = {*self.persistent, *self.names.inputs, *self.state_values()}
         for op in self.ops:
             used |= {self.buffer(name) for name in _mentions(op)}
-        graph = Graph(
+        return Graph(
             name=self.names.model,
             buffers=tuple(Buffer(n, size, roles[n]) for n, size in self.size_bytes.items() if n in used),
             values=tuple(self.used_values(used, {loss, *predictions, *gradients.values()})),
@@ -100,7 +100,6 @@ class _Assembly:
             states=tuple((name, name) for name in self.names.states),
             constants=tuple((name, name) for name in self.names.constants),
         )
-        return _renamed(graph, {gradient: f"{name}.grad" for name, gradient in gradients.items()})
 
     # --- small helpers ------------------------------------------------------------------------
 
@@ -235,41 +234,3 @@ def _mentions(op: Op) -> list[str]:
     """Names of all values that an op is given or makes, on its first run or a later one."""
     again = op.recall.refs() if op.recall is not None else ()
     return [*op.call.refs(), *again, *(name for name in op.outputs if name is not None)]
-
-
-def _renamed(graph: Graph, wanted: Mapping[str, str]) -> Graph:
-    """``graph`` with some values, and their buffers of the same name, under names that say more."""
-    taken = {value.name for value in graph.values} | {buffer.name for buffer in graph.buffers}
-    new = {old: name for old, name in wanted.items() if name not in taken}
-
-    def name(old: str) -> str:
-        return new.get(old, old)
-
-    def argument(given: Argument) -> Argument:
-        if isinstance(given, Ref):
-            return Ref(name(given.value))
-        return tuple(map(argument, given)) if isinstance(given, tuple) else given
-
-    def call(given: Call) -> Call:
-        named = tuple((key, argument(item)) for key, item in given.kwargs)
-        return Call(given.target, tuple(map(argument, given.args)), named)
-
-    return replace(
-        graph,
-        buffers=tuple(replace(buffer, name=name(buffer.name)) for buffer in graph.buffers),
-        values=tuple(replace(v, name=name(v.name), buffer=name(v.buffer)) for v in graph.values),
-        ops=tuple(
-            replace(
-                op,
-                call=call(op.call),
-                repeat_call=call(op.repeat_call) if op.repeat_call is not None else None,
-                outputs=tuple(name(item) if item is not None else None for item in op.outputs),
-                updates=tuple(map(name, op.updates)),
-            )
-            for op in graph.ops
-        ),
-        parameters=tuple(
-            replace(item, gradient=name(item.gradient) if item.gradient is not None else None)
-            for item in graph.parameters
-        ),
-    )
