@@ -230,6 +230,36 @@ def test_chen_recomputes_each_op_at_most_once_in_less_ram() -> None:
     assert max(runs.count(op) for op in runs) == 2
 
 
+def test_rotor_is_near_the_best_recomputation_of_a_chain() -> None:
+    of = chain(5)
+    for budget in (5, 6, 7):
+        limits = Limits(ram_budget_bytes=budget, paging=False)
+        best, found = least_joules(of, limits), BASELINES["rotor"](of, limits)
+        assert best is not None
+        assert found is not None
+        assert simulate(of, found, limits).joules <= simulate(of, best, limits).joules + 1
+        assert simulate(of, found, limits).written_bytes == 0
+
+
+def test_rotor_beats_equal_segments_on_a_deep_chain() -> None:
+    deep = chain(40)
+    for budget in (16, 20, 30):
+        limits = Limits(ram_budget_bytes=budget)
+        planned, equal = BASELINES["rotor"](deep, limits), chen(deep, limits)
+        assert planned is not None
+        if equal is not None:
+            assert simulate(deep, planned).joules <= simulate(deep, equal).joules
+
+
+def test_pofo_is_never_worse_than_rotor() -> None:
+    for budget in (8, 12, 30):
+        limits = Limits(ram_budget_bytes=budget)
+        both, recomputing = BASELINES["pofo"](chain(20), limits), BASELINES["rotor"](chain(20), limits)
+        assert both is not None
+        if recomputing is not None:
+            assert simulate(chain(20), both).joules <= simulate(chain(20), recomputing).joules
+
+
 def test_vdnn_pages_what_is_read_far_ahead() -> None:
     schedule = BASELINES["vdnn"](chain(), Limits(ram_budget_bytes=6))
     assert schedule is not None

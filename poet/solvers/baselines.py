@@ -16,6 +16,7 @@ from poet.solvers.keep_everything import keep_everything
 from poet.solvers.optimal_paging import optimal_paging
 from poet.solvers.page_everything import page_everything
 from poet.solvers.recompute_all import recompute_all
+from poet.solvers.rotor import pofo, rotor
 from poet.solvers.vdnn import vdnn
 
 Baseline = Callable[[Problem, Limits], Schedule | None]
@@ -26,6 +27,8 @@ BASELINES: dict[str, Baseline] = {
     "recompute-all": recompute_all,
     "chen": chen,
     "page-everything": page_everything,
+    "rotor": rotor,
+    "pofo": pofo,
     "vdnn": vdnn,
     "capuchin": capuchin,
     "dtr": dtr,
