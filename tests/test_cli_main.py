@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 import typer
-from typer.testing import CliRunner
-
 from poet.cli import output
 from poet.cli.main import _outcome, app
+from typer.testing import CliRunner
+
 from poet.errors import InputError, PoetError
 
 COMMANDS = ("check", "solve", "explain", "run", "verify", "devices")
@@ -56,10 +56,12 @@ def test_the_version() -> None:
     [
         (("sovle",), "poet: No such command 'sovle'. Did you mean 'solve'?"),
         (("solve",), "poet: Missing argument 'MODEL'."),
-        (("solve", "m.onnx", "--rma", "1"), "poet: No such option: --rma (Possible options: --lr, --ram, --train)"),
+        (("solve", "m.onnx", "--rma", "1"),
+         "poet: No such option: --rma (Possible options: --lr, --ram, --train)"),
         (("solve", "m.onnx"), "poet: a model needs --device; `poet devices list` shows the names, "
                               "e.g. --device rpi4b"),
-        (("solve", "p.json", "--device", "rpi4b"), "poet: --device is for a model; p.json is a planning problem"),
+        (("solve", "p.json", "--device", "rpi4b"),
+         "poet: --device is for a model; p.json is a planning problem"),
         (("solve", "m.onnx", "--device", "rpi4b", "-o", "p.poet"),
          "poet: a plan (-o) needs --ram; without it poet only surveys budgets"),
         (("solve", "m.onnx", "--device", "rpi4b", "--bind", "N"),

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from poet import codec
-from poet.training_plan import Plan
 from poet.problem import Problem
 from poet.report.facts import op_runs, peak, tensor_fates
 from poet.report.plan import solution_of
 from poet.schedule import Schedule
 from poet.simulator import Trace
 from poet.solution import solution_to_json
+from poet.training_plan import Plan
 
 
 def plan_data(plan: Plan) -> dict[str, Any]:

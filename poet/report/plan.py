@@ -8,12 +8,12 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from poet.training_plan import Plan
 from poet.problem import Limits, Problem
 from poet.report.facts import OpRuns, Peak, TensorFate, memory_over_time, op_runs, peak, tensor_fates
 from poet.schedule import Schedule
 from poet.simulator import Trace
 from poet.solution import WHOLE_PROBLEM, Solution, Status
+from poet.training_plan import Plan
 from poet.units import format_bytes, format_joules, format_seconds, format_share
 
 BINDING_SHARE = 0.99
@@ -183,8 +183,8 @@ def what_binds(limits: Limits, trace: Trace, fullest: Peak) -> Iterator[str]:
         yield f"{name} {verb}: {format_share(share)} used{where}"
     at_limit = _moments_at(trace, limits.ram_budget_bytes)
     if at_limit:
-        share = format_share(BINDING_SHARE)
-        yield f"{at_limit} of {len(trace.moments)} steps hold {share} of the budget or more"
+        near = format_share(BINDING_SHARE)
+        yield f"{at_limit} of {len(trace.moments)} steps hold {near} of the budget or more"
 
 
 def _moments_at(trace: Trace, budget_bytes: int | None) -> int:

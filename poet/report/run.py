@@ -8,10 +8,10 @@ from typing import Any
 from rich.table import Table
 
 from poet import codec
-from poet.training_plan import Plan
 from poet.report.facts import host_seconds
 from poet.report.plan import columns
 from poet.runtime.fit import Epoch
+from poet.training_plan import Plan
 from poet.units import format_bytes, format_seconds, format_share
 
 
