@@ -24,6 +24,7 @@ from poet.solvers.chen import chen
 from poet.solvers.greedy import greedy
 from poet.solvers.keep_everything import keep_everything
 from poet.solvers.oracle import least_joules
+from poet.solvers.overlap import overlap
 from poet.solvers.page_everything import page_everything
 from poet.solvers.recompute_all import recompute_all
 
@@ -297,6 +298,20 @@ def test_delta_takes_the_cheaper_way() -> None:
         schedule = BASELINES["delta"](of, Limits(ram_budget_bytes=8))
         assert schedule is not None
         assert (simulate(of, schedule).recomputed_runs == 0) == (share < 1.0)
+
+
+def test_overlap_hides_transfers_inside_the_same_ram() -> None:
+    of = dataclasses.replace(chain(16), background_storage=True)
+    plain = page_everything(chain(16), Limits(ram_budget_bytes=8))
+    assert plain is not None
+    before, moved = simulate(of, plain), overlap(of, plain, 8)
+    after = simulate(of, moved, Limits(ram_budget_bytes=8))
+    assert sorted(map(repr, moved)) == sorted(map(repr, plain))
+    assert after.joules == before.joules
+    assert after.seconds == of.compute_seconds  # every transfer runs beside an op
+    assert before.seconds > 1.2 * after.seconds
+    tight = simulate(of, overlap(of, plain, before.peak_ram_bytes))
+    assert tight.peak_ram_bytes == before.peak_ram_bytes
 
 
 def test_page_everything_needs_what_the_largest_op_needs() -> None:
