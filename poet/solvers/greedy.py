@@ -148,7 +148,7 @@ class _Planned(Policy):
 _Bytes = npt.NDArray[np.float64]
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Gap:
     """Tensor ``tensor`` between its neighbouring uses ``before`` and ``after``, op indices.
 
@@ -282,7 +282,7 @@ class _Cover:
         tensor = gap.tensor
         inside = [op for op in self.relied.get(tensor, ()) if gap.before < op < gap.after]
         paging = self._paging_price(tensor, gap.content) + len(inside) * self.walk.in_price[tensor]
-        remake = self._remake(tensor, gap.after)
+        remake = self._remake(tensor, gap.after, most_joules=4 * paging)  # a part may be refunded
         remaking = remake.price + sum(self._remake(tensor, op).price for op in inside)
         best = _Choice(self._per_byte(gap, paging, relieved), Way.PAGE)
         if remaking < paging:
@@ -316,8 +316,8 @@ class _Cover:
     def _written_anyway(self, tensor: int, content: int) -> bool:
         return self.walk.owed[tensor] and content == len(self.facts.update_ops[tensor])
 
-    def _remake(self, tensor: int, need: int) -> _Remake:
-        """What it takes to remake ``tensor`` before op ``need``."""
+    def _remake(self, tensor: int, need: int, most_joules: float = math.inf) -> _Remake:
+        """What it takes to remake ``tensor`` before op ``need``, if not more than ``most_joules``."""
         pending, price = [tensor], 0.0
         ops, found, shared = list[int](), list[int](), list[_Gap]()
         while pending:
@@ -340,7 +340,7 @@ class _Cover:
                 ops.append(op)
                 price += self.walk.op_price[op]
                 pending.extend(self.facts.rerun_inputs[op])
-            if math.isinf(price) or len(ops) > _LONGEST_REMAKE:
+            if price > most_joules or math.isinf(price) or len(ops) > _LONGEST_REMAKE:
                 return _IMPOSSIBLE
         return _Remake(price, ops, found, shared)
 
