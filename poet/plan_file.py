@@ -17,8 +17,8 @@ from typing import Self
 import poet
 from poet import tensorfile
 from poet.errors import PlanError
-from poet.training_plan import Plan, stored_values
 from poet.tensorfile import Entry, RawTensor, TensorFile
+from poet.training_plan import Plan, stored_values
 
 FORMAT = "poet-plan"
 FORMAT_VERSION = 1

@@ -26,7 +26,7 @@ SLOT_ALIGNMENT_BYTES = 4096
 
 _LARGEST_BYTES = 1 << 48
 _SMALLEST_PAGE_BUFFER_BYTES, _LARGEST_PAGE_BUFFER_BYTES = 64 * 1024, 1024 * 1024
-_PAGE_BUFFER_SHARE = 64
+_RESERVED_SHARE = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,13 +198,17 @@ class Plan:
 
     @property
     def page_buffer_bytes(self) -> int:
-        """RAM for the buffer of direct transfers: what the schedule leaves unused, within reason.
+        """RAM for the buffer of direct transfers: half of what the schedule leaves unused, within reason.
 
-        0 where nothing is paged or too little is left; transfers then go through the page cache.
+        0 where nothing is paged or too little is left; transfers then go through the page cache. The
+        other half is for the gaps between tensors that are placed in an arena.
         """
         budget_bytes = self.request.limits.ram_budget_bytes
         spare_bytes = _LARGEST_BYTES if budget_bytes is None else budget_bytes - self.trace.peak_ram_bytes
-        return _buffer_bytes(spare_bytes) if self.slots else 0
+        if not self.slots or spare_bytes // 2 < _SMALLEST_PAGE_BUFFER_BYTES:
+            return 0
+        buffer_bytes = min(spare_bytes // 2, _LARGEST_PAGE_BUFFER_BYTES)
+        return buffer_bytes // SLOT_ALIGNMENT_BYTES * SLOT_ALIGNMENT_BYTES
 
     def to_json(self) -> dict[str, Any]:
         """JSON-ready form; `from_json` gives an equal plan back."""
@@ -272,9 +276,12 @@ def lay_out_slots(problem: Problem, schedule: Schedule) -> tuple[Slot, ...]:
     return tuple(slots)
 
 
-def page_buffer_to_reserve(ram_budget_bytes: int) -> int:
-    """How much of a budget to hold back when solving, so that the plan can transfer directly."""
-    return _buffer_bytes(ram_budget_bytes // _PAGE_BUFFER_SHARE)
+def ram_to_reserve(ram_budget_bytes: int) -> int:
+    """How much of a budget to hold back when solving, for the page buffer and for gaps between tensors.
+
+    A plan that leaves nothing runs in its budget too, with slower transfers and allocations.
+    """
+    return ram_budget_bytes // _RESERVED_SHARE
 
 
 def stored_values(graph: Graph) -> dict[str, TensorType]:
@@ -364,13 +371,6 @@ def _check_slots(plan: Plan) -> None:
         if slot.offset_bytes % SLOT_ALIGNMENT_BYTES or not end <= slot.offset_bytes <= _LARGEST_BYTES:
             raise PlanError(f"the page slot of {slot.tensor} is not aligned or overlaps another")
         end = slot.offset_bytes + slot.size_bytes
-
-
-def _buffer_bytes(spare_bytes: int) -> int:
-    """``spare_bytes`` in whole pages, at most 1 MiB; 0 below 64 KiB."""
-    if spare_bytes < _SMALLEST_PAGE_BUFFER_BYTES:
-        return 0
-    return min(spare_bytes, _LARGEST_PAGE_BUFFER_BYTES) // SLOT_ALIGNMENT_BYTES * SLOT_ALIGNMENT_BYTES
 
 
 def _paged(schedule: Iterable[Step]) -> set[str]:

@@ -20,10 +20,10 @@ from torch import Tensor, nn
 from poet.errors import NotExact, PlanError
 from poet.frontend.plain import PlainTrainer
 from poet.graph import Graph, TensorType
-from poet.training_plan import Plan
 from poet.plan_file import PlanFile
 from poet.runtime import Trainer
 from poet.schedule import Compute, PageIn
+from poet.training_plan import Plan
 
 Batch = tuple[tuple[Tensor, ...], Tensor | None]
 """The model's inputs, and the loss's targets where it has any."""
@@ -84,6 +84,7 @@ def verify(
     threads: Sequence[int] = (1, 2),
     seed: int = 0,
     page_file: str | Path | None = None,
+    arena: bool = False,
 ) -> VerifyReport:
     """Train with the plan at ``path`` and with plain PyTorch, and compare.
 
@@ -96,6 +97,7 @@ def verify(
         threads: numbers of threads to try.
         seed: of random batches and of dropout.
         page_file: see `poet.runtime.Trainer.open`.
+        arena: likewise; it is in use from the fourth step on.
 
     Raises:
         PlanError: the plan is not usable, or carries no structure and no module is given.
@@ -109,7 +111,7 @@ def verify(
         with (
             _threads(count),
             torch.random.fork_rng(devices=[]),
-            Trainer.open(path, seed=seed, page_file=page_file) as trainer,
+            Trainer.open(path, seed=seed, page_file=page_file, arena=arena) as trainer,
         ):
             comparisons.append(_compare(trainer, reference, given, steps, seed))
     runs = Counter(type(step) for step in plan.schedule)

@@ -13,13 +13,13 @@ from torch import nn
 
 from poet.graph import Argument, Buffer, Call, Graph, Op, Parameter, Ref, Role, Symbol, TensorType, Value
 from poet.optimizer import OptimizerSpec
-from poet.training_plan import Device, Model, Outcome, Plan, Request, make_plan
 from poet.plan_file import write_plan
 from poet.problem import Limits, Place, Problem, ProblemOp, Tensor, Transfer
 from poet.runtime.state import raw_tensor
 from poet.schedule import Schedule
 from poet.simulator import simulate
 from poet.tensorfile import RawTensor
+from poet.training_plan import Device, Model, Outcome, Plan, Request, make_plan
 
 BATCH, WIDTH = 8, 64
 
@@ -156,12 +156,19 @@ def problem(of: Graph, *, parameters_in_storage: bool = False) -> Problem:
 
 
 def plan(
-    of: Problem, what: Graph, schedule: Schedule, *, optimizer: OptimizerSpec | None = None, loss: str = "mse"
+    of: Problem,
+    what: Graph,
+    schedule: Schedule,
+    *,
+    optimizer: OptimizerSpec | None = None,
+    loss: str = "mse",
+    slack: float = 0.0,
 ) -> Plan:
-    trace = simulate(of, schedule)
+    """A plan whose budget is what the schedule needs, and ``slack`` times that."""
+    peak_ram_bytes = simulate(of, schedule).peak_ram_bytes
     return make_plan(
         model=Model(what.name, "module", "0" * 64),
-        request=Request(Limits(ram_budget_bytes=trace.peak_ram_bytes), loss),
+        request=Request(Limits(ram_budget_bytes=int(peak_ram_bytes * (1 + slack))), loss),
         device=Device("bench"),
         outcome=Outcome("feasible", 0.0, "whole problem", of.compute_joules, 1.0, 1.0, "by hand", 0.0),
         graph=what,

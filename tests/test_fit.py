@@ -15,12 +15,12 @@ from torch import nn
 
 from poet.errors import InputError
 from poet.frontend.trace import trace_training_step
-from poet.training_plan import Plan
 from poet.plan_file import read_plan, write_plan
 from poet.runtime import Trainer
 from poet.runtime.fit import fit, load_samples
 from poet.runtime.state import raw_tensor
 from poet.runtime.trainer import StepResult
+from poet.training_plan import Plan
 
 
 @pytest.fixture
@@ -45,7 +45,7 @@ def test_arrays_by_their_usual_names(plan: Plan, tmp_path: Path, names: tuple[st
 
 
 ROWS = np.zeros((20, hand_net.WIDTH), np.float32)
-WRONG = {
+WRONG: dict[str, tuple[dict[str, object], str]] = {
     "missing": ({"x": ROWS}, r"d\.npz: no array is called 'y' or 'targets'; found x"),
     "shape": ({"x": ROWS[:, 1:], "y": ROWS}, r"x has shape \[20, 63\], the plan takes \[samples, 64\]"),
     "type": ({"x": ROWS.astype(np.complex64), "y": ROWS}, "x has elements of type complex64"),

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from poet.errors import PageFileError
-from poet.training_plan import Slot
 from poet.runtime.page_file import MAGIC, PageFile
+from poet.training_plan import Slot
 
 SLOTS = (Slot("a", 0, 5_000_001), Slot("b", 5_001_216, 10), Slot("empty", 5_005_312, 0))
 MODES = {"direct": 65536, "through the page cache": 0}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -22,13 +23,13 @@ from poet.frontend.plain import PlainTrainer
 from poet.frontend.trace import TrainingStep, trace_training_step
 from poet.graph import Graph
 from poet.optimizer import OptimizerSpec
-from poet.training_plan import Plan
 from poet.plan_file import write_plan
-from poet.runtime import Trainer
+from poet.runtime import Trainer, native
 from poet.runtime.memory import PeakMeter, return_freed_memory
 from poet.runtime.page_file import PageFile
 from poet.runtime.state import raw_tensor
 from poet.schedule import Compute, PageIn, PageOut
+from poet.training_plan import Plan
 from poet.verification import random_batch, verify
 
 ROOT = Path(__file__).parents[1]
@@ -62,11 +63,15 @@ def traced(optimizer: str) -> TrainingStep:
     return trace_training_step(small_net(), torch.zeros(6, 2, 8, 8), optimizer=spec, measure=False)
 
 
-def write_small(path: Path, optimizer: str, seed: int, *, share: float, in_storage: bool = False) -> Plan:
+def write_small(
+    path: Path, optimizer: str, seed: int, *, share: float, in_storage: bool = False, slack: float = 0.0
+) -> Plan:
     step = traced(optimizer)
     of = hand_net.problem(step.graph, parameters_in_storage=in_storage)
     schedule = random_schedule(of, seed, share=share)
-    plan = hand_net.plan(of, step.graph, schedule, optimizer=step.optimizer, loss="cross-entropy")
+    plan = hand_net.plan(
+        of, step.graph, schedule, optimizer=step.optimizer, loss="cross-entropy", slack=slack
+    )
     write_plan(path, plan, {name: raw_tensor(tensor) for name, tensor in step.tensors.items()})
     return plan
 
@@ -422,7 +427,7 @@ def test_an_op_that_torch_refuses_is_named(tmp_path: Path) -> None:
 _MEASURE = """
 import sys, torch
 torch.set_num_threads(1)
-from poet.runtime import Trainer
+from poet.runtime import Trainer, native
 with Trainer.open(sys.argv[1]) as trainer:
     batch = [torch.zeros(kind.shape, dtype=getattr(torch, kind.dtype)) for kind in trainer.input_types]
     for _ in range(2):
@@ -447,6 +452,48 @@ def test_the_measured_peak_is_the_predicted_one(share: float, tmp_path: Path) ->
     assert done.returncode == 0, done.stderr
     predicted_bytes = plan.prediction.peak_ram_bytes + plan.page_buffer_bytes
     assert int(done.stdout) == pytest.approx(predicted_bytes, rel=0.05, abs=1 << 20)
+
+
+needs_native = pytest.mark.skipif(not native.available(), reason="needs a C++ compiler")
+
+
+@needs_native
+@pytest.mark.parametrize("in_storage", [False, True])
+def test_steps_in_an_arena_give_the_bits_of_plain_pytorch(in_storage: bool, tmp_path: Path) -> None:
+    write_small(tmp_path / "p", "momentum", 5, share=0.4, in_storage=in_storage, slack=1.0)
+    verify(tmp_path / "p", module=small_net(), steps=7, threads=(1, 2), arena=True).require()
+    with Trainer.open(tmp_path / "p", arena=True, seed=0) as trainer:
+        batches = [random_batch(trainer.plan, number) for number in range(7)]
+        kept = [trainer.step(*batch).predictions[0] for batch in batches]
+        assert trainer.memory.startswith("arena of")
+    with Trainer.open(tmp_path / "p", seed=0) as trainer:
+        assert trainer.memory == "heap"
+        for prediction, batch in zip(kept, batches, strict=True):
+            assert torch.equal(trainer.step(*batch).predictions[0], prediction)
+
+
+@needs_native
+def test_an_arena_that_does_not_fit_is_not_used(tmp_path: Path) -> None:
+    """A batch of 3 leaves gaps between tensors, which a budget without slack has no room for."""
+    write_small(tmp_path / "p", "sgd", 0, share=0.0)
+    with Trainer.open(tmp_path / "p", arena=True) as trainer:
+        for number in range(4):
+            trainer.step(*random_batch(trainer.plan, number))
+        assert re.fullmatch(r"heap: the arena would take .* KiB, the budget leaves .* KiB", trainer.memory)
+
+
+@needs_native
+def test_only_one_trainer_has_the_arena(tmp_path: Path) -> None:
+    write_small(tmp_path / "p", "sgd", 0, share=0.0, slack=1.0)
+    first = Trainer.open(tmp_path / "p", arena=True, seed=0)
+    second = Trainer.open(tmp_path / "p", arena=True, seed=0)
+    with first as one, second as other:
+        for trainer in (one, other):
+            for number in range(4):
+                trainer.step(*random_batch(trainer.plan, number))
+        assert one.memory.startswith("arena of")
+        assert other.memory.startswith("heap: ")
+        assert all(torch.equal(tensor, other.parameters()[name]) for name, tensor in one.parameters().items())
 
 
 def test_without_proc_nothing_is_measured(tmp_path: Path) -> None:

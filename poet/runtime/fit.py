@@ -19,8 +19,8 @@ import torch
 
 from poet.errors import InputError
 from poet.graph import TensorType
-from poet.training_plan import Plan
 from poet.runtime.trainer import StepResult, Trainer
+from poet.training_plan import Plan
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,12 +18,12 @@ import torch
 
 from poet.errors import PlanError, ReplayError
 from poet.graph import Argument, Call, Graph, Op, Ref, Symbol, TensorType
-from poet.training_plan import Plan
 from poet.problem import Place
 from poet.runtime import kernels
 from poet.runtime.cells import Cells, memory_of, new_buffer, resolved, view_of
 from poet.runtime.page_file import PageFile
 from poet.schedule import Compute, Free, PageOut
+from poet.training_plan import Plan
 
 Instruction = Callable[[], None]
 

@@ -17,9 +17,9 @@ import torch
 from poet import tensorfile
 from poet.errors import PlanError
 from poet.graph import Graph
-from poet.training_plan import Plan, stored_values
 from poet.plan_file import PlanFile
 from poet.tensorfile import RawTensor, TensorFile
+from poet.training_plan import Plan, stored_values
 
 FORMAT = "poet-state"
 FORMAT_VERSION = 1

@@ -21,15 +21,16 @@ import torch
 
 from poet.errors import InputError, ReplayError
 from poet.graph import TensorType
-from poet.training_plan import Plan, stored_values
 from poet.plan_file import PlanFile
 from poet.problem import Place
 from poet.runtime import program, state
 from poet.runtime.cells import Cells, new_buffer
 from poet.runtime.memory import PeakMeter, return_freed_memory
 from poet.runtime.page_file import PageFile
+from poet.runtime.placed import PlacedSteps
 from poet.runtime.program import Program
-from poet.schedule import Compute, Step
+from poet.schedule import Compute, Free, Step
+from poet.training_plan import Plan, stored_values
 
 Tap = Callable[[str, torch.Tensor], None]
 """Called with a parameter's name and its gradient, which is only there during the call."""
@@ -53,7 +54,9 @@ class StepResult:
 class Trainer:
     """A plan that is open for training; make one with `Trainer.open`."""
 
-    def __init__(self, plan: Plan, tensors: state.Source, *, pages: PageFile | None) -> None:
+    def __init__(
+        self, plan: Plan, tensors: state.Source, *, pages: PageFile | None, arena: bool = False
+    ) -> None:
         self.plan = plan
         self.steps = tensors.steps
         self.learning_rate = plan.optimizer.lr
@@ -68,6 +71,7 @@ class Trainer:
         self._held = frozenset(program.initially_in_ram(plan)) & self._persistent
         self._broken: str | None = None
         self._load(tensors)
+        self._placed = PlacedSteps(self._arena_limit_bytes()) if arena else None
 
     @classmethod
     def open(
@@ -78,6 +82,7 @@ class Trainer:
         learning_rate: float | None = None,
         seed: int | None = None,
         resume: str | Path | None = None,
+        arena: bool = False,
     ) -> Trainer:
         """Open the plan at ``path`` for training.
 
@@ -92,6 +97,8 @@ class Trainer:
             seed: of dropout and the like: the bits that plain PyTorch gives after
                 ``torch.manual_seed(seed)``. ``None``: the process's own generator goes on.
             resume: a file written by `save`, to go on from there.
+            arena: place the memory of steps with the native allocator, where it can be compiled and the
+                budget holds it: the same bits, faster than the heap. One such trainer per process.
 
         Raises:
             PlanError: a file is damaged, of another version, or does not fit.
@@ -105,7 +112,7 @@ class Trainer:
                 source = undo.enter_context(state.Saved(resume, file, seed=seed))
             pages = _open_pages(plan, file.path.parent, page_file)
             try:
-                trainer = cls(plan, source, pages=pages)
+                trainer = cls(plan, source, pages=pages, arena=arena)
             except BaseException:
                 if pages is not None:
                     pages.close()
@@ -148,7 +155,8 @@ class Trainer:
         self._cells.set_hyperparameters(
             self.plan.optimizer.hyperparameters(self.steps + 1, lr=self.learning_rate)
         )
-        with torch.no_grad(), self._own_generator():
+        placed = contextlib.nullcontext() if self._placed is None else self._placed.step()
+        with torch.no_grad(), self._own_generator(), placed:
             self._begin(given)
             self._run(on_gradient)
             result = self._hand_over()
@@ -191,16 +199,22 @@ class Trainer:
         tensors = {name: self._copy(name) for name in stored_values(self.plan.graph) if name not in values}
         state.save(Path(path), self.plan, tensors, steps=self.steps, random_state=self._random_now())
 
+    @property
+    def memory(self) -> str:
+        """For reports: where the memory of steps comes from."""
+        return "heap" if self._placed is None else self._placed.how
+
     def peak_meter(self) -> PeakMeter:
         """Measures the peak of tensor memory over the steps in a ``with`` block, as the plan counts it."""
-        held_bytes = sum(self._cells.sizes_bytes[name] for name in self._held)
-        held_bytes += 0 if self._pages is None else self._pages.buffer_bytes
-        return PeakMeter(held_bytes)
+        arena_bytes = 0 if self._placed is None else self._placed.resident_bytes
+        return PeakMeter(arena_bytes + self._standing_bytes(beside_arena=arena_bytes > 0))
 
     def close(self) -> None:
         """Give the memory and the page file back; a second call does nothing."""
         for buffer in self._cells.of_buffer:
             self._cells.clear(buffer)
+        if self._placed is not None:
+            self._placed.close()
         if self._pages is not None:
             self._pages.close()
         self._broken = "it is closed"
@@ -238,8 +252,11 @@ class Trainer:
     def _run(self, on_gradient: Tap | None) -> None:
         index = -1
         contents, taps = self._cells.contents, self._program.gradients if on_gradient else {}
+        mark = None if self._placed is None else self._placed.mark
         try:
             for index, run in enumerate(self._program.instructions):
+                if mark is not None:
+                    mark(index)
                 run()
                 if on_gradient is not None:
                     for name, number in taps.get(index, ()):
@@ -337,6 +354,21 @@ class Trainer:
 
     def _input(self, name: str) -> tuple[str, TensorType]:
         return name, self._cells.types[name]
+
+    def _arena_limit_bytes(self) -> int | None:
+        """What is left of the budget beside the tensors that stay where they are and the page buffer."""
+        budget_bytes = self.plan.request.limits.ram_budget_bytes
+        return None if budget_bytes is None else budget_bytes - self._standing_bytes(beside_arena=True)
+
+    def _standing_bytes(self, *, beside_arena: bool) -> int:
+        """What is held between steps: tensors, and the page buffer.
+
+        Tensors that are dropped and fetched within the step end in the arena, where there is one.
+        """
+        dropped = {step.tensor for step in self.plan.schedule if isinstance(step, Free)}
+        standing = self._held - dropped if beside_arena else self._held
+        buffer_bytes = 0 if self._pages is None else self._pages.buffer_bytes
+        return buffer_bytes + sum(self._cells.sizes_bytes[name] for name in standing)
 
     def _check_usable(self) -> None:
         if self._broken is not None:
