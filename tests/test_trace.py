@@ -16,6 +16,8 @@ from poet.frontend.trace import TrainingStep, trace_training_step
 from poet.frontend.workspace import measured
 from poet.graph import Graph, Op, Role
 from poet.optimizer import OptimizerSpec
+from poet.runtime import kernels, native
+from poet.runtime.reference import run_graph
 
 
 def _step(name: str, optimizer: OptimizerSpec | None = None, *, measure: bool = False) -> TrainingStep:
@@ -300,6 +302,31 @@ def test_an_lstms_workspace_is_an_output_of_its_true_size() -> None:
     assert workspace is not None
     size_bytes = next(item.size_bytes for item in step.graph.buffers if item.name == workspace)
     assert size_bytes > 1000
+
+
+@pytest.mark.parametrize("name", ["mobile", "lstm", "transformer", "unet"])
+def test_workspaces_cover_what_the_allocator_hands_out(name: str) -> None:
+    """The native allocator sees every request; one thread, as the profiler sees the calling one only."""
+    allocator = native.load()
+    if allocator is None:
+        pytest.skip(native.why_unavailable())
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    step, net = _step(name, measure=True), NETS[name]
+    targets = net.targets()
+    given = dict(
+        zip(step.graph.inputs, (*net.inputs(), *([] if targets is None else [targets])), strict=True)
+    )
+    present = run_graph(step.graph, step.tensors, given, {"lr": 0.1})
+    sizes = {buffer.name: buffer.size_bytes for buffer in step.graph.buffers}
+    with torch.no_grad():
+        for op in step.graph.ops:
+            with allocator.tracking() as tracked:
+                kernels.run(op.call, present.__getitem__, {"lr": 0.1}.__getitem__)
+            assert (
+                tracked.peak_bytes <= sum(sizes[name] for name in step.graph.writes(op)) + op.workspace_bytes
+            )
+    torch.set_num_threads(before)
 
 
 def test_measuring_leaves_the_generator_alone() -> None:

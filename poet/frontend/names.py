@@ -21,7 +21,7 @@ def with_speaking_names(graph: Graph) -> Graph:
     owners = {graph.buffer_of(value): name for name, value in graph.states}
     owners |= {graph.buffer_of(item.value): item.name for item in graph.parameters}
     owners |= {graph.buffer_of(value): name for value, name in gradients.items()}
-    taken = {item.name for item in (*graph.values, *graph.buffers)}
+    taken = {value.name for value in graph.values} | {buffer.name for buffer in graph.buffers}
     taken_ops = {op.name for op in graph.ops}
     values, ops = {}, {}
     for gradient, parameter in gradients.items():

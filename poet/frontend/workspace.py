@@ -175,7 +175,11 @@ def _run(call: Call, inputs: dict[str, Tensor]) -> _Finding:
 
 
 class _AllocationLog:
-    """Records the most memory that torch's CPU allocator had handed out at once inside the block."""
+    """Records the most memory that torch's CPU allocator had handed out at once inside the block.
+
+    It sees what the calling thread asks for, as good as all: kernels make their temporaries before they
+    hand out work to other threads.
+    """
 
     def __init__(self) -> None:
         self.peak_bytes = 0
