@@ -39,9 +39,10 @@ def memory(model: Decisions) -> Iterator[Affine]:
     """Σ bytes·K over gaps around σ + Σ bytes·X over events at σ + workspace·r[σ] ≤ budget.
 
     In the relaxed model an optional run counts only what is in RAM in every order of its stage:
-    what it reads and makes, and what is held through the whole stage.
+    what it reads and makes, and what is held through the whole stage. A content remade ahead is
+    counted from the last stage in which that could have been.
     """
-    timeline = model.timeline
+    timeline, contents = model.timeline, model.instance.contents
     budget = model.instance.limits.ram_budget_bytes
     if budget is None:
         return
@@ -63,6 +64,11 @@ def memory(model: Decisions) -> Iterator[Affine]:
             for slot in range(event.slot + 1, until):
                 if slot in rows and model.counts(event.slot, slot, until):
                     rows[slot].add(kept, size)
+    for (content_number, index), ahead in model.eager.items():
+        used = timeline.slots[timeline.events[content_number][index].slot].stage
+        for stage in range(model.eager_stages[content_number, index][1], used):
+            if model.first_run[stage] in rows:
+                rows[model.first_run[stage]].add(ahead, contents[content_number].bytes)
     yield from rows.values()
 
 
@@ -151,23 +157,24 @@ def cover(model: Decisions) -> Iterator[Affine]:
 
 
 def eager(model: Decisions) -> Iterator[Affine]:
-    """K⁻[i,m] + e[i,m] ≤ 1; e[i,m] ≤ Σ (K⁻ + a + e + r)[u,n] for each input u of i's producer.
+    """K⁻ + e + v ≤ 1 at [i,m]; e + v ≤ Σ (K⁻ + a + e + v + r)[u,n] for each input u of i's producer.
 
     The sum is over the gaps of u that meet the stages in which i may be remade; an input that a
     first run touches there is present anyway, and so may be one that has no later event.
     """
     for (content, index), ahead in model.eager.items():
-        yield total((1.0, model.gap_before(content, index)), (1.0, ahead), (-1.0, Affine(1.0)))
+        remade = total((1.0, ahead), (1.0, model.visit.get((content, index)) or Affine()))
+        yield total((1.0, model.gap_before(content, index)), (1.0, remade), (-1.0, Affine(1.0)))
         first, last = model.eager_stages[content, index]
         producer = model.instance.tasks[model.instance.contents[content].producer or 0]
         for needed in producer.rerun_reads:
             visits = _visits(model, needed, first, last)
             if visits is not None:
-                yield total((1.0, ahead), (-1.0, visits))
+                yield total((1.0, remade), (-1.0, visits))
 
 
 def _visits(model: Decisions, content: int, first: int, last: int) -> Affine | None:
-    """Σ (K⁻ + a + e + r) of the gaps meeting stages first to last; ``None``: there for certain."""
+    """Σ (K⁻ + a + e + v + r) of the gaps meeting stages first to last; ``None``: there for certain."""
     visits = Affine()
     life = model.timeline.events[content]
     for index, event in enumerate(life):
@@ -177,6 +184,7 @@ def _visits(model: Decisions, content: int, first: int, last: int) -> Affine | N
         if event.mandatory:
             return None
         visits.add(model.gap_before(content, index)).add(model.arrival(content, index))
+        visits.add(model.visit.get((content, index)) or Affine())
         if stage > last:
             return visits
         if event.kind is Kind.MAKE:
@@ -196,7 +204,7 @@ def spent_on_runs(model: Decisions, unit: str) -> Affine:
     for number, slot in enumerate(model.timeline.slots):
         if slot.task is not None and not slot.mandatory:
             spent.add(model.run[number], getattr(model.instance.tasks[slot.task].cost, unit))
-    for (content, _), ahead in model.eager.items():
+    for (content, _), ahead in (*model.eager.items(), *model.visit.items()):
         task = model.instance.tasks[model.instance.contents[content].producer or 0]
         spent.add(ahead, getattr(task.cost, unit) / len(task.outputs))
     return spent

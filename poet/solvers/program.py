@@ -7,7 +7,8 @@ Decisions, per content i, event m and optional slot σ (see `poet.solvers.events
 ``r``  continuous r[σ]: the optional slot's task runs again
 ``a``  continuous a[i,m]: i is paged in for optional slot m; at mandatory uses 1 - K⁻
 ``O``  continuous O[i]: i has a copy in storage
-``e``  binary     e[i,m], in the relaxed model only: i is remade before event m at no slot
+``e``  binary     e[i,m], relaxed model: i is remade before event m at no slot, and held to it
+``v``  binary     v[i,m], relaxed model: i is remade before event m at no slot, and dropped again
 ====== ========== ==================================================================
 
 K⁻ and K⁺ are the gaps before and after an event, X its presence: 1 at mandatory events, K⁻ + a at
@@ -72,6 +73,7 @@ class Decisions:
         self.timeline, self.instance, self.relaxed = timeline, timeline.instance, relaxed
         self.columns: list[Column] = []
         self.upper_bytes = _upper_bytes(timeline)
+        self.first_run = {slot.stage: n for n, slot in enumerate(timeline.slots) if slot.mandatory}
         self.stage_slots: dict[int, tuple[int, int]] = {}
         for number, slot in enumerate(timeline.slots):
             self.stage_slots[slot.stage] = (self.stage_slots.get(slot.stage, (number, 0))[0], number)
@@ -79,6 +81,7 @@ class Decisions:
         self.run: dict[int, Affine] = {}
         self.arrive: dict[tuple[int, int], Affine] = {}
         self.eager: dict[tuple[int, int], Affine] = {}
+        self.visit: dict[tuple[int, int], Affine] = {}
         self.eager_stages: dict[tuple[int, int], tuple[int, int]] = {}
         self.offered = {(slot.stage, slot.task) for slot in timeline.slots if not slot.mandatory}
         self.worth = worth_rerunning(self.instance) if relaxed else frozenset[int]()
@@ -140,6 +143,8 @@ class Decisions:
             return Affine()
         self.eager_stages[key] = (first, last)
         self.eager[key] = self._column(f"e_{content}_{index}", integer=True)
+        if last < stage and not life[index].mandatory:
+            self.visit[key] = self._column(f"v_{content}_{index}", integer=True)
         return self.eager[key]
 
     def may_bind(self, slot: int) -> bool:

@@ -30,10 +30,9 @@ from poet.solvers.overlap import overlap
 from poet.solvers.start import values_of
 from poet.units import format_bytes, format_seconds
 
-_DEPTHS = (0, 1, 2, 3, 5, 8)  # of the relaxed models
-_CHAIN = 4  # reruns that the exact model may chain to remake one content
+_CHAINS = (3, 8, 8, 8, 16, 16)  # per round, the reruns offered, at most, on the way to one content
 _SMALL_TASKS = 16  # up to here every rerun is offered in every stage, several times
-_SHARE = 0.4  # of the time left that one model may take
+_SHARE = 0.25  # of the time left that one model may take
 
 
 def solve(problem: Problem, limits: Limits | None = None, options: SolveOptions | None = None) -> Solution:
@@ -85,20 +84,23 @@ class _Search:
             self._report()
 
     def _search(self) -> bool:
-        """Relaxed and exact models in turn; true if one shows that there is no plan at all."""
-        offered: dict[int, tuple[int, ...]] | None = None
-        for depth in _DEPTHS:
-            deeper = candidates(self.instance, depth)
-            if self._finished() or deeper == offered:
-                break
-            offered = deeper
+        """Relaxed and exact models in turn; true if one shows that there is no plan at all.
+
+        Each relaxed plan names what it would remake. The exact model is offered the reruns that
+        lead there, and so is the next relaxed model, which then can no longer pretend.
+        """
+        offered: dict[int, tuple[int, ...]] = {}
+        for chain in _CHAINS:
+            if self._finished():
+                return False
             model = build(timeline_of(self.instance, offered), relaxed=True)
             outcome = self._run(model, bounding=True)
             if outcome.infeasible:
                 return True
             if outcome.values is not None and not self._finished():
-                guide = suggested(model, outcome.values, chain=_CHAIN)
+                guide = suggested(model, outcome.values, chain=chain)
                 self._solve_exactly(merged(guide, self._own_reruns()))
+                offered = merged(offered, guide)
         if len(self.instance.tasks) > _SMALL_TASKS or self._finished():
             return False
         everything = build(timeline_of(self.instance, candidates(self.instance, None)), relaxed=True)
