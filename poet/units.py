@@ -119,4 +119,5 @@ def format_joules(joules: float) -> str:
 
 def format_share(share: float) -> str:
     """A fraction as per cent with three significant digits, e.g. ``"0.392 %"``."""
-    return f"{100 * share:.3g} %"
+    per_cent = 100 * share
+    return f"{per_cent:.0f} %" if abs(per_cent) >= 100 else f"{per_cent:.3g} %"

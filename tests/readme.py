@@ -23,7 +23,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
 TOLERANCE = 0.05
-MEASURED = re.compile(r"measured|search|wall clock|imported in|epoch|accuracy")
+MEASURED = re.compile(r"measured|this machine|search|wall clock|imported in|epoch|accuracy")
 """Lines on which figures depend on this machine and this moment."""
 
 _NUMBER = re.compile(r"\d+(?:\.\d+)?(?:e[+-]?\d+)?")
@@ -80,9 +80,11 @@ def run(command: str, folder: Path) -> tuple[str, ...]:
     environment = {
         **os.environ,
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
-        "PYTHONPATH": str(ROOT / "examples"),
-        "POET": str(ROOT),
+        "COLUMNS": "100",
     }
+    for name in ("examples", "tests"):
+        if not (folder / name).exists():
+            (folder / name).symlink_to(ROOT / name)
     done = subprocess.run(
         ["/bin/sh", "-c", command], cwd=folder, env=environment, capture_output=True, text=True, check=False
     )

@@ -106,7 +106,14 @@ def test_the_peak_names_its_op_and_counts_a_page_in() -> None:
     }  # fmt: skip
     limits = Limits(ram_budget_bytes=208)
     lines = list(what_binds(limits, simulate(problem, PAGE, limits), fullest))
-    assert lines[0] == "RAM binds: 100 % used while running h"
+    assert lines[0] == "RAM binds: keeping everything does not fit; 100 % is used while running h"
+    keep: Schedule = (Compute("f"), Compute("g"), Compute("mid"), Compute("h"))
+    trace = simulate(problem, keep)
+    limits = Limits(ram_budget_bytes=416, deadline_seconds=4.0)
+    assert list(what_binds(limits, trace, peak(problem, keep, trace))) == [
+        "RAM does not bind: everything is kept; 50 % is used while running h",
+        "the deadline binds: 100 % is used",
+    ]
 
 
 def test_the_memory_of_a_recomputation_is_counted_twice_while_it_runs() -> None:

@@ -17,7 +17,7 @@ from poet.training_plan import Plan
 from poet.units import format_bytes, format_joules, format_seconds, format_share
 
 BINDING_SHARE = 0.99
-"""A limit used to at least this share is called binding."""
+"""A limit of which at least this share is used counts as used up."""
 
 PLOT_COLUMNS, PLOT_ROWS = 72, 8
 _EIGHTHS = " ▁▂▃▄▅▆▇█"
@@ -169,28 +169,28 @@ def role_table(fullest: Peak) -> Table:
 
 
 def what_binds(limits: Limits, trace: Trace, fullest: Peak) -> Iterator[str]:
-    """One line per limit: how much of it is used, and where."""
-    used = {
-        "RAM": (limits.ram_budget_bytes, trace.peak_ram_bytes, f" while {fullest.what}"),
-        "deadline": (limits.deadline_seconds, trace.seconds, ""),
-        "write budget": (limits.written_budget_bytes, trace.written_bytes, ""),
-    }
-    for name, (limit, amount, where) in used.items():
-        if limit is None:
-            continue
-        share = amount / limit
-        verb = "binds" if share >= BINDING_SHARE else "does not bind"
-        yield f"{name} {verb}: {format_share(share)} used{where}"
-    at_limit = _moments_at(trace, limits.ram_budget_bytes)
-    if at_limit:
-        near = format_share(BINDING_SHARE)
-        yield f"{at_limit} of {len(trace.moments)} steps hold {near} of the budget or more"
+    """One line per limit: whether it binds, how much of it is used, and where.
 
-
-def _moments_at(trace: Trace, budget_bytes: int | None) -> int:
-    if budget_bytes is None:
-        return 0
-    return sum(moment.ram_bytes >= BINDING_SHARE * budget_bytes for moment in trace.moments)
+    Running every op once without a transfer takes the least energy and time: what a plan does beyond
+    that is for want of RAM. The other limits bind where they are used up.
+    """
+    budget = limits.ram_budget_bytes
+    if budget is not None:
+        share = format_share(trace.peak_ram_bytes / budget)
+        if trace.recomputed_runs or trace.read_bytes or trace.written_bytes:
+            yield f"RAM binds: keeping everything does not fit; {share} is used while {fullest.what}"
+            near_share = format_share(BINDING_SHARE)
+            near = sum(moment.ram_bytes >= BINDING_SHARE * budget for moment in trace.moments)
+            yield f"{near} of {len(trace.moments)} steps hold {near_share} of the budget or more"
+        else:
+            yield f"RAM does not bind: everything is kept; {share} is used while {fullest.what}"
+    for name, limit, amount in (
+        ("the deadline", limits.deadline_seconds, trace.seconds),
+        ("the write budget", limits.written_budget_bytes, trace.written_bytes),
+    ):
+        if limit is not None:
+            verb = "binds" if amount >= BINDING_SHARE * limit else "does not bind"
+            yield f"{name} {verb}: {format_share(amount / limit) if limit else 'all'} is used"
 
 
 def memory_plot(trace: Trace, budget_bytes: int | None) -> Iterator[str]:

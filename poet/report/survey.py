@@ -14,7 +14,7 @@ from poet.report.plan import columns
 from poet.solution import LowerBound, Solution, solution_to_json
 from poet.units import format_bytes, format_joules, format_seconds, format_share
 
-LARGEST_SHOWN = 3
+LARGEST_SHOWN = 2
 """How many of the tensors that make the lower bound are named."""
 
 
