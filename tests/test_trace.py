@@ -428,6 +428,20 @@ def test_types_without_a_row() -> None:
     _refused(Net(lambda parts, x: parts[0](x), nn.Linear(6, 4, dtype=torch.complex64)), "complex64")
 
 
+def test_inputs_and_parameters_that_are_no_tensors_yet() -> None:
+    _refused(nn.LazyLinear(4), "weight has no shape yet")
+    with pytest.raises(ModelError, match="input 1 is of type int"):
+        trace_training_step(_linear(), [torch.ones(2, 6), 3])  # type: ignore[list-item]
+
+
+def test_a_parameter_may_be_called_as_the_targets_are() -> None:
+    module = nn.Module()
+    module.register_parameter("targets", nn.Parameter(torch.ones(6, 4)))
+    module.forward = lambda x: x @ module.targets
+    graph = trace_training_step(module, torch.ones(2, 6), measure=False).graph
+    assert graph.inputs == ("x", "targets_")
+
+
 def test_what_is_not_on_the_cpu() -> None:
     _refused(nn.Linear(6, 4, device="meta"), "move the model to the CPU")
 

@@ -22,6 +22,7 @@ from torch._subclasses.fake_tensor import (
     FakeTensorMode,
 )
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.nn.parameter import is_lazy
 from torch.utils import _pytree as pytree
 
 from poet.errors import ModelError, PoetError, nearest
@@ -87,6 +88,9 @@ def trace_training_step(
     """
     optimizer = optimizer or OptimizerSpec()
     inputs = [example_inputs] if isinstance(example_inputs, Tensor) else list(example_inputs)
+    for index, item in enumerate(inputs):
+        if not isinstance(item, Tensor):
+            raise ModelError(f"input {index} is of type {type(item).__name__}; a step is given tensors")
     parameters, states = _own_tensors(module)
     trained = _chosen(module, train)
     mode = FakeTensorMode(allow_non_fake_inputs=True)
@@ -100,8 +104,8 @@ def trace_training_step(
     fake_targets = _fakes(mode, [item for item in found_targets if item is not None])
     traced = _trace(step, (own, fake_inputs, fake_targets))
     constants = _constants(traced, parameters | states)
-    names = _input_names(module, len(inputs), input_names, {*parameters, *states, *constants.values()})
-    names = (*names, *["targets" for _ in fake_targets])
+    wanted = [*_input_names(module, len(inputs), input_names), *(["targets"] if fake_targets else [])]
+    names = _free(wanted, {*parameters, *states, *constants.values()})
     lowered = lower(traced, (*parameters, *states, *names), constants)
     (found, *gradients), predictions = (
         lowered.outputs[: len(trained) + 1],
@@ -135,8 +139,11 @@ def _own_tensors(module: nn.Module) -> tuple[dict[str, Tensor], dict[str, Tensor
     """The module's parameters and buffers by name, shared ones once.
 
     Raises:
-        ModelError: one is not on the CPU, of an unsupported type, or overlaps another.
+        ModelError: one has no shape yet, is not on the CPU, of an unsupported type, or overlaps another.
     """
+    for key, item in (*module.named_parameters(), *module.named_buffers()):
+        if is_lazy(item):
+            raise ModelError(f"{key} has no shape yet; run the model once on real inputs")
     parameters: dict[str, Tensor] = {key: item.detach() for key, item in module.named_parameters()}
     states: dict[str, Tensor] = {key: item.detach() for key, item in module.named_buffers()}
     spans = []
@@ -181,17 +188,19 @@ def _chosen(module: nn.Module, train: Iterable[str] | None) -> tuple[str, ...]:
     return tuple(key for key in parameters if key in chosen)
 
 
-def _input_names(
-    module: nn.Module, count: int, wanted: Sequence[str] | None, taken: set[str]
-) -> tuple[str, ...]:
-    if wanted is None:
+def _input_names(module: nn.Module, count: int, given: Sequence[str] | None) -> list[str]:
+    if given is None:
         kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
         signature = inspect.signature(module.forward).parameters.values()
-        wanted = [parameter.name for parameter in signature if parameter.kind in kinds]
-    wanted = [*wanted, *(f"input{index}" for index in range(len(wanted), count))]
+        given = [parameter.name for parameter in signature if parameter.kind in kinds]
+    return [*given[:count], *(f"input{index}" for index in range(len(given), count))]
+
+
+def _free(wanted: Iterable[str], taken: set[str]) -> tuple[str, ...]:
+    """The names, with underscores where one is taken."""
     names: list[str] = []
-    for name in wanted[:count]:
-        while name in taken or name == "targets" or name in names:
+    for name in wanted:
+        while name in taken or name in names:
             name += "_"
         names.append(name)
     return tuple(names)
