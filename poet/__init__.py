@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from poet.api import Planned as Planned
     from poet.api import plan as plan
+    from poet.budgets import survey as survey
     from poet.optimizer import OptimizerSpec as OptimizerSpec
     from poet.problem import Limits as Limits
     from poet.problem import Problem as Problem
     from poet.simulator import simulate as simulate
     from poet.solution import SolveOptions as SolveOptions
     from poet.solvers import solve as solve
-    from poet.budgets import survey as survey
     from poet.verification import verify as verify
 
 __version__ = "0.1.0"

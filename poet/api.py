@@ -23,12 +23,12 @@ from poet.costs import build_problem, deadline_seconds
 from poet.device import Profile
 from poet.errors import Infeasible, ModelError, OutOfTime
 from poet.optimizer import OptimizerSpec
-from poet.training_plan import Device, Model, Outcome, Plan, Request, make_plan
 from poet.plan_file import write_plan
 from poet.problem import Limits, Place, Problem
 from poet.profiles import load_profile
 from poet.solution import Progress, Solution, SolveOptions, Status
 from poet.solvers import minimum_ram_bytes, solve
+from poet.training_plan import Device, Model, Outcome, Plan, Request, make_plan
 from poet.units import parse_bytes
 
 if TYPE_CHECKING:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
+from random_problems import FEATURES, mixed_problem, random_limits, random_problem, training_like
 
 from poet.problem import Limits, Problem, ProblemOp, Tensor, Transfer
 from poet.simulator import simulate
@@ -16,7 +17,6 @@ from poet.solvers.linear import NOUGHT, ONE, Program, minimise
 from poet.solvers.oracle import least_joules
 from poet.solvers.relaxation import bound_overhead
 from poet.solvers.windows import DETAILS
-from random_problems import FEATURES, mixed_problem, random_limits, random_problem, training_like
 
 
 def assert_below_the_oracle(problem: Problem, limits: Limits, *, whole: bool = False) -> float:
