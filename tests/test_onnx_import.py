@@ -295,6 +295,17 @@ def test_patterns_are_joined_and_bitwise_equal(
         assert torch.equal(ours, theirs)
 
 
+@pytest.mark.parametrize("opset", [14, 16])
+def test_layer_norm_is_joined(tmp_path: Path, opset: int) -> None:
+    module = nn.LayerNorm(6, eps=1e-6)
+    nn.init.normal_(module.weight)
+    x = torch.randn(2, 5, 6)
+    export(module, (x,), tmp_path / "m.onnx", exporter="legacy", opset=opset)
+    model = load_onnx(tmp_path / "m.onnx", bind={"N": 2})
+    assert [call.op for call in model.module.calls] == ["LayerNorm"]
+    assert torch.equal(model.module(x), module(x))
+
+
 def test_group_norm_is_joined(tmp_path: Path) -> None:
     module = nn.GroupNorm(2, 6)
     nn.init.normal_(module.weight)
@@ -398,6 +409,22 @@ def test_a_shape_that_depends_on_data_is_refused(tmp_path: Path) -> None:
     path = save(make_model(nodes, {"x": [1]}, ["y"]), tmp_path / "m.onnx")
     with pytest.raises(ModelError, match=r"node 'r' \(Reshape\): its shape \('shape'\) depends on data"):
         load_onnx(path)
+
+
+def test_constants_have_storages_of_their_own(tmp_path: Path) -> None:
+    nodes = [
+        helper.make_node("Constant", [], ["both"], value_floats=[1.0, 2.0, 3.0, 4.0]),
+        helper.make_node("Split", ["both"], ["a", "b"], num_outputs=2),
+        helper.make_node("Add", ["x", "a"], ["xa"]),
+        helper.make_node("Add", ["xa", "b"], ["xab"]),
+        helper.make_node("Add", ["xab", "a"], ["y"]),
+    ]
+    module = load_onnx(save(make_model(nodes, {"x": [2]}, ["y"]), tmp_path / "m.onnx")).module
+    buffers = list(module.buffers())
+    assert [buffer.tolist() for buffer in buffers] == [[1, 2], [3, 4]]
+    assert len({buffer.untyped_storage().data_ptr() for buffer in buffers}) == 2
+    assert module(torch.zeros(2)).tolist() == [5, 8]
+    assert not module.state_dict()
 
 
 # -- which initialisers are weights -----------------------------------------------------------------

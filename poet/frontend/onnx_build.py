@@ -17,11 +17,18 @@ from onnx import AttributeProto, GraphProto, NodeProto
 from torch import Tensor
 
 from poet.errors import ModelError, UnsupportedOperator, nearest
-from poet.frontend import onnx_ops_math, onnx_ops_nn, onnx_ops_resize, onnx_ops_rnn, onnx_ops_shape
+from poet.frontend import (
+    onnx_ops_index,
+    onnx_ops_math,
+    onnx_ops_nn,
+    onnx_ops_resize,
+    onnx_ops_rnn,
+    onnx_ops_shape,
+)
 from poet.frontend.onnx_node import ROWS, Alias, Built, Modal, Node, Rebound, Row, Value, describe
 from poet.frontend.onnx_reader import OnnxFile
 
-TABLES = (onnx_ops_math, onnx_ops_nn, onnx_ops_resize, onnx_ops_rnn, onnx_ops_shape)
+TABLES = (onnx_ops_index, onnx_ops_math, onnx_ops_nn, onnx_ops_resize, onnx_ops_rnn, onnx_ops_shape)
 """The modules whose import fills the operator table."""
 
 _MAX_CONSTANT_BYTES = 1 << 30
@@ -306,6 +313,9 @@ def _facts(node: Node) -> Mapping[str, float | tuple[int, ...]]:
         return {"epsilon": node.real("epsilon", 1e-5)}
     if node.proto.op_type == "Softmax":
         return {"axis": (node.axis(node.integer("axis", -1 if node.opset >= 13 else 1)),)}
+    if node.proto.op_type == "ReduceMean" and node.integer("keepdims", 1):
+        axes = node.ints_or_attribute(1, "axes")
+        return {} if axes is None else {"axes": tuple(node.axis(axis) for axis in axes)}
     return {}
 
 

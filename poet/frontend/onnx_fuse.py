@@ -254,6 +254,57 @@ def _untransposed(value: Value | None, view: Steps) -> tuple[Value, tuple[int, .
     return (source, (0, 1, 2, 3)) if isinstance(value.meta, Tensor) and swapped == value.meta.shape else None
 
 
+# -- layer norm -------------------------------------------------------------------------------------
+
+
+def _layer_norm(step: Step, view: Steps) -> Step | None:
+    """(x - mean) / sqrt(mean of squares + epsilon) * scale + shift, as exported before operator set 17."""
+    if step.op != "Add":
+        return None
+    for scaled, shift in _pairs(step):
+        product = view.maker(scaled, "Mul")
+        for normed, scale in _pairs(product) if product else ():
+            found = _standardised(normed, view)
+            if found is not None and _shape(scale) == _shape(shift) == _shape(found[0])[-1:]:
+                return _layer_norm_step(step, found[0], scale, shift, found[1])
+    return None
+
+
+def _layer_norm_step(step: Step, x: Value, scale: Value, shift: Value, epsilon: float) -> Step:
+    width = _shape(x)[-1:]
+    return _joined(
+        step,
+        "LayerNorm",
+        (x, scale, shift),
+        lambda x, scale, shift: F.layer_norm(x, width, scale, shift, epsilon),
+    )
+
+
+def _standardised(value: Value, view: Steps) -> tuple[Value, float] | None:
+    """``x`` and epsilon where ``value`` is ``x`` less its mean over its deviation, along the last axis."""
+    division = view.maker(value, "Div")
+    centred = view.maker(division.inputs[0], "Sub", only_reader=False) if division else None
+    root = view.maker(division.inputs[1], "Sqrt") if division else None
+    widened = view.maker(root.inputs[0], "Add") if root else None
+    if division is None or centred is None or widened is None or view.readers[_slot(division.inputs[0])] != 2:
+        return None
+    epsilon = _number(widened.inputs[1])
+    variance = view.maker(widened.inputs[0], "ReduceMean")
+    square = view.maker(variance.inputs[0], "Pow") if variance else None
+    mean = view.maker(centred.inputs[1], "ReduceMean")
+    x = centred.inputs[0]
+    if x is None or epsilon is None or mean is None or variance is None or square is None:
+        return None
+    last = (len(_shape(x)) - 1,)
+    same = mean.inputs[0] == x and square.inputs[0] == division.inputs[0] and _is(square.inputs[1], 2.0)
+    along = mean.attributes.get("axes") == variance.attributes.get("axes") == last
+    return (x, epsilon) if same and along else None
+
+
+def _slot(value: Value | None) -> int:
+    return -1 if value is None else value.slot
+
+
 # -- group norm -------------------------------------------------------------------------------------
 
 
@@ -300,5 +351,5 @@ def _group_norm_step(step: Step, into: Step, norm: Step, scale: Value, shift: Va
     )
 
 
-RULES: tuple[Rule, ...] = (_linear, _linear_bias, _gelu, _silu, _attention, _group_norm)
+RULES: tuple[Rule, ...] = (_linear, _linear_bias, _gelu, _silu, _attention, _layer_norm, _group_norm)
 """In the order in which they are applied."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor, nn
 
 from poet.errors import ModelError
@@ -43,10 +45,16 @@ class ImportedModule(nn.Module):
             is_parameter = value.state in trainable and value.state not in program.buffers
             self._homes[value.slot] = _register(self, name, nn.Parameter(tensor) if is_parameter else tensor)
         self._constants: dict[int, str] = {}
+        known: dict[tuple[torch.dtype, tuple[int, ...], bytes], str] = {}
         for value in used.values():
             if value.constant is not None and value.slot not in self._homes:
-                self._constants[value.slot] = f"constant{len(self._constants)}"
-                self.register_buffer(self._constants[value.slot], value.constant, persistent=False)
+                # each content once, and each in a storage of its own: constants are views of one another
+                own = value.constant.clone(memory_format=torch.contiguous_format)
+                key = (own.dtype, tuple(own.shape), _digest(own))
+                if key not in known:
+                    known[key] = f"constant{len(known)}"
+                    self.register_buffer(known[key], own, persistent=False)
+                self._constants[value.slot] = known[key]
         self._inputs = program.inputs
         self._outputs = tuple(value.slot for value in program.outputs if value)
         self.calls = _calls(program)
@@ -152,6 +160,10 @@ def state_names(initializers: Sequence[str]) -> dict[str, str]:
         tensors.add(names[initializer])
         folders.update(".".join(path[:depth]) for depth in range(1, len(path)))
     return names
+
+
+def _digest(tensor: Tensor) -> bytes:
+    return hashlib.sha256(tensor.reshape(-1).view(torch.uint8).numpy().tobytes()).digest()
 
 
 def _register(root: nn.Module, name: str, tensor: Tensor) -> tuple[nn.Module, str]:

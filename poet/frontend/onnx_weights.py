@@ -83,6 +83,7 @@ class _Edit:
         self.tensors = tensors
         self.kept: list[NodeProto] = []
         self.renamed: dict[str, str] = {}
+        self.named = [name for name in tensors if not _CONSTANT_NAME.fullmatch(name)]
         self.outputs = {output.name for output in model.graph.output}
         self.uses = Counter(name for node in model.graph.node for name in node.input)
         self.vectors = {
