@@ -156,7 +156,10 @@ def _compare(
     trainer: Trainer, module: nn.Module, batches: Sequence[Batch], steps: int, seed: int
 ) -> Comparison:
     copied = copy.deepcopy(module)
-    copied.load_state_dict(trainer.state_dict())
+    everything = _tensors(copied)
+    with torch.no_grad():
+        for name, tensor in trainer.state_dict().items():
+            everything[name].copy_(tensor)
     plan, threads, compared = trainer.plan, torch.get_num_threads(), 0
     trained = [item.name for item in plan.graph.parameters if item.gradient is not None]
     plain = PlainTrainer(copied, loss=plan.request.loss, optimizer=plan.optimizer, trained=trained)
@@ -191,7 +194,7 @@ def _step_pairs(
         raise NotExact(f"only one side has a gradient of {min(gradients.keys() ^ plain.gradients.keys())}")
     for name, gradient in gradients.items():
         yield f"the gradient of {name}", gradient, plain.gradients[name]
-    everything = module.state_dict()
+    everything = _tensors(module)
     for name, ours in trainer.state_dict().items():
         yield name, ours, everything[name]
     states = trainer.optimizer_state()
@@ -209,6 +212,14 @@ def _from_structure(file: PlanFile) -> nn.Module:
     from poet.frontend.onnx_import import load_onnx_structure
 
     return load_onnx_structure(structure).module
+
+
+def _tensors(module: nn.Module) -> dict[str, Tensor]:
+    """Parameters and buffers by name, also buffers that a state dict leaves out: a plan has them all."""
+    return {
+        **dict(module.named_parameters(remove_duplicate=False)),
+        **dict(module.named_buffers(remove_duplicate=False)),
+    }
 
 
 # --- helpers ----------------------------------------------------------------------------------
