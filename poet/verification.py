@@ -97,7 +97,7 @@ def verify(
         threads: numbers of threads to try.
         seed: of random batches and of dropout.
         page_file: see `poet.runtime.Trainer.open`.
-        arena: likewise; it is in use from the fourth step on.
+        arena: likewise; it is in use from the fifth step on.
 
     Raises:
         PlanError: the plan is not usable, or carries no structure and no module is given.

@@ -461,9 +461,9 @@ needs_native = pytest.mark.skipif(not native.available(), reason="needs a C++ co
 @pytest.mark.parametrize("in_storage", [False, True])
 def test_steps_in_an_arena_give_the_bits_of_plain_pytorch(in_storage: bool, tmp_path: Path) -> None:
     write_small(tmp_path / "p", "momentum", 5, share=0.4, in_storage=in_storage, slack=1.0)
-    verify(tmp_path / "p", module=small_net(), steps=7, threads=(1, 2), arena=True).require()
+    verify(tmp_path / "p", module=small_net(), steps=8, threads=(1, 2), arena=True).require()
     with Trainer.open(tmp_path / "p", arena=True, seed=0) as trainer:
-        batches = [random_batch(trainer.plan, number) for number in range(7)]
+        batches = [random_batch(trainer.plan, number) for number in range(8)]
         kept = [trainer.step(*batch).predictions[0] for batch in batches]
         assert trainer.memory.startswith("arena of")
     with Trainer.open(tmp_path / "p", seed=0) as trainer:
@@ -477,7 +477,7 @@ def test_an_arena_that_does_not_fit_is_not_used(tmp_path: Path) -> None:
     """A batch of 3 leaves gaps between tensors, which a budget without slack has no room for."""
     write_small(tmp_path / "p", "sgd", 0, share=0.0)
     with Trainer.open(tmp_path / "p", arena=True) as trainer:
-        for number in range(4):
+        for number in range(5):
             trainer.step(*random_batch(trainer.plan, number))
         assert re.fullmatch(r"heap: the arena would take .* KiB, the budget leaves .* KiB", trainer.memory)
 
@@ -489,7 +489,7 @@ def test_only_one_trainer_has_the_arena(tmp_path: Path) -> None:
     second = Trainer.open(tmp_path / "p", arena=True, seed=0)
     with first as one, second as other:
         for trainer in (one, other):
-            for number in range(4):
+            for number in range(5):
                 trainer.step(*random_batch(trainer.plan, number))
         assert one.memory.startswith("arena of")
         assert other.memory.startswith("heap: ")
