@@ -62,7 +62,7 @@ def run(
                 epoch = next(training, None)
             if epoch is None:
                 break
-            if done or epochs == 1:  # in the first steps libraries load their code, too
+            if done:  # during the first epoch libraries load their code, which is no tensor memory
                 peak_bytes = max(peak_bytes or 0, meter.peak.bytes or 0) or None
             done.append(epoch)
             typer.echo(epoch_line(epoch), err=str(json_file) == "-")

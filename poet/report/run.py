@@ -55,4 +55,4 @@ def measured_step_seconds(epochs: Sequence[Epoch]) -> float | None:
 
 
 def _bytes(size_bytes: int | None) -> str:
-    return "not measured" if size_bytes is None else format_bytes(size_bytes)
+    return "measured from the second epoch on" if size_bytes is None else format_bytes(size_bytes)
