@@ -125,7 +125,9 @@ def _state_pairs(
 
 
 def _equal(one: Tensor, other: Tensor) -> bool:
-    return one.dtype == other.dtype and one.shape == other.shape and torch.equal(one, other)
+    """Whether two tensors have the same bits, signs of zeros and kinds of NaN included."""
+    bits = [item.contiguous().reshape(-1).view(torch.uint8) for item in (one, other)]
+    return one.dtype == other.dtype and one.shape == other.shape and torch.equal(*bits)
 
 
 @pytest.mark.parametrize("name", EACH)
