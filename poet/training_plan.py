@@ -303,6 +303,9 @@ def _check_problem(graph: Graph, problem: Problem) -> None:
         raise PlanError("the problem's tensors are not the graph's buffers")
     if any(size > _LARGEST_BYTES for size in sizes.values()):
         raise PlanError(f"a buffer is larger than {_LARGEST_BYTES} bytes")
+    for value in graph.values:
+        if max((*value.type.shape, *value.type.strides, value.type.offset)) > _LARGEST_BYTES:
+            raise PlanError(f"value {value.name} has a size, stride or offset above {_LARGEST_BYTES}")
     if [op.name for op in graph.ops] != [op.name for op in problem.ops]:
         raise PlanError("the problem's ops are not the graph's ops")
     for op, costed in zip(graph.ops, problem.ops, strict=True):

@@ -17,7 +17,7 @@ import torch
 from safetensors import safe_open
 from schedules import keep_everything, random_schedule
 
-from poet.errors import PlanError
+from poet.errors import PlanError, ReplayError
 from poet.plan_file import PlanFile, read_plan, write_plan
 from poet.problem import Limits, Place
 from poet.runtime import Trainer
@@ -335,6 +335,39 @@ def test_hostile_sizes(path: Path) -> None:
     with pytest.raises(PlanError, match="larger than") as error:
         read_plan(path)
     _one_line(error)
+
+
+def test_hostile_numbers(path: Path) -> None:
+    def empty_but_endless(data: dict[str, Any]) -> None:
+        data["graph"]["values"][0]["type"].update(shape=[0, 1 << 70], strides=[1, 1])
+
+    _with_plan(path, empty_but_endless)
+    with pytest.raises(PlanError, match="value x has a size, stride or offset above"):
+        read_plan(path)
+
+
+def _last_argument(data: dict[str, Any], op_name: str, argument: object) -> None:
+    op = next(op for op in data["graph"]["ops"] if op["name"] == op_name)
+    op["call"]["args"][-1] = argument
+
+
+def test_an_unknown_hyperparameter(path: Path) -> None:
+    _with_plan(
+        path, lambda data: _last_argument(data, "update_first.bias", {"hyperparameter": "temperature"})
+    )
+    with pytest.raises(PlanError, match="optimizer sgd has no hyperparameter 'temperature'"):
+        Trainer.open(path)
+
+
+@pytest.mark.parametrize("argument", [1 << 70, "text", None, [[1]], {"dtype": "float32"}])
+def test_an_argument_that_an_operator_refuses_is_one_line(path: Path, argument: object) -> None:
+    _with_plan(path, lambda data: _last_argument(data, "op_loss", argument))
+    with (
+        Trainer.open(path) as trainer,
+        pytest.raises(ReplayError, match="failed at running op_loss") as error,
+    ):
+        trainer.step(*hand_net.batch(0))
+    assert "\n" not in str(error.value)
 
 
 def test_nesting_without_end(path: Path) -> None:

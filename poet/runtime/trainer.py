@@ -19,7 +19,7 @@ from typing import Self
 
 import torch
 
-from poet.errors import InputError, ReplayError
+from poet.errors import InputError, PlanError, PoetError, ReplayError
 from poet.graph import TensorType
 from poet.plan_file import PlanFile
 from poet.problem import Place
@@ -63,6 +63,9 @@ class Trainer:
         self._pages = pages
         self._cells = Cells(plan.graph)
         self._program: Program = program.compile_plan(plan, self._cells, pages=pages)
+        unknown = self._cells.hyperparameters - plan.optimizer.hyperparameters(1).keys()
+        if unknown:
+            raise PlanError(f"optimizer {plan.optimizer.name} has no hyperparameter {min(unknown)!r}")
         self._is_checked = False
         self._random_state: torch.Tensor | None = tensors.random_state
         self._is_random = any(op.random for op in plan.graph.ops)
@@ -251,6 +254,7 @@ class Trainer:
 
     def _run(self, on_gradient: Tap | None) -> None:
         index = -1
+        in_tap = False
         contents, taps = self._cells.contents, self._program.gradients if on_gradient else {}
         mark = None if self._placed is None else self._placed.mark
         try:
@@ -258,16 +262,18 @@ class Trainer:
                 if mark is not None:
                     mark(index)
                 run()
-                if on_gradient is not None:
-                    for name, number in taps.get(index, ()):
+                if on_gradient is not None and index in taps:
+                    in_tap = True
+                    for name, number in taps[index]:
                         on_gradient(name, contents[number])
+                    in_tap = False
         except BaseException as error:
             self._recover(index, error)
-            if isinstance(error, RuntimeError | MemoryError):
-                what = _in_words(self.plan.schedule[index])
-                line = str(error).splitlines()[0] if str(error) else type(error).__name__
-                raise ReplayError(f"step {self.steps + 1} failed at {what}: {line}") from error
-            raise
+            if in_tap or isinstance(error, PoetError) or not isinstance(error, Exception):
+                raise
+            what = _in_words(self.plan.schedule[index])
+            line = str(error).splitlines()[0] if str(error) else type(error).__name__
+            raise ReplayError(f"step {self.steps + 1} failed at {what}: {line}") from error
 
     def _recover(self, index: int, error: BaseException) -> None:
         """Go back to the last committed step after a failure at instruction ``index``, if possible."""
