@@ -18,7 +18,7 @@ from pulp.apis.coin_api import PULP_CBC_CMD
 
 from poet.errors import InputError, nearest
 from poet.solvers.milp import Model
-from poet.solvers.program import Affine
+from poet.solvers.program import Affine, Row
 
 Watcher = Callable[[Sequence[float] | None, float], bool]
 """Called with a better solution's values (or ``None``) and the bound; true stops the engine."""
@@ -91,7 +91,9 @@ def run_engine(
     watcher: Watcher | None = None,
 ) -> Outcome:
     """Minimise ``model`` with engine ``name``, from the solution ``start`` if given."""
-    impossible = any(not row.expression.terms and row.expression.constant > 0.0 for row in model.rows)
+    impossible = any(
+        not any(row.expression.terms.values()) and row.expression.constant > 0.0 for row in model.rows
+    )
     if impossible:
         return Outcome(None, math.inf, False, True, False)
     scale = _scale(model)
@@ -123,12 +125,15 @@ def _scale(model: Model) -> float:
     return 1000.0 / largest if largest > 0.0 else 1.0
 
 
-def _row_factor(terms: dict[int, float], constant: float) -> float:
-    """Makes whole numbers small (bytes share divisors) and fractions of the order of 1."""
-    numbers = [*terms.values(), constant]
-    if all(number == int(number) for number in numbers):
-        return 1.0 / math.gcd(*(int(number) for number in terms.values()))
-    return 1.0 / max(abs(number) for number in terms.values())
+def _scaled_row(model: Model, row: Row) -> tuple[dict[int, float], float]:
+    """Terms and right side; whole numbers are made small (bytes share divisors), others about 1."""
+    terms = {column: factor for column, factor in row.expression.terms.items() if factor != 0.0}
+    right = -row.expression.constant
+    if all(factor.is_integer() and model.columns[column].whole for column, factor in terms.items()):
+        divisor = math.gcd(*(int(factor) for factor in terms.values()))
+        return {c: f / divisor for c, f in terms.items()}, math.floor(right / divisor + 1e-9)
+    largest = max(abs(factor) for factor in terms.values())
+    return {c: f / largest for c, f in terms.items()}, right / largest
 
 
 def _to_pulp(model: Model, scale: float) -> tuple[pulp.LpProblem, list[pulp.LpVariable]]:
@@ -140,14 +145,10 @@ def _to_pulp(model: Model, scale: float) -> tuple[pulp.LpProblem, list[pulp.LpVa
     costs = model.overhead_joules.terms.items()
     problem.setObjective(pulp.LpAffineExpression([(variables[c], scale * f) for c, f in costs]))
     for number, row in enumerate(model.rows):
-        terms = {column: factor for column, factor in row.expression.terms.items() if factor != 0.0}
-        if not terms:
+        if not any(row.expression.terms.values()):
             continue
-        factor = _row_factor(terms, row.expression.constant)
-        left = pulp.LpAffineExpression([(variables[c], factor * f) for c, f in terms.items()])
-        right = -factor * row.expression.constant
-        if all(number == int(number) for number in terms.values()):
-            right = math.floor(right + 1e-9)
+        terms, right = _scaled_row(model, row)
+        left = pulp.LpAffineExpression([(variables[c], factor) for c, factor in terms.items()])
         constraint = pulp.LpConstraint(left, pulp.LpConstraintLE, rhs=right)
         problem.addConstraint(constraint, f"{row.family}_{number}")
     return problem, variables

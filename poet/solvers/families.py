@@ -53,23 +53,74 @@ def memory(model: Decisions) -> Iterator[Affine]:
     }
     born_in_place = {c for task in model.instance.tasks for c in task.updated}
     for content, index, event in model.lives():
-        size, life = float(content.bytes), timeline.events[content.number]
+        size = float(content.bytes)
         in_place = event.kind is Kind.BIRTH and content.number in born_in_place
         if event.slot in rows and not in_place:
             loose = model.relaxed and not event.mandatory
             there = model.run[event.slot] if loose else model.presence(content.number, index)
             rows[event.slot].add(there, size)
-        if index + 1 < len(life):
-            kept, until = model.keep[content.number, index], life[index + 1].slot
-            for slot in range(event.slot + 1, until):
-                if slot in rows and model.counts(event.slot, slot, until):
-                    rows[slot].add(kept, size)
+    large = sum(len(life) for life in timeline.events) * len(rows) > _LARGE
+    yield from _add_kept_by_steps(model, rows) if large else _add_kept(model, rows)
     for (content_number, index), ahead in model.eager.items():
         used = timeline.slots[timeline.events[content_number][index].slot].stage
         for stage in range(model.eager_stages[content_number, index][1], used):
             if model.first_run[stage] in rows:
                 rows[model.first_run[stage]].add(ahead, contents[content_number].bytes)
     yield from rows.values()
+
+
+_LARGE = 10_000_000  # events times rows, above which rows that list every gap are too dense
+
+
+def _gaps(model: Decisions) -> Iterator[tuple[int, int, Affine]]:
+    """The slots around every gap, and its bytes·K."""
+    for content, index, event in model.lives():
+        life = model.timeline.events[content.number]
+        if index + 1 < len(life):
+            kept = total((float(content.bytes), model.keep[content.number, index]))
+            yield event.slot, life[index + 1].slot, kept
+
+
+def _add_kept(model: Decisions, rows: dict[int, Affine]) -> Iterator[Affine]:
+    """Add Σ bytes·K over the gaps around each slot to its row, term by term."""
+    for after, until, kept in _gaps(model):
+        for slot in range(after + 1, until):
+            if slot in rows and model.counts(after, slot, until):
+                rows[slot].add(kept)
+    yield from ()
+
+
+def _add_kept_by_steps(model: Decisions, rows: dict[int, Affine]) -> Iterator[Affine]:
+    """The same sum as one column per row: budget·H[σ] ≥ budget·H[σ-] + gaps begun - gaps ended."""
+    budget = float(model.instance.limits.ram_budget_bytes or 0)
+    slots = model.timeline.slots
+    begun: list[list[Affine]] = [[] for _ in slots]
+    ended: list[list[Affine]] = [[] for _ in slots]
+    ended_from_outside: dict[int, Affine] = {}
+    for after, until, kept in _gaps(model):
+        begun[after].append(kept)
+        ended[until].append(kept)
+        stage = slots[until].stage
+        if after < model.stage_slots[stage][0] and not slots[until].mandatory:
+            ended_from_outside.setdefault(stage, Affine()).add(kept)
+    around, through_stage = Affine(), Affine()
+    for number, slot in enumerate(slots):
+        if number == model.stage_slots[slot.stage][0]:
+            through_stage = total((1.0, around), (-1.0, ended_from_outside.get(slot.stage) or Affine()))
+        for kept in ended[number]:
+            around.add(kept, -1.0)
+        if number in rows and (slot.mandatory or not model.relaxed):
+            share = model.add_column(f"h_{number}", integer=False, whole=False)
+            held = total((1.0, around))
+            model.held.append((max(share.terms), total((1.0 / budget if budget else 0.0, held))))
+            around = total((budget, share))
+            yield held.add(around, -1.0)
+            rows[number].add(around)
+        elif number in rows:
+            rows[number].add(through_stage)
+        for kept in begun[number]:
+            around.add(kept)
+        around.terms = {column: factor for column, factor in around.terms.items() if factor}
 
 
 def deadline(model: Decisions) -> Iterator[Affine]:

@@ -19,6 +19,7 @@ class Model:
         arrive: a by (content, event), for uses.
         stored: O by content.
         eager: e by (content, event), for the gap before the event.
+        held: columns H with what they are the value of, in order.
         overhead_joules: the objective, in joules above running every op once.
     """
 
@@ -29,6 +30,7 @@ class Model:
     arrive: dict[tuple[int, int], Affine]
     stored: tuple[Affine, ...]
     eager: dict[tuple[int, int], Affine]
+    held: tuple[tuple[int, Affine], ...]
     overhead_joules: Affine
     rows: tuple[Row, ...]
 
@@ -58,6 +60,7 @@ def build(
         arrive=decisions.arrive,
         stored=decisions.stored,
         eager=decisions.eager,
+        held=tuple(decisions.held),
         overhead_joules=spent_on_runs(decisions, "joules").add(spent_on_transfers(decisions, "joules")),
         rows=tuple(rows),
     )

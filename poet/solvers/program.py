@@ -7,6 +7,7 @@ Decisions, per content i, event m and optional slot σ (see `poet.solvers.events
 ``r``  continuous r[σ]: the optional slot's task runs again
 ``a``  continuous a[i,m]: i is paged in for optional slot m; at mandatory uses 1 - K⁻
 ``O``  continuous O[i]: i has a copy in storage
+``H``  continuous H[σ]: share of the budget kept around slot σ, in large models only
 ``e``  binary     e[i,m], relaxed model: i is remade before event m at no slot, and held to it
 ``v``  binary     v[i,m], relaxed model: i is remade before event m at no slot, and dropped again
 ====== ========== ==================================================================
@@ -60,10 +61,14 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A variable between 0 and 1, named by its kind and its indices."""
+    """A variable between 0 and 1, named by its kind and its indices.
+
+    ``integer``: an engine must choose 0 or 1; ``whole``: it is 0 or 1 in every plan.
+    """
 
     name: str
     integer: bool
+    whole: bool = True
 
 
 class Decisions:
@@ -73,6 +78,7 @@ class Decisions:
         self.timeline, self.instance, self.relaxed = timeline, timeline.instance, relaxed
         self.columns: list[Column] = []
         self.upper_bytes = _upper_bytes(timeline)
+        self.held: list[tuple[int, Affine]] = []
         self.first_run = {slot.stage: n for n, slot in enumerate(timeline.slots) if slot.mandatory}
         self.stage_slots: dict[int, tuple[int, int]] = {}
         for number, slot in enumerate(timeline.slots):
@@ -86,13 +92,16 @@ class Decisions:
         self.offered = {(slot.stage, slot.task) for slot in timeline.slots if not slot.mandatory}
         self.worth = worth_rerunning(self.instance) if relaxed else frozenset[int]()
         for number, slot in enumerate(timeline.slots):
-            self.run[number] = Affine(1.0) if slot.mandatory else self._column(f"r_{number}", integer=False)
+            self.run[number] = (
+                Affine(1.0) if slot.mandatory else self.add_column(f"r_{number}", integer=False)
+            )
         for content in self.instance.contents:
             self._add_life(content)
         self.stored = tuple(self._stored(content) for content in self.instance.contents)
 
-    def _column(self, name: str, *, integer: bool) -> Affine:
-        self.columns.append(Column(name, integer))
+    def add_column(self, name: str, *, integer: bool, whole: bool = True) -> Affine:
+        """A new column."""
+        self.columns.append(Column(name, integer, whole))
         return Affine(0.0, len(self.columns) - 1)
 
     def _stored(self, content: Content) -> Affine:
@@ -106,7 +115,7 @@ class Decisions:
             or not any(a.terms or a.constant for a in arrivals)
         ):
             return Affine(0.0)
-        return self._column(f"o_{content.number}", integer=False)
+        return self.add_column(f"o_{content.number}", integer=False)
 
     def _add_life(self, content: Content) -> None:
         life = self.timeline.events[content.number]
@@ -119,14 +128,14 @@ class Decisions:
             elif event.kind is Kind.USE or self.relaxed:
                 self._add_eager(key)
                 name = f"a_{content.number}_{index}"
-                self.arrive[key] = self._column(name, integer=False) if pageable else Affine()
+                self.arrive[key] = self.add_column(name, integer=False) if pageable else Affine()
             certain = certain or event.mandatory
             if index + 1 < len(life):
                 following = life[index + 1]
                 charged = range(event.slot + 1, following.slot + (not following.mandatory))
                 certain = certain and not any(self.may_bind(slot) for slot in charged)
                 self.keep[content.number, index] = (
-                    Affine(1.0) if certain else self._column(f"k_{content.number}_{index}", integer=True)
+                    Affine(1.0) if certain else self.add_column(f"k_{content.number}_{index}", integer=True)
                 )
 
     def _add_eager(self, key: tuple[int, int]) -> Affine:
@@ -142,9 +151,9 @@ class Decisions:
         if first > last:
             return Affine()
         self.eager_stages[key] = (first, last)
-        self.eager[key] = self._column(f"e_{content}_{index}", integer=True)
+        self.eager[key] = self.add_column(f"e_{content}_{index}", integer=True)
         if last < stage and not life[index].mandatory:
-            self.visit[key] = self._column(f"v_{content}_{index}", integer=True)
+            self.visit[key] = self.add_column(f"v_{content}_{index}", integer=True)
         return self.eager[key]
 
     def may_bind(self, slot: int) -> bool:

@@ -38,6 +38,8 @@ def values_of(model: Model, schedule: Schedule) -> tuple[float, ...] | None:
                 _set(values, arrival, True)
     for content, copy in enumerate(model.stored):
         _set(values, copy, content in stored)
+    for column, share in model.held:
+        values[column] = max(0.0, _value(values, share))
     return tuple(values)
 
 
