@@ -78,6 +78,11 @@ class Program:
         return rows[order], columns[order], factors[order]
 
 
+def value(column: int, values: Numbers) -> float:
+    """Of a column or a constant."""
+    return 1.0 if column == ONE else 0.0 if column == NOUGHT else float(values[column])
+
+
 @dataclass(frozen=True, slots=True)
 class Answer:
     """What is known of a program after an engine ran.

@@ -59,7 +59,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from poet.solvers.events import Instance
-from poet.solvers.linear import NOUGHT, ONE, Answer, Numbers, Program, Term, minimise
+from poet.solvers.linear import NOUGHT, ONE, Answer, Program, Term, minimise
 from poet.solvers.windows import DETAILS, Detail, Windows
 
 
@@ -252,8 +252,3 @@ def _segments(layout: Windows) -> Iterator[Segment]:
                 paged=tuple(layout.paged[i][begin:stop]),
                 made=tuple(made[begin:stop]),
             )
-
-
-def value(column: int, values: Numbers) -> float:
-    """Of a column or a constant."""
-    return 1.0 if column == ONE else 0.0 if column == NOUGHT else float(values[column])

@@ -1,0 +1,84 @@
+"""Neighbourhood search: judged plans, never worse than the start, near the optimum where it is known."""
+
+from __future__ import annotations
+
+from poet.problem import Limits, Problem
+from poet.schedule import Schedule
+from poet.simulator import simulate
+from poet.solvers.bounds import minimum_ram_bytes
+from poet.solvers.events import instance_of
+from poet.solvers.greedy import greedy
+from poet.solvers.neighbourhood import improve
+from poet.solvers.oracle import least_joules
+from poet.solvers.relaxation import bound_overhead
+from tests.random_problems import mixed_problem, random_limits, training_like
+
+
+def tight(problem: Problem, share: float) -> Limits:
+    least = minimum_ram_bytes(problem, Limits()).bytes
+    most = sum(tensor.bytes for tensor in problem.tensors)
+    return Limits(ram_budget_bytes=least + round(share * (most - least)))
+
+
+def test_small_problems_come_out_optimal_or_near_and_never_worse() -> None:
+    optimal = total = 0
+    for seed in range(40):
+        problem = mixed_problem(seed, largest=6)
+        limits = random_limits(problem, seed)
+        start = greedy(problem, limits, seconds=0.05)
+        found = improve(problem, limits, start, seconds=5.0)
+        assert (found is not None) or start is None
+        if found is None or start is None:
+            continue
+        joules = simulate(problem, found, limits).joules
+        assert joules <= simulate(problem, start, limits).joules
+        best = least_joules(problem, limits)
+        assert best is not None
+        least = simulate(problem, best, limits).joules
+        assert joules >= least - 1e-9 * least
+        total += 1
+        optimal += joules <= least * (1 + 1e-6) + 1e-9
+    assert total > 20
+    assert optimal >= 0.9 * total
+
+
+def test_a_training_step_gets_cheaper() -> None:
+    problem = training_like(12, seed=3, momentum=True)
+    limits = tight(problem, 0.08)
+    start = greedy(problem, limits)
+    assert start is not None
+    found = improve(problem, limits, start, seconds=8.0)
+    assert found is not None
+    bound = problem.compute_joules + bound_overhead(instance_of(problem, limits)).overhead_joules
+    before, after = (simulate(problem, plan, limits).joules for plan in (start, found))
+    assert bound <= after
+    assert after - problem.compute_joules < 0.98 * (before - problem.compute_joules)
+
+
+def test_a_plan_from_nothing() -> None:
+    problem = training_like(8, seed=2, momentum=True)
+    limits = tight(problem, 0.15)
+    found = improve(problem, limits, None, seconds=8.0)
+    assert found is not None
+    assert simulate(problem, found, limits).peak_ram_bytes <= (limits.ram_budget_bytes or 0)
+
+
+def test_it_stops_when_told() -> None:
+    problem = training_like(12, seed=3, momentum=True)
+    limits = tight(problem, 0.08)
+    seen: list[Schedule] = []
+
+    def stop(better: Schedule) -> bool:
+        seen.append(better)
+        return True
+
+    found = improve(problem, limits, greedy(problem, limits), seconds=30.0, stop=stop)
+    assert len(seen) == 1
+    assert found == seen[0]
+
+
+def test_no_time_is_no_harm() -> None:
+    problem = training_like(4, seed=1)
+    limits = tight(problem, 0.3)
+    start = greedy(problem, limits)
+    assert improve(problem, limits, start, seconds=0.0) == start
