@@ -179,6 +179,12 @@ def test_a_structure_refuses_wrong_tensors() -> None:
         load_onnx_structure(structure, {**tensors, "fc.bias": torch.zeros(3)})
     with pytest.raises(ModelError, match="does not say how its dimensions are bound"):
         load_onnx_structure(zoo_export("resnet18", "legacy", True).read_bytes(), tensors)
+    for note in ("[", '["nobody"]', "{}"):
+        damaged = onnx.ModelProto.FromString(structure)
+        for entry in damaged.metadata_props:
+            entry.value = note if entry.key == "poet.trainable" else entry.value
+        with pytest.raises(ModelError, match="does not name parameters of the model"):
+            load_onnx_structure(damaged.SerializeToString(), tensors)
 
 
 # -- dimensions -------------------------------------------------------------------------------------
@@ -453,3 +459,35 @@ def test_names_become_safe_and_stay_unique() -> None:
     parts = [name.split(".") for name in names.values()]
     prefixes = {".".join(path[:depth]) for path in parts for depth in range(1, len(path))}
     assert prefixes.isdisjoint(names.values())
+
+
+def test_a_weight_keeps_a_name_of_its_own_when_it_is_turned(tmp_path: Path) -> None:
+    nodes = [
+        helper.make_node("MatMul", ["x", "dense.kernel"], ["dense"]),
+        helper.make_node("MatMul", ["dense", "onnx::MatMul_7"], ["last"]),
+        helper.make_node("Add", ["last", "head.bias"], ["sum"]),
+        helper.make_node("Mul", ["sum", "dense.weight"], ["y"]),
+    ]
+    generator = np.random.default_rng(0)
+    shapes = {"dense.kernel": (3, 4), "onnx::MatMul_7": (4, 5), "head.bias": (5,), "dense.weight": (5,)}
+    weights = {name: generator.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
+    module = load_onnx(save(make_model(nodes, {"x": [2, 3]}, ["y"], weights), tmp_path / "m.onnx")).module
+    assert {name: tuple(p.shape) for name, p in module.named_parameters()} == {
+        "dense.kernel.transposed": (4, 3),
+        "head.weight": (5, 4),
+        "head.bias": (5,),
+        "dense.weight": (5,),
+    }
+    x = torch.randn(2, 3)
+    a, b, c, d = (torch.from_numpy(content) for content in weights.values())
+    torch.testing.assert_close(module(x), (x @ a @ b + c) * d)
+
+
+def test_a_weight_that_is_one_number_has_its_size_checked(tmp_path: Path) -> None:
+    nodes = [
+        helper.make_node("ConstantOfShape", ["w__SHAPE"], ["w"]),
+        helper.make_node("Add", ["x", "w"], ["y"]),
+    ]
+    shape = {"w__SHAPE": np.array([1 << 20, 1 << 20], np.int64)}
+    with pytest.raises(ModelError, match=r"node 'w' .*a weight of shape \[1048576, 1048576\]"):
+        load_onnx(save(make_model(nodes, {"x": [1]}, ["y"], shape), tmp_path / "m.onnx"))

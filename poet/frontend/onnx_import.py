@@ -79,9 +79,7 @@ def load_onnx(
         UnsupportedOperator: the file uses an operator without a row in the table.
         ModelError: the file is damaged, an open dimension is not bound, or a node does not fit.
     """
-    return _imported(
-        with_own_weights(read_onnx(path)), bind or {}, training, lambda name, stored: _read(name, stored)
-    )
+    return _imported(with_own_weights(read_onnx(path)), bind or {}, training, _read)
 
 
 def load_onnx_structure(structure: bytes, tensors: Mapping[str, Tensor] | None = None) -> ImportedModel:

@@ -130,7 +130,7 @@ def _trilu(node: Node) -> Built:
 
 # -- padding and blocks -----------------------------------------------------------------------------
 
-_PAD_MODES = {"edge": "edge", "reflect": "reflect", "wrap": "wrap"}
+_INDEXED_PADS = ("edge", "reflect", "wrap")
 
 
 @row("Pad")
@@ -154,7 +154,7 @@ def _pad(node: Node) -> Built:
     if mode == "constant":
         flat = [pad for axis in reversed(range(rank)) for pad in (before[axis], after[axis])]
         return lambda x: F.pad(x, flat, value=fill)
-    if mode not in _PAD_MODES:
+    if mode not in _INDEXED_PADS:
         raise node.error(f"mode {mode!r} is not supported")
     return _pad_by_index(node, mode, before, after)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections import Counter
 from collections.abc import Callable
@@ -12,6 +13,7 @@ import torch
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto
 from torch import Tensor
 
+from poet.errors import ModelError
 from poet.frontend.onnx_reader import DTYPES, OnnxFile, StoredTensor, subgraphs, tensor_value
 
 TRAINABLE_KEY = "poet.trainable"
@@ -22,6 +24,8 @@ _SHAPE_SUFFIX = "__SHAPE"
 # what exporters call constants that were numbers or masks in the model's source
 _CONSTANT_NAME = re.compile(r"\d+|val_\d+|onnx::.*|.*(lifted_tensor|scalar_tensor|_tensor_constant).*")
 _MASKED = 1e30
+_MAX_FILLED = 1 << 33
+"""Elements of a weight that a file gives as one number; more is a trap, not a model."""
 
 # inputs that are never weights: statistics, initial states, limits, scales
 _NEVER_TRAINED: dict[str, tuple[int, ...]] = {
@@ -129,35 +133,31 @@ class _Edit:
         turned = StoredTensor(stored.dtype, stored.shape[::-1], _transposed(stored))
         weight = self.shared(name, turned)
         if weight is None:
-            bias = self.vectors.get(node.output[0], "")
-            weight = (
-                f"{bias.removesuffix('.bias')}.weight" if bias.endswith(".bias") else f"{name}.transposed"
-            )
-            if weight in self.tensors:
-                weight = f"{name}.transposed"
+            weight = self.weight_name(name, self.vectors.get(node.output[0], ""))
             self.add(weight, turned)
-        transposed = f"{node.output[0]}.weight"
+        transposed = f"{node.output[0]}::transposed"
         order = AttributeProto(name="perm", type=AttributeProto.INTS, ints=(1, 0))
         self.kept.append(
             NodeProto(op_type="Transpose", input=[weight], output=[transposed], attribute=[order])
         )
         node.input[1] = transposed
 
+    def weight_name(self, name: str, bias: str) -> str:
+        """What to call the transposed ``name``: the sibling of ``bias`` if the exporter invented ``name``."""
+        sibling = bias.removesuffix(".bias") + ".weight"
+        invented = _CONSTANT_NAME.fullmatch(name) is not None
+        return sibling if invented and sibling not in (".weight", *self.tensors) else f"{name}.transposed"
+
     def shared(self, name: str, turned: StoredTensor) -> str | None:
         """Another initialiser with the content of ``turned``, if the exporter invented ``name``."""
         if not _CONSTANT_NAME.fullmatch(name) or turned.read is None:
             return None
         content = None
-        for other, stored in self.tensors.items():
-            if (
-                other != name
-                and stored.shape == turned.shape
-                and stored.dtype == turned.dtype
-                and stored.read
-            ):
+        for other in self.named:
+            stored = self.tensors[other]
+            if (stored.shape, stored.dtype) == (turned.shape, turned.dtype) and stored.read is not None:
                 content = turned.read() if content is None else content
-                found = stored.read()
-                if torch.equal(found, content) and not bool((found == found.reshape(-1)[0]).all()):
+                if torch.equal(stored.read(), content) and not _all_equal(stored):
                     return other
         return None
 
@@ -177,7 +177,9 @@ def _filled(node: NodeProto, shape: StoredTensor) -> StoredTensor:
     for attribute in node.attribute:
         if attribute.name == "value":
             fill = tensor_value(attribute.t, f"node {node.output[0]!r} (ConstantOfShape)")
-    sizes = tuple(shape.read().tolist()) if shape.read is not None else ()
+    sizes = tuple(int(size) for size in shape.read().reshape(-1).tolist()) if shape.read is not None else ()
+    if min(sizes, default=0) < 0 or math.prod(sizes) > _MAX_FILLED:
+        raise ModelError(f"node {node.output[0]!r} (ConstantOfShape): a weight of shape {list(sizes)}")
     read: Callable[[], Tensor] = lambda: torch.full(sizes, fill.item(), dtype=fill.dtype)  # noqa: E731
     return StoredTensor(fill.dtype, sizes, read)
 
@@ -191,7 +193,7 @@ def trainable_initializers(file: OnnxFile) -> frozenset[str]:
     """
     for entry in file.model.metadata_props:
         if entry.key == TRAINABLE_KEY:
-            return frozenset(json.loads(entry.value))
+            return _written_down(file, entry.value)
     kinds = {
         value.name: entry.value
         for value in file.model.graph.value_info
@@ -211,6 +213,18 @@ def trainable_initializers(file: OnnxFile) -> frozenset[str]:
         if kinds.get(name, "PARAMETER") == "PARAMETER"
         if kinds.get(name) == "PARAMETER" or not _looks_constant(name, stored)
     )
+
+
+def _written_down(file: OnnxFile, text: str) -> frozenset[str]:
+    """The names in a structure's note on its parameters."""
+    try:
+        names = json.loads(text)
+    except ValueError:
+        names = None
+    floats = {name for name, stored in file.tensors.items() if stored.dtype.is_floating_point}
+    if not isinstance(names, list) or not all(isinstance(name, str) and name in floats for name in names):
+        raise ModelError(f"its note {TRAINABLE_KEY!r} does not name parameters of the model; it is damaged")
+    return frozenset(names)
 
 
 def _looks_constant(name: str, stored: StoredTensor) -> bool:
