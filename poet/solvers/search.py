@@ -26,11 +26,15 @@ from poet.solvers.events import instance_of, timeline_of
 from poet.solvers.greedy import greedy
 from poet.solvers.guide import merged, reruns_of, suggested
 from poet.solvers.milp import Model, build
+from poet.solvers.neighbourhood import improve
 from poet.solvers.overlap import overlap
+from poet.solvers.relaxation import bound_overhead
 from poet.solvers.start import values_of
 from poet.units import format_bytes, format_seconds
 
 _CHAINS = (3, 8, 8, 8, 16, 16)  # per round, the reruns offered, at most, on the way to one content
+_LARGE_TASKS = 400  # above, plans are improved part by part before whole models are built
+_UNLIMITED_SECONDS = 600.0  # of improving part by part where there is no time limit
 _SMALL_TASKS = 16  # up to here every rerun is offered in every stage, several times
 _SHARE = 0.25  # of the time left that one model may take
 
@@ -89,6 +93,8 @@ class _Search:
         Each relaxed plan names what it would remake. The exact model is offered the reruns that
         lead there, and so is the next relaxed model, which then can no longer pretend.
         """
+        if len(self.instance.tasks) > _LARGE_TASKS and not self._search_widely():
+            return True
         offered: dict[int, tuple[int, ...]] = {}
         for chain in _CHAINS:
             if self._finished():
@@ -112,6 +118,30 @@ class _Search:
             self._solve_exactly(candidates(self.instance, None, passes=passes))
         return False
 
+    def _search_widely(self) -> bool:
+        """For large problems: a linear bound, and plans made better part by part; false if there is none."""
+        guide = bound_overhead(self.instance, seconds=self._model_seconds() or math.inf)
+        if guide.overhead_joules == math.inf:
+            return False
+        self._bound(guide.overhead_joules)
+        self._report()
+
+        def stop(schedule: Schedule) -> bool:
+            self._judge(schedule, "neighbourhood search")
+            self._report()
+            return self._finished()
+
+        improve(
+            self.problem,
+            self.limits,
+            self.schedule,
+            seconds=2.0 * (self._model_seconds() or _UNLIMITED_SECONDS),
+            seed=self.options.seed,
+            guide=guide,
+            stop=stop,
+        )
+        return True
+
     def _own_reruns(self) -> dict[int, set[int]]:
         return {} if self.schedule is None else reruns_of(self.instance, self.schedule)
 
@@ -131,9 +161,8 @@ class _Search:
             self._report()
             return self._closed(self.bound_joules)
 
-        seconds = self._seconds_left()
         effort = Effort(
-            seconds=None if math.isinf(seconds) else max(seconds * _SHARE, min(seconds, 1.0)),
+            seconds=self._model_seconds(),
             threads=self.options.threads,
             seed=self.options.seed,
             absolute_joules=self._engine_gap_joules(),
@@ -192,6 +221,11 @@ class _Search:
     def _seconds_left(self) -> float:
         limit = self.options.time_limit_seconds
         return math.inf if limit is None else limit - (time.monotonic() - self.started)
+
+    def _model_seconds(self) -> float | None:
+        """What one model may take; ``None``: any time."""
+        seconds = self._seconds_left()
+        return None if math.isinf(seconds) else max(seconds * _SHARE, min(seconds, 1.0), 0.1)
 
     def _report(self) -> None:
         if self.options.progress is None:
