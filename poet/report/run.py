@@ -24,15 +24,17 @@ def epoch_line(epoch: Epoch) -> str:
 
 
 def run_report(plan: Plan, epochs: Sequence[Epoch], peak_ram_bytes: int | None) -> Table:
-    """Peak memory and step time: predicted, and measured over the epochs."""
+    """Peak memory and step time: predicted, and measured over the epochs.
+
+    The predicted peak includes the buffer through which tensors are paged.
+    """
     table = columns("per step", "predicted", "measured here", left=1)
     seconds = measured_step_seconds(epochs)
     host = host_seconds(plan.graph, plan.schedule)
-    table.add_row(
-        "peak of tensor memory", format_bytes(plan.prediction.peak_ram_bytes), _bytes(peak_ram_bytes)
-    )
-    table.add_row("time on this machine, ops alone", "" if host is None else format_seconds(host), "")
-    table.add_row("time on this machine, with paging", "", "" if seconds is None else format_seconds(seconds))
+    table.add_row("peak of tensor memory", format_bytes(predicted_peak_bytes(plan)), _bytes(peak_ram_bytes))
+    predicted = "" if host is None else format_seconds(host)
+    predicted += " beside paging" if host is not None and plan.slots else ""
+    table.add_row("time on this machine", predicted, "" if seconds is None else format_seconds(seconds))
     table.add_row(f"time on {plan.device.name}", format_seconds(plan.prediction.seconds), "")
     return table
 
@@ -41,12 +43,17 @@ def run_data(plan: Plan, epochs: Sequence[Epoch], peak_ram_bytes: int | None) ->
     """The same as JSON-ready objects."""
     return {
         "epochs": codec.encode(tuple(epochs)),
-        "predicted_peak_ram_bytes": plan.prediction.peak_ram_bytes,
+        "predicted_peak_ram_bytes": predicted_peak_bytes(plan),
         "measured_peak_ram_bytes": peak_ram_bytes,
         "predicted_device_step_seconds": plan.prediction.seconds,
         "predicted_host_step_seconds": host_seconds(plan.graph, plan.schedule),
         "measured_host_step_seconds": measured_step_seconds(epochs),
     }
+
+
+def predicted_peak_bytes(plan: Plan) -> int:
+    """Of tensor memory while the plan is replayed: the schedule's peak and the page buffer."""
+    return plan.prediction.peak_ram_bytes + plan.page_buffer_bytes
 
 
 def measured_step_seconds(epochs: Sequence[Epoch]) -> float | None:
