@@ -62,6 +62,7 @@ class _Search:
         self.started = time.monotonic()
         self.engine = choose_engine(options.engine)
         self.instance = instance_of(problem, limits)
+        self.serial = instance_of(problem, limits, serial=True)  # in time even if nothing overlaps
         self.baseline_joules = problem.compute_joules
         self.schedule: Schedule | None = None
         self.trace: Trace | None = None
@@ -148,6 +149,8 @@ class _Search:
     def _solve_exactly(self, offered: dict[int, tuple[int, ...]]) -> None:
         """The best plan that only reruns what is offered."""
         self._run(build(timeline_of(self.instance, offered)), bounding=False)
+        if self.problem.background_storage and self.limits.deadline_seconds is not None:
+            self._run(build(timeline_of(self.serial, offered)), bounding=False)
 
     def _run(self, model: Model, *, bounding: bool) -> Outcome:
         """One model through the engine; takes over its plans and, if it is relaxed, its bound."""
@@ -241,10 +244,11 @@ class _Search:
         if self.trace is None:
             status = Status.TIMEOUT
             floor = minimum_ram_bytes(self.problem, self.limits)
+            ended = "in time" if self._seconds_left() <= 0.0 else ", nor a proof that there is none"
             message = message or (
-                f"No plan was found in time. No plan fits below {format_bytes(floor.bytes)}; a larger RAM "
-                "budget or a longer time limit helps."
-            )
+                f"No plan was found {ended}. No plan fits below {format_bytes(floor.bytes)}; a larger RAM "
+                "budget, a later deadline or a longer time limit helps."
+            ).replace(" ,", ",")
         else:
             status = Status.OPTIMAL if self._closed(self.bound_joules) else Status.FEASIBLE
         bound = self.bound_joules if self.trace is None else min(self.bound_joules, self.trace.joules)
