@@ -166,6 +166,9 @@ def document(rows: dict[str, dict[str, object] | str], time_limit_seconds: float
         title = f"light_{name}" if name in LIGHT else name
         shown = [found] if isinstance(found, str) else list(cells(Row(**found)))  # type: ignore[arg-type]
         lines.append(f"| {' | '.join([title, *shown])} |")
+    missing = [name for name in LIGHT + EXPORTS if name not in rows]
+    if missing:
+        lines += ["", f"Not run when this table was made: {', '.join(missing)}."]
     return "\n".join(lines) + "\n"
 
 
