@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from random_problems import mixed_problem, random_limits, training_like
+
 from poet.problem import Limits, Problem
 from poet.schedule import Schedule
 from poet.simulator import simulate
@@ -11,7 +13,6 @@ from poet.solvers.greedy import greedy
 from poet.solvers.neighbourhood import improve
 from poet.solvers.oracle import least_joules
 from poet.solvers.relaxation import bound_overhead
-from tests.random_problems import mixed_problem, random_limits, training_like
 
 
 def tight(problem: Problem, share: float) -> Limits:
