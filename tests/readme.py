@@ -3,7 +3,9 @@
 A fenced block opened by ```` ```console ```` holds commands (``$ ...``) and, under each, its stdout;
 one opened by ```` ```console slow ```` takes minutes. All run in one folder, in order. The text must
 be equal; a number may differ by `TOLERANCE` (kernels of another processor need other workspaces),
-and on a line that tells what was measured here it may be any number.
+and on a line that tells what was measured here it may be any number. Where the fence says
+``search``, a search within a time limit decides what is printed, and how far it gets depends on the
+machine: there only the lines' labels must be the same.
 
     python tests/readme.py --write    puts the true output into README.md
 """
@@ -42,13 +44,14 @@ class Example:
     Attributes:
         command: for the shell.
         output: lines that the README shows under it.
-        slow: whether its block says so.
+        slow, searched: whether its block says so.
         line: of the README, from 1.
     """
 
     command: str
     output: tuple[str, ...]
     slow: bool
+    searched: bool
     line: int
 
 
@@ -56,11 +59,11 @@ def examples(text: str) -> Iterator[Example]:
     """The commands of all console blocks, in order."""
     command: str | None = None
     output: list[str] = []
-    start, slow, inside = 0, False, False
+    start, words, inside = 0, list[str](), False
     for number, line in enumerate(text.splitlines(), 1):
         if inside and (line.startswith("$ ") or line == "```"):
             if command is not None:
-                yield Example(command, tuple(output), slow, start)
+                yield Example(command, tuple(output), "slow" in words, "search" in words, start)
             command, output, start = (line[2:], [], number) if line != "```" else (None, [], 0)
             inside = line != "```"
         elif inside and command is not None and command.endswith("\\") and not output:
@@ -68,7 +71,7 @@ def examples(text: str) -> Iterator[Example]:
         elif inside:
             output.append(line)
         elif line.startswith("```console"):
-            inside, slow = True, line.endswith(" slow")
+            inside, words = True, line.split()[1:]
 
 
 def run(command: str, folder: Path) -> tuple[str, ...]:
@@ -91,6 +94,21 @@ def run(command: str, folder: Path) -> tuple[str, ...]:
     if done.returncode != 0:
         raise RuntimeError(f"{command} ended with {done.returncode}:\n{done.stderr}")
     return tuple(line.rstrip() for line in done.stdout.splitlines())
+
+
+def mismatch(example: Example, found: tuple[str, ...]) -> str | None:
+    """How what ``example`` printed differs from what the README says, or ``None``."""
+    if not example.searched:
+        return difference(example.output, found)
+    said, true = _labels(example.output), _labels(found)
+    return None if said == true else f"labels only in one of README and output: {sorted(said ^ true)}"
+
+
+def _labels(lines: tuple[str, ...]) -> set[str]:
+    """First words of the lines; without those of plots, of tables of shares, and names of ops."""
+    told = [line for line in lines if line.strip() and not line.endswith("%") and "│" not in line]
+    words = {_NUMBER.sub("#", line.split()[0]) for line in told if not line[0].isspace()}
+    return {word for word in words if re.fullmatch(r"[A-Za-z#-]+:?", word)}
 
 
 def difference(expected: tuple[str, ...], found: tuple[str, ...]) -> str | None:
@@ -145,7 +163,7 @@ def main() -> None:
         for example in examples(text):
             print(f"$ {example.command}", file=sys.stderr)
             outputs[example.line] = run(example.command, Path(folder))
-            print(difference(example.output, outputs[example.line]) or "as written", file=sys.stderr)
+            print(mismatch(example, outputs[example.line]) or "as written", file=sys.stderr)
     if arguments.write:
         README.write_text(rewritten(text, outputs), encoding="utf-8")
 
