@@ -1,7 +1,7 @@
 """Plans and replays neural-network training on devices that are too small for it.
 
 The names below are imported when they are first used, so that `import poet.runtime` on a device
-needs nothing but torch, numpy and safetensors.
+needs nothing but torch and numpy.
 """
 
 from __future__ import annotations

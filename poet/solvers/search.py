@@ -1,9 +1,9 @@
 """The search: an incumbent at once, then relaxed models for the bound and exact ones for the plan.
 
 Every schedule is judged by the simulator before it counts, and every bound is checked against the
-judged joules. What an engine calls optimal or infeasible is only repeated where that is confirmed:
-optimal by the judge and by a bound that holds for the whole problem, infeasible by the lower bound
-on RAM or time, or by a second model that finds the least RAM.
+judged joules. What an engine calls optimal is only repeated where the judge and a bound for the whole
+problem confirm it. Infeasible is what the lower bound on RAM or time says by arithmetic, or what the
+relaxed model has no solution for, if greedy plans found none either.
 """
 
 from __future__ import annotations
