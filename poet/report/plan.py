@@ -99,7 +99,8 @@ def _cost_rows(
     problem: Problem, limits: Limits, solution: Solution, trace: Trace
 ) -> Iterator[tuple[str, str, str]]:
     once_joules = solution.baseline_joules
-    overhead = format_share(trace.joules / once_joules - 1.0) if once_joules else "0 %"
+    above = trace.joules / once_joules - 1.0 if once_joules else 0.0
+    overhead = format_share(above if abs(above) > 1e-12 else 0.0)  # less is the sums' rounding
     yield (
         "energy",
         format_joules(trace.joules),
