@@ -36,7 +36,7 @@ type: $(STAMP) ## mypy --strict
 	$(BIN)/mypy
 
 models-table: $(STAMP) ## docs/models.md: every model imported, planned and verified (long)
-	$(BIN)/python examples/models_table.py
+	$(BIN)/python examples/models_table.py --time-limit 10
 
 readme: $(STAMP) ## the outputs in README.md, made anew by running its commands
 	$(BIN)/python tests/readme.py --write
