@@ -245,6 +245,7 @@ class Limits:
         recompute, paging: whether ops may run again, whether tensors may move to storage. Tensors
             that begin or must end in storage move even without ``paging``.
         written_budget_bytes: what one step may write to storage; ``None``: unlimited.
+        joules_budget: what one step may take, idle power included; ``None``: unlimited.
     """
 
     ram_budget_bytes: int | None = None
@@ -252,6 +253,7 @@ class Limits:
     recompute: bool = True
     paging: bool = True
     written_budget_bytes: int | None = None
+    joules_budget: float | None = None
 
 
 def _check_cost(what: str, seconds: float, joules: float) -> None:

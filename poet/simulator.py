@@ -15,6 +15,7 @@ error carries and the mutation tests count:
 ``ram``              more bytes in RAM than the budget, at any moment
 ``storage``          more bytes in storage than it holds, or written than allowed
 ``deadline``         the step lasts longer than allowed
+``energy``           the step takes more joules than allowed
 ``missing``          an op never ran
 ``final``            a tensor is not, with its last content, where it must end
 ==================== ==================================================================
@@ -34,7 +35,7 @@ from dataclasses import dataclass
 from poet.errors import InvalidSchedule
 from poet.problem import Limits, Place, Problem, ProblemOp, Tensor, Transfer
 from poet.schedule import Compute, Free, PageOut, Schedule
-from poet.units import format_bytes, format_seconds
+from poet.units import format_bytes, format_joules, format_seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,12 +248,17 @@ class _Run:
         page_in_seconds, page_in_joules = _total(self.page_in_costs)
         page_out_seconds, page_out_joules = _total(self.page_out_costs)
         idle_joules = self.problem.idle_watts * seconds
+        joules = math.fsum((compute_joules, page_in_joules, page_out_joules, idle_joules))
+        joules_budget = self.limits.joules_budget
+        if joules_budget is not None and joules > joules_budget * (1 + 1e-9):
+            took, allowed = format_joules(joules), format_joules(joules_budget)
+            raise self._invalid("energy", f"the step takes {took}, the budget is {allowed}")
         return Trace(
             moments=tuple(self.moments),
             peak_ram_bytes=self.peak_ram_bytes,
             peak_step=self.peak_step,
             seconds=seconds,
-            joules=math.fsum((compute_joules, page_in_joules, page_out_joules, idle_joules)),
+            joules=joules,
             compute_joules=compute_joules,
             page_in_joules=page_in_joules,
             page_out_joules=page_out_joules,

@@ -49,6 +49,8 @@ class SolveOptions:
         relative_gap: of the total joules at which a plan counts as optimal.
         overhead_gap: of the joules above running every op once; both must hold.
         seed: of every random choice.
+        start: a schedule to begin with, such as the plan of a neighbouring budget; one that the limits
+            do not allow is passed over.
         progress: called at each new plan or bound.
     """
 
@@ -58,6 +60,7 @@ class SolveOptions:
     relative_gap: float = 1e-6
     overhead_gap: float = 1e-3
     seed: int = 0
+    start: Schedule | None = None
     progress: Progress | None = None
 
 

@@ -442,13 +442,18 @@ def test_permissions_are_enforced() -> None:
             exact = dataclasses.replace(of, storage_capacity_bytes=trace.storage_bytes)
             assert verdict(exact, schedule, limits) is None
             seen.add("storage")
+        if trace.joules:
+            assert verdict(of, schedule, dataclasses.replace(limits, joules_budget=trace.joules)) is None
+            less_energy = dataclasses.replace(limits, joules_budget=trace.joules * (1 - 1e-6))
+            assert verdict(of, schedule, less_energy) == "energy"
+            seen.add("energy")
         for name in {step.tensor for step in schedule if isinstance(step, PageIn)}:
             sealed = [dataclasses.replace(t, page_in=None) if t.name == name else t for t in of.tensors]
             if all(t.page_in is not None or t.initially is not Place.STORAGE for t in sealed):
                 fixed = dataclasses.replace(of, tensors=tuple(sealed))
                 assert verdict(fixed, schedule, limits) == "page_in"
                 seen.add("page_in")
-    assert seen == {"recompute", "storage", "page_in"}
+    assert seen == {"recompute", "storage", "page_in", "energy"}
 
 
 def test_an_update_makes_every_later_use_of_the_old_content_stale() -> None:

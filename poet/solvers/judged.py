@@ -12,6 +12,9 @@ from poet.solvers.facts import Facts
 from poet.solvers.overlap import overlap
 from poet.solvers.walk import Policy, Stuck, Walk, Weights
 
+_ASKED_OF_THE_WHOLE = frozenset({"deadline", "energy", "pin"})
+"""Rules that a walk does not look after, step by step."""
+
 
 class Cheapest:
     """Keeps the schedule of least energy among those it is shown.
@@ -26,7 +29,7 @@ class Cheapest:
         self.trace: Trace | None = None
 
     def consider(self, schedule: Schedule | None) -> bool:
-        """Judge ``schedule``; whether it is the best so far. One that misses the deadline is passed over.
+        """Judge ``schedule``; whether it is the best so far. One that takes too much is passed over.
 
         Raises:
             InvalidSchedule: it breaks another rule, which no heuristic should.
@@ -38,7 +41,7 @@ class Cheapest:
         try:
             trace = simulate(self.problem, schedule, self.limits)
         except InvalidSchedule as verdict:
-            if verdict.rule != "deadline":
+            if verdict.rule not in _ASKED_OF_THE_WHOLE:
                 raise
             return False
         if self.trace is not None and trace.joules >= self.trace.joules:

@@ -83,6 +83,8 @@ class _Search:
         return self.solution("Stopped by the user." if self.stopped else "")
 
     def _start(self) -> None:
+        if self.options.start is not None:
+            self._judge(self.options.start, "the plan given as a start")
         schedule = greedy(self.problem, self.limits, seconds=0.3, seed=self.options.seed)
         if schedule is not None:
             self._judge(schedule, "greedy")
