@@ -1,0 +1,297 @@
+"""What a sweep found, as frozen records: settings, points, plans and answers.
+
+A `Setting` is one planning problem: the model at one batch size with one optimizer on one device. A
+`Point` is a setting with a RAM budget and a deadline; its plan, where it has one, stands in
+`WhatIf.plans` and may serve several points. An `Answer` is a sentence with the points it rests on.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+from poet.device import Profile
+from poet.problem import Limits, Problem
+from poet.schedule import Schedule
+from poet.solution import LowerBound
+from poet.what_if.question import Question
+
+
+class Verdict(enum.Enum):
+    """What is known of a point; the value is the sentence the user reads."""
+
+    OPTIMAL = "The plan is optimal: no valid plan costs less."
+    FEASIBLE = "The plan is valid; a cheaper one may exist within the gap."
+    INFEASIBLE = "No plan exists inside the limits."
+    TIMEOUT = "The time limit passed before any plan was found."
+    UNSOLVED = "The sweep was stopped before this point."
+
+    @property
+    def word(self) -> str:
+        """``optimal``, ``feasible``, ``infeasible``, ``timeout`` or ``unsolved``."""
+        return self.name.lower()
+
+
+class Origin(enum.Enum):
+    """Where a point's verdict comes from; the value is how a report puts it."""
+
+    SEARCH = "its own search"
+    CACHE = "its own search, in an earlier sweep"
+    NEIGHBOUR = "the plan, the bound or the infeasibility of other points: by monotonicity"
+    ARITHMETIC = "the lower bound on RAM or time"
+    NONE = "nothing yet"
+
+
+class Basis(enum.Enum):
+    """What an answer rests on; the value is how a report puts it."""
+
+    SOLVED = "solved"
+    INTERPOLATED = "interpolated between solved points"
+    MEASURED = "measured on this machine"
+    GIVEN = "computed from figures that were given"
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One planning problem of the sweep.
+
+    Attributes:
+        device, device_title: name and title of the profile; of a saved problem its own source.
+        binding: sizes given to the model's dynamic dimensions.
+        batch: samples per step; ``None`` where the model does not tell.
+        optimizer: its name; empty for a saved problem.
+        problem: what is planned.
+        profile: the device's figures; ``None`` for a saved problem.
+        keep_everything_bytes: what plain training needs.
+        lower_bound: RAM below which no schedule exists.
+    """
+
+    device: str
+    device_title: str
+    binding: tuple[tuple[str, int], ...]
+    batch: int | None
+    optimizer: str
+    problem: Problem
+    profile: Profile | None
+    keep_everything_bytes: int
+    lower_bound: LowerBound
+
+    @property
+    def label(self) -> str:
+        """For people, e.g. ``rpi4b, N=4, adamw``."""
+        sizes = (f"{name}={size}" for name, size in self.binding)
+        return ", ".join(filter(None, (self.device, *sizes, self.optimizer)))
+
+
+@dataclass(frozen=True, slots=True)
+class FoundPlan:
+    """A schedule and what the simulator says it does in one training step.
+
+    Attributes:
+        setting: index of its setting.
+        schedule: what happens, in order.
+        joules: of the step; ``compute_joules``, ``page_in_joules``, ``page_out_joules`` and
+            ``idle_joules`` are its parts.
+        seconds: of the step; the others are the engines' busy times.
+        peak_ram_bytes: the largest RAM at any moment.
+        recomputed_runs: compute steps beyond each op's first.
+        read_bytes, written_bytes: from and to storage.
+        worn_bytes: that the storage must erase for what is written, in whole erase blocks.
+        solver: that found it.
+    """
+
+    setting: int
+    schedule: Schedule
+    joules: float
+    compute_joules: float
+    page_in_joules: float
+    page_out_joules: float
+    idle_joules: float
+    seconds: float
+    compute_seconds: float
+    page_in_seconds: float
+    page_out_seconds: float
+    peak_ram_bytes: int
+    recomputed_runs: int
+    read_bytes: int
+    written_bytes: int
+    worn_bytes: int
+    solver: str
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One cell of the grid.
+
+    Attributes:
+        setting: index of its setting.
+        limits: the RAM budget, the deadline and the permissions.
+        deadline: as it was asked for (``1.3x``, ``20ms``); ``None``: no deadline.
+        verdict: what is known.
+        origin: where from.
+        plan: index of its plan; ``None`` without one.
+        bound_joules: no plan of the point costs less.
+        gap, overhead_gap: shares of the joules, and of the joules above running every op once, that
+            a better plan could save at most; ``None`` without a plan.
+        warm_start: index of the point whose plan the search began with; ``None``: from nothing.
+        solve_seconds: wall clock of its own search; 0 without one.
+        message: why it is infeasible, or what would help.
+    """
+
+    setting: int
+    limits: Limits
+    deadline: str | None
+    verdict: Verdict
+    origin: Origin
+    plan: int | None
+    bound_joules: float
+    gap: float | None
+    overhead_gap: float | None
+    warm_start: int | None = None
+    solve_seconds: float = 0.0
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What a plan means in daily use; ``None`` where the question or the profile does not say.
+
+    Attributes:
+        joules_per_sample: of training.
+        session_joules, session_seconds: of one session, data stalls included.
+        battery_share_per_session: of a full charge.
+        sessions_per_charge: whole sessions.
+        budget_steps: steps that the energy budget buys, per its period.
+        budget_samples, budget_epochs: the same in samples and in passes over the data set.
+        flash_life_steps, flash_life_years: until the storage is worn out; infinite where nothing is
+            written.
+        session_grams: of carbon dioxide at the grid's intensity.
+    """
+
+    joules_per_sample: float | None
+    session_joules: float
+    session_seconds: float
+    battery_share_per_session: float | None
+    sessions_per_charge: int | None
+    budget_steps: int | None
+    budget_samples: int | None
+    budget_epochs: float | None
+    flash_life_steps: float | None
+    flash_life_years: float | None
+    session_grams: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class DataStall:
+    """How fetching and preparing a step's input changes the step (after DS-Analyzer).
+
+    Attributes:
+        point: index of the point.
+        bound_by: ``compute``, ``paging`` or ``data``: what, made free, would shorten the step most.
+        step_seconds: of the step with its data; ``plan_seconds`` is without.
+        fetch_seconds, prepare_seconds: of one step's input.
+        stall_seconds: of the step, spent waiting for data.
+        flash_seconds: that pages and data together keep the storage busy.
+        stall_joules: of fetching, preparing and waiting.
+        cache_bytes: the size of the data cache asked about; ``None``: none was.
+        cached_share: of the data set that it holds.
+        cached_step_seconds: of the step with that cache.
+    """
+
+    point: int
+    bound_by: str
+    plan_seconds: float
+    step_seconds: float
+    fetch_seconds: float
+    prepare_seconds: float
+    stall_seconds: float
+    flash_seconds: float
+    stall_joules: float
+    cache_bytes: int | None = None
+    cached_share: float | None = None
+    cached_step_seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Marginal:
+    """What one change to a point buys, by solving again with it.
+
+    Attributes:
+        point: index of the point that is changed.
+        change: e.g. ``64 KiB more RAM`` or ``twice the flash bandwidth``.
+        joules_before, joules_after, seconds_before, seconds_after: of the step; per sample where the
+            change is of the batch size. ``None`` after: no plan was found.
+        saved_share: of the joules; negative: it costs more.
+        certain: whether the saving is larger than both gaps, so that better plans could not undo it.
+    """
+
+    point: int
+    change: str
+    joules_before: float
+    joules_after: float | None
+    seconds_before: float
+    seconds_after: float | None
+    saved_share: float | None
+    certain: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A question of the team, answered in a sentence.
+
+    Attributes:
+        question: a short key: ``least-ram``, ``least-energy``, ``which-device``, ``energy-budget``,
+            ``battery``, ``flash-life``, ``wall-time``, ``carbon``, ``largest-...``,
+            ``marginal-value``, ``data-stalls``.
+        sentence: the answer.
+        basis: what it rests on.
+        points: indices of the points it rests on.
+        figures: the numbers of the sentence, by name with the unit at its end.
+    """
+
+    question: str
+    sentence: str
+    basis: Basis
+    points: tuple[int, ...] = ()
+    figures: tuple[tuple[str, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class WhatIf:
+    """A sweep: everything that was asked, planned and answered.
+
+    Attributes:
+        question: what was asked.
+        settings, points, plans: what was planned; indices elsewhere point into these.
+        usages: per point, what its plan means in daily use; ``None`` without a plan.
+        stalls: data stalls of the chosen points, where data were asked about.
+        marginals: what changes of the chosen point buy.
+        answers: most important first; the first is the headline.
+        chosen: index of the point that the headline speaks of; ``None``: nothing fits.
+        complete: whether no point was left unsolved by an interruption.
+        sweep_seconds: wall clock.
+        searched, from_cache, by_monotonicity: how many points were decided in which way.
+    """
+
+    question: Question
+    settings: tuple[Setting, ...]
+    points: tuple[Point, ...]
+    plans: tuple[FoundPlan, ...]
+    usages: tuple[Usage | None, ...]
+    stalls: tuple[DataStall, ...]
+    marginals: tuple[Marginal, ...]
+    answers: tuple[Answer, ...]
+    chosen: int | None
+    complete: bool
+    sweep_seconds: float
+    searched: int
+    from_cache: int
+    by_monotonicity: int
+
+    def setting_of(self, point: Point) -> Setting:
+        """The planning problem of ``point``."""
+        return self.settings[point.setting]
+
+    def plan_of(self, point: Point) -> FoundPlan | None:
+        """The plan of ``point``, if it has one."""
+        return None if point.plan is None else self.plans[point.plan]
