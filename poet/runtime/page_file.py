@@ -106,6 +106,20 @@ class PageFile:
                 "another process wrote to the file, or the storage is failing"
             )
 
+    @property
+    def is_background(self) -> bool:
+        """A transfer is done when the call returns; see `poet.runtime.background` for the other way."""
+        return False
+
+    def wait(self, tensor: str) -> None:
+        """Nothing: the last transfer of ``tensor`` is done."""
+
+    def settle(self) -> None:
+        """Nothing: every transfer is done."""
+
+    def give_up(self) -> None:
+        """Nothing: no transfer is under way."""
+
     def close(self) -> None:
         """Close and remove the file; a second call does nothing."""
         if self._file >= 0:

@@ -20,9 +20,9 @@ from poet.errors import PlanError, ReplayError
 from poet.graph import Argument, Call, Graph, Op, Ref, Symbol, TensorType
 from poet.problem import Place
 from poet.runtime import kernels
+from poet.runtime.background import Pager
 from poet.runtime.cells import Cells, memory_of, new_buffer, resolved, view_of
-from poet.runtime.page_file import PageFile
-from poet.schedule import Compute, Free, PageOut
+from poet.schedule import Compute, Free, PageOut, Step
 from poet.training_plan import Plan
 
 Instruction = Callable[[], None]
@@ -46,15 +46,15 @@ class Program:
     oversized: set[str]
 
 
-def compile_plan(
-    plan: Plan, cells: Cells, *, pages: PageFile | None, after: Program | None = None
-) -> Program:
+def compile_plan(plan: Plan, cells: Cells, *, pages: Pager | None, after: Program | None = None) -> Program:
     """Bind the schedule of ``plan`` to kernels and ``cells``.
 
     Args:
         plan: whose schedule the simulator accepted.
         cells: of its graph.
-        pages: where buffers are paged; ``None`` where none is.
+        pages: where buffers are paged; ``None`` where none is. Where transfers run in the background, an
+            instruction waits for those of the buffers that it reads, overwrites or frees, and the last
+            one for all.
         after: the program that ran the first step. Without it, each result is compared with what the
             graph says about it.
 
@@ -69,7 +69,9 @@ def compile_plan(
     instructions: list[Instruction] = []
     oversized: set[str] = set() if after is None else after.oversized
     first_update = len(plan.schedule)
+    under_way = _UnderWay(graph)
     for index, step in enumerate(plan.schedule):
+        waits = under_way.before(step, is_first=isinstance(step, Compute) and step.op not in ran)
         if isinstance(step, Compute):
             op = ops[step.op]
             new = [name for name in graph.writes(op) if name not in in_ram]
@@ -84,8 +86,7 @@ def compile_plan(
                 first_update = min(first_update, index)
             in_ram.update(new)
             ran.add(op.name)
-            continue
-        if isinstance(step, Free):
+        elif isinstance(step, Free):
             instructions.append(_free(step.tensor, cells))
             in_ram.remove(step.tensor)
         elif pages is None:
@@ -95,6 +96,10 @@ def compile_plan(
         else:
             instructions.append(functools.partial(page_in, step.tensor, cells, pages))
             in_ram.add(step.tensor)
+        if waits and pages is not None and pages.is_background:
+            instructions[-1] = _waiting(instructions[-1], waits, pages)
+    if instructions and pages is not None and pages.is_background:
+        instructions[-1] = _settling(instructions[-1], pages)
     return Program(tuple(instructions), first_update, _gradient_taps(plan, cells), oversized)
 
 
@@ -128,12 +133,41 @@ def initially_in_ram(plan: Plan) -> tuple[str, ...]:
     )
 
 
-def page_out(buffer: str, cells: Cells, pages: PageFile) -> None:
+class _UnderWay:
+    """Which buffers have transfers that nothing has waited for, while a schedule is compiled."""
+
+    def __init__(self, graph: Graph) -> None:
+        self._reads = {
+            op.name: (graph.reads(op.call), graph.reads(op.recall) if op.recall is not None else ())
+            for op in graph.ops
+        }
+        self._updates = {op.name: op.updates for op in graph.ops}
+        self._in: set[str] = set()
+        self._out: set[str] = set()
+
+    def before(self, step: Step, *, is_first: bool) -> tuple[str, ...]:
+        """Buffers that ``step`` must wait for: what it reads has arrived, what it changes has left."""
+        waits: set[str] = set()
+        if isinstance(step, Compute):
+            first, again = self._reads[step.op]
+            waits = self._in.intersection(first if is_first else again)
+            if is_first:
+                waits |= (self._in | self._out).intersection(self._updates[step.op])
+        elif isinstance(step, Free):
+            waits = (self._in | self._out) & {step.tensor}
+        else:
+            (self._out if isinstance(step, PageOut) else self._in).add(step.tensor)
+        self._in -= waits
+        self._out -= waits
+        return tuple(sorted(waits))
+
+
+def page_out(buffer: str, cells: Cells, pages: Pager) -> None:
     """Copy a buffer's bytes to its slot."""
     pages.write(buffer, memory_of(cells.raw(buffer)))
 
 
-def page_in(buffer: str, cells: Cells, pages: PageFile) -> None:
+def page_in(buffer: str, cells: Cells, pages: Pager) -> None:
     """Allocate a buffer and fill it from its slot."""
     raw = new_buffer(cells.sizes_bytes[buffer])
     pages.read_into(buffer, memory_of(raw))
@@ -189,6 +223,27 @@ def _free(buffer: str, cells: Cells) -> Instruction:
             contents[number] = None
 
     return free
+
+
+def _waiting(run: Instruction, buffers: Sequence[str], pages: Pager) -> Instruction:
+    """``run``, once the transfers of ``buffers`` are done."""
+
+    def waiting() -> None:
+        for buffer in buffers:
+            pages.wait(buffer)
+        run()
+
+    return waiting
+
+
+def _settling(run: Instruction, pages: Pager) -> Instruction:
+    """``run``, and then every transfer to its end."""
+
+    def settling() -> None:
+        run()
+        pages.settle()
+
+    return settling
 
 
 def _bind_call(call: Call, cells: Cells) -> Callable[[], Any]:

@@ -24,6 +24,7 @@ from poet.graph import TensorType
 from poet.plan_file import PlanFile
 from poet.problem import Place
 from poet.runtime import program, state
+from poet.runtime.background import Background, Pager
 from poet.runtime.cells import Cells, new_buffer
 from poet.runtime.memory import PeakMeter, return_freed_memory
 from poet.runtime.page_file import PageFile
@@ -62,7 +63,9 @@ class Trainer:
         self.learning_rate = plan.optimizer.lr
         self._pages = pages
         self._cells = Cells(plan.graph)
-        self._program: Program = program.compile_plan(plan, self._cells, pages=pages)
+        in_background = pages is not None and plan.problem.background_storage
+        self._pager: Pager | None = Background(pages) if pages is not None and in_background else pages
+        self._program: Program = program.compile_plan(plan, self._cells, pages=self._pager)
         unknown = self._cells.hyperparameters - plan.optimizer.hyperparameters(1).keys()
         if unknown:
             raise PlanError(f"optimizer {plan.optimizer.name} has no hyperparameter {min(unknown)!r}")
@@ -167,7 +170,7 @@ class Trainer:
         if not self._is_checked:
             self._is_checked = True
             self._program = program.compile_plan(
-                self.plan, self._cells, pages=self._pages, after=self._program
+                self.plan, self._cells, pages=self._pager, after=self._program
             )
         return StepResult(*result, seconds=time.perf_counter() - started)
 
@@ -214,6 +217,8 @@ class Trainer:
 
     def close(self) -> None:
         """Give the memory and the page file back; a second call does nothing."""
+        if self._pager is not None:
+            self._pager.close()  # what is under way needs its memory and the file to the end
         for buffer in self._cells.of_buffer:
             self._cells.clear(buffer)
         if self._placed is not None:
@@ -277,6 +282,8 @@ class Trainer:
 
     def _recover(self, index: int, error: BaseException) -> None:
         """Go back to the last committed step after a failure at instruction ``index``, if possible."""
+        if self._pager is not None:
+            self._pager.give_up()
         for buffer in self._cells.of_buffer:
             if buffer not in self._persistent:
                 self._cells.clear(buffer)
