@@ -37,6 +37,15 @@ class Place(enum.Enum):
     BOTH = "both"  # in RAM with a valid copy in storage, as a frozen parameter is; only `initially`
 
 
+class Objective(enum.Enum):
+    """What a plan should take the least of, per step; ties are broken by energy."""
+
+    ENERGY = "energy"
+    TIME = "time"
+    RAM = "ram"
+    WRITES = "writes"
+
+
 @dataclass(frozen=True, slots=True)
 class Transfer:
     """The cost of copying one tensor once, in one direction."""

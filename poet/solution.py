@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from poet.problem import Problem
+from poet.problem import Objective, Problem
 from poet.schedule import Schedule, schedule_to_data
 from poet.simulator import Trace
 
@@ -49,6 +49,8 @@ class SolveOptions:
         relative_gap: of the total joules at which a plan counts as optimal.
         overhead_gap: of the joules above running every op once; both must hold.
         seed: of every random choice.
+        objective: what a plan should take the least of.
+        enough_joules: a plan that takes no more ends the search, and so does the proof that there is none.
         start: a schedule to begin with, such as the plan of a neighbouring budget; one that the limits
             do not allow is passed over.
         progress: called at each new plan or bound.
@@ -60,6 +62,8 @@ class SolveOptions:
     relative_gap: float = 1e-6
     overhead_gap: float = 1e-3
     seed: int = 0
+    objective: Objective = Objective.ENERGY
+    enough_joules: float | None = None
     start: Schedule | None = None
     progress: Progress | None = None
 
@@ -88,12 +92,16 @@ class Solution:
     Attributes:
         status: how it ended.
         schedule, trace: the best plan found and what the judge says it does; ``None`` without one.
-        bound_joules: no plan costs less whose first runs keep the listed order.
+        bound_joules: no plan costs less whose first runs keep the listed order, and that takes no more
+            of the objective where that is another.
         baseline_joules: of running every op once with no transfer.
         solve_seconds: wall clock of the search.
         solver: who found the plan.
         bound_scope: what ``bound_joules`` holds for.
         message: for the user: why it is infeasible, or what would help.
+        objective: what the plan takes the least of.
+        objective_bound: where that is not energy: no plan whose first runs keep the listed order takes
+            less of it, in seconds or bytes.
     """
 
     status: Status
@@ -105,6 +113,8 @@ class Solution:
     solver: str
     bound_scope: str = WHOLE_PROBLEM
     message: str = ""
+    objective: Objective = Objective.ENERGY
+    objective_bound: float | None = None
 
     @property
     def joules(self) -> float | None:
@@ -115,6 +125,23 @@ class Solution:
     def overhead_joules(self) -> float | None:
         """Of the plan, above running every op once."""
         return None if self.trace is None else self.trace.joules - self.baseline_joules
+
+    @property
+    def amount(self) -> float | None:
+        """What the plan takes of the objective: joules, seconds or bytes."""
+        return None if self.trace is None else amount_of(self.objective, self.trace)
+
+    @property
+    def bound(self) -> float | None:
+        """No plan within the limits takes less of the objective; ``None``: nothing is known."""
+        return self.bound_joules if self.objective is Objective.ENERGY else self.objective_bound
+
+    @property
+    def objective_gap(self) -> float | None:
+        """How far the plan may be above the least of the objective, as a share of what it takes."""
+        if self.amount is None or self.bound is None:
+            return None
+        return _share(self.amount - self.bound, self.amount)
 
     @property
     def gap(self) -> float | None:
@@ -131,12 +158,26 @@ class Solution:
         return _share(self.trace.joules - self.bound_joules, self.trace.joules - self.baseline_joules)
 
 
+def amount_of(objective: Objective, trace: Trace) -> float:
+    """What one step takes of ``objective``: joules, seconds or bytes."""
+    return {
+        Objective.ENERGY: trace.joules,
+        Objective.TIME: trace.seconds,
+        Objective.RAM: float(trace.peak_ram_bytes),
+        Objective.WRITES: float(trace.written_bytes),
+    }[objective]
+
+
 def solution_to_json(problem: Problem, solution: Solution) -> dict[str, Any]:
     """The ``--json`` answer of any search (DESIGN: "The problem file")."""
     trace = solution.trace
     return {
         "problem": problem.name,
         "status": solution.status.word,
+        "objective": solution.objective.value,
+        "amount": solution.amount,
+        "bound": solution.bound,
+        "objective_gap": solution.objective_gap,
         "joules": solution.joules,
         "bound_joules": solution.bound_joules,
         "bound_scope": solution.bound_scope,

@@ -10,14 +10,15 @@ import pytest
 from random_problems import mixed_problem, random_limits, random_problem
 
 from poet.errors import InvalidSchedule
-from poet.problem import Limits, Problem, ProblemOp, Tensor, Transfer
+from poet.problem import Limits, Objective, Problem, ProblemOp, Tensor, Transfer
 from poet.simulator import simulate
 from poet.solvers.candidates import candidates
 from poet.solvers.emit import schedule_of
 from poet.solvers.engines import Effort, Outcome, run_engine
-from poet.solvers.events import instance_of, timeline_of
+from poet.solvers.events import Metered, instance_of, timeline_of
 from poet.solvers.families import CUTS, FAMILIES, RELAXATION, Family
 from poet.solvers.milp import Model, build
+from poet.solvers.objectives import priced
 from poet.solvers.oracle import least_joules
 from poet.solvers.start import values_of
 
@@ -34,6 +35,9 @@ def exact_model(
     problem: Problem, limits: Limits, *, families: tuple[Family, ...] = FAMILIES + CUTS, passes: int = 1
 ) -> Model:
     instance = instance_of(problem, limits)
+    if limits.joules_budget is not None:  # it is a row of the model where something else is minimised
+        metered = Metered(problem, limits.joules_budget)
+        instance = instance_of(priced(problem, Objective.TIME), limits, metered=metered)
     return build(timeline_of(instance, candidates(instance, None, passes=passes)), families=families)
 
 
@@ -92,6 +96,7 @@ BITES: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
     "deadline": ((), {"deadline_seconds": 7.0}),
     "capacity": (("capacity",), {}),
     "wear": ((), {"written_budget_bytes": 6}),
+    "energy": ((), {"joules_budget": 7.0}),
 }
 
 

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
-from poet.problem import Limits, Problem
-from poet.solution import SolveOptions, Status
-from poet.solvers import solve
+import pytest
+from random_problems import mixed_problem, random_limits
+
+from poet.problem import Limits, Objective, Problem, Transfer
+from poet.simulator import simulate
+from poet.solution import SolveOptions, Status, amount_of
+from poet.solvers import minimum_ram_bytes, solve
+from poet.solvers.objectives import limited
+from poet.solvers.oracle import least_joules, least_ram_bytes
 
 INSTANCES = Path(__file__).parent / "instances"
 
@@ -23,3 +30,102 @@ def test_a_start_is_taken_over_and_an_invalid_one_is_passed_over() -> None:
     again = solve(problem, tight, SolveOptions(start=kept.schedule))
     assert again.status is Status.OPTIMAL
     assert again.joules == plan.joules
+
+
+def at_other_prices(of: Problem, objective: Objective) -> Problem:
+    """Joules that are seconds, or bytes written."""
+    ops = tuple(dataclasses.replace(op, joules=0.0) for op in of.ops)
+    tensors = []
+    for tensor in of.tensors:
+        stored = tensor.bytes if tensor.stored_bytes is None else tensor.stored_bytes
+        written = float(stored) if objective is Objective.WRITES else 0.0
+        out = None if tensor.page_out is None else dataclasses.replace(tensor.page_out, joules=written)
+        back = None if tensor.page_in is None else dataclasses.replace(tensor.page_in, joules=0.0)
+        tensors.append(dataclasses.replace(tensor, page_out=out, page_in=back))
+    watts = 1.0 if objective is Objective.TIME else 0.0
+    return dataclasses.replace(of, ops=ops, tensors=tuple(tensors), idle_watts=watts)
+
+
+def least(of: Problem, limits: Limits, objective: Objective) -> float | None:
+    """By the oracle; ``None``: nothing is within ``limits``."""
+    if objective is Objective.RAM:
+        found = least_ram_bytes(of, dataclasses.replace(limits, ram_budget_bytes=None))
+        budget = limits.ram_budget_bytes
+        return None if found is None or (budget is not None and found > budget) else float(found)
+    schedule = least_joules(at_other_prices(of, objective), limits)
+    return None if schedule is None else amount_of(objective, simulate(of, schedule, limits))
+
+
+TIGHT = SolveOptions(time_limit_seconds=10.0, relative_gap=1e-9, overhead_gap=1e-9)
+
+
+@pytest.mark.parametrize("objective", [Objective.TIME, Objective.RAM, Objective.WRITES])
+@pytest.mark.parametrize("seed", range(24))
+def test_each_objective_equals_the_oracle(seed: int, objective: Objective) -> None:
+    of = dataclasses.replace(mixed_problem(seed, largest=5), background_storage=False)
+    limits = random_limits(of, seed, deadline=seed % 3 == 0)
+    solution = solve(of, limits, dataclasses.replace(TIGHT, objective=objective))
+    expected = least(of, limits, objective)
+    if expected is None:
+        assert solution.status is Status.INFEASIBLE
+        return
+    assert solution.schedule is not None
+    assert solution.objective is objective
+    trace = simulate(of, solution.schedule, limits)
+    assert solution.amount == amount_of(objective, trace) == pytest.approx(expected, rel=1e-9)
+    assert solution.bound is not None
+    assert solution.bound <= expected * (1 + 1e-9)
+    cheapest = least_joules(of, limited(limits, objective, amount=expected))
+    assert cheapest is not None
+    assert trace.joules == pytest.approx(simulate(of, cheapest).joules, rel=1e-6)  # ties by energy
+    assert solution.bound_joules <= trace.joules
+
+
+@pytest.mark.parametrize("seed", range(16))
+@pytest.mark.parametrize("objective", [Objective.ENERGY, Objective.TIME, Objective.WRITES])
+def test_an_energy_budget_is_kept_and_costs_no_more_than_it_must(seed: int, objective: Objective) -> None:
+    of = dataclasses.replace(mixed_problem(seed, largest=5), background_storage=False)
+    limits = random_limits(of, seed)
+    cheapest = least_joules(of, limits)
+    if cheapest is None:
+        return
+    joules = simulate(of, cheapest).joules
+    loose = solve(of, limits, dataclasses.replace(TIGHT, objective=objective))
+    asked = dataclasses.replace(TIGHT, objective=objective)
+    exact = solve(of, dataclasses.replace(limits, joules_budget=joules), asked)
+    assert exact.joules == pytest.approx(joules, rel=1e-9)
+    assert exact.amount is not None
+    assert loose.amount is not None
+    assert exact.amount >= loose.amount * (1 - 1e-9)
+    if joules > 0.0:
+        less = solve(of, dataclasses.replace(limits, joules_budget=joules * (1 - 1e-6)), asked)
+        assert less.status is Status.INFEASIBLE
+        assert "energy budget" in less.message
+
+
+def test_least_ram_is_the_largest_op_where_everything_can_be_paged() -> None:
+    problem = Problem.load(INSTANCES / "linear.m4.json")
+    solution = solve(problem, options=SolveOptions(objective=Objective.RAM))
+    assert solution.status is Status.OPTIMAL
+    assert solution.amount == solution.bound == minimum_ram_bytes(problem).bytes
+
+
+@pytest.mark.parametrize("factor", [1e-6, 1.0, 1e3])
+def test_the_unit_of_energy_changes_no_plan(factor: float) -> None:
+    problem = Problem.load(INSTANCES / "linear.m4.json")
+
+    def scaled(cost: Transfer | None) -> Transfer | None:
+        return None if cost is None else Transfer(cost.seconds, factor * cost.joules)
+
+    other = dataclasses.replace(
+        problem,
+        ops=tuple(dataclasses.replace(op, joules=factor * op.joules) for op in problem.ops),
+        tensors=tuple(
+            dataclasses.replace(t, page_in=scaled(t.page_in), page_out=scaled(t.page_out))
+            for t in problem.tensors
+        ),
+    )
+    limits = Limits(ram_budget_bytes=3700)
+    plan, same = solve(problem, limits), solve(other, limits)
+    assert same.status is Status.OPTIMAL
+    assert same.schedule == plan.schedule

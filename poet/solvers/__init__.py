@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from poet.solvers.bounds import minimum_ram_bytes
-    from poet.solvers.search import solve
+    from poet.solvers.objectives import solve
 
 __all__ = ["minimum_ram_bytes", "solve"]
 
@@ -14,7 +14,7 @@ __all__ = ["minimum_ram_bytes", "solve"]
 def __getattr__(name: str) -> Any:
     """Import engines only where they are used."""
     if name == "solve":
-        from poet.solvers.search import solve
+        from poet.solvers.objectives import solve
 
         return solve
     if name == "minimum_ram_bytes":

@@ -17,8 +17,9 @@ def worth_rerunning(instance: Instance) -> frozenset[int]:
 
     Where a rerun costs at least as much as writing and reading back everything it makes, page-ins
     right before the next uses can replace it: they hold RAM for a shorter time. With a deadline
-    this must hold for seconds too; a limit on storage forbids the argument. Beside background
-    transfers a rerun may hide its idle power, so its own joules alone are compared.
+    this must hold for seconds too, with an energy budget beside another objective for its joules; a
+    limit on storage forbids the argument. Beside background transfers a rerun may hide its idle
+    power and a transfer may fail to, which is what is compared then.
     """
     problem, limits = instance.problem, instance.limits
     limited = problem.storage_capacity_bytes is not None or limits.written_budget_bytes is not None
@@ -29,11 +30,15 @@ def worth_rerunning(instance: Instance) -> frozenset[int]:
         costs = [(instance.contents[c].page_in, instance.contents[c].page_out) for c in task.outputs]
         moves = [cost for pair in costs for cost in pair if cost is not None]
         pageable = len(moves) == 2 * len(costs)
-        hidden = 0.0 if instance.serial else problem.idle_watts * task.cost.seconds
+        moves_seconds, idle_watts = sum(cost.seconds for cost in moves), problem.idle_watts
+        hidden = 0.0 if instance.serial else idle_watts * (task.cost.seconds + moves_seconds)
         cheaper = task.cost.joules - hidden < sum(cost.joules for cost in moves)
-        quicker = task.cost.seconds < sum(cost.seconds for cost in moves)
+        quicker = task.cost.seconds < moves_seconds
+        metered = instance.metered_joules_allowed is not None and (
+            not instance.serial or task.cost.metered_joules < sum(cost.metered_joules for cost in moves)
+        )
         hurried = limits.deadline_seconds is not None and (quicker or not instance.serial)
-        if limited or not pageable or cheaper or hurried:
+        if limited or not pageable or cheaper or hurried or metered:
             worth.add(task.number)
     return frozenset(worth)
 

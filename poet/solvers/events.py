@@ -9,7 +9,7 @@ before it. The *events* of a content are the slots that make or use it; between 
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from poet.problem import Limits, Place, Problem, Tensor, Transfer
 from poet.simulator import content_versions
@@ -17,10 +17,17 @@ from poet.simulator import content_versions
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Of one run or one transfer; ``joules`` with idle power included."""
+    """Of one run or one transfer.
+
+    Attributes:
+        seconds: that it lasts.
+        joules: with idle power included; what is minimised.
+        metered_joules: what counts against an energy budget, where something else is minimised.
+    """
 
     seconds: float
     joules: float
+    metered_joules: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +86,8 @@ class Task:
 class Instance:
     """A problem and its limits as tasks and contents.
 
-    ``serial``: transfers block compute, or are planned as if they did.
+    ``serial``: transfers block compute, or are planned as if they did. ``metered_joules_allowed``: above
+    running every op once; ``None``: any.
     """
 
     problem: Problem
@@ -87,13 +95,32 @@ class Instance:
     serial: bool
     tasks: tuple[Task, ...]
     contents: tuple[Content, ...]
+    metered_joules_allowed: float | None = None
 
 
-def instance_of(problem: Problem, limits: Limits, *, serial: bool | None = None) -> Instance:
+@dataclass(frozen=True, slots=True)
+class Metered:
+    """An energy budget where something else than energy is minimised.
+
+    Attributes:
+        problem: whose joules count; but for them it is the problem that is solved.
+        joules_budget: what one step may take.
+    """
+
+    problem: Problem
+    joules_budget: float
+
+
+def instance_of(
+    problem: Problem, limits: Limits, *, serial: bool | None = None, metered: Metered | None = None
+) -> Instance:
     """``problem`` inside ``limits``, numbered; ``serial`` is as the problem's storage unless given.
 
     Where transfers run beside compute their idle power may be hidden, so they are charged none.
     """
+    if metered is not None:
+        plain = instance_of(problem, limits, serial=serial)
+        return _with_meter(plain, instance_of(metered.problem, limits, serial=serial), metered)
     serial = not problem.background_storage if serial is None else serial
     numbers = {op.name: index for index, op in enumerate(problem.ops)}
     births: dict[str, list[int]] = {tensor.name: [-1] for tensor in problem.tensors}
@@ -133,6 +160,28 @@ def instance_of(problem: Problem, limits: Limits, *, serial: bool | None = None)
             )
     tasks = _tasks(problem, limits, number_of, contents)
     return Instance(problem, limits, serial, tasks, tuple(contents))
+
+
+def _with_meter(instance: Instance, original: Instance, metered: Metered) -> Instance:
+    """``instance`` with the joules of ``original``, which has the same tasks and contents, metered."""
+
+    def both(cost: Cost | None, other: Cost | None) -> Cost | None:
+        return replace(cost, metered_joules=other.joules) if cost is not None and other is not None else None
+
+    tasks = tuple(
+        replace(task, cost=replace(task.cost, metered_joules=other.cost.joules))
+        for task, other in zip(instance.tasks, original.tasks, strict=True)
+    )
+    contents = tuple(
+        replace(
+            content,
+            page_in=both(content.page_in, other.page_in),
+            page_out=both(content.page_out, other.page_out),
+        )
+        for content, other in zip(instance.contents, original.contents, strict=True)
+    )
+    allowed = metered.joules_budget * (1 + 1e-9) - metered.problem.compute_joules
+    return replace(instance, tasks=tasks, contents=contents, metered_joules_allowed=allowed)
 
 
 def _allowed(limits: Limits, tensor: Tensor, transfer: Transfer | None, idle_watts: float) -> Cost | None:

@@ -155,6 +155,14 @@ def wear(model: Decisions) -> Iterator[Affine]:
         yield _written_bytes(model).add(Affine(-allowed))
 
 
+def energy(model: Decisions) -> Iterator[Affine]:
+    """Metered joules of all reruns and transfers ≤ energy budget - those of running every op once."""
+    allowed = model.instance.metered_joules_allowed
+    if allowed is not None:
+        spent = spent_on_runs(model, "metered_joules").add(spent_on_transfers(model, "metered_joules"))
+        yield spent.add(Affine(-allowed))
+
+
 def _written_bytes(model: Decisions) -> Affine:
     written = Affine()
     for content in model.instance.contents:
@@ -244,7 +252,7 @@ def _visits(model: Decisions, content: int, first: int, last: int) -> Affine | N
 
 
 Family = Callable[[Decisions], Iterator[Affine]]
-FAMILIES: tuple[Family, ...] = (need, hold, store, memory, deadline, capacity, wear)
+FAMILIES: tuple[Family, ...] = (need, hold, store, memory, deadline, capacity, wear, energy)
 RELAXATION: tuple[Family, ...] = (eager,)  # of the relaxed model
 CUTS: tuple[Family, ...] = (purpose, cover)
 

@@ -22,7 +22,7 @@ from poet.solvers.bounds import minimum_ram_bytes
 from poet.solvers.candidates import candidates
 from poet.solvers.emit import schedule_of
 from poet.solvers.engines import Effort, Outcome, choose_engine, run_engine
-from poet.solvers.events import instance_of, timeline_of
+from poet.solvers.events import Metered, instance_of, timeline_of
 from poet.solvers.greedy import greedy
 from poet.solvers.guide import merged, reruns_of, suggested
 from poet.solvers.milp import Model, build
@@ -39,15 +39,22 @@ _SMALL_TASKS = 16  # up to here every rerun is offered in every stage, several t
 _SHARE = 0.25  # of the time left that one model may take
 
 
-def solve(problem: Problem, limits: Limits | None = None, options: SolveOptions | None = None) -> Solution:
-    """The cheapest plan of ``problem`` inside ``limits`` that the time allows, with a bound.
+def solve(
+    problem: Problem,
+    limits: Limits | None = None,
+    options: SolveOptions | None = None,
+    *,
+    metered: Metered | None = None,
+) -> Solution:
+    """The plan of ``problem`` of least energy inside ``limits`` that the time allows, with a bound.
 
-    First runs keep the listed order. Ctrl-C ends the search and keeps the best plan.
+    First runs keep the listed order. Ctrl-C ends the search and keeps the best plan. Other objectives
+    and the energy budget are `poet.solvers.objectives`'s to translate.
 
     Raises:
         InputError: the engine asked for is not available.
     """
-    search = _Search(problem, limits or Limits(), options or SolveOptions())
+    search = _Search(problem, limits or Limits(), options or SolveOptions(), metered)
     try:
         return search.run()
     except KeyboardInterrupt:
@@ -57,12 +64,15 @@ def solve(problem: Problem, limits: Limits | None = None, options: SolveOptions 
 class _Search:
     """The best plan and the best bound so far."""
 
-    def __init__(self, problem: Problem, limits: Limits, options: SolveOptions) -> None:
-        self.problem, self.limits, self.options = problem, limits, options
+    def __init__(
+        self, problem: Problem, limits: Limits, options: SolveOptions, metered: Metered | None
+    ) -> None:
+        self.problem, self.limits, self.options, self.metered = problem, limits, options, metered
         self.started = time.monotonic()
         self.engine = choose_engine(options.engine)
-        self.instance = instance_of(problem, limits)
-        self.serial = instance_of(problem, limits, serial=True)  # in time even if nothing overlaps
+        self.instance = instance_of(problem, limits, metered=metered)
+        # in time even if nothing overlaps
+        self.serial = instance_of(problem, limits, serial=True, metered=metered)
         self.baseline_joules = problem.compute_joules
         self.schedule: Schedule | None = None
         self.trace: Trace | None = None
@@ -164,7 +174,7 @@ class _Search:
             if bounding:
                 self._bound(bound)
             self._report()
-            return self._closed(self.bound_joules)
+            return self._enough()
 
         effort = Effort(
             seconds=self._model_seconds(),
@@ -195,6 +205,9 @@ class _Search:
         for proposal in proposals:
             try:
                 trace = simulate(self.problem, proposal, self.limits)
+                if self.metered is not None:
+                    within = Limits(joules_budget=self.metered.joules_budget)
+                    simulate(self.metered.problem, proposal, within)
             except InvalidSchedule:
                 continue
             if self.trace is None or trace.joules < self.trace.joules:
@@ -220,8 +233,15 @@ class _Search:
             return False
         return self.trace.joules - bound_joules <= self._allowed_gap_joules(self.trace.joules)
 
+    def _enough(self) -> bool:
+        """Whether nothing is left to find, or nothing that was asked for."""
+        enough = self.options.enough_joules
+        if enough is not None and (self.trace is not None and self.trace.joules <= enough):
+            return True
+        return self._closed(self.bound_joules) or (enough is not None and self.bound_joules > enough)
+
     def _finished(self) -> bool:
-        return self.stopped or self._closed(self.bound_joules) or self._seconds_left() <= 0.0
+        return self.stopped or self._enough() or self._seconds_left() <= 0.0
 
     def _seconds_left(self) -> float:
         limit = self.options.time_limit_seconds
