@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[1]
 ROOMS = (
     "errors", "units", "codec", "graph", "schedule", "problem", "simulator", "optimizer",
     "device", "profiles", "cost_table", "costs", "solution", "solvers", "budgets", "layout", "tensorfile",
-    "training_plan", "plan_file", "runtime", "frontend", "verification", "api", "what_if", "report", "cli",
+    "training_plan", "plan_file", "runtime", "frontend", "verification", "api", "whatif", "report", "cli",
 )  # fmt: skip
 """Bottom first; a module imports only from its own room and the rooms before it."""
 
@@ -30,7 +30,7 @@ RUNTIME_MAY_READ = frozenset(
 
 HOMES = {
     "torch": {"frontend", "runtime", "verification", "api", "cli"},
-    "numpy": {"solvers", "layout", "frontend", "runtime", "verification", "api", "what_if", "cli"},
+    "numpy": {"solvers", "layout", "frontend", "runtime", "verification", "api", "whatif", "cli"},
     "onnx": {"frontend"},
     "google": {"frontend"},  # protobuf's errors while reading ONNX
     "pulp": {"solvers"},
@@ -39,9 +39,9 @@ HOMES = {
     "pydantic": {"device", "profiles"},
     "typer": {"cli"},
     "rich": {"report", "cli"},
-    "joblib": {"what_if"},
-    "distributed": {"what_if"},
-    "pandas": {"what_if"},
+    "joblib": {"whatif"},
+    "distributed": {"whatif"},
+    "pandas": {"whatif"},
 }
 """Which rooms may import which package from outside the standard library."""
 

@@ -84,8 +84,8 @@ class Question:
         model: name of the model, problem or plan.
         command: the line that repeats the sweep; empty where it came from Python.
         devices: profiles, by name or file.
-        ram: budgets as asked, in bytes; empty: shares between the lower bound and keeping everything.
-        deadlines: as asked (``1.3x``, ``20ms``, ``None``: no deadline).
+        ram: budgets as asked, e.g. ``64MiB..512MiB:8`` or ``min..keep``; see `poet.whatif.grid`.
+        deadlines: as asked, e.g. ``1.3x`` or ``20ms``; ``None``: no deadline.
         bindings: sizes of dynamic dimensions, one per variant of the model.
         optimizers: by name.
         train: patterns of the trained parameters.
@@ -99,7 +99,7 @@ class Question:
     model: str
     command: str
     devices: tuple[str, ...]
-    ram_budgets_bytes: tuple[int, ...]
+    ram: str
     deadlines: tuple[str | None, ...]
     bindings: tuple[tuple[tuple[str, int], ...], ...] = ((),)
     optimizers: tuple[str, ...] = ("sgd",)

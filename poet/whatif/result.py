@@ -14,7 +14,7 @@ from poet.device import Profile
 from poet.problem import Limits, Problem
 from poet.schedule import Schedule
 from poet.solution import LowerBound
-from poet.what_if.question import Question
+from poet.whatif.question import Question
 
 
 class Verdict(enum.Enum):

@@ -1,0 +1,231 @@
+"""The axes of a sweep, from text as people write it.
+
+``64MiB,128MiB`` is a list, ``64MiB..512MiB`` a range of `DEFAULT_COUNT` values and
+``64MiB..512MiB:8`` one of eight: sizes in equal ratios, deadlines and counts in equal steps. The
+words ``min`` and ``keep`` stand for the least RAM of any schedule and for what plain training needs.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Mapping, Sequence
+
+from poet.errors import InputError
+from poet.units import parse_bytes, parse_factor, parse_joules, parse_seconds
+from poet.whatif.question import PERIODS, EnergyBudget
+
+DEFAULT_COUNT = 5
+MOST_VALUES = 1000
+NO_DEADLINE = "none"
+
+Binding = tuple[tuple[str, int], ...]
+
+
+def ram_budgets(text: str, *, least_bytes: int, keep_bytes: int) -> tuple[int, ...]:
+    """Budgets in bytes, ascending, of a setting whose schedules need ``least_bytes`` or more.
+
+    Raises:
+        InputError: ``text`` holds no sizes.
+    """
+    words = {"min": least_bytes, "keep": max(keep_bytes, least_bytes)}
+
+    def size(part: str) -> float:
+        return float(words[part] if part in words else parse_bytes(part))
+
+    return tuple(sorted({round(value) for value in _values(text, size, _in_ratio, "--ram")}))
+
+
+def check_ram(text: str) -> None:
+    """Read ``text`` as `ram_budgets` will.
+
+    Raises:
+        InputError: it holds no sizes.
+    """
+    ram_budgets(text, least_bytes=1, keep_bytes=2)
+
+
+def deadlines(text: str | None) -> tuple[str | None, ...]:
+    """Deadlines as `poet.costs.deadline_seconds` reads them; ``None``: no deadline.
+
+    Raises:
+        InputError: ``text`` holds no deadlines, or a range mixes factors and times.
+    """
+    if text is None:
+        return (None,)
+    found: list[str | None] = []
+    for part in _split(text, "--deadline"):
+        if part == NO_DEADLINE:
+            found.append(None)
+        elif ".." in part:
+            found += _deadline_range(part)
+        else:
+            _deadline(part)
+            found.append(part)
+    return tuple(dict.fromkeys(found))
+
+
+def _deadline_range(part: str) -> list[str | None]:
+    ends, count = _range(part, "--deadline")
+    kinds = {parse_factor(end) is None for end in ends}
+    if len(kinds) == 2:
+        raise InputError(f"--deadline {part!r} mixes a factor and a time; write for example 1.0x..2.0x")
+    unit = "s" if kinds.pop() else "x"
+    return [f"{value:.6g}{unit}" for value in _in_steps(_deadline(ends[0]), _deadline(ends[1]), count)]
+
+
+def _deadline(text: str) -> float:
+    factor = parse_factor(text)
+    try:
+        value = parse_seconds(text) if factor is None else factor
+    except InputError:
+        value = math.nan
+    if not 0 < value < math.inf:
+        raise InputError(f"{text!r} is not a deadline; write for example 1.3x or 20ms")
+    return value
+
+
+def counts(text: str, option: str) -> tuple[int, ...]:
+    """Whole numbers from 1 up, e.g. of ``1,4,16`` or ``1..9:3``.
+
+    Raises:
+        InputError: ``text`` holds something else.
+    """
+
+    def count(part: str) -> float:
+        if not part.isdecimal() or int(part) < 1:
+            raise InputError(f"{option} {text!r}: {part!r} is not a whole number from 1 up")
+        return float(part)
+
+    return tuple(dict.fromkeys(round(value) for value in _values(text, count, _in_steps, option)))
+
+
+def bindings(batch: str | None, bind: Sequence[str], batch_name: Callable[[], str]) -> tuple[Binding, ...]:
+    """Every combination of the sizes in ``--batch 1,4`` and ``--bind L=64,128``.
+
+    ``batch_name`` gives the batch dimension's name; it is asked only where there is a ``batch``.
+
+    Raises:
+        InputError: a text is not NAME=SIZES.
+    """
+    axes: dict[str, tuple[int, ...]] = {}
+    if batch is not None:
+        axes[batch_name()] = counts(batch, "--batch")
+    for item in bind:
+        name, _, sizes = item.partition("=")
+        if not name or not sizes:
+            raise InputError(f"--bind {item!r} is not NAME=SIZES; write for example --bind L=64,128")
+        if name in axes:
+            raise InputError(f"the dimension {name!r} is given twice")
+        axes[name] = counts(sizes, f"--bind {name}")
+    combinations = itertools.product(*axes.values())
+    return tuple(tuple(zip(axes, sizes, strict=True)) for sizes in combinations)
+
+
+def words(text: str, option: str) -> tuple[str, ...]:
+    """The parts of a list such as ``rpi4b,nrf52840``, each once.
+
+    Raises:
+        InputError: there is none.
+    """
+    return tuple(dict.fromkeys(_split(text, option)))
+
+
+def energy_budget(text: str) -> EnergyBudget:
+    """The budget in ``2J/step``, ``50J/session`` or ``500J/day``.
+
+    Raises:
+        InputError: ``text`` is none of these.
+    """
+    amount, _, period = text.partition("/")
+    if period not in PERIODS:
+        raise InputError(f"{text!r} is not an energy budget; write for example 2J/step or 500J/day")
+    return EnergyBudget(parse_joules(amount), period)
+
+
+def battery_joules(text: str) -> float:
+    """Joules of a battery given as ``3000mAh@3.7V``, or as an energy such as ``11Wh``.
+
+    Raises:
+        InputError: ``text`` is neither.
+    """
+    charge, at, voltage = text.partition("@")
+    try:
+        if not at:
+            return parse_joules(text)
+        amp_hours = _number(charge, {"mAh": 1e-3, "Ah": 1.0})
+        return amp_hours * 3600.0 * _number(voltage, {"V": 1.0})
+    except InputError:
+        raise InputError(f"{text!r} is not a battery; write for example 3000mAh@3.7V or 11Wh") from None
+
+
+def grams_per_joule(text: str) -> float:
+    """Grams of carbon dioxide per joule, of an intensity such as ``300g/kWh``.
+
+    Raises:
+        InputError: ``text`` is not one.
+    """
+    try:
+        return _number(text, {"g/kWh": 1.0, "kg/kWh": 1e3}) / 3.6e6
+    except InputError:
+        raise InputError(f"{text!r} is not a grid intensity; write for example 300g/kWh") from None
+
+
+def _number(text: str, factors: Mapping[str, float]) -> float:
+    """The positive number in ``text``, which ends in one of the units ``factors``."""
+    for unit, factor in sorted(factors.items(), key=lambda item: -len(item[0])):
+        if text.strip().endswith(unit):
+            try:
+                value = float(text.strip()[: -len(unit)]) * factor
+            except ValueError:
+                break
+            if 0 < value < math.inf:
+                return value
+    raise InputError(f"{text!r} is not a number with one of the units {', '.join(factors)}")
+
+
+# --- lists and ranges -------------------------------------------------------------------------
+
+
+def _split(text: str, option: str) -> list[str]:
+    parts = [part.strip() for part in text.split(",")]
+    if not all(parts):
+        raise InputError(f"{option} {text!r}: an empty entry in the list")
+    return parts
+
+
+def _range(part: str, option: str) -> tuple[tuple[str, str], int]:
+    low, _, rest = part.partition("..")
+    high, colon, count = rest.partition(":")
+    if not low or not high or (colon and not (count.isdecimal() and 2 <= int(count) <= MOST_VALUES)):
+        raise InputError(
+            f"{option} {part!r} is not a range; write LOW..HIGH, or LOW..HIGH:8 for 8 values (2 to {MOST_VALUES})"
+        )
+    return (low.strip(), high.strip()), int(count) if colon else DEFAULT_COUNT
+
+
+def _values(
+    text: str,
+    value_of: Callable[[str], float],
+    spread: Callable[[float, float, int], list[float]],
+    option: str,
+) -> list[float]:
+    found: list[float] = []
+    for part in _split(text, option):
+        if ".." in part:
+            (low, high), count = _range(part, option)
+            found += spread(value_of(low), value_of(high), count)
+        else:
+            found.append(value_of(part))
+    return found
+
+
+def _in_steps(low: float, high: float, count: int) -> list[float]:
+    return [low + (high - low) * index / (count - 1) for index in range(count)]
+
+
+def _in_ratio(low: float, high: float, count: int) -> list[float]:
+    if low <= 0.0:
+        return _in_steps(low, high, count)
+    ratio = high / low
+    return [low, *(low * ratio ** (index / (count - 1)) for index in range(1, count - 1)), high]
