@@ -17,6 +17,7 @@ K[i,w]   i is in RAM throughout, from moment g to moment g'
 Y[i,w]   i is paged in at least once in the stages g + 1 … g' of window w
 X[k,w]   op k is rerun at least once in these stages; w is a window of its outputs
 O[i]     i has a copy in storage at some time
+W[i,w]   k is rerun at least once between moment g of window w and the next fixed moment of i
 ======== ====================================================================================
 
 **What holds.** Each row below is true of these numbers, whatever the schedule does otherwise:
@@ -28,13 +29,19 @@ O[i]     i has a copy in storage at some time
   the rerun finds j in RAM at some time from moment g to g'. Either it was there at the last moment
   a ≤ g of its grid, or it appeared after a, in one of its windows v up to its first moment ≥ g'.
   No row where j has a fixed moment from g to g': then it may be there for that.
-- *cover* 1 ≤ K[i,w] + O[i] + Σ X[k,v] over the windows from w to the next fixed moment: follows
-  from flow in whole numbers, and is stronger than it in fractions.
+- *cover* 1 ≤ K[i,w] + O[i] + W[i,w]; W[i,w] ≤ Σ X[k,v] over the windows v from w to the next fixed
+  moment; and need holds for W[i,w], with the visits of j from moment g to that one. This follows
+  from flow and need in whole numbers, and is stronger in fractions: half a rerun in each of two
+  windows is half a visit of j in each, but a whole one together.
 - *memory*, at moment t: what op t reads and makes, and its workspace, plus Σ bytes·P[i,t] where t is
   on the grid of i, plus Σ bytes·K[i,w] where t lies inside w, is at most the budget: all these are
   different bytes, in RAM together. What an update makes in place is counted as the old content.
 - *deadline*, *capacity*, *wear*: seconds spent, bytes stored and bytes written are at least those of
   the runs, transfers and copies counted.
+
+**Which moments.** With fixed moments alone, a content may be remade while its inputs are still there
+from their own making, before RAM is short, and held where it is not. So the moments at which RAM has
+a price get on the grids of all that is remade or remade from, and the program is solved again.
 
 **What it costs.** At least c_k for each X[k,w] (windows of one op do not overlap, one rerun of an op
 with several outputs counts once), page_in for each Y[i,w], page_out for each O[i] that is written in
@@ -55,12 +62,18 @@ import bisect
 import itertools
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
+
+import numpy as np
 
 from poet.solvers.events import Instance
 from poet.solvers.linear import NOUGHT, ONE, Answer, Program, Term, minimise
-from poet.solvers.windows import DETAILS, Detail, Windows
+from poet.solvers.windows import Windows
+
+_ROUNDS = 4
+_MOMENTS_PER_ROUND = 6
+_PRICED = 1e-3  # of the sum of all prices, from which on a moment is taken
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,31 +117,71 @@ class Bound:
 
     Attributes:
         overhead_joules: no schedule takes less above running every op once; ``inf``: there is none.
+        moments: that were on the grids beside those of the contents themselves.
         relaxation, answer: what proved it.
     """
 
     overhead_joules: float
+    moments: frozenset[int]
     relaxation: Relaxation
     answer: Answer
 
 
+def tightest_bound(
+    instance: Instance, *, seconds: float = 60.0, watcher: Callable[[Bound], None] | None = None
+) -> Bound:
+    """The best bound of a few rounds, each with the moments on the grids at which RAM had a price.
+
+    Args:
+        instance: what to bound.
+        seconds: wall clock; the first round is always begun.
+        watcher: called with each bound.
+    """
+    end = time.monotonic() + seconds
+    best = bound = bound_overhead(instance, seconds=seconds)
+    for _ in range(_ROUNDS):
+        if watcher is not None:
+            watcher(bound)
+        moments = bound.moments | priced_moments(bound)
+        left = end - time.monotonic()
+        if left <= 0.0 or not bound.answer.done or moments == bound.moments:
+            break
+        bound = bound_overhead(instance, seconds=left, moments=moments)
+        best = max(best, bound, key=lambda found: found.overhead_joules)
+    return best
+
+
+def priced_moments(bound: Bound) -> frozenset[int]:
+    """The moments at which a little more RAM would save most, by the prices of the linear program."""
+    moments = bound.relaxation.moments
+    prices = bound.answer.prices[: len(moments)]
+    dearest = np.argsort(-prices, kind="stable")[:_MOMENTS_PER_ROUND]
+    return frozenset(moments[row] for row in dearest if prices[row] > _PRICED * prices.sum())
+
+
 def bound_overhead(
-    instance: Instance, *, seconds: float = 60.0, detail: Detail = DETAILS[0], whole: bool = False
+    instance: Instance, *, seconds: float = 60.0, moments: Collection[int] = (), whole: bool = False
 ) -> Bound:
     """The bound that the relaxation gives in ``seconds``; with ``whole``, in whole numbers.
 
     A run that is cut short gives a weaker bound, still a valid one.
+
+    Args:
+        instance: what to bound.
+        seconds: wall clock.
+        moments: to put on the grids of what may be remade or remade from.
+        whole: solve in whole numbers.
     """
     started = time.monotonic()
-    relaxation = relax(instance, detail)
+    relaxation = relax(instance, moments)
     left = seconds - (time.monotonic() - started)
     answer = minimise(relaxation.program, seconds=left, whole=whole)
-    return Bound(relaxation.fixed_joules + answer.bound, relaxation, answer)
+    return Bound(relaxation.fixed_joules + answer.bound, frozenset(moments), relaxation, answer)
 
 
-def relax(instance: Instance, detail: Detail = DETAILS[0]) -> Relaxation:
-    """The program of ``instance``, on grids as fine as ``detail`` says."""
-    layout = Windows(instance, detail)
+def relax(instance: Instance, moments: Collection[int] = ()) -> Relaxation:
+    """The program of ``instance``, with ``moments`` on the grids of what may be remade or remade from."""
+    layout = Windows(instance, moments)
     for family in (_flow, _need, _cover, _time, _storage):
         for terms, at_most in family(layout):
             layout.program.row(terms, at_most)
@@ -167,27 +220,38 @@ def _flow(layout: Windows) -> _Rows:
 def _need(layout: Windows) -> _Rows:
     """X[k,w] ≤ P[j,a] + Σ (Y[j,v] + X[p,v]) for each input j of a rerun of k."""
     for number, columns in layout.run.items():
-        task = layout.tasks[number]
-        windows = itertools.pairwise(layout.grid[task.outputs[0]])
+        windows = itertools.pairwise(layout.grid[layout.tasks[number].outputs[0]])
         for column, (first, last) in zip(columns, windows, strict=True):
-            for read in task.rerun_reads if column != NOUGHT else ():
-                visits = layout.visits(read, first, min(last, task.last_rerun_stage))
-                if visits is not None:
-                    yield [(1.0, column), *_less(visits)], 0.0
+            if column != NOUGHT:
+                yield from _needed(layout, number, column, first, last)
 
 
 def _cover(layout: Windows) -> _Rows:
-    """1 ≤ K[i,w] + O[i] + Σ X[k,v] over the windows v from w to the next fixed moment."""
+    """1 ≤ K[i,w] + O[i] + W[i,w]; W[i,w] ≤ Σ X[k,v] from w to the next fixed moment; need for W[i,w]."""
     for content in layout.large():
         i = content.number
         grid, made = layout.grid[i], layout.made(i)
         copy = NOUGHT if content.page_in is None else layout.stored[i]
-        for moment, following in itertools.pairwise(layout.fixed[i]):
+        for moment, following in itertools.pairwise(layout.fixed[i] if copy != ONE else ()):
             begin, stop = bisect.bisect_left(grid, moment), bisect.bisect_left(grid, following)
             for window in range(begin, stop):
-                if layout.kept[i][window] != ONE and copy != ONE:
-                    remade = [(-1.0, column) for column in made[window:stop]]
-                    yield [(-1.0, layout.kept[i][window]), (-1.0, copy), *remade], -1.0
+                if layout.kept[i][window] == ONE:
+                    continue
+                runs = [column for column in made[window:stop] if column != NOUGHT]
+                again = runs[0] if len(runs) == 1 else layout.program.column() if runs else NOUGHT
+                yield [(-1.0, layout.kept[i][window]), (-1.0, copy), (-1.0, again)], -1.0
+                if len(runs) > 1:
+                    yield [(1.0, again), *((-1.0, column) for column in runs)], 0.0
+                    yield from _needed(layout, content.producer or 0, again, grid[window], following)
+
+
+def _needed(layout: Windows, number: int, again: int, first: int, last: int) -> _Rows:
+    """A rerun of task ``number`` between two moments wants visits of all that it reads."""
+    task = layout.tasks[number]
+    for read in task.rerun_reads:
+        visits = layout.visits(read, first, min(last, task.last_rerun_stage))
+        if visits is not None:
+            yield [(1.0, again), *_less(visits)], 0.0
 
 
 def _time(layout: Windows) -> _Rows:

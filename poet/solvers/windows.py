@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import bisect
 import itertools
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator
 
 import numpy as np
 
-from poet.solvers.candidates import chains_to, last_use_stages, worth_rerunning
+from poet.solvers.candidates import last_use_stages, worth_rerunning
 from poet.solvers.events import Content, Instance
 from poet.solvers.linear import NOUGHT, ONE, Program, Term
 
@@ -17,28 +16,10 @@ _MANY_CONTENTS = 400  # from here on the smallest are left out
 _NEGLIGIBLE = 1e-4  # of the budget, that they may take together
 
 
-@dataclass(frozen=True, slots=True)
-class Detail:
-    """How fine the grids are. Finer is dearer and, up to a point, tighter.
-
-    Attributes:
-        doubling: moments 1, 2, 4, 8, … ops before each fixed one, so that what is remade early
-            takes RAM until it is used.
-        depth: of the chains of reruns before an op whose stage is a window of its own.
-    """
-
-    doubling: bool = False
-    depth: int = 0
-
-
-DETAILS = (Detail(), Detail(doubling=True), Detail(doubling=True, depth=2))
-"""From the quickest to the tightest."""
-
-
 class Windows:
     """Grids and columns, and the memory rows that grow with them; read by the constraint families."""
 
-    def __init__(self, instance: Instance, detail: Detail) -> None:
+    def __init__(self, instance: Instance, moments: Collection[int]) -> None:
         self.instance, self.contents, self.tasks = instance, instance.contents, instance.tasks
         self.end = len(instance.tasks)
         self.program = Program()
@@ -46,7 +27,7 @@ class Windows:
         self.last_use = last_use_stages(instance, self.worth)
         self.small = _negligible(instance)
         self.fixed = _fixed_moments(instance)
-        self.grid = self._grids(detail)
+        self.grid = self._grids(moments)
         self._open_memory_rows()
         self.fixed_joules = 0.0
         self.run = {task.number: self._run_columns(task.number) for task in self.tasks if task.outputs}
@@ -79,34 +60,22 @@ class Windows:
         arrivals = self.paged[content][begin:stop] + self.made(content)[begin:stop]
         return [(1.0, self.present[content][begin]), *((1.0, column) for column in arrivals)]
 
-    def _grids(self, detail: Detail) -> list[list[int]]:
+    def _grids(self, moments: Collection[int]) -> list[list[int]]:
         points: list[set[int]] = [set() for _ in self.contents]
         family = {c.number: self._family(c) for c in self.contents}
+        read_again = {c for number in self.worth for c in self.tasks[number].rerun_reads}
+        split = set[int]()
         for content in self.contents:
             mine = points[family[content.number]]
             mine.update((content.birth, *self.fixed[content.number]))
             mine.add(max(content.birth, self.last_use[content.number]))
-            if detail.doubling and content.producer in self.worth and content.number not in self.small:
-                for before, after in itertools.pairwise(self.fixed[content.number]):
-                    mine.update(after - (1 << power) for power in range((after - before - 1).bit_length()))
-        if detail.depth:
-            for stage in range(self.end + 1):
-                self._refine(stage, detail.depth, points, family)
+            if content.producer in self.worth or content.number in read_again:
+                split.add(family[content.number])
+        for number in split - self.small:
+            first, last = min(points[number]), max(points[number])
+            points[number].update(moment for moment in moments if first < moment < last)
         shared = [sorted(mine) for mine in points]
         return [shared[family[content.number]] for content in self.contents]
-
-    def _refine(self, stage: int, depth: int, points: list[set[int]], family: dict[int, int]) -> None:
-        """Make ``stage`` a window of whatever chains of reruns before its op touch."""
-        for task in chains_to(self.instance, self.worth, stage, self._wanted(stage), depth):
-            for content in (*self.tasks[task].outputs, *self.tasks[task].rerun_reads):
-                points[family[content]].add(stage)
-                if stage - 1 > self.contents[content].birth:
-                    points[family[content]].add(stage - 1)
-
-    def _wanted(self, stage: int) -> tuple[int, ...]:
-        if stage < self.end:
-            return self.tasks[stage].reads
-        return tuple(content.number for content in self.contents if content.ends_in_ram)
 
     def _family(self, content: Content) -> int:
         """The first of the contents that share a grid with ``content``."""
