@@ -195,7 +195,9 @@ def test_every_engine_finds_the_same_optimum() -> None:
 
 def test_an_engine_that_is_not_there_is_named() -> None:
     problem, limits = chain(40)
-    with pytest.raises(InputError, match=r"engine 'hihgs' is not available here.*did you mean 'highs'"):
+    with pytest.raises(
+        InputError, match=r"engine 'hihgs' does not exist; installed are highs.*did you mean 'highs'"
+    ):
         solve(problem, limits, SolveOptions(engine="hihgs"))
 
 

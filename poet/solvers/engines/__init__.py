@@ -1,0 +1,80 @@
+"""One program, several engines. A new one is a file and a row in `ENGINES`.
+
+An engine's word is kept apart from what it found: `Outcome` carries values, the bound and whether
+the engine says it is done; nothing here decides what a user is told.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+from poet.errors import InputError, nearest
+from poet.solvers.engines import cpsat, through_pulp
+from poet.solvers.engines.cpsat import run_cpsat
+from poet.solvers.engines.outcome import Effort, Job, Outcome, Watcher
+from poet.solvers.engines.portfolio import run_portfolio
+from poet.solvers.engines.through_pulp import run_cbc, run_gurobi, run_highs, run_scip
+from poet.solvers.milp import Model
+
+__all__ = ["ENGINES", "Effort", "Outcome", "Watcher", "available_engines", "choose_engine", "run_engine"]
+
+ENGINES: dict[str, Callable[[Job], Outcome]] = {
+    "highs": run_highs,
+    "cpsat": run_cpsat,
+    "highs+cpsat": run_portfolio,
+    "scip": run_scip,
+    "cbc": run_cbc,
+    "gurobi": run_gurobi,
+}
+"""The preferred first."""
+
+_WAYS_TO_INSTALL = {
+    "highs": "pip install highspy",
+    "cpsat": "pip install 'poet[cpsat]'",
+    "highs+cpsat": "pip install 'poet[cpsat]'",
+    "scip": "pip install 'poet[scip]'",
+    "gurobi": "pip install gurobipy, and a licence",
+}
+
+
+def available_engines() -> tuple[str, ...]:
+    """The engines that work here, the preferred first."""
+    there = {*through_pulp.installed(), *cpsat.installed()}
+    return tuple(name for name in ENGINES if set(name.split("+")) <= there)
+
+
+def choose_engine(name: str) -> str:
+    """``name``, or for ``"auto"`` the preferred engine.
+
+    Raises:
+        InputError: no such engine, or it is not installed.
+    """
+    usable = available_engines()
+    if name == "auto" and usable:
+        return usable[0]
+    if name in usable:
+        return name
+    what = "is not installed" if name in ENGINES else "does not exist"
+    way = f"; to have it: {_WAYS_TO_INSTALL[name]}" if name in _WAYS_TO_INSTALL else nearest(name, ENGINES)
+    raise InputError(f"engine {name!r} {what}; installed are {', '.join(usable) or 'none'}{way}")
+
+
+def run_engine(
+    name: str,
+    model: Model,
+    effort: Effort,
+    *,
+    start: Sequence[float] | None = None,
+    watcher: Watcher | None = None,
+) -> Outcome:
+    """Minimise ``model`` with engine ``name``, from the solution ``start`` if given."""
+    constants = [row.expression.constant for row in model.rows if not any(row.expression.terms.values())]
+    if any(constant > 0.0 for constant in constants):
+        return Outcome(None, math.inf, False, True, False)
+    if not any(
+        any(part.terms.values()) for part in (model.overhead_joules, *(r.expression for r in model.rows))
+    ):
+        nothing = (0.0,) * len(model.columns)
+        return Outcome(nothing, model.overhead_joules.constant, True, False, False)
+    return ENGINES[name](Job(model, effort, start, watcher))

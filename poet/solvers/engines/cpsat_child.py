@@ -1,0 +1,92 @@
+"""``python -m poet.solvers.engines.cpsat_child``: OR-tools CP-SAT in a process of its own.
+
+OR-tools and HiGHS cannot be loaded into one process. A program arrives on stdin as one line of
+JSON; incumbents, bounds and the end go to stdout, a line each. The process ends when stdin is
+closed, so it never outlives the one that wants its answer.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+from typing import Any
+
+from ortools.sat.python import cp_model
+
+
+def main() -> None:
+    """Read one program, solve it, tell what is found."""
+    request = json.loads(sys.stdin.readline())
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    model, columns = _model_of(request)
+    solver = cp_model.CpSolver()
+    parameters = solver.parameters
+    parameters.num_workers = request["threads"]
+    parameters.random_seed = request["seed"]
+    parameters.linearization_level = 2
+    parameters.absolute_gap_limit = request["gap"]
+    if request["seconds"] is not None:
+        parameters.max_time_in_seconds = request["seconds"]
+    solver.best_bound_callback = lambda bound: _tell({"bound": _units(bound)})
+    status = solver.status_name(solver.solve(model, _Incumbents(columns))).lower()
+    found = status in ("optimal", "feasible")
+    _tell(
+        {
+            "status": status,
+            "bound": _units(solver.best_objective_bound) if found else None,  # 0 where nothing is known
+            "values": [solver.value(column) for column in columns] if found else None,
+        }
+    )
+
+
+def _model_of(request: dict[str, Any]) -> tuple[cp_model.CpModel, list[cp_model.IntVar]]:
+    program = request["program"]
+    model = cp_model.CpModel()
+    columns = [model.new_int_var(0, most, "") for most in program["largest"]]
+    for of_row, factors, right in program["rows"]:
+        row = cp_model.LinearExpr.weighted_sum([columns[column] for column in of_row], factors)
+        model.add(row <= right)
+    costs = program["costs"]
+    model.minimize(cp_model.LinearExpr.weighted_sum([columns[c] for c, _ in costs], [f for _, f in costs]))
+    for column, value in zip(columns, request["start"] or (), strict=False):
+        model.add_hint(column, value)
+    return model, columns
+
+
+class _Incumbents(cp_model.CpSolverSolutionCallback):
+    """Tells every better solution as it is found."""
+
+    def __init__(self, columns: list[cp_model.IntVar]) -> None:
+        super().__init__()
+        self.columns = columns
+
+    def on_solution_callback(self) -> None:
+        """Called by the solver."""
+        values = [self.value(column) for column in self.columns]
+        _tell({"values": values, "bound": _units(self.best_objective_bound)})
+
+
+def _units(bound: float) -> int | None:
+    """A bound as a whole number, which it is; ``None`` before there is one."""
+    return None if abs(bound) > 2.0**62 else round(bound)
+
+
+_speaking = threading.Lock()  # incumbents and bounds may come from different threads
+
+
+def _tell(message: dict[str, Any]) -> None:
+    with _speaking:
+        sys.stdout.write(json.dumps(message) + "\n")
+        sys.stdout.flush()
+
+
+def _end_with_parent() -> None:
+    while os.read(sys.stdin.fileno(), 4096):  # nothing more is sent; the end of the file is the sign
+        pass
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,63 @@
+"""What an engine is given and what it comes back with; no engine is known here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from poet.solvers.milp import Model
+
+Watcher = Callable[[Sequence[float] | None, float], bool]
+"""Called with a better solution's values (or ``None``) and the bound; true stops the engine."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What an engine came back with.
+
+    Attributes:
+        values: of the columns, in order; ``None``: no solution found.
+        bound_joules: no solution has a smaller objective; ``-inf`` where the engine does not say.
+        done: the engine says that nothing is left to search within the gap asked for.
+        infeasible: the engine says that there is no solution.
+        interrupted: the user stopped it.
+    """
+
+    values: tuple[float, ...] | None
+    bound_joules: float
+    done: bool
+    infeasible: bool
+    interrupted: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """What an engine may spend and when it may stop.
+
+    Attributes:
+        seconds: wall clock; ``None``: no limit.
+        absolute_joules: gap of the objective at which it may stop.
+        relative: the same as a share of the objective, for engines that know its constant part.
+    """
+
+    seconds: float | None
+    threads: int
+    seed: int
+    absolute_joules: float
+    relative: float
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One run of one engine: minimise ``model``, from the solution ``start`` if given."""
+
+    model: Model
+    effort: Effort
+    start: Sequence[float] | None
+    watcher: Watcher | None
+
+
+def objective_joules(model: Model, values: Sequence[float]) -> float:
+    """What ``values`` of the columns cost."""
+    overhead = model.overhead_joules
+    return overhead.constant + sum(f * values[column] for column, f in overhead.terms.items())
