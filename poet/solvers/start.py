@@ -39,7 +39,7 @@ def values_of(model: Model, schedule: Schedule) -> tuple[float, ...] | None:
     for content, copy in enumerate(model.stored):
         _set(values, copy, content in stored)
     for column, share in model.held:
-        values[column] = max(0.0, _value(values, share))
+        values[column] = min(max(0.0, _value(values, share)), 1.0)
     return tuple(values)
 
 
