@@ -245,6 +245,23 @@ class Problem:
 
 
 @dataclass(frozen=True, slots=True)
+class Pins:
+    """Patterns of names of tensors, or of ops for their outputs; see `poet.pins` for what each demands.
+
+    Attributes:
+        keep: stay in RAM from production to last use.
+        recompute: are not held while idle, and remade.
+        page: are not held while idle, and read back from storage.
+        never_page: are neither written to storage nor read from there.
+    """
+
+    keep: tuple[str, ...] = ()
+    recompute: tuple[str, ...] = ()
+    page: tuple[str, ...] = ()
+    never_page: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Limits:
     """What a plan must stay within and what it may do.
 
@@ -255,6 +272,7 @@ class Limits:
             that begin or must end in storage move even without ``paging``.
         written_budget_bytes: what one step may write to storage; ``None``: unlimited.
         joules_budget: what one step may take, idle power included; ``None``: unlimited.
+        pins: what must be kept, recomputed or paged, and what must not move.
     """
 
     ram_budget_bytes: int | None = None
@@ -263,6 +281,7 @@ class Limits:
     paging: bool = True
     written_budget_bytes: int | None = None
     joules_budget: float | None = None
+    pins: Pins = Pins()
 
 
 def _check_cost(what: str, seconds: float, joules: float) -> None:

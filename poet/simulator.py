@@ -16,6 +16,7 @@ error carries and the mutation tests count:
 ``storage``          more bytes in storage than it holds, or written than allowed
 ``deadline``         the step lasts longer than allowed
 ``energy``           the step takes more joules than allowed
+``pin``              a tensor is held, dropped or moved against what was pinned
 ``missing``          an op never ran
 ``final``            a tensor is not, with its last content, where it must end
 ==================== ==================================================================
@@ -29,10 +30,12 @@ whose page-out still runs waits for it, and so does an op that overwrites it.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 from poet.errors import InvalidSchedule
+from poet.pins import pinned
 from poet.problem import Limits, Place, Problem, ProblemOp, Tensor, Transfer
 from poet.schedule import Compute, Free, PageOut, Schedule
 from poet.units import format_bytes, format_joules, format_seconds
@@ -149,6 +152,11 @@ class _Run:
         self.page_in_costs: list[tuple[float, float]] = []
         self.page_out_costs: list[tuple[float, float]] = []
         self.recomputed_runs = self.read_bytes = self.written_bytes = 0
+        self.pinned = pinned(problem, limits)
+        self.first_reads = Counter(name for op in problem.ops for name in dict.fromkeys(op.inputs))
+        self.used = self.in_ram & self.pinned.dropped  # in RAM, and used since they came there
+        self.idle: set[str] = set()  # and then left unused by a first run
+        self.begun = produced | self.in_ram  # from here on what is pinned to be kept is held
         self._check_ram(self.ram_bytes, "what begins in RAM")
 
     # --- the four steps ---
@@ -166,6 +174,8 @@ class _Run:
             if self.version[name] != self.meant[op.name][name]:
                 when = "after" if self.version[name] > self.meant[op.name][name] else "before"
                 raise self._invalid("stale", f"op {op.name} reads {name} {when} it was updated")
+            if name in self.idle:
+                raise self._invalid("pin", f"{name} was held while idle until op {op.name}, against its pin")
         new_bytes = sum(self._size(self.tensors[name]) for name in op.outputs)
         workspace_bytes = self.problem.aligned_bytes(op.workspace_bytes)
         overwritten = op.outputs if again else op.updates
@@ -179,6 +189,7 @@ class _Run:
             if name not in self.in_ram:
                 self.in_ram.add(name)
                 self.ram_bytes += self._size(self.tensors[name])
+        self._note_use(op, needed, first=not again)
         if not again:
             self.ran.add(op.name)
             for name in op.updates:
@@ -189,6 +200,10 @@ class _Run:
     def free(self, tensor: Tensor) -> None:
         if tensor.name not in self.in_ram:
             raise self._invalid("free", f"{tensor.name} is freed but not in RAM")
+        if tensor.name in self.pinned.kept & self.begun and self._still_read(tensor):
+            raise self._invalid("pin", f"{tensor.name} is freed before its last use, against its pin")
+        self.used.discard(tensor.name)
+        self.idle.discard(tensor.name)
         start = self.compute_clock
         page_in_end = self.page_in_ends.get(tensor.name, 0.0)
         page_out_end = self.page_out_ends.get(tensor.name, 0.0)
@@ -201,6 +216,8 @@ class _Run:
         cost, name = tensor.page_out, tensor.name
         if cost is None or not (self.limits.paging or self._must_move(tensor)):
             raise self._invalid("page_out", f"{name} may not be written to storage")
+        if name in self.pinned.unmoved:
+            raise self._invalid("pin", f"{name} is written to storage, against its pin")
         if name not in self.in_ram:
             raise self._invalid("page_out", f"{name} is paged out but not in RAM")
         contents = self.stored.setdefault(name, set())
@@ -219,6 +236,8 @@ class _Run:
         cost, name = tensor.page_in, tensor.name
         if cost is None or not (self.limits.paging or self._must_move(tensor)):
             raise self._invalid("page_in", f"{name} may not be read from storage")
+        if name in self.pinned.unmoved:
+            raise self._invalid("pin", f"{name} is read from storage, against its pin")
         if name in self.in_ram:
             raise self._invalid("page_in", f"{name} is paged in but in RAM already")
         if not self.stored.get(name):
@@ -301,8 +320,23 @@ class _Run:
         name, place = tensor.name, tensor.finally_
         if place is Place.RAM and name not in self.in_ram:
             raise self._invalid("final", f"{name} must end in RAM and is not there")
+        if place is Place.RAM and name in self.idle:
+            raise self._invalid("pin", f"{name} was held while idle to the end, against its pin")
         if place is Place.STORAGE and self.version[name] not in self.stored.get(name, ()):
             raise self._invalid("final", f"{name} must end in storage and is not there")
+
+    def _note_use(self, op: ProblemOp, needed: Iterable[str], *, first: bool) -> None:
+        """What pins ask of each run: who was used by it, and who was left idle."""
+        touched = {*needed, *op.outputs}
+        self.idle -= touched
+        if first:
+            self.first_reads.subtract(dict.fromkeys(op.inputs, 1))
+            self.begun.update(op.inputs)
+            self.idle |= self.used - touched
+        self.used |= touched & self.pinned.dropped
+
+    def _still_read(self, tensor: Tensor) -> bool:
+        return self.first_reads[tensor.name] > 0 or tensor.finally_ is Place.RAM
 
     def _check_storage(self, name: str) -> None:
         capacity, budget = self.problem.storage_capacity_bytes, self.limits.written_budget_bytes

@@ -11,7 +11,7 @@ import random
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from poet.problem import Limits, Place, Problem, ProblemOp, Tensor, Transfer
+from poet.problem import Limits, Pins, Place, Problem, ProblemOp, Tensor, Transfer
 
 FEATURES = (
     "outputs",  # several outputs per op
@@ -86,6 +86,26 @@ def random_limits(problem: Problem, seed: int, *, deadline: bool = False) -> Lim
         paging=paging,
         written_budget_bytes=rng.randint(0, high) if rng.random() < 0.15 else None,
     )
+
+
+def random_pins(problem: Problem, limits: Limits, seed: int) -> Limits:
+    """``limits`` with some tensors pinned, in ways that do not contradict the problem as such."""
+    rng = random.Random(f"pins {problem.name} {seed}")
+    makers = {name: op for op in problem.ops for name in op.outputs}
+    updated = {name for op in problem.ops for name in op.updates}
+    pinned: dict[str, list[str]] = {"keep": [], "recompute": [], "page": [], "never_page": []}
+    for tensor in problem.tensors:
+        name, homeless = tensor.name, Place.STORAGE not in (tensor.initially, tensor.finally_)
+        words = ["keep"]
+        words += ["never_page"] if homeless else []
+        if limits.paging and tensor.page_in is not None and tensor.page_out is not None:
+            words.append("page")
+        if limits.recompute and homeless and name in makers and name not in updated:
+            words += ["recompute"] if makers[name].recomputable else []
+        if rng.random() < 0.3:
+            pinned[rng.choice(words)].append(name)
+    pins = Pins(**{word: tuple(names) for word, names in pinned.items()})
+    return dataclasses.replace(limits, pins=pins)
 
 
 class _Builder:

@@ -7,10 +7,19 @@ import heapq
 import itertools
 
 import pytest
-from random_problems import FEATURES, floor_bytes, keep_bytes, mixed_problem, random_limits, random_problem
+from random_problems import (
+    FEATURES,
+    floor_bytes,
+    keep_bytes,
+    mixed_problem,
+    random_limits,
+    random_pins,
+    random_problem,
+)
 
 from poet.errors import InvalidSchedule
-from poet.problem import Limits, Place, Problem, ProblemOp, Tensor, Transfer
+from poet.pins import permitted
+from poet.problem import Limits, Pins, Place, Problem, ProblemOp, Tensor, Transfer
 from poet.schedule import Compute, Free, PageIn, PageOut, Schedule, Step
 from poet.simulator import simulate
 from poet.solvers.oracle import least_joules, least_ram_bytes
@@ -38,8 +47,8 @@ def by_trying(of: Problem, limits: Limits, *, most_reruns: int = 2, longest: int
                 continue
             if firsts != [op.name for op in of.ops[: len(firsts)]]:
                 continue
-            cost = prefix_joules(of, extended, limits)
-            state = what_is_where(of, extended)
+            cost = prefix_joules(of, extended, limits) if keeps_pins(of, extended, limits) else None
+            state = (*what_is_where(of, extended), held_idle(of, extended, limits))
             if cost is not None and state not in seen:
                 seen.add(state)
                 heapq.heappush(waiting, (cost, next(order), extended))
@@ -61,7 +70,7 @@ def prefix_joules(of: Problem, schedule: Schedule, limits: Limits) -> float | No
         moves = limits.paging or Place.STORAGE in (tensor.initially, tensor.finally_)
         free = dataclasses.replace(tensor, finally_=None)
         tensors.append(free if moves else dataclasses.replace(free, page_in=None, page_out=None))
-    limits = dataclasses.replace(limits, paging=True)
+    limits = dataclasses.replace(limits, paging=True, pins=Pins())
     ops = tuple(op for op in of.ops if op.name in ran)
     stub = dataclasses.replace(of, ops=ops, tensors=tuple(tensors))
     produced = {name for op in of.ops for name in op.outputs}
@@ -73,6 +82,35 @@ def prefix_joules(of: Problem, schedule: Schedule, limits: Limits) -> float | No
         return simulate(dataclasses.replace(stub, tensors=kept), schedule, limits).joules
     except InvalidSchedule:
         return None
+
+
+def keeps_pins(of: Problem, schedule: Schedule, limits: Limits) -> bool:
+    """Whether a prefix breaks no pin yet."""
+    try:
+        simulate(of, schedule, Limits(pins=limits.pins))
+    except InvalidSchedule as verdict:
+        return verdict.rule != "pin"
+    return True
+
+
+def held_idle(of: Problem, schedule: Schedule, limits: Limits) -> frozenset[tuple[str, bool]]:
+    """The pinned tensors used since they came to RAM, and whether a first run left them alone since."""
+    dropped = {*limits.pins.page, *limits.pins.recompute}
+    touches = {op.name: {*op.inputs, *op.rerun_inputs, *op.outputs} for op in of.ops}
+    produced = {name for op in of.ops for name in op.outputs}
+    sources = [tensor for tensor in of.tensors if tensor.name not in produced]
+    state = {t.name: False for t in sources if t.initially is not Place.STORAGE and t.name in dropped}
+    ran: set[str] = set()
+    for step in schedule:
+        if isinstance(step, Compute):
+            touched = touches[step.op] & dropped
+            if step.op not in ran:
+                state.update(dict.fromkeys(state.keys() - touched, True))
+            state.update(dict.fromkeys(touched, False))
+            ran.add(step.op)
+        elif isinstance(step, Free):
+            state.pop(step.tensor, None)
+    return frozenset(state.items())
 
 
 def what_is_where(of: Problem, schedule: Schedule) -> tuple[object, ...]:
@@ -98,6 +136,25 @@ def what_is_where(of: Problem, schedule: Schedule) -> tuple[object, ...]:
         else:
             written.append((step.tensor, version[step.tensor]))
     return (frozenset(ran), frozenset(ram), frozenset(written))
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_with_pins_it_equals_the_plain_search(seed: int) -> None:
+    features = [name for index, name in enumerate(TIMELESS) if (seed * 7 + index * 5) % 11 < 3]
+    of = random_problem(seed, ops=3, features=features)
+    limits = dataclasses.replace(random_limits(of, seed), written_budget_bytes=None)
+    pinned = random_pins(of, limits, seed)
+    allowed = permitted(of, pinned)
+    found, expected = least_joules(allowed, pinned), by_trying(allowed, pinned, longest=13)
+    if found is None or expected is None:
+        assert found is None
+        assert expected is None
+        return
+    judged = simulate(of, found, pinned)
+    assert judged.joules == pytest.approx(expected, rel=1e-9)
+    free = least_joules(of, limits)
+    assert free is not None
+    assert simulate(of, free).joules <= judged.joules * (1 + 1e-12)
 
 
 # A deadline and background transfers make time part of what matters; the plain search knows none.

@@ -145,6 +145,8 @@ class _Presence:
         return all(self._held(content, stage) for content in task.outputs)
 
     def _held(self, content: int, stage: int) -> bool:
+        if self.instance.contents[content].dropped:
+            return False
         last = max(moment for moment in self.present[content] if moment < stage)
         return self.tight_before[stage + 1] == self.tight_before[last + 1]
 

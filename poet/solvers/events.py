@@ -11,6 +11,7 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass, replace
 
+from poet.pins import pinned
 from poet.problem import Limits, Place, Problem, Tensor, Transfer
 from poet.simulator import content_versions
 
@@ -43,6 +44,7 @@ class Content:
         producer: op whose rerun may make it again; ``None``: nothing can.
         starts_in_ram, starts_stored, ends_in_ram, ends_stored: the step's two ends.
         page_in, page_out: ``None`` where not allowed.
+        kept, dropped: pinned to stay in RAM while it is needed, or not to while it is idle.
     """
 
     number: int
@@ -59,6 +61,8 @@ class Content:
     ends_stored: bool
     page_in: Cost | None
     page_out: Cost | None
+    kept: bool = False
+    dropped: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +136,7 @@ def instance_of(
         for name in dict.fromkeys(op.updates):
             births[name].append(numbers[op.name])
     idle_watts = problem.idle_watts if serial else 0.0
+    pins = pinned(problem, limits)
     contents: list[Content] = []
     number_of: dict[tuple[str, int], int] = {}
     for tensor in problem.tensors:
@@ -156,6 +161,8 @@ def instance_of(
                     ends_stored=last and tensor.finally_ is Place.STORAGE,
                     page_in=_allowed(limits, tensor, tensor.page_in, idle_watts),
                     page_out=_allowed(limits, tensor, tensor.page_out, idle_watts),
+                    kept=tensor.name in pins.kept,
+                    dropped=tensor.name in pins.dropped,
                 )
             )
     tasks = _tasks(problem, limits, number_of, contents)

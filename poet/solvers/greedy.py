@@ -256,7 +256,7 @@ class _Cover:
         gaps = []
         for tensor, events in enumerate(self.events):
             for before, after in itertools.pairwise(events):
-                if after - before > 1 and self.facts.size[tensor]:
+                if after - before > 1 and self.facts.size[tensor] and tensor not in self.walk.kept:
                     content = bisect.bisect_right(self.facts.update_ops[tensor], before)
                     factor = math.exp(rng.gauss(0.0, self.variant.noise)) if self.variant.noise else 1.0
                     gaps.append(_Gap(tensor, before, after, after, content, factor))

@@ -15,7 +15,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from poet.problem import Limits, Objective, Problem, ProblemOp, Tensor, Transfer
+from poet.pins import permitted
+from poet.problem import Limits, Objective, Pins, Problem, ProblemOp, Tensor, Transfer
 from poet.schedule import Schedule
 from poet.simulator import Trace, simulate
 from poet.solution import Solution, SolveOptions, Status
@@ -39,6 +40,17 @@ def solve(problem: Problem, limits: Limits | None = None, options: SolveOptions 
         InputError: the engine asked for is not available.
     """
     limits, options = limits or Limits(), options or SolveOptions()
+    found = _solve(permitted(problem, limits), limits, options)
+    if found.status is not Status.INFEASIBLE or limits.pins == Pins():
+        return found
+    free = replace(limits, pins=Pins())
+    without = _least_joules(problem, free, replace(_any_plan(limits, options), time_limit_seconds=1.0))
+    if without.schedule is None:
+        return found
+    return replace(found, message="Without the pins there is a plan: one of them asks for too much.")
+
+
+def _solve(problem: Problem, limits: Limits, options: SolveOptions) -> Solution:
     if options.objective is Objective.ENERGY:
         return _least_joules(problem, limits, options)
     started = time.monotonic()

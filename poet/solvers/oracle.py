@@ -15,9 +15,10 @@ import dataclasses
 import heapq
 import itertools
 import math
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass, replace
 
+from poet.pins import pinned
 from poet.problem import Limits, Place, Problem, Tensor, Transfer
 from poet.schedule import Compute, Free, PageIn, PageOut, Schedule, Step
 
@@ -43,11 +44,17 @@ def least_ram_bytes(problem: Problem, limits: Limits) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class _State:
-    """``done`` first runs; ``ram`` and ``stored`` are sets of tensors as bits, contents being current."""
+    """``done`` first runs; sets of tensors as bits, contents being current.
+
+    ``used`` and ``idle`` are of those pinned not to be held while idle: in RAM and used since they
+    came there, and then left alone by a first run.
+    """
 
     done: int
     ram: int
     stored: int
+    used: int = 0
+    idle: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +133,9 @@ class _Search:
         self.time_matters = limits.deadline_seconds is not None or (
             problem.background_storage and problem.idle_watts > 0.0
         )
+        pins = pinned(problem, limits)
+        self.dropped, self.unmoved = self._mask(pins.dropped), self._mask(pins.unmoved)
+        self.held = [self._held(pins.kept, done) for done in range(len(problem.ops) + 1)]
         self.room = self._storage_room()
         self.subsets: dict[tuple[int, int], tuple[int, ...]] = {}
 
@@ -157,7 +167,7 @@ class _Search:
         sources = [tensor for tensor in self.problem.tensors if tensor.name not in produced]
         ram = self._mask(t.name for t in sources if t.initially is not Place.STORAGE)
         stored = self._mask(t.name for t in sources if t.initially in (Place.STORAGE, Place.BOTH))
-        return _Label(_State(0, ram, stored), 0.0, _Clock(), 0, (), None)
+        return _Label(_State(0, ram, stored, ram & self.dropped), 0.0, _Clock(), 0, (), None)
 
     def _rank(self, label: _Label) -> float:
         """Joules so far, with first runs to come counted already: they are the same on every way."""
@@ -184,6 +194,7 @@ class _Search:
     def _is_end(self, state: _State) -> bool:
         return (
             state.done == len(self.problem.ops)
+            and not state.idle & self.final_ram
             and state.ram & self.final_ram == self.final_ram
             and state.stored & self.final_stored == self.final_stored
         )
@@ -198,7 +209,10 @@ class _Search:
                 yield from self._compute(label, op, again=True)
         for index, tensor in enumerate(self.problem.tensors):
             bit = 1 << index
+            if state.idle & bit:
+                yield self._let_go(label, bit)
             movable = self.limits.paging or Place.STORAGE in (tensor.initially, tensor.finally_)
+            movable = movable and not bit & self.unmoved
             if not (movable and bit & useful):
                 continue
             if state.ram & bit and not state.stored & bit and tensor.page_out is not None:
@@ -213,16 +227,21 @@ class _Search:
     def _compute(self, label: _Label, op: int, *, again: bool) -> Iterator[_Label]:
         state, what = label.state, self.problem.ops[op]
         needed = self.rerun_inputs[op] if again else self.first_inputs[op]
-        if needed & ~state.ram:
+        if needed & ~state.ram or needed & state.idle:
             return
+        touched = needed | self.outputs[op]
         overwritten = self.outputs[op] if again else self.updates[op]
         stored = state.stored if again else state.stored & ~self.updates[op]
-        for freed in self._frees(state.ram & ~needed, self._bytes(state.ram) + self.new_bytes[op]):
+        candidates = state.ram & ~needed & ~self.held[state.done]
+        for freed in self._frees(candidates, self._bytes(state.ram) + self.new_bytes[op]):
             clock = self._freed(label.clock, freed)
             end = clock.waited(needed | overwritten, overwritten) + what.seconds
             done, ram = state.done + (not again), state.ram & ~freed | self.outputs[op]
             useless = 0 if self.problem.background_storage else ram & ~self.useful[done]
-            after = _State(done, ram & ~useless, stored & self.useful[done])
+            ram &= ~useless
+            idle = state.idle & ~touched | (0 if again else state.used & ~touched)
+            used = (state.used | touched) & self.dropped
+            after = _State(done, ram, stored & self.useful[done], used & ram, idle & ram)
             steps = (*self._free_steps(freed), Compute(what.name), *self._free_steps(useless))
             clock = self._at(_Clock(end, clock.transfer, clock.reads, clock.writes))
             yield _Label(after, label.joules + what.joules, clock, label.written_bytes, steps, label)
@@ -231,16 +250,24 @@ class _Search:
         state = label.state
         clock = self._transferred(label.clock, cost.seconds, writes=bit)
         step = PageOut(self._name(bit))
-        after = _State(state.done, state.ram, state.stored | bit)
+        after = replace(state, stored=state.stored | bit)
         return _Label(after, label.joules + cost.joules, clock, label.written_bytes + size, (step,), label)
 
     def _page_in(self, label: _Label, bit: int, cost: Transfer) -> Iterator[_Label]:
         state = label.state
-        for freed in self._frees(state.ram, self._bytes(state.ram | bit)):
+        for freed in self._frees(state.ram & ~self.held[state.done], self._bytes(state.ram | bit)):
             clock = self._transferred(self._freed(label.clock, freed), cost.seconds, reads=bit)
-            after = _State(state.done, state.ram & ~freed | bit, state.stored)
+            ram = state.ram & ~freed
+            after = _State(state.done, ram | bit, state.stored, state.used & ram, state.idle & ram)
             steps = (*self._free_steps(freed), PageIn(self._name(bit)))
             yield _Label(after, label.joules + cost.joules, clock, label.written_bytes, steps, label)
+
+    def _let_go(self, label: _Label, bit: int) -> _Label:
+        """Free a tensor that was held while idle, so that it may come back."""
+        state = label.state
+        after = _State(state.done, state.ram & ~bit, state.stored, state.used & ~bit, state.idle & ~bit)
+        clock, steps = self._freed(label.clock, bit), self._free_steps(bit)
+        return _Label(after, label.joules, clock, label.written_bytes, steps, label)
 
     # --- time ---
 
@@ -326,6 +353,19 @@ class _Search:
             if (op in self.rerunnable[done] or op >= done) and self.outputs[op] & useful:
                 useful |= self.rerun_inputs[op]
         return useful
+
+    def _held(self, kept: Collection[str], done: int) -> int:
+        """The tensors pinned to be kept that must not be freed after ``done`` first runs."""
+        produced = {name for op in self.problem.ops for name in op.outputs}
+        held = []
+        for tensor in self.problem.tensors:
+            if tensor.name in kept:
+                read = [index for index, op in enumerate(self.problem.ops) if tensor.name in op.inputs]
+                begun = tensor.initially is not Place.STORAGE or tensor.name in produced
+                begun = begun or any(index < done for index in read)
+                ahead = any(index >= done for index in read) or tensor.finally_ is Place.RAM
+                held += [tensor.name] if begun and ahead else []
+        return self._mask(held)
 
     def _storage_room(self) -> float:
         """Bytes that may be written: every content written stays until the end of the step."""

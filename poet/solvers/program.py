@@ -134,9 +134,22 @@ class Decisions:
                 following = life[index + 1]
                 charged = range(event.slot + 1, following.slot + (not following.mandatory))
                 certain = certain and not any(self.may_bind(slot) for slot in charged)
-                self.keep[content.number, index] = (
-                    Affine(1.0) if certain else self.add_column(f"k_{content.number}_{index}", integer=True)
-                )
+                pinned = self._pinned_gap(content, index)
+                certain = certain if pinned is None else pinned
+                if certain or pinned is not None:
+                    self.keep[content.number, index] = Affine(float(certain))
+                else:
+                    name = f"k_{content.number}_{index}"
+                    self.keep[content.number, index] = self.add_column(name, integer=True)
+
+    def _pinned_gap(self, content: Content, index: int) -> bool | None:
+        """Whether a pin wants ``content`` in RAM, or not, through the gap after an event."""
+        life = self.timeline.events[content.number]
+        if content.dropped:
+            between = range(life[index].slot + 1, life[index + 1].slot)
+            return False if any(self.timeline.slots[slot].mandatory for slot in between) else None
+        mandatory = [number for number, event in enumerate(life) if event.mandatory] if content.kept else []
+        return True if mandatory and mandatory[0] <= index < mandatory[-1] else None
 
     def _add_eager(self, key: tuple[int, int]) -> Affine:
         """E of the gap before an event, where the relaxed model has one."""

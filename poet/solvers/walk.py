@@ -15,6 +15,7 @@ import enum
 import math
 from dataclasses import dataclass
 
+from poet.pins import pinned
 from poet.problem import Limits, Transfer
 from poet.schedule import Compute, Free, PageIn, PageOut, Schedule, Step
 from poet.solvers.facts import Facts
@@ -92,6 +93,9 @@ class Walk:
             self.present[tensor] = True
         for tensor in facts.starts_stored:
             self.stored[tensor] = True
+        pins = pinned(problem, limits)
+        self.kept = {t for t, tensor in enumerate(problem.tensors) if tensor.name in pins.kept}
+        self.dropped = {t for t, tensor in enumerate(problem.tensors) if tensor.name in pins.dropped}
         self.seconds = 0.0  # as blocking transfers and ops add up
         self.used_at = [0.0] * facts.tensor_count  # seconds
         self.ram_bytes = sum(facts.size[tensor] for tensor in facts.starts_in_ram)
@@ -268,7 +272,7 @@ class Walk:
                 hopeless.add(victim)
 
     def _victim(self, hopeless: set[int]) -> tuple[int, Way]:
-        barred = self.pinned | self.protected.keys() | hopeless
+        barred = self.pinned | self.protected.keys() | hopeless | self.kept
         best, best_value = -1, -math.inf
         for tensor in self.marked:
             if tensor not in barred:
@@ -300,6 +304,9 @@ class Walk:
             if self.owed[tensor]:
                 self._page_out(tensor)
             self._free(tensor)
+            return
+        idle = tensor in self.dropped and self.next_need(tensor) != self.position
+        if idle and self.drop(tensor, Way.CHEAPER):
             return
         way = self.policy.mark(self, tensor)
         if way is not None and not (self.policy.eager and self.drop(tensor, way)):
