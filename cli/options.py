@@ -42,6 +42,8 @@ class Ask:
     paging: bool
     time_limit_seconds: float | None
     engine: str
+    threads: int
+    compare: bool
     json_file: Path | None
 
 

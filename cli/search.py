@@ -11,26 +11,34 @@ from poet.report.plan import solution_report
 from poet.report.survey import survey_data, survey_report
 from poet.solution import Solution, SolveOptions, Status, solution_to_json
 from poet.solvers import solve
+from poet.solvers.comparison import Comparison, compare
 
+from .compare import json_with, report_with
 from .options import Ask
 from .output import answer, progress, write_json
 
 
-def search(problem: Problem, limits: Limits, ask: Ask) -> Solution:
-    """Solve with progress on stderr."""
+def search(problem: Problem, limits: Limits, ask: Ask) -> tuple[Solution, Comparison | None]:
+    """Solve with progress on stderr; where it is asked for, compare as well."""
     with progress() as show_progress:
-        return solve(problem, limits, dataclasses.replace(_options(ask), progress=show_progress))
+        solution = solve(problem, limits, dataclasses.replace(_options(ask), progress=show_progress))
+    if not ask.compare:
+        return solution, None
+    comparison = compare(problem, limits, _options(ask), solution)
+    return comparison.ours, comparison
 
 
-def show_answer(problem: Problem, limits: Limits, solution: Solution, ask: Ask) -> None:
+def show_answer(
+    problem: Problem, limits: Limits, solution: Solution, comparison: Comparison | None, ask: Ask
+) -> None:
     """Report the answer.
 
     Raises:
         Infeasible, OutOfTime: there is no plan.
     """
     require_plan(problem, solution, ask)
-    report = solution_report(problem, limits, solution)
-    answer(report, lambda: solution_to_json(problem, solution), json_file=ask.json_file)
+    report = report_with(solution_report(problem, limits, solution), comparison)
+    answer(report, lambda: json_with(problem, solution, comparison), json_file=ask.json_file)
 
 
 def require_plan(problem: Problem, solution: Solution, ask: Ask) -> None:
@@ -59,4 +67,4 @@ def show_survey(problem: Problem, limits: Limits, ask: Ask) -> None:
 
 
 def _options(ask: Ask) -> SolveOptions:
-    return SolveOptions(time_limit_seconds=ask.time_limit_seconds, engine=ask.engine)
+    return SolveOptions(time_limit_seconds=ask.time_limit_seconds, engine=ask.engine, threads=ask.threads)

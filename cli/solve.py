@@ -16,7 +16,7 @@ from .options import Ask, BindOption, JsonOption, Loss, Optimizer, read_bindings
 EXAMPLES = (
     "poet solve model.onnx --device rpi4b",
     "poet solve model.onnx --device rpi4b --ram 64MiB --deadline 1.3x -o plan.poet",
-    "poet solve problem.json --ram 256KiB --json answer.json",
+    "poet solve problem.json --ram 256KiB --compare --json answer.json",
 )
 
 
@@ -48,7 +48,13 @@ def solve(
     time_limit: Annotated[
         str, typer.Option(metavar="TIME", help="For the search, e.g. 60s; none: until proven.")
     ] = "60s",
-    engine: Annotated[str, typer.Option(help="auto, highs, cbc or gurobi.")] = "auto",
+    engine: Annotated[
+        str, typer.Option(help="auto, highs, cpsat, highs+cpsat (a core each), scip, cbc or gurobi.")
+    ] = "auto",
+    threads: Annotated[int, typer.Option(min=1, help="That the engine may use.")] = 1,
+    compare: Annotated[
+        bool, typer.Option("--compare", help="Beside the plan, those of other planners; needs --ram.")
+    ] = False,
     output: Annotated[
         Path | None, typer.Option("-o", "--output", metavar="FILE", help="Write the plan here.")
     ] = None,
@@ -66,8 +72,12 @@ def solve(
         paging=not no_paging,
         time_limit_seconds=read_time_limit(time_limit),
         engine=engine,
+        threads=threads,
+        compare=compare,
         json_file=json_file,
     )
+    if compare and ram is None:
+        raise InputError("--compare needs --ram: planners are compared inside one budget, e.g. --ram 256KiB")
     if model.suffix == ".json":
         of_a_model = {
             "--device": device, "--loss": loss, "--optimizer": optimizer, "--lr": lr, "--momentum": momentum,

@@ -7,8 +7,8 @@ from pathlib import Path
 from poet import api
 from poet.optimizer import OptimizerSpec
 from poet.report.plan import plan_summary
-from poet.solution import solution_to_json
 
+from .compare import json_with, report_with
 from .options import Ask
 from .output import answer
 from .search import require_plan, search, show_survey
@@ -34,9 +34,10 @@ def solve_model(
     if ask.ram is None:
         show_survey(problem, limits, ask)
         return
-    solution = search(problem, limits, ask)
+    solution, comparison = search(problem, limits, ask)
     require_plan(problem, solution, ask)
     planned = api.plan_with(prepared, limits, solution)
     if output is not None:
         planned.save(output)
-    answer(plan_summary(planned.plan), lambda: solution_to_json(problem, solution), json_file=ask.json_file)
+    report = report_with(plan_summary(planned.plan), comparison)
+    answer(report, lambda: json_with(problem, solution, comparison), json_file=ask.json_file)

@@ -20,4 +20,5 @@ def solve_problem(path: Path, ask: Ask) -> None:
     if ask.ram is None:
         show_survey(problem, limits, ask)
         return
-    show_answer(problem, limits, search(problem, limits, ask), ask)
+    solution, comparison = search(problem, limits, ask)
+    show_answer(problem, limits, solution, comparison, ask)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from poet.problem import Limits, Problem
 from poet.schedule import Schedule
+from poet.solution import Solution, SolveOptions
 from poet.solvers.capuchin import capuchin
 from poet.solvers.checkmate import checkmate
 from poet.solvers.chen import chen
@@ -22,6 +23,9 @@ from poet.solvers.vdnn import vdnn
 Baseline = Callable[[Problem, Limits], Schedule | None]
 """A schedule within the limits, best over the baseline's own knob, or ``None`` where it finds none."""
 
+ExactBaseline = Callable[[Problem, Limits, SolveOptions | None], Solution]
+"""The answer to a restricted problem, with its own bound."""
+
 BASELINES: dict[str, Baseline] = {
     "keep-everything": keep_everything,
     "recompute-all": recompute_all,
@@ -37,7 +41,7 @@ BASELINES: dict[str, Baseline] = {
 }
 """Quick ones: each answers a graph of some thousand ops in seconds."""
 
-EXACT_BASELINES: dict[str, Baseline] = {
+EXACT_BASELINES: dict[str, ExactBaseline] = {
     "checkmate": checkmate,
     "optimal-paging": optimal_paging,
 }

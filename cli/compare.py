@@ -1,0 +1,24 @@
+"""``--compare``: the answer with the literature's planners beside it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from poet.problem import Problem
+from poet.report.compare import comparison_data, comparison_report
+from poet.solution import Solution, solution_to_json
+from poet.solvers.comparison import Comparison
+
+
+def report_with(report: RenderableType, comparison: Comparison | None) -> RenderableType:
+    """``report``, followed by the comparison where there is one."""
+    return report if comparison is None else Group(report, Text(), comparison_report(comparison))
+
+
+def json_with(problem: Problem, solution: Solution, comparison: Comparison | None) -> dict[str, Any]:
+    """The ``--json`` answer, with the comparison where there is one."""
+    data = solution_to_json(problem, solution)
+    return data if comparison is None else {**data, "comparison": comparison_data(comparison)}

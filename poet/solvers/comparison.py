@@ -1,0 +1,86 @@
+"""A plan beside those of the literature's planners, on the same problem and by the same judge."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from dataclasses import dataclass
+
+from poet.problem import Limits, Problem
+from poet.schedule import Schedule
+from poet.simulator import Trace, simulate
+from poet.solution import Solution, SolveOptions, Status
+from poet.solvers import solve
+from poet.solvers.baselines import BASELINES, EXACT_BASELINES
+
+_AGAIN_SECONDS = 10.0  # of searching on from another planner's better plan, at most
+
+
+@dataclass(frozen=True, slots=True)
+class Rival:
+    """What another planner made of the problem.
+
+    Attributes:
+        name: its key in the registry of baselines.
+        status: ``None`` where the planner proves nothing, as most do.
+        schedule, trace: its plan and the judge's account of it; ``None``: it found none inside the limits.
+        solve_seconds: wall clock.
+    """
+
+    name: str
+    status: Status | None
+    schedule: Schedule | None
+    trace: Trace | None
+    solve_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Our answer and the others'.
+
+    Attributes:
+        ours: never dearer than any of ``rivals``.
+        rivals: in the order of the registry, quick ones first.
+        started_from: the rival whose plan was better than what our search had found alone, and from
+            which it went on; ``None``: there was none.
+    """
+
+    ours: Solution
+    rivals: tuple[Rival, ...]
+    started_from: str | None = None
+
+
+def compare(problem: Problem, limits: Limits, options: SolveOptions, ours: Solution) -> Comparison:
+    """``ours`` beside every baseline, each exact one within the time limit of ``options``.
+
+    Should a rival's plan take less energy, our search goes on from it, so that ours is never dearer.
+    """
+    quiet = dataclasses.replace(options, progress=None)
+    rivals = [_quick(name, problem, limits) for name in BASELINES]
+    rivals += [_exact(name, problem, limits, quiet) for name in EXACT_BASELINES]
+    with_plan = [rival for rival in rivals if rival.trace is not None]
+    best = min(with_plan, key=_joules, default=None)
+    if best is None or (ours.trace is not None and ours.trace.joules <= _joules(best)):
+        return Comparison(ours, tuple(rivals))
+    again = dataclasses.replace(quiet, start=best.schedule, time_limit_seconds=_AGAIN_SECONDS)
+    better = solve(problem, limits, again)
+    spent = ours.solve_seconds + better.solve_seconds
+    return Comparison(dataclasses.replace(better, solve_seconds=spent), tuple(rivals), best.name)
+
+
+def _joules(rival: Rival) -> float:
+    assert rival.trace is not None  # only asked of rivals with a plan
+    return rival.trace.joules
+
+
+def _quick(name: str, problem: Problem, limits: Limits) -> Rival:
+    started = time.monotonic()
+    schedule = BASELINES[name](problem, limits)
+    seconds = time.monotonic() - started
+    trace = None if schedule is None else simulate(problem, schedule, limits)
+    return Rival(name, None, schedule, trace, seconds)
+
+
+def _exact(name: str, problem: Problem, limits: Limits, options: SolveOptions) -> Rival:
+    answer = EXACT_BASELINES[name](problem, limits, options)
+    return Rival(name, answer.status, answer.schedule, answer.trace, answer.solve_seconds)
