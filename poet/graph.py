@@ -18,6 +18,7 @@ from typing import Any, ClassVar
 
 from poet import codec
 from poet.errors import GraphError
+from poet.pieces import Piece
 
 FORMAT_VERSION = 1
 
@@ -205,6 +206,8 @@ class Op:
         random: the first run draws from the generator, so first runs keep their order.
         workspace_bytes: hidden temporaries while the op runs, beyond inputs and outputs.
         host_seconds: what one run took on the machine that planned, if it was measured.
+        pieces: of memory that the first run asked for there, outputs included, by birth; ``None``: unknown.
+        repeat_pieces: of a recomputation; ``None``: those of the first run.
     """
 
     name: str
@@ -216,10 +219,16 @@ class Op:
     random: bool = False
     workspace_bytes: int = 0
     host_seconds: float | None = None
+    pieces: tuple[Piece, ...] | None = None
+    repeat_pieces: tuple[Piece, ...] | None = None
 
     def __post_init__(self) -> None:
         if self.workspace_bytes < 0:
             raise GraphError(f"op {self.name}: workspace of {self.workspace_bytes} bytes is negative")
+        for pieces in (self.pieces or (), self.repeat_pieces or ()):
+            made = [piece.output for piece in pieces if piece.output is not None]
+            if len(made) > len(set(made)) or any(place >= len(self.outputs) for place in made):
+                raise GraphError(f"op {self.name}: its pieces of memory do not become its outputs")
         if self.repeat_call is None and self.repeatable and (self.updates or self.random):
             raise GraphError(f"op {self.name} has an effect: it needs a repeat_call or is not repeatable")
 
@@ -260,6 +269,7 @@ class Graph:
         parameters: trained and frozen, in the module's order.
         states: the module's buffers, as (module's name, value).
         constants: values baked into the model, as (name, value).
+        threads: torch's, when the ops' memory and times were measured.
     """
 
     name: str
@@ -273,6 +283,7 @@ class Graph:
     parameters: tuple[Parameter, ...] = ()
     states: tuple[tuple[str, str], ...] = ()
     constants: tuple[tuple[str, str], ...] = ()
+    threads: int | None = None
     _buffer_of: dict[str, str] = field(init=False, repr=False, compare=False, default_factory=dict)
 
     def __post_init__(self) -> None:

@@ -1,9 +1,9 @@
 """Byte offsets for every buffer and workspace of a schedule in one arena.
 
-A *block* is a number of bytes that must stay at one place during one or more spans of the
-schedule: a tensor from the step that allocates it to the one that frees it, an op's workspace while
-it runs, the second copy of an output that is recomputed while its first is still there. A tensor
-that begins and ends the step in RAM must end where it began, so both spans are one block.
+A *block* is a number of bytes that must stay at one place during one or more spans of time: a tensor
+from the step that allocates it to the one that frees it, a temporary while its kernel needs it, the
+second copy of an output that is recomputed while its first is still there. A tensor that begins and ends
+the step in RAM must end where it began, so both spans are one block. `poet.demand` makes the blocks.
 
 Placing blocks with fixed spans is NP-hard (dynamic storage allocation); `lay_out` places them
 greedily in several orders, into the tightest or into the lowest gap that holds, and then promotes, from
@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import product
 
@@ -25,11 +25,9 @@ import numpy as np
 import numpy.typing as npt
 
 from poet.errors import InvalidSchedule
-from poet.problem import Place, Problem
-from poet.schedule import Compute, Free, PageIn, Schedule
 
 Span = tuple[int, int]
-"""First and last step of the schedule, both inclusive."""
+"""First and last tick, both inclusive."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,46 +66,6 @@ class Layout:
         return self.lower_bound_bytes / self.arena_bytes if self.arena_bytes else 1.0
 
 
-def blocks_of(problem: Problem, schedule: Schedule) -> tuple[Block, ...]:
-    """The blocks that ``schedule`` needs, sizes rounded to the problem's alignment.
-
-    ``schedule`` must be valid (see `poet.simulator.simulate`).
-    """
-    tensors = {tensor.name: tensor for tensor in problem.tensors}
-    ops = {op.name: op for op in problem.ops}
-    produced = {name for op in problem.ops for name in op.outputs}
-    sources = [tensor for tensor in problem.tensors if tensor.name not in produced]
-    since = {tensor.name: 0 for tensor in sources if tensor.initially is not Place.STORAGE}
-    begins_in_ram = set(since)
-    spans: dict[str, list[Span]] = {}
-    transient: list[Block] = []
-    for index, step in enumerate(schedule):
-        if isinstance(step, Compute):
-            op = ops[step.op]
-            size = problem.aligned_bytes(op.workspace_bytes)
-            if size:
-                transient.append(Block(op.name, None, size, ((index, index),)))
-            for name in op.outputs:
-                if since.setdefault(name, index) != index:
-                    size = problem.aligned_bytes(tensors[name].bytes)
-                    transient.append(Block(name, None, size, ((index, index),)))
-        elif isinstance(step, PageIn):
-            since[step.tensor] = index
-        elif isinstance(step, Free):
-            spans.setdefault(step.tensor, []).append((since.pop(step.tensor), index))
-    end = max(len(schedule) - 1, 0)
-    for name, start in since.items():
-        spans.setdefault(name, []).append((start, end))
-    kept: list[Block] = []
-    for name, residencies in spans.items():
-        size = problem.aligned_bytes(tensors[name].bytes)
-        tied = name in begins_in_ram and name in since and len(residencies) > 1
-        groups: list[tuple[Span, ...]] = [(residencies[0], residencies[-1])] if tied else []
-        groups += [(span,) for span in (residencies[1:-1] if tied else residencies)]
-        kept += [Block(name, name, size, group) for group in groups if size]
-    return (*kept, *transient)
-
-
 def lay_out(blocks: Sequence[Block], *, time_limit_seconds: float = 2.0, seed: int = 0) -> Layout:
     """Offsets for ``blocks``; the best arrangement found, optimal where its efficiency is 1.
 
@@ -134,27 +92,31 @@ def lay_out(blocks: Sequence[Block], *, time_limit_seconds: float = 2.0, seed: i
 
 
 def check_layout(layout: Layout) -> None:
-    """Judge a layout, pair by pair.
+    """Judge a layout, every block against every other.
 
     Raises:
-        InvalidSchedule: two blocks needed at the same step overlap, one leaves the arena or is not aligned.
+        InvalidSchedule: two blocks needed at the same tick overlap, one leaves the arena or is not aligned.
     """
-    placed = list(zip(layout.blocks, layout.offsets_bytes, strict=True))
-    for index, (block, offset) in enumerate(placed):
+    for block, offset in zip(layout.blocks, layout.offsets_bytes, strict=True):
         if offset < 0 or offset + block.size_bytes > layout.arena_bytes:
-            raise InvalidSchedule(f"{block.owner} leaves the arena", rule="layout", step=block.spans[0][0])
+            raise _fault(block, "leaves the arena")
         if offset % block.alignment_bytes:
-            aligned = f"{block.owner} is not at a multiple of {block.alignment_bytes} bytes"
-            raise InvalidSchedule(aligned, rule="layout", step=block.spans[0][0])
-        for other, other_offset in placed[:index]:
-            apart = offset + block.size_bytes <= other_offset or other_offset + other.size_bytes <= offset
-            if not apart and _meet(block.spans, other.spans):
-                step = max(block.spans[0][0], other.spans[0][0])
-                raise InvalidSchedule(f"{block.owner} overlaps {other.owner}", rule="layout", step=step)
+            raise _fault(block, f"is not at a multiple of {block.alignment_bytes} bytes")
+    rows = [
+        (index, *span, offset, offset + block.size_bytes)
+        for index, (block, offset) in enumerate(zip(layout.blocks, layout.offsets_bytes, strict=True))
+        for span in block.spans
+    ]
+    owner, first, last, start, end = np.array(rows, dtype=np.int64).reshape(-1, 5).T
+    for mine, begins, ends, low, high in rows:
+        in_time, in_space = (first <= ends) & (begins <= last), (start < high) & (low < end)
+        clash = owner[in_time & in_space & (owner < mine)]
+        if len(clash):
+            raise _fault(layout.blocks[mine], f"overlaps {layout.blocks[clash[0]].owner}")
 
 
-def _meet(spans: Iterable[Span], others: Sequence[Span]) -> bool:
-    return any(a <= d and c <= b for a, b in spans for c, d in others)
+def _fault(block: Block, what: str) -> InvalidSchedule:
+    return InvalidSchedule(f"{block.owner} {what}", rule="layout", step=block.spans[0][0])
 
 
 def _lower_bound_bytes(blocks: Sequence[Block]) -> int:

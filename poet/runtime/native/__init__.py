@@ -4,7 +4,7 @@
     with allocator.tracking() as tracked:    # live bytes and high-water mark, hidden temporaries included
         train_step()
     with allocator.recording() as recording: # after a first step that set everything up
-        for _ in range(2):
+        for _ in range(3):                   # in the first, what lives across steps is not known yet
             with recording.step():
                 train_step()                 # allocator.mark(k) before op k, if ops matter
     placement = place(recording.steps)
@@ -28,12 +28,13 @@ from poet.runtime.native.allocator import NativeAllocator, Tracking
 from poet.runtime.native.arena import Arena, Replay
 from poet.runtime.native.build import Unavailable, build_library, torch_release
 from poet.runtime.native.library import Counts, Library, Usage
-from poet.runtime.native.placement import ON_HEAP, Allocation, Placement, RecordedStep, place
+from poet.runtime.native.placement import ON_HEAP, Allocation, Placement, RecordedStep, place, place_run
 from poet.runtime.native.recording import Recording
 
 __all__ = [
     "ON_HEAP", "WITHOUT", "Allocation", "Arena", "Counts", "NativeAllocator", "Placement", "RecordedStep",
-    "Recording", "Replay", "Tracking", "Usage", "available", "load", "place", "why_unavailable",
+    "Recording", "Replay", "Tracking", "Usage", "available", "load", "place", "place_run",
+    "why_unavailable",
 ]  # fmt: skip
 
 WITHOUT = (

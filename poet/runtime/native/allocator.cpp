@@ -81,6 +81,7 @@ struct Request {
   int64_t bytes, op, born;
   int64_t died = -1, died_op = -1;  // -1: still alive
   int64_t parallel;                 // made inside a parallel region: its order is the scheduler's choice
+  int64_t address;
 };
 
 struct Slot {
@@ -191,7 +192,7 @@ void admit(State& s, void* data, Block block, bool participant, bool parallel) {
   if (s.recording && participant) {
     block.recording = s.recordings;
     block.request = static_cast<int64_t>(s.requests.size());
-    s.requests.push_back({block.bytes, s.op, s.tick++, -1, -1, parallel});
+    s.requests.push_back({block.bytes, s.op, s.tick++, -1, -1, parallel, reinterpret_cast<int64_t>(data)});
   }
   const auto [place, fresh] = s.blocks.emplace(data, block);
   if (!fresh) {  // a heap block that left through torch's own deleter

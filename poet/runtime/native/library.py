@@ -35,13 +35,14 @@ class Counters(ctypes.Structure):
 class Request(ctypes.Structure):
     """One recorded request; times in ticks, -1 where it is still alive."""
 
-    _fields_ = [(name, _INT64) for name in ("bytes", "op", "born", "died", "died_op", "parallel")]
+    _fields_ = [(name, _INT64) for name in ("bytes", "op", "born", "died", "died_op", "parallel", "address")]
     bytes: int
     op: int
     born: int
     died: int
     died_op: int
     parallel: int
+    address: int
 
 
 _SIGNATURES = {

@@ -13,6 +13,7 @@ from itertools import accumulate, groupby
 
 from poet.errors import ReplayError
 from poet.layout import Block, Span, lay_out
+from poet.pieces import Piece, ticks
 
 ON_HEAP = -1
 """The offset of a request that is left on the heap."""
@@ -32,6 +33,7 @@ class Allocation:
         died_tick, died_op: of the release; ticks beyond the step's where a later step released it, ``None``
             if it was alive when the recording ended.
         parallel: made in a parallel region, so that the order among its like is chance.
+        address: of its first byte.
     """
 
     size_bytes: int
@@ -40,6 +42,7 @@ class Allocation:
     died_tick: int | None
     died_op: int | None
     parallel: bool = False
+    address: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +90,8 @@ def place(
 ) -> Placement:
     """Offsets for the next steps, if they allocate like the last two of ``steps``.
 
-    ``residents_bytes`` are sizes of blocks that stay in the arena throughout.
+    Record three where blocks live from step to step: in the first, those of the step before it are still
+    there unseen. ``residents_bytes`` are sizes of blocks that stay in the arena throughout.
 
     Raises:
         ReplayError: fewer than two steps were recorded, or the last two allocate differently.
@@ -120,6 +124,26 @@ def place(
         resident_offsets_bytes=tuple(offsets_bytes[count:]),
         arena_bytes=layout.arena_bytes,
         lower_bound_bytes=_peak_bytes([(sizes_bytes[index], spans[index]) for index in placed]),
+    )
+
+
+def place_run(pieces: Sequence[Piece]) -> Placement:
+    """Offsets for one run of one op by itself, as op 0 of a step."""
+    end = ticks(pieces)
+    layout = lay_out(
+        [
+            _block(number, piece.size_bytes, ((piece.born, end if piece.died is None else piece.died),))
+            for number, piece in enumerate(pieces)
+        ],
+        time_limit_seconds=0.0,
+    )
+    return Placement(
+        sizes_bytes=tuple(piece.size_bytes for piece in pieces),
+        offsets_bytes=layout.offsets_bytes,
+        op_bounds=(0, len(pieces)),
+        resident_offsets_bytes=(),
+        arena_bytes=layout.arena_bytes,
+        lower_bound_bytes=layout.lower_bound_bytes,
     )
 
 

@@ -58,4 +58,5 @@ def _allocation(request: Request, step_tick: int) -> Allocation:
         died_tick=None if alive else request.died - step_tick,
         died_op=None if alive else request.died_op,
         parallel=bool(request.parallel),
+        address=request.address,
     )
