@@ -198,9 +198,7 @@ def _range(part: str, option: str) -> tuple[tuple[str, str], int]:
     low, _, rest = part.partition("..")
     high, colon, count = rest.partition(":")
     if not low or not high or (colon and not (count.isdecimal() and 2 <= int(count) <= MOST_VALUES)):
-        raise InputError(
-            f"{option} {part!r} is not a range; write LOW..HIGH, or LOW..HIGH:8 for 8 of them"
-        )
+        raise InputError(f"{option} {part!r} is not a range; write LOW..HIGH, or LOW..HIGH:8 for 8 of them")
     return (low.strip(), high.strip()), int(count) if colon else DEFAULT_COUNT
 
 

@@ -38,7 +38,7 @@ class Origin(enum.Enum):
     SEARCH = "its own search"
     CACHE = "its own search, in an earlier sweep"
     NEIGHBOUR = "the plan, the bound or the infeasibility of other points: by monotonicity"
-    ARITHMETIC = "the lower bound on RAM or time"
+    ARITHMETIC = "arithmetic: keeping everything fits, or nothing does"
     NONE = "nothing yet"
 
 

@@ -1,0 +1,221 @@
+"""From a model to training graphs: one per binding and optimizer, imported in worker processes.
+
+A model is an ONNX file, a module, a saved plan (its graph and optimizer are given) or a saved problem
+(everything is given). What an import gives is kept by content, so that a repeated sweep needs no torch.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from poet.errors import InputError, ModelError
+from poet.graph import Graph
+from poet.optimizer import OptimizerSpec
+from poet.whatif.cache import IMPORTING, Cache, code_digest, digest_of, pack, unpack
+from poet.whatif.grid import Binding
+from poet.whatif.workers import Run, Task, given_up
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    Inputs = Tensor | Sequence[Tensor] | Callable[[int], Tensor | Sequence[Tensor]]
+    """Example inputs of a module, or a function that gives them for a batch size."""
+
+BATCH = "batch"
+_ALIASES = {BATCH: slice(0, 1), "sequence": slice(1, 2), "resolution": slice(-2, None)}
+_ANY_DEVICE = "x86-host"  # tracing does not depend on it
+_ERROR = "error"
+
+
+@dataclass(frozen=True, slots=True)
+class TrainedAs:
+    """What is trained and how, for every variant alike."""
+
+    loss: str = "cross-entropy"
+    train: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """A training step of the model.
+
+    Attributes:
+        graph: the step.
+        binding: sizes given to dynamic dimensions.
+        optimizer: its name.
+        batch: samples per step; ``None`` where the first input has no dimensions.
+    """
+
+    graph: Graph
+    binding: Binding
+    optimizer: str
+    batch: int | None
+
+
+def variant_of(graph: Graph, binding: Binding, optimizer: str) -> Variant:
+    """The record of a training ``graph``; its batch is the first dimension of its first input."""
+    types = {value.name: value.type for value in graph.values}
+    shape = types[graph.inputs[0]].shape if graph.inputs else ()
+    return Variant(graph, binding, optimizer, shape[0] if shape else None)
+
+
+class OnnxModel:
+    """An ONNX file whose variants are imported by workers and kept.
+
+    Attributes:
+        path: of the file.
+        how: what is trained.
+        cache: where graphs are kept.
+        digest: of the file's bytes and those of the files that hold its weights.
+    """
+
+    def __init__(self, path: Path, how: TrainedAs, cache: Cache) -> None:
+        self.path, self.how, self.cache = path, how, cache
+        self.digest = _digest(path)
+
+    def dimensions(self, words: str, run: Run) -> tuple[str, ...]:
+        """The names to bind for ``batch``, ``sequence`` or ``resolution``; ``H+W`` stands for itself.
+
+        Raises:
+            ModelError: the model's first input has no such open dimension.
+        """
+        if words not in _ALIASES:
+            return tuple(words.split("+"))
+        key = digest_of(self.digest, "dimensions", code_digest(IMPORTING))
+        inputs = self._kept("dimensions", key, functools.partial(_open_dimensions, str(self.path)), run)
+        first = inputs[0] if inputs else []
+        picked = first[_ALIASES[words]]
+        if words == BATCH and picked and isinstance(picked[0], int):
+            return ("N",)  # a first dimension that the file fixes is bound anew by this name
+        if not picked or not all(isinstance(name, str) for name in picked):
+            raise ModelError(
+                f"{self.path}: its first input, {first}, has no open dimension for {words!r}; export the "
+                "model with one, or say its name as --bind does"
+            )
+        return tuple(dict.fromkeys(picked))
+
+    def variants(self, wanted: Sequence[tuple[Binding, OptimizerSpec]], run: Run) -> list[Variant]:
+        """One per binding and optimizer, in this order.
+
+        Raises:
+            ModelError: the model cannot be imported with one of them.
+        """
+        graphs: dict[int, Graph] = {}
+        missing: list[int] = []
+        for index, (binding, spec) in enumerate(wanted):
+            kept = self.cache.read("graphs", self._key(binding, spec))
+            if kept is None:
+                missing.append(index)
+            else:
+                graphs[index] = Graph.from_json(json.loads(kept))
+        tasks = [
+            functools.partial(_import, str(self.path), *wanted[index], self.how.loss, self.how.train)
+            for index in missing
+        ]
+        for number, packed in run(tasks):
+            binding, spec = wanted[missing[number]]
+            graphs[missing[number]] = Graph.from_json(
+                self._checked(packed, self._key(binding, spec), "graphs")
+            )
+        return [variant_of(graphs[index], binding, spec.name) for index, (binding, spec) in enumerate(wanted)]
+
+    def _kept(self, kind: str, key: str, task: Task, run: Run) -> Any:
+        content = self.cache.read(kind, key)
+        if content is not None:
+            return json.loads(content)
+        return next(self._checked(packed, key, kind) for _, packed in run([task]))
+
+    def _checked(self, packed: bytes | None, key: str, kind: str) -> Any:
+        """What a worker answered, kept; an error it met is raised here."""
+        if packed is None:
+            raise ModelError(f"{self.path}: {given_up('its import')}")
+        data = unpack(packed)
+        if isinstance(data, dict) and set(data) == {_ERROR}:
+            raise ModelError(data[_ERROR])
+        self.cache.write(kind, key, packed)
+        return data
+
+    def _key(self, binding: Binding, spec: OptimizerSpec) -> str:
+        return digest_of(self.digest, sorted(binding), asdict(spec), asdict(self.how), code_digest(IMPORTING))
+
+
+def module_variants(
+    module: nn.Module,
+    example_inputs: Inputs | None,
+    batches: Iterable[int | None],
+    optimizers: Iterable[OptimizerSpec],
+    how: TrainedAs,
+) -> list[Variant]:
+    """One per batch size and optimizer, traced in this process.
+
+    Raises:
+        ModelError: the module cannot be traced, or batch sizes are given without a function of them.
+    """
+    from poet import api
+
+    made = []
+    specs = list(optimizers)
+    for batch in batches:
+        inputs: Tensor | Sequence[Tensor] | None
+        if callable(example_inputs):
+            inputs = example_inputs(batch or 1)
+        elif batch is None:
+            inputs = example_inputs
+        else:
+            raise ModelError("batch sizes of a module need example_inputs to be a function of the batch size")
+        for spec in specs:
+            step = api.prepare(
+                module, inputs, device=_ANY_DEVICE, loss=how.loss, optimizer=spec, train=how.train
+            ).step
+            binding = () if batch is None else ((BATCH, batch),)
+            made.append(variant_of(step.graph, binding, spec.name))
+    return made
+
+
+# --- what workers do --------------------------------------------------------------------------
+
+
+def _import(
+    path: str, binding: Binding, spec: OptimizerSpec, loss: str, train: tuple[str, ...] | None
+) -> bytes:
+    """The packed training graph of the file at ``path``, or the line that says what is wrong."""
+    from poet import api
+
+    try:
+        prepared = api.prepare(
+            path, device=_ANY_DEVICE, loss=loss, optimizer=spec, train=train, bind=dict(binding)
+        )
+    except InputError as error:
+        return pack({_ERROR: str(error)})
+    return pack(prepared.step.graph.to_json())
+
+
+def _open_dimensions(path: str) -> bytes:
+    """Per input its dimensions: sizes, and names of open ones."""
+    from poet.frontend.onnx_dims import input_dims
+    from poet.frontend.onnx_reader import read_onnx
+
+    try:
+        return pack([list(entry.dims) for entry in input_dims(read_onnx(path))])
+    except InputError as error:
+        return pack({_ERROR: str(error)})
+
+
+def _digest(path: Path) -> str:
+    """Hash of the file at ``path`` and of those beside it whose name it holds: its external weights."""
+    try:
+        content = path.read_bytes()
+        digest = hashlib.sha256(content)
+        for sibling in sorted(path.parent.iterdir()):
+            if sibling != path and sibling.name.encode() in content and sibling.is_file():
+                with sibling.open("rb") as file:
+                    digest.update(sibling.name.encode() + hashlib.file_digest(file, "sha256").digest())
+    except OSError as error:
+        raise ModelError(f"{path}: cannot be read ({error.strerror or error})") from None
+    return digest.hexdigest()

@@ -1,0 +1,119 @@
+"""From training graphs and devices to the planning problems of a sweep, and to their grids."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from poet.api import limits_of
+from poet.budgets import keep_everything_bytes
+from poet.costs import build_problem
+from poet.device import Profile
+from poet.errors import InputError, ProfileError
+from poet.plan_file import read_plan
+from poet.problem import Limits, Place, Problem
+from poet.profiles import load_profile
+from poet.solvers import minimum_ram_bytes
+from poet.whatif.cells import Cell, levels
+from poet.whatif.grid import ram_budgets
+from poet.whatif.models import Variant, variant_of
+from poet.whatif.question import Question
+from poet.whatif.result import Setting
+
+MOST_POINTS = 100_000
+
+
+def setting_of(
+    problem: Problem,
+    *,
+    profile: Profile | None = None,
+    variant: Variant | None = None,
+    device: tuple[str, str] | None = None,
+) -> Setting:
+    """The record of a ``problem``; ``device`` is a name and a title where there is no profile."""
+    name, title = device or (
+        (profile.name, profile.title) if profile is not None else (problem.name, problem.source)
+    )
+    return Setting(
+        device=name,
+        device_title=title,
+        binding=variant.binding if variant is not None else (),
+        batch=variant.batch if variant is not None else None,
+        optimizer=variant.optimizer if variant is not None else "",
+        problem=problem,
+        profile=profile,
+        keep_everything_bytes=keep_everything_bytes(problem),
+        lower_bound=minimum_ram_bytes(problem, Limits()),
+    )
+
+
+def settings_of(variants: Iterable[Variant], profiles: Sequence[Profile], home: Place) -> list[Setting]:
+    """One per device and variant, in this order."""
+    made = list(variants)
+    return [
+        setting_of(build_problem(variant.graph, profile, home=home), profile=profile, variant=variant)
+        for profile in profiles
+        for variant in made
+    ]
+
+
+def plan_settings(path: Path, profiles: Sequence[Profile], home: Place) -> list[Setting]:
+    """Of a saved plan: its own problem, or its graph costed on other devices."""
+    plan = read_plan(path)
+    variant = variant_of(plan.graph, plan.model.binding, plan.optimizer.name)
+    if profiles:
+        return settings_of([variant], profiles, home)
+    try:
+        known = load_profile(plan.device.name)
+    except ProfileError:
+        known = None
+    same = known is not None and build_problem(plan.graph, known, home=home) == plan.problem
+    return [
+        setting_of(
+            plan.problem,
+            profile=known if same else None,
+            variant=variant,
+            device=(plan.device.name, plan.device.title),
+        )
+    ]
+
+
+def grid_of(setting: Setting, question: Question) -> list[Cell]:
+    """The cells of a setting: each RAM budget with each deadline, budgets ascending.
+
+    Raises:
+        InputError: the grid is too large, or an axis cannot be read.
+    """
+    problem = setting.problem
+    budgets = ram_budgets(
+        question.ram, least_bytes=setting.lower_bound.bytes, keep_bytes=setting.keep_everything_bytes
+    )
+    limits = [
+        (
+            text,
+            limits_of(
+                problem, ram=None, deadline=text, recompute=question.recompute, paging=question.paging
+            ).deadline_seconds,
+        )
+        for text in question.deadlines
+    ]
+    limits.sort(key=lambda item: (item[1] is None, item[1]))
+    if len(budgets) * len(limits) > MOST_POINTS:
+        raise InputError(
+            f"{len(budgets)} budgets and {len(limits)} deadlines: more than {MOST_POINTS} points"
+        )
+    rows, columns = levels(len(budgets)), levels(len(limits))
+    return [
+        Cell(
+            Limits(
+                ram_budget_bytes=budget,
+                deadline_seconds=seconds,
+                recompute=question.recompute,
+                paging=question.paging,
+            ),
+            text,
+            max(row, column),
+        )
+        for budget, row in zip(budgets, rows, strict=True)
+        for (text, seconds), column in zip(limits, columns, strict=True)
+    ]

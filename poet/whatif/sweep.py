@@ -1,0 +1,273 @@
+"""The sweep: every setting's grid from coarse to fine, each search begun with a neighbour's plan.
+
+Cells of one round of bisection are independent of each other and are searched in parallel; which they
+are, and what they begin with, depends on earlier rounds alone, so that a sweep that was interrupted
+goes the same way when it is repeated. Each answer is judged by the simulator in this process, and so is
+each plan again under the limits of every point that it serves.
+"""
+
+from __future__ import annotations
+
+import functools
+import gzip
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+from poet.problem import Limits
+from poet.simulator import simulate
+from poet.solution import SolveOptions
+from poet.solvers.keep_everything import keep_everything
+from poet.units import format_bytes
+from poet.whatif.cache import Cache, SolvedCell, cached_cell, cell_key, digest_of, judge_cell, pack
+from poet.whatif.cells import Candidate, Cell, Knowledge, Known
+from poet.whatif.result import FoundPlan, Origin, Point, Setting, Verdict
+from poet.whatif.usage import found_plan
+from poet.whatif.workers import Run, Task, given_up, search
+
+KEEP_EVERYTHING = -1  # in place of a cell: the plan that needs no search
+
+
+@dataclass(frozen=True, slots=True)
+class SweepProgress:
+    """How far a sweep is.
+
+    Attributes:
+        done, total: points decided, and all of them.
+        seconds: since the start.
+        seconds_left: if the rest takes as long per search as what was searched; ``None``: too early.
+        doing: what is being done.
+    """
+
+    done: int
+    total: int
+    seconds: float
+    seconds_left: float | None
+    doing: str
+
+
+Report = Callable[[SweepProgress], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Swept:
+    """Points and plans; ``complete`` where no point was left unsolved by an interruption."""
+
+    points: tuple[Point, ...]
+    plans: tuple[FoundPlan, ...]
+    complete: bool
+
+
+@dataclass(slots=True)
+class _Done:
+    """How one cell was decided."""
+
+    origin: Origin = Origin.NONE
+    warm_start: int | None = None
+    solve_seconds: float = 0.0
+    message: str = ""
+
+
+@dataclass(slots=True)
+class Sweep:
+    """A sweep under way; `points` gives what is known at any time.
+
+    Attributes:
+        settings: the planning problems.
+        grids: the cells of each.
+        options: of every search.
+        cache: where answers are kept.
+        jobs: searches at a time, for the time left.
+        report: called after each search.
+    """
+
+    settings: Sequence[Setting]
+    grids: Sequence[Sequence[Cell]]
+    options: SolveOptions
+    cache: Cache
+    jobs: int = 1
+    report: Report | None = None
+    knowledge: list[Knowledge] = field(init=False)
+    done: list[list[_Done]] = field(init=False)
+    started: float = field(init=False)
+    searched: list[float] = field(init=False)
+    undecided: int = field(init=False, default=0)
+
+    def __post_init__(self) -> None:
+        self.knowledge = [_knowledge(setting, self.options) for setting in self.settings]
+        self.done = [[_Done() for _ in grid] for grid in self.grids]
+        self.started, self.searched = time.monotonic(), []
+
+    def run(self, run: Run) -> bool:
+        """Decide every cell; false where Ctrl-C came first. What is known then stays known."""
+        digests = [digest_of(setting.problem.to_json()) for setting in self.settings]
+        packed = [pack(setting.problem.to_json()) for setting in self.settings]
+        try:
+            for level in range(1 + max((cell.level for grid in self.grids for cell in grid), default=0)):
+                self._round(level, digests, packed, run)
+        except KeyboardInterrupt:
+            return False
+        return True
+
+    def _round(self, level: int, digests: Sequence[str], packed: Sequence[bytes], run: Run) -> None:
+        """Search the cells of one level that do not follow from others."""
+        keys = {}
+        for place in self._open(level):
+            limits = self._limits(place)
+            keys[place] = cell_key(digests[place[0]], limits, self.options)
+            known = cached_cell(self.cache, keys[place], self.settings[place[0]].problem, limits)
+            if known is not None:
+                self._take(place, known, Origin.CACHE)
+        places = list(self._open(level))
+        tasks: list[Task] = []
+        for place in places:
+            start = self._known(place).plan
+            self._done(place).warm_start = self._index(place[0], start)
+            schedule = None if start is None else start.schedule
+            options = replace(self.options, start=schedule, progress=None)
+            tasks.append(functools.partial(search, packed[place[0]], self._limits(place), options))
+        self.undecided = sum(1 for _ in self._open(None))
+        self._say(level)
+        for index, answer in run(tasks):
+            self._receive(places[index], keys[places[index]], answer)
+            self.undecided -= 1
+            self._say(level)
+
+    def _receive(self, place: tuple[int, int], key: str, answer: bytes | None) -> None:
+        """Judge and keep what a worker answered."""
+        if answer is None:
+            self._done(place).origin = Origin.SEARCH
+            self._done(place).message = given_up("The search")
+            return
+        content = gzip.decompress(answer)
+        judged = judge_cell(content, self.settings[place[0]].problem, self._limits(place), where="worker")
+        self.cache.write("answers", key, answer)
+        self.searched.append(judged.solve_seconds)
+        self._take(place, judged, Origin.SEARCH)
+
+    def _take(self, place: tuple[int, int], answer: SolvedCell, origin: Origin) -> None:
+        self.knowledge[place[0]].add(place[1], self._limits(place), answer)
+        done = self._done(place)
+        done.origin, done.solve_seconds, done.message = origin, answer.solve_seconds, answer.message
+
+    # --- what is known ---
+
+    def _open(self, level: int | None) -> Iterator[tuple[int, int]]:
+        """Cells of ``level`` (``None``: any) that are neither searched nor follow from what is known."""
+        for setting, grid in enumerate(self.grids):
+            for index, cell in enumerate(grid):
+                place = (setting, index)
+                wanted = level in (None, cell.level) and self._done(place).origin is Origin.NONE
+                if wanted and not self._known(place).closed:
+                    yield place
+
+    def _limits(self, place: tuple[int, int]) -> Limits:
+        return self.grids[place[0]][place[1]].limits
+
+    def _known(self, place: tuple[int, int]) -> Known:
+        return self.knowledge[place[0]].best(self._limits(place))
+
+    def _done(self, place: tuple[int, int]) -> _Done:
+        return self.done[place[0]][place[1]]
+
+    def _index(self, setting: int, plan: Candidate | None) -> int | None:
+        """The index, among the points of all settings, of the cell whose search found ``plan``."""
+        if plan is None or plan.cell == KEEP_EVERYTHING:
+            return None
+        return sum(len(grid) for grid in self.grids[:setting]) + plan.cell
+
+    def _say(self, level: int) -> None:
+        if self.report is None:
+            return
+        total = sum(len(grid) for grid in self.grids)
+        left = max(0, self.undecided)
+        mean = sum(self.searched) / len(self.searched) if self.searched else None
+        self.report(
+            SweepProgress(
+                done=total - left,
+                total=total,
+                seconds=time.monotonic() - self.started,
+                seconds_left=None if mean is None else mean * left / self.jobs,
+                doing=f"round {level + 1}",
+            )
+        )
+
+    # --- the answer ---
+
+    def swept(self) -> Swept:
+        """Points and plans as known now, every plan judged under the limits of each of its points."""
+        plans: dict[tuple[int, int], int] = {}
+        found: list[FoundPlan] = []
+        points: list[Point] = []
+        for setting, grid in enumerate(self.grids):
+            for index, cell in enumerate(grid):
+                known = self._known((setting, index))
+                number = None
+                if known.plan is not None:
+                    problem = self.settings[setting].problem
+                    simulate(problem, known.plan.schedule, cell.limits)
+                    number = plans.setdefault((setting, known.plan.cell), len(plans))
+                    if number == len(found):
+                        found.append(found_plan(setting, self.settings[setting], known.plan))
+                points.append(self._point(setting, index, cell, known, number))
+        complete = not any(point.verdict is Verdict.UNSOLVED for point in points)
+        return Swept(tuple(points), tuple(found), complete)
+
+    def _point(self, setting: int, index: int, cell: Cell, known: Known, plan: int | None) -> Point:
+        done = self.done[setting][index]
+        baseline = self.settings[setting].problem.compute_joules
+        joules = None if known.plan is None else known.plan.trace.joules
+        open_joules = None if joules is None else max(0.0, joules - known.bound_joules)
+        return Point(
+            setting=setting,
+            limits=cell.limits,
+            deadline=cell.deadline,
+            verdict=_verdict(known, done),
+            origin=_origin(known, done, cell, self.knowledge[setting]),
+            plan=plan,
+            bound_joules=known.bound_joules,
+            gap=_share(open_joules, joules),
+            overhead_gap=_share(open_joules, None if joules is None else joules - baseline),
+            warm_start=done.warm_start,
+            solve_seconds=done.solve_seconds,
+            message=known.message or ("" if known.plan is not None else done.message),
+        )
+
+
+def _knowledge(setting: Setting, options: SolveOptions) -> Knowledge:
+    """What is known before any search: the least RAM, and the plan that keeps everything."""
+    floor, problem = setting.lower_bound, setting.problem
+    where = f"op {floor.op}" if floor.op is not None else "the start or the end of the step"
+    message = f"No schedule needs less than {floor.bytes} bytes ({format_bytes(floor.bytes)}), for {where}."
+    knowledge = Knowledge(problem, floor.bytes, message, options)
+    schedule = keep_everything(problem, Limits())
+    if schedule is not None:
+        trace = simulate(problem, schedule)
+        knowledge.plans.append(Candidate(KEEP_EVERYTHING, schedule, trace, "keep-everything"))
+    return knowledge
+
+
+def _verdict(known: Known, done: _Done) -> Verdict:
+    if known.infeasible:
+        return Verdict.INFEASIBLE
+    if known.plan is not None:
+        return Verdict.OPTIMAL if known.closed else Verdict.FEASIBLE
+    return Verdict.UNSOLVED if done.origin is Origin.NONE else Verdict.TIMEOUT
+
+
+def _origin(known: Known, done: _Done, cell: Cell, knowledge: Knowledge) -> Origin:
+    if done.origin is not Origin.NONE:
+        return done.origin
+    if known.infeasible and known.message not in (message for _, message in knowledge.barriers):
+        return Origin.ARITHMETIC
+    if known.plan is not None and known.plan.cell == KEEP_EVERYTHING and known.closed:
+        return Origin.ARITHMETIC
+    return Origin.NONE if known.plan is None and not known.infeasible else Origin.NEIGHBOUR
+
+
+def _share(part: float | None, whole: float | None) -> float | None:
+    if part is None or whole is None:
+        return None
+    if part <= 0.0:
+        return 0.0
+    return min(1.0, part / whole) if whole > 0.0 else 1.0

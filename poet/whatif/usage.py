@@ -1,0 +1,89 @@
+"""What a plan means in daily use: battery, budget, flash life, carbon."""
+
+from __future__ import annotations
+
+import math
+
+from poet.device import Profile
+from poet.problem import Problem
+from poet.schedule import PageOut, Schedule
+from poet.whatif.cells import Candidate
+from poet.whatif.question import Duty
+from poet.whatif.result import FoundPlan, Setting, Usage
+
+DAYS_PER_YEAR = 365.25
+
+
+def found_plan(number: int, setting: Setting, plan: Candidate) -> FoundPlan:
+    """The record of a judged plan of the setting with that ``number``."""
+    trace = plan.trace
+    return FoundPlan(
+        setting=number,
+        schedule=plan.schedule,
+        joules=trace.joules,
+        compute_joules=trace.compute_joules,
+        page_in_joules=trace.page_in_joules,
+        page_out_joules=trace.page_out_joules,
+        idle_joules=trace.idle_joules,
+        seconds=trace.seconds,
+        compute_seconds=trace.compute_seconds,
+        page_in_seconds=trace.page_in_seconds,
+        page_out_seconds=trace.page_out_seconds,
+        peak_ram_bytes=trace.peak_ram_bytes,
+        recomputed_runs=trace.recomputed_runs,
+        read_bytes=trace.read_bytes,
+        written_bytes=trace.written_bytes,
+        worn_bytes=worn_bytes(setting.problem, plan.schedule, setting.profile),
+        solver=plan.solver,
+    )
+
+
+def worn_bytes(problem: Problem, schedule: Schedule, profile: Profile | None) -> int:
+    """What the storage erases for one step: each tensor paged out fills whole erase blocks."""
+    storage = profile.storage if profile is not None else None
+    block_bytes = storage.erase.block_bytes.value if storage is not None and storage.erase is not None else 1
+    sizes = {tensor.name: tensor.stored_bytes or tensor.bytes for tensor in problem.tensors}
+    blocks = (-(-sizes[step.tensor] // block_bytes) for step in schedule if isinstance(step, PageOut))
+    return sum(blocks) * block_bytes
+
+
+def usage_of(
+    plan: FoundPlan, setting: Setting, duty: Duty, *, stall_seconds: float = 0.0, stall_joules: float = 0.0
+) -> Usage:
+    """What ``plan`` means under ``duty``; each step also waits ``stall_seconds`` for its data."""
+    step_joules = plan.joules + stall_joules
+    session_joules = step_joules * duty.steps_per_session
+    battery = duty.battery_joules
+    steps = _budget_steps(step_joules, duty)
+    samples = None if steps is None or setting.batch is None else steps * setting.batch
+    life_steps = _life_steps(plan, setting.profile)
+    steps_per_year = duty.steps_per_session * duty.sessions_per_day * DAYS_PER_YEAR
+    grams = duty.grid_grams_per_joule
+    return Usage(
+        joules_per_sample=None if setting.batch is None else step_joules / setting.batch,
+        session_joules=session_joules,
+        session_seconds=(plan.seconds + stall_seconds) * duty.steps_per_session,
+        battery_share_per_session=None if battery is None else session_joules / battery,
+        sessions_per_charge=None if battery is None else math.floor(battery / session_joules),
+        budget_steps=steps,
+        budget_samples=samples,
+        budget_epochs=None if samples is None or not duty.dataset_samples else samples / duty.dataset_samples,
+        flash_life_steps=life_steps,
+        flash_life_years=None if life_steps is None else life_steps / steps_per_year,
+        session_grams=None if grams is None else session_joules * grams,
+    )
+
+
+def _budget_steps(step_joules: float, duty: Duty) -> int | None:
+    """Steps that the energy budget buys in its period; ``None`` without a budget."""
+    budget = duty.energy_budget
+    return None if budget is None else math.floor(budget.joules / step_joules * (1 + 1e-12))
+
+
+def _life_steps(plan: FoundPlan, profile: Profile | None) -> float | None:
+    """Steps until the storage is worn out; ``None``: its endurance is not known."""
+    if plan.worn_bytes == 0:
+        return math.inf
+    storage = profile.storage if profile is not None else None
+    endurance_bytes = storage.lifetime_written_bytes if storage is not None else None
+    return None if endurance_bytes is None else endurance_bytes / plan.worn_bytes

@@ -1,0 +1,220 @@
+"""Work in parallel, by joblib: on local processes, or on a Dask cluster named by its scheduler.
+
+A task and its answer travel as bytes, so that they depend on no shared folder and on nothing that
+only one worker holds: the task of a worker that died is run again by another.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import resource
+import signal
+import threading
+import types
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from joblib import Parallel, delayed, parallel_config
+from joblib.externals.loky import get_reusable_executor
+from joblib.externals.loky.process_executor import BrokenProcessPool
+
+from poet.errors import InputError
+from poet.problem import Limits, Problem
+from poet.solution import SolveOptions
+from poet.solvers import solve
+from poet.whatif.cache import pack_solution, unpack
+
+MEMORY_SHARE = 0.8
+"""Of the machine's memory that all local workers may take together, where no bound is given."""
+CONNECT_SECONDS = 10
+_TRIES_TOGETHER = 2  # after that each task is tried alone, so that the one to blame is found
+
+Task = Callable[[], bytes]
+"""A `functools.partial` of a function of a module and arguments that travel."""
+
+
+@dataclass(frozen=True, slots=True)
+class Workers:
+    """Who works.
+
+    Attributes:
+        jobs: local processes; 1: this one, unless its memory is to be bounded.
+        cluster: a Dask scheduler, e.g. ``tcp://10.0.0.1:8786``, in place of local processes.
+        memory_bytes: data that a local worker may hold; ``None``: its part of `MEMORY_SHARE`.
+    """
+
+    jobs: int = 1
+    cluster: str | None = None
+    memory_bytes: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.jobs < 1:
+            raise InputError(f"{self.jobs} jobs; expected 1 or more")
+
+    @property
+    def in_this_process(self) -> bool:
+        """Whether tasks are run here, one after the other."""
+        return self.cluster is None and self.jobs == 1 and self.memory_bytes is None
+
+    @property
+    def bound_bytes(self) -> int | None:
+        """The memory bound of one worker; ``None`` where this process or a cluster works."""
+        if self.cluster is not None or self.in_this_process:
+            return None
+        if self.memory_bytes is not None:
+            return self.memory_bytes
+        machine_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        return int(machine_bytes * MEMORY_SHARE) // self.jobs
+
+
+def default_jobs() -> int:
+    """One worker per processor that this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
+_Handler = Callable[[int, types.FrameType | None], object] | signal.Handlers
+Run = Callable[[Sequence[Task]], Iterator[tuple[int, bytes | None]]]
+"""Runs tasks; gives the index and the answer of each as it comes, ``None`` for one that takes its
+worker down every time."""
+
+
+@contextlib.contextmanager
+def working(workers: Workers) -> Iterator[Run]:
+    """What runs tasks on ``workers``; local processes end with it.
+
+    Raises:
+        InputError: no scheduler answers at the cluster's address, or Dask is not installed.
+    """
+    if workers.in_this_process:
+        yield _run_here
+    elif workers.cluster is not None:
+        with _client(workers.cluster) as client, parallel_config(backend="dask", client=client):
+            yield _run_on_cluster
+    else:
+        try:
+            yield functools.partial(_run_in_processes, workers)
+        finally:
+            get_reusable_executor().shutdown(wait=True, kill_workers=True)
+
+
+# --- three ways to run ------------------------------------------------------------------------
+
+
+def _run_here(tasks: Sequence[Task]) -> Iterator[tuple[int, bytes | None]]:
+    """One after the other. A search ends on Ctrl-C with its best plan; the sweep is to end then too."""
+    interrupted = False
+
+    def remember(number: int, frame: types.FrameType | None) -> None:
+        nonlocal interrupted
+        interrupted = True
+        raise KeyboardInterrupt
+
+    with _on_interrupt(remember):
+        for index, task in enumerate(tasks):
+            answer = task()
+            if interrupted:
+                raise KeyboardInterrupt
+            yield index, answer
+
+
+def _run_in_processes(workers: Workers, tasks: Sequence[Task]) -> Iterator[tuple[int, bytes | None]]:
+    """On local processes; when one is killed the rest is run by new ones, at last one task at a time."""
+    left = dict(enumerate(tasks))
+    for _ in range(_TRIES_TOGETHER):
+        try:
+            for index, answer in _parallel(left, jobs=workers.jobs, memory_bytes=workers.bound_bytes):
+                del left[index]
+                yield index, answer
+            return
+        except BrokenProcessPool:
+            get_reusable_executor().shutdown(wait=True, kill_workers=True)
+    for index in list(left):
+        try:
+            yield from _parallel({index: left[index]}, jobs=1, memory_bytes=workers.bound_bytes)
+        except BrokenProcessPool:
+            get_reusable_executor().shutdown(wait=True, kill_workers=True)
+            yield index, None
+
+
+def _run_on_cluster(tasks: Sequence[Task]) -> Iterator[tuple[int, bytes | None]]:
+    """On a cluster; its scheduler runs a task again whose worker died, some three times."""
+    from distributed import KilledWorker
+
+    try:
+        yield from _parallel(dict(enumerate(tasks)), jobs=-1, memory_bytes=None)
+    except KilledWorker as error:
+        raise InputError(f"the cluster's workers die ({error}); what is done is kept") from None
+
+
+def _parallel(
+    tasks: dict[int, Task], *, jobs: int, memory_bytes: int | None
+) -> Iterator[tuple[int, bytes | None]]:
+    calls = [delayed(_in_worker)(index, task, memory_bytes) for index, task in tasks.items()]
+    run = Parallel(n_jobs=jobs, batch_size=1, pre_dispatch="2*n_jobs", return_as="generator_unordered")
+    with contextlib.closing(run(calls)) as answers:
+        yield from answers
+
+
+def _in_worker(index: int, task: Task, memory_bytes: int | None) -> tuple[int, bytes | None]:
+    """``task`` in a worker: Ctrl-C is the parent's business, and memory is bounded."""
+    if memory_bytes is not None:
+        _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+        bound = memory_bytes if hard == resource.RLIM_INFINITY else min(memory_bytes, hard)
+        resource.setrlimit(resource.RLIMIT_DATA, (bound, hard))
+    with _on_interrupt(signal.SIG_IGN):
+        try:
+            return index, task()
+        except MemoryError:
+            return index, None
+
+
+@contextlib.contextmanager
+def _on_interrupt(handler: _Handler) -> Iterator[None]:
+    """Let ``handler`` meet Ctrl-C; only a main thread can say so."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+@contextlib.contextmanager
+def _client(address: str) -> Iterator[Any]:
+    """A connection to the Dask scheduler at ``address``."""
+    try:
+        from distributed import Client
+    except ImportError:
+        raise InputError("a cluster needs Dask; pip install 'poet[cluster]'") from None
+    try:
+        client = Client(address, timeout=CONNECT_SECONDS, set_as_default=False)  # type: ignore[no-untyped-call]
+    except (OSError, ValueError, TimeoutError) as error:
+        raise InputError(f"no Dask scheduler answers at {address} ({error})") from None
+    with client:
+        yield client
+
+
+# --- the task of a search ---------------------------------------------------------------------
+
+
+def search(problem: bytes, limits: Limits, options: SolveOptions) -> bytes:
+    """Solve a packed problem; the packed answer."""
+    return pack_solution(solve(_unpacked(problem), limits, options))
+
+
+@functools.lru_cache(maxsize=2)
+def _unpacked(problem: bytes) -> Problem:
+    return Problem.from_json(unpack(problem))
+
+
+def given_up(what: str) -> str:
+    """The message of a task that took its worker down."""
+    return (
+        f"{what} took more memory than a worker may, or its worker was killed; give --worker-memory more, "
+        "or fewer --jobs."
+    )
