@@ -14,7 +14,7 @@ from typer.core import TyperGroup
 from poet import __version__
 from poet.errors import PoetError
 
-from . import check, devices, explain, run, solve, verify
+from . import check, devices, diff, explain, export, run, solve, verify
 
 TRACEBACK_VARIABLE = "POET_TRACEBACK"
 INTERRUPTED = 130  # what shells give a program ended by Ctrl-C
@@ -112,8 +112,10 @@ for module, command in (
     (check, check.check),
     (solve, solve.solve),
     (explain, explain.explain),
+    (diff, diff.diff),
     (run, run.run),
     (verify, verify.verify),
 ):
     app.command(epilog=_examples(module.EXAMPLES))(command)
 app.add_typer(devices.app, name="devices", epilog=_examples(devices.EXAMPLES))
+app.add_typer(export.app, name="export", epilog=_examples(export.EXAMPLES))

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from poet.errors import InputError, PoetError
 
-COMMANDS = ("check", "solve", "explain", "run", "verify", "devices")
+COMMANDS = ("check", "solve", "explain", "diff", "run", "verify", "devices", "export")
 
 
 def invoke(*arguments: str) -> tuple[int, str, str]:
@@ -42,7 +42,7 @@ def test_help_shows_examples_that_parse(command: str) -> None:
         options = set(re.findall(r"(?<= )(-[a-z]|--[a-z-]+)(?= |$)", line))
         words = line.split()
         assert words[:2] == ["poet", command]
-        helped = invoke(command, *([words[2]] if command == "devices" else []), "--help")[1]
+        helped = invoke(command, *([words[2]] if command in ("devices", "export") else []), "--help")[1]
         for option in options:
             assert re.search(rf"{option}\b", helped), f"{line}: {option}"
 

@@ -1,0 +1,33 @@
+"""``poet diff``: what changed from one plan to another."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from .options import JsonOption
+
+EXAMPLES = (
+    "poet diff before.poet after.poet",
+    "poet diff before.poet after.poet --tensors",
+    "poet diff before.poet after.poet --json -",
+)
+
+
+def diff(
+    before: Annotated[Path, typer.Argument(metavar="BEFORE", help="A plan file.")],
+    after: Annotated[Path, typer.Argument(metavar="AFTER", help="The plan file to compare it with.")],
+    tensors: Annotated[bool, typer.Option("--tensors", help="List each tensor that changed.")] = False,
+    json_file: JsonOption = None,
+) -> None:
+    """Show what changed in budgets, energy, time and RAM, and which tensors are treated differently."""
+    from poet.plan_file import read_plan
+    from poet.report.diff import diff_data, diff_plans, diff_report
+
+    from .output import answer
+
+    names = (before.name, after.name) if before.name != after.name else (str(before), str(after))
+    difference = diff_plans(read_plan(before), read_plan(after), names=names)
+    answer(diff_report(difference, every_tensor=tensors), lambda: diff_data(difference), json_file=json_file)

@@ -1,0 +1,34 @@
+"""``poet export``: a plan in other formats."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from .options import PlanArgument
+
+EXAMPLES = ("poet export trace plan.poet -o trace.json",)
+
+app = typer.Typer(help="Write a plan in another format.", no_args_is_help=True)
+
+
+@app.command()
+def trace(
+    plan_file: PlanArgument,
+    output: Annotated[
+        Path, typer.Option("--output", "-o", metavar="FILE", help="Where to write; - is stdout.")
+    ] = Path("-"),
+) -> None:
+    """Write one training step as a trace that Perfetto (ui.perfetto.dev) and chrome://tracing open.
+
+    Tracks for compute, page-in and page-out, and counters of the RAM held, in all and by role.
+    """
+    from poet.plan_file import read_plan
+    from poet.report.trace import trace_events
+
+    from .output import write_json
+
+    plan = read_plan(plan_file)
+    write_json(output, trace_events(plan.problem, plan.schedule, plan.trace, plan.request.limits))

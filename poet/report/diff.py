@@ -1,0 +1,306 @@
+"""Two plans side by side: what changed in the question, in the figures, and tensor by tensor."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from poet.report.facts import tensor_fates
+from poet.report.plan import columns
+from poet.report.reasons import decision_of
+from poet.training_plan import Plan
+from poet.units import format_bytes, format_joules, format_seconds, format_share
+
+ABSENT = "absent"
+"""The decision on a tensor that the other plan does not have."""
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """Something that was asked for, in words, where the plans differ."""
+
+    what: str
+    before: str
+    after: str
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A figure of both plans.
+
+    Attributes:
+        what: the figure's name.
+        unit: of the amounts: ``B``, ``s``, ``J`` or empty for a count.
+        before, after: of one step; ``None``: not stated.
+    """
+
+    what: str
+    unit: str
+    before: float | None
+    after: float | None
+
+    @property
+    def share(self) -> float | None:
+        """The change as a part of what it was."""
+        if self.before is None or self.after is None or self.before == 0:
+            return None
+        return self.after / self.before - 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """A tensor that the plans treat differently; decisions as in `poet.report.reasons`, or `ABSENT`."""
+
+    tensor: str
+    role: str
+    bytes: int
+    before: str
+    after: str
+    before_words: str
+    after_words: str
+
+
+@dataclass(frozen=True, slots=True)
+class PlanDiff:
+    """What changed from one plan to another.
+
+    Attributes:
+        before, after: names of the plans.
+        terms: what was asked differently.
+        changes: the figures, changed or not.
+        moves: tensors treated differently, largest first.
+        same_tensors: how many are treated alike.
+    """
+
+    before: str
+    after: str
+    terms: tuple[Term, ...]
+    changes: tuple[Change, ...]
+    moves: tuple[Move, ...]
+    same_tensors: int
+
+
+def diff_plans(before: Plan, after: Plan, *, names: tuple[str, str]) -> PlanDiff:
+    """What changed from ``before`` to ``after``, which need not be plans of one model."""
+    moves, same = _moves(before, after)
+    return PlanDiff(*names, tuple(_terms(before, after)), tuple(_changes(before, after)), moves, same)
+
+
+def _terms(before: Plan, after: Plan) -> Iterator[Term]:
+    for what, words in _TERMS:
+        old, new = words(before), words(after)
+        if old != new:
+            yield Term(what, old, new)
+
+
+def _bytes_or_none(size_bytes: int | None) -> str:
+    return "none" if size_bytes is None else format_bytes(size_bytes)
+
+
+def _seconds_or_none(seconds: float | None) -> str:
+    return "none" if seconds is None else format_seconds(seconds)
+
+
+def _joules_or_none(joules: float | None) -> str:
+    return "none" if joules is None else format_joules(joules)
+
+
+def _allowed(allowed: bool) -> str:
+    return "allowed" if allowed else "not allowed"
+
+
+def _pins(plan: Plan) -> str:
+    pins = plan.request.limits.pins
+    chosen = {
+        "keep": pins.keep,
+        "recompute": pins.recompute,
+        "page": pins.page,
+        "never page": pins.never_page,
+    }
+    return "; ".join(f"{way} {', '.join(names)}" for way, names in chosen.items() if names) or "none"
+
+
+_TERMS: tuple[tuple[str, Callable[[Plan], str]], ...] = (
+    ("model", lambda plan: plan.model.name),
+    ("model file (SHA-256)", lambda plan: plan.model.sha256[:12]),
+    ("sizes", lambda plan: ", ".join(f"{name}={size}" for name, size in plan.model.binding) or "none"),
+    ("device", lambda plan: plan.device.name),
+    ("kernels", lambda plan: plan.problem.kernels),
+    ("loss", lambda plan: plan.request.loss),
+    ("optimizer", lambda plan: plan.optimizer.name),
+    ("trained parameters", lambda plan: ", ".join(plan.request.train)),
+    ("RAM budget", lambda plan: _bytes_or_none(plan.request.limits.ram_budget_bytes)),
+    ("deadline", lambda plan: _seconds_or_none(plan.request.limits.deadline_seconds)),
+    ("write budget", lambda plan: _bytes_or_none(plan.request.limits.written_budget_bytes)),
+    ("energy budget", lambda plan: _joules_or_none(plan.request.limits.joules_budget)),
+    ("recomputation", lambda plan: _allowed(plan.request.limits.recompute)),
+    ("paging", lambda plan: _allowed(plan.request.limits.paging)),
+    ("pins", _pins),
+    ("proof", lambda plan: plan.outcome.status),
+    ("solver", lambda plan: plan.outcome.solver),
+    ("made by", lambda plan: f"poet {plan.poet_version}"),
+)
+
+
+def _changes(before: Plan, after: Plan) -> Iterator[Change]:
+    for what, unit, amount in _FIGURES:
+        yield Change(what, unit, amount(before), amount(after))
+
+
+_FIGURES: tuple[tuple[str, str, Callable[[Plan], float | None]], ...] = (
+    ("RAM budget", "B", lambda plan: plan.request.limits.ram_budget_bytes),
+    ("RAM at the peak", "B", lambda plan: plan.trace.peak_ram_bytes),
+    ("energy", "J", lambda plan: plan.trace.joules),
+    ("energy bound", "J", lambda plan: plan.outcome.bound_joules),
+    ("compute energy", "J", lambda plan: plan.trace.compute_joules),
+    ("page-in energy", "J", lambda plan: plan.trace.page_in_joules),
+    ("page-out energy", "J", lambda plan: plan.trace.page_out_joules),
+    ("idle energy", "J", lambda plan: plan.trace.idle_joules),
+    ("time", "s", lambda plan: plan.trace.seconds),
+    ("recomputed runs", "", lambda plan: plan.trace.recomputed_runs),
+    ("paged in", "B", lambda plan: plan.trace.read_bytes),
+    ("paged out", "B", lambda plan: plan.trace.written_bytes),
+    ("plain training needs", "B", lambda plan: plan.prediction.plain_peak_ram_bytes),
+    ("lower bound on RAM", "B", lambda plan: plan.prediction.lower_bound_ram_bytes),
+)
+
+
+def _moves(before: Plan, after: Plan) -> tuple[tuple[Move, ...], int]:
+    old = {fate.name: fate for fate in tensor_fates(before.problem, before.schedule, before.trace)}
+    new = {fate.name: fate for fate in tensor_fates(after.problem, after.schedule, after.trace)}
+    moves, same = [], 0
+    for name in dict.fromkeys((*old, *new)):
+        was, is_now = old.get(name), new.get(name)
+        known = is_now or was
+        assert known is not None, "the name is of one of them"
+        before_words, after_words = (fate.words if fate else ABSENT for fate in (was, is_now))
+        if before_words == after_words:
+            same += 1
+            continue
+        moves.append(
+            Move(
+                name,
+                known.role,
+                known.bytes,
+                decision_of(was) if was else ABSENT,
+                decision_of(is_now) if is_now else ABSENT,
+                before_words,
+                after_words,
+            )
+        )
+    return tuple(sorted(moves, key=lambda move: (-move.bytes, move.tensor))), same
+
+
+# --- for people ---------------------------------------------------------------------------------
+
+
+def format_amount(amount: float | None, unit: str) -> str:
+    """``amount`` in its unit; a dash where there is none."""
+    if amount is None:
+        return "–"
+    return _FORMATS[unit](amount) if unit in _FORMATS else f"{amount:g}"
+
+
+_FORMATS: dict[str, Callable[[float], str]] = {"B": format_bytes, "s": format_seconds, "J": format_joules}
+
+
+def format_change(change: Change) -> str:
+    """By how much, as a share where there is one: ``"−12.3 %"``."""
+    if change.before == change.after:
+        return "same"
+    if change.share is None:
+        return "new" if change.before in (None, 0) else "gone"
+    return f"{'+' if change.share > 0 else '−'}{format_share(abs(change.share))}"
+
+
+def headline(diff: PlanDiff) -> str:
+    """One sentence: what happened to energy, time and RAM."""
+    figures = {change.what: change for change in diff.changes}
+    words = []
+    for what, more, less in (
+        ("energy", "more energy", "less energy"),
+        ("time", "more time", "less time"),
+        ("RAM at the peak", "more RAM", "less RAM"),
+    ):
+        share = figures[what].share
+        if share:
+            words.append(f"{format_share(abs(share))} {more if share > 0 else less}")
+    costs = ", ".join(words) if words else "the same energy, time and RAM"
+    return f"{diff.after} takes {costs} than {diff.before}" if words else f"Both plans take {costs}"
+
+
+def moves_by_kind(diff: PlanDiff) -> tuple[tuple[str, str, int, int], ...]:
+    """Before, after, number of tensors and bytes; most bytes first."""
+    numbers, sizes = Counter[tuple[str, str]](), Counter[tuple[str, str]]()
+    for move in diff.moves:
+        numbers[move.before, move.after] += 1
+        sizes[move.before, move.after] += move.bytes
+    return tuple((*kind, numbers[kind], size_bytes) for kind, size_bytes in sizes.most_common())
+
+
+def diff_report(diff: PlanDiff, *, every_tensor: bool = False) -> RenderableType:
+    """The difference as text; single tensors only with ``every_tensor``."""
+    figures = columns("per step", diff.before, diff.after, "change")
+    for change in diff.changes:
+        amounts = (format_amount(amount, change.unit) for amount in (change.before, change.after))
+        figures.add_row(change.what, *amounts, format_change(change))
+    parts: list[RenderableType] = [Text(f"{headline(diff)}.", style="bold"), Text(), figures]
+    if diff.terms:
+        terms = columns("asked or answered differently", diff.before, diff.after, left=3)
+        for term in diff.terms:
+            terms.add_row(term.what, term.before, term.after)
+        parts += [Text(), terms]
+    parts += [Text(), _moves_table(diff)]
+    if every_tensor and diff.moves:
+        single = columns("tensor", "role", "bytes", diff.before, diff.after, left=2)
+        for move in diff.moves:
+            single.add_row(
+                move.tensor, move.role, format_bytes(move.bytes), move.before_words, move.after_words
+            )
+        parts += [Text(), single]
+    return Group(*parts)
+
+
+def _moves_table(diff: PlanDiff) -> RenderableType:
+    if not diff.moves:
+        return Text(f"all {diff.same_tensors} tensors are treated alike")
+    table = columns("tensors", "number", "bytes")
+    for before, after, number, size_bytes in moves_by_kind(diff):
+        table.add_row(
+            f"{before} → {after}" if before != after else f"{before}, but not as often",
+            str(number),
+            format_bytes(size_bytes),
+        )
+    table.add_row("treated alike", str(diff.same_tensors), "")
+    return table
+
+
+def diff_data(diff: PlanDiff) -> dict[str, Any]:
+    """The difference as a JSON-ready object."""
+    return {
+        "before": diff.before,
+        "after": diff.after,
+        "terms": [{"what": t.what, "before": t.before, "after": t.after} for t in diff.terms],
+        "changes": [
+            {"what": c.what, "unit": c.unit, "before": c.before, "after": c.after, "share": c.share}
+            for c in diff.changes
+        ],
+        "moves": [
+            {
+                "tensor": m.tensor,
+                "role": m.role,
+                "bytes": m.bytes,
+                "before": m.before,
+                "after": m.after,
+                "before_words": m.before_words,
+                "after_words": m.after_words,
+            }
+            for m in diff.moves
+        ],
+        "same_tensors": diff.same_tensors,
+    }

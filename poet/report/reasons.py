@@ -1,0 +1,168 @@
+"""Why a plan keeps, recomputes or pages each tensor, in a sentence made of the problem's own figures."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from poet.problem import Limits, Problem, ProblemOp, Tensor
+from poet.report.facts import TensorFate
+from poet.report.timeline import Timeline
+from poet.units import format_bytes, format_joules
+
+KEPT, RECOMPUTED, PAGED, BOTH = "kept", "recomputed", "paged", "recomputed and paged"
+DECISIONS = (KEPT, RECOMPUTED, PAGED, BOTH)
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What a plan does with one tensor, and why.
+
+    Attributes:
+        fate: what becomes of it.
+        decision: one of `DECISIONS`.
+        why: a sentence.
+    """
+
+    fate: TensorFate
+    decision: str
+    why: str
+
+
+def decision_of(fate: TensorFate) -> str:
+    """Which of `DECISIONS` holds for a tensor."""
+    paged = fate.page_ins + fate.page_outs > 0
+    if fate.recomputations:
+        return BOTH if paged else RECOMPUTED
+    return PAGED if paged else KEPT
+
+
+def tensor_verdicts(
+    problem: Problem, limits: Limits, line: Timeline, fates: Sequence[TensorFate]
+) -> tuple[Verdict, ...]:
+    """One row per tensor, in the order of ``fates``."""
+    tensors = {tensor.name: tensor for tensor in problem.tensors}
+    producers = {name: op for op in problem.ops for name in op.outputs}
+    spare = _spare_while_idle(problem, limits, line)
+    verdicts = []
+    for fate in fates:
+        decision = decision_of(fate)
+        tensor, producer = tensors[fate.name], producers.get(fate.name)
+        if decision == KEPT:
+            why = _why_kept(_ways(problem, tensor, producer, limits), limits, spare.get(fate.name))
+        else:
+            why = _why_given_up(fate, _ways(problem, tensor, producer, limits))
+        verdicts.append(Verdict(fate, decision, why))
+    return tuple(verdicts)
+
+
+def _why_kept(ways: Mapping[str, float], limits: Limits, spare_bytes: int | None) -> str:
+    """``spare_bytes``: the least RAM left while it lies idle; ``None``: it never does."""
+    if spare_bytes is None:
+        return "It never lies idle: each op from its first to its last uses it, or it must stay."
+    if not ways:
+        return "It cannot be brought back: no op may make it again and it may not be paged."
+    if limits.ram_budget_bytes is None:
+        return "There is no RAM budget to make room for."
+    way, joules = min(ways.items(), key=lambda item: item[1])
+    if spare_bytes > 0:
+        return f"There is room: at the fullest moment of its waiting, {format_bytes(spare_bytes)} stay free."
+    return f"Giving it up would cost {format_joules(joules)} by {way}; giving up others cost less in all."
+
+
+def _why_given_up(fate: TensorFate, ways: Mapping[str, float]) -> str:
+    if not fate.page_ins and fate.page_outs and not fate.recomputations:
+        return "It is written to storage because it must end there, or is read there by the next step."
+    taken = RECOMPUTING if fate.recomputations else PAGING
+    other = PAGING if taken == RECOMPUTING else RECOMPUTING
+    here = ways.get(taken, 0.0)
+    if other not in ways:
+        return f"RAM was short, and {other} is not possible for it; {taken} costs {format_joules(here)}."
+    there = ways[other]
+    if here <= there:
+        return f"RAM was short: {taken} costs {format_joules(here)} a time, {other} {format_joules(there)}."
+    return (
+        f"RAM was short: {taken} costs {format_joules(here)} a time against {format_joules(there)} for "
+        f"{other}, which would need {OBSTACLES[other]}."
+    )
+
+
+RECOMPUTING, PAGING = "recomputing", "paging"
+OBSTACLES = {
+    RECOMPUTING: "its op's inputs in RAM at that moment",
+    PAGING: "the time or the storage for two transfers",
+}
+
+
+def _ways(problem: Problem, tensor: Tensor, producer: ProblemOp | None, limits: Limits) -> dict[str, float]:
+    """How the tensor can be brought back, and the joules of that: of its op alone, or of both transfers.
+
+    Idle power is counted for the time that they take, unless transfers run in the background.
+    """
+    ways = {}
+    if producer is not None and producer.recomputable and limits.recompute:
+        ways[RECOMPUTING] = producer.joules + problem.idle_watts * producer.seconds
+    if tensor.page_in is not None and tensor.page_out is not None and limits.paging:
+        seconds = tensor.page_in.seconds + tensor.page_out.seconds
+        idle_watts = 0.0 if problem.background_storage else problem.idle_watts
+        ways[PAGING] = tensor.page_in.joules + tensor.page_out.joules + idle_watts * seconds
+    return ways
+
+
+def _spare_while_idle(problem: Problem, limits: Limits, line: Timeline) -> dict[str, int]:
+    """Per tensor that lies idle between two uses, the least RAM left in those frames, in bytes.
+
+    A tensor is idle in the frames of a stay between two that read or write it.
+    """
+    free = _RangeMinimum([_free_bytes(limits, frame.ram_bytes) for frame in line.frames])
+    touched = _touches(problem, line)
+    spare: dict[str, int] = {}
+    for stay in line.stays:
+        frames = touched[stay.tensor]
+        inside = frames[bisect_left(frames, stay.first) : bisect_right(frames, stay.last - 1)]
+        for before, after in pairwise(inside):
+            if after - before > 1:
+                least = free.between(before + 1, after)
+                spare[stay.tensor] = min(spare.get(stay.tensor, least), least)
+    return spare
+
+
+def _free_bytes(limits: Limits, ram_bytes: int) -> int:
+    return 0 if limits.ram_budget_bytes is None else limits.ram_budget_bytes - ram_bytes
+
+
+def _touches(problem: Problem, line: Timeline) -> Mapping[str, list[int]]:
+    """Per tensor, the frames that read, write or move it, in order."""
+    ops = {op.name: op for op in problem.ops}
+    touched: dict[str, list[int]] = defaultdict(list)
+    for index, frame in enumerate(line.frames):
+        if frame.kind == "compute":
+            names: Sequence[str] = (*ops[frame.what].inputs, *ops[frame.what].outputs)
+        elif frame.kind == "recompute":
+            names = (*ops[frame.what].rerun_inputs, *ops[frame.what].outputs)
+        else:
+            names = (frame.what,)
+        for name in dict.fromkeys(names):
+            touched[name].append(index)
+    return touched
+
+
+class _RangeMinimum:
+    """Minima of ranges of a list in constant time, by a sparse table."""
+
+    def __init__(self, values: Sequence[int]) -> None:
+        self.rows = [list(values)]
+        width = 1
+        while 2 * width <= len(values):
+            last = self.rows[-1]
+            self.rows.append([min(last[i], last[i + width]) for i in range(len(last) - width)])
+            width *= 2
+
+    def between(self, first: int, last: int) -> int:
+        """The least value of ``first`` up to, but not including, ``last``."""
+        level = (last - first).bit_length() - 1
+        row = self.rows[level]
+        return min(row[first], row[last - (1 << level)])
