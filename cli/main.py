@@ -14,7 +14,7 @@ from typer.core import TyperGroup
 from poet import __version__
 from poet.errors import PoetError
 
-from . import check, devices, diff, explain, export, run, solve, verify
+from . import check, devices, diff, explain, export, run, solve, verify, what_if
 
 TRACEBACK_VARIABLE = "POET_TRACEBACK"
 INTERRUPTED = 130  # what shells give a program ended by Ctrl-C
@@ -38,6 +38,7 @@ class Commands(TyperGroup):
             if hasattr(stream, "reconfigure"):
                 stream.reconfigure(errors="replace")  # a terminal without "µ" still gets its report
         try:
+            extra.setdefault("obj", tuple(arguments))
             code = super().main(arguments, prog_name, complete_var, False, windows_expand_args, **extra)
             sys.stdout.flush()
         except BrokenPipeError:  # the reader of a pipe has gone; there is nobody to tell
@@ -115,6 +116,7 @@ for module, command in (
     (diff, diff.diff),
     (run, run.run),
     (verify, verify.verify),
+    (what_if, what_if.what_if),
 ):
     app.command(epilog=_examples(module.EXAMPLES))(command)
 app.add_typer(devices.app, name="devices", epilog=_examples(devices.EXAMPLES))

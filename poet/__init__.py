@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from poet.solution import SolveOptions as SolveOptions
     from poet.solvers import solve as solve
     from poet.verification import verify as verify
+    from poet.whatif.run import what_if as what_if
 
 __version__ = "0.1.0"
 
@@ -34,6 +35,7 @@ _HOMES = {
     "solve": "poet.solvers",
     "survey": "poet.budgets",
     "verify": "poet.verification",
+    "what_if": "poet.whatif.run",
 }
 __all__ = ["__version__", *_HOMES]
 

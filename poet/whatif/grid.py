@@ -45,6 +45,13 @@ def check_ram(text: str) -> None:
     ram_budgets(text, least_bytes=1, keep_bytes=2)
 
 
+def largest_ram(text: str) -> int | None:
+    """The largest budget in ``text``; ``None``: it is one of the words ``min`` and ``keep``."""
+    found = [part for item in _split(text, "--ram") for part in item.partition(":")[0].split("..")]
+    sizes = [parse_bytes(part) for part in found if part not in ("min", "keep")]
+    return None if len(sizes) < len(found) else max(sizes)
+
+
 def deadlines(text: str | None) -> tuple[str | None, ...]:
     """Deadlines as `poet.costs.deadline_seconds` reads them; ``None``: no deadline.
 

@@ -57,15 +57,15 @@ class Duty:
 
 @dataclass(frozen=True, slots=True)
 class DataSupply:
-    """How one step's input comes to the processor.
+    """How input comes to the processor; seconds and bytes are of one sample.
 
     Attributes:
         fetch_seconds: of reading it from storage; ``None``: from ``bytes`` and the device's storage.
         prepare_seconds: of decoding and collating it.
-        bytes: read per step.
+        bytes: read.
         dataset_bytes: of one epoch, for what a cache buys.
         cache_bytes: of a data cache to judge; ``None``: none.
-        measured: whether the figures were measured on this machine rather than given.
+        host_fetch_seconds: as measured on this machine; ``None``: nothing was measured.
     """
 
     fetch_seconds: float | None = None
@@ -73,7 +73,18 @@ class DataSupply:
     bytes: int = 0
     dataset_bytes: int | None = None
     cache_bytes: int | None = None
-    measured: bool = False
+    host_fetch_seconds: float | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("fetch_seconds", "prepare_seconds", "bytes", "dataset_bytes", "cache_bytes"):
+            amount = getattr(self, name)
+            if amount is not None and (not math.isfinite(amount) or amount < 0):
+                raise InputError(f"{name} of the data is {amount}; expected a number from 0 up")
+
+    @property
+    def measured(self) -> bool:
+        """Whether figures were measured on this machine rather than given."""
+        return self.host_fetch_seconds is not None
 
 
 @dataclass(frozen=True, slots=True)

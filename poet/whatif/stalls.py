@@ -64,7 +64,7 @@ def data_stall(number: int, plan: FoundPlan, setting: Setting, data: DataSupply)
         paging_seconds=plan.page_in_seconds + plan.page_out_seconds,
         plan_seconds=plan.seconds,
         fetch_seconds=_fetch_seconds(data, setting),
-        prepare_seconds=data.prepare_seconds,
+        prepare_seconds=data.prepare_seconds * (setting.batch or 1),
         background=setting.problem.background_storage,
     )
     cached = _with_cache(shares, data)
@@ -85,18 +85,20 @@ def data_stall(number: int, plan: FoundPlan, setting: Setting, data: DataSupply)
 
 
 def _fetch_seconds(data: DataSupply, setting: Setting) -> float:
-    """Given or measured; else one read of the step's bytes from the device's storage."""
+    """Given; else one read of the step's bytes from the device's storage; else as measured here."""
+    samples = setting.batch or 1
+    storage = setting.profile.storage if setting.profile is not None else None
     if data.fetch_seconds is not None:
-        return data.fetch_seconds
+        return data.fetch_seconds * samples
     if data.bytes == 0:
         return 0.0
-    storage = setting.profile.storage if setting.profile is not None else None
     if storage is None:
-        raise InputError(f"{setting.device} has no storage to fetch data from; give --fetch-seconds")
-    pages = -(-data.bytes // storage.page_bytes.value)
-    read = storage.read
+        if data.host_fetch_seconds is None:
+            raise InputError(f"{setting.device} has no storage to fetch data from; give --fetch-seconds")
+        return data.host_fetch_seconds * samples
+    pages = -(-data.bytes * samples // storage.page_bytes.value)
     stored_bytes = pages * storage.page_bytes.value
-    return read.latency_seconds.value + stored_bytes / read.bandwidth_bytes_per_second.value
+    return storage.read.latency_seconds.value + stored_bytes / storage.read.bandwidth_bytes_per_second.value
 
 
 def _cached_share(data: DataSupply) -> float | None:

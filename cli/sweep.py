@@ -1,0 +1,194 @@
+"""What ``poet what-if`` does: read the options, sweep with progress, report, write files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TypeVar
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+from poet.errors import InputError
+from poet.problem import Place
+from poet.report.whatif import what_if_report
+from poet.solution import SolveOptions
+from poet.units import format_seconds, parse_bytes
+from poet.whatif import export, grid
+from poet.whatif.measure import measure_data
+from poet.whatif.question import DataSupply, Duty
+from poet.whatif.result import WhatIf
+from poet.whatif.sweep import Report, SweepProgress
+
+from .output import answer, write_atomically, write_json
+
+Size = TypeVar("Size", int, int | None)
+
+PLAIN_PROGRESS_SHARE = 0.05
+"""Without a terminal, a line each time this share of the points is done."""
+
+
+@dataclass(frozen=True, slots=True)
+class Daily:
+    """Options about the device's use, as text."""
+
+    energy_budget: str | None
+    battery: str | None
+    steps_per_session: int
+    sessions_per_day: float
+    samples: int | None
+    carbon: str | None
+
+    def duty(self) -> Duty:
+        """The record that they stand for."""
+        return Duty(
+            steps_per_session=self.steps_per_session,
+            sessions_per_day=self.sessions_per_day,
+            battery_joules=None if self.battery is None else grid.battery_joules(self.battery),
+            grid_grams_per_joule=None if self.carbon is None else grid.grams_per_joule(self.carbon),
+            dataset_samples=self.samples,
+            energy_budget=None if self.energy_budget is None else grid.energy_budget(self.energy_budget),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Data:
+    """Options about the data, as text; seconds and bytes are of one sample."""
+
+    fetch_seconds: float | None
+    prepare_seconds: float | None
+    sample: str | None
+    dataset: str | None
+    cache: str | None
+    measure: Path | None
+
+    def supply(self, batch: str | None) -> DataSupply | None:
+        """The record that they stand for: measured, and what is given in place of that."""
+        given = (self.fetch_seconds, self.prepare_seconds, self.sample, self.measure)
+        if all(option is None for option in given):
+            if self.cache is not None or self.dataset is not None:
+                raise InputError("what a data cache buys needs the data: --data-bytes or --measure-data")
+            return None
+        samples = grid.counts(batch, "--batch")[0] if batch is not None else 1
+        supply = DataSupply() if self.measure is None else measure_data(self.measure, samples)
+        return replace(
+            supply,
+            fetch_seconds=self.fetch_seconds,
+            prepare_seconds=_given(self.prepare_seconds, supply.prepare_seconds),
+            bytes=_size(self.sample, supply.bytes),
+            dataset_bytes=_size(self.dataset, supply.dataset_bytes),
+            cache_bytes=_size(self.cache, supply.cache_bytes),
+        )
+
+
+def _given(value: float | None, otherwise: float) -> float:
+    return otherwise if value is None else value
+
+
+def _size(text: str | None, otherwise: Size) -> int | Size:
+    return otherwise if text is None else parse_bytes(text)
+
+
+def read_home(text: str) -> Place:
+    """Where parameters are between steps.
+
+    Raises:
+        InputError: neither ``ram`` nor ``storage``.
+    """
+    if text not in ("ram", "storage"):
+        raise InputError(f"--home {text!r} is neither ram nor storage")
+    return Place(text)
+
+
+def write_result(result: WhatIf, path: Path) -> None:
+    """Write a report whose kind the suffix of ``path`` says.
+
+    Raises:
+        InputError: the suffix is another, or the file cannot be written.
+    """
+    if path.suffix == ".json":
+        write_json(path, export.to_json(result))
+        return
+    text = _WRITERS[path.suffix](result)
+    write_atomically(path, lambda temporary: _write_text(temporary, text))
+
+
+def check_output(path: Path | None) -> None:
+    """Refuse a report of an unknown kind before the work begins.
+
+    Raises:
+        InputError: the suffix is not one of a report's.
+    """
+    if path is not None and path.suffix not in (".json", *_WRITERS):
+        raise InputError(f"{path}: a report is .html, .json or .csv")
+
+
+def _html(result: WhatIf) -> str:
+    from poet.report.html import what_if_page
+
+    page: str = what_if_page(result)
+    return page
+
+
+def _write_text(path: Path, text: str) -> None:
+    path.write_text(text, encoding="utf-8")
+
+
+_WRITERS: dict[str, Callable[[WhatIf], str]] = {".html": _html, ".csv": export.to_csv}
+
+
+def show_result(result: WhatIf, json_file: Path | None) -> None:
+    """The report on stdout, and the JSON data where they are wanted."""
+    answer(what_if_report(result), lambda: export.to_json(result), json_file=json_file)
+
+
+@contextmanager
+def sweep_progress() -> Iterator[Report]:
+    """A callback that shows on stderr how many points are done and how long the rest will take."""
+    console = Console(stderr=True, highlight=False, soft_wrap=True)
+    if not console.is_terminal:
+        yield _plain(console)
+        return
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[left]}"),
+    )
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task("planning", total=None, left="")
+
+        def show(now: SweepProgress) -> None:
+            bar.update(task, completed=now.done, total=now.total, left=_left(now), description=now.doing)
+
+        yield show
+
+
+def _plain(console: Console) -> Report:
+    shown = -1.0
+
+    def show(now: SweepProgress) -> None:
+        nonlocal shown
+        share = now.done / now.total if now.total else 1.0
+        if share >= shown + PLAIN_PROGRESS_SHARE or (share == 1.0 and shown < 1.0):
+            shown = share
+            console.print(f"{now.done} of {now.total} points, {now.seconds:.0f} s{_left(now)}")
+
+    return show
+
+
+def _left(now: SweepProgress) -> str:
+    left = now.seconds_left
+    return "" if left is None or now.done == now.total else f", about {format_seconds(max(1.0, left))} left"
+
+
+def options_of(seconds: float | None, engine: str, threads: int | None) -> SolveOptions:
+    """Of every search."""
+    return SolveOptions(time_limit_seconds=seconds, engine=engine, threads=threads or 1)
+
+
+def worker_memory(text: str | None) -> int | None:
+    """Bytes of ``--worker-memory``."""
+    return None if text is None else parse_bytes(text)

@@ -1,0 +1,72 @@
+"""A what-if sweep as text: the answers, then a table of points per setting."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from poet.report.plan import columns
+from poet.units import format_bytes, format_joules, format_seconds, format_share
+from poet.whatif.result import Basis, Point, Verdict, WhatIf
+
+_MARKS = {
+    Verdict.OPTIMAL: "",
+    Verdict.FEASIBLE: "~",
+    Verdict.INFEASIBLE: "infeasible",
+    Verdict.TIMEOUT: "none found",
+    Verdict.UNSOLVED: "not reached",
+}
+
+
+def what_if_report(result: WhatIf) -> RenderableType:
+    """The answers in the order of their importance, and joules per step for each budget and deadline."""
+    parts: list[RenderableType] = []
+    if not result.complete:
+        parts += [Text("The sweep was stopped: what follows rests on the points that were reached."), Text()]
+    for answer in result.answers:
+        said = "" if answer.basis is Basis.SOLVED else f" ({answer.basis.value})"
+        parts += [Text(f"{answer.sentence}{said}"), Text()]
+    for number in range(len(result.settings)):
+        parts += [*_table(result, number), Text()]
+    parts.append(Text(_how(result)))
+    return Group(*parts)
+
+
+def _table(result: WhatIf, number: int) -> Iterator[RenderableType]:
+    setting = result.settings[number]
+    mine = [point for point in result.points if point.setting == number]
+    deadlines = list(dict.fromkeys(point.deadline for point in mine))
+    problem = setting.problem
+    yield Text(
+        f"{setting.label}: {len(problem.ops)} ops, running every op once takes "
+        f"{format_joules(problem.compute_joules)} and {format_seconds(problem.compute_seconds)}"
+    )
+    table: Table = columns("RAM", *(deadline or "no deadline" for deadline in deadlines), left=0)
+    for budget in dict.fromkeys(point.limits.ram_budget_bytes for point in mine):
+        cells = [
+            _cell(result, point)
+            for deadline in deadlines
+            for point in mine
+            if (point.limits.ram_budget_bytes, point.deadline) == (budget, deadline)
+        ]
+        table.add_row("any" if budget is None else format_bytes(budget), *cells)
+    yield table
+
+
+def _cell(result: WhatIf, point: Point) -> str:
+    plan = result.plan_of(point)
+    if plan is None:
+        return _MARKS[point.verdict]
+    gap = f" (gap {format_share(point.gap)})" if point.verdict is Verdict.FEASIBLE and point.gap else ""
+    return f"{format_joules(plan.joules)}{gap}"
+
+
+def _how(result: WhatIf) -> str:
+    return (
+        f"{len(result.points)} points in {format_seconds(result.sweep_seconds)}: {result.searched} searched, "
+        f"{result.from_cache} from the cache, {result.by_monotonicity} by monotonicity or arithmetic; "
+        "every plan passed the simulator."
+    )

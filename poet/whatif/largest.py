@@ -1,0 +1,169 @@
+"""The largest batch, resolution or sequence length that fits: the model is imported anew for each size.
+
+A larger size is taken to need more RAM. The search goes by the least RAM of two small sizes straight to
+where a line through them meets the budget, and bisects from there; the answer names the largest size with
+a plan and the next one, with what is known about it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from poet.api import limits_of
+from poet.costs import build_problem
+from poet.device import Profile
+from poet.errors import InputError, ModelError
+from poet.problem import Limits, Place
+from poet.solution import Status
+from poet.units import format_bytes, format_joules
+from poet.whatif.models import BATCH, Variant
+from poet.whatif.result import Answer, Basis, Setting
+from poet.whatif.searches import Solver, Wanted
+from poet.whatif.settings import setting_of
+
+LARGEST_SIZE = 1 << 16
+_STEPS = {BATCH: 1, "sequence": 1, "resolution": 32}
+_MEMORY_SHARE = 0.25  # of this machine: sizes whose plain training would take more are not imported
+
+VariantOf = Callable[[int], Variant]
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """What is to grow: its name for people, and the step that sizes are multiples of."""
+
+    name: str
+    step: int
+
+
+def read_axis(text: str) -> Axis:
+    """The axis in ``batch``, ``sequence:8`` or ``H+W:32``.
+
+    Raises:
+        InputError: the step is not a whole number from 1 up.
+    """
+    name, colon, step = text.partition(":")
+    if not name or (colon and (not step.isdecimal() or int(step) < 1)):
+        raise InputError(f"--largest {text!r} is not NAME or NAME:STEP; write batch or resolution:32")
+    return Axis(name, int(step) if colon else _STEPS.get(name, 1))
+
+
+@dataclass(frozen=True, slots=True)
+class _Probe:
+    """What is known of one size; ``why`` it has no plan, or empty."""
+
+    size: int
+    least_bytes: int
+    joules: float | None
+    why: str
+
+
+@dataclass(slots=True)
+class _Search:
+    """Sizes tried so far on one device, counted in steps."""
+
+    axis: Axis
+    variant_of: VariantOf
+    profile: Profile
+    home: Place
+    ram_budget_bytes: int
+    deadline: str | None
+    permissions: Limits
+    solver: Solver
+    probes: dict[int, _Probe] = field(default_factory=dict)
+
+    def fits(self, steps: int) -> bool:
+        """Whether a plan is found for the size of ``steps`` steps."""
+        if steps not in self.probes:
+            self.probes[steps] = self._probe(steps * self.axis.step)
+        return self.probes[steps].joules is not None
+
+    def _probe(self, size: int) -> _Probe:
+        try:
+            variant = self.variant_of(size)
+        except ModelError as error:
+            return _Probe(size, self.ram_budget_bytes + 1, None, f"it cannot be imported ({error})")
+        problem = build_problem(variant.graph, self.profile, home=self.home)
+        setting = setting_of(problem, profile=self.profile, variant=variant)
+        least = setting.lower_bound.bytes
+        if least > self.ram_budget_bytes:
+            return _Probe(size, least, None, f"no schedule needs less than {format_bytes(least)}")
+        return self._solved(setting, size)
+
+    def _solved(self, setting: Setting, size: int) -> _Probe:
+        allowed = limits_of(
+            setting.problem,
+            ram=self.ram_budget_bytes,
+            deadline=self.deadline,
+            recompute=self.permissions.recompute,
+            paging=self.permissions.paging,
+        )
+        answer = self.solver.solve([Wanted(setting.problem, allowed)])[0]
+        least = setting.lower_bound.bytes
+        if answer is not None and answer.trace is not None:
+            return _Probe(size, least, answer.trace.joules, "")
+        proven = answer is not None and answer.status is Status.INFEASIBLE
+        return _Probe(size, least, None, "proven infeasible" if proven else "no plan was found in time")
+
+    def run(self) -> tuple[int, bool]:
+        """The largest number of steps that fits (0: none), and whether a larger one was tried."""
+        if not self.fits(1):
+            return 0, True
+        most = max(1, LARGEST_SIZE // self.axis.step)
+        if most == 1 or not self.fits(2):
+            return 1, most > 1
+        low, high = 2, most + 1
+        guess = self._meeting(most)
+        while high - low > 1:
+            if high > most and low >= guess:  # the line was too short: look beyond it
+                guess = min(most, max(low + 1, 2 * low))
+            middle = guess if low < guess < high else (low + high) // 2
+            if self.fits(middle):
+                low, guess = middle, max(guess, middle + 1)
+            else:
+                high = middle
+                guess = min(guess, middle - 1)
+            if high > most and low >= most:
+                break
+        return low, high <= most
+
+    def _meeting(self, most: int) -> int:
+        """Steps at which the line through the least RAM of one and of two steps meets the budget."""
+        one, two = self.probes[1].least_bytes, self.probes[2].least_bytes
+        slope = max(1, two - one)
+        return max(2, min(most, 1 + (self.ram_budget_bytes - one) // slope))
+
+
+def largest_answer(
+    axis: Axis,
+    variant_of: VariantOf,
+    profile: Profile,
+    solver: Solver,
+    *,
+    home: Place,
+    ram_budget_bytes: int,
+    deadline: str | None,
+    permissions: Limits,
+) -> Answer:
+    """The largest size of ``axis`` that ``profile``'s device trains with in a budget and a deadline."""
+    machine_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    capped = min(ram_budget_bytes, int(machine_bytes * _MEMORY_SHARE))
+    search = _Search(axis, variant_of, profile, home, capped, deadline, permissions, solver)
+    steps, tried_larger = search.run()
+    where = f"on {profile.name} in {format_bytes(ram_budget_bytes)} of RAM"
+    where += "" if deadline is None else f" within {deadline}"
+    key = f"largest-{axis.name}"
+    if steps == 0:
+        reason = search.probes[1].why
+        text = f"No {axis.name} of {axis.step} or more trains {where}: {reason}."
+        return Answer(key, text, Basis.SOLVED)
+    best = search.probes[steps]
+    text = f"The largest {axis.name} that trains {where} is {best.size}, at "
+    text += f"{format_joules(best.joules or 0.0)} per step"
+    if capped < ram_budget_bytes and tried_larger:
+        text += f"; sizes above {format_bytes(capped)} were not tried on this machine"
+    elif tried_larger:
+        text += f"; {best.size + axis.step} has no plan: {search.probes[steps + 1].why}"
+    return Answer(key, f"{text}.", Basis.SOLVED, (), (("size", float(best.size)),))

@@ -1,0 +1,345 @@
+"""`poet.what_if`: from a question to a sweep and its answers, in the order of the data.
+
+result = poet.what_if("model.onnx", device="rpi4b,nrf52840", ram="64MiB..512MiB:8", deadline="1.0x..2.0x")
+print(result.answers[0].sentence)
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from poet.device import Profile
+from poet.errors import InputError
+from poet.optimizer import OptimizerSpec
+from poet.problem import Limits, Place, Problem
+from poet.profiles import load_profile
+from poet.solution import SolveOptions
+from poet.whatif import grid
+from poet.whatif.answers import answers_of, choose, leanest
+from poet.whatif.cache import Cache, default_folder
+from poet.whatif.grid import Binding
+from poet.whatif.largest import Axis, VariantOf, largest_answer, read_axis
+from poet.whatif.marginal import marginals_of
+from poet.whatif.models import BATCH, OnnxModel, TrainedAs, Variant, module_variants
+from poet.whatif.question import SECONDS_PER_POINT, DataSupply, Duty, Question
+from poet.whatif.result import Answer, DataStall, Marginal, Origin, Setting, WhatIf
+from poet.whatif.searches import Solver
+from poet.whatif.settings import grid_of, plan_settings, setting_of, settings_of
+from poet.whatif.stalls import data_stall
+from poet.whatif.sweep import Report, Sweep, Swept
+from poet.whatif.usage import usage_of
+from poet.whatif.workers import Run, Workers, default_jobs, working
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from poet.whatif.models import Inputs
+
+DEFAULT_RAM = "min..keep"
+
+
+def what_if(
+    model: str | Path | nn.Module,
+    example_inputs: Inputs | None = None,
+    *,
+    device: str | Path | Profile | Sequence[str | Path | Profile] = (),
+    ram: str = DEFAULT_RAM,
+    deadline: str | None = None,
+    batch: str | Sequence[int] | None = None,
+    bind: Sequence[str] = (),
+    optimizer: str | OptimizerSpec | Sequence[str | OptimizerSpec] = "sgd",
+    loss: str = "cross-entropy",
+    train: Iterable[str] | None = None,
+    home: Place = Place.RAM,
+    recompute: bool = True,
+    paging: bool = True,
+    duty: Duty | None = None,
+    data: DataSupply | None = None,
+    largest: Sequence[str] = (),
+    marginal: bool = True,
+    options: SolveOptions | None = None,
+    jobs: int | None = None,
+    cluster: str | None = None,
+    worker_memory_bytes: int | None = None,
+    cache: str | Path | None = "",
+    report: Report | None = None,
+    command: str = "",
+) -> WhatIf:
+    """Sweep devices, RAM, deadlines, batch sizes and optimizers, and answer what they mean.
+
+    Args:
+        model: path of an ONNX file, a saved plan (.poet) or a saved problem (.json), or a module.
+        example_inputs: for a module: tensors, or a function from a batch size to tensors.
+        device: profiles by name, file or record; several in a list or with commas between.
+        ram: budgets, e.g. ``"64MiB..512MiB:8"`` or ``"min..keep"``.
+        deadline: e.g. ``"1.0x..2.0x"``, ``"20ms,none"``; ``None``: no deadline.
+        batch: batch sizes, e.g. ``"1,4,16"``.
+        bind: sizes of an ONNX file's dynamic dimensions, e.g. ``["L=64,128"]``.
+        optimizer: one or several.
+        loss: as for `poet.plan`.
+        train: patterns of parameter names; not given: all that require a gradient.
+        home: where parameters and optimizer state are between steps.
+        recompute: whether ops may run again.
+        paging: whether tensors may move to storage.
+        duty: how the device is used: sessions, battery, energy budget, carbon.
+        data: how input comes to the processor, for data stalls.
+        largest: of what to find the largest size that fits: ``"batch"``, ``"sequence"``,
+            ``"resolution"`` or names of dimensions, ``"H+W"`` for two that grow together.
+        marginal: whether to solve again for what more RAM, flash and time would buy.
+        options: of every search; default: 5 seconds each.
+        jobs: local worker processes; default: one per processor.
+        cluster: the address of a Dask scheduler, in place of local processes.
+        worker_memory_bytes: that one local worker may take.
+        cache: folder of answers; default: the user's cache folder; ``None``: keep nothing.
+        report: called with the progress.
+        command: the line that repeats the sweep, for reports.
+
+    Ctrl-C ends the sweep; what is there is answered, and `WhatIf.complete` is false.
+
+    Raises:
+        InputError: the model, a device, an axis or the cluster is not usable.
+    """
+    started = time.monotonic()
+    folder = default_folder() if cache == "" else cache
+    asked = _Asked(
+        model=model,
+        example_inputs=example_inputs,
+        profiles=_profiles(device),
+        specs=_specs(optimizer),
+        how=TrainedAs(loss, None if train is None else tuple(train)),
+        batch=batch if batch is None or isinstance(batch, str) else ",".join(map(str, batch)),
+        bind=tuple(bind),
+        home=home,
+        cache=Cache(None if folder is None else Path(folder)),
+        workers=Workers(jobs or default_jobs(), cluster, worker_memory_bytes),
+    )
+    grid.check_ram(ram)
+    deadlines = grid.deadlines(deadline)
+    settings = asked.settings()
+    question = Question(
+        model=asked.name,
+        command=command,
+        devices=tuple(dict.fromkeys(setting.device for setting in settings)),
+        ram=ram,
+        deadlines=deadlines,
+        bindings=tuple(dict.fromkeys(setting.binding for setting in settings)),
+        optimizers=tuple(dict.fromkeys(setting.optimizer for setting in settings)),
+        train=asked.how.train or ("*",),
+        loss=loss,
+        recompute=recompute,
+        paging=paging,
+        duty=duty or Duty(),
+        data=data,
+        options=replace(options or SolveOptions(time_limit_seconds=SECONDS_PER_POINT), progress=None),
+    )
+    return _swept(asked, question, settings, started, report, marginal=marginal, largest=largest)
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """What is to be planned, where, and by whom."""
+
+    model: str | Path | nn.Module
+    example_inputs: Inputs | None
+    profiles: tuple[Profile, ...]
+    specs: tuple[OptimizerSpec, ...]
+    how: TrainedAs
+    batch: str | None
+    bind: tuple[str, ...]
+    home: Place
+    cache: Cache
+    workers: Workers
+
+    @property
+    def path(self) -> Path | None:
+        """Of the model's file; ``None`` for a module."""
+        return Path(self.model) if isinstance(self.model, str | Path) else None
+
+    @property
+    def name(self) -> str:
+        """For people."""
+        return self.path.stem if self.path is not None else type(self.model).__name__
+
+    @property
+    def importers(self) -> Workers:
+        """Local workers that import; they end before the searches begin, and their memory with them."""
+        return Workers(self.workers.jobs)
+
+    def settings(self) -> list[Setting]:
+        """One planning problem per device, binding and optimizer."""
+        path = self.path
+        if path is not None and path.suffix in (".json", ".poet"):
+            if self.batch is not None or self.bind:
+                raise InputError(
+                    f"{path.name} has its sizes; leave batch and bind out, or give the ONNX model"
+                )
+            if path.suffix == ".poet":
+                return plan_settings(path, self.profiles, self.home)
+            if self.profiles:
+                raise InputError(f"{path.name} is a planning problem, which has its costs; leave device out")
+            return [setting_of(Problem.load(path))]
+        if not self.profiles:
+            raise InputError("a model needs a device; `poet devices list` shows the names")
+        return settings_of(self._variants(), self.profiles, self.home)
+
+    def _variants(self) -> list[Variant]:
+        path = self.path
+        if path is None:
+            batches = [None] if self.batch is None else list(grid.counts(self.batch, "batch"))
+            return module_variants(self._module(), self.example_inputs, batches, self.specs, self.how)
+        onnx = OnnxModel(path, self.how, self.cache)
+        with working(self.importers) as run:
+            found = grid.bindings(self.batch, self.bind, lambda: onnx.dimensions(BATCH, run)[0])
+            return onnx.variants([(binding, spec) for binding in found for spec in self.specs], run)
+
+    def variant_by_size(self, axis: Axis, fixed: Binding, run: Run) -> VariantOf:
+        """A function from a size of ``axis`` to the model's variant of that size.
+
+        Raises:
+            InputError: a saved plan or problem, or a module without a function of its batch size.
+        """
+        path, spec = self.path, self.specs[0]
+        if path is None and axis.name == BATCH:
+            return lambda size: module_variants(
+                self._module(), self.example_inputs, [size], [spec], self.how
+            )[0]
+        if path is None or path.suffix in (".json", ".poet"):
+            raise InputError(f"--largest {axis.name} needs an ONNX model with that dimension open")
+        onnx = OnnxModel(path, self.how, self.cache)
+        names = onnx.dimensions(axis.name, run)
+        others = tuple((name, size) for name, size in fixed if name not in names)
+        return lambda size: onnx.variants([((*others, *((name, size) for name in names)), spec)], run)[0]
+
+    def _module(self) -> nn.Module:
+        assert not isinstance(self.model, str | Path)
+        return self.model
+
+
+def _swept(
+    asked: _Asked,
+    question: Question,
+    settings: list[Setting],
+    started: float,
+    report: Report | None,
+    *,
+    marginal: bool,
+    largest: Sequence[str],
+) -> WhatIf:
+    """The sweep, its usages, and its answers; after Ctrl-C those that what is there allows."""
+    axes = [read_axis(text) for text in largest]
+    grids = [grid_of(setting, question) for setting in settings]
+    sweep = Sweep(settings, grids, question.options, asked.cache, jobs=asked.workers.jobs, report=report)
+    marginals: tuple[Marginal, ...] = ()
+    sizes: tuple[Answer, ...] = ()
+    with working(asked.workers) as run:
+        finished = sweep.run(run)
+        result = _result(question, settings, sweep, started)
+        solver = Solver(question.options, asked.cache, run)
+        try:
+            if finished and marginal and result.chosen is not None:
+                both = dict.fromkeys((result.chosen, leanest(result, result.chosen)))
+                marginals = marginals_of(result, tuple(both), solver)
+            if finished and axes:
+                sizes = tuple(_largest(asked, question, axes, solver))
+        except KeyboardInterrupt:
+            finished = False
+    result = replace(
+        result,
+        marginals=marginals,
+        complete=result.complete and finished,
+        sweep_seconds=time.monotonic() - started,
+    )
+    return replace(result, answers=(*answers_of(result), *sizes))
+
+
+def _result(question: Question, settings: list[Setting], sweep: Sweep, started: float) -> WhatIf:
+    """The sweep as a record, without answers."""
+    swept = sweep.swept()
+    origins = [point.origin for point in swept.points]
+    stalls = _stalls(question, settings, swept)
+    usages = tuple(
+        None
+        if point.plan is None
+        else usage_of(
+            swept.plans[point.plan],
+            settings[point.setting],
+            question.duty,
+            stall_seconds=stalls[index].stall_seconds if index in stalls else 0.0,
+            stall_joules=stalls[index].stall_joules if index in stalls else 0.0,
+        )
+        for index, point in enumerate(swept.points)
+    )
+    result = WhatIf(
+        question=question,
+        settings=tuple(settings),
+        points=swept.points,
+        plans=swept.plans,
+        usages=usages,
+        stalls=(),
+        marginals=(),
+        answers=(),
+        chosen=None,
+        complete=swept.complete,
+        sweep_seconds=time.monotonic() - started,
+        searched=origins.count(Origin.SEARCH),
+        from_cache=origins.count(Origin.CACHE),
+        by_monotonicity=origins.count(Origin.NEIGHBOUR) + origins.count(Origin.ARITHMETIC),
+    )
+    result = replace(result, chosen=choose(result))
+    if result.chosen is None or not stalls:
+        return result
+    both = dict.fromkeys((result.chosen, leanest(result, result.chosen)))
+    return replace(result, stalls=tuple(stalls[index] for index in both))
+
+
+def _stalls(question: Question, settings: list[Setting], swept: Swept) -> dict[int, DataStall]:
+    """Per point with a plan, what its data do to it; empty where no data were asked about."""
+    if question.data is None:
+        return {}
+    return {
+        index: data_stall(index, swept.plans[point.plan], settings[point.setting], question.data)
+        for index, point in enumerate(swept.points)
+        if point.plan is not None
+    }
+
+
+def _largest(asked: _Asked, question: Question, axes: list[Axis], solver: Solver) -> Iterator[Answer]:
+    """For each axis and device the largest size in the largest budget and the latest deadline."""
+    deadlines = question.deadlines
+    fixed = question.bindings[0] if question.bindings else ()
+    with working(Workers(1)) as run:
+        for axis in axes:
+            variant_of = asked.variant_by_size(axis, fixed, run)
+            for profile in asked.profiles:
+                yield largest_answer(
+                    axis,
+                    variant_of,
+                    profile,
+                    solver,
+                    home=asked.home,
+                    ram_budget_bytes=grid.largest_ram(question.ram) or profile.memory.ram_bytes.value,
+                    deadline=None if None in deadlines else deadlines[-1],
+                    permissions=Limits(recompute=question.recompute, paging=question.paging),
+                )
+
+
+def _profiles(device: str | Path | Profile | Sequence[str | Path | Profile]) -> tuple[Profile, ...]:
+    if isinstance(device, Profile):
+        return (device,)
+    if isinstance(device, str):
+        return tuple(load_profile(name) for name in grid.words(device, "--device"))
+    if isinstance(device, Path):
+        return (load_profile(device),)
+    return tuple(profile for item in device for profile in _profiles(item))
+
+
+def _specs(optimizer: str | OptimizerSpec | Sequence[str | OptimizerSpec]) -> tuple[OptimizerSpec, ...]:
+    if isinstance(optimizer, OptimizerSpec):
+        return (optimizer,)
+    if isinstance(optimizer, str):
+        return tuple(OptimizerSpec(name) for name in grid.words(optimizer, "--optimizer"))
+    return tuple(spec for item in optimizer for spec in _specs(item))
