@@ -7,12 +7,17 @@ from typing import Annotated
 
 import typer
 
+from poet.errors import InputError
+from poet.plan_file import read_plan
+from poet.training_run import Epoch, RunRequest
+
 from .options import JsonOption, PageFileOption, PlanArgument, ThreadsOption
 
 EXAMPLES = (
     "poet run plan.poet --data digits.npz --epochs 3 --page-file /media/card/pages",
     "poet run plan.poet --data digits.npz --epochs 3 -o trained.safetensors",
     "poet run plan.poet --data digits.npz --resume trained.safetensors -o trained.safetensors",
+    "poet run plan.poet --data digits.npz --enforce",
 )
 
 
@@ -36,18 +41,48 @@ def run(
     output: Annotated[
         Path | None, typer.Option("-o", "--output", metavar="FILE", help="Save the trained state here.")
     ] = None,
+    save_every: Annotated[
+        int | None, typer.Option(min=1, metavar="STEPS", help="Save every so many steps as well.")
+    ] = None,
+    enforce: Annotated[
+        bool,
+        typer.Option(
+            "--enforce", help="Train in a process that the kernel limits to its idle size and the budget."
+        ),
+    ] = False,
     json_file: JsonOption = None,
 ) -> None:
     """Train with a plan, inside its RAM, paging to a file.
 
     The trained state is a safetensors file: parameters and module state under the module's names.
-    It is saved after each epoch. Ctrl-C ends the training after the step under way.
+    It is saved after each epoch. Ctrl-C ends the training after the step under way and saves it.
+
+    With --enforce the training runs in a lean process that cannot get more memory than the plan was
+    made for, and plain PyTorch is tried on the same model and data under the same limit.
     """
+    if save_every is not None and output is None:
+        raise InputError("--save-every needs -o FILE to save to")
+    if enforce:
+        request = RunRequest(
+            plan=str(plan_file),
+            data=str(data),
+            budget_bytes=_budget_bytes(plan_file),
+            epochs=epochs,
+            seed=seed,
+            threads=threads,
+            learning_rate=lr,
+            page_file=None if page_file is None else str(page_file),
+            resume=None if resume is None else str(resume),
+            output=None if output is None else str(output),
+            save_every=save_every,
+        )
+        _run_enforced(request, json_file)
+        return
     import torch
 
     from poet.report.run import epoch_line, run_data, run_report
     from poet.runtime import Trainer
-    from poet.runtime.fit import Epoch, fit, load_samples
+    from poet.runtime.fit import fit, load_samples
 
     from .output import answer
 
@@ -56,7 +91,8 @@ def run(
     done: list[Epoch] = []
     peak_bytes: int | None = None
     with Trainer.open(plan_file, page_file=page_file, learning_rate=lr, seed=seed, resume=resume) as trainer:
-        training = fit(trainer, load_samples(data, trainer.plan), epochs=epochs, seed=seed)
+        samples = load_samples(data, trainer.plan)
+        training = fit(trainer, samples, epochs=epochs, seed=seed, save_path=output, save_every=save_every)
         while True:
             with trainer.peak_meter() as meter:
                 epoch = next(training, None)
@@ -66,9 +102,31 @@ def run(
                 peak_bytes = max(peak_bytes or 0, meter.peak.bytes or 0) or None
             done.append(epoch)
             typer.echo(epoch_line(epoch), err=str(json_file) == "-")
-            if output is not None:
-                trainer.save(output)
         plan = trainer.plan
     answer(run_report(plan, done, peak_bytes), lambda: run_data(plan, done, peak_bytes), json_file=json_file)
     if done and not done[-1].is_complete:
         raise KeyboardInterrupt
+
+
+def _run_enforced(request: RunRequest, json_file: Path | None) -> None:
+    """Both halves of an enforced run; this process loads no torch."""
+    from poet.enforce import enforce
+    from poet.report.enforce import enforced_data, enforced_report
+    from poet.report.run import epoch_line
+
+    from .output import answer
+
+    def told(epoch: Epoch) -> None:
+        typer.echo(epoch_line(epoch), err=str(json_file) == "-")
+
+    done = enforce(request, on_epoch=told)
+    answer(enforced_report(done), lambda: enforced_data(done), json_file=json_file)
+    if done.epochs and not done.epochs[-1].is_complete:
+        raise KeyboardInterrupt
+
+
+def _budget_bytes(plan_file: Path) -> int:
+    """What the plan was made for; where it had no budget, what it predicts."""
+    plan = read_plan(plan_file)
+    budget_bytes = plan.request.limits.ram_budget_bytes
+    return plan.prediction.peak_ram_bytes + plan.page_buffer_bytes if budget_bytes is None else budget_bytes

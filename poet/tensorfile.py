@@ -16,11 +16,11 @@ import json
 import math
 import os
 import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, BinaryIO, Self
+from typing import Any, BinaryIO, Protocol, Self, TypeVar
 
 from poet.errors import InputError, PoetError
 from poet.graph import ITEM_BYTES
@@ -33,6 +33,21 @@ _DTYPES = {word: dtype for dtype, word in _WORDS.items()}
 _HEADER_LIMIT_BYTES = 100_000_000  # the library's own limit
 _DATA_ALIGNMENT_BYTES = 64
 _CHUNK_BYTES = 1 << 20
+
+
+class Kind(Protocol):
+    """What a header says about a tensor."""
+
+    @property
+    def dtype(self) -> str:
+        """Of its elements."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Its dimensions."""
+
+
+K = TypeVar("K", bound=Kind)
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,22 +219,60 @@ def write(path: Path, tensors: Mapping[str, RawTensor], metadata: Mapping[str, s
         PoetError: the folder cannot be written or is full; what was at ``path`` is still there.
     """
     ordered = _file_order(tensors)
-    header: dict[str, Any] = {"__metadata__": dict(metadata)} if metadata else {}
-    end = 0
-    for name, tensor in ordered.items():
-        start, end = end, end + memoryview(tensor.data).nbytes
-        header[name] = {
-            "dtype": _WORDS[tensor.dtype],
-            "shape": list(tensor.shape),
-            "data_offsets": [start, end],
-        }
-    text = json.dumps(header, separators=(",", ":")).encode()
-    text += b" " * (-(8 + len(text)) % _DATA_ALIGNMENT_BYTES)
+    text = _header(ordered, metadata)
     with replaced(path) as file:
-        file.write(len(text).to_bytes(8, "little"))
         file.write(text)
         for tensor in ordered.values():
             file.write(tensor.data)
+
+
+def write_streamed(
+    path: Path,
+    kinds: Mapping[str, Kind],
+    fetch: Callable[[str], RawTensor],
+    metadata: Mapping[str, str],
+    *,
+    digest_key: str,
+) -> None:
+    """`write`, fetching one tensor at a time, for those that are not all in RAM.
+
+    Args:
+        path: of the file.
+        kinds: of the tensors, by name.
+        fetch: the tensor of a name; let go before the next is asked for.
+        metadata: of the file.
+        digest_key: under which the tensors' `digest` is added to the metadata.
+
+    Raises:
+        PoetError: the folder cannot be written or is full; what was at ``path`` is still there.
+    """
+    ordered = _file_order(kinds)
+    unknown = "0" * hashlib.sha256().digest_size * 2
+    text = _header(ordered, {**metadata, digest_key: unknown})
+    place = text.index(f"{json.dumps(digest_key)}:".encode()) + len(json.dumps(digest_key)) + 2
+    total = hashlib.sha256()
+    with replaced(path) as file:
+        file.write(text)
+        for name, kind in ordered.items():
+            data = fetch(name).data
+            total.update(_label(name, kind.dtype, kind.shape))
+            total.update(data)
+            file.write(data)
+            del data
+        file.seek(place)
+        file.write(total.hexdigest().encode())
+
+
+def _header(ordered: Mapping[str, Kind], metadata: Mapping[str, str]) -> bytes:
+    """The file's beginning, up to the first tensor."""
+    header: dict[str, Any] = {"__metadata__": dict(metadata)} if metadata else {}
+    end = 0
+    for name, kind in ordered.items():
+        start, end = end, end + math.prod(kind.shape) * ITEM_BYTES[kind.dtype]
+        header[name] = {"dtype": _WORDS[kind.dtype], "shape": list(kind.shape), "data_offsets": [start, end]}
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-(8 + len(text)) % _DATA_ALIGNMENT_BYTES)
+    return len(text).to_bytes(8, "little") + text
 
 
 @contextlib.contextmanager
@@ -252,7 +305,7 @@ def _flush_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def _file_order(tensors: Mapping[str, RawTensor]) -> dict[str, RawTensor]:
+def _file_order(tensors: Mapping[str, K]) -> dict[str, K]:
     """Larger elements first, then by name: every tensor is aligned to its element."""
     return dict(sorted(tensors.items(), key=lambda item: (-ITEM_BYTES[item[1].dtype], item[0])))
 

@@ -10,8 +10,8 @@ from rich.table import Table
 from poet import codec
 from poet.report.facts import host_seconds
 from poet.report.plan import columns
-from poet.runtime.fit import Epoch
 from poet.training_plan import Plan
+from poet.training_run import Epoch
 from poet.units import format_bytes, format_seconds, format_share
 
 

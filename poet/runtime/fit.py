@@ -21,42 +21,34 @@ from poet.errors import InputError
 from poet.graph import TensorType
 from poet.runtime.trainer import StepResult, Trainer
 from poet.training_plan import Plan
+from poet.training_run import Epoch
 
 
 @dataclass(frozen=True, slots=True)
 class Samples:
-    """What a model is trained on: one tensor per input of the plan, targets last, samples first."""
+    """What a model is trained on: one tensor per input of the plan, targets last, samples first.
+
+    Attributes:
+        tensors: all samples.
+        staged: of the plan's shapes; each batch is copied there, so that a step allocates none.
+        targets: 1 where the last tensor is the loss's, else 0.
+    """
 
     tensors: tuple[torch.Tensor, ...]
+    staged: tuple[torch.Tensor, ...]
+    targets: int
 
     @property
     def count(self) -> int:
         """How many samples there are."""
         return len(self.tensors[0])
 
-
-@dataclass(frozen=True, slots=True)
-class Epoch:
-    """What one pass over the samples gave.
-
-    Attributes:
-        number: counts from 1.
-        loss: mean over the steps.
-        accuracy: share of samples classified right before each update; ``None`` where targets are
-            not classes.
-        steps: made; the samples that fill no last batch are left out, others each epoch.
-        step_seconds: median.
-        seconds: of the epoch.
-        is_complete: ``False`` where Ctrl-C ended it early.
-    """
-
-    number: int
-    loss: float
-    accuracy: float | None
-    steps: int
-    step_seconds: float
-    seconds: float
-    is_complete: bool
+    def batch(self, chosen: torch.Tensor) -> tuple[tuple[torch.Tensor, ...], torch.Tensor | None]:
+        """The inputs and the targets of the samples with the numbers ``chosen``; good until the next call."""
+        for tensor, place in zip(self.tensors, self.staged, strict=True):
+            torch.index_select(tensor, 0, chosen, out=place)
+        inputs = len(self.staged) - self.targets
+        return self.staged[:inputs], self.staged[-1] if self.targets else None
 
 
 def load_samples(path: str | Path, plan: Plan) -> Samples:
@@ -93,11 +85,18 @@ def load_samples(path: str | Path, plan: Plan) -> Samples:
     batch = types[graph.inputs[0]].shape[0]
     if len(tensors[0]) < batch:
         raise InputError(f"{path.name}: {len(tensors[0])} samples, the plan's batch is {batch}")
-    return Samples(tuple(tensors))
+    staged = tuple(torch.empty((batch, *tensor.shape[1:]), dtype=tensor.dtype) for tensor in tensors)
+    return Samples(tuple(tensors), staged, graph.targets)
 
 
 def fit(
-    trainer: Trainer, samples: Samples, *, epochs: int, seed: int = 0, save_path: str | Path | None = None
+    trainer: Trainer,
+    samples: Samples,
+    *,
+    epochs: int,
+    seed: int = 0,
+    save_path: str | Path | None = None,
+    save_every: int | None = None,
 ) -> Iterator[Epoch]:
     """Train for ``epochs`` passes over ``samples``, in a new order each, and yield what each gave.
 
@@ -109,6 +108,7 @@ def fit(
         epochs: how many passes.
         seed: of the orders.
         save_path: where the training state is saved after each epoch, an incomplete one too.
+        save_every: steps after which it is saved as well.
     """
     plan = trainer.plan
     batch = trainer.input_types[0].shape[0]
@@ -119,10 +119,10 @@ def fit(
             order = torch.randperm(samples.count, generator=generator)
             tally = _Tally(plan)
             for start in range(0, samples.count - batch + 1, batch):
-                chosen = order[start : start + batch]
-                given = [tensor[chosen] for tensor in samples.tensors]
-                *inputs, targets = given if plan.graph.targets else [*given, None]
-                tally.add(trainer.step([item for item in inputs if item is not None], targets), targets)
+                inputs, targets = samples.batch(order[start : start + batch])
+                tally.add(trainer.step(inputs, targets), targets)
+                if save_path is not None and save_every is not None and trainer.steps % save_every == 0:
+                    trainer.save(save_path)
                 if interrupted.is_set():
                     break
             if save_path is not None:

@@ -7,7 +7,7 @@ optimizer's tensors as ``optimizer/<parameter>/<state>``, the random generator's
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Protocol, Self
@@ -136,29 +136,41 @@ def saved_names(graph: Graph) -> dict[str, str]:
 def save(
     path: Path,
     plan: Plan,
-    tensors: Mapping[str, torch.Tensor],
+    fetch: Callable[[str], torch.Tensor],
     *,
     steps: int,
     random_state: torch.Tensor | None,
 ) -> None:
-    """Write ``tensors``, by the graph's values, as a saved state at ``path``.
+    """Write the training state at ``path``, one tensor at a time.
+
+    Args:
+        path: of the file.
+        plan: whose state it is.
+        fetch: the tensor of one of the graph's values; it is let go before the next is asked for.
+        steps: made so far.
+        random_state: of the trainer's generator, where it has one.
 
     Raises:
         PoetError: the folder cannot be written or is full; an old file at ``path`` is kept.
     """
-    names = saved_names(plan.graph)
-    raw = {names[value]: raw_tensor(tensor) for value, tensor in tensors.items()}
-    if random_state is not None:
-        raw[_RANDOM_STATE] = raw_tensor(random_state)
+    values = {name: value for value, name in saved_names(plan.graph).items()}
+    types = stored_values(plan.graph)
+    kinds: dict[str, tensorfile.Kind] = {name: types[value] for name, value in values.items()}
+    drawn = None if random_state is None else raw_tensor(random_state)
+    if drawn is not None:
+        kinds[_RANDOM_STATE] = drawn
+
+    def raw(name: str) -> RawTensor:
+        return drawn if drawn is not None and name == _RANDOM_STATE else raw_tensor(fetch(values[name]))
+
     metadata = {
         "poet.format": FORMAT,
         "poet.version": str(FORMAT_VERSION),
         "poet.model.sha256": plan.model.sha256,
         "poet.optimizer": plan.optimizer.name,
         "poet.steps": str(steps),
-        "poet.tensors.sha256": tensorfile.digest(raw),
     }
-    tensorfile.write(path, raw, metadata)
+    tensorfile.write_streamed(path, kinds, raw, metadata, digest_key="poet.tensors.sha256")
 
 
 def raw_tensor(tensor: torch.Tensor) -> RawTensor:

@@ -111,8 +111,25 @@ class Trainer:
             PageFileError: the page file cannot be had.
         """
         return_freed_memory()
-        with PlanFile(path) as file, contextlib.ExitStack() as undo:
-            plan = file.plan
+        with PlanFile(path) as file:
+            return cls.of(
+                file, page_file=page_file, learning_rate=learning_rate, seed=seed, resume=resume, arena=arena
+            )
+
+    @classmethod
+    def of(
+        cls,
+        file: PlanFile,
+        *,
+        page_file: str | Path | None = None,
+        learning_rate: float | None = None,
+        seed: int | None = None,
+        resume: str | Path | None = None,
+        arena: bool = False,
+    ) -> Trainer:
+        """`open`, for a plan file that is open already; it may be closed afterwards."""
+        plan = file.plan
+        with contextlib.ExitStack() as undo:
             source: state.Source = state.FromPlan(file, seed=seed)
             if resume is not None:
                 source = undo.enter_context(state.Saved(resume, file, seed=seed))
@@ -201,9 +218,7 @@ class Trainer:
             ReplayError: a step failed halfway, so that there is no state to save.
         """
         self._check_usable()
-        values = {value for _, value in self.plan.graph.constants}
-        tensors = {name: self._copy(name) for name in stored_values(self.plan.graph) if name not in values}
-        state.save(Path(path), self.plan, tensors, steps=self.steps, random_state=self._random_now())
+        state.save(Path(path), self.plan, self._fetched, steps=self.steps, random_state=self._random_now())
 
     @property
     def memory(self) -> str:
@@ -212,8 +227,13 @@ class Trainer:
 
     def peak_meter(self) -> PeakMeter:
         """Measures the peak of tensor memory over the steps in a ``with`` block, as the plan counts it."""
+        return PeakMeter(self.held_bytes)
+
+    @property
+    def held_bytes(self) -> int:
+        """Between steps: tensors that live across them, the page buffer, and the arena once it is in use."""
         arena_bytes = 0 if self._placed is None else self._placed.resident_bytes
-        return PeakMeter(arena_bytes + self._standing_bytes(beside_arena=arena_bytes > 0))
+        return arena_bytes + self._standing_bytes(beside_arena=arena_bytes > 0)
 
     def close(self) -> None:
         """Give the memory and the page file back; a second call does nothing."""
@@ -351,10 +371,15 @@ class Trainer:
 
     def _copy(self, value: str) -> torch.Tensor:
         self._check_usable()
+        is_held = self._cells.holds(self.plan.graph.buffer_of(value))
+        return self._fetched(value).clone() if is_held else self._fetched(value)
+
+    def _fetched(self, value: str) -> torch.Tensor:
+        """The tensor itself where it is in RAM, else one that was fetched for the caller."""
         buffer = self.plan.graph.buffer_of(value)
         if self._cells.holds(buffer) or self._pages is None:
             kept: torch.Tensor = self._cells.contents[self._cells.value(value)]
-            return kept.clone()
+            return kept
         program.page_in(buffer, self._cells, self._pages)
         fetched: torch.Tensor = self._cells.contents[self._cells.value(value)]
         self._cells.clear(buffer)

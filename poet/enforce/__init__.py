@@ -1,0 +1,136 @@
+"""The enforced run: a plan trains in a child that may not grow, and plain PyTorch is put to the same test.
+
+Each half is a process of its own. Once its libraries are loaded and warm, the kernel lets it have its
+idle size and the plan's budget and no more (see `poet.runtime.confinement`). This side only starts the
+children and listens; it loads no torch.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from types import FrameType
+from typing import Any
+
+from poet import codec
+from poet.errors import InputError, ReplayError
+from poet.training_run import Epoch, RunRequest
+
+PLAN_CHILD, PLAIN_CHILD = "poet.runtime.confined", "poet.enforce.plain"
+
+
+@dataclass(frozen=True, slots=True)
+class Half:
+    """What one child did.
+
+    Attributes:
+        idle_bytes: its private writable memory with everything loaded and no tensor.
+        peak_bytes: of tensor memory, by the kernel's high-water mark: of the plan while it was
+            confined, of plain PyTorch in a step before; ``None`` where it cannot be measured.
+        steps: made while confined.
+        refusal: what happened when the kernel refused more memory; ``None``: it never had to.
+    """
+
+    idle_bytes: int
+    peak_bytes: int | None
+    steps: int
+    refusal: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EnforcedRun:
+    """Both halves.
+
+    Attributes:
+        budget_bytes: what each was allowed above its idle size.
+        epochs: of the plan's training.
+        plan, plain: the halves; ``plain`` is ``None`` where it could not be tried.
+        why_not_plain: why not.
+    """
+
+    budget_bytes: int
+    epochs: tuple[Epoch, ...]
+    plan: Half
+    plain: Half | None
+    why_not_plain: str | None = None
+
+
+def enforce(request: RunRequest, *, on_epoch: Callable[[Epoch], None]) -> EnforcedRun:
+    """Train as ``request`` says in a confined child, then put plain PyTorch to the same test.
+
+    Ctrl-C ends the training after the step under way; plain PyTorch is not tried then.
+
+    Raises:
+        InputError: a file is not usable.
+        ReplayError: the plan did not stay within its budget, or a child came to harm.
+    """
+    epochs: list[Epoch] = []
+    idle_bytes, peak_bytes, steps = 0, 0, 0
+    for event in _events(PLAN_CHILD, request):
+        if event["event"] == "confined":
+            idle_bytes = event["idle_bytes"]
+        elif event["event"] == "epoch":
+            epochs.append(codec.decode(Epoch, event["epoch"], where="the child's epoch"))
+            peak_bytes = max(peak_bytes, event["peak_bytes"] or 0)
+            steps += epochs[-1].steps
+            on_epoch(epochs[-1])
+        elif event["event"] in ("failed", "refused", "ended"):
+            error = InputError if event.get("is_input") else ReplayError
+            raise error(event["message"])
+    plan = Half(idle_bytes, peak_bytes or None, steps)
+    if epochs and not epochs[-1].is_complete:
+        return EnforcedRun(request.budget_bytes, tuple(epochs), plan, None, "the training was interrupted")
+    plain, why_not = _try_plain(request)
+    return EnforcedRun(request.budget_bytes, tuple(epochs), plan, plain, why_not)
+
+
+def _try_plain(request: RunRequest) -> tuple[Half | None, str | None]:
+    half: Half | None = None
+    for event in _events(PLAIN_CHILD, request):
+        if event["event"] == "confined":
+            half = Half(event["idle_bytes"], event["peak_bytes"], steps=0)
+        elif event["event"] in ("failed", "refused", "ended"):
+            if half is None:
+                return None, event["message"]
+            half = replace(half, refusal=event["message"])
+        elif event["event"] == "step" and half is not None:
+            half = replace(half, steps=half.steps + event["steps"])
+    return half, None
+
+
+def _events(module: str, request: RunRequest) -> Iterator[Mapping[str, Any]]:
+    """What the child tells, line by line; its end without a last word is an event as well."""
+    command = [sys.executable, "-m", module, json.dumps(asdict(request))]
+    child = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
+    told = ""
+    with child, _forwarded_interrupt(child):
+        assert child.stdout is not None
+        for line in child.stdout:
+            event = json.loads(line)
+            told = event["event"]
+            yield event
+    if child.returncode != 0 and told not in ("failed", "refused"):
+        how = f"by signal {-child.returncode}" if child.returncode < 0 else f"with {child.returncode}"
+        yield {"event": "ended", "message": f"the process was ended {how}"}
+
+
+@contextmanager
+def _forwarded_interrupt(child: subprocess.Popen[str]) -> Iterator[None]:
+    """Ctrl-C goes to the child, which ends its step; this side waits for its last words."""
+
+    def forward(signum: int, frame: FrameType | None) -> None:
+        child.send_signal(signum)
+
+    before = signal.signal(signal.SIGINT, forward)
+    try:
+        yield
+    except BaseException:
+        child.kill()
+        raise
+    finally:
+        signal.signal(signal.SIGINT, before)

@@ -1,0 +1,101 @@
+"""The plain half of an enforced run: ``python -m poet.enforce.plain REQUEST``.
+
+The same model, data, loss, optimizer and threads as the plan's, in plain PyTorch: the module's own forward,
+``loss.backward()``, `torch.optim`. Without a limit it makes two steps, of which the second is measured;
+then it gives back everything but the model, is confined like the plan's child, and tries again. The
+model's own bytes are part of the budget, as they are in the plan's.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+from poet.errors import PlanError
+from poet.frontend.losses import loss_named
+from poet.frontend.onnx_import import load_onnx_structure
+from poet.frontend.plain import torch_optimizer
+from poet.plan_file import PlanFile
+from poet.runtime.confined import Emit, run_child
+from poet.runtime.confinement import Confinement, idle_bytes
+from poet.runtime.fit import Samples, load_samples
+from poet.runtime.memory import PeakMeter
+from poet.runtime.state import FromPlan
+from poet.training_plan import Plan
+from poet.training_run import RunRequest
+
+_STEPS_OF_ONE_OPTIMIZER = 2
+_CONFINED_ROUNDS = 2
+
+
+def try_plain(request: RunRequest, emit: Emit) -> None:
+    """Train in plain PyTorch, first as it likes, then confined.
+
+    Raises:
+        PlanError: the plan carries no structure from which the module could be built.
+    """
+    with PlanFile(request.plan) as file:
+        plan = file.plan
+        structure = file.structure()
+        if structure is None:
+            raise PlanError(
+                f"{file.path.name} was planned from a module and carries no ONNX structure, so that plain "
+                "PyTorch cannot be set beside it"
+            )
+        module = load_onnx_structure(structure).module
+        _fill(module, file)
+        samples = load_samples(request.data, plan)
+    tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+    model_bytes = sum(tensor.untyped_storage().nbytes() for tensor in tensors.values())
+    _train(module, plan, samples)
+    with PeakMeter(model_bytes) as meter:
+        _train(module, plan, samples)
+    confinement = Confinement(idle_bytes() - model_bytes, request.budget_bytes, _group(request))
+    confinement.enforce()
+    emit("confined", {"idle_bytes": confinement.idle_bytes, "peak_bytes": meter.peak.bytes})
+    for _ in range(_CONFINED_ROUNDS):
+        emit("step", {"steps": _train(module, plan, samples)})
+
+
+def _fill(module: nn.Module, file: PlanFile) -> None:
+    """The weights and states with which the plan begins."""
+    tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+    graph, source = file.plan.graph, FromPlan(file)
+    with torch.no_grad():
+        for parameter in graph.parameters:
+            source.fill(parameter.value, tensors[parameter.name])
+        for name, value in graph.states:
+            source.fill(value, tensors[name])
+
+
+def _train(module: nn.Module, plan: Plan, samples: Samples) -> int:
+    """Make two steps with a new optimizer: in the second, its state is there while the activations are.
+
+    Gradients are given back before each forward pass, as is usual, and everything but the
+    parameters' values afterwards.
+    """
+    trained = {item.name for item in plan.graph.parameters if item.gradient is not None}
+    parameters = [item.requires_grad_(name in trained) for name, item in module.named_parameters()]
+    optimizer = torch_optimizer(plan.optimizer, [item for item in parameters if item.requires_grad])
+    loss_of = loss_named(plan.request.loss)
+    inputs, targets = samples.batch(torch.arange(len(samples.staged[0])))
+    for _ in range(_STEPS_OF_ONE_OPTIMIZER):
+        optimizer.zero_grad(set_to_none=True)
+        outputs = [item for item in pytree.tree_leaves(module(*inputs)) if isinstance(item, Tensor)]
+        loss_of.apply(outputs[0], targets).backward()  # type: ignore[no-untyped-call]
+        del outputs
+        optimizer.step()
+    optimizer.zero_grad(set_to_none=True)
+    return _STEPS_OF_ONE_OPTIMIZER
+
+
+def _group(request: RunRequest) -> Path | None:
+    return None if request.group is None else Path(request.group)
+
+
+if __name__ == "__main__":
+    sys.exit(run_child(try_plain, sys.argv[1:]))

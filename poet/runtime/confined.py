@@ -1,0 +1,120 @@
+"""The lean child of an enforced run: ``python -m poet.runtime.confined REQUEST``.
+
+It loads torch, numpy and `poet.runtime`, makes two steps with the plan so that libraries have loaded
+their kernels, throws them away, and is then confined to its idle size and the budget. The training
+that follows is the one that counts: from the first step, on the request's data, saved where it asks.
+Each event is one line of JSON on stdout.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from poet import codec
+from poet.errors import InputError, PoetError
+from poet.plan_file import PlanFile
+from poet.runtime.confinement import Confinement, idle_bytes
+from poet.runtime.fit import Samples, fit, load_samples
+from poet.runtime.memory import return_freed_memory
+from poet.runtime.trainer import Trainer
+from poet.training_run import RunRequest
+from poet.units import format_bytes
+
+_WARM_UP_STEPS = 2
+_REFUSED = re.compile(r"\[enforce fail at .*? tried to allocate (\d+) bytes\..*")
+"""What torch's CPU allocator says when the system gives it nothing."""
+
+Emit = Callable[[str, Mapping[str, Any]], None]
+
+
+def train(request: RunRequest, emit: Emit) -> None:
+    """Train as asked, confined.
+
+    Raises:
+        PoetError: a file is not usable, or the plan did not stay within its budget.
+    """
+    with PlanFile(request.plan) as file:
+        samples = load_samples(request.data, file.plan)
+        warm_bytes = _warm_up(file, samples, request)
+        confinement = Confinement(warm_bytes, request.budget_bytes, _folder(request.group))
+        confinement.enforce()
+        emit("confined", {"idle_bytes": confinement.idle_bytes})
+        with Trainer.of(
+            file,
+            page_file=request.page_file,
+            learning_rate=request.learning_rate,
+            seed=request.seed,
+            resume=request.resume,
+            arena=request.arena,
+        ) as trainer:
+            training = fit(
+                trainer,
+                samples,
+                epochs=request.epochs,
+                seed=request.seed,
+                save_path=request.output,
+                save_every=request.save_every,
+            )
+            while True:
+                with trainer.peak_meter() as meter:
+                    epoch = next(training, None)
+                if epoch is None:
+                    break
+                emit("epoch", {"epoch": asdict(epoch), "peak_bytes": meter.peak.bytes})
+            emit("done", {"steps": trainer.steps, "memory": trainer.memory})
+
+
+def _warm_up(file: PlanFile, samples: Samples, request: RunRequest) -> int:
+    """The idle size: of this process between steps, less the tensors that the plan counts.
+
+    A trainer that is thrown away makes two steps before: libraries load kernels, start threads and fill
+    caches.
+    """
+    with Trainer.of(file, page_file=request.page_file, seed=request.seed) as trainer:
+        inputs, targets = samples.batch(torch.arange(trainer.input_types[0].shape[0]))
+        for _ in range(_WARM_UP_STEPS):
+            trainer.step(inputs, targets)
+        return idle_bytes() - trainer.held_bytes
+
+
+def _folder(path: str | None) -> Path | None:
+    return None if path is None else Path(path)
+
+
+def run_child(work: Callable[[RunRequest, Emit], None], arguments: Sequence[str]) -> int:
+    """The ``main`` of a confined child: reads the request, does ``work``, tells what happened."""
+
+    def emit(event: str, data: Mapping[str, Any]) -> None:
+        print(json.dumps({"event": event, **data}), flush=True)
+
+    return_freed_memory()
+    try:
+        request = codec.decode(RunRequest, json.loads(arguments[0]), where="the request")
+        if request.threads is not None:
+            torch.set_num_threads(request.threads)
+        work(request, emit)
+    except PoetError as error:
+        emit("failed", {"message": _in_words(error), "is_input": isinstance(error, InputError)})
+        return error.exit_code
+    except (RuntimeError, MemoryError) as error:
+        emit("refused", {"message": _in_words(error)})
+        return 2
+    return 0
+
+
+def _in_words(error: BaseException) -> str:
+    """The error's first line; where torch's allocator was refused, how much it had asked for."""
+    line = str(error).splitlines()[0] if str(error) else "there is no memory"
+    return _REFUSED.sub(lambda found: f"a request for {format_bytes(int(found[1]))} was refused", line)
+
+
+if __name__ == "__main__":
+    sys.exit(run_child(train, sys.argv[1:]))

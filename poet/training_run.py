@@ -1,0 +1,57 @@
+"""What a training run is asked for and what each pass over the samples gave; knows no torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class RunRequest:
+    """The options of ``poet run``, as a child process is given them.
+
+    Attributes:
+        plan, data: paths of the plan and of the samples.
+        budget_bytes: what the child may take above its idle size.
+        epochs, seed, threads, learning_rate, page_file, resume, output: see ``poet run --help``.
+        save_every: steps between saves to ``output``; ``None``: after each epoch.
+        arena: see `poet.runtime.Trainer.open`.
+        group: folder of the memory group that the child is in.
+    """
+
+    plan: str
+    data: str
+    budget_bytes: int
+    epochs: int = 1
+    seed: int = 0
+    threads: int | None = None
+    learning_rate: float | None = None
+    page_file: str | None = None
+    resume: str | None = None
+    output: str | None = None
+    save_every: int | None = None
+    arena: bool = False
+    group: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Epoch:
+    """What one pass over the samples gave.
+
+    Attributes:
+        number: counts from 1.
+        loss: mean over the steps.
+        accuracy: share of samples classified right before each update; ``None`` where targets are
+            not classes.
+        steps: made; the samples that fill no last batch are left out, others each epoch.
+        step_seconds: median.
+        seconds: of the epoch.
+        is_complete: ``False`` where Ctrl-C ended it early.
+    """
+
+    number: int
+    loss: float
+    accuracy: float | None
+    steps: int
+    step_seconds: float
+    seconds: float
+    is_complete: bool
