@@ -25,6 +25,7 @@ from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 
 from poet.errors import InputError, nearest
+from poet.homes import settle_some
 from poet.problem import Limits, Pins, Place, Problem
 
 
@@ -121,11 +122,11 @@ def permitted(problem: Problem, limits: Limits) -> Problem:
             why = "no op makes it" if name not in makers else f"op {makers[name].name} runs once only"
             why = "it is updated in place" if name in updated else why
             raise InputError(f"tensor {name} is pinned to recompute, but {why}")
-    unmoved = pins.unmoved
+    home = settle_some(problem, in_ram=pins.unmoved)
     return replace(
-        problem,
+        home,
         tensors=tuple(
-            replace(tensor, page_in=None, page_out=None) if tensor.name in unmoved else tensor
-            for tensor in problem.tensors
+            replace(tensor, page_in=None, page_out=None) if tensor.name in pins.unmoved else tensor
+            for tensor in home.tensors
         ),
     )

@@ -1,8 +1,8 @@
 """A planning problem: what must run, what it costs, and what a plan may do. Needs no model.
 
-The file format (``poet-problem``, version 1) is one JSON object::
+The file format (``poet-problem``, versions 1 and 2) is one JSON object::
 
-    {"format": "poet-problem", "version": 1, "name": "...", "source": "...",
+    {"format": "poet-problem", "version": 2, "name": "...", "source": "...",
      "tensors": [{"name": "t0", "bytes": 4096,
                   "page_in": {"seconds": 1e-3, "joules": 3e-4},
                   "page_out": {"seconds": 1e-3, "joules": 3e-4}}],
@@ -10,7 +10,8 @@ The file format (``poet-problem``, version 1) is one JSON object::
               "seconds": 0.01, "joules": 0.02, "workspace_bytes": 0}]}
 
 Ops are in a runnable order. A tensor is a buffer: the unit of keeping, paging and freeing. All
-fields of the records below may stand in a file; those with a default may be left out.
+fields of the records below may stand in a file; those with a default may be left out. Version 2 adds
+``"initially": "either"``; what has none of it is written as version 1.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ from poet import codec
 from poet.errors import ProblemError
 
 FORMAT = "poet-problem"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+READABLE_VERSIONS = (1, 2)
 
 
 class Place(enum.Enum):
@@ -35,6 +37,7 @@ class Place(enum.Enum):
     RAM = "ram"
     STORAGE = "storage"
     BOTH = "both"  # in RAM with a valid copy in storage, as a frozen parameter is; only `initially`
+    EITHER = "either"  # in RAM or in storage, at the start and at the end, as the plan chooses; likewise
 
 
 class Objective(enum.Enum):
@@ -67,7 +70,7 @@ class Tensor:
         page_in, page_out: cost of copying it from and to storage; ``None`` where it must not be.
         role: what it is for, as reports name it (see `poet.graph.Role`).
         initially: where its content is when the step begins; ``None``: in RAM for a tensor that no
-            op produces, nowhere for one that an op does.
+            op produces, nowhere for one that an op does. Of ``EITHER`` see `poet.homes`.
         finally_: where its last content must be when the step ends; ``None``: nowhere in particular.
             In a file the field is called ``finally``.
         stored_bytes: what a copy takes in storage, whole pages; ``None``: ``bytes``.
@@ -214,7 +217,9 @@ class Problem:
 
     def to_json(self) -> dict[str, Any]:
         """JSON-ready form of the file format; `from_json` gives an equal problem back."""
-        return {"format": FORMAT, "version": FORMAT_VERSION, **codec.encode(self)}
+        chooses = any(tensor.initially is Place.EITHER for tensor in self.tensors)
+        version = FORMAT_VERSION if chooses else READABLE_VERSIONS[0]
+        return {"format": FORMAT, "version": version, **codec.encode(self)}
 
     @staticmethod
     def from_json(data: Any, *, where: str = "problem") -> Problem:
@@ -225,8 +230,9 @@ class Problem:
         """
         if not isinstance(data, dict) or data.get("format") != FORMAT:
             raise ProblemError(f'{where}: not a {FORMAT} file (its "format" must be {FORMAT!r})')
-        if data.get("version") != FORMAT_VERSION:
-            raise ProblemError(f"{where}: version {data.get('version')!r}, this poet reads {FORMAT_VERSION}")
+        if data.get("version") not in READABLE_VERSIONS:
+            readable = " and ".join(map(str, READABLE_VERSIONS))
+            raise ProblemError(f"{where}: version {data.get('version')!r}, this poet reads {readable}")
         fields = {key: item for key, item in data.items() if key not in ("format", "version")}
         return codec.decode(Problem, fields, where=where, error=ProblemError)
 
@@ -297,6 +303,7 @@ def _check_structure(problem: Problem) -> None:
     if len({op.name for op in problem.ops}) < len(problem.ops):
         raise ProblemError(f"{problem.name}: two ops have the same name")
     produced = {name for op in problem.ops for name in op.outputs}
+    updated = {name for op in problem.ops for name in op.updates}
     ready = set(tensors) - produced
     for op in problem.ops:
         for name in (*op.inputs, *op.outputs, *op.updates, *(op.recompute_inputs or ())):
@@ -315,9 +322,13 @@ def _check_structure(problem: Problem) -> None:
     for tensor in problem.tensors:
         if tensor.initially is not None and tensor.name in produced:
             raise ProblemError(f"tensor {tensor.name} is produced by an op and 'initially' somewhere")
-        if tensor.finally_ is Place.BOTH:
+        if tensor.finally_ in (Place.BOTH, Place.EITHER):
             raise ProblemError(f"tensor {tensor.name}: 'finally' is ram or storage")
-        if tensor.initially is Place.STORAGE and tensor.page_in is None:
+        if tensor.initially in (Place.STORAGE, Place.EITHER) and tensor.page_in is None:
             raise ProblemError(f"tensor {tensor.name} begins in storage but has no page_in cost")
+        if tensor.initially is Place.EITHER and tensor.finally_ is not None:
+            raise ProblemError(f"tensor {tensor.name} ends where it begins, in either; leave 'finally' out")
+        if tensor.initially is Place.EITHER and tensor.page_out is None and tensor.name in updated:
+            raise ProblemError(f"tensor {tensor.name} may be updated in storage but has no page_out cost")
         if tensor.finally_ is Place.STORAGE and tensor.page_out is None:
             raise ProblemError(f"tensor {tensor.name} must end in storage but has no page_out cost")

@@ -35,6 +35,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from poet.errors import InvalidSchedule
+from poet.homes import settled
 from poet.pins import pinned
 from poet.problem import Limits, Place, Problem, ProblemOp, Tensor, Transfer
 from poet.schedule import Compute, Free, PageOut, Schedule
@@ -96,7 +97,7 @@ def simulate(problem: Problem, schedule: Schedule, limits: Limits | None = None)
     Raises:
         InvalidSchedule: a step breaks a rule; the error carries the rule's name and the step.
     """
-    run = _Run(problem, limits or Limits(), steps=len(schedule))
+    run = _Run(settled(problem, schedule), limits or Limits(), steps=len(schedule))
     for index, step in enumerate(schedule):
         run.index = index
         if isinstance(step, Compute):

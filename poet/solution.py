@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from poet.homes import homes_of
 from poet.problem import Objective, Problem
 from poet.schedule import Schedule, schedule_to_data
 from poet.simulator import Trace
@@ -51,6 +52,8 @@ class SolveOptions:
         seed: of every random choice.
         objective: what a plan should take the least of.
         enough_joules: a plan that takes no more ends the search, and so does the proof that there is none.
+        confirm: ask for a second opinion on the bound of an optimal plan, by exact arithmetic or another
+            engine. That there is no plan at all is always confirmed.
         start: a schedule to begin with, such as the plan of a neighbouring budget; one that the limits
             do not allow is passed over.
         progress: called at each new plan or bound.
@@ -64,6 +67,7 @@ class SolveOptions:
     seed: int = 0
     objective: Objective = Objective.ENERGY
     enough_joules: float | None = None
+    confirm: bool = True
     start: Schedule | None = None
     progress: Progress | None = None
 
@@ -99,6 +103,7 @@ class Solution:
         solver: who found the plan.
         bound_scope: what ``bound_joules`` holds for.
         message: for the user: why it is infeasible, or what would help.
+        proof: who stands behind an optimal or infeasible answer, beside the engine that found it.
         objective: what the plan takes the least of.
         objective_bound: where that is not energy: no plan whose first runs keep the listed order takes
             less of it, in seconds or bytes.
@@ -113,6 +118,7 @@ class Solution:
     solver: str
     bound_scope: str = WHOLE_PROBLEM
     message: str = ""
+    proof: str = ""
     objective: Objective = Objective.ENERGY
     objective_bound: float | None = None
 
@@ -196,6 +202,8 @@ def solution_to_json(problem: Problem, solution: Solution) -> dict[str, Any]:
         "solve_seconds": solution.solve_seconds,
         "solver": solution.solver,
         "message": solution.message,
+        "homes": homes_of(problem, solution.schedule) if solution.schedule is not None else None,
+        "proof": solution.proof,
         "schedule": None if solution.schedule is None else schedule_to_data(solution.schedule),
     }
 

@@ -59,7 +59,8 @@ def floor_bytes(problem: Problem) -> int:
     """The most that a single op, or the start, or the end needs: no schedule holds less."""
     sizes = {tensor.name: problem.aligned_bytes(tensor.bytes) for tensor in problem.tensors}
     produced = {name for op in problem.ops for name in op.outputs}
-    start = [t.name for t in problem.tensors if t.name not in produced and t.initially is not Place.STORAGE]
+    away = (Place.STORAGE, Place.EITHER)
+    start = [t.name for t in problem.tensors if t.name not in produced and t.initially not in away]
     end = [t.name for t in problem.tensors if t.finally_ is Place.RAM]
     needs = [
         sum(sizes[name] for name in {*op.inputs, *op.outputs}) + problem.aligned_bytes(op.workspace_bytes)
@@ -86,6 +87,22 @@ def random_limits(problem: Problem, seed: int, *, deadline: bool = False) -> Lim
         paging=paging,
         written_budget_bytes=rng.randint(0, high) if rng.random() < 0.15 else None,
     )
+
+
+def with_homes(problem: Problem, seed: int) -> Problem:
+    """``problem`` in which it is left to the plan where some of what is there from the start is at home."""
+    rng = random.Random(f"homes {problem.name} {seed}")
+    produced = {name for op in problem.ops for name in op.outputs}
+
+    def chosen(tensor: Tensor) -> Tensor:
+        page_in, page_out = tensor.page_in or Transfer(0.3, 0.4), tensor.page_out or Transfer(0.2, 0.5)
+        if tensor.name in produced or rng.random() < 0.2:
+            return tensor
+        return dataclasses.replace(
+            tensor, page_in=page_in, page_out=page_out, initially=Place.EITHER, finally_=None
+        )
+
+    return dataclasses.replace(problem, tensors=tuple(chosen(tensor) for tensor in problem.tensors))
 
 
 def random_pins(problem: Problem, limits: Limits, seed: int) -> Limits:

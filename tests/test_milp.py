@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from random_problems import mixed_problem, random_limits, random_problem
+from random_problems import mixed_problem, random_limits, random_problem, with_homes
 
 from poet.errors import InvalidSchedule
 from poet.problem import Limits, Objective, Problem, ProblemOp, Tensor, Transfer
@@ -93,6 +93,7 @@ BITES: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
     "hold": (("unpageable",), {}),
     "store": ((), {}),
     "memory": ((), {}),
+    "come_home": (("updates", "initially"), {}),
     "deadline": ((), {"deadline_seconds": 7.0}),
     "capacity": (("capacity",), {}),
     "wear": ((), {"written_budget_bytes": 6}),
@@ -111,6 +112,8 @@ def test_leaving_out_a_family_lets_invalid_plans_through(family: Family) -> None
     rejected = 0
     for seed in range(30):
         problem = random_problem(seed, ops=6, features=features)
+        if "initially" in features:
+            problem = with_homes(problem, seed)
         if "capacity" in features:
             problem = dataclasses.replace(problem, storage_capacity_bytes=8)
         plain = dataclasses.replace(random_limits(problem, seed), recompute=True, paging=True)

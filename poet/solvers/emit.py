@@ -34,7 +34,10 @@ class _Emission:
         self.timeline: Timeline = model.timeline
         self.contents = model.timeline.instance.contents
         self.steps: list[Step] = []
+        self.end = len(self.timeline.slots) - 1
         self.in_ram = {content.number for content in self.contents if content.starts_in_ram}
+        self.at_home = {c.number for c in self.contents if c.home is not None and self._kept(c.home, 0)}
+        self.in_ram |= {number for number in self.at_home if self.contents[number].home == number}
 
     def chosen(self, expression: Affine) -> bool:
         return is_chosen(expression, self.values)
@@ -52,7 +55,9 @@ class _Emission:
         slot = self.timeline.slots[number]
         runs = self.chosen(self.model.run[number])
         for content, index, event in here:
-            wanted = runs or self._kept(content, index)
+            comes_home = content.comes_home and number == self.end
+            wanted = runs or self._kept(content.number, index)
+            wanted = content.number in self.at_home if comes_home else wanted
             if event.kind is Kind.USE and wanted and content.number not in self.in_ram:
                 self.steps.append(PageIn(content.tensor))
                 self.in_ram.add(content.number)
@@ -68,22 +73,24 @@ class _Emission:
         for content, index, event in here:
             if event.kind is Kind.BIRTH:
                 self._store(content)
-            if content.number in self.in_ram and not self._kept(content, index):
+            if content.number in self.in_ram and not self._kept(content.number, index):
                 self._free(content, number)
         for content_number in made:
             if self.timeline.events[content_number][-1].slot < number:
                 self._free(self.contents[content_number], number)
 
-    def _kept(self, content: Content, index: int) -> bool:
-        gap = self.model.keep.get((content.number, index))
+    def _kept(self, content: int, index: int) -> bool:
+        gap = self.model.keep.get((content, index))
         return gap is not None and self.chosen(gap)
 
     def _store(self, content: Content) -> None:
-        if not content.starts_stored and self.chosen(self.model.stored[content.number]):
+        away = content.home == content.number and content.number not in self.at_home
+        if not (content.starts_stored or away) and self.chosen(self.model.stored[content.number]):
             self.steps.append(PageOut(content.tensor))
 
     def _free(self, content: Content, slot: int) -> None:
-        if content.ends_in_ram and slot == len(self.timeline.slots) - 1:
+        stays = content.ends_in_ram or (content.comes_home and content.number in self.at_home)
+        if stays and slot == self.end:
             return
         self.steps.append(Free(content.tensor))
         self.in_ram.remove(content.number)

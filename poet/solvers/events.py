@@ -44,6 +44,8 @@ class Content:
         producer: op whose rerun may make it again; ``None``: nothing can.
         starts_in_ram, starts_stored, ends_in_ram, ends_stored: the step's two ends.
         page_in, page_out: ``None`` where not allowed.
+        home: where the plan chooses whether the tensor is at home in RAM or in storage: the number of
+            its first content; ``comes_home``: this is the last one.
         kept, dropped: pinned to stay in RAM while it is needed, or not to while it is idle.
     """
 
@@ -61,6 +63,8 @@ class Content:
     ends_stored: bool
     page_in: Cost | None
     page_out: Cost | None
+    home: int | None = None
+    comes_home: bool = False
     kept: bool = False
     dropped: bool = False
 
@@ -136,11 +140,11 @@ def instance_of(
         for name in dict.fromkeys(op.updates):
             births[name].append(numbers[op.name])
     idle_watts = problem.idle_watts if serial else 0.0
-    pins = pinned(problem, limits)
+    pins, starting = pinned(problem, limits), (Place.STORAGE, Place.BOTH)
     contents: list[Content] = []
     number_of: dict[tuple[str, int], int] = {}
     for tensor in problem.tensors:
-        made_at = births[tensor.name]
+        made_at, chosen = births[tensor.name], tensor.initially is Place.EITHER
         for version, birth in enumerate(made_at):
             last = version == len(made_at) - 1
             number_of[tensor.name, version] = len(contents)
@@ -155,12 +159,14 @@ def instance_of(
                     birth=birth,
                     death=len(problem.ops) if last else made_at[version + 1],
                     producer=numbers[producers[tensor.name].name] if first_run else None,
-                    starts_in_ram=birth == -1 and tensor.initially is not Place.STORAGE,
-                    starts_stored=birth == -1 and tensor.initially in (Place.STORAGE, Place.BOTH),
+                    starts_in_ram=birth == -1 and tensor.initially not in (Place.STORAGE, Place.EITHER),
+                    starts_stored=birth == -1 and (tensor.initially in starting or (chosen and last)),
                     ends_in_ram=last and tensor.finally_ is Place.RAM,
                     ends_stored=last and tensor.finally_ is Place.STORAGE,
                     page_in=_allowed(limits, tensor, tensor.page_in, idle_watts),
                     page_out=_allowed(limits, tensor, tensor.page_out, idle_watts),
+                    home=len(contents) - version if chosen else None,
+                    comes_home=chosen and last,
                     kept=tensor.name in pins.kept,
                     dropped=tensor.name in pins.dropped,
                 )
@@ -192,7 +198,7 @@ def _with_meter(instance: Instance, original: Instance, metered: Metered) -> Ins
 
 
 def _allowed(limits: Limits, tensor: Tensor, transfer: Transfer | None, idle_watts: float) -> Cost | None:
-    must_move = Place.STORAGE in (tensor.initially, tensor.finally_)
+    must_move = Place.STORAGE in (tensor.initially, tensor.finally_) or tensor.initially is Place.EITHER
     if transfer is None or not (limits.paging or must_move):
         return None
     return Cost(transfer.seconds, transfer.joules + idle_watts * transfer.seconds)
@@ -277,6 +283,11 @@ def timeline_of(instance: Instance, reruns: dict[int, tuple[int, ...]]) -> Timel
     for number, slot in enumerate(slots):
         for content, kind in _meanings(instance, slot):
             events[content].append(Event(number, kind, slot.mandatory))
+    for content_ in instance.contents:  # at home in RAM or not, which is the plan's choice
+        if content_.home == content_.number and events[content_.number]:
+            events[content_.number].insert(0, Event(0, Kind.BIRTH, False))
+        if content_.comes_home and events[content_.number]:
+            events[content_.number].append(Event(len(slots) - 1, Kind.USE, False))
     return Timeline(instance, tuple(slots), tuple(_without_tail(life) for life in events))
 
 

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import bisect
 
+from poet.homes import settle
 from poet.problem import Place, Problem
 
 
 class Facts:
-    """A problem by index: ops 0 to n-1 in order, n standing for the end of the step."""
+    """A problem by index: ops 0 to n-1 in order, n standing for the end of the step.
+
+    Homes that are a plan's choice are in RAM.
+    """
 
     def __init__(self, problem: Problem) -> None:
+        problem = settle(problem, in_storage=())
         tensors, ops = problem.tensors, problem.ops
         number = {tensor.name: index for index, tensor in enumerate(tensors)}
         self.problem = problem

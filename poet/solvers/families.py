@@ -14,10 +14,11 @@ from poet.solvers.program import Affine, Decisions, own_bytes, total
 
 
 def need(model: Decisions) -> Iterator[Affine]:
-    """X[i,σ] ≥ r[σ]: an optional run has every input in RAM."""
+    """X[i,σ] ≥ r[σ]: an optional run has every input in RAM; X[i,end] ≥ h of what comes home to RAM."""
     for content, index, event in model.lives():
         if event.kind is Kind.USE and not event.mandatory:
-            yield total((1.0, model.run[event.slot]), (-1.0, model.presence(content.number, index)))
+            wanted, there = model.wanted(content, index), model.presence(content.number, index)
+            yield total((1.0, wanted), (-1.0, there))
 
 
 def hold(model: Decisions) -> Iterator[Affine]:
@@ -56,8 +57,8 @@ def memory(model: Decisions) -> Iterator[Affine]:
         size = float(content.bytes)
         in_place = event.kind is Kind.BIRTH and content.number in born_in_place
         if event.slot in rows and not in_place:
-            loose = model.relaxed and not event.mandatory
-            there = model.run[event.slot] if loose else model.presence(content.number, index)
+            loose = model.relaxed and not event.mandatory and event.kind is not Kind.BIRTH
+            there = model.wanted(content, index) if loose else model.presence(content.number, index)
             rows[event.slot].add(there, size)
     large = sum(len(life) for life in timeline.events) * len(rows) > _LARGE
     yield from _add_kept_by_steps(model, rows) if large else _add_kept(model, rows)
@@ -123,6 +124,27 @@ def _add_kept_by_steps(model: Decisions, rows: dict[int, Affine]) -> Iterator[Af
         around.terms = {column: factor for column, factor in around.terms.items() if factor}
 
 
+def come_home(model: Decisions) -> Iterator[Affine]:
+    """1 - h ≤ O of a last content that was updated: what is at home in storage is written there.
+
+    Where paging is not allowed, only what is at home in storage moves: O ≤ 1 - h. Pinned to be kept,
+    what is at home in RAM stays to the end: h ≤ K.
+    """
+    for content in model.instance.contents:
+        life = model.timeline.events[content.number]
+        if content.home is None or not life:
+            continue
+        away, stored = model.away(content), model.stored[content.number]
+        if content.comes_home and content.home != content.number:
+            yield total((1.0, away), (-1.0, stored))
+        if content.kept and content.comes_home:
+            held = model.keep[content.number, len(life) - 2]
+            yield total((1.0, model.home(content.home)), (-1.0, held))
+        if not model.instance.limits.paging and not content.starts_stored:
+            first = content.home == content.number
+            yield total((1.0, stored), (0.0 if first else -1.0, away))
+
+
 def deadline(model: Decisions) -> Iterator[Affine]:
     """Seconds of all runs and transfers ≤ deadline; of each alone where they run side by side."""
     allowed = model.instance.limits.deadline_seconds
@@ -145,7 +167,10 @@ def capacity(model: Decisions) -> Iterator[Affine]:
     if allowed is None or not (written.terms or written.constant):
         return
     begun = sum(c.stored_bytes for c in model.instance.contents if c.starts_stored)
-    yield written.add(Affine(begun - allowed))
+    for content in model.instance.contents:
+        if content.home == content.number and not content.starts_stored:
+            written.add(model.away(content), content.stored_bytes)
+    yield written.add(Affine(-max(0, allowed - begun)))
 
 
 def wear(model: Decisions) -> Iterator[Affine]:
@@ -182,7 +207,8 @@ def purpose(model: Decisions) -> Iterator[Affine]:
             continue
         run = model.run[event.slot]
         if event.kind is Kind.USE and not model.relaxed:
-            yield total((1.0, model.arrive[content.number, index]), (-1.0, run))
+            wanted = model.wanted(content, index)
+            yield total((1.0, model.arrive[content.number, index]), (-1.0, wanted))
         if event.kind is Kind.MAKE and len(model.instance.tasks[content.producer or 0].outputs) == 1:
             yield total((1.0, model.gap_before(content.number, index)), (1.0, run), (-1.0, Affine(1.0)))
     kept_after: dict[int, Affine] = {
@@ -252,7 +278,7 @@ def _visits(model: Decisions, content: int, first: int, last: int) -> Affine | N
 
 
 Family = Callable[[Decisions], Iterator[Affine]]
-FAMILIES: tuple[Family, ...] = (need, hold, store, memory, deadline, capacity, wear, energy)
+FAMILIES: tuple[Family, ...] = (need, hold, store, memory, come_home, deadline, capacity, wear, energy)
 RELAXATION: tuple[Family, ...] = (eager,)  # of the relaxed model
 CUTS: tuple[Family, ...] = (purpose, cover)
 

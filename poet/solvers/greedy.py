@@ -21,7 +21,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from poet.problem import Limits, Problem
+from poet.homes import settle, undecided
+from poet.problem import Limits, Problem, Tensor
 from poet.schedule import Schedule
 from poet.solvers.dtr import ByStaleness
 from poet.solvers.facts import Facts
@@ -60,6 +61,9 @@ def greedy(
         seconds: wall clock after which no further plan is tried once there is one.
         seed: of the random plans.
     """
+    choices = undecided(problem)
+    if choices:
+        return _at_some_home(problem, limits, choices, seconds=seconds, seed=seed)
     facts, best = Facts(problem), Cheapest(problem, limits)
     end = None if seconds is None else time.monotonic() + seconds
     generator = random.Random(seed)  # noqa: S311 - a search, not a secret
@@ -78,6 +82,29 @@ def greedy(
             favourite = variant
         if best.trace is not None and best.trace.joules <= problem.compute_joules * (1 + 1e-12):
             break  # everything ran once and nothing moved
+    return best.schedule
+
+
+_HOME_SHARES = (0.0, 1.0, 0.5, 0.25, 0.75)
+"""Of the bytes whose home is a choice, how much is at home in RAM, the dearest to page first."""
+
+
+def _at_some_home(
+    problem: Problem, limits: Limits, choices: tuple[str, ...], *, seconds: float | None, seed: int
+) -> Schedule | None:
+    """The best of `greedy` over a few ways to settle where tensors are at home."""
+
+    def cheapness(tensor: Tensor) -> float:
+        moves = (tensor.page_in, tensor.page_out)
+        return -sum(cost.joules for cost in moves if cost is not None) / (tensor.bytes + 1)
+
+    by_price = sorted((t for t in problem.tensors if t.name in set(choices)), key=cheapness)
+    held = list(itertools.accumulate(tensor.bytes for tensor in by_price))
+    best = Cheapest(problem, limits)
+    for share in _HOME_SHARES:
+        away = [t.name for t, most in zip(by_price, held, strict=True) if most > share * held[-1]]
+        part = None if seconds is None else seconds / len(_HOME_SHARES)
+        best.consider(greedy(settle(problem, away), limits, seconds=part, seed=seed))
     return best.schedule
 
 

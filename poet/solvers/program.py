@@ -107,6 +107,8 @@ class Decisions:
     def _stored(self, content: Content) -> Affine:
         if content.starts_stored or content.ends_stored:
             return Affine(1.0)
+        if content.comes_home and content.page_out is not None and self.timeline.events[content.number]:
+            return self.add_column(f"o_{content.number}", integer=False)
         life = range(len(self.timeline.events[content.number]))
         arrivals = [self.arrive.get((content.number, index), Affine()) for index in life]
         if (
@@ -125,7 +127,7 @@ class Decisions:
             before, key = self.gap_before(content.number, index), (content.number, index)
             if event.kind is Kind.USE and event.mandatory:
                 self.arrive[key] = Affine(1.0).add(before, -1.0).add(self._add_eager(key), -1.0)
-            elif event.kind is Kind.USE or self.relaxed:
+            elif event.kind is Kind.USE or (self.relaxed and event.kind is Kind.MAKE):
                 self._add_eager(key)
                 name = f"a_{content.number}_{index}"
                 self.arrive[key] = self.add_column(name, integer=False) if pageable else Affine()
@@ -194,6 +196,8 @@ class Decisions:
         event = self.timeline.events[content][index]
         if event.mandatory:
             return Affine(1.0)
+        if event.kind is Kind.BIRTH:
+            return self.home(content)
         there = total((1.0, self.gap_before(content, index)), (1.0, self.arrival(content, index)))
         return there.add(self.run[event.slot]) if event.kind is Kind.MAKE else there
 
@@ -202,9 +206,32 @@ class Decisions:
         arrived = total((1.0, self.arrive.get((content, index)) or Affine()))
         return arrived.add(self.eager.get((content, index)) or Affine())
 
+    def home(self, content: int) -> Affine:
+        """Whether a tensor is at home in RAM: its first content, ``content``, is held from the start."""
+        return self.keep.get((content, 0)) or Affine()
+
+    def away(self, content: Content) -> Affine:
+        """Whether a tensor is at home in storage."""
+        return Affine(1.0).add(self.home(content.home or 0), -1.0)
+
+    def wanted(self, content: Content, index: int) -> Affine:
+        """Whether an optional use takes place: its slot's run, or at the end that the tensor comes home."""
+        event = self.timeline.events[content.number][index]
+        if content.comes_home and event.slot == len(self.timeline.slots) - 1:
+            return self.home(content.home or 0)
+        return self.run[event.slot]
+
     def readable(self, content: Content) -> Affine:
         """O of a content that may be paged in; else 0."""
-        return Affine() if content.page_in is None else self.stored[content.number]
+        if content.page_in is None:
+            return Affine()
+        stored = self.stored[content.number]
+        if content.home != content.number:
+            return stored
+        away = self.away(content)
+        if not self.instance.limits.paging:
+            return away
+        return stored if content.starts_stored else away.add(stored)
 
     def lives(self) -> Iterator[tuple[Content, int, Event]]:
         """Every event with its content and its index."""

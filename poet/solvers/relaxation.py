@@ -275,7 +275,7 @@ def _time(layout: Windows) -> _Rows:
     transfers += [
         (content.page_out.seconds, layout.stored[content.number])
         for content in layout.contents
-        if content.page_out is not None and not content.starts_stored
+        if content.page_out is not None and not content.starts_stored and content.home != content.number
     ]
     if layout.instance.serial:
         yield runs + transfers, allowed - first_runs
@@ -289,12 +289,12 @@ def _storage(layout: Windows) -> _Rows:
     written = [
         (float(content.stored_bytes), layout.stored[content.number])
         for content in layout.contents
-        if not content.starts_stored
+        if not content.starts_stored and content.home != content.number
     ]
     begun = sum(content.stored_bytes for content in layout.contents if content.starts_stored)
     capacity = layout.instance.problem.storage_capacity_bytes
     budget = layout.instance.limits.written_budget_bytes
-    for allowed in (None if capacity is None else capacity - begun, budget):
+    for allowed in (None if capacity is None else max(0, capacity - begun), budget):
         if allowed is not None and written:
             unit = max(1.0, max(size for size, _ in written))
             yield [(size / unit, column) for size, column in written], allowed / unit

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
+
+from poet.homes import stored_between_steps, undecided
 from poet.schedule import Compute, Free, PageIn, Schedule
 from poet.solvers.events import Kind, Timeline
 from poet.solvers.milp import Model
@@ -14,7 +17,9 @@ def values_of(model: Model, schedule: Schedule) -> tuple[float, ...] | None:
     Page-ins before a use count at the use. ``None`` where the schedule reruns an op at a moment for
     which the model has no slot.
     """
-    placed = _placed(model.timeline, schedule)
+    problem = model.timeline.instance.problem
+    away = stored_between_steps(problem, schedule, undecided(problem))
+    placed = _placed(model.timeline, schedule, away)
     if placed is None:
         return None
     runs, held = placed
@@ -32,10 +37,17 @@ def values_of(model: Model, schedule: Schedule) -> tuple[float, ...] | None:
         gap = model.keep.get((content, index))
         after = gap is not None and _value(values, gap) > 0.5
         wanted = event.mandatory or after or event.slot in runs
+        what = model.timeline.instance.contents[content]
+        if what.comes_home and event.slot == len(model.timeline.slots) - 1:
+            wanted = what.tensor not in away
         if wanted and not before:
-            stored.add(content)
+            if what.home != content or what.tensor not in away:
+                stored.add(content)
             if not event.mandatory:
                 _set(values, arrival, True)
+    for what in model.timeline.instance.contents:
+        if what.comes_home and what.tensor in away:
+            stored.add(what.number)
     for content, copy in enumerate(model.stored):
         _set(values, copy, content in stored)
     for column, share in model.held:
@@ -52,9 +64,11 @@ def _value(values: list[float], expression: Affine) -> float:
     return expression.constant + sum(factor * values[column] for column, factor in expression.terms.items())
 
 
-def _placed(timeline: Timeline, schedule: Schedule) -> tuple[set[int], set[tuple[int, int]]] | None:
+def _placed(
+    timeline: Timeline, schedule: Schedule, away: Container[str]
+) -> tuple[set[int], set[tuple[int, int]]] | None:
     """The slots that run, and the (content, event) gaps through which the content stays in RAM."""
-    placement = _Placement(timeline)
+    placement = _Placement(timeline, away)
     for step in schedule:
         if isinstance(step, Compute):
             slot = placement.slot_of(step.op)
@@ -71,7 +85,7 @@ def _placed(timeline: Timeline, schedule: Schedule) -> tuple[set[int], set[tuple
 class _Placement:
     """Reads a schedule along the slots of a timeline."""
 
-    def __init__(self, timeline: Timeline) -> None:
+    def __init__(self, timeline: Timeline, away: Container[str]) -> None:
         self.timeline, self.contents = timeline, timeline.instance.contents
         self.tasks = {task.name: task for task in timeline.instance.tasks}
         self.events: list[list[tuple[int, int]]] = [[] for _ in timeline.slots]
@@ -82,7 +96,11 @@ class _Placement:
         for number, slot in enumerate(timeline.slots):
             self.slots_of.setdefault((slot.stage, slot.task), []).append(number)
         self.version = {content.tensor: content for content in self.contents if content.version == 0}
-        self.in_ram = {content.number for content in self.contents if content.starts_in_ram}
+        self.in_ram = {
+            content.number
+            for content in self.contents
+            if content.starts_in_ram or (content.home == content.number and content.tensor not in away)
+        }
         self.arriving: set[int] = set()
         self.open_gaps: dict[int, int] = {}
         self.position = self.stage = 0

@@ -130,8 +130,11 @@ class Windows:
         """O; transfers that the problem demands are added up on the way."""
         page_in, page_out = content.page_in, content.page_out
         if content.starts_stored:
-            if content.number in self.small and not content.starts_in_ram and self.fixed[content.number]:
+            paid = content.number in self.small and not content.starts_in_ram and content.home is None
+            if paid and self.fixed[content.number]:
                 self.fixed_joules += page_in.joules if page_in else 0.0
+            return ONE
+        if content.home == content.number:  # perhaps at home in storage
             return ONE
         if content.ends_stored:
             self.fixed_joules += page_out.joules if page_out else 0.0
@@ -146,7 +149,7 @@ class Windows:
         may_return = content.page_in is not None and self.stored[number] != NOUGHT
         for moment in grid:
             certain = moment in fixed
-            absent = moment == -1 and not content.starts_in_ram
+            absent = moment == -1 and not content.starts_in_ram and content.home != number
             column = ONE if certain else NOUGHT if absent else self.program.column()
             self.present[number].append(column)
             if not certain:
