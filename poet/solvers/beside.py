@@ -1,0 +1,150 @@
+"""HiGHS in a process of its own: a whole program, however long a step of the engine takes.
+
+HiGHS looks at its clock between steps, and on a large program one step, a presolve or a root node,
+may take many times the limit; nor does it see Ctrl-C. So large programs run in a child that is told
+to end, and is killed where it does not: `poet.solvers.beside_child`. A program goes in through its
+stdin, solutions and bounds come out of its stdout, a line of JSON each.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import io
+import json
+import math
+import os
+import queue
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any
+
+import numpy as np
+
+from poet.solvers.linear import Numbers
+from poet.solvers.matrix import Matrix
+
+_GRACE_SECONDS = 0.5  # beyond its time limit, after which the child is not listened to any more
+
+
+@dataclass(slots=True)
+class News:
+    """What is known of a program.
+
+    Attributes:
+        bound: no solution costs less, in the program's unit; ``-inf`` before there is one.
+        values: of the best solution; ``None`` before the first.
+        exhausted: nothing better is left, or there is no solution at all.
+        ended: the child has said its last word.
+    """
+
+    bound: float = -math.inf
+    values: Numbers | None = None
+    exhausted: bool = False
+    ended: bool = False
+
+
+@dataclass(slots=True)
+class Beside:
+    """A running child; leaving the context ends it, however far it is.
+
+    Args:
+        matrix: what to minimise.
+        seconds: wall clock.
+        relative_gap: at which to stop.
+    """
+
+    matrix: Matrix
+    seconds: float
+    relative_gap: float = 1e-4
+    news: News = field(default_factory=News, init=False)
+    _lines: queue.SimpleQueue[bytes | None] = field(default_factory=queue.SimpleQueue, init=False)
+    _process: subprocess.Popen[bytes] = field(init=False)
+    _end: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._end = time.monotonic() + self.seconds + _GRACE_SECONDS
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "poet.solvers.beside_child"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env=_environment(),
+            start_new_session=True,  # Ctrl-C is this process's to answer
+        )
+        threading.Thread(target=self._read, daemon=True).start()
+        threading.Thread(target=self._write, args=(self._request(),), daemon=True).start()
+
+    def __enter__(self) -> Beside:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._process.kill()
+        self._process.wait()
+        for pipe in (self._process.stdin, self._process.stdout):
+            with contextlib.suppress(OSError):
+                _open(pipe).close()
+
+    def listen(self, seconds: float) -> bool:
+        """Wait ``seconds`` at most for news; whether there is a better solution. See `news`."""
+        better = False
+        with contextlib.suppress(queue.Empty):
+            line = self._lines.get(timeout=seconds) if seconds > 0.0 else self._lines.get_nowait()
+            while True:
+                better = self._take(line) or better
+                line = self._lines.get_nowait()
+        self.news.ended = self.news.ended or time.monotonic() > self._end
+        return better
+
+    def _take(self, line: bytes | None) -> bool:
+        if line is None:
+            self.news.ended = True
+            return False
+        message: dict[str, Any] = json.loads(line)
+        if message["bound"] is not None:
+            self.news.bound = max(self.news.bound, message["bound"])
+        self.news.exhausted = self.news.exhausted or message["exhausted"]
+        if message["values"] is None:
+            return False
+        self.news.values = np.frombuffer(base64.b64decode(message["values"]))
+        return True
+
+    def _request(self) -> bytes:
+        matrix, packed = self.matrix, io.BytesIO()
+        start = matrix.start if matrix.start is not None else np.zeros(0)
+        np.savez(
+            packed, costs=matrix.costs, offset=np.array([matrix.offset]), rows=matrix.rows,
+            columns=matrix.columns, factors=matrix.factors, at_most=matrix.at_most, whole=matrix.whole,
+            start=start, options=np.array([self.seconds, self.relative_gap]),
+        )  # fmt: skip
+        return packed.getbuffer().nbytes.to_bytes(8, "little") + packed.getvalue()
+
+    def _write(self, request: bytes) -> None:
+        with contextlib.suppress(OSError, ValueError):  # the child is gone: `_read` sees it
+            stdin = _open(self._process.stdin)
+            stdin.write(request)
+            stdin.flush()
+
+    def _read(self) -> None:
+        with contextlib.suppress(OSError, ValueError):  # closed by the main thread
+            for line in _open(self._process.stdout):
+                self._lines.put(line)
+        self._lines.put(None)
+
+
+def _open(pipe: IO[bytes] | None) -> IO[bytes]:
+    assert pipe is not None  # both were asked for
+    return pipe
+
+
+def _environment() -> dict[str, str]:
+    """As here, with the folder that poet was imported from first on the path."""
+    root, inherited = str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH")
+    return {**os.environ, "PYTHONPATH": root if not inherited else f"{root}{os.pathsep}{inherited}"}

@@ -1,0 +1,80 @@
+"""``python -m poet.solvers.beside_child``: HiGHS at the other end of `poet.solvers.beside`'s pipes.
+
+The process ends when stdin is closed, so it does not outlive the one that wants its answer.
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import math
+import os
+import sys
+import threading
+import time
+from typing import Any
+
+import highspy
+import numpy as np
+
+from poet.solvers.linear import Numbers
+from poet.solvers.matrix import Matrix, loaded
+
+_TELL_SECONDS = 0.2  # between two bounds
+
+
+def main() -> None:
+    """Read one program, solve it, tell what is found."""
+    size = int.from_bytes(sys.stdin.buffer.read(8), "little")
+    request = np.load(io.BytesIO(sys.stdin.buffer.read(size)), allow_pickle=False)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    names = ("costs", "rows", "columns", "factors", "at_most", "whole")
+    start = request["start"] if len(request["start"]) else None
+    matrix = Matrix(
+        offset=float(request["offset"][0]), start=start, **{name: request[name] for name in names}
+    )
+    seconds, relative_gap = map(float, request["options"])
+    highs = loaded(matrix)
+    highs.setOptionValue("time_limit", seconds)
+    highs.setOptionValue("mip_rel_gap", relative_gap)
+    _listen_to(highs)
+    highs.run()
+    info, status = highs.getInfo(), highs.getModelStatus()
+    found = info.primal_solution_status == highspy.SolutionStatus.kSolutionStatusFeasible
+    done = (highspy.HighsModelStatus.kOptimal, highspy.HighsModelStatus.kInfeasible)
+    values = np.array(highs.getSolution().col_value) if found else None
+    _tell(info.mip_dual_bound, values, exhausted=status in done)
+
+
+def _listen_to(highs: highspy.Highs) -> None:
+    kinds = highspy.cb.HighsCallbackType
+    told = [0.0]
+
+    def hear(kind: Any, message: str, out: Any, into: Any, data: Any) -> None:
+        if kind == kinds.kCallbackMipImprovingSolution:
+            _tell(out.mip_dual_bound, np.array(out.mip_solution), exhausted=False)
+        elif time.monotonic() - told[0] > _TELL_SECONDS:
+            told[0] = time.monotonic()
+            _tell(out.mip_dual_bound, None, exhausted=False)
+
+    highs.setCallback(hear, None)
+    highs.startCallback(kinds.kCallbackMipInterrupt)
+    highs.startCallback(kinds.kCallbackMipImprovingSolution)
+
+
+def _tell(bound: float, values: Numbers | None, *, exhausted: bool) -> None:
+    packed = None if values is None else base64.b64encode(values.tobytes()).decode()
+    said = {"bound": bound if math.isfinite(bound) else None, "values": packed, "exhausted": exhausted}
+    sys.stdout.write(json.dumps(said) + "\n")
+    sys.stdout.flush()
+
+
+def _end_with_parent() -> None:
+    while os.read(sys.stdin.fileno(), 4096):  # nothing more is sent; the end of the file is the sign
+        pass
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

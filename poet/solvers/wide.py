@@ -1,0 +1,185 @@
+"""The search on large problems: a bound at once, then a model of few reruns, in parts and as a whole.
+
+1. The relaxation as a linear program bounds every plan within a second or a few.
+2. The event model is laid out with the reruns that the relaxation asks for, and those of the best
+   plan. These make a *class* of plans: those that rerun nothing else.
+3. A few rounds of neighbourhood search make the plan better quickly.
+4. The relaxation in whole numbers gives a stronger bound, and says better what to rerun.
+5. The model is solved as a whole, in a process of its own: its bound is one for the class.
+6. More rounds, until they bring nothing; then a larger class, while there is time.
+
+With two threads the whole programs run beside the rounds, else in turn. At every moment the best
+plan and the bounds are with the caller, whoever stops the search and however.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from poet.problem import Limits, Problem
+from poet.schedule import Schedule
+from poet.solvers.beside import Beside
+from poet.solvers.events import Instance
+from poet.solvers.guide import merged, reruns_of
+from poet.solvers.judged import Cheapest
+from poet.solvers.matrix import matrix_of
+from poet.solvers.neighbourhood import Rounds, offering
+from poet.solvers.relaxation import Bound, tightest_bound
+from poet.solvers.segments import Offer, offered_by
+
+_OFFERS = (Offer(chain=4, depth=12), Offer(chain=6, depth=24), Offer(chain=8, depth=60))
+_LONGEST_SECONDS = 600.0  # of one program where there is no time limit
+_LISTEN_SECONDS = 0.05
+_MARGIN = 1e-6  # of a bound in whole numbers, for the engine's tolerances
+_QUICK_ROUNDS = 8  # without a better plan, before whole programs are tried
+_QUICK_SHARE, _BOUND_SHARE, _CLASS_SHARE = 0.15, 0.25, 0.5  # of the time left
+
+
+@dataclass(frozen=True, slots=True)
+class Conduct:
+    """What the caller lends to the search.
+
+    Attributes:
+        seconds_left: wall clock; may be infinite.
+        finished: whether to stop.
+        found: called with each better schedule.
+        bounded: called with a bound on the overhead in joules, of every plan.
+        classed: called with a bound on the overhead in joules of the class that the best plan is of,
+            and the number of reruns that plans of the class may choose from.
+        threads, seed: as in `poet.solution.SolveOptions`.
+    """
+
+    seconds_left: Callable[[], float]
+    finished: Callable[[], bool]
+    found: Callable[[Schedule], None]
+    bounded: Callable[[float], None]
+    classed: Callable[[float, int], None]
+    threads: int
+    seed: int
+
+
+def search_widely(
+    problem: Problem,
+    limits: Limits,
+    instances: tuple[Instance, Instance],
+    schedule: Schedule | None,
+    conduct: Conduct,
+) -> bool:
+    """Improve ``schedule`` and the bounds as long as `Conduct` allows; false if there is no plan at all.
+
+    Args:
+        problem: for the judge.
+        limits: for the judge.
+        instances: the one that bounds are for, and the one whose plans are made; they differ where
+            transfers run beside compute and a deadline must hold even if none does.
+        schedule: a valid one to begin with, if there is any.
+        conduct: the caller's side.
+    """
+    best = Cheapest(problem, limits)
+    best.consider(schedule)
+    return _Wide(*instances, best, conduct).run()
+
+
+class _Wide:
+    def __init__(self, bounded: Instance, planned: Instance, best: Cheapest, conduct: Conduct) -> None:
+        self.bounded, self.planned, self.best, self.conduct = bounded, planned, best, conduct
+        self.whole_bound = False
+
+    def run(self) -> bool:
+        conduct = self.conduct
+        guide = tightest_bound(
+            self.bounded,
+            seconds=self._share(_BOUND_SHARE),
+            watcher=lambda bound: conduct.bounded(bound.overhead_joules),
+        )
+        if guide.overhead_joules == math.inf:
+            return False
+        conduct.bounded(guide.overhead_joules)
+        for offer in _OFFERS:
+            again = True
+            while again and not conduct.finished():
+                before = self.best.trace
+                guide = self._search_class(guide, offer)
+                again = self.best.trace is not before
+        return True
+
+    def _share(self, share: float) -> float:
+        return min(share * self.conduct.seconds_left(), _LONGEST_SECONDS)
+
+    def _search_class(self, guide: Bound, offer: Offer) -> Bound:
+        """One class of plans; the guide to the next."""
+        rounds = self._rounds(guide, offer)
+        if rounds is None:
+            return guide
+        self._improve(rounds, self._share(_QUICK_SHARE), patience=_QUICK_ROUNDS)
+        if not self.whole_bound and not self.conduct.finished():
+            self.whole_bound = True
+            better_guide = self._bound_in_whole_numbers(guide, rounds)
+            if better_guide is not guide and not self.conduct.finished():
+                guide = better_guide
+                rounds = self._rounds(guide, offer) or rounds
+        if not self.conduct.finished():
+            exhausted = self._solve_as_a_whole(rounds)
+            if not exhausted and not self.conduct.finished():
+                self._improve(rounds, self._share(1.0))
+        return guide
+
+    def _rounds(self, guide: Bound, offer: Offer) -> Rounds | None:
+        """A model of a class that the best plan is of; ``None`` where there is no plan to begin with."""
+        own = {} if self.best.schedule is None else reruns_of(self.planned, self.best.schedule)
+        arrays = offering(self.planned, merged(offered_by(self.planned, guide, offer), own))
+        rounds = Rounds(arrays, guide, self.best, seed=self.conduct.seed)
+        had_plan = self.best.schedule is not None
+        if not rounds.begin(time.monotonic() + self._share(_CLASS_SHARE)):
+            return None
+        if not had_plan:
+            self._tell()
+        return rounds
+
+    def _improve(self, rounds: Rounds, seconds: float, **patience: int) -> None:
+        def stop(better: Schedule) -> bool:
+            self._tell()
+            return self.conduct.finished()
+
+        rounds.run(time.monotonic() + seconds, stop, **patience)
+
+    def _tell(self) -> None:
+        if self.best.schedule is not None:
+            self.conduct.found(self.best.schedule)
+
+    def _bound_in_whole_numbers(self, guide: Bound, rounds: Rounds) -> Bound:
+        """The relaxation without fractions, for a bound; the guide that it gives."""
+        matrix, unit = matrix_of(guide.relaxation.program)
+        fixed = guide.relaxation.fixed_joules
+        with Beside(matrix, self._share(_BOUND_SHARE)) as child:
+            while not child.news.ended and not self.conduct.finished():
+                self._wait_for(child, rounds)
+                if child.news.bound > 0.0:
+                    self.conduct.bounded(fixed + (child.news.bound * (1.0 - _MARGIN) - _MARGIN) / unit)
+            values = child.news.values
+        return guide if values is None else replace(guide, answer=replace(guide.answer, values=values))
+
+    def _solve_as_a_whole(self, rounds: Rounds) -> bool:
+        """The class's model with all its decisions; whether nothing better is in it."""
+        arrays = rounds.arrays
+        reruns = sum(not slot.mandatory for slot in arrays.model.timeline.slots)
+        matrix = replace(arrays.matrix, start=rounds.values)
+        with Beside(matrix, self._share(_CLASS_SHARE)) as child:
+            while not child.news.ended and not self.conduct.finished():
+                found = child.news.values if self._wait_for(child, rounds) else None
+                if found is not None and rounds.take(found):
+                    self._tell()
+                if math.isfinite(child.news.bound):
+                    self.conduct.classed((child.news.bound * (1.0 - _MARGIN) - _MARGIN) / arrays.unit, reruns)
+            return child.news.exhausted
+
+    def _wait_for(self, child: Beside, rounds: Rounds) -> bool:
+        """Let the child work a while, beside a round if there are threads; whether it found a solution."""
+        if self.conduct.threads < 2:
+            return child.listen(_LISTEN_SECONDS)
+        if rounds.round(min(1.0, self._share(1.0))):
+            self._tell()
+        return child.listen(0.0)
