@@ -31,7 +31,7 @@ RUNTIME_MAY_READ = frozenset(
 )  # fmt: skip
 
 HOMES = {
-    "torch": {"frontend", "runtime", "verification", "enforce", "api", "cli"},
+    "torch": {"frontend", "runtime", "verification", "enforce", "api", "whatif", "cli"},
     "numpy": {"solvers", "layout", "frontend", "runtime", "verification", "api", "whatif", "cli"},
     "onnx": {"frontend"},
     "google": {"frontend"},  # protobuf's errors while reading ONNX

@@ -25,7 +25,7 @@ def choose(result: WhatIf) -> int | None:
     planned = [
         (_per_sample(result, index), point.limits.ram_budget_bytes or 0, -_deadline(point), index)
         for index, point, plan in _planned(result)
-        if _within(plan, duty)
+        if _within(plan, duty) and _there(result, point, plan)
     ]
     return min(planned, default=(0.0, 0, 0.0, None))[3]
 
@@ -73,13 +73,12 @@ def headline(result: WhatIf) -> Iterator[Answer]:
     if result.chosen is None:
         unsolved = any(point.verdict in (Verdict.TIMEOUT, Verdict.UNSOLVED) for point in result.points)
         why = "no plan was found in time" if unsolved else "no plan exists inside the limits asked about"
-        budgeted = any(point.plan is not None for point in result.points)
-        why = "no plan found stays within the energy budget" if budgeted else why
-        messages = dict.fromkeys(point.message for point in result.points if point.message)
-        yield Answer(
-            "headline", f"{name}: {why}. {next(iter(messages), '')}".strip(), Basis.SOLVED,
-            tuple(range(min(len(result.points), _FEW))),
-        )  # fmt: skip
+        planned = [(point, plan) for _, point, plan in _planned(result)]
+        if any(_there(result, point, plan) for point, plan in planned):
+            why = "no plan found stays within the energy budget"
+        reasons = dict.fromkeys(_why_not(result, setting.device) for setting in result.settings)
+        text = f"{name}: {why} ({'; '.join(list(reasons)[:_FEW])})."
+        yield Answer("headline", text, Basis.SOLVED, tuple(range(min(len(result.points), _FEW))))
         return
     point, setting, plan, _ = _chosen(result)
     overhead = plan.joules - setting.problem.compute_joules
@@ -110,17 +109,14 @@ def which_device(result: WhatIf) -> Iterator[Answer]:
         mine = [
             (_per_sample(result, index), index)
             for index, point, plan in _planned(result)
-            if result.settings[point.setting].device == device and _within(plan, result.question.duty)
+            if result.settings[point.setting].device == device
+            and _within(plan, result.question.duty)
+            and _there(result, point, plan)
         ]
         if mine:
             ranked.append((*min(mine), device))
         else:
-            reasons = (
-                point.message
-                for point in result.points
-                if result.settings[point.setting].device == device and point.message
-            )
-            out.append(f"{device} has no plan ({next(reasons, 'none was found').rstrip('.')})")
+            out.append(f"{device} has no plan ({_why_not(result, device)})")
     ranked.sort()
     parts = [
         f"{device} {format_joules(joules)} in {_time(result, index)}" for joules, index, device in ranked
@@ -392,14 +388,34 @@ def _within(plan: FoundPlan, duty: Duty) -> bool:
     return duty.energy_budget is None or plan.joules <= duty.energy_budget.joules * (1 + 1e-12)
 
 
+def _there(result: WhatIf, point: Point, plan: FoundPlan) -> bool:
+    """Whether the device has the RAM that the plan takes; larger budgets ask about another board."""
+    profile = result.setting_of(point).profile
+    return profile is None or plan.peak_ram_bytes <= profile.memory.ram_bytes.value
+
+
+def _why_not(result: WhatIf, device: str) -> str:
+    """Why none of a device's points can be chosen."""
+    mine = [point for point in result.points if result.setting_of(point).device == device]
+    profile = result.setting_of(mine[0]).profile if mine else None
+    needed = [plan.peak_ram_bytes for point in mine if (plan := result.plan_of(point)) is not None]
+    if profile is not None and needed and min(needed) > profile.memory.ram_bytes.value:
+        has = format_bytes(profile.memory.ram_bytes.value)
+        return f"the leanest plan takes {format_bytes(min(needed))}, and {device} has {has}"
+    if needed:
+        return f"every plan on {device} takes more energy than the budget allows"
+    reasons = (point.message.rstrip(".") for point in mine if point.message)
+    return next(reasons, "none was found")
+
+
 def _one_per_device(result: WhatIf) -> Iterator[tuple[int, Setting]]:
     """Per device the setting of its best point, or its first one."""
     for device in dict.fromkeys(setting.device for setting in result.settings):
         best = min(
             (
                 (_per_sample(result, index), point.setting)
-                for index, point, _ in _planned(result)
-                if result.settings[point.setting].device == device
+                for index, point, plan in _planned(result)
+                if result.settings[point.setting].device == device and _there(result, point, plan)
             ),
             default=None,
         )

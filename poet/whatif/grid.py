@@ -2,7 +2,8 @@
 
 ``64MiB,128MiB`` is a list, ``64MiB..512MiB`` a range of `DEFAULT_COUNT` values and
 ``64MiB..512MiB:8`` one of eight: sizes in equal ratios, deadlines and counts in equal steps. The
-words ``min`` and ``keep`` stand for the least RAM of any schedule and for what plain training needs.
+words ``min`` and ``keep`` stand for the least RAM of any schedule and for what plain training needs, or
+for all the RAM that the device has where that is less.
 """
 
 from __future__ import annotations

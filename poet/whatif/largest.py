@@ -23,7 +23,7 @@ from poet.whatif.result import Answer, Basis, Setting
 from poet.whatif.searches import Solver, Wanted
 from poet.whatif.settings import setting_of
 
-LARGEST_SIZE = 1 << 16
+LARGEST_SIZE = 4096
 _STEPS = {BATCH: 1, "sequence": 1, "resolution": 32}
 _MEMORY_SHARE = 0.25  # of this machine: sizes whose plain training would take more are not imported
 
@@ -164,6 +164,8 @@ def largest_answer(
     text += f"{format_joules(best.joules or 0.0)} per step"
     if capped < ram_budget_bytes and tried_larger:
         text += f"; sizes above {format_bytes(capped)} were not tried on this machine"
-    elif tried_larger:
+    elif not tried_larger:
+        text += "; larger ones were not tried"
+    else:
         text += f"; {best.size + axis.step} has no plan: {search.probes[steps + 1].why}"
     return Answer(key, f"{text}.", Basis.SOLVED, (), (("size", float(best.size)),))

@@ -137,7 +137,7 @@ def _smaller_batch(result: WhatIf, index: int) -> Marginal | None:
     size = max(smaller)
     budget = point.limits.ram_budget_bytes or 0
     found = [
-        (plan.joules / size, plan.seconds / size)
+        (plan.joules / size, plan.seconds / size, other.bound_joules / size)
         for other in result.points
         if (plan := result.plan_of(other)) is not None
         and _alike(result.setting_of(other), setting)
@@ -149,9 +149,9 @@ def _smaller_batch(result: WhatIf, index: int) -> Marginal | None:
     text = f"batch {size} in place of {batch}, per sample,"
     if not found:
         return Marginal(index, text, joules_before, None, seconds_before, None, None, False)
-    joules, seconds = min(found)
+    joules, seconds, bound = min(found)
     share = 1 - joules / joules_before if joules_before else 0.0
-    certain = joules < point.bound_joules / batch
+    certain = joules < point.bound_joules / batch if share > 0 else bound >= joules_before
     return Marginal(index, text, joules_before, joules, seconds_before, seconds, share, certain)
 
 

@@ -47,7 +47,7 @@ class Basis(enum.Enum):
 
     SOLVED = "solved"
     INTERPOLATED = "interpolated between solved points"
-    MEASURED = "measured on this machine"
+    MEASURED = "data prepared as measured on this machine"
     GIVEN = "computed from figures that were given"
 
 

@@ -78,6 +78,13 @@ def plan_settings(path: Path, profiles: Sequence[Profile], home: Place) -> list[
     ]
 
 
+def _keep_bytes(setting: Setting) -> int:
+    """What plain training needs, or all the RAM of the device where that is less but enough for a plan."""
+    if setting.profile is None or setting.profile.memory.ram_bytes.value < setting.lower_bound.bytes:
+        return setting.keep_everything_bytes
+    return min(setting.keep_everything_bytes, setting.profile.memory.ram_bytes.value)
+
+
 def grid_of(setting: Setting, question: Question) -> list[Cell]:
     """The cells of a setting: each RAM budget with each deadline, budgets ascending.
 
@@ -86,7 +93,7 @@ def grid_of(setting: Setting, question: Question) -> list[Cell]:
     """
     problem = setting.problem
     budgets = ram_budgets(
-        question.ram, least_bytes=setting.lower_bound.bytes, keep_bytes=setting.keep_everything_bytes
+        question.ram, least_bytes=setting.lower_bound.bytes, keep_bytes=_keep_bytes(setting)
     )
     limits = [
         (
