@@ -12,6 +12,7 @@ from poet.report.survey import survey_data, survey_report
 from poet.solution import Solution, SolveOptions, Status, solution_to_json
 from poet.solvers import solve
 from poet.solvers.comparison import Comparison, compare
+from poet.solvers.explain import explained
 
 from .compare import json_with, report_with
 from .options import Ask
@@ -21,7 +22,8 @@ from .output import answer, progress, write_json
 def search(problem: Problem, limits: Limits, ask: Ask) -> tuple[Solution, Comparison | None]:
     """Solve with progress on stderr; where it is asked for, compare as well."""
     with progress() as show_progress:
-        solution = solve(problem, limits, dataclasses.replace(_options(ask), progress=show_progress))
+        options = dataclasses.replace(_options(ask), progress=show_progress)
+        solution = explained(problem, limits, options, solve(problem, limits, options))
     if not ask.compare:
         return solution, None
     comparison = compare(problem, limits, _options(ask), solution)

@@ -139,7 +139,8 @@ def _cost_rows(
         _transfer(trace.page_out_seconds, trace.page_out_joules),
     )
     yield "paged in", format_bytes(trace.read_bytes), _transfer(trace.page_in_seconds, trace.page_in_joules)
-    yield "search", format_seconds(solution.solve_seconds), f"by {solution.solver}"
+    proof = f"; {solution.proof}" if solution.proof else ""
+    yield "search", format_seconds(solution.solve_seconds), f"by {solution.solver}{proof}"
 
 
 def _transfer(seconds: float, joules: float) -> str:

@@ -1,12 +1,21 @@
-"""Lower bounds that need no engine."""
+"""Lower bounds that need no engine, and what binds in words."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, TypeVar
 
 from poet.problem import Limits, Problem
 from poet.solution import LowerBound
 from poet.solvers.events import Content, Instance, instance_of
+from poet.units import format_bytes, format_joules, format_seconds, format_share
+
+if TYPE_CHECKING:
+    from poet.solvers.confirm import Confirmation
+
+T = TypeVar("T")
+
+_NAMED = 4  # of the tensors at the fullest moment
 
 
 def minimum_ram_bytes(problem: Problem, limits: Limits | None = None) -> LowerBound:
@@ -55,6 +64,51 @@ def _can_return(instance: Instance, content: Content, stage: int) -> bool:
     if content.page_in is not None and (content.starts_stored or content.page_out is not None):
         return True
     return content.producer is not None and instance.tasks[content.producer].last_rerun_stage > stage
+
+
+def floor_sentence(problem: Problem, floor: LowerBound) -> str:
+    """What binds: the moment that needs the most RAM, and who holds it."""
+    sizes = {tensor.name: problem.aligned_bytes(tensor.bytes) for tensor in problem.tensors}
+    largest = [f"{name} ({format_bytes(sizes[name])})" for name in floor.tensors[:_NAMED]]
+    more = len(floor.tensors) - len(largest)
+    held = ", ".join(largest) + (f" and {more} more" if more > 0 else "")
+    workspace = f", and works in {format_bytes(floor.workspace_bytes)}" if floor.workspace_bytes else ""
+    where = f"op {floor.op}" if floor.op is not None else "the start or the end of the step"
+    needs = f"{problem.name} needs at least {floor.bytes} bytes ({format_bytes(floor.bytes)})"
+    return f"{needs}: {where} holds {held}{workspace}."
+
+
+def budget_sentence(problem: Problem, limits: Limits) -> str:
+    """Where the RAM budget stands against the least that any schedule needs; empty without a budget."""
+    budget = limits.ram_budget_bytes
+    if budget is None:
+        return ""
+    floor = minimum_ram_bytes(problem, limits)
+    above = f"{format_share(budget / floor.bytes - 1.0)} above" if floor.bytes else "above"
+    at = "at" if floor.bytes == budget else above
+    return f"The budget of {format_bytes(budget)} is {at} the least that op {floor.op} needs."
+
+
+def conflict_sentence(problem: Problem, limits: Limits, confirmation: Confirmation) -> str:
+    """Which limits no plan keeps together, and who says so."""
+    allowed = {
+        "memory": _said("the RAM budget of {}", limits.ram_budget_bytes, format_bytes),
+        "deadline": _said("the deadline of {}", limits.deadline_seconds, format_seconds),
+        "wear": _said("the write budget of {} per step", limits.written_budget_bytes, format_bytes),
+        "capacity": _said("the storage of {}", problem.storage_capacity_bytes, format_bytes),
+        "energy": _said("the energy budget of {}", limits.joules_budget, format_joules),
+    }
+    rests_on = set(confirmation.families) or set(allowed)
+    limiting = [said for family, said in allowed.items() if said and family in rests_on]
+    if len(limiting) <= 1:
+        what = f"Paging and recomputation as allowed cannot keep the step inside {''.join(limiting)}"
+    else:
+        what = f"No plan keeps {', '.join(limiting[:-1])} and {limiting[-1]} together"
+    return f"{what}: {confirmation.words}."
+
+
+def _said(text: str, amount: T | None, show: Callable[[T], str]) -> str:
+    return "" if amount is None else text.format(show(amount))
 
 
 def minimum_seconds(problem: Problem) -> float:

@@ -18,8 +18,9 @@ from poet.problem import Limits, Problem
 from poet.schedule import Schedule
 from poet.simulator import Trace, simulate
 from poet.solution import Solution, SolveOptions, Status
-from poet.solvers.bounds import minimum_ram_bytes
+from poet.solvers.bounds import budget_sentence, conflict_sentence, floor_sentence, minimum_ram_bytes
 from poet.solvers.candidates import candidates
+from poet.solvers.confirm import Confidence, Confirmation, confirm
 from poet.solvers.emit import schedule_of
 from poet.solvers.engines import Effort, Outcome, choose_engine, run_engine
 from poet.solvers.events import Metered, instance_of, timeline_of
@@ -30,7 +31,7 @@ from poet.solvers.neighbourhood import improve
 from poet.solvers.overlap import overlap
 from poet.solvers.relaxation import bound_overhead
 from poet.solvers.start import values_of
-from poet.units import format_bytes, format_seconds
+from poet.units import format_seconds
 
 _CHAINS = (3, 8, 8, 8, 16, 16)  # per round, the reruns offered, at most, on the way to one content
 _LARGE_TASKS = 400  # above, plans are improved part by part before whole models are built
@@ -78,6 +79,8 @@ class _Search:
         self.trace: Trace | None = None
         self.found_by = "none"
         self.bound_joules = self.baseline_joules
+        self.bound_model: Model | None = None  # that gave the bound; None: arithmetic did
+        self.empty_model: Model | None = None  # that an engine says has no solution
         self.stopped = False
 
     # --- the order of things ---
@@ -85,12 +88,16 @@ class _Search:
     def run(self) -> Solution:
         impossible = self._impossible()
         if impossible:
-            return self._infeasible(impossible)
+            return self._infeasible(impossible, Confirmation(Confidence.EXACT).words)
         self._start()
-        proven_infeasible = self._search()
-        if proven_infeasible and self.trace is None:
-            return self._infeasible(self._explain())
-        return self.solution("Stopped by the user." if self.stopped else "")
+        if self._search() and self.trace is None:
+            confirmation = self._confirmed_empty()
+            if self.trace is None and confirmation.confidence is not Confidence.REFUTED:
+                message = conflict_sentence(self.problem, self.limits, confirmation)
+                return self._infeasible(message, confirmation.words)
+        if self.stopped:
+            return self.solution("Stopped by the user.")
+        return self.solution("", self._confirmed_bound())
 
     def _start(self) -> None:
         if self.options.start is not None:
@@ -172,25 +179,30 @@ class _Search:
             if values is not None:
                 self._judge(schedule_of(model, values), self.engine)
             if bounding:
-                self._bound(bound)
+                self._bound(bound, model)
             self._report()
             return self._enough()
 
-        effort = Effort(
-            seconds=self._model_seconds(),
+        effort = self._effort(self._model_seconds())
+        outcome = run_engine(self.engine, model, effort, start=start, watcher=watch)
+        if outcome.values is not None:
+            self._judge(schedule_of(model, outcome.values), self.engine)
+        if outcome.infeasible:
+            self.empty_model = model
+        elif bounding:
+            self._bound(outcome.bound_joules, model)
+        self._report()
+        self.stopped = self.stopped or outcome.interrupted
+        return outcome
+
+    def _effort(self, seconds: float | None) -> Effort:
+        return Effort(
+            seconds=seconds,
             threads=self.options.threads,
             seed=self.options.seed,
             absolute_joules=self._engine_gap_joules(),
             relative=0.0,
         )
-        outcome = run_engine(self.engine, model, effort, start=start, watcher=watch)
-        if outcome.values is not None:
-            self._judge(schedule_of(model, outcome.values), self.engine)
-        if bounding and not outcome.infeasible:
-            self._bound(outcome.bound_joules)
-        self._report()
-        self.stopped = self.stopped or outcome.interrupted
-        return outcome
 
     # --- plans and bounds ---
 
@@ -213,10 +225,47 @@ class _Search:
             if self.trace is None or trace.joules < self.trace.joules:
                 self.schedule, self.trace, self.found_by = proposal, trace, found_by
 
-    def _bound(self, overhead: float) -> None:
-        """Take over a bound on the overhead that holds for the whole problem."""
-        if math.isfinite(overhead):
-            self.bound_joules = max(self.bound_joules, self.baseline_joules + overhead)
+    def _bound(self, overhead: float, model: Model | None = None) -> None:
+        """Take over a bound on the overhead that holds for the whole problem, and where it is from."""
+        bound = self.baseline_joules + overhead
+        if math.isfinite(overhead) and bound > self.bound_joules:
+            self.bound_joules, self.bound_model = bound, model
+
+    # --- second opinions ---
+
+    def _confirmed_empty(self) -> Confirmation:
+        """Who else says that the model without a solution has none."""
+        if self.empty_model is None:  # prices of a linear program say so, summed up by us
+            return Confirmation(Confidence.EXACT)
+        return self._confirm(self.empty_model, None)
+
+    def _confirmed_bound(self) -> str:
+        """Who stands behind the bound of an optimal plan; empty where the plan is not proven optimal."""
+        if self.trace is None or not self._closed(self.bound_joules):
+            return ""
+        model = self.bound_model
+        if model is None or not self.options.confirm:
+            return Confirmation(Confidence.EXACT).words if model is None else ""
+        allowed = self.trace.joules - self._allowed_gap_joules(self.trace.joules)
+        confirmation = self._confirm(model, allowed - self.baseline_joules)
+        if confirmation.confidence is Confidence.REFUTED:
+            self.bound_joules = self.baseline_joules
+        return confirmation.words
+
+    def _confirm(self, model: Model, below: float | None) -> Confirmation:
+        """A second opinion, in about the time that the search has taken; what refutes it is judged."""
+        spent_seconds = time.monotonic() - self.started
+        second_seconds = min(max(spent_seconds, 2.0), max(self._seconds_left(), 1.0))
+        confirmation = confirm(
+            model,
+            self.engine,
+            self._effort(second_seconds),
+            proof_seconds=min(max(0.1 * spent_seconds, 0.1), 1.0),
+            below_joules=below,
+        )
+        if confirmation.values is not None:
+            self._judge(schedule_of(model, confirmation.values), confirmation.engines[-1])
+        return confirmation
 
     def _allowed_gap_joules(self, joules: float) -> float:
         """Below which a plan of ``joules`` counts as optimal: both gaps hold, or rounding says no more."""
@@ -261,16 +310,11 @@ class _Search:
 
     # --- answers ---
 
-    def solution(self, message: str) -> Solution:
+    def solution(self, message: str, proof: str = "") -> Solution:
         """What is known now."""
         if self.trace is None:
             status = Status.TIMEOUT
-            floor = minimum_ram_bytes(self.problem, self.limits)
-            ended = "in time" if self._seconds_left() <= 0.0 else ", nor a proof that there is none"
-            message = message or (
-                f"No plan was found {ended}. No plan fits below {format_bytes(floor.bytes)}; a larger RAM "
-                "budget, a later deadline or a longer time limit helps."
-            ).replace(" ,", ",")
+            message = message or self._no_plan_sentence()
         else:
             status = Status.OPTIMAL if self._closed(self.bound_joules) else Status.FEASIBLE
         bound = self.bound_joules if self.trace is None else min(self.bound_joules, self.trace.joules)
@@ -283,65 +327,27 @@ class _Search:
             solve_seconds=time.monotonic() - self.started,
             solver=self.found_by if self.found_by == "greedy" else f"event model, {self.engine}",
             message=message,
+            proof=proof,
         )
 
-    def _infeasible(self, message: str) -> Solution:
+    def _no_plan_sentence(self) -> str:
+        ended = " in time" if self._seconds_left() <= 0.0 else ", nor a proof that there is none"
+        return f"No plan was found{ended}. {budget_sentence(self.problem, self.limits)}".rstrip()
+
+    def _infeasible(self, message: str, proof: str) -> Solution:
         self.schedule = self.trace = None
-        return dataclasses.replace(self.solution(message), status=Status.INFEASIBLE)
+        return dataclasses.replace(self.solution(message, proof), status=Status.INFEASIBLE)
 
     def _impossible(self) -> str:
         """Why no plan can exist, by arithmetic alone; empty where it does not say."""
         budget, allowed = self.limits.ram_budget_bytes, self.limits.deadline_seconds
         floor = minimum_ram_bytes(self.problem, self.limits)
         if budget is not None and floor.bytes > budget:
-            return f"{_floor_sentence(self.problem, floor.op, floor.tensors, floor.bytes)} {self._way_out()}"
+            return floor_sentence(self.problem, floor)
         least = self.problem.compute_seconds
         if allowed is not None and least > allowed * (1 + 1e-9):
             return (
                 f"Running every op once takes {format_seconds(least)}, longer than the deadline of "
-                f"{format_seconds(allowed)}."
+                f"{format_seconds(allowed)} by {format_seconds(least - allowed)}."
             )
         return ""
-
-    def _way_out(self) -> str:
-        """A budget that works, found by solving for it."""
-        found = least_ram_plan(self.problem, self.limits, self.options)
-        if found is None:
-            return ""
-        return f"A budget that works: {found} bytes ({format_bytes(found)})."
-
-    def _explain(self) -> str:
-        without = dataclasses.replace(self.limits, deadline_seconds=None, written_budget_bytes=None)
-        if without != self.limits:
-            return (
-                "No plan keeps the RAM budget together with the deadline and the write budget; loosen "
-                "one of them."
-            )
-        return (
-            f"Paging and recomputation as allowed cannot bring the step below the budget. {self._way_out()}"
-        )
-
-
-def _floor_sentence(problem: Problem, op: str | None, tensors: tuple[str, ...], size: int) -> str:
-    largest = ", ".join(tensors[:4]) + (" and others" if len(tensors) > 4 else "")
-    where = f"op {op}" if op is not None else "the start or the end of the step"
-    return f"{problem.name} needs at least {size} bytes ({format_bytes(size)}): {where} holds {largest}."
-
-
-def least_ram_plan(problem: Problem, limits: Limits, options: SolveOptions) -> int | None:
-    """The peak of the leanest plan found by a few greedy plans; ``None``: none found."""
-    low = minimum_ram_bytes(problem, limits).bytes
-    generous = dataclasses.replace(limits, ram_budget_bytes=None)
-    schedule = greedy(problem, generous, seconds=0.05, seed=options.seed)
-    if schedule is None:
-        return None
-    best = simulate(problem, schedule, generous).peak_ram_bytes
-    while low < best:
-        middle = (low + best) // 2
-        within = dataclasses.replace(limits, ram_budget_bytes=middle)
-        schedule = greedy(problem, within, seconds=0.05, seed=options.seed)
-        if schedule is None:
-            low = middle + 1
-        else:
-            best = simulate(problem, schedule, within).peak_ram_bytes
-    return best
