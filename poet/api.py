@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from poet.arena import settle
 from poet.budgets import keep_everything_bytes
 from poet.costs import build_problem, deadline_seconds
 from poet.device import Profile
@@ -205,11 +206,17 @@ def plan_step(prepared: Prepared, limits: Limits, options: SolveOptions | None =
         Infeasible: no plan exists inside the limits.
         OutOfTime: none was found in time.
     """
-    return plan_with(prepared, limits, solve(prepared.problem, limits, options or SolveOptions()))
+    options = options or SolveOptions()
+    return plan_with(prepared, limits, solve(prepared.problem, limits, options), options)
 
 
-def plan_with(prepared: Prepared, limits: Limits, solution: Solution) -> Planned:
+def plan_with(
+    prepared: Prepared, limits: Limits, solution: Solution, options: SolveOptions | None = None
+) -> Planned:
     """Put the plan together from an answer that `solve` gave for ``prepared.problem`` and ``limits``.
+
+    Everything is laid out in one arena inside the budget. Where the answer's tensors leave too large gaps,
+    it is searched again, with ``options`` and the missing bytes held back (see `poet.arena`).
 
     Raises:
         Infeasible: the answer is that no plan exists.
@@ -217,6 +224,10 @@ def plan_with(prepared: Prepared, limits: Limits, solution: Solution) -> Planned
     """
     if solution.status is Status.INFEASIBLE:
         raise Infeasible(solution.message or solution.status.value)
+    settled = settle(prepared.problem, limits, solution, options or SolveOptions(), graph=prepared.step.graph)
+    if settled is None:
+        raise OutOfTime(solution.message or solution.status.value)
+    solution = settled.solution
     if solution.schedule is None or solution.gap is None or solution.overhead_gap is None:
         raise OutOfTime(solution.message or solution.status.value)
     made = make_plan(
@@ -239,6 +250,7 @@ def plan_with(prepared: Prepared, limits: Limits, solution: Solution) -> Planned
         schedule=solution.schedule,
         plain_peak_ram_bytes=keep_everything_bytes(prepared.problem),
         lower_bound_ram_bytes=minimum_ram_bytes(prepared.problem, limits).bytes,
+        arena=settled.arena,
     )
     return Planned(made, solution, prepared)
 

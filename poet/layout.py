@@ -15,19 +15,24 @@ knows only blocks and offsets.
 
 from __future__ import annotations
 
+import itertools
 import random
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import product
 
 import numpy as np
-import numpy.typing as npt
 
 from poet.errors import InvalidSchedule
 
 Span = tuple[int, int]
 """First and last tick, both inclusive."""
+Fit = Callable[[Sequence[Span], int, int], int]
+"""Chooses an offset, given the (start, end) of what is in the way, in order, a size and an alignment."""
+
+_LARGE_SHARES = (0.01, 0.002, 0.0)  # of the bytes to fill: what counts as large, level by level
+_RESTARTS, _STALE = 4, 200
+_UNPLACED = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +48,16 @@ class Block:
     size_bytes: int
     spans: tuple[Span, ...]
     alignment_bytes: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """An order of some blocks, placed; the offsets of all others are `_UNPLACED`."""
+
+    size_bytes: int
+    order: list[int]
+    fit: Fit
+    offsets: list[int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,29 +81,33 @@ class Layout:
         return self.lower_bound_bytes / self.arena_bytes if self.arena_bytes else 1.0
 
 
-def lay_out(blocks: Sequence[Block], *, time_limit_seconds: float = 2.0, seed: int = 0) -> Layout:
+def lay_out(
+    blocks: Sequence[Block], *, enough_bytes: int = 0, time_limit_seconds: float = 2.0, seed: int = 0
+) -> Layout:
     """Offsets for ``blocks``; the best arrangement found, optimal where its efficiency is 1.
 
-    The search stops early when the arena meets its lower bound.
+    Args:
+        blocks: what to place.
+        enough_bytes: an arena of no more than this ends the search, as one that meets the lower bound does.
+        time_limit_seconds: of the search.
+        seed: of its choices.
     """
-    bound = _lower_bound_bytes(blocks)
-    spans = _SpanTable(blocks)
-    deadline = time.monotonic() + time_limit_seconds
-    generator = random.Random(seed)  # noqa: S311 - a search, not a secret
-    starts: list[tuple[int, list[int], list[int], Fit]] = []
-    fits: tuple[Fit, ...] = (_tightest, _lowest)
-    for order, fit in product(_first_orders(blocks), fits):
-        offsets = _place(blocks, order, spans, fit)
-        starts.append((_arena(blocks, offsets), offsets, order, fit))
-        if starts[-1][0] == bound or time.monotonic() > deadline:
-            break
-    starts.sort(key=lambda start: start[0])
-    best = starts[0][:2]
-    for _, _, order, fit in starts:
-        if best[0] == bound or time.monotonic() > deadline:
-            break
-        best = min(best, _promote(blocks, order, spans, bound, deadline, generator, fit))
-    return Layout(tuple(blocks), tuple(best[1]), best[0], bound)
+    least = lower_bound_bytes(blocks)
+    end = max((last for block in blocks for _, last in block.spans), default=0)
+    always = [i for i, block in enumerate(blocks) if block.spans == ((0, end),)]
+    others = sorted(set(range(len(blocks))) - set(always))
+    always_bytes = sum(blocks[i].size_bytes for i in always)
+    search = _Search([blocks[i] for i in others], max(least, enough_bytes) - always_bytes)
+    found = search.run(time.monotonic() + time_limit_seconds, random.Random(seed))  # noqa: S311 - no secret
+    offsets = dict(zip(others, found, strict=True))
+    top = max((offsets[i] + blocks[i].size_bytes for i in others), default=0)
+    for index in sorted(
+        always, key=lambda i: -blocks[i].alignment_bytes
+    ):  # nothing is lost by stacking these
+        offsets[index] = _aligned(top, blocks[index].alignment_bytes)
+        top = offsets[index] + blocks[index].size_bytes
+    placed = tuple(offsets[i] for i in range(len(blocks)))
+    return Layout(tuple(blocks), placed, top, least)
 
 
 def check_layout(layout: Layout) -> None:
@@ -119,7 +138,8 @@ def _fault(block: Block, what: str) -> InvalidSchedule:
     return InvalidSchedule(f"{block.owner} {what}", rule="layout", step=block.spans[0][0])
 
 
-def _lower_bound_bytes(blocks: Sequence[Block]) -> int:
+def lower_bound_bytes(blocks: Sequence[Block]) -> int:
+    """The most bytes needed at any one tick."""
     end = max((last for block in blocks for _, last in block.spans), default=-1)
     change = np.zeros(end + 2, dtype=np.int64)
     for block in blocks:
@@ -129,94 +149,117 @@ def _lower_bound_bytes(blocks: Sequence[Block]) -> int:
     return int(np.cumsum(change).max(initial=0))
 
 
-class _SpanTable:
-    """All spans flat, so that one block's conflicts are one vector operation."""
+class _Search:
+    """Orders of blocks, each placed into gaps between those before it; the best so far.
 
-    def __init__(self, blocks: Sequence[Block]) -> None:
-        flat = [(index, *span) for index, block in enumerate(blocks) for span in block.spans]
-        table = np.array(flat, dtype=np.int64).reshape(-1, 3)
-        self.owner, self.first, self.last = table[:, 0], table[:, 1], table[:, 2]
+    Large blocks decide: their order is searched first, alone, then smaller ones join behind.
+    """
 
-    def conflicts(self, block: Block) -> npt.NDArray[np.int64]:
-        """Indices of the blocks needed at a step at which ``block`` is."""
-        found = [self.owner[(self.first <= last) & (self.last >= first)] for first, last in block.spans]
-        return np.unique(np.concatenate(found))
+    def __init__(self, blocks: Sequence[Block], goal_bytes: int) -> None:
+        self.goal_bytes = goal_bytes
+        self.sizes = [block.size_bytes for block in blocks]
+        self.alignments = [block.alignment_bytes for block in blocks]
+        self.lengths = [sum(last - first + 1 for first, last in block.spans) for block in blocks]
+        self.pieces = [len(block.spans) for block in blocks]
+        self.conflicts = _conflicts(blocks)
+
+    def run(self, deadline: float, generator: random.Random) -> list[int]:
+        """The offsets of the best order found."""
+        kept: list[int] = []
+        fit = _tightest
+        for share in _LARGE_SHARES:
+            chosen = [i for i, size in enumerate(self.sizes) if size >= share * self.goal_bytes]
+            if len(chosen) == len(kept):
+                continue
+            starts = self.starts(chosen, kept, fit)
+            best = starts[0]
+            until = (
+                deadline
+                if share == 0
+                else min(deadline, time.monotonic() + (deadline - time.monotonic()) / 2)
+            )
+            for start in itertools.cycle(starts[:_RESTARTS]):
+                if best.size_bytes <= self.goal_bytes or time.monotonic() > until:
+                    break
+                best = min(best, self.promoted(start, until, generator), key=lambda found: found.size_bytes)
+            kept, fit, offsets = best.order, best.fit, best.offsets
+        return offsets if self.sizes else []
+
+    def starts(self, chosen: list[int], kept: list[int], fit: Fit) -> list[_Found]:
+        """Orders to begin with, best first: those that sort all, and what was kept with the rest behind."""
+        size, length = self.sizes, self.lengths
+        keys: tuple[Callable[[int], tuple[float, ...]], ...] = (
+            lambda i: (-size[i], -length[i]),
+            lambda i: (-size[i].bit_length(), -length[i]),
+            lambda i: (self.pieces[i] < 2, -size[i], -length[i]),
+            lambda i: (-size[i] * length[i] ** 0.25,),
+            lambda i: (-size[i] * length[i],),
+            lambda i: (-length[i], -size[i]),
+        )
+        added = set(chosen) - set(kept)
+        found = [self.placed([*kept, *sorted(added, key=key)], fit) for key in keys[: 2 if kept else 0]]
+        for key, other in itertools.product(keys, (_tightest, _lowest)):
+            if min((f.size_bytes for f in found), default=self.goal_bytes + 1) <= self.goal_bytes:
+                break
+            found.append(self.placed(sorted(chosen, key=key), other))
+        return sorted(found, key=lambda item: item.size_bytes)
+
+    def promoted(self, start: _Found, deadline: float, generator: random.Random) -> _Found:
+        """Move a block that reaches the top earlier in the order, while that does not hurt."""
+        best, stale = start, 0
+        while best.size_bytes > self.goal_bytes and stale < _STALE and time.monotonic() < deadline:
+            top = [i for i in best.order if best.offsets[i] + self.sizes[i] == best.size_bytes]
+            position = best.order.index(generator.choice(top))
+            order = list(best.order)
+            order.insert(generator.randint(0, position), order.pop(position))
+            tried = self.placed(order, best.fit)
+            stale = 0 if tried.size_bytes < best.size_bytes else stale + 1
+            best = tried if tried.size_bytes <= best.size_bytes else best
+        return best
+
+    def placed(self, order: list[int], fit: Fit) -> _Found:
+        """Each block of ``order`` into a gap between those before it, else on top."""
+        sizes, offsets = self.sizes, [_UNPLACED] * len(self.sizes)
+        arena = 0
+        for index in order:
+            rivals = [(offsets[j], offsets[j] + sizes[j]) for j in self.conflicts[index] if offsets[j] >= 0]
+            offsets[index] = fit(sorted(rivals), sizes[index], self.alignments[index])
+            arena = max(arena, offsets[index] + sizes[index])
+        return _Found(arena, order, fit, offsets)
 
 
-def _first_orders(blocks: Sequence[Block]) -> list[list[int]]:
-    """By size, by length, by both, and by size with what spans the step's ends first."""
-    size = [block.size_bytes for block in blocks]
-    length = [sum(last - first + 1 for first, last in block.spans) for block in blocks]
-    keys: list[Callable[[int], tuple[float, ...]]] = [
-        lambda i: (-size[i], -length[i]),
-        lambda i: (-size[i].bit_length(), -length[i]),
-        lambda i: (len(blocks[i].spans) < 2, -size[i], -length[i]),
-        lambda i: (-size[i] * length[i] ** 0.25,),
-        lambda i: (-size[i] * length[i],),
-        lambda i: (-length[i], -size[i]),
+def _conflicts(blocks: Sequence[Block]) -> list[list[int]]:
+    """Per block, those needed at a tick at which it is."""
+    rows = [(index, *span) for index, block in enumerate(blocks) for span in block.spans]
+    owner, first, last = np.array(rows, dtype=np.int64).reshape(-1, 3).T
+    return [
+        sorted({int(j) for a, b in block.spans for j in owner[(first <= b) & (last >= a)]} - {index})
+        for index, block in enumerate(blocks)
     ]
-    return [sorted(range(len(blocks)), key=key) for key in keys]
 
 
-Fit = Callable[[npt.NDArray[np.int64], npt.NDArray[np.int64]], int]
-"""Chooses among the gaps that hold a block, given their numbers from the lowest on and all gaps' bytes."""
+def _tightest(rivals: Sequence[Span], size: int, alignment: int) -> int:
+    """The start of the smallest gap between ``rivals`` that holds ``size``, else their end."""
+    least, choice, position = None, None, 0
+    for start, end in rivals:
+        gap = start - position
+        if gap >= size and (least is None or gap < least):
+            least, choice = gap, position
+        if end > position:
+            position = _aligned(end, alignment)
+    return position if choice is None else choice
 
 
-def _tightest(fitting: npt.NDArray[np.int64], gaps: npt.NDArray[np.int64]) -> int:
-    return int(fitting[np.argmin(gaps[fitting])])
+def _lowest(rivals: Sequence[Span], size: int, alignment: int) -> int:
+    """The start of the first gap between ``rivals`` that holds ``size``, else their end."""
+    position = 0
+    for start, end in rivals:
+        if start - position >= size:
+            return position
+        if end > position:
+            position = _aligned(end, alignment)
+    return position
 
 
-def _lowest(fitting: npt.NDArray[np.int64], gaps: npt.NDArray[np.int64]) -> int:
-    del gaps
-    return int(fitting[0])
-
-
-def _place(blocks: Sequence[Block], order: Sequence[int], spans: _SpanTable, fit: Fit) -> list[int]:
-    """Each block in turn into a gap between those placed before it, else on top."""
-    unplaced = -1
-    offsets = np.full(len(blocks), unplaced, dtype=np.int64)
-    sizes = np.array([block.size_bytes for block in blocks], dtype=np.int64)
-    for index in order:
-        rivals = spans.conflicts(blocks[index])
-        rivals = rivals[offsets[rivals] != unplaced]
-        starts = offsets[rivals]
-        by_start = np.argsort(starts, kind="stable")
-        starts, ends = starts[by_start], (starts + sizes[rivals])[by_start]
-        alignment = blocks[index].alignment_bytes
-        gap_starts = -(-np.concatenate(([0], np.maximum.accumulate(ends))) // alignment) * alignment
-        gaps = starts - gap_starts[:-1]
-        fitting = np.flatnonzero(gaps >= sizes[index])
-        choice = fit(fitting, gaps) if len(fitting) else len(starts)
-        offsets[index] = gap_starts[choice]
-    return [int(offset) for offset in offsets]
-
-
-def _arena(blocks: Sequence[Block], offsets: Sequence[int]) -> int:
-    return max((o + b.size_bytes for o, b in zip(offsets, blocks, strict=True)), default=0)
-
-
-def _promote(
-    blocks: Sequence[Block],
-    order: Sequence[int],
-    spans: _SpanTable,
-    bound: int,
-    deadline: float,
-    generator: random.Random,
-    fit: Fit,
-) -> tuple[int, list[int]]:
-    """Move a block that reaches the arena's top earlier in the order, while that does not hurt."""
-    order = list(order)
-    offsets = _place(blocks, order, spans, fit)
-    arena = _arena(blocks, offsets)
-    stale = 0
-    while arena > bound and stale < 60 and time.monotonic() < deadline:
-        top = [i for i in range(len(blocks)) if offsets[i] + blocks[i].size_bytes == arena]
-        position = order.index(generator.choice(top))
-        moved = list(order)
-        moved.insert(generator.randint(0, position), moved.pop(position))
-        tried = _place(blocks, moved, spans, fit)
-        size = _arena(blocks, tried)
-        stale = 0 if size < arena else stale + 1
-        if size <= arena:
-            order, offsets, arena = moved, tried, size
-    return arena, offsets
+def _aligned(offset: int, alignment: int) -> int:
+    return -(-offset // alignment) * alignment

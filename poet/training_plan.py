@@ -14,15 +14,15 @@ from typing import Any
 
 import poet
 from poet import codec
+from poet.demand import REPLAYED_BY, Demand, demand_of
 from poet.errors import InvalidSchedule, PlanError
 from poet.graph import Graph, TensorType
+from poet.layout import Layout, check_layout, lower_bound_bytes
 from poet.optimizer import OptimizerSpec
 from poet.problem import Limits, Place, Problem
 from poet.schedule import PageIn, PageOut, Schedule, Step, schedule_from_data, schedule_to_data
 from poet.simulator import Trace, simulate
 
-REPLAYED_BY = ("", "pytorch-cpu")
-"""Kernels whose workspaces replay needs as measured; others' are what their device's profile states."""
 SLOT_ALIGNMENT_BYTES = 4096
 """Slots begin at multiples of this: what direct transfers to storage ask for."""
 
@@ -135,6 +135,19 @@ class Slot:
     size_bytes: int
 
 
+@dataclass(frozen=True, slots=True)
+class Arena:
+    """Places in RAM for all that the schedule asks for, in one piece of memory.
+
+    Attributes:
+        size_bytes: of the piece.
+        offsets_bytes: from its start, one per block of `poet.demand.demand_of`.
+    """
+
+    size_bytes: int
+    offsets_bytes: tuple[int, ...]
+
+
 class Steps(tuple[Step, ...]):
     """A `Schedule` with a JSON form of its own, as `poet.codec` asks for."""
 
@@ -165,8 +178,10 @@ class Plan:
         schedule: what happens, in order.
         slots: places in the page file of the tensors that are paged.
         prediction: what a step takes.
+        arena: where everything lies; ``None``: the plan says nothing about it.
         poet_version: that made the plan.
         trace: the simulator's account of the schedule, made anew whenever a plan is.
+        demand: what the schedule asks for, likewise.
     """
 
     model: Model
@@ -179,8 +194,10 @@ class Plan:
     schedule: Steps
     slots: tuple[Slot, ...]
     prediction: Prediction
+    arena: Arena | None = None
     poet_version: str = poet.__version__
     trace: Trace = field(init=False, repr=False, compare=False)
+    demand: Demand = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         _check_problem(self.graph, self.problem)
@@ -192,6 +209,29 @@ class Plan:
         object.__setattr__(self, "trace", trace)
         _check_prediction(self.prediction, trace)
         _check_slots(self)
+        object.__setattr__(self, "demand", demand_of(self.problem, self.schedule, self.graph))
+        _check_arena(self)
+
+    @property
+    def layout(self) -> Layout | None:
+        """The arena with its blocks, where the plan has one."""
+        if self.arena is None:
+            return None
+        blocks = self.demand.blocks
+        return Layout(blocks, self.arena.offsets_bytes, self.arena.size_bytes, lower_bound_bytes(blocks))
+
+    @property
+    def has_fitting_arena(self) -> bool:
+        """Whether everything can lie in an arena inside the budget."""
+        budget_bytes = self.request.limits.ram_budget_bytes
+        return self.arena is not None and (budget_bytes is None or self.arena.size_bytes <= budget_bytes)
+
+    @property
+    def held_bytes(self) -> int:
+        """What tensors and workspaces take together: the arena that fits, else the schedule's peak."""
+        if self.arena is not None and self.has_fitting_arena:
+            return max(self.arena.size_bytes, self.trace.peak_ram_bytes)
+        return self.trace.peak_ram_bytes
 
     @property
     def page_file_bytes(self) -> int:
@@ -200,17 +240,17 @@ class Plan:
 
     @property
     def page_buffer_bytes(self) -> int:
-        """RAM for the buffer of direct transfers: half of what the schedule leaves unused, within reason.
+        """RAM for the buffer of direct transfers: what the budget leaves beside `held_bytes`, within reason.
 
-        0 where nothing is paged or too little is left; transfers then go through the page cache. The
-        other half is for the gaps between tensors that are placed in an arena.
+        0 where nothing is paged or too little is left; transfers then go through the page cache. Without
+        a layout half of it is left for the gaps between tensors.
         """
         budget_bytes = self.request.limits.ram_budget_bytes
-        spare_bytes = _LARGEST_BYTES if budget_bytes is None else budget_bytes - self.trace.peak_ram_bytes
-        if not self.slots or spare_bytes // 2 < _SMALLEST_PAGE_BUFFER_BYTES:
+        spare_bytes = _LARGEST_BYTES if budget_bytes is None else budget_bytes - self.held_bytes
+        spare_bytes = spare_bytes if self.has_fitting_arena else spare_bytes // 2
+        if not self.slots or spare_bytes < _SMALLEST_PAGE_BUFFER_BYTES:
             return 0
-        buffer_bytes = min(spare_bytes // 2, _LARGEST_PAGE_BUFFER_BYTES)
-        return buffer_bytes // SLOT_ALIGNMENT_BYTES * SLOT_ALIGNMENT_BYTES
+        return min(spare_bytes, _LARGEST_PAGE_BUFFER_BYTES) // SLOT_ALIGNMENT_BYTES * SLOT_ALIGNMENT_BYTES
 
     def to_json(self) -> dict[str, Any]:
         """JSON-ready form; `from_json` gives an equal plan back."""
@@ -238,6 +278,7 @@ def make_plan(
     schedule: Schedule,
     plain_peak_ram_bytes: int | None = None,
     lower_bound_ram_bytes: int | None = None,
+    arena: Arena | None = None,
 ) -> Plan:
     """A plan with its predictions and page slots worked out.
 
@@ -263,6 +304,7 @@ def make_plan(
             plain_peak_ram_bytes=plain_peak_ram_bytes,
             lower_bound_ram_bytes=lower_bound_ram_bytes,
         ),
+        arena=arena,
     )
 
 
@@ -278,12 +320,18 @@ def lay_out_slots(problem: Problem, schedule: Schedule) -> tuple[Slot, ...]:
     return tuple(slots)
 
 
-def ram_to_reserve(ram_budget_bytes: int) -> int:
-    """How much of a budget to hold back when solving, for the page buffer and for gaps between tensors.
+def least_page_buffer_bytes(ram_budget_bytes: int) -> int:
+    """What a plan that pages should leave of its budget for the page buffer; little budgets leave nothing."""
+    return (
+        _SMALLEST_PAGE_BUFFER_BYTES
+        if ram_budget_bytes >= _RESERVED_SHARE * _SMALLEST_PAGE_BUFFER_BYTES
+        else 0
+    )
 
-    A plan that leaves nothing runs in its budget too, with slower transfers and allocations.
-    """
-    return ram_budget_bytes // _RESERVED_SHARE
+
+def is_paged(schedule: Schedule) -> bool:
+    """Whether any tensor is moved to or from storage."""
+    return any(isinstance(step, PageIn | PageOut) for step in schedule)
 
 
 def stored_values(graph: Graph) -> dict[str, TensorType]:
@@ -376,6 +424,21 @@ def _check_slots(plan: Plan) -> None:
         if slot.offset_bytes % SLOT_ALIGNMENT_BYTES or not end <= slot.offset_bytes <= _LARGEST_BYTES:
             raise PlanError(f"the page slot of {slot.tensor} is not aligned or overlaps another")
         end = slot.offset_bytes + slot.size_bytes
+
+
+def _check_arena(plan: Plan) -> None:
+    """Everything has a place in the arena, aligned, and nothing shares bytes while both are needed."""
+    layout = plan.layout
+    if layout is None:
+        return
+    if len(layout.offsets_bytes) != len(layout.blocks) or layout.arena_bytes > _LARGEST_BYTES:
+        raise PlanError(
+            f"the arena has {len(layout.offsets_bytes)} places, the schedule asks for {len(layout.blocks)}"
+        )
+    try:
+        check_layout(layout)
+    except InvalidSchedule as error:
+        raise PlanError(f"the arena's layout is wrong: {error}") from None
 
 
 def _paged(schedule: Iterable[Step]) -> set[str]:

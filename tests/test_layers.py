@@ -41,6 +41,8 @@ HOMES = {
     "pydantic": {"device", "profiles"},
     "typer": {"cli"},
     "rich": {"report", "cli"},
+    "jinja2": {"report"},
+    "vl_convert": {"report"},
     "joblib": {"whatif"},
     "distributed": {"whatif"},
     "pandas": {"whatif"},

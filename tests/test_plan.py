@@ -18,11 +18,12 @@ from safetensors import safe_open
 from schedules import keep_everything, random_schedule
 
 from poet.errors import PlanError, ReplayError
+from poet.layout import lay_out
 from poet.plan_file import PlanFile, read_plan, write_plan
 from poet.problem import Limits, Place
 from poet.runtime import Trainer
 from poet.schedule import Compute
-from poet.training_plan import SLOT_ALIGNMENT_BYTES, Plan, Slot, ram_to_reserve, stored_values
+from poet.training_plan import SLOT_ALIGNMENT_BYTES, Arena, Plan, Slot, least_page_buffer_bytes, stored_values
 
 
 def paging_plan(seed: int = 3) -> Plan:
@@ -70,8 +71,56 @@ def test_a_plan_without_paging_needs_no_page_buffer() -> None:
     assert hand_net.plan(of, what, keep_everything(of)).page_buffer_bytes == 0
 
 
-def test_a_budget_is_hardly_touched_by_what_is_reserved() -> None:
-    assert ram_to_reserve(64 << 20) == 1 << 20
+def with_arena(plan: Plan) -> Plan:
+    layout = lay_out(plan.demand.blocks)
+    return replace(plan, arena=Arena(layout.arena_bytes, layout.offsets_bytes))
+
+
+def test_with_a_layout_the_page_buffer_takes_what_the_arena_leaves() -> None:
+    plan = with_arena(paging_plan())
+    assert plan.layout is not None
+    assert plan.layout.efficiency > 0.9
+    assert plan.held_bytes == max(plan.layout.arena_bytes, plan.trace.peak_ram_bytes)
+    for spare_bytes, buffer_bytes in ((0, 0), (65_536, 65_536), (140_000, 139_264), (1 << 30, 1 << 20)):
+        limits = Limits(ram_budget_bytes=plan.held_bytes + spare_bytes)
+        assert replace(plan, request=replace(plan.request, limits=limits)).page_buffer_bytes == buffer_bytes
+    assert Plan.from_json(json.loads(json.dumps(plan.to_json()))) == plan
+
+
+def test_little_budgets_leave_nothing_for_a_page_buffer() -> None:
+    assert least_page_buffer_bytes(1 << 20) == 0
+    assert least_page_buffer_bytes(64 << 20) == 64 << 10
+
+
+def test_an_arena_over_the_budget_is_known_not_to_fit() -> None:
+    plan = with_arena(paging_plan())
+    arena = Arena((1 << 20) + plan.held_bytes, plan.arena.offsets_bytes if plan.arena else ())
+    limits = Limits(ram_budget_bytes=plan.held_bytes)
+    plan = replace(plan, arena=arena, request=replace(plan.request, limits=limits))
+    assert not plan.has_fitting_arena
+    assert plan.held_bytes == plan.trace.peak_ram_bytes
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        (lambda arena: Arena(arena.size_bytes, arena.offsets_bytes[1:]), "places"),
+        (lambda arena: Arena(1 << 60, arena.offsets_bytes), "places"),
+        (lambda arena: Arena(64, arena.offsets_bytes), "leaves the arena"),
+        (lambda arena: Arena(1 << 40, (1 << 90, *arena.offsets_bytes[1:])), "leaves the arena"),
+        (lambda arena: Arena(arena.size_bytes, (-64, *arena.offsets_bytes[1:])), "leaves the arena"),
+        (lambda arena: Arena(arena.size_bytes, (0,) * len(arena.offsets_bytes)), "overlaps"),
+        (lambda arena: Arena(2 * arena.size_bytes, (1, *arena.offsets_bytes[1:])), "multiple of 64"),
+    ],
+)
+def test_a_strangers_layout_is_judged(change: Callable[[Arena], Arena], complaint: str) -> None:
+    plan = with_arena(paging_plan())
+    assert plan.arena is not None
+    data = json.loads(json.dumps(plan.to_json()))
+    bad = change(plan.arena)
+    data["arena"] = {"size_bytes": bad.size_bytes, "offsets_bytes": list(bad.offsets_bytes)}
+    with pytest.raises(PlanError, match=complaint):
+        Plan.from_json(data)
 
 
 def _another_size(plan: Plan) -> Plan:

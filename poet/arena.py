@@ -1,0 +1,131 @@
+"""From an answer to a plan that fits as a whole: its arena is inside the budget, not only what is live.
+
+Tensors of different sizes leave gaps between them, so an arena may need more than the schedule's peak.
+`settle` lays the schedule out; where the arena does not fit it solves again with the missing bytes held
+back, a few times at most. The bound stays that of the budget asked for: whatever fits with its gaps
+also fits without them.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+
+from poet.demand import demand_of
+from poet.graph import Graph
+from poet.layout import Layout, lay_out
+from poet.problem import Limits, Problem
+from poet.schedule import Schedule
+from poet.solution import Solution, SolveOptions, Status
+from poet.solvers import solve
+from poet.training_plan import Arena, is_paged, least_page_buffer_bytes
+from poet.units import format_bytes
+
+_ROUNDS = 4
+_GROWTH = 1.5  # of what is held back, from the second round on
+_LAYOUT_SECONDS = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """An answer with the layout of its schedule.
+
+    Attributes:
+        solution: its bound and gap are for the whole budget.
+        arena: places for all that the schedule asks for.
+        reserved_bytes: of the budget, held back for gaps between tensors and for the page buffer.
+    """
+
+    solution: Solution
+    arena: Arena
+    reserved_bytes: int
+
+
+def settle(
+    problem: Problem,
+    limits: Limits,
+    first: Solution,
+    options: SolveOptions,
+    *,
+    graph: Graph | None = None,
+) -> Settled | None:
+    """Lay the answer out inside the RAM budget, solving again with less where that is needed.
+
+    Where no layout fits, the first answer comes back with an arena that is larger than the budget, and a
+    message that says so: such a plan runs from the heap.
+
+    Args:
+        problem: that was solved.
+        limits: inside which.
+        first: what `poet.solvers.solve` answered.
+        options: of that search; solving again takes at most half of its time limit.
+        graph: of the problem, where the kernels' pieces of memory are known.
+
+    Returns:
+        ``None`` where ``first`` has no schedule.
+    """
+    if first.schedule is None:
+        return None
+    budget_bytes = limits.ram_budget_bytes
+    layout = _laid_out(problem, first.schedule, graph, budget_bytes)
+    loose = Settled(first, _arena(layout), 0)
+    if budget_bytes is None:
+        return loose
+    started, reserved_bytes, answer = time.monotonic(), 0, first
+    for round_ in range(_ROUNDS):
+        assert answer.schedule is not None
+        missing_bytes = layout.arena_bytes + _buffer_bytes(answer.schedule, budget_bytes) - budget_bytes
+        if missing_bytes <= 0:
+            return Settled(_for_the_budget(answer, first, options), _arena(layout), reserved_bytes)
+        reserved_bytes += round(missing_bytes * (_GROWTH if round_ else 1.0))
+        if reserved_bytes >= budget_bytes:
+            break
+        held_back = replace(limits, ram_budget_bytes=budget_bytes - reserved_bytes)
+        answer = solve(problem, held_back, _shorter(options, started, rounds_left=_ROUNDS - round_))
+        if answer.schedule is None:
+            break
+        layout = _laid_out(problem, answer.schedule, graph, budget_bytes)
+    size = format_bytes(loose.arena.size_bytes)
+    what = f"With the gaps between its tensors the plan takes {size}: it runs from the heap."
+    message = " ".join(filter(None, (first.message, what)))
+    return replace(loose, solution=replace(first, message=message))
+
+
+def _laid_out(problem: Problem, schedule: Schedule, graph: Graph | None, budget_bytes: int | None) -> Layout:
+    blocks = demand_of(problem, schedule, graph).blocks
+    return lay_out(blocks, enough_bytes=budget_bytes or 0, time_limit_seconds=_LAYOUT_SECONDS)
+
+
+def _arena(layout: Layout) -> Arena:
+    return Arena(layout.arena_bytes, layout.offsets_bytes)
+
+
+def _buffer_bytes(schedule: Schedule, budget_bytes: int) -> int:
+    return least_page_buffer_bytes(budget_bytes) if is_paged(schedule) else 0
+
+
+def _shorter(options: SolveOptions, started: float, *, rounds_left: int) -> SolveOptions:
+    """An equal share of what is left of half of the time limit."""
+    if options.time_limit_seconds is None:
+        return options
+    left_seconds = options.time_limit_seconds / 2 - (time.monotonic() - started)
+    return replace(options, time_limit_seconds=max(left_seconds / rounds_left, 1.0))
+
+
+def _for_the_budget(answer: Solution, first: Solution, options: SolveOptions) -> Solution:
+    """``answer``, which was found with less RAM, held against the bound for all of it."""
+    if answer is first:
+        return first
+    whole = replace(
+        answer,
+        status=Status.FEASIBLE,
+        bound_joules=first.bound_joules,
+        bound_scope=first.bound_scope,
+        objective_bound=first.objective_bound,
+        solve_seconds=first.solve_seconds + answer.solve_seconds,
+        message=first.message,
+    )
+    proven = (whole.objective_gap or 0.0) <= options.relative_gap and (
+        whole.overhead_gap is None or whole.overhead_gap <= options.overhead_gap
+    )
+    return replace(whole, status=Status.OPTIMAL) if proven and first.status is Status.OPTIMAL else whole
