@@ -49,9 +49,11 @@ def solve(
         str, typer.Option(metavar="TIME", help="For the search, e.g. 60s; none: until proven.")
     ] = "60s",
     engine: Annotated[
-        str, typer.Option(help="auto, highs, cpsat, highs+cpsat (a core each), scip, cbc or gurobi.")
+        str, typer.Option(help="auto, highs, cpsat, highs+cpsat, scip, cbc or gurobi.")
     ] = "auto",
-    threads: Annotated[int, typer.Option(min=1, help="That the engine may use.")] = 1,
+    threads: Annotated[
+        int, typer.Option(min=1, help="For the search; 2 run HiGHS beside CP-SAT if installed.")
+    ] = 1,
     compare: Annotated[
         bool, typer.Option("--compare", help="Beside the plan, those of other planners; needs --ram.")
     ] = False,

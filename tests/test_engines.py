@@ -124,6 +124,15 @@ def test_an_unknown_engine_and_one_that_is_not_installed_are_told_apart() -> Non
 
 # --- CP-SAT ---
 
+
+def test_two_threads_are_two_engines_where_both_are_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert choose_engine("auto") == "highs"
+    monkeypatch.setattr(cpsat, "installed", lambda: ("cpsat",))
+    assert choose_engine("auto", threads=2) == "highs+cpsat"
+    monkeypatch.setattr(cpsat, "installed", tuple)
+    assert choose_engine("auto", threads=2) == "highs"
+
+
 needs_cpsat = pytest.mark.skipif(not cpsat.installed(), reason="OR-tools is an extra: poet[cpsat]")
 
 

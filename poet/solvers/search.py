@@ -70,7 +70,7 @@ class _Search:
     ) -> None:
         self.problem, self.limits, self.options, self.metered = problem, limits, options, metered
         self.started = time.monotonic()
-        self.engine = choose_engine(options.engine)
+        self.engine = choose_engine(options.engine, threads=options.threads)
         self.instance = instance_of(problem, limits, metered=metered)
         # in time even if nothing overlaps
         self.serial = instance_of(problem, limits, serial=True, metered=metered)
