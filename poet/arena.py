@@ -22,7 +22,7 @@ from poet.training_plan import Arena, is_paged, least_page_buffer_bytes
 from poet.units import format_bytes
 
 _ROUNDS = 4
-_GROWTH = 1.5  # of what is held back, from the second round on
+_GROWTH = 1.5  # of what is missing, from the second round on
 _LAYOUT_SECONDS = 2.0
 
 
@@ -77,7 +77,9 @@ def settle(
         missing_bytes = layout.arena_bytes + _buffer_bytes(answer.schedule, budget_bytes) - budget_bytes
         if missing_bytes <= 0:
             return Settled(_for_the_budget(answer, first, options), _arena(layout), reserved_bytes)
-        reserved_bytes += round(missing_bytes * (_GROWTH if round_ else 1.0))
+        assert answer.trace is not None
+        unused_bytes = budget_bytes - answer.trace.peak_ram_bytes  # holding back less would change nothing
+        reserved_bytes = unused_bytes + round(missing_bytes * (_GROWTH if round_ else 1.0))
         if reserved_bytes >= budget_bytes:
             break
         held_back = replace(limits, ram_budget_bytes=budget_bytes - reserved_bytes)

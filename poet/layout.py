@@ -31,7 +31,7 @@ Fit = Callable[[Sequence[Span], int, int], int]
 """Chooses an offset, given the (start, end) of what is in the way, in order, a size and an alignment."""
 
 _LARGE_SHARES = (0.01, 0.002, 0.0)  # of the bytes to fill: what counts as large, level by level
-_RESTARTS, _STALE = 4, 200
+_RESTARTS, _REPEATS, _STALE = 4, 5, 200
 _UNPLACED = -1
 
 
@@ -166,7 +166,7 @@ class _Search:
     def run(self, deadline: float, generator: random.Random) -> list[int]:
         """The offsets of the best order found."""
         kept: list[int] = []
-        fit = _tightest
+        fit: Fit = _tightest
         for share in _LARGE_SHARES:
             chosen = [i for i, size in enumerate(self.sizes) if size >= share * self.goal_bytes]
             if len(chosen) == len(kept):
@@ -178,7 +178,7 @@ class _Search:
                 if share == 0
                 else min(deadline, time.monotonic() + (deadline - time.monotonic()) / 2)
             )
-            for start in itertools.cycle(starts[:_RESTARTS]):
+            for start in starts[:_RESTARTS] * _REPEATS:
                 if best.size_bytes <= self.goal_bytes or time.monotonic() > until:
                     break
                 best = min(best, self.promoted(start, until, generator), key=lambda found: found.size_bytes)
