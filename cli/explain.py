@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -11,23 +13,41 @@ from .options import JsonOption, PlanArgument
 EXAMPLES = (
     "poet explain plan.poet",
     "poet explain plan.poet --tensors --ops",
+    "poet explain plan.poet --html plan.html",
     "poet explain plan.poet --json -",
 )
 
 
 def explain(
+    context: typer.Context,
     plan_file: PlanArgument,
     tensors: Annotated[bool, typer.Option("--tensors", help="List kept tensors too.")] = False,
     ops: Annotated[bool, typer.Option("--ops", help="List every op with its runs and cost.")] = False,
+    html_file: Annotated[
+        Path | None, typer.Option("--html", metavar="FILE", help="Write a page that needs no network.")
+    ] = None,
+    device: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PROFILE", help="The page's source of device figures, where the plan's is a file."
+        ),
+    ] = None,
     json_file: JsonOption = None,
 ) -> None:
     """Show what a plan keeps, recomputes and pages, memory over time, and what binds."""
     from poet.plan_file import read_plan
+    from poet.profiles import load_profile
     from poet.report.data import plan_data
     from poet.report.plan import plan_report
 
-    from .output import answer
+    from .output import answer, write_text
 
     plan = read_plan(plan_file)
+    if html_file is not None:
+        from poet.report.html import plan_page
+
+        profile = None if device is None else load_profile(device)
+        command = shlex.join(["poet", *(context.obj or ())])
+        write_text(html_file, plan_page(plan, command=command, profile=profile))
     report = plan_report(plan, every_tensor=tensors, every_op=ops)
     answer(report, lambda: plan_data(plan), json_file=json_file)

@@ -67,11 +67,16 @@ def write_json(path: Path, data: Any) -> None:
     if str(path) == "-":
         sys.stdout.write(text)
     else:
-        write_atomically(path, lambda temporary: _write_text(temporary, text))
+        write_text(path, text)
 
 
-def _write_text(path: Path, text: str) -> None:
-    path.write_text(text, encoding="utf-8")
+def write_text(path: Path, text: str) -> None:
+    """Write ``text`` to the file at ``path``, whole or not at all."""
+
+    def write(temporary: Path) -> None:
+        temporary.write_text(text, encoding="utf-8")
+
+    write_atomically(path, write)
 
 
 @contextmanager

@@ -117,6 +117,31 @@ def format_joules(joules: float) -> str:
     return _format_si(joules, "J")
 
 
+def format_count(number: float) -> str:
+    """A count for people: three significant digits, large ones in words, e.g. ``"443 million"``."""
+    if not math.isfinite(number):
+        return "unlimited"
+    for word, factor in (("trillion", 1e12), ("billion", 1e9), ("million", 1e6)):
+        if number >= factor:
+            return f"{number / factor:.3g} {word}" if number < 1e15 else f"{number:.2g}"
+    return f"{number:,.0f}" if number >= 100 else f"{number:.3g}"
+
+
+def scale_of(largest: float, unit: str) -> tuple[float, str]:
+    """What to divide amounts up to ``largest`` by for an axis, and the unit with its prefix.
+
+    Bytes get a binary prefix, all else an SI prefix, seconds none above one; e.g. ``(1048576, "MiB")``.
+    """
+    steps: tuple[tuple[str, float], ...]
+    if unit == "B":
+        steps = (("TiB", 2.0**40), ("GiB", 2.0**30), ("MiB", 2.0**20), ("KiB", 2.0**10), ("B", 1.0))
+    else:
+        prefixes = [(prefix, factor) for prefix, factor in _SI_PREFIXES if factor <= 1.0 or unit != "s"]
+        steps = tuple((f"{prefix}{unit}", factor) for prefix, factor in prefixes)
+    name, factor = next((step for step in steps if largest >= step[1]), steps[-1])
+    return (1.0, unit) if largest <= 0 else (factor, name)
+
+
 def format_share(share: float) -> str:
     """A fraction as per cent with three significant digits, e.g. ``"0.392 %"``."""
     per_cent = 100 * share

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from itertools import islice
 
 from poet.graph import Graph, Role
+from poet.homes import settled
 from poet.problem import Place, Problem, ProblemOp, Tensor
 from poet.schedule import Compute, Free, PageIn, PageOut, Schedule, Step
 from poet.simulator import Trace
@@ -86,6 +87,7 @@ class Peak:
 
 def tensor_fates(problem: Problem, schedule: Schedule, trace: Trace) -> tuple[TensorFate, ...]:
     """One row per tensor, in the problem's order."""
+    problem = settled(problem, schedule)
     brought_back = _brought_back(problem, schedule)
     page_outs = Counter(step.tensor for step in schedule if isinstance(step, PageOut))
     page_ins = Counter(step.tensor for step in schedule if isinstance(step, PageIn))
@@ -126,6 +128,7 @@ def op_runs(problem: Problem, schedule: Schedule) -> tuple[OpRuns, ...]:
 
 def peak(problem: Problem, schedule: Schedule, trace: Trace) -> Peak:
     """Who holds the RAM at the schedule's fullest moment."""
+    problem = settled(problem, schedule)
     tensors = {tensor.name: tensor for tensor in problem.tensors}
     ops = {op.name: op for op in problem.ops}
     present = {tensor.name for tensor in _sources(problem)}

@@ -18,7 +18,7 @@ DECISIONS = (KEPT, RECOMPUTED, PAGED, BOTH)
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class TensorVerdict:
     """What a plan does with one tensor, and why.
 
     Attributes:
@@ -42,7 +42,7 @@ def decision_of(fate: TensorFate) -> str:
 
 def tensor_verdicts(
     problem: Problem, limits: Limits, line: Timeline, fates: Sequence[TensorFate]
-) -> tuple[Verdict, ...]:
+) -> tuple[TensorVerdict, ...]:
     """One row per tensor, in the order of ``fates``."""
     tensors = {tensor.name: tensor for tensor in problem.tensors}
     producers = {name: op for op in problem.ops for name in op.outputs}
@@ -55,7 +55,7 @@ def tensor_verdicts(
             why = _why_kept(_ways(problem, tensor, producer, limits), limits, spare.get(fate.name))
         else:
             why = _why_given_up(fate, _ways(problem, tensor, producer, limits))
-        verdicts.append(Verdict(fate, decision, why))
+        verdicts.append(TensorVerdict(fate, decision, why))
     return tuple(verdicts)
 
 

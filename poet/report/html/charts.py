@@ -1,0 +1,301 @@
+"""Charts as Vega-Lite specifications.
+
+Colours are names of the style sheet's variables, so that light, dark and print are the style
+sheet's alone. Field names are fixed here and never come from a model: names of tensors and ops are
+data. Amounts are scaled in Python and tooltips are text, so that units are written in one place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from poet.graph import Role
+from poet.report.facts import NO_ROLE
+
+Spec = dict[str, Any]
+
+SCHEMA = "https://vega.github.io/schema/vega-lite/v6.json"
+ACCENT, QUIET, INK, MUTED, WARNING = (
+    f"var(--{name})" for name in ("accent", "quiet", "ink", "muted", "warning")
+)
+SERIES = tuple(f"var(--series-{number})" for number in range(1, 9))
+"""Colours that stay apart for colour-blind eyes, after Okabe and Ito, in light and dark."""
+
+ROLE_ORDER = (
+    Role.PARAMETER.value, Role.STATE.value, Role.OPTIMIZER_STATE.value, Role.GRADIENT.value,
+    Role.INPUT.value, NO_ROLE, Role.SAVED.value, Role.ACTIVATION.value, Role.WORKSPACE.value,
+)  # fmt: skip
+"""From the bottom of a stack of RAM upwards: what stays, then what comes and goes."""
+
+PARTS = ("first runs", "recomputation", "page-in", "page-out", "idle power")
+PART_COLOURS = ("var(--quiet)", SERIES[4], SERIES[1], SERIES[0], SERIES[6])
+
+
+TEXT_PIXELS = 84
+"""Room for an amount's text beside the longest bar."""
+
+
+def role_colour(role: str) -> str:
+    """The style sheet's variable for a role."""
+    known = role if role in ROLE_ORDER else NO_ROLE
+    return f"var(--role-{known.replace(' ', '-')})"
+
+
+def chart(height: int, **parts: Any) -> Spec:
+    """A specification as wide as its place."""
+    return {
+        "$schema": SCHEMA,
+        "width": "container",
+        "height": height,
+        "autosize": {"type": "fit-x", "contains": "padding"},
+        **parts,
+    }
+
+
+def bars(rows: Sequence[Mapping[str, Any]], *, title: str, colours: Mapping[str, str]) -> Spec:
+    """Horizontal bars, one per ``name`` in the order given, stacked by ``series``.
+
+    Args:
+        rows: with ``name``, ``series``, ``amount`` and ``text``, what a reader sees on hovering.
+        title: of the axis, with the unit.
+        colours: of the series, in stacking order.
+    """
+    names = list(dict.fromkeys(row["name"] for row in rows))
+    order = {series: number for number, series in enumerate(colours)}
+    values = [{**row, "order": order[row["series"]]} for row in rows]
+    return chart(
+        max(60, 26 * len(names) + 4),
+        data={"values": values},
+        mark={"type": "bar", "height": {"band": 0.64}, "cornerRadiusEnd": 2},
+        encoding={
+            "y": {"field": "name", "type": "nominal", "sort": names, "axis": _labels()},
+            "x": {"field": "amount", "type": "quantitative", "axis": _axis(title), "stack": "zero"},
+            "order": {"field": "order", "type": "quantitative"},
+            "color": _colour("series", list(colours), list(colours.values())),
+            "tooltip": [
+                {"field": "name", "type": "nominal", "title": " "},
+                {"field": "text", "type": "nominal", "title": "  "},
+            ],
+        },
+    )
+
+
+def ladder(rows: Sequence[Mapping[str, Any]], *, title: str) -> Spec:
+    """A few amounts below each other, each with its text at the bar's end.
+
+    Args:
+        rows: with ``name``, ``amount``, ``text`` and ``colour``.
+        title: of the axis, with the unit.
+    """
+    names = [row["name"] for row in rows]
+    largest = max((row["amount"] for row in rows), default=0.0) or 1.0
+    top = f"{largest!r} * width / max(width - {TEXT_PIXELS}, 1)"
+    encoding = {
+        "y": {"field": "name", "type": "nominal", "sort": names, "axis": _labels()},
+        "x": {
+            "field": "amount",
+            "type": "quantitative",
+            "axis": _axis(title),
+            "scale": {"domainMin": 0, "domainMax": {"expr": top}, "nice": False},
+        },
+    }
+    return chart(
+        30 * len(rows) + 4,
+        data={"values": list(rows)},
+        layer=[
+            {
+                "mark": {"type": "bar", "height": {"band": 0.6}, "cornerRadiusEnd": 2},
+                "encoding": {
+                    **encoding,
+                    "color": {"field": "colour", "type": "nominal", "scale": None, "legend": None},
+                },
+            },
+            {
+                "mark": {"type": "text", "align": "left", "dx": 6, "color": INK, "fontSize": 12},
+                "encoding": {**encoding, "text": {"field": "text", "type": "nominal"}},
+            },
+        ],
+    )
+
+
+def memory(roles: Sequence[str], *, unit: str, budget: float | None, plain: float | None) -> Spec:
+    """RAM over the step, stacked by role; the page's script gives the rows and moves the cursor.
+
+    Args:
+        roles: in stacking order.
+        unit: of the amounts.
+        budget: in that unit; a line.
+        plain: what plain training needs, in that unit; a second, quieter line where it is near.
+    """
+    layers: list[Spec] = [
+        {
+            "data": {"name": "ram", "values": [{"x": 0, "low": 0, "high": 0, "role": roles[0]}]},
+            "mark": {"type": "area", "interpolate": "step-after", "fillOpacity": 0.92},
+            "encoding": {
+                "x": {
+                    "field": "x",
+                    "type": "quantitative",
+                    "axis": {**_axis(None), "grid": False, "tickCount": 6},
+                    "scale": {"nice": False, "zero": False},
+                },
+                "y": {"field": "low", "type": "quantitative", "axis": _axis(unit)},
+                "y2": {"field": "high"},
+                "color": _colour("role", list(roles), [role_colour(role) for role in roles]),
+            },
+        }
+    ]
+    for amount, words, colour, dash in (
+        (plain, "plain training", MUTED, [2, 3]),
+        (budget, "budget", WARNING, [6, 3]),
+    ):
+        if amount is not None:
+            layers += _level(amount, words, colour, dash)
+    layers.append(
+        {
+            "data": {"name": "cursor", "values": [{"x": 0}]},
+            "mark": {"type": "rule", "color": INK, "strokeWidth": 1},
+            "encoding": {"x": {"field": "x", "type": "quantitative"}},
+        }
+    )
+    return chart(260, layer=layers)
+
+
+def strip(*, unit: str) -> Spec:
+    """The whole step as a narrow band in which a part is chosen; the page's script gives the rows."""
+    return chart(
+        44,
+        data={"name": "ram", "values": [{"x": 0, "high": 0}]},
+        params=[{"name": "part", "select": {"type": "interval", "encodings": ["x"]}}],
+        mark={"type": "area", "interpolate": "step-after", "color": QUIET},
+        encoding={
+            "x": {
+                "field": "x",
+                "type": "quantitative",
+                "axis": None,
+                "scale": {"nice": False, "zero": False},
+            },
+            "y": {"field": "high", "type": "quantitative", "axis": None, "title": unit},
+        },
+    )
+
+
+def fronts(
+    rows: Sequence[Mapping[str, Any]],
+    *,
+    x: tuple[str, str],
+    y: tuple[str, str],
+    series: Sequence[str],
+    proofs: Sequence[str],
+    tooltip: Sequence[tuple[str, str]],
+    height: int = 300,
+    logarithmic: tuple[bool, bool] = (False, False),
+) -> Spec:
+    """Points of a sweep with the front of each series as a staircase.
+
+    Args:
+        rows: with the fields of ``x``, ``y`` and ``tooltip``, ``series``, ``proof``, ``front`` (whether
+            no point of the series is better in both) and ``chosen``.
+        x: field and title of the horizontal axis.
+        y: of the vertical one.
+        series: values of ``series``, in order.
+        proofs: values of ``proof``: filled, open, ...
+        tooltip: fields and titles of what hovering shows.
+        height: of the chart.
+        logarithmic: whether each axis is.
+    """
+    colours = [SERIES[number % len(SERIES)] for number in range(len(series))]
+    position = {
+        axis: {
+            "field": name,
+            "type": "quantitative",
+            "axis": {**_axis(title), **({"tickCount": 6} if log else {})},
+            "scale": {"type": "log", "nice": False, "padding": 12} if log else {"zero": False, "padding": 12},
+        }
+        for axis, (name, title), log in (("x", x, logarithmic[0]), ("y", y, logarithmic[1]))
+    }
+    colour = {
+        "field": "series",
+        "type": "nominal",
+        "scale": {"domain": list(series), "range": colours},
+        "legend": None
+        if len(series) < 2
+        else {"title": None, "orient": "top", "columns": 3, "labelLimit": 320},
+    }
+    shape = {
+        "field": "proof",
+        "type": "nominal",
+        "scale": {
+            "domain": list(proofs),
+            "range": ["circle", "diamond", "triangle-up", "square"][: len(proofs)],
+        },
+        "legend": {"title": None, "orient": "top"} if len(proofs) > 1 else None,
+    }
+    shown = [{"field": name, "type": "nominal", "title": title} for name, title in tooltip]
+    dim = {"condition": {"param": "picked", "value": 1}, "value": 0.12}
+    return chart(
+        height,
+        data={"values": list(rows)},
+        layer=[
+            {
+                "transform": [{"filter": "datum.front"}],
+                "mark": {"type": "line", "interpolate": "step-after", "strokeWidth": 1.75},
+                "encoding": {**position, "color": colour, "opacity": dim},
+            },
+            {
+                "params": [
+                    {"name": "picked", "select": {"type": "point", "fields": ["series"]}, "bind": "legend"}
+                ],
+                "mark": {
+                    "type": "point",
+                    "filled": True,
+                    "size": 52,
+                    "stroke": "var(--paper)",
+                    "strokeWidth": 1,
+                },
+                "encoding": {**position, "color": colour, "shape": shape, "opacity": dim, "tooltip": shown},
+            },
+            {
+                "transform": [{"filter": "datum.chosen"}],
+                "mark": {"type": "point", "filled": False, "size": 230, "strokeWidth": 1.75, "color": INK},
+                "encoding": {**position, "tooltip": shown},
+            },
+        ],
+    )
+
+
+def _level(amount: float, words: str, colour: str, dash: Sequence[int]) -> list[Spec]:
+    y = {"field": "y", "type": "quantitative"}
+    data = {"values": [{"y": amount, "words": words}]}
+    return [
+        {
+            "data": data,
+            "mark": {"type": "rule", "color": colour, "strokeDash": list(dash), "strokeWidth": 1.25},
+            "encoding": {"y": y},
+        },
+        {
+            "data": data,
+            "mark": {
+                "type": "text", "align": "right", "baseline": "bottom", "dy": -3, "dx": -2,
+                "color": colour, "fontSize": 11, "x": "width",
+            },
+            "encoding": {"y": y, "text": {"field": "words", "type": "nominal"}},
+        },
+    ]  # fmt: skip
+
+
+def _axis(title: str | None) -> Spec:
+    return {"title": title, "grid": True, "ticks": False, "domain": False, "labelPadding": 6}
+
+
+def _labels() -> Spec:
+    return {"title": None, "ticks": False, "domain": False, "labelPadding": 8, "labelLimit": 170}
+
+
+def _colour(field: str, domain: Sequence[str], colours: Sequence[str]) -> Spec:
+    return {
+        "field": field,
+        "type": "nominal",
+        "scale": {"domain": list(domain), "range": list(colours)},
+        "legend": None,
+    }

@@ -1,0 +1,107 @@
+"""From a template and data to one HTML file that loads nothing.
+
+Names in a page come from strangers' models. Templates escape by themselves; data goes into a JSON
+block with ``<``, ``>`` and ``&`` written as escapes, and the scripts put it in place as text. Should
+anything slip through, the page's content security policy runs no script but the three whose hashes
+it names, and allows no connection.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from importlib.resources import files
+from typing import Any
+
+import poet
+from poet.errors import InputError
+from poet.report.html.charts import Spec
+from poet.report.html.tables import TableData
+
+ASSETS = files("poet.report.html") / "assets"
+
+EXTRA = "an HTML report needs {package}; install it with: pip install 'poet[report]'"
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """What a page's scripts draw.
+
+    Attributes:
+        charts: Vega-Lite specifications by the id of their place in the page.
+        tables: rows that sort and filter, likewise.
+        timeline: see `poet.report.html.timeline_data`; ``None``: the page has none.
+    """
+
+    charts: Mapping[str, Spec] = field(default_factory=dict)
+    tables: Mapping[str, TableData] = field(default_factory=dict)
+    timeline: Mapping[str, Any] | None = None
+
+
+def render(template: str, content: Content, context: Mapping[str, Any]) -> str:
+    """The page of ``template`` with ``content`` for its scripts and ``context`` for its text.
+
+    Raises:
+        InputError: the packages of ``poet[report]`` are not there.
+    """
+    try:
+        import jinja2
+        import vl_convert
+    except ImportError as error:
+        raise InputError(EXTRA.format(package=error.name)) from None
+    library: str = vl_convert.javascript_bundle(snippet=None).replace("</script", "<\\/script")
+    first, script = _asset("theme.js"), _asset("page.js")
+    environment = jinja2.Environment(
+        loader=jinja2.FunctionLoader(_asset),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    return environment.get_template(template).render(
+        **context,
+        version=poet.__version__,
+        style=_asset("page.css"),
+        library=library,
+        first_script=first,
+        script=script,
+        script_hashes=" ".join(f"'{_digest(text)}'" for text in (first, library, script)),
+        data=_json_block(content),
+    )
+
+
+def _asset(name: str) -> str:
+    return (ASSETS / name).read_text(encoding="utf-8")
+
+
+def _digest(text: str) -> str:
+    """As a content security policy names a script."""
+    return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"
+
+
+def _json_block(content: Content) -> str:
+    """The data as JSON that cannot end its script element or open a comment in it."""
+    data = {
+        "charts": dict(content.charts),
+        "tables": {key: table.to_data() for key, table in content.tables.items()},
+        "timeline": content.timeline,
+    }
+    text = json.dumps(_finite(data), separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    for character in "<>&\u2028\u2029":
+        text = text.replace(character, f"\\u{ord(character):04x}")
+    return text
+
+
+def _finite(data: Any) -> Any:
+    """``data`` with what JSON has no number for (infinity: never worn out, no bound) as ``null``."""
+    if isinstance(data, float):
+        return data if math.isfinite(data) else None
+    if isinstance(data, Mapping):
+        return {key: _finite(item) for key, item in data.items()}
+    if isinstance(data, list | tuple):
+        return [_finite(item) for item in data]
+    return data

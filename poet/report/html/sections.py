@@ -1,0 +1,382 @@
+"""The sections about one plan: text for the templates, charts and tables for the scripts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from poet.device import Figure, Profile, unit_of
+from poet.report.alternatives import Alternative
+from poet.report.device import format_figure, format_uncertainty
+from poet.report.energy import Share
+from poet.report.html.charts import (
+    ACCENT,
+    MUTED,
+    PART_COLOURS,
+    PARTS,
+    QUIET,
+    SERIES,
+    WARNING,
+    Spec,
+    bars,
+    ladder,
+    memory,
+    strip,
+)
+from poet.report.html.page import Content
+from poet.report.html.subject import Subject
+from poet.report.html.tables import DASH, Column, TableData, count, duration, energy, share, size
+from poet.report.html.timeline_data import timeline_data
+from poet.report.plan import what_binds
+from poet.units import format_bytes, format_count, format_joules, format_seconds, format_share, scale_of
+
+MOST_KINDS = 10
+"""Kinds of op with a bar of their own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """A figure that stands out: its name, its amount, and what to hold it against."""
+
+    name: str
+    amount: str
+    beside: str
+
+
+def headline(subject: Subject) -> str:
+    """The answer in one sentence."""
+    budget, trace = subject.limits.ram_budget_bytes, subject.trace
+    room = format_bytes(trace.peak_ram_bytes if budget is None else budget)
+    return (
+        f"{subject.model} trains on {short_title(subject.device)} within {room} of RAM: "
+        f"{format_joules(trace.joules)} and {format_seconds(trace.seconds)} per step."
+    )
+
+
+def short_title(title: str) -> str:
+    """A device's title without what stands in brackets at its end."""
+    return title.partition(" (")[0]
+
+
+def standing(subject: Subject) -> str:
+    """How good the answer is, and what it spares, in two sentences."""
+    proof, plain = subject.proof, subject.keep_everything_bytes
+    gap = (
+        ""
+        if proof.word == "optimal" or proof.gap is None
+        else f" A better plan could save {format_share(proof.gap)} of the energy at most."
+    )
+    spared = ""
+    if plain is not None and plain > subject.trace.peak_ram_bytes:
+        times = f"{plain / subject.trace.peak_ram_bytes:.3g}"
+        spared = f" Plain training needs {format_bytes(plain)}, {times} times as much."
+    return f"{proof.sentence}{gap}{spared}"
+
+
+def tiles(subject: Subject) -> tuple[Tile, ...]:
+    """RAM, energy, time and storage, each beside its limit or baseline."""
+    trace, limits, problem = subject.trace, subject.limits, subject.problem
+    budget, deadline = limits.ram_budget_bytes, limits.deadline_seconds
+    once_joules = problem.compute_joules
+    once_seconds = problem.compute_seconds
+    above = max(0.0, trace.joules / once_joules - 1.0) if once_joules else 0.0
+    slower = f"{trace.seconds / once_seconds:.4g}× running every op once" if once_seconds else ""
+    written = "nothing is written to storage"
+    if trace.written_bytes:
+        life = subject.lifetime_written_bytes
+        written = f"{format_bytes(trace.read_bytes)} read"
+        if life:
+            written += f"; storage lasts {format_count(life / trace.written_bytes)} steps"
+    return (
+        Tile(
+            "RAM at the peak",
+            format_bytes(trace.peak_ram_bytes),
+            "no budget" if budget is None else f"{format_share(trace.peak_ram_bytes / budget)} of the budget",
+        ),
+        Tile(
+            "Energy per step",
+            format_joules(trace.joules),
+            f"{format_share(above)} above running every op once",
+        ),
+        Tile(
+            "Time per step",
+            format_seconds(trace.seconds),
+            slower if deadline is None else f"{slower}; deadline {format_seconds(deadline)}",
+        ),
+        Tile("Written per step", format_bytes(trace.written_bytes), written),
+    )
+
+
+def plan_context(subject: Subject, *, commands: Sequence[tuple[str, str]]) -> dict[str, Any]:
+    """What the templates of a plan's sections print.
+
+    Args:
+        subject: the plan.
+        commands: label and line of each command to show.
+    """
+    proof = subject.proof
+    return {
+        "headline": headline(subject),
+        "standing": standing(subject),
+        "tiles": tiles(subject),
+        "subject": subject,
+        "binds": list(what_binds(subject.limits, subject.trace, subject.fullest)),
+        "has_strip": len(subject.line.frames) > STRIP_FRAMES,
+        "parts": [_part_row(part, subject.trace.joules) for part in subject.parts],
+        "proof": list(_proof_rows(subject)),
+        "proof_word": proof.word,
+        "others": [_alternative_row(row, subject) for row in subject.others],
+        "figures": None if subject.profile is None else _figure_rows(subject.profile),
+        "profile": subject.profile,
+        "commands": list(commands),
+        "lower_bound": _lower_bound_words(subject),
+    }
+
+
+STRIP_FRAMES = 400
+"""Steps above which the memory chart gets a band to choose a part in."""
+
+
+def plan_content(subject: Subject) -> Content:
+    """What the scripts of a plan's sections draw."""
+    line = timeline_data(subject)
+    charts: dict[str, Spec] = {
+        "memory": _memory_chart(subject, line),
+        "ram-ladder": _ram_ladder(subject),
+        "parts": _parts_chart(subject),
+        "kinds": _kinds_chart(subject),
+        "others": _others_chart(subject),
+    }
+    if len(subject.line.frames) > STRIP_FRAMES:
+        charts["strip"] = strip(unit=line["unit"])
+    return Content(charts, {"tensors": _tensor_table(subject), "ops": _kind_table(subject)}, line)
+
+
+# --- charts -------------------------------------------------------------------------------------
+
+
+def _memory_chart(subject: Subject, line: dict[str, Any]) -> Spec:
+    factor, budget, plain = line["factor"], subject.limits.ram_budget_bytes, subject.keep_everything_bytes
+    top = max(budget or 0, subject.trace.peak_ram_bytes)
+    near = plain is not None and plain <= 1.5 * top and plain > subject.trace.peak_ram_bytes
+    return memory(
+        [role["name"] for role in line["roles"]],
+        unit=line["unit"],
+        budget=None if budget is None else budget / factor,
+        plain=plain / factor if near and plain is not None else None,
+    )
+
+
+def _ram_ladder(subject: Subject) -> Spec:
+    amounts: list[tuple[str, int | None, str]] = [
+        ("no schedule below", subject.lower_bound.bytes, QUIET),
+        ("this plan", subject.trace.peak_ram_bytes, ACCENT),
+        ("budget", subject.limits.ram_budget_bytes, WARNING),
+        ("plain training", subject.keep_everything_bytes, MUTED),
+    ]
+    factor, unit = scale_of(max(amount or 0 for _, amount, _ in amounts), "B")
+    return ladder(
+        [
+            {"name": name, "amount": amount / factor, "text": format_bytes(amount), "colour": colour}
+            for name, amount, colour in amounts
+            if amount is not None
+        ],
+        title=unit,
+    )
+
+
+def _parts_chart(subject: Subject) -> Spec:
+    factor, unit = scale_of(max((part.joules for part in subject.parts), default=0.0), "J")
+    colours = dict(zip(PARTS, PART_COLOURS, strict=True))
+    rows = [
+        {
+            "name": part.what,
+            "amount": part.joules / factor,
+            "text": f"{format_joules(part.joules)} ({_share_of(part.joules, subject.trace.joules)})",
+            "colour": colours[part.what],
+        }
+        for part in subject.parts
+    ]
+    return ladder(rows, title=unit)
+
+
+def _kinds_chart(subject: Subject) -> Spec:
+    kinds = _most_kinds(subject.kinds)
+    factor, unit = scale_of(max((kind.joules for kind in kinds), default=0.0), "J")
+    rows = []
+    for kind in kinds:
+        for series, joules in (
+            (PARTS[0], kind.joules - kind.again_joules),
+            (PARTS[1], kind.again_joules),
+        ):
+            if joules > 0.0:
+                text = f"{series}: {format_joules(joules)} of {format_joules(kind.joules)}, {kind.runs} runs"
+                rows.append({"name": kind.what, "series": series, "amount": joules / factor, "text": text})
+    return bars(rows, title=unit, colours=dict(zip(PARTS[:2], PART_COLOURS[:2], strict=True)))
+
+
+def _most_kinds(kinds: Sequence[Share]) -> list[Share]:
+    if len(kinds) <= MOST_KINDS + 1:
+        return list(kinds)
+    rest = kinds[MOST_KINDS:]
+    others = Share(
+        f"{len(rest)} other kinds",
+        sum(kind.runs for kind in rest),
+        math.fsum(kind.joules for kind in rest),
+        math.fsum(kind.seconds for kind in rest),
+        math.fsum(kind.again_joules for kind in rest),
+        math.fsum(kind.again_seconds for kind in rest),
+    )
+    return [*kinds[:MOST_KINDS], others]
+
+
+def _others_chart(subject: Subject) -> Spec:
+    found = [(row.name, row.joules, SERIES[7]) for row in subject.others if row.joules is not None]
+    rows = [("this plan", subject.trace.joules, ACCENT), *found]
+    factor, unit = scale_of(max(joules for _, joules, _ in rows), "J")
+    return ladder(
+        [
+            {"name": name, "amount": joules / factor, "text": format_joules(joules), "colour": colour}
+            for name, joules, colour in rows
+        ],
+        title=f"{unit} per step",
+    )
+
+
+# --- tables that sort and filter ------------------------------------------------------------------
+
+
+def _tensor_table(subject: Subject) -> TableData:
+    columns = (
+        Column("tensor", code=True),
+        Column("role", choice=True),
+        Column("decision", choice=True, hidden=True),
+        Column("what becomes of it"),
+        Column("size", numeric=True),
+        Column("in RAM", numeric=True),
+        Column("energy", numeric=True),
+        Column("time", numeric=True),
+        Column("why", note=True),
+    )
+    rows = []
+    for verdict in subject.verdicts:
+        fate = verdict.fate
+        rows.append(
+            (
+                fate.name,
+                fate.role,
+                verdict.decision,
+                fate.words,
+                size(fate.bytes),
+                share(fate.resident_share),
+                energy(fate.joules) if fate.joules else (0.0, DASH),
+                duration(fate.seconds) if fate.seconds else (0.0, DASH),
+                verdict.why,
+            )
+        )
+    return TableData(columns, rows, sort=6, noun="tensors")
+
+
+def _kind_table(subject: Subject) -> TableData:
+    columns = (
+        Column("kind of op"),
+        Column("runs", numeric=True),
+        Column("energy", numeric=True),
+        Column("of the step", numeric=True),
+        Column("time", numeric=True),
+        Column("recomputation", numeric=True),
+    )
+    rows = [
+        (
+            kind.what,
+            count(kind.runs),
+            energy(kind.joules),
+            share(kind.joules / subject.trace.joules if subject.trace.joules else None),
+            duration(kind.seconds),
+            energy(kind.again_joules) if kind.again_joules else (0.0, DASH),
+        )
+        for kind in subject.kinds
+    ]
+    return TableData(columns, rows, sort=2, noun="kinds of op")
+
+
+# --- tables that stand as they are ----------------------------------------------------------------
+
+
+def _share_of(part: float, whole: float) -> str:
+    return format_share(part / whole) if whole else DASH
+
+
+def _part_row(part: Share, whole_joules: float) -> tuple[str, str, str, str]:
+    return (
+        part.what,
+        format_joules(part.joules),
+        _share_of(part.joules, whole_joules),
+        format_seconds(part.seconds),
+    )
+
+
+def _proof_rows(subject: Subject) -> Iterator[tuple[str, str]]:
+    proof = subject.proof
+    yield "answer", proof.sentence
+    yield "energy", format_joules(subject.trace.joules)
+    scope = "" if proof.bound_scope == "whole problem" else f" ({proof.bound_scope})"
+    yield "no plan takes less than", format_joules(proof.bound_joules) + scope
+    if proof.gap is not None:
+        yield "gap", f"{format_share(proof.gap)} of the energy"
+    if proof.overhead_gap is not None:
+        yield "", f"{format_share(proof.overhead_gap)} of what is above running every op once"
+    yield "judge", f"the simulator accepted all {len(subject.schedule)} steps"
+    if proof.solver:
+        yield "found by", f"{proof.solver}, in {format_seconds(proof.solve_seconds)}"
+
+
+def _alternative_row(row: Alternative, subject: Subject) -> dict[str, str]:
+    if row.joules is None or row.seconds is None or row.peak_ram_bytes is None:
+        why = "no plan found inside the limits"
+        if row.unlimited_ram_bytes is not None:
+            why = f"infeasible: needs {format_bytes(row.unlimited_ram_bytes)} of RAM"
+        return {"name": row.name, "by": row.by, "why": why}
+    ratio = row.joules / subject.trace.joules if subject.trace.joules else 1.0
+    return {
+        "name": row.name,
+        "by": row.by,
+        "why": "",
+        "joules": format_joules(row.joules),
+        "ratio": "the same" if abs(ratio - 1.0) < 5e-4 else f"{ratio:.4g}×",
+        "seconds": format_seconds(row.seconds),
+        "ram": format_bytes(row.peak_ram_bytes),
+        "recomputed": f"{row.recomputed_runs}",
+        "written": format_bytes(row.written_bytes or 0),
+    }
+
+
+def _figure_rows(profile: Profile) -> list[dict[str, str]]:
+    return [
+        {
+            "name": ".".join(path),
+            "value": format_figure(figure, unit_of(path[-1])),
+            "kind": figure.kind,
+            "uncertainty": format_uncertainty(figure, unit_of(path[-1])),
+            "source": _source(figure),
+        }
+        for path, figure in profile.figures()
+    ]
+
+
+def _source(figure: Figure) -> str:
+    said = figure.source if figure.locator is None else f"{figure.source}: {figure.locator}"
+    return f"{said}. {' '.join(figure.note.split())}" if figure.note else said
+
+
+def _lower_bound_words(subject: Subject) -> str:
+    bound = subject.lower_bound
+    moment = "at the step's ends" if bound.op is None else f"while {bound.op} runs"
+    held = f"{len(bound.tensors)} tensors" + (
+        f" and a workspace of {format_bytes(bound.workspace_bytes)}" if bound.workspace_bytes else ""
+    )
+    return (
+        f"No schedule needs less than {format_bytes(bound.bytes)}: {moment}, {held} must be in RAM together."
+    )

@@ -1,0 +1,202 @@
+"""What a page tells about one plan: gathered from a plan file, or from the chosen point of a sweep."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from poet.device import Profile
+from poet.errors import ProfileError
+from poet.problem import Limits, Problem
+from poet.profiles import load_profile
+from poet.report.alternatives import Alternative, alternatives
+from poet.report.energy import Share, energy_by_kind, energy_by_part
+from poet.report.facts import Peak, peak, tensor_fates
+from poet.report.reasons import TensorVerdict, tensor_verdicts
+from poet.report.timeline import Timeline, timeline
+from poet.schedule import Schedule
+from poet.simulator import Trace, simulate
+from poet.solution import WHOLE_PROBLEM, LowerBound, Status
+from poet.solvers import minimum_ram_bytes
+from poet.training_plan import Plan
+from poet.whatif.result import WhatIf
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """How good a plan is known to be; the fields are those of `poet.training_plan.Outcome`."""
+
+    word: str
+    sentence: str
+    bound_joules: float
+    bound_scope: str
+    gap: float | None
+    overhead_gap: float | None
+    solver: str
+    solve_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """A plan with everything that is worked out from it.
+
+    Attributes:
+        model: name, with the sizes of its dynamic dimensions.
+        training: loss, optimizer and what is trained, for people.
+        device: title of the device.
+        profile: its figures; ``None``: see ``profile_note``.
+        profile_note: what to say about the figures' origin.
+        problem, limits, schedule, trace: what was planned and what the judge says of it.
+        proof: how good it is.
+        keep_everything_bytes: what plain training needs, if known.
+        lower_bound: RAM below which no schedule exists.
+        lifetime_written_bytes: that the device's storage survives, if known.
+        line, fullest, verdicts, parts, kinds, others: worked out.
+    """
+
+    model: str
+    training: str
+    device: str
+    profile: Profile | None
+    profile_note: str
+    problem: Problem
+    limits: Limits
+    schedule: Schedule
+    trace: Trace
+    proof: Proof
+    keep_everything_bytes: int | None
+    lower_bound: LowerBound
+    lifetime_written_bytes: float | None
+    line: Timeline
+    fullest: Peak
+    verdicts: tuple[TensorVerdict, ...]
+    parts: tuple[Share, ...]
+    kinds: tuple[Share, ...]
+    others: tuple[Alternative, ...]
+
+
+def subject_of_plan(plan: Plan, *, profile: Profile | None = None) -> Subject:
+    """A plan file's subject.
+
+    Args:
+        plan: what to tell about.
+        profile: of its device; ``None``: the one of its name that comes with the package, if any.
+    """
+    outcome, prediction = plan.outcome, plan.prediction
+    found, note = (profile, "") if profile is not None else _shipped(plan.device.name)
+    trained = sum(parameter.gradient is not None for parameter in plan.graph.parameters)
+    sizes = "".join(f", {name}={size}" for name, size in plan.model.binding)
+    return _worked_out(
+        model=f"{plan.model.name}{sizes}",
+        training=f"{trained} of {len(plan.graph.parameters)} parameters, {plan.request.loss}, "
+        f"{plan.optimizer.name}",
+        device=plan.device.title or plan.device.name,
+        profile=found,
+        profile_note=note,
+        problem=plan.problem,
+        limits=plan.request.limits,
+        schedule=plan.schedule,
+        trace=plan.trace,
+        proof=Proof(
+            outcome.status,
+            Status[outcome.status.upper()].value,
+            outcome.bound_joules,
+            outcome.bound_scope,
+            outcome.gap,
+            outcome.overhead_gap,
+            outcome.solver,
+            outcome.solve_seconds,
+        ),
+        keep_everything_bytes=prediction.plain_peak_ram_bytes,
+        lower_bound=minimum_ram_bytes(plan.problem, plan.request.limits),
+        lifetime_written_bytes=plan.device.endurance_bytes,
+    )
+
+
+def subject_of_point(result: WhatIf, index: int) -> Subject | None:
+    """The subject of a sweep's point; ``None`` where it has no plan."""
+    point = result.points[index]
+    setting, plan = result.setting_of(point), result.plan_of(point)
+    if plan is None:
+        return None
+    storage = setting.profile.storage if setting.profile is not None else None
+    return _worked_out(
+        model=", ".join((result.question.model, *(f"{name}={size}" for name, size in setting.binding))),
+        training=", ".join(filter(None, (result.question.loss, setting.optimizer))),
+        device=setting.device_title or setting.device,
+        profile=setting.profile,
+        profile_note=""
+        if setting.profile
+        else "The costs are those of the problem file; it names no device.",
+        problem=setting.problem,
+        limits=point.limits,
+        schedule=plan.schedule,
+        trace=simulate(setting.problem, plan.schedule, point.limits),
+        proof=Proof(
+            point.verdict.word,
+            point.verdict.value,
+            point.bound_joules,
+            WHOLE_PROBLEM,
+            point.gap,
+            point.overhead_gap,
+            plan.solver,
+            point.solve_seconds,
+        ),
+        keep_everything_bytes=setting.keep_everything_bytes,
+        lower_bound=setting.lower_bound,
+        lifetime_written_bytes=storage.lifetime_written_bytes if storage is not None else None,
+    )
+
+
+def _shipped(name: str) -> tuple[Profile | None, str]:
+    try:
+        profile = load_profile(name)
+    except ProfileError:
+        return None, (
+            f"The plan names the device {name}, which is no profile of this poet; "
+            "give its file with --device to see where the figures come from."
+        )
+    return profile, (
+        "The profile is the one that this poet has under the plan's device name; the plan's own costs were "
+        "worked out when it was made."
+    )
+
+
+def _worked_out(
+    *,
+    model: str,
+    training: str,
+    device: str,
+    profile: Profile | None,
+    profile_note: str,
+    problem: Problem,
+    limits: Limits,
+    schedule: Schedule,
+    trace: Trace,
+    proof: Proof,
+    keep_everything_bytes: int | None,
+    lower_bound: LowerBound,
+    lifetime_written_bytes: float | None,
+) -> Subject:
+    line = timeline(problem, schedule, trace)
+    fates = tensor_fates(problem, schedule, trace)
+    return Subject(
+        model=model,
+        training=training,
+        device=device,
+        profile=profile,
+        profile_note=profile_note,
+        problem=problem,
+        limits=limits,
+        schedule=schedule,
+        trace=trace,
+        proof=proof,
+        keep_everything_bytes=keep_everything_bytes,
+        lower_bound=lower_bound,
+        lifetime_written_bytes=lifetime_written_bytes,
+        line=line,
+        fullest=peak(problem, schedule, trace),
+        verdicts=tensor_verdicts(problem, limits, line, fates),
+        parts=energy_by_part(problem, schedule, trace),
+        kinds=energy_by_kind(problem, schedule),
+        others=alternatives(problem, limits),
+    )

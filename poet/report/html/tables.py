@@ -1,0 +1,81 @@
+"""Tables that a page's script sorts, filters and pages through."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from poet.units import format_bytes, format_joules, format_seconds, format_share
+
+Cell = str | tuple[float | None, str]
+"""Text, or a number to sort by and the text to show."""
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of a table.
+
+    Attributes:
+        heading: of the column.
+        numeric: its cells are numbers with their text; it is flush right.
+        choice: the table can be filtered by its values.
+        code: holds names as they stand in a model.
+        note: holds sentences, which stand below the row's first cell.
+        hidden: is filtered by and not shown.
+    """
+
+    heading: str
+    numeric: bool = False
+    choice: bool = False
+    code: bool = False
+    note: bool = False
+    hidden: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class TableData:
+    """Columns and rows; ``sort`` is the column that orders it at first, largest on top."""
+
+    columns: Sequence[Column]
+    rows: Sequence[Sequence[Cell]]
+    sort: int | None = None
+    noun: str = "rows"
+
+    def to_data(self) -> dict[str, Any]:
+        """JSON-ready form."""
+        return {
+            "columns": [dataclasses.asdict(column) for column in self.columns],
+            "rows": [list(row) for row in self.rows],
+            "sort": self.sort,
+            "noun": self.noun,
+        }
+
+
+DASH = "–"
+
+
+def size(size_bytes: float | None) -> Cell:
+    """A cell in bytes."""
+    return (size_bytes, DASH if size_bytes is None else format_bytes(size_bytes))
+
+
+def energy(joules: float | None) -> Cell:
+    """A cell in joules."""
+    return (joules, DASH if joules is None else format_joules(joules))
+
+
+def duration(seconds: float | None) -> Cell:
+    """A cell in seconds."""
+    return (seconds, DASH if seconds is None else format_seconds(seconds))
+
+
+def share(part: float | None) -> Cell:
+    """A cell in per cent."""
+    return (part, DASH if part is None else format_share(part))
+
+
+def count(number: float | None) -> Cell:
+    """A cell with a plain number."""
+    return (number, DASH if number is None else f"{number:,.6g}")

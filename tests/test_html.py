@@ -1,0 +1,239 @@
+"""HTML pages: whole, self-contained, and safe from the names in a stranger's model."""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import hashlib
+import json
+import re
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import hand_net
+import pytest
+import vl_convert
+from poet.cli.main import app
+from random_problems import mixed_problem
+from schedules import keep_everything, random_schedule
+from typer.testing import CliRunner
+
+from poet.errors import InputError
+from poet.homes import settled
+from poet.problem import Limits, Problem
+from poet.report.diff import diff_plans
+from poet.report.html import charts, diff_page, plan_page
+from poet.report.html.plan_page import solve_command
+from poet.report.html.sections import headline
+from poet.report.html.subject import Subject, subject_of_plan
+from poet.report.html.timeline_data import timeline_data
+from poet.simulator import simulate
+from poet.solvers.greedy import greedy
+from poet.training_plan import Plan
+from poet.units import format_count, scale_of
+
+HOSTILE = "</script><img src=x onerror=\"document.title='owned'\"><!--{{7*7}}${1}'"
+
+
+class Page(HTMLParser):
+    """The elements of a page: what it would load, its scripts, its text."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.loads: list[str] = []
+        self.handlers: list[str] = []
+        self.scripts: list[str] = []
+        self.data = ""
+        self.policy = ""
+        self.words: list[str] = []
+        self._inside: str | None = None
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = dict(attrs)
+        self.loads += [value for key in ("src", "href", "data", "action") if (value := given.get(key))]
+        self.handlers += [key for key in given if key.startswith("on")]
+        if tag == "meta" and given.get("http-equiv") == "Content-Security-Policy":
+            self.policy = given["content"] or ""
+        if tag in ("script", "style"):
+            self._inside = "data" if given.get("type") == "application/json" else tag
+            if tag == "script" and self._inside == "script":
+                self.scripts.append("")
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag in ("script", "style"):
+            self._inside = None
+
+    def handle_data(self, data: str) -> None:
+        if self._inside == "script":
+            self.scripts[-1] += data
+        elif self._inside == "data":
+            self.data += data
+        elif self._inside is None:
+            self.words.append(data)
+
+
+def mixed_plan(name: str = "hand net") -> Plan:
+    """A plan that recomputes and pages, of a model of any name."""
+    graph = dataclasses.replace(hand_net.graph(), name=name)
+    problem = hand_net.problem(graph)
+    schedule = next(
+        schedule
+        for schedule in (random_schedule(problem, seed) for seed in range(100))
+        if simulate(problem, schedule).recomputed_runs and simulate(problem, schedule).read_bytes
+    )
+    return hand_net.plan(problem, graph, schedule)
+
+
+def _check_page(text: str) -> dict[str, Any]:
+    """A page loads nothing, runs the scripts that it vouches for, and holds its data; the data."""
+    page = Page(text)
+    assert page.loads == ["data:,"]
+    assert page.handlers == []
+    assert "connect-src" not in page.policy
+    assert page.policy.startswith("default-src 'none'")
+    digests = {base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in page.scripts}
+    assert len(page.scripts) == 3
+    assert set(re.findall(r"'sha256-([^']+)'", page.policy)) == digests
+    data: dict[str, Any] = json.loads(page.data)
+    for chart in data["charts"].values():
+        vl_convert.vegalite_to_vega(chart)  # raises where the specification is not one
+    for table in data["tables"].values():
+        assert all(len(row) == len(table["columns"]) for row in table["rows"])
+    return data
+
+
+def test_a_plans_page() -> None:
+    plan = mixed_plan()
+    text = plan_page(plan, command="poet explain plan.poet --html page.html")
+    data = _check_page(text)
+    words = " ".join("".join(Page(text).words).split())
+    for expected in (
+        headline(subject_of_plan(plan)),
+        "poet explain plan.poet --html page.html",
+        solve_command(plan).partition(" --device")[0],
+        "infeasible: needs",
+        "The plan is valid",
+        "no profile of this poet",
+    ):
+        assert " ".join(expected.split()) in words
+    assert {row[0] for row in data["tables"]["tensors"]["rows"]} == {t.name for t in plan.problem.tensors}
+    assert {row[2] for row in data["tables"]["tensors"]["rows"]} >= {"kept", "paged"}
+    assert text == plan_page(plan, command="poet explain plan.poet --html page.html"), "not reproducible"
+
+
+def test_names_from_strangers_stay_text() -> None:
+    graph = dataclasses.replace(hand_net.graph(), name=HOSTILE)
+    problem = hand_net.problem(graph)
+    plan = hand_net.plan(problem, graph, keep_everything(problem))
+    text = plan_page(plan, command=HOSTILE)
+    _check_page(text)
+    assert text.count("</script>") == 4
+    assert "<img" not in re.sub(r"<script>.*?</script>", "", text, flags=re.DOTALL)
+    assert HOSTILE in "".join(Page(text).words)
+    other = dataclasses.replace(plan, model=dataclasses.replace(plan.model, name="b"))
+    page = diff_page(diff_plans(plan, other, names=(HOSTILE, "b")), command=HOSTILE)
+    _check_page(page)
+    assert page.count("</script>") == 4
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_timeline_data_adds_up_to_the_trace(seed: int) -> None:
+    problem = mixed_problem(seed)
+    schedule = greedy(problem, Limits())
+    assert schedule is not None
+    subject = _subject(problem, schedule)
+    data = timeline_data(subject)
+    frames = len(data["what"])
+    held = [0] * (frames + 1)
+    for tensor, first, last in zip(*(data["stays"][part::3] for part in range(3)), strict=True):
+        held[first] += data["bytes"][tensor]
+        held[last] -= data["bytes"][tensor]
+    running = 0
+    for frame, shown in enumerate(subject.line.frames):
+        running += held[frame]
+        assert running + data["workspace"][frame] == shown.ram_bytes
+    assert data["at"] == sorted(data["at"])
+    assert data["roles"][-1]["name"] == "workspace"
+
+
+def _subject(problem: Problem, schedule: Any) -> Subject:
+    plan = mixed_plan()
+    subject = subject_of_plan(plan)
+    trace = simulate(problem, schedule)
+    from poet.report.timeline import timeline
+
+    return dataclasses.replace(
+        subject,
+        problem=settled(problem, schedule),
+        limits=Limits(),
+        schedule=schedule,
+        trace=trace,
+        line=timeline(problem, schedule, trace),
+    )
+
+
+def test_a_page_of_thousands_of_ops_stays_small() -> None:
+    problem = mixed_problem(0)
+    schedule = greedy(problem, Limits())
+    assert schedule is not None
+    subject = _subject(problem, schedule)
+    times = 3000 // len(subject.line.frames)
+    many = dataclasses.replace(subject.line, frames=subject.line.frames * times)
+    text = json.dumps(timeline_data(dataclasses.replace(subject, line=many)), separators=(",", ":"))
+    assert len(text) < 60 * 3000
+
+
+def test_without_its_packages_the_report_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "vl_convert", None)
+    with pytest.raises(InputError, match=r"needs vl_convert; install it with: pip install 'poet\[report\]'"):
+        plan_page(mixed_plan())
+
+
+def test_the_commands(tmp_path: Path) -> None:
+    hand_net.write(tmp_path / "a.poet")
+    hand_net.write(tmp_path / "b.poet", random_schedule(hand_net.problem(hand_net.graph()), 3))
+    for arguments in (("explain", "a.poet"), ("diff", "a.poet", "b.poet")):
+        page = tmp_path / "page.html"
+        files = [str(tmp_path / name) for name in arguments[1:]]
+        command = [arguments[0], *files, "--html", str(page)]
+        result = CliRunner().invoke(app, command)
+        assert result.exit_code == 0, result.stderr
+        text = page.read_text()
+        _check_page(text)
+        assert " ".join(["poet", *command]) in "".join(Page(text).words)
+
+
+def test_every_colour_of_a_chart_is_one_of_the_style_sheet() -> None:
+    text = plan_page(mixed_plan())
+    data = Page(text).data
+    used = set(re.findall(r"var\(--([a-z0-9-]+)\)", data))
+    style = text.partition("<style>")[2].partition("</style>")[0]
+    assert used <= set(re.findall(r"--([a-z0-9-]+):", style))
+    roles = {charts.role_colour(role)[6:-1] for role in charts.ROLE_ORDER}
+    assert roles <= set(re.findall(r"--([a-z0-9-]+):", style))
+
+
+@pytest.mark.parametrize(
+    ("amount", "unit", "scale"),
+    [(3 << 20, "B", (2.0**20, "MiB")), (0.02, "J", (1e-3, "mJ")), (5000.0, "s", (1.0, "s")),
+     (0.0, "J", (1.0, "J"))],
+)  # fmt: skip
+def test_scales(amount: float, unit: str, scale: tuple[float, str]) -> None:
+    assert scale_of(amount, unit) == scale
+
+
+@pytest.mark.parametrize(
+    ("number", "words"),
+    [
+        (4.43e8, "443 million"),
+        (1234, "1,234"),
+        (12.5, "12.5"),
+        (2e12, "2 trillion"),
+        (float("inf"), "unlimited"),
+    ],
+)
+def test_counts(number: float, words: str) -> None:
+    assert format_count(number) == words
