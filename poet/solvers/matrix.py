@@ -18,6 +18,8 @@ from poet.solvers.milp import Model
 Choice = npt.NDArray[np.bool_]
 
 _RELATIVE_GAP = 1e-5
+_LARGEST_FACTOR = 1000.0  # of a row: with the engine's tolerance it is within a byte of a gigabyte
+_TOLERANCE = 1e-7
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,15 +73,15 @@ class Found:
 
 
 def arrays_of(model: Model) -> Arrays:
-    """The matrix of ``model``: the dearest decision costs 1000, the largest factor of a row is 1 at least."""
+    """The matrix of ``model``: the dearest decision costs 1000, and no factor of a row is larger."""
     rows, columns, factors, at_most = [], [], [], []
     for number, row in enumerate(model.rows):
         terms = row.expression.terms
-        largest = max([1.0, *(abs(factor) for factor in terms.values())])
+        scale = max([1.0, *(abs(factor) / _LARGEST_FACTOR for factor in terms.values())])
         rows += [number] * len(terms)
         columns += list(terms)
-        factors += [factor / largest for factor in terms.values()]
-        at_most.append(-row.expression.constant / largest)
+        factors += [factor / scale for factor in terms.values()]
+        at_most.append(-row.expression.constant / scale)
     costs = np.zeros(len(model.columns))
     for column, joules in model.overhead_joules.terms.items():
         costs[column] = joules
@@ -187,6 +189,8 @@ def loaded(matrix: Matrix, *, whole: bool = True) -> highspy.Highs:
     highs = highspy.Highs()  # type: ignore[no-untyped-call]
     highs.setOptionValue("output_flag", False)
     highs.setOptionValue("threads", 1)
+    for tolerance in ("mip_feasibility_tolerance", "primal_feasibility_tolerance"):
+        highs.setOptionValue(tolerance, _TOLERANCE)
     highs.passModel(lp)
     if whole and matrix.start is not None:
         highs.setSolution(lp.num_col_, np.arange(lp.num_col_, dtype=np.int32), matrix.start)

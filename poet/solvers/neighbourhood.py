@@ -20,6 +20,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from poet.errors import InvalidSchedule
 from poet.problem import Limits, Problem
 from poet.schedule import Schedule
 from poet.solvers.again import again
@@ -142,8 +143,11 @@ class Rounds:
         return found.values is not None and self.take(found.values)
 
     def take(self, values: Numbers) -> bool:
-        """Judge the plan that ``values`` describe; whether it is the best so far."""
-        better = self.best.consider(schedule_of(self.arrays.model, values.tolist()))
+        """Judge the plan that ``values`` describe; whether it is valid and the best so far."""
+        try:
+            better = self.best.consider(schedule_of(self.arrays.model, values.tolist()))
+        except InvalidSchedule:  # by a rounding error of the engine's
+            return False
         if better:
             self.values = values
         return better
