@@ -23,11 +23,20 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
+LONGEST_MESSAGE = 1000
+"""Characters. What a stranger's file calls its parts stands in messages, and may be of any length."""
+
 
 class PoetError(Exception):
-    """Base of all errors a user meets; ``str(error)`` is the line to print."""
+    """Base of all errors a user meets; ``str(error)`` is the line to print.
+
+    Characters that would steer a terminal are spelled out, and what is too long for a line loses its middle.
+    """
 
     exit_code = 2
+
+    def __init__(self, message: str = "") -> None:
+        super().__init__(_readable(message))
 
 
 class InputError(PoetError):
@@ -95,6 +104,17 @@ class ReplayError(PoetError):
 
 class PageFileError(ReplayError):
     """The page file is full, gone, short or damaged."""
+
+
+def _readable(message: str) -> str:
+    if len(message) > LONGEST_MESSAGE:
+        message = f"{message[: LONGEST_MESSAGE - 300]} ... {message[-290:]}"
+    if message.isprintable():
+        return message
+    return "".join(
+        character if character.isprintable() or character == "\n" else ascii(character)[1:-1]
+        for character in message
+    )
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

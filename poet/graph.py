@@ -72,6 +72,17 @@ class TensorType:
         last = sum((size - 1) * stride for size, stride in zip(self.shape, self.strides, strict=True))
         return (self.offset + last + 1) * ITEM_BYTES[self.dtype]
 
+    @property
+    def overlaps_itself(self) -> bool:
+        """Whether two elements may lie at one place, as after an expansion; such a value cannot be filled."""
+        reach = 0
+        for stride, size in sorted(zip(self.strides, self.shape, strict=True)):
+            if size > 1:
+                if stride <= reach:
+                    return self.elements > 0
+                reach += (size - 1) * stride
+        return False
+
     def __str__(self) -> str:
         return f"{self.dtype}[{','.join(map(str, self.shape))}]"
 

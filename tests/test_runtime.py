@@ -516,3 +516,12 @@ def test_the_page_file_is_where_it_was_asked_for(tmp_path: Path) -> None:
     with Trainer.open(tmp_path / "p", page_file=pages) as trainer:
         assert trainer.page_file is None
     assert not pages.exists()
+
+
+@pytest.mark.parametrize("value", ["x", "first.bias"])
+def test_what_is_filled_may_not_overlap_itself(value: str, tmp_path: Path) -> None:
+    what = _with_type(hand_net.graph(), value, strides=(0, 1) if value == "x" else (0,))
+    of = hand_net.problem(what)
+    write_plan(tmp_path / "p", hand_net.plan(of, what, keep_everything(of)), hand_net.stored(hand_net.net()))
+    with pytest.raises(PlanError, match=f"{value} is .* its elements overlap"):
+        Trainer.open(tmp_path / "p")

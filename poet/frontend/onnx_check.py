@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -22,6 +23,8 @@ from poet.frontend.onnx_reader import DTYPES, OnnxFile, read_onnx
 from poet.frontend.onnx_weights import trainable_initializers, with_own_weights
 
 _ASSUMED_BATCH, _ASSUMED_PIXELS, _ASSUMED_LENGTH = 2, 64, 16
+_MOST_ELEMENTS = 1 << 48
+"""Of a declared shape; what is larger is no tensor of any machine, and torch refuses to describe it."""
 
 
 @dataclass(frozen=True)
@@ -292,7 +295,8 @@ def _declared(model: ModelProto, shapes: Mapping[str, tuple[int, ...]]) -> dict[
     for entry in (*bound.graph.value_info, *bound.graph.output):
         kind = entry.type.tensor_type
         sizes = [dim.dim_value for dim in kind.shape.dim]
-        if kind.HasField("shape") and all(sizes) and kind.elem_type in DTYPES:
+        is_sized = all(size > 0 for size in sizes) and math.prod(sizes) <= _MOST_ELEMENTS
+        if kind.HasField("shape") and is_sized and kind.elem_type in DTYPES:
             found[entry.name] = torch.empty(sizes, dtype=DTYPES[kind.elem_type], device="meta")
     return found
 

@@ -121,6 +121,18 @@ class Saved:
         return random_state
 
 
+def check_fillable(graph: Graph) -> None:
+    """Inputs and what lives across steps must be values that can be written element by element.
+
+    Raises:
+        PlanError: two elements of one lie at the same place.
+    """
+    given = {value.name: value.type for value in graph.values if value.name in graph.inputs}
+    for name, kind in {**given, **stored_values(graph)}.items():
+        if kind.overlaps_itself:
+            raise PlanError(f"{name} is {kind} with strides {kind.strides}: its elements overlap")
+
+
 def saved_names(graph: Graph) -> dict[str, str]:
     """Under which name each value of the training state is saved."""
     names = {parameter.value: parameter.name for parameter in graph.parameters}

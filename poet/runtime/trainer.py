@@ -27,6 +27,7 @@ from poet.runtime import program, state
 from poet.runtime.background import Background, Pager
 from poet.runtime.cells import Cells, new_buffer
 from poet.runtime.memory import PeakMeter, return_freed_memory
+from poet.runtime.native.library import BETWEEN_STEPS
 from poet.runtime.page_file import PageFile
 from poet.runtime.placed import PlacedSteps
 from poet.runtime.program import Program
@@ -56,11 +57,12 @@ class Trainer:
     """A plan that is open for training; make one with `Trainer.open`."""
 
     def __init__(
-        self, plan: Plan, tensors: state.Source, *, pages: PageFile | None, arena: bool = False
+        self, plan: Plan, tensors: state.Source, *, pages: PageFile | None, arena: bool = True
     ) -> None:
         self.plan = plan
         self.steps = tensors.steps
         self.learning_rate = plan.optimizer.lr
+        state.check_fillable(plan.graph)
         self._pages = pages
         self._cells = Cells(plan.graph)
         in_background = pages is not None and plan.problem.background_storage
@@ -76,8 +78,13 @@ class Trainer:
         self._persistent = plan.graph.persistent()
         self._held = frozenset(program.initially_in_ram(plan)) & self._persistent
         self._broken: str | None = None
-        self._load(tensors)
-        self._placed = PlacedSteps(self._arena_limit_bytes()) if arena else None
+        self._placed: PlacedSteps | None = None
+        try:
+            self._load(tensors, arena=arena)
+        except BaseException:
+            if self._placed is not None:
+                self._placed.close()
+            raise
 
     @classmethod
     def open(
@@ -88,7 +95,7 @@ class Trainer:
         learning_rate: float | None = None,
         seed: int | None = None,
         resume: str | Path | None = None,
-        arena: bool = False,
+        arena: bool = True,
     ) -> Trainer:
         """Open the plan at ``path`` for training.
 
@@ -104,7 +111,8 @@ class Trainer:
                 ``torch.manual_seed(seed)``. ``None``: the process's own generator goes on.
             resume: a file written by `save`, to go on from there.
             arena: place the memory of steps with the native allocator, where it can be compiled and the
-                budget holds it: the same bits, faster than the heap. One such trainer per process.
+                budget holds it: the same bits, faster than the heap. One such trainer per process; `memory`
+                tells what came of it.
 
         Raises:
             PlanError: a file is damaged, of another version, or does not fit.
@@ -125,7 +133,7 @@ class Trainer:
         learning_rate: float | None = None,
         seed: int | None = None,
         resume: str | Path | None = None,
-        arena: bool = False,
+        arena: bool = True,
     ) -> Trainer:
         """`open`, for a plan file that is open already; it may be closed afterwards."""
         plan = file.plan
@@ -178,7 +186,11 @@ class Trainer:
         self._cells.set_hyperparameters(
             self.plan.optimizer.hyperparameters(self.steps + 1, lr=self.learning_rate)
         )
-        placed = contextlib.nullcontext() if self._placed is None else self._placed.step()
+        placed = (
+            contextlib.nullcontext()
+            if self._placed is None
+            else self._placed.step(is_watchable=on_gradient is None)
+        )
         with torch.no_grad(), self._own_generator(), placed:
             self._begin(given)
             self._run(on_gradient)
@@ -285,10 +297,12 @@ class Trainer:
         try:
             for index, run in enumerate(self._program.instructions):
                 if mark is not None:
-                    mark(index)
+                    mark(index + 1)
                 run()
                 if on_gradient is not None and index in taps:
                     in_tap = True
+                    if mark is not None:
+                        mark(BETWEEN_STEPS)  # what the caller allocates is not the step's
                     for name, number in taps[index]:
                         on_gradient(name, contents[number])
                     in_tap = False
@@ -348,8 +362,11 @@ class Trainer:
 
     # --- what lives across steps ---
 
-    def _load(self, tensors: state.Source) -> None:
-        """Fill the buffers that live across steps, and put copies into storage where the plan has them."""
+    def _load(self, tensors: state.Source, *, arena: bool) -> None:
+        """Fill the buffers that live across steps, and put copies into storage where the plan has them.
+
+        Those that do not begin a step in RAM pass through it first, before any arena takes its share.
+        """
         graph = self.plan.graph
         values: dict[str, list[str]] = {}
         for name in stored_values(graph):
@@ -360,14 +377,24 @@ class Trainer:
             for tensor in self.plan.problem.tensors
             if tensor.initially in (Place.STORAGE, Place.BOTH) and tensor.name in slots
         }
-        for buffer, names in values.items():
-            self._cells.install(buffer, new_buffer(self._cells.sizes_bytes[buffer], zeroed=True))
-            for name in names:
+        for buffer in sorted(values, key=lambda name: name in self._held):
+            if arena and self._placed is None and buffer in self._held:
+                self._placed = PlacedSteps(self.plan, self._arena_limit_bytes())
+            self._cells.install(buffer, self._home_of(buffer))
+            for name in values[buffer]:
                 tensors.fill(name, self._cells.contents[self._cells.value(name)])
             if buffer in stored and self._pages is not None:
                 program.page_out(buffer, self._cells, self._pages)
             if buffer not in self._held:
                 self._cells.clear(buffer)
+        if arena and self._placed is None:
+            self._placed = PlacedSteps(self.plan, self._arena_limit_bytes())
+
+    def _home_of(self, buffer: str) -> torch.Tensor:
+        """Zeroed memory for a buffer that lives across steps, at its planned place if it has one."""
+        size_bytes = self._cells.sizes_bytes[buffer]
+        planned = None if self._placed is None else self._placed.empty(buffer, size_bytes)
+        return new_buffer(size_bytes, zeroed=True) if planned is None else planned.zero_()
 
     def _copy(self, value: str) -> torch.Tensor:
         self._check_usable()
