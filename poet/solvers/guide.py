@@ -48,6 +48,8 @@ def suggested(model: Model, values: Sequence[float], *, chain: int) -> dict[int,
     for (content, index), ahead in model.eager.items():
         if is_chosen(ahead, values):
             stage = timeline.slots[timeline.events[content][index].slot].stage
+            producer = instance.contents[content].producer or 0  # whose last chance may come earlier
+            stage = min(stage, instance.tasks[producer].last_rerun_stage)
             remade.setdefault(stage, set()).add(content)
     for number, run in model.run.items():
         slot = timeline.slots[number]

@@ -1,7 +1,7 @@
 """Which reruns a large model is offered: where the relaxation remakes, as deep as it goes on remaking.
 
 A content that the relaxation (`poet.solvers.relaxation`) remakes before op t is made by a run in
-stage t at the latest. What that run reads may be absent as well; where the relaxation remakes it in
+stage t at the latest, or in the last one in which it may run. What that run reads may be absent as well; where the relaxation remakes it in
 the same stretch of time, its producer is offered in stage t too, and so on: so the stage of the first
 backward op that misses anything of a piece of the forward pass is offered the whole piece, as in
 checkpointing by segments (Chen et al. 2016), and nothing else. Beside that, short chains
@@ -36,7 +36,7 @@ class Offer:
 
 def offered_by(instance: Instance, bound: Bound, offer: Offer) -> dict[int, set[int]]:
     """Per stage, the tasks that may run again before its op."""
-    remade = _Remade(bound)
+    remade = _Remade(instance, bound)
     worth = worth_rerunning(instance)
     offered = {}
     for stage, contents in remade.by_stage.items():
@@ -61,7 +61,7 @@ def offered_by(instance: Instance, bound: Bound, offer: Offer) -> dict[int, set[
 class _Remade:
     """What the relaxation remakes, between which fixed moments."""
 
-    def __init__(self, bound: Bound) -> None:
+    def __init__(self, instance: Instance, bound: Bound) -> None:
         values = bound.answer.values
         self.by_stage: dict[int, set[int]] = {}
         self.ends: dict[int, list[int]] = {}
@@ -71,8 +71,10 @@ class _Remade:
             made = any(value(column, values) > _MADE for column in segment.made)
             self.ends.setdefault(segment.content, []).append(segment.until)
             self.made.setdefault(segment.content, []).append(made)
-            if made:
-                self.by_stage.setdefault(segment.until, set()).add(segment.content)
+            producer = instance.contents[segment.content].producer
+            if made and producer is not None:  # the last chance may come earlier than the use
+                stage = min(segment.until, instance.tasks[producer].last_rerun_stage)
+                self.by_stage.setdefault(stage, set()).add(segment.content)
 
     def around(self, content: int, stage: int) -> bool:
         """Whether ``content`` may have to be remade for a run in ``stage``."""

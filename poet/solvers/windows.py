@@ -69,6 +69,8 @@ class Windows:
             mine = points[family[content.number]]
             mine.update((content.birth, *self.fixed[content.number]))
             mine.add(max(content.birth, self.last_use[content.number]))
+            if content.producer in self.worth:  # what an update then forbids to remake is held from here on
+                mine.add(min(self.tasks[content.producer].last_rerun_stage, max(mine)))
             if content.producer in self.worth or content.number in read_again:
                 split.add(family[content.number])
         for number in split - self.small:
