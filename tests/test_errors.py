@@ -47,6 +47,14 @@ def test_a_verdict_names_rule_and_step() -> None:
     assert (verdict.rule, verdict.step, str(verdict)) == ("ram", 3, "step 3: no")
 
 
+def test_a_message_is_a_line_whatever_a_file_calls_its_parts() -> None:
+    assert str(PoetError("op \x1b[2J is red")) == r"op \x1b[2J is red"
+    long = str(PoetError("plan.poet: " + "a" * 10**6 + "; get it again"))
+    assert len(long) <= poet.errors.LONGEST_MESSAGE
+    assert long.startswith("plan.poet: aaa")
+    assert long.endswith("aaa; get it again")
+
+
 def test_nearest() -> None:
     assert nearest("rpi4", ["rpi4b", "mkr1000"]) == "; did you mean 'rpi4b'?"
     assert nearest("zzz", ["rpi4b", "mkr1000"]) == ""

@@ -235,3 +235,22 @@ def test_files_that_are_no_graph(change: dict[str, Any], message: str) -> None:
     data = json.loads(json.dumps(graph().to_json()))
     with pytest.raises(GraphError, match=message):
         Graph.from_json(data | change)
+
+
+@pytest.mark.parametrize(
+    ("shape", "strides", "overlaps"),
+    [
+        ((2, 3), (3, 1), False),
+        ((2, 3), (1, 2), False),
+        ((2, 3), (0, 1), True),
+        ((2, 3), (2, 1), True),
+        ((3,), (0,), True),
+        ((1,), (0,), False),
+        ((), (), False),
+        ((0, 3), (0, 0), False),
+        ((2, 2, 2), (1, 1, 4), True),
+        ((4, 1, 8), (8, 1, 1), False),
+    ],
+)
+def test_overlapping_elements(shape: tuple[int, ...], strides: tuple[int, ...], overlaps: bool) -> None:
+    assert TensorType("float32", shape, strides).overlaps_itself is overlaps
