@@ -5,7 +5,7 @@ PYTHON ?= $(shell for python in python3.11 python3; do \
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help setup demo test test-slow lint type table models-table readme clean
+.PHONY: help setup demo test test-slow lint type table models-table bench-planner readme clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*## ' Makefile | sed -E 's/^([a-z-]+):.*## (.*)$$/\1|\2/' | awk -F'|' '{printf "make %-13s %s\n", $$1, $$2}'
@@ -37,6 +37,9 @@ type: $(STAMP) ## mypy --strict
 
 models-table: $(STAMP) ## docs/models.md: every model imported, planned and verified (long)
 	$(BIN)/python examples/models_table.py --time-limit 10
+
+bench-planner: $(STAMP) ## docs/planner-benchmark.md: problems x budgets x engines, and the baselines (20 minutes)
+	$(BIN)/python tests/benchmarks/planner.py
 
 readme: $(STAMP) ## the outputs in README.md, made anew by running its commands
 	$(BIN)/python tests/readme.py --write

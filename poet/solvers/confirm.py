@@ -18,7 +18,7 @@ from poet.solvers.engines.outcome import objective_joules
 from poet.solvers.milp import Model
 from poet.solvers.program import Affine, Row
 
-_SECOND = ("cpsat", "scip", "cbc", "highs")  # the surest and quickest at this first
+_SECOND = ("cpsat", "highs", "scip", "cbc")  # the surest and quickest at this first
 _TOLERANCE = 1e-6  # relative, of an engine's objective
 
 
