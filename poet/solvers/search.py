@@ -17,7 +17,7 @@ from poet.errors import InvalidSchedule
 from poet.problem import Limits, Problem
 from poet.schedule import Schedule
 from poet.simulator import Trace, simulate
-from poet.solution import Solution, SolveOptions, Status
+from poet.solution import ClassBound, Solution, SolveOptions, Status
 from poet.solvers.bounds import budget_sentence, conflict_sentence, floor_sentence, minimum_ram_bytes
 from poet.solvers.candidates import candidates
 from poet.solvers.confirm import Confidence, Confirmation, confirm
@@ -27,15 +27,13 @@ from poet.solvers.events import Metered, instance_of, timeline_of
 from poet.solvers.greedy import greedy
 from poet.solvers.guide import merged, reruns_of, suggested
 from poet.solvers.milp import Model, build
-from poet.solvers.neighbourhood import improve
 from poet.solvers.overlap import overlap
-from poet.solvers.relaxation import bound_overhead
 from poet.solvers.start import values_of
+from poet.solvers.wide import Conduct, search_widely
 from poet.units import format_seconds
 
 _CHAINS = (3, 8, 8, 8, 16, 16)  # per round, the reruns offered, at most, on the way to one content
-_LARGE_TASKS = 400  # above, plans are improved part by part before whole models are built
-_UNLIMITED_SECONDS = 600.0  # of improving part by part where there is no time limit
+_LARGE_TASKS = 400  # above, models are made of few reruns, and plans improved part by part
 _SMALL_TASKS = 16  # up to here every rerun is offered in every stage, several times
 _SHARE = 0.25  # of the time left that one model may take
 
@@ -80,6 +78,8 @@ class _Search:
         self.found_by = "none"
         self.bound_joules = self.baseline_joules
         self.bound_model: Model | None = None  # that gave the bound; None: arithmetic did
+        self.bound_alone = False  # it is an engine's word, for a program that is no model
+        self.class_bound: ClassBound | None = None
         self.empty_model: Model | None = None  # that an engine says has no solution
         self.stopped = False
 
@@ -113,8 +113,8 @@ class _Search:
         Each relaxed plan names what it would remake. The exact model is offered the reruns that
         lead there, and so is the next relaxed model, which then can no longer pretend.
         """
-        if len(self.instance.tasks) > _LARGE_TASKS and not self._search_widely():
-            return True
+        if len(self.instance.tasks) > _LARGE_TASKS:
+            return not self._search_widely()
         offered: dict[int, tuple[int, ...]] = {}
         for chain in _CHAINS:
             if self._finished():
@@ -139,28 +139,31 @@ class _Search:
         return False
 
     def _search_widely(self) -> bool:
-        """For large problems: a linear bound, and plans made better part by part; false if there is none."""
-        guide = bound_overhead(self.instance, seconds=self._model_seconds() or math.inf)
-        if guide.overhead_joules == math.inf:
-            return False
-        self._bound(guide.overhead_joules)
-        self._report()
+        """For large problems: linear bounds, and plans made better part by part; false if there is none."""
 
-        def stop(schedule: Schedule) -> bool:
+        def found(schedule: Schedule) -> None:
             self._judge(schedule, "neighbourhood search")
             self._report()
-            return self._finished()
 
-        improve(
-            self.problem,
-            self.limits,
-            self.schedule,
-            seconds=2.0 * (self._model_seconds() or _UNLIMITED_SECONDS),
+        def bounded(overhead: float, proven: bool) -> None:
+            self._bound(overhead, proven=proven)
+            self._report()
+
+        def classed(overhead: float, reruns: int) -> None:
+            self.class_bound = ClassBound(self.baseline_joules + overhead, reruns)
+
+        conduct = Conduct(
+            seconds_left=self._seconds_left,
+            finished=self._finished,
+            found=found,
+            bounded=bounded,
+            classed=classed,
+            threads=self.options.threads,
             seed=self.options.seed,
-            guide=guide,
-            stop=stop,
         )
-        return True
+        in_time = self.problem.background_storage and self.limits.deadline_seconds is not None
+        instances = (self.instance, self.serial if in_time else self.instance)
+        return search_widely(self.problem, self.limits, instances, self.schedule, conduct)
 
     def _own_reruns(self) -> dict[int, set[int]]:
         return {} if self.schedule is None else reruns_of(self.instance, self.schedule)
@@ -225,11 +228,14 @@ class _Search:
             if self.trace is None or trace.joules < self.trace.joules:
                 self.schedule, self.trace, self.found_by = proposal, trace, found_by
 
-    def _bound(self, overhead: float, model: Model | None = None) -> None:
-        """Take over a bound on the overhead that holds for the whole problem, and where it is from."""
+    def _bound(self, overhead: float, model: Model | None = None, *, proven: bool = True) -> None:
+        """Take over a bound on the overhead that holds for the whole problem, and where it is from.
+
+        Without a model it is ``proven`` by arithmetic, or else the word of HiGHS.
+        """
         bound = self.baseline_joules + overhead
         if math.isfinite(overhead) and bound > self.bound_joules:
-            self.bound_joules, self.bound_model = bound, model
+            self.bound_joules, self.bound_model, self.bound_alone = bound, model, not proven
 
     # --- second opinions ---
 
@@ -243,6 +249,8 @@ class _Search:
         """Who stands behind the bound of an optimal plan; empty where the plan is not proven optimal."""
         if self.trace is None or not self._closed(self.bound_joules):
             return ""
+        if self.bound_alone:
+            return Confirmation(Confidence.ALONE, ("highs",)).words
         model = self.bound_model
         if model is None or not self.options.confirm:
             return Confirmation(Confidence.EXACT).words if model is None else ""
@@ -328,6 +336,7 @@ class _Search:
             solver=self.found_by if self.found_by == "greedy" else f"event model, {self.engine}",
             message=message,
             proof=proof,
+            class_bound=self.class_bound,
         )
 
     def _no_plan_sentence(self) -> str:

@@ -1,11 +1,12 @@
 """Which reruns a large model is offered: where the relaxation remakes, as deep as it goes on remaking.
 
 A content that the relaxation (`poet.solvers.relaxation`) remakes before op t is made by a run in
-stage t at the latest, or in the last one in which it may run. What that run reads may be absent as well; where the relaxation remakes it in
-the same stretch of time, its producer is offered in stage t too, and so on: so the stage of the first
-backward op that misses anything of a piece of the forward pass is offered the whole piece, as in
-checkpointing by segments (Chen et al. 2016), and nothing else. Beside that, short chains
-of producers are offered whether the relaxation remakes them or not: its answer is not the plan.
+stage t at the latest, or in the last one in which it may run. What that run reads may be absent as
+well; where the relaxation remakes it in the same stretch of time, its producer is offered in stage t
+too, and so on: so the stage of the first backward op that misses anything of a piece of the forward
+pass is offered the whole piece, as in checkpointing by segments (Chen et al. 2016), and nothing
+else. Beside that, short chains of producers are offered whether the relaxation remakes them or not:
+its answer is not the plan.
 """
 
 from __future__ import annotations

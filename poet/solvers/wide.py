@@ -46,7 +46,8 @@ class Conduct:
         seconds_left: wall clock; may be infinite.
         finished: whether to stop.
         found: called with each better schedule.
-        bounded: called with a bound on the overhead in joules, of every plan.
+        bounded: called with a bound on the overhead in joules, of every plan, and whether it is proven by
+            sums of our own rather than an engine's word.
         classed: called with a bound on the overhead in joules of the class that the best plan is of,
             and the number of reruns that plans of the class may choose from.
         threads, seed: as in `poet.solution.SolveOptions`.
@@ -55,7 +56,7 @@ class Conduct:
     seconds_left: Callable[[], float]
     finished: Callable[[], bool]
     found: Callable[[Schedule], None]
-    bounded: Callable[[float], None]
+    bounded: Callable[[float, bool], None]
     classed: Callable[[float, int], None]
     threads: int
     seed: int
@@ -93,11 +94,11 @@ class _Wide:
         guide = tightest_bound(
             self.bounded,
             seconds=self._share(_BOUND_SHARE),
-            watcher=lambda bound: conduct.bounded(bound.overhead_joules),
+            watcher=lambda bound: conduct.bounded(bound.overhead_joules, True),
         )
         if guide.overhead_joules == math.inf:
             return False
-        conduct.bounded(guide.overhead_joules)
+        conduct.bounded(guide.overhead_joules, True)
         for offer in _OFFERS:
             again = True
             while again and not conduct.finished():
@@ -158,7 +159,8 @@ class _Wide:
             while not child.news.ended and not self.conduct.finished():
                 self._wait_for(child, rounds)
                 if child.news.bound > 0.0:
-                    self.conduct.bounded(fixed + (child.news.bound * (1.0 - _MARGIN) - _MARGIN) / unit)
+                    joules = (child.news.bound * (1.0 - _MARGIN) - _MARGIN) / unit
+                    self.conduct.bounded(fixed + joules, False)
             values = child.news.values
         return guide if values is None else replace(guide, answer=replace(guide.answer, values=values))
 
