@@ -7,6 +7,7 @@ that cannot be read, or that the simulator does not accept, counts as missing.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import gzip
@@ -119,7 +120,8 @@ class Cache:
                 "name another folder by --cache"
             ) from None
         finally:
-            temporary.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                temporary.unlink()
 
     def _path(self, kind: str, key: str) -> Path:
         assert self.folder is not None

@@ -268,7 +268,7 @@ class WhatIf:
         marginals: what changes of the chosen point buy.
         answers: most important first; the first is the headline.
         chosen: index of the point that the headline speaks of; ``None``: nothing fits.
-        complete: whether no point was left unsolved by an interruption.
+        complete: whether nothing was left out by an interruption.
         sweep_seconds: wall clock.
         searched, from_cache, by_monotonicity: how many points were decided in which way.
     """

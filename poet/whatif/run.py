@@ -250,7 +250,7 @@ def _swept(
     result = replace(
         result,
         marginals=marginals,
-        complete=result.complete and finished,
+        complete=finished,
         sweep_seconds=time.monotonic() - started,
     )
     return replace(result, answers=(*answers_of(result), *sizes))
@@ -283,7 +283,7 @@ def _result(question: Question, settings: list[Setting], sweep: Sweep, started: 
         marginals=(),
         answers=(),
         chosen=None,
-        complete=swept.complete,
+        complete=False,
         sweep_seconds=time.monotonic() - started,
         searched=origins.count(Origin.SEARCH),
         from_cache=origins.count(Origin.CACHE),

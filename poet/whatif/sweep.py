@@ -51,11 +51,10 @@ Report = Callable[[SweepProgress], None]
 
 @dataclass(frozen=True, slots=True)
 class Swept:
-    """Points and plans; ``complete`` where no point was left unsolved by an interruption."""
+    """Points and the plans that serve them."""
 
     points: tuple[Point, ...]
     plans: tuple[FoundPlan, ...]
-    complete: bool
 
 
 @dataclass(slots=True)
@@ -210,8 +209,7 @@ class Sweep:
                     if number == len(found):
                         found.append(found_plan(setting, self.settings[setting], known.plan))
                 points.append(self._point(setting, index, cell, known, number))
-        complete = not any(point.verdict is Verdict.UNSOLVED for point in points)
-        return Swept(tuple(points), tuple(found), complete)
+        return Swept(tuple(points), tuple(found))
 
     def _point(self, setting: int, index: int, cell: Cell, known: Known, plan: int | None) -> Point:
         done = self.done[setting][index]

@@ -152,8 +152,14 @@ def _run_on_cluster(tasks: Sequence[Task]) -> Iterator[tuple[int, bytes | None]]
 def _parallel(
     tasks: dict[int, Task], *, jobs: int, memory_bytes: int | None
 ) -> Iterator[tuple[int, bytes | None]]:
+    """Run ``tasks`` by joblib, which would run a single job in this process: that one gets a pool too."""
     calls = [delayed(_in_worker)(index, task, memory_bytes) for index, task in tasks.items()]
-    run = Parallel(n_jobs=jobs, batch_size=1, pre_dispatch="2*n_jobs", return_as="generator_unordered")
+    run = Parallel(
+        n_jobs=2 if jobs == 1 else jobs,
+        batch_size=1,
+        pre_dispatch=1 if jobs == 1 else "2*n_jobs",
+        return_as="generator_unordered",
+    )
     with contextlib.closing(run(calls)) as answers:
         yield from answers
 

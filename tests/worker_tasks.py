@@ -1,0 +1,33 @@
+"""What workers are made to do in tests."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+
+
+def echo(number: int) -> bytes:
+    """The number, after a while."""
+    time.sleep(0.05)
+    return str(number).encode()
+
+
+def die() -> bytes:
+    """Take the worker down."""
+    os.kill(os.getpid(), signal.SIGKILL)
+    return b""
+
+
+def die_once(mark: str, number: int) -> bytes:
+    """Take the worker down the first time."""
+    if not Path(mark).exists():
+        Path(mark).touch()
+        die()
+    return str(number).encode()
+
+
+def hold(size: int) -> bytes:
+    """Take ``size`` bytes."""
+    return str(len(bytearray(size))).encode()
