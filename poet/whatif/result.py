@@ -9,12 +9,16 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from poet.device import Profile
 from poet.problem import Limits, Problem
 from poet.schedule import Schedule
 from poet.solution import LowerBound
 from poet.whatif.question import Question
+
+if TYPE_CHECKING:
+    import pandas
 
 
 class Verdict(enum.Enum):
@@ -295,3 +299,13 @@ class WhatIf:
     def plan_of(self, point: Point) -> FoundPlan | None:
         """The plan of ``point``, if it has one."""
         return None if point.plan is None else self.plans[point.plan]
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """One row per point, with the columns that docs/what-if.md describes.
+
+        Raises:
+            InputError: pandas is not installed.
+        """
+        from poet.whatif.export import to_pandas
+
+        return to_pandas(self)

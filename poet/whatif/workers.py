@@ -29,7 +29,7 @@ from poet.whatif.cache import pack_solution, unpack
 
 MEMORY_SHARE = 0.8
 """Of the machine's memory that all local workers may take together, where no bound is given."""
-CONNECT_SECONDS = 10
+CONNECT_SECONDS = 5
 _TRIES_TOGETHER = 2  # after that each task is tried alone, so that the one to blame is found
 
 Task = Callable[[], bytes]
