@@ -77,6 +77,7 @@ class Walk:
         self.steps: list[Step] = []
         self.step_limit = 60 * facts.op_count + 10 * facts.tensor_count + 1000
         self.present = [False] * facts.tensor_count
+        self.in_ram = set[int]()  # those present that take room
         self.stored = [False] * facts.tensor_count  # with the current content
         self.held_until = [-1] * facts.tensor_count  # something is to be remade from it before this op
         self.released: list[list[int]] = [[] for _ in range(facts.op_count + 1)]
@@ -90,7 +91,7 @@ class Walk:
             op.joules * weights.remake_factor + weights.compute_watts * op.seconds for op in problem.ops
         ]
         for tensor in facts.starts_in_ram:
-            self.present[tensor] = True
+            self._appear(tensor)
         for tensor in facts.starts_stored:
             self.stored[tensor] = True
         pins = pinned(problem, limits)
@@ -281,11 +282,10 @@ class Walk:
                     best, best_value = tensor, value
         if best >= 0:
             return best, self.marked[best]
-        for tensor in range(self.facts.tensor_count):
-            if self.present[tensor] and tensor not in barred and self.facts.size[tensor]:
-                value = self.policy.value(self, tensor)
-                if value is not None and value > best_value:
-                    best, best_value = tensor, value
+        for tensor in sorted(self.in_ram - barred):
+            value = self.policy.value(self, tensor)
+            if value is not None and value > best_value:
+                best, best_value = tensor, value
         if best >= 0:
             return best, self.policy.unplanned
         for tensor in self.protected:
@@ -373,13 +373,18 @@ class Walk:
 
     # --- the four steps ---
 
+    def _appear(self, tensor: int) -> None:
+        self.present[tensor] = True
+        if self.facts.size[tensor]:
+            self.in_ram.add(tensor)
+
     def _compute(self, op: int) -> None:
         if len(self.steps) > self.step_limit:
             raise Stuck
         self.steps.append(Compute(self.facts.problem.ops[op].name))
         self.seconds += self.facts.problem.ops[op].seconds
         for tensor in self.facts.outputs[op]:
-            self.present[tensor] = True
+            self._appear(tensor)
             self.ram_bytes += self.facts.size[tensor]
 
     def _page_in(self, tensor: int) -> None:
@@ -391,7 +396,7 @@ class Walk:
         what = self.facts.problem.tensors[tensor]
         self.steps.append(PageIn(what.name))
         self.seconds += 0.0 if what.page_in is None else what.page_in.seconds
-        self.present[tensor] = True
+        self._appear(tensor)
         self.ram_bytes += self.facts.size[tensor]
         self.pinned.add(tensor)
 
@@ -410,5 +415,6 @@ class Walk:
     def _free(self, tensor: int) -> None:
         self.steps.append(Free(self.facts.problem.tensors[tensor].name))
         self.present[tensor] = False
+        self.in_ram.discard(tensor)
         self.ram_bytes -= self.facts.size[tensor]
         self.marked.pop(tensor, None)
