@@ -18,14 +18,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("net", choices=NETS)
     parser.add_argument("file", type=Path)
-    parser.add_argument("--size", choices=("small", "full"), default="full")
+    parser.add_argument("--size", choices=("small", "medium", "full"), default="full")
     parser.add_argument("--exporter", choices=EXPORTERS, default="dynamo")
     parser.add_argument("--evaluation", action="store_true", help="export in evaluation mode")
     parser.add_argument("--data", type=Path, metavar="FILE.npz")
     arguments = parser.parse_args()
     torch.manual_seed(0)
     net = NETS[arguments.net]
-    size = net.small if arguments.size == "small" else net.full
+    if arguments.size not in net.sizes:
+        parser.error(f"{arguments.net} comes in the sizes {', '.join(net.sizes)}")
+    size = net.sizes[arguments.size]
     export(
         size.build(),
         size.inputs(2),

@@ -1,4 +1,4 @@
-"""Eight nets in plain torch, each in a small and in a realistic size, and their ONNX exports.
+"""Eight nets in plain torch, each in a small and in a realistic size, some also between, and their exports.
 
 net = NETS["resnet18"]
 module = net.small.build()
@@ -52,11 +52,18 @@ class Size:
 
 @dataclass(frozen=True)
 class Net:
-    """A net in two sizes, and the name of the loss it is trained with."""
+    """A net in two sizes or three, and the name of the loss it is trained with."""
 
     small: Size
     full: Size
     loss: str = "cross-entropy"
+    medium: Size | None = None
+
+    @property
+    def sizes(self) -> dict[str, Size]:
+        """The sizes that there are, by name."""
+        named = {"small": self.small, "medium": self.medium, "full": self.full}
+        return {name: size for name, size in named.items() if size is not None}
 
 
 def _image(build: Callable[[], nn.Module], pixels: int) -> Size:
@@ -67,14 +74,17 @@ NETS: dict[str, Net] = {
     "resnet18": Net(
         _image(partial(ResNet, (1, 1), width=8), 16),
         _image(partial(ResNet, stem="imagenet"), 224),
+        medium=_image(ResNet, 32),
     ),
     "mobilenet_v2": Net(
         _image(partial(MobileNetV2, ((1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 1, 2)), width=0.5, head=32), 16),
         _image(MobileNetV2, 32),
+        medium=_image(partial(MobileNetV2, width=0.35, small_images=False), 64),
     ),
     "bert": Net(
         Size(partial(Bert, layers=2, width=32, heads=4, words=50, length=16), (12,), words=50, classes=2),
         Size(partial(Bert, layers=12), (128,), words=30522, classes=2),
+        medium=Size(partial(Bert, layers=4, width=256, heads=4), (128,), words=30522, classes=2),
     ),
     "vit": Net(
         _image(partial(ViT, layers=2, width=32, heads=4, image=16, patch=4), 16),
