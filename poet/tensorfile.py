@@ -11,6 +11,8 @@ new one.
 from __future__ import annotations
 
 import contextlib
+import fcntl
+import glob
 import hashlib
 import json
 import math
@@ -284,8 +286,10 @@ def replaced(path: Path) -> Iterator[BinaryIO]:
     """
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
     try:
+        _remove_abandoned(path)
         try:
             with temporary.open("xb") as file:
+                fcntl.flock(file, fcntl.LOCK_EX)
                 yield file
                 file.flush()
                 os.fsync(file.fileno())
@@ -295,6 +299,14 @@ def replaced(path: Path) -> Iterator[BinaryIO]:
             temporary.unlink(missing_ok=True)
     except OSError as cause:
         raise PoetError(f"{path}: cannot be written ({cause.strerror or cause})") from None
+
+
+def _remove_abandoned(path: Path) -> None:
+    """Temporary files that a process left when it was killed: nobody holds their lock any more."""
+    for left in path.parent.glob(f".{glob.escape(path.name)}.{'[0-9a-f]' * 8}.tmp"):
+        with contextlib.suppress(OSError), left.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            left.unlink()
 
 
 def _flush_folder(folder: Path) -> None:

@@ -214,12 +214,38 @@ def test_memory_is_let_go_before_a_wait_ends(tmp_path: Path) -> None:
     pages.close()
 
 
+def test_targets_that_were_not_filled_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their buffers hold anything, and must not be taken for what was stored."""
+    pages = PageFile((Slot("a", 0, 10), Slot("b", 4096, 10)), path=None, folder=tmp_path, buffer_bytes=0)
+    background, asked = Background(pages), threading.Event()
+    background.write("b", memoryview(bytes(10)))
+    background.settle()
+
+    def failing(tensor: str, data: memoryview) -> None:
+        assert asked.wait(PATIENCE_SECONDS)
+        raise PageFileError(f"{tensor} cannot be written")
+
+    monkeypatch.setattr(pages, "write", failing)
+    background.write("a", memoryview(bytes(10)))
+    background.read_into("b", memoryview(bytearray(10)))  # was asked for in time, and is not served
+    asked.set()
+    with pytest.raises(PageFileError, match="a cannot be written"):
+        background.wait("b")
+    assert background.give_up() == {"b"}
+    assert background.give_up() == frozenset()
+    background.close()
+    pages.close()
+
+
 def test_the_first_of_several_errors_is_told(tmp_path: Path) -> None:
     pages = PageFile((Slot("a", 0, 10), Slot("b", 4096, 10)), path=None, folder=tmp_path, buffer_bytes=0)
     background = Background(pages)
     background.read_into("a", memoryview(bytearray(10)))
     with pytest.raises(PageFileError, match="a was never written"):
+        background.wait("a")
+    with pytest.raises(PageFileError, match="a was never written"):
         background.settle()
+    assert background.give_up() == {"a"}
     background.write("b", memoryview(bytes(10)))  # a step later all is well
     background.settle()
     background.close()

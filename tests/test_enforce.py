@@ -141,7 +141,7 @@ def test_a_child_that_dies_is_told(request_: RunRequest, monkeypatch: pytest.Mon
         enforce(request_, on_epoch=print)
 
 
-@pytest.mark.parametrize("mode", ["--enforce", "--save-every=1"])
+@pytest.mark.parametrize("mode", [pytest.param("--enforce", marks=pytest.mark.slow), "--save-every=1"])
 def test_a_real_ctrl_c_ends_after_the_step_and_saves(mode: str, folder: Path, tmp_path: Path) -> None:
     state = tmp_path / "state.safetensors"
     command: list[str | Path] = [

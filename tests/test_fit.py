@@ -128,3 +128,12 @@ def test_ctrl_c_ends_after_the_step_and_saves(digits: Path, monkeypatch: pytest.
     assert [(epoch.steps, epoch.is_complete) for epoch in epochs] == [(6, True), (3, False)]
     with Trainer.open(digits / "net.poet", resume=state) as trainer:
         assert trainer.steps == 9
+
+
+def test_saving_every_so_many_steps(digits: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Trainer.open(digits / "net.poet") as trainer:
+        saved: list[int] = []
+        monkeypatch.setattr(trainer, "save", lambda path: saved.append(trainer.steps))
+        samples = load_samples(digits / "d.npz", trainer.plan)
+        epoch = next(fit(trainer, samples, epochs=1, save_path=tmp_path / "s", save_every=2))
+        assert saved == [*range(2, epoch.steps + 1, 2), epoch.steps]

@@ -40,8 +40,8 @@ class Pager(Protocol):
     def settle(self) -> None:
         """Until every transfer is done; raises what the first that failed raised."""
 
-    def give_up(self) -> BaseException | None:
-        """`settle` for a step that is not gone on with: hands out what failed first."""
+    def give_up(self) -> frozenset[str]:
+        """`settle` for a step that is not gone on with; the tensors whose targets were not filled."""
 
     def close(self) -> None:
         """Ask for nothing any more; a second call does nothing."""
@@ -55,15 +55,21 @@ class _Job:
     tensor: str
     memory: memoryview | None
     is_done: threading.Event
+    is_read: bool = False
     error: BaseException | None = None
 
-    def run(self) -> None:
+    def run(self) -> BaseException | None:
+        """Move the bytes; hands out what went wrong."""
         assert self.memory is not None
         try:
             self.move(self.tensor, self.memory)
         except BaseException as error:
-            self.error = error.with_traceback(None)  # its frames would keep the memory
-        self.memory = None
+            return error.with_traceback(None)  # its frames would keep the memory
+        return None
+
+    def end(self, error: BaseException | None) -> None:
+        """Let the memory go and whoever waits."""
+        self.error, self.memory = error, None
         self.is_done.set()
 
 
@@ -77,6 +83,7 @@ class Background:
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._last: dict[str, _Job] = {}
         self._error: BaseException | None = None
+        self._unread: set[str] = set()
         self._thread: threading.Thread | None = None  # started by the first transfer
         self._is_closed = False
 
@@ -94,7 +101,7 @@ class Background:
         Raises:
             PageFileError: an earlier transfer has failed.
         """
-        self._ask(_Job(self._pages.read_into, tensor, target, threading.Event()))
+        self._ask(_Job(self._pages.read_into, tensor, target, threading.Event(), is_read=True))
 
     def wait(self, tensor: str) -> None:
         """Until what was last asked for ``tensor`` is done.
@@ -114,19 +121,15 @@ class Background:
         Raises:
             PageFileError: something failed.
         """
-        error = self.give_up()
-        if error is not None:
-            raise error
+        self._drain()
+        if self._error is not None:
+            raise self._error
 
-    def give_up(self) -> BaseException | None:
-        """`settle` for a step that is not gone on with: hands out what failed first."""
-        if self._thread is not None:
-            last = _Job(_nothing, "", memoryview(b""), threading.Event())
-            self._jobs.put(last)
-            last.is_done.wait()
-        self._last.clear()
-        error, self._error = self._error, None
-        return error
+    def give_up(self) -> frozenset[str]:
+        """`settle` for a step that is not gone on with; the tensors whose targets were not filled."""
+        self._drain()
+        unread, self._unread, self._error = frozenset(self._unread), set(), None
+        return unread
 
     def close(self) -> None:
         """End the thread; a second call does nothing."""
@@ -145,10 +148,19 @@ class Background:
         self._last[job.tensor] = job
         self._jobs.put(job)
 
+    def _drain(self) -> None:
+        if self._thread is not None:
+            last = _Job(_nothing, "", memoryview(b""), threading.Event())
+            self._jobs.put(last)
+            last.is_done.wait()
+        self._last.clear()
+
     def _serve(self) -> None:
         while (job := self._jobs.get()) is not None:
-            job.run()
-            self._error = self._error or job.error
+            self._error = self._error or job.run()  # after a failure nothing is moved, and all hear of it
+            if self._error is not None and job.is_read:
+                self._unread.add(job.tensor)
+            job.end(self._error)
             del job
 
 

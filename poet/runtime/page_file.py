@@ -117,8 +117,9 @@ class PageFile:
     def settle(self) -> None:
         """Nothing: every transfer is done."""
 
-    def give_up(self) -> None:
-        """Nothing: no transfer is under way."""
+    def give_up(self) -> frozenset[str]:
+        """Nothing: no transfer is under way, and what could not be read was not installed."""
+        return frozenset()
 
     def close(self) -> None:
         """Close and remove the file; a second call does nothing."""
