@@ -11,7 +11,8 @@ from typing import Annotated
 
 import typer
 
-from poet.errors import InputError
+from poet.errors import InputError, nearest
+from poet.problem import Objective, Pins
 from poet.units import parse_seconds
 
 
@@ -32,6 +33,23 @@ class Optimizer(StrEnum):
     ADAMW = "adamw"
 
 
+class Minimise(StrEnum):
+    """What a plan takes the least of, by the name it has on the command line."""
+
+    ENERGY = "energy"
+    TIME = "time"
+    RAM = "ram"
+    WRITES = "writes"
+
+
+class Home(StrEnum):
+    """Where parameters and optimizer state are between steps."""
+
+    RAM = "ram"
+    STORAGE = "storage"
+    AUTO = "auto"
+
+
 @dataclass(frozen=True, slots=True)
 class Ask:
     """What every `poet solve` is asked, with or without a model; the fields are its options."""
@@ -44,6 +62,13 @@ class Ask:
     engine: str
     threads: int
     compare: bool
+    minimise: Objective
+    energy_budget: str | None
+    write_budget: str | None
+    storage: str | None
+    pins: Pins
+    trade_off: tuple[Objective, Objective] | None
+    points: int | None
     json_file: Path | None
 
 
@@ -75,6 +100,25 @@ def read_bindings(bindings: Iterable[str] | None) -> dict[str, int]:
             raise InputError(f"--bind {binding!r} is not NAME=SIZE; write for example --bind N=8")
         sizes[name] = int(size)
     return sizes
+
+
+def read_trade_off(text: str | None) -> tuple[Objective, Objective] | None:
+    """The two objectives of ``ram,energy``.
+
+    Raises:
+        InputError: there are not two, one is unknown, or both are the same.
+    """
+    if text is None:
+        return None
+    words = [objective.value for objective in Objective]
+    names = [name.strip() for name in text.split(",")]
+    for name in names:
+        if name not in words:
+            known = ", ".join(words)
+            raise InputError(f"--trade-off {text!r}: {name!r} is not one of {known}{nearest(name, words)}")
+    if len(names) != 2 or names[0] == names[1]:
+        raise InputError(f"--trade-off {text!r} is not two objectives; write for example ram,energy")
+    return Objective(names[0]), Objective(names[1])
 
 
 def read_time_limit(text: str) -> float | None:

@@ -16,8 +16,10 @@ from typing import Any
 from rich.console import Console, RenderableType
 
 from poet.errors import InputError
+from poet.problem import Objective
+from poet.report.amounts import format_amount
 from poet.solution import Progress
-from poet.units import format_joules, format_share
+from poet.units import format_share
 
 REPORT_COLUMNS = 110
 """Width of a report that goes to a file or a pipe."""
@@ -80,7 +82,7 @@ def write_text(path: Path, text: str) -> None:
 
 
 @contextmanager
-def progress() -> Iterator[Progress]:
+def progress(objective: Objective = Objective.ENERGY) -> Iterator[Progress]:
     """A callback that shows a search's best plan, bound and gap on stderr.
 
     On a terminal it is one line that changes; elsewhere a line where one of them has changed.
@@ -89,7 +91,7 @@ def progress() -> Iterator[Progress]:
     if console.is_terminal:
         with console.status("searching") as status:
             yield lambda best, bound, gap, seconds: status.update(
-                f"{seconds:.0f} s: {_progress_line(best, bound, gap)}"
+                f"{seconds:.0f} s: {_progress_line(objective, best, bound, gap)}"
             )
         return
     last_seconds, last_line = time.monotonic(), ""
@@ -98,7 +100,7 @@ def progress() -> Iterator[Progress]:
         best_joules: float | None, bound_joules: float, gap: float | None, seconds: float
     ) -> None:
         nonlocal last_seconds, last_line
-        line = _progress_line(best_joules, bound_joules, gap)
+        line = _progress_line(objective, best_joules, bound_joules, gap)
         if line != last_line and time.monotonic() - last_seconds >= PLAIN_PROGRESS_SECONDS:
             last_seconds, last_line = time.monotonic(), line
             console.print(f"{seconds:6.1f} s  {line}")
@@ -106,7 +108,7 @@ def progress() -> Iterator[Progress]:
     yield print_sometimes
 
 
-def _progress_line(best_joules: float | None, bound_joules: float, gap: float | None) -> str:
-    best = "no plan yet" if best_joules is None else f"best {format_joules(best_joules)}"
+def _progress_line(objective: Objective, best: float | None, bound: float, gap: float | None) -> str:
+    found = "no plan yet" if best is None else f"best {format_amount(objective, best)}"
     open_gap = "" if gap is None else f", gap {format_share(gap)}"
-    return f"{best}, bound {format_joules(bound_joules)}{open_gap}"
+    return f"{found}, bound {format_amount(objective, bound)}{open_gap}"

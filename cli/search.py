@@ -4,24 +4,68 @@ from __future__ import annotations
 
 import dataclasses
 
+from poet.api import limits_of
 from poet.budgets import SURVEY_SHARES, survey
 from poet.errors import Infeasible, OutOfTime
-from poet.problem import Limits, Problem
+from poet.problem import Limits, Objective, Problem
 from poet.report.plan import solution_report
 from poet.report.survey import survey_data, survey_report
+from poet.report.trade_off import trade_off_data, trade_off_report
 from poet.solution import Solution, SolveOptions, Status, solution_to_json
 from poet.solvers import solve
 from poet.solvers.comparison import Comparison, compare
 from poet.solvers.explain import explained
+from poet.trade_off import trade_off
+from poet.units import parse_bytes
 
 from .compare import json_with, report_with
 from .options import Ask
 from .output import answer, progress, write_json
 
 
+def asked_limits(problem: Problem, ask: Ask) -> tuple[Problem, Limits]:
+    """The problem with the storage and the limits that the options name.
+
+    Raises:
+        InputError: a text is not a size, a deadline or an energy.
+    """
+    limits = limits_of(
+        problem,
+        ram=ask.ram,
+        deadline=ask.deadline,
+        recompute=ask.recompute,
+        paging=ask.paging,
+        written=ask.write_budget,
+        energy=ask.energy_budget,
+        pins=ask.pins,
+    )
+    if ask.storage is None:
+        return problem, limits
+    return dataclasses.replace(problem, storage_capacity_bytes=parse_bytes(ask.storage)), limits
+
+
+def show_without_plan(problem: Problem, limits: Limits, ask: Ask) -> bool:
+    """Show a curve or a survey where no single plan is asked for; whether that was so."""
+    if ask.trade_off is not None:
+        show_trade_off(problem, limits, ask)
+    elif ask.ram is None and ask.minimise is not Objective.RAM:
+        show_survey(problem, limits, ask)
+    else:
+        return False
+    return True
+
+
+def show_trade_off(problem: Problem, limits: Limits, ask: Ask) -> None:
+    """Report the curve of two objectives."""
+    assert ask.trade_off is not None
+    x, y = ask.trade_off
+    curve = trade_off(problem, limits, _options(ask), x=x, y=y, points=ask.points)
+    answer(trade_off_report(curve), lambda: trade_off_data(problem, curve), json_file=ask.json_file)
+
+
 def search(problem: Problem, limits: Limits, ask: Ask) -> tuple[Solution, Comparison | None]:
     """Solve with progress on stderr; where it is asked for, compare as well."""
-    with progress() as show_progress:
+    with progress(ask.minimise) as show_progress:
         options = dataclasses.replace(_options(ask), progress=show_progress)
         solution = explained(problem, limits, options, solve(problem, limits, options))
     if not ask.compare:
@@ -63,10 +107,15 @@ def show_survey(problem: Problem, limits: Limits, ask: Ask) -> None:
     if options.time_limit_seconds is not None:
         each_seconds = options.time_limit_seconds / len(SURVEY_SHARES)
         options = dataclasses.replace(options, time_limit_seconds=each_seconds)
-    with progress() as show_progress:
+    with progress(ask.minimise) as show_progress:
         found = survey(problem, limits, dataclasses.replace(options, progress=show_progress))
     answer(survey_report(found), lambda: survey_data(problem, found), json_file=ask.json_file)
 
 
 def _options(ask: Ask) -> SolveOptions:
-    return SolveOptions(time_limit_seconds=ask.time_limit_seconds, engine=ask.engine, threads=ask.threads)
+    return SolveOptions(
+        time_limit_seconds=ask.time_limit_seconds,
+        engine=ask.engine,
+        threads=ask.threads,
+        objective=ask.minimise,
+    )

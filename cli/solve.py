@@ -10,13 +10,27 @@ import typer
 
 from poet.errors import InputError
 from poet.optimizer import OptimizerSpec
+from poet.problem import Objective, Pins, Place
 
-from .options import Ask, BindOption, JsonOption, Loss, Optimizer, read_bindings, read_time_limit
+from .options import (
+    Ask,
+    BindOption,
+    Home,
+    JsonOption,
+    Loss,
+    Minimise,
+    Optimizer,
+    read_bindings,
+    read_time_limit,
+    read_trade_off,
+)
 
 EXAMPLES = (
     "poet solve model.onnx --device rpi4b",
     "poet solve model.onnx --device rpi4b --ram 64MiB --deadline 1.3x -o plan.poet",
     "poet solve problem.json --ram 256KiB --compare --json answer.json",
+    "poet solve problem.json --ram 256KiB --minimise time --energy-budget 2mJ --keep 'layer1.*'",
+    "poet solve problem.json --trade-off ram,energy",
 )
 
 
@@ -45,6 +59,45 @@ def solve(
     bind: BindOption = None,
     no_recompute: Annotated[bool, typer.Option("--no-recompute", help="Run every op once.")] = False,
     no_paging: Annotated[bool, typer.Option("--no-paging", help="Move nothing to storage.")] = False,
+    minimise: Annotated[
+        Minimise, typer.Option(help="What a step should take the least of; ties are broken by energy.")
+    ] = Minimise.ENERGY,
+    energy_budget: Annotated[
+        str | None, typer.Option(metavar="ENERGY", help="Joules that a step may take, e.g. 1.5mJ.")
+    ] = None,
+    write_budget: Annotated[
+        str | None, typer.Option(metavar="SIZE", help="What a step may write to storage, e.g. 1MiB.")
+    ] = None,
+    storage: Annotated[
+        str | None, typer.Option(metavar="SIZE", help="What storage holds; default: the device's capacity.")
+    ] = None,
+    home: Annotated[
+        Home | None,
+        typer.Option(help="Of parameters between steps; auto: the plan chooses. Default ram."),
+    ] = None,
+    keep: Annotated[
+        list[str] | None,
+        typer.Option(metavar="GLOB", help="Tensors to keep in RAM from production to last use; repeatable."),
+    ] = None,
+    recompute: Annotated[
+        list[str] | None,
+        typer.Option(metavar="GLOB", help="Tensors not to hold while idle, but to compute again."),
+    ] = None,
+    page: Annotated[
+        list[str] | None,
+        typer.Option(metavar="GLOB", help="Tensors not to hold while idle, but to page."),
+    ] = None,
+    never_page: Annotated[
+        list[str] | None,
+        typer.Option(metavar="GLOB", help="Tensors never to write to storage nor to read from there."),
+    ] = None,
+    trade_off: Annotated[
+        str | None,
+        typer.Option(metavar="X,Y", help="The curve of two objectives instead of a plan, e.g. ram,energy."),
+    ] = None,
+    points: Annotated[
+        int | None, typer.Option(min=2, help="Of --trade-off; default: all of a small problem, else 8.")
+    ] = None,
     time_limit: Annotated[
         str, typer.Option(metavar="TIME", help="For the search, e.g. 60s; none: until proven.")
     ] = "60s",
@@ -76,14 +129,26 @@ def solve(
         engine=engine,
         threads=threads,
         compare=compare,
+        minimise=Objective(minimise.value),
+        energy_budget=energy_budget,
+        write_budget=write_budget,
+        storage=storage,
+        pins=Pins(tuple(keep or ()), tuple(recompute or ()), tuple(page or ()), tuple(never_page or ())),
+        trade_off=read_trade_off(trade_off),
+        points=points,
         json_file=json_file,
     )
+    if points is not None and trade_off is None:
+        raise InputError("--points is of --trade-off, e.g. --trade-off ram,energy --points 12")
+    if trade_off is not None and output is not None:
+        raise InputError("--trade-off makes no plan; solve with the RAM of a point and -o for that")
     if compare and ram is None:
         raise InputError("--compare needs --ram: planners are compared inside one budget, e.g. --ram 256KiB")
     if model.suffix == ".json":
         of_a_model = {
             "--device": device, "--loss": loss, "--optimizer": optimizer, "--lr": lr, "--momentum": momentum,
             "--weight-decay": weight_decay, "--train": train, "--bind": bind, "--output": output,
+            "--home": home,
         }  # fmt: skip
         for option, given in of_a_model.items():
             if given is not None:
@@ -94,7 +159,7 @@ def solve(
         return
     if device is None:
         raise InputError("a model needs --device; `poet devices list` shows the names, e.g. --device rpi4b")
-    if ram is None and output is not None:
+    if ram is None and output is not None and minimise is not Minimise.RAM:
         raise InputError("a plan (-o) needs --ram; without it poet only surveys budgets")
     from .solve_model import solve_model
 
@@ -106,6 +171,7 @@ def solve(
         optimizer=_optimizer(optimizer or Optimizer.SGD, lr, momentum, weight_decay),
         train=train,
         bind=read_bindings(bind),
+        home=Place.EITHER if home is Home.AUTO else Place((home or Home.RAM).value),
         output=output,
     )
 

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 from poet import api
 from poet.optimizer import OptimizerSpec
+from poet.problem import Place
 from poet.report.plan import plan_summary
 
 from .compare import json_with, report_with
 from .options import Ask
 from .output import answer
-from .search import require_plan, search, show_survey
+from .search import asked_limits, require_plan, search, show_without_plan
 
 
 def solve_model(
@@ -23,16 +25,16 @@ def solve_model(
     optimizer: OptimizerSpec,
     train: list[str] | None,
     bind: dict[str, int],
+    home: Place,
     output: Path | None,
 ) -> None:
     """Plan the training of a model, or survey its budgets where no RAM is given."""
-    prepared = api.prepare(path, device=device, loss=loss, optimizer=optimizer, train=train, bind=bind)
-    problem = prepared.problem
-    limits = api.limits_of(
-        problem, ram=ask.ram, deadline=ask.deadline, recompute=ask.recompute, paging=ask.paging
+    prepared = api.prepare(
+        path, device=device, loss=loss, optimizer=optimizer, train=train, bind=bind, home=home
     )
-    if ask.ram is None:
-        show_survey(problem, limits, ask)
+    problem, limits = asked_limits(prepared.problem, ask)
+    prepared = dataclasses.replace(prepared, problem=problem)
+    if show_without_plan(problem, limits, ask):
         return
     solution, comparison = search(problem, limits, ask)
     require_plan(problem, solution, ask)

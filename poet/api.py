@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,15 +23,16 @@ from poet.arena import settle
 from poet.budgets import keep_everything_bytes
 from poet.costs import build_problem, deadline_seconds
 from poet.device import Profile
-from poet.errors import Infeasible, ModelError, OutOfTime
+from poet.errors import Infeasible, InputError, ModelError, OutOfTime
+from poet.homes import settled
 from poet.optimizer import OptimizerSpec
 from poet.plan_file import write_plan
-from poet.problem import Limits, Place, Problem
+from poet.problem import Limits, Objective, Pins, Place, Problem
 from poet.profiles import load_profile
 from poet.solution import Progress, Solution, SolveOptions, Status
 from poet.solvers import minimum_ram_bytes, solve
 from poet.training_plan import Device, Model, Outcome, Plan, Request, make_plan
-from poet.units import parse_bytes
+from poet.units import parse_bytes, parse_joules
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -92,7 +94,7 @@ def plan(
     example_inputs: Tensor | Sequence[Tensor] | None = None,
     *,
     device: str | Path | Profile,
-    ram: str | int,
+    ram: str | int | None,
     deadline: str | float | None = None,
     loss: str = "cross-entropy",
     optimizer: str | OptimizerSpec = "sgd",
@@ -100,6 +102,11 @@ def plan(
     bind: Mapping[str, int] | None = None,
     recompute: bool = True,
     paging: bool = True,
+    written: str | int | None = None,
+    energy: str | float | None = None,
+    pins: Pins | None = None,
+    home: Place | str = Place.RAM,
+    minimise: Objective | str = Objective.ENERGY,
     time_limit_seconds: float | None = 60.0,
     progress: Progress | None = None,
 ) -> Planned:
@@ -109,7 +116,7 @@ def plan(
         model: path of an ONNX file, or a module on the CPU in the mode in which it is to train.
         example_inputs: for a module: tensors of the shapes of every step.
         device: profile by name, file or record.
-        ram: budget for all tensors, in bytes or as text (``"64MiB"``).
+        ram: budget for all tensors, in bytes or as text (``"64MiB"``); ``None``: unlimited.
         deadline: for one step: seconds, ``"20ms"``, or ``"1.3x"`` of running every op once.
         loss: ``cross-entropy``, ``mse``, ``bce-with-logits`` or ``output``.
         optimizer: ``sgd``, ``momentum``, ``adamw``, or a specification with its settings.
@@ -117,6 +124,12 @@ def plan(
         bind: sizes of an ONNX file's dynamic dimensions.
         recompute: whether ops may run again.
         paging: whether tensors may move to storage.
+        written: what a step may write to storage, in bytes or as text.
+        energy: joules that a step may take, as a number or as text (``"1.5mJ"``).
+        pins: tensors to keep, recompute or page, by patterns of names.
+        home: where parameters and optimizer state are between steps: ``"ram"``, ``"storage"``, or
+            ``"either"``, as the plan chooses.
+        minimise: ``"energy"``, ``"time"``, ``"ram"`` or ``"writes"``.
         time_limit_seconds: of the search; ``None``: until proven.
         progress: called with best plan, bound, gap and seconds.
 
@@ -126,10 +139,28 @@ def plan(
         OutOfTime: the time limit passed before any plan was found.
     """
     prepared = prepare(
-        model, example_inputs, device=device, loss=loss, optimizer=optimizer, train=train, bind=bind
+        model,
+        example_inputs,
+        device=device,
+        loss=loss,
+        optimizer=optimizer,
+        train=train,
+        bind=bind,
+        home=Place(home),
     )
-    limits = limits_of(prepared.problem, ram=ram, deadline=deadline, recompute=recompute, paging=paging)
-    options = SolveOptions(time_limit_seconds=time_limit_seconds, progress=progress)
+    limits = limits_of(
+        prepared.problem,
+        ram=ram,
+        deadline=deadline,
+        recompute=recompute,
+        paging=paging,
+        written=written,
+        energy=energy,
+        pins=pins,
+    )
+    options = SolveOptions(
+        time_limit_seconds=time_limit_seconds, progress=progress, objective=Objective(minimise)
+    )
     return plan_step(prepared, limits, options)
 
 
@@ -185,17 +216,26 @@ def limits_of(
     deadline: str | float | None = None,
     recompute: bool = True,
     paging: bool = True,
+    written: str | int | None = None,
+    energy: str | float | None = None,
+    pins: Pins | None = None,
 ) -> Limits:
     """Limits from numbers or from text as people write it.
 
     Raises:
-        InputError: a text is not a size or a deadline.
+        InputError: a text is not a size, a deadline or an energy.
     """
+    joules = parse_joules(energy) if isinstance(energy, str) else energy
+    if joules is not None and not 0.0 < joules < math.inf:
+        raise InputError(f"{energy!r} is not an energy budget; write for example 1.5mJ")
     return Limits(
         ram_budget_bytes=parse_bytes(ram) if isinstance(ram, str) else ram,
         deadline_seconds=deadline_seconds(deadline, problem) if isinstance(deadline, str) else deadline,
         recompute=recompute,
         paging=paging,
+        written_budget_bytes=parse_bytes(written) if isinstance(written, str) else written,
+        joules_budget=joules,
+        pins=pins or Pins(),
     )
 
 
@@ -224,10 +264,12 @@ def plan_with(
     """
     if solution.status is Status.INFEASIBLE:
         raise Infeasible(solution.message or solution.status.value)
-    settled = settle(prepared.problem, limits, solution, options or SolveOptions(), graph=prepared.step.graph)
-    if settled is None:
+    if solution.schedule is not None:  # where tensors are at home is decided now
+        prepared = replace(prepared, problem=settled(prepared.problem, solution.schedule))
+    placed = settle(prepared.problem, limits, solution, options or SolveOptions(), graph=prepared.step.graph)
+    if placed is None:
         raise OutOfTime(solution.message or solution.status.value)
-    solution = settled.solution
+    solution = placed.solution
     if solution.schedule is None or solution.gap is None or solution.overhead_gap is None:
         raise OutOfTime(solution.message or solution.status.value)
     made = make_plan(
@@ -243,6 +285,8 @@ def plan_with(
             overhead_gap=solution.overhead_gap,
             solver=solution.solver,
             solve_seconds=solution.solve_seconds,
+            objective=solution.objective,
+            objective_bound=solution.objective_bound,
         ),
         graph=prepared.step.graph,
         optimizer=prepared.step.optimizer,
@@ -250,7 +294,7 @@ def plan_with(
         schedule=solution.schedule,
         plain_peak_ram_bytes=keep_everything_bytes(prepared.problem),
         lower_bound_ram_bytes=minimum_ram_bytes(prepared.problem, limits).bytes,
-        arena=settled.arena,
+        arena=placed.arena,
     )
     return Planned(made, solution, prepared)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from poet.problem import Limits, Problem
 from poet.simulator import simulate
@@ -41,7 +41,7 @@ def survey(
 
     Args:
         problem: to survey.
-        limits: deadline and permissions; its RAM budget is not used.
+        limits: all but the RAM budget, which is not used.
         options: for the search of each budget.
         shares: where the budgets lie, from the lower bound (0) to keeping everything (1).
     """
@@ -50,7 +50,7 @@ def survey(
     budgets = dict.fromkeys(budget_between(least.bytes, most, share) for share in shares)
     points = []
     for budget in budgets:
-        inside = Limits(budget, limits.deadline_seconds, limits.recompute, limits.paging)
+        inside = replace(limits, ram_budget_bytes=budget)
         points.append((budget, solve(problem, inside, options)))
     return Survey(most, least, tuple(points))
 

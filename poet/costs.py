@@ -133,7 +133,8 @@ def build_problem(
         graph: the training step.
         profile: of the device.
         home: where parameters, optimizer state, module state and constants are between steps. At
-            home in RAM, those that no op updates have a valid copy in storage as well.
+            home in RAM, those that no op updates have a valid copy in storage as well. `Place.EITHER`:
+            as the plan chooses, one by one.
         workspaces: whether to count the kernels' workspaces.
 
     Raises:
@@ -142,6 +143,8 @@ def build_problem(
     """
     if home is Place.BOTH:
         raise InputError("parameters are at home in ram or in storage, not in both")
+    if home is Place.EITHER and profile.storage is None:
+        home = Place.RAM
     if home is Place.STORAGE and profile.storage is None:
         raise ProfileError(f"{profile.name} has no storage for parameters to live in; keep them in RAM")
     costs = estimate(graph, profile)
@@ -193,6 +196,8 @@ def _places(
         return None, Place.RAM if kept else None
     if home is Place.STORAGE and not kept:
         return Place.STORAGE, Place.STORAGE if updated else None
+    if home is Place.EITHER and not kept:
+        return Place.EITHER, None
     return Place.BOTH if stored and not updated else Place.RAM, Place.RAM
 
 

@@ -19,7 +19,7 @@ from poet.errors import InvalidSchedule, PlanError
 from poet.graph import Graph, TensorType
 from poet.layout import Layout, check_layout, lower_bound_bytes
 from poet.optimizer import OptimizerSpec
-from poet.problem import Limits, Place, Problem
+from poet.problem import Limits, Objective, Place, Problem
 from poet.schedule import PageIn, PageOut, Schedule, Step, schedule_from_data, schedule_to_data
 from poet.simulator import Trace, simulate
 
@@ -93,6 +93,8 @@ class Outcome:
             schedule could save at most.
         solver: that found the schedule.
         solve_seconds: wall clock of the search.
+        objective: what the schedule takes the least of.
+        objective_bound: where that is not energy: no schedule takes less of it, in seconds or bytes.
     """
 
     status: str
@@ -103,6 +105,8 @@ class Outcome:
     overhead_gap: float
     solver: str
     solve_seconds: float
+    objective: Objective = Objective.ENERGY
+    objective_bound: float | None = None
 
     def __post_init__(self) -> None:
         if self.status not in ("optimal", "feasible"):

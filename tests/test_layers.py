@@ -16,8 +16,8 @@ ROOT = Path(__file__).parents[1]
 
 ROOMS = (
     "errors", "units", "codec", "pieces", "graph", "schedule", "problem", "homes", "pins", "simulator",
-    "optimizer", "device", "profiles", "cost_table", "costs", "solution", "solvers", "budgets", "layout",
-    "demand", "tensorfile", "training_plan", "plan_file", "training_run", "runtime", "frontend",
+    "optimizer", "device", "profiles", "cost_table", "costs", "solution", "solvers", "budgets", "trade_off",
+    "layout", "demand", "tensorfile", "training_plan", "plan_file", "training_run", "runtime", "frontend",
     "verification", "enforce", "arena", "api", "whatif", "report", "cli",
 )  # fmt: skip
 """Bottom first; a module imports only from its own room and the rooms before it."""

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from pathlib import Path
 
 import pytest
+from poet.cli.main import app
 from random_problems import mixed_problem, random_limits
+from typer.testing import CliRunner
 
+from poet.errors import PoetError
 from poet.problem import Limits, Objective, Problem, Transfer
 from poet.simulator import simulate
 from poet.solution import SolveOptions, Status, amount_of
@@ -129,3 +133,40 @@ def test_the_unit_of_energy_changes_no_plan(factor: float) -> None:
     plan, same = solve(problem, limits), solve(other, limits)
     assert same.status is Status.OPTIMAL
     assert same.schedule == plan.schedule
+
+
+def on_the_command_line(*arguments: str) -> tuple[int, str, str]:
+    problem = str(INSTANCES / "linear.m4.json")
+    result = CliRunner().invoke(app, ["solve", problem, *arguments])
+    if isinstance(result.exception, PoetError):
+        return result.exception.exit_code, result.stdout, str(result.exception)
+    return result.exit_code, result.stdout, result.stderr
+
+
+def test_objectives_limits_and_pins_on_the_command_line(tmp_path: Path) -> None:
+    code, out, _ = on_the_command_line("--minimise", "ram")
+    assert code == 0
+    assert "least RAM        3.18 KiB" in out
+    answer = tmp_path / "answer.json"
+    code, out, _ = on_the_command_line("--ram", "3700", "--minimise", "time", "--json", str(answer))
+    assert code == 0
+    data = json.loads(answer.read_text())
+    assert data["objective"] == "time"
+    assert data["amount"] == data["seconds"]
+    assert data["bound"] <= data["amount"]
+    slow = data["joules"]
+    asked = ("--ram", "3700", "--minimise", "time", "--energy-budget", f"{0.9 * slow * 1e6}uJ")
+    code, out, _ = on_the_command_line(*asked, "--json", str(answer))
+    assert code == 0
+    assert "the energy budget" in out
+    tighter = json.loads(answer.read_text())
+    assert tighter["joules"] <= 0.9 * slow
+    assert tighter["seconds"] >= data["seconds"]
+    code, _, err = on_the_command_line("--ram", "3800", "--energy-budget", "1uJ")
+    assert code == 3
+    assert "the energy budget is 1 µJ" in err
+    code, out, _ = on_the_command_line("--ram", "4000", "--recompute", "0:*", "--write-budget", "64")
+    assert code == 0
+    assert "recomputed" in out.partition("pinned")[2].splitlines()[0]
+    code, _, err = on_the_command_line("--ram", "4000", "--keep", "wieghts")
+    assert (code, "keep 'wieghts' names no tensor and no op" in err) == (2, True)

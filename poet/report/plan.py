@@ -8,7 +8,10 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from poet.problem import Limits, Problem
+from poet.homes import settled
+from poet.pins import pinned
+from poet.problem import Limits, Objective, Place, Problem
+from poet.report.amounts import TITLES, format_amount
 from poet.report.facts import OpRuns, Peak, TensorFate, memory_over_time, op_runs, peak, tensor_fates
 from poet.schedule import Schedule
 from poet.simulator import Trace
@@ -35,6 +38,8 @@ def solution_of(plan: Plan) -> Solution:
         solve_seconds=outcome.solve_seconds,
         solver=outcome.solver,
         bound_scope=outcome.bound_scope,
+        objective=outcome.objective,
+        objective_bound=outcome.objective_bound,
     )
 
 
@@ -74,6 +79,8 @@ def columns(*headings: str, left: int = 1) -> Table:
 
 def solution_report(problem: Problem, limits: Limits, solution: Solution) -> RenderableType:
     """What a search answered, with or without a plan."""
+    if solution.schedule is not None:
+        problem = settled(problem, solution.schedule)
     parts: list[RenderableType] = [Text(solution.status.value, style="bold")]
     if solution.message:
         parts.append(Text(solution.message))
@@ -98,6 +105,7 @@ def cost_table(problem: Problem, limits: Limits, solution: Solution, trace: Trac
 def _cost_rows(
     problem: Problem, limits: Limits, solution: Solution, trace: Trace
 ) -> Iterator[tuple[str, str, str]]:
+    yield from _objective_rows(solution)
     once_joules = solution.baseline_joules
     above = trace.joules / once_joules - 1.0 if once_joules else 0.0
     overhead = format_share(above if abs(above) > 1e-12 else 0.0)  # less is the sums' rounding
@@ -139,8 +147,36 @@ def _cost_rows(
         _transfer(trace.page_out_seconds, trace.page_out_joules),
     )
     yield "paged in", format_bytes(trace.read_bytes), _transfer(trace.page_in_seconds, trace.page_in_joules)
+    yield from _choice_rows(problem, limits)
     proof = f"; {solution.proof}" if solution.proof else ""
     yield "search", format_seconds(solution.solve_seconds), f"by {solution.solver}{proof}"
+
+
+def _objective_rows(solution: Solution) -> Iterator[tuple[str, str, str]]:
+    """What was minimised where that is not energy, beside its bound."""
+    objective, amount, bound = solution.objective, solution.amount, solution.bound
+    if objective is not Objective.ENERGY and amount is not None and bound is not None:
+        gap = format_share(solution.objective_gap or 0.0)
+        least = format_amount(objective, bound)
+        yield f"least {TITLES[objective]}", format_amount(objective, amount), f"bound {least}, gap {gap}"
+
+
+def _choice_rows(problem: Problem, limits: Limits) -> Iterator[tuple[str, str, str]]:
+    """What lives in storage between steps, and what was pinned."""
+    away = [tensor for tensor in problem.tensors if tensor.initially is Place.STORAGE]
+    if away:
+        size = format_bytes(sum(tensor.bytes for tensor in away))
+        yield "at home in storage", size, f"{len(away)} tensors, between steps"
+    pins = pinned(problem, limits)
+    words = {
+        "kept": pins.kept,
+        "recomputed": pins.recomputed,
+        "paged": pins.paged,
+        "never paged": pins.never_paged,
+    }
+    said = [f"{len(names)} {word}" for word, names in words.items() if names]
+    if said:
+        yield "pinned", f"{sum(map(len, words.values()))} tensors", ", ".join(said)
 
 
 def _transfer(seconds: float, joules: float) -> str:
@@ -189,6 +225,7 @@ def what_binds(limits: Limits, trace: Trace, fullest: Peak) -> Iterator[str]:
     for name, limit, amount in (
         ("the deadline", limits.deadline_seconds, trace.seconds),
         ("the write budget", limits.written_budget_bytes, trace.written_bytes),
+        ("the energy budget", limits.joules_budget, trace.joules),
     ):
         if limit is not None:
             verb = "binds" if amount >= BINDING_SHARE * limit else "does not bind"

@@ -1,0 +1,52 @@
+"""A trade-off curve, as text and as data."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from poet.problem import Problem
+from poet.report.amounts import TITLES, format_amount
+from poet.report.plan import columns
+from poet.solution import solution_to_json
+from poet.trade_off import TradeOff
+from poet.units import format_share
+
+
+def trade_off_report(curve: TradeOff) -> RenderableType:
+    """A line per point, and whether they are all."""
+    x, y = curve.x, curve.y
+    if not curve.points:
+        return Text("No plan exists inside the limits, or none was found in time.")
+    said = "Every point that no plan dominates" if curve.exact else "A sample of the curve"
+    table = columns(TITLES[x], TITLES[y], "bound", "gap", "answer", left=0)
+    for point in curve.points:
+        table.add_row(
+            format_amount(x, point.x),
+            format_amount(y, point.y),
+            format_amount(y, point.y_bound),
+            format_share(point.solution.objective_gap or 0.0),
+            point.solution.status.word,
+        )
+    heading = f"{said}: the least {TITLES[y]} for each amount of {TITLES[x]}."
+    return Group(Text(heading, style="bold"), Text(), table)
+
+
+def trade_off_data(problem: Problem, curve: TradeOff) -> dict[str, Any]:
+    """JSON-ready; each point is what ``poet solve --json`` gives, without its schedule."""
+    points = []
+    for point in curve.points:
+        data = solution_to_json(problem, point.solution)
+        del data["schedule"]
+        limit = None if math.isinf(point.x_limit) else point.x_limit
+        points.append({"x": point.x, "y": point.y, "y_bound": point.y_bound, "x_limit": limit, **data})
+    return {
+        "problem": problem.name,
+        "x": curve.x.value,
+        "y": curve.y.value,
+        "exact": curve.exact,
+        "points": points,
+    }
