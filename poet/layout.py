@@ -89,7 +89,7 @@ def lay_out(
     Args:
         blocks: what to place.
         enough_bytes: an arena of no more than this ends the search, as one that meets the lower bound does.
-        time_limit_seconds: of the search.
+        time_limit_seconds: of the search, as time of this thread.
         seed: of its choices.
     """
     least = lower_bound_bytes(blocks)
@@ -98,7 +98,7 @@ def lay_out(
     others = sorted(set(range(len(blocks))) - set(always))
     always_bytes = sum(blocks[i].size_bytes for i in always)
     search = _Search([blocks[i] for i in others], max(least, enough_bytes) - always_bytes)
-    found = search.run(time.monotonic() + time_limit_seconds, random.Random(seed))  # noqa: S311 - no secret
+    found = search.run(time.thread_time() + time_limit_seconds, random.Random(seed))  # noqa: S311 - no secret
     offsets = dict(zip(others, found, strict=True))
     top = max((offsets[i] + blocks[i].size_bytes for i in others), default=0)
     for index in sorted(
@@ -176,10 +176,10 @@ class _Search:
             until = (
                 deadline
                 if share == 0
-                else min(deadline, time.monotonic() + (deadline - time.monotonic()) / 2)
+                else min(deadline, time.thread_time() + (deadline - time.thread_time()) / 2)
             )
             for start in starts[:_RESTARTS] * _REPEATS:
-                if best.size_bytes <= self.goal_bytes or time.monotonic() > until:
+                if best.size_bytes <= self.goal_bytes or time.thread_time() > until:
                     break
                 best = min(best, self.promoted(start, until, generator), key=lambda found: found.size_bytes)
             kept, fit, offsets = best.order, best.fit, best.offsets
@@ -207,7 +207,7 @@ class _Search:
     def promoted(self, start: _Found, deadline: float, generator: random.Random) -> _Found:
         """Move a block that reaches the top earlier in the order, while that does not hurt."""
         best, stale = start, 0
-        while best.size_bytes > self.goal_bytes and stale < _STALE and time.monotonic() < deadline:
+        while best.size_bytes > self.goal_bytes and stale < _STALE and time.thread_time() < deadline:
             top = [i for i in best.order if best.offsets[i] + self.sizes[i] == best.size_bytes]
             position = best.order.index(generator.choice(top))
             order = list(best.order)

@@ -29,7 +29,7 @@ class RunRequest:
     resume: str | None = None
     output: str | None = None
     save_every: int | None = None
-    arena: bool = False
+    arena: bool = True
     group: str | None = None
 
 

@@ -84,7 +84,7 @@ def verify(
     threads: Sequence[int] = (1, 2),
     seed: int = 0,
     page_file: str | Path | None = None,
-    arena: bool = False,
+    arena: bool = True,
 ) -> VerifyReport:
     """Train with the plan at ``path`` and with plain PyTorch, and compare.
 
@@ -97,7 +97,7 @@ def verify(
         threads: numbers of threads to try.
         seed: of random batches and of dropout.
         page_file: see `poet.runtime.Trainer.open`.
-        arena: likewise; it is in use from the fifth step on.
+        arena: likewise; in use from the first step on, or from the fifth where its places are found here.
 
     Raises:
         PlanError: the plan is not usable, or carries no structure and no module is given.

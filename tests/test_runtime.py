@@ -466,7 +466,7 @@ def test_steps_in_an_arena_give_the_bits_of_plain_pytorch(in_storage: bool, tmp_
         batches = [random_batch(trainer.plan, number) for number in range(8)]
         kept = [trainer.step(*batch).predictions[0] for batch in batches]
         assert trainer.memory.startswith("arena of")
-    with Trainer.open(tmp_path / "p", seed=0) as trainer:
+    with Trainer.open(tmp_path / "p", seed=0, arena=False) as trainer:
         assert trainer.memory == "heap"
         for prediction, batch in zip(kept, batches, strict=True):
             assert torch.equal(trainer.step(*batch).predictions[0], prediction)

@@ -1,22 +1,35 @@
-"""Steps in one piece of memory: recorded, placed, and replayed at the same offsets from then on.
+"""Steps in one piece of memory: each tensor and temporary at its planned place, from the first step on.
 
 Giving every freed tensor back to the system costs a page fault per page and step. With the native
-allocator (`poet.runtime.native`) a step's tensors and hidden temporaries get planned places in an arena
-that stays mapped. Where it cannot be had, or would not fit, steps stay on the heap and `how` says why.
+allocator (`poet.runtime.native`) a step's tensors and hidden temporaries lie in an arena that stays mapped:
+
+- at the places that the plan gives them, where its kernels' memory was measured at this number of threads;
+- else, or where this processor's kernels ask for something else, at places found here, after a few
+  steps on the heap were recorded.
+
+Where neither can be had, or would not fit the budget, steps stay on the heap and `how` says why.
 """
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
+from itertools import accumulate
 
+import torch
+
+from poet.demand import BEFORE, REPLAYED_BY
 from poet.errors import ReplayError
 from poet.runtime import native
+from poet.training_plan import Plan
 from poet.units import format_bytes
 
 _SETTLING_STEPS = 1  # checks its results, and libraries set themselves up
 _RECORDED_STEPS = 3  # in the first, what lives across steps was still allocated unseen
+_WATCHED_STEPS = 3  # at planned places, after the settling one
 _PLACING_SECONDS = 1.0
+_STRAY_SHARE = 0.01
+"""Of the arena: what may come from the heap beside it before places are looked for anew."""
 
 
 class PlacedSteps:
@@ -26,27 +39,35 @@ class PlacedSteps:
         how: for reports, where it comes from now.
     """
 
-    def __init__(self, limit_bytes: int | None) -> None:
-        """Prepare; ``limit_bytes`` is what the arena may take, ``None``: anything."""
+    def __init__(self, plan: Plan, limit_bytes: int | None) -> None:
+        """Prepare; an arena found here may take ``limit_bytes``, ``None``: anything."""
+        self._plan = plan
         self._limit_bytes = limit_bytes
-        self._scopes = contextlib.ExitStack()
+        self._scopes = contextlib.ExitStack()  # of the steps' arena or the recording
+        self._standing_scope = contextlib.ExitStack()
         self._allocator = native.load()
         self._recording: native.Recording | None = None
         self._arena: native.Arena | None = None
+        self._standing: native.Arena | None = None
         self._replay: native.Replay | None = None
+        self._offsets_bytes: dict[str, int] = {}  # of what begins in RAM
+        self._divide_bytes = 0  # the offset at which standing tensors begin
+        self._is_planned = False
         self._steps = self._replayed_steps = 0
         self.how = "heap" if self._allocator is not None else f"heap: {native.why_unavailable()}"
+        if self._allocator is not None:
+            self._open_planned(self._allocator)
 
     @property
     def mark(self) -> Callable[[int], object] | None:
-        """To be called with the number of each instruction before it runs, if there is one to call."""
+        """To be called with 1 + the number of each instruction before it runs, if there is one to call."""
         if self._allocator is None or (self._recording is None and self._replay is None):
             return None
         return self._allocator.mark
 
     @property
     def resident_bytes(self) -> int:
-        """What the arena holds between steps."""
+        """What the arena of the steps holds between them."""
         return self._arena.size_bytes if self._arena is not None and self._replayed_steps else 0
 
     @property
@@ -54,23 +75,91 @@ class PlacedSteps:
         """Requests that had to be served from the heap since steps are placed."""
         return 0 if self._replay is None else self._replay.counts().misses
 
+    def empty(self, buffer: str, size_bytes: int) -> torch.Tensor | None:
+        """Memory for a tensor that begins each step in RAM, at its planned place; ``None``: it has none."""
+        offset = self._offsets_bytes.get(buffer)
+        if offset is None or self._arena is None:
+            return None
+        if self._standing is not None and offset >= self._divide_bytes:
+            return self._standing.empty(offset - self._divide_bytes, (size_bytes,), torch.uint8)
+        return self._arena.empty(offset, (size_bytes,), torch.uint8)
+
     @contextlib.contextmanager
-    def step(self) -> Iterator[None]:
-        """The block is one step."""
-        if self._allocator is not None and self._replay is None and self._steps == _SETTLING_STEPS:
-            self._record(self._allocator)
+    def step(self, *, is_watchable: bool = True) -> Iterator[None]:
+        """The block is one step; it is not watched if others may allocate meanwhile."""
+        allocator = self._allocator
+        if allocator is not None and self._replay is None and self._steps == _SETTLING_STEPS:
+            self._record(allocator)
         under_way = self._replay or self._recording
-        with contextlib.nullcontext() if under_way is None else under_way.step():
+        watched = is_watchable and self._is_planned
+        watched = watched and _SETTLING_STEPS <= self._steps < _SETTLING_STEPS + _WATCHED_STEPS
+        with contextlib.ExitStack() as scopes:
+            tracked = (
+                scopes.enter_context(allocator.tracking()) if allocator is not None and watched else None
+            )
+            if under_way is not None:
+                scopes.enter_context(under_way.step())
+            before_bytes = 0 if tracked is None else tracked.usage().heap_bytes
             yield
+            stray_bytes = 0 if tracked is None else tracked.usage().heap_peak_bytes - before_bytes
         self._steps += 1
         self._replayed_steps += self._replay is not None
+        if self._arena is not None and stray_bytes > _STRAY_SHARE * self._arena.size_bytes:
+            self._leave_planned(stray_bytes)
         if self._recording is not None and self._steps == _SETTLING_STEPS + _RECORDED_STEPS:
             self._place()
 
     def close(self) -> None:
         """Place nothing any more."""
         self._scopes.close()
-        self._recording = self._replay = self._arena = None
+        self._standing_scope.close()
+        self._recording = self._replay = self._arena = self._standing = None
+
+    # --- at the plan's places ---
+
+    def _open_planned(self, allocator: native.NativeAllocator) -> None:
+        plan = self._plan
+        layout, threads = plan.layout, plan.graph.threads
+        if layout is None or threads is None or plan.problem.kernels not in REPLAYED_BY:
+            return
+        if threads != torch.get_num_threads() or not plan.has_fitting_arena:
+            return
+        standing = set(plan.demand.standing)
+        ends = [
+            offset + block.size_bytes
+            for number, (block, offset) in enumerate(zip(layout.blocks, layout.offsets_bytes, strict=True))
+            if number not in standing
+        ]
+        divide_bytes = min((layout.offsets_bytes[number] for number in standing), default=layout.arena_bytes)
+        if max(ends, default=0) > divide_bytes:
+            return  # a layout that mixes both; it was not made by `poet.layout.lay_out`
+        try:
+            if divide_bytes < layout.arena_bytes:
+                arena = allocator.arena(layout.arena_bytes - divide_bytes)
+                self._standing = self._standing_scope.enter_context(arena)
+            self._arena = self._scopes.enter_context(allocator.arena(divide_bytes))
+            self._replay = self._scopes.enter_context(self._arena.replay(_placement(plan, divide_bytes)))
+        except ReplayError as error:
+            self.close()
+            self._stay_on_the_heap(str(error))
+            return
+        self._divide_bytes, self._is_planned = divide_bytes, True
+        self._offsets_bytes = {
+            asked_for: layout.offsets_bytes[item.block]
+            for item in plan.demand.requests
+            if item.step == BEFORE and (asked_for := layout.blocks[item.block].tensor) is not None
+        }
+        self.how = f"arena of {format_bytes(layout.arena_bytes)}, as planned"
+
+    def _leave_planned(self, stray_bytes: int) -> None:
+        """Kernels here ask for other memory than those of the machine that planned: record them."""
+        self._scopes.close()
+        self._replay = self._arena = None
+        self._is_planned, self._offsets_bytes = False, {}
+        self._steps = self._replayed_steps = 0
+        self.how = f"heap: kernels here need {format_bytes(stray_bytes)} that were not planned for"
+
+    # --- at places found here ---
 
     def _record(self, allocator: native.NativeAllocator) -> None:
         try:
@@ -92,11 +181,38 @@ class PlacedSteps:
             self._arena = self._scopes.enter_context(self._allocator.arena(placement.arena_bytes))
             self._replay = self._scopes.enter_context(self._arena.replay(placement))
         except ReplayError as error:
-            self.close()
+            self._scopes.close()
+            self._arena = self._replay = None
             self._stay_on_the_heap(str(error))
             return
-        self.how = f"arena of {format_bytes(self._arena.size_bytes)}"
+        self.how = f"arena of {format_bytes(self._arena.size_bytes)}, laid out here"
 
     def _stay_on_the_heap(self, reason: str) -> None:
         self._allocator = None
         self.how = f"heap: {reason}"
+
+
+def _placement(plan: Plan, divide_bytes: int) -> native.Placement:
+    """The plan's places for what is asked for within a step; op 0 takes the inputs, op k + 1 is step k."""
+    layout = plan.layout
+    assert layout is not None
+    inputs = {plan.graph.buffer_of(name): place for place, name in enumerate(plan.graph.inputs)}
+    begun, later = [], []
+    for item in plan.demand.requests:
+        tensor = layout.blocks[item.block].tensor
+        if item.step != BEFORE:
+            later.append(item)
+        elif tensor is not None and tensor in inputs:
+            begun.append((inputs[tensor], item))
+    ordered = [*(item for _, item in sorted(begun, key=lambda pair: pair[0])), *later]
+    per_op = [0] * (len(plan.schedule) + 1)
+    for item in ordered:
+        per_op[item.step + 1] += 1
+    return native.Placement(
+        sizes_bytes=tuple(item.size_bytes for item in ordered),
+        offsets_bytes=tuple(layout.offsets_bytes[item.block] for item in ordered),
+        op_bounds=(0, *accumulate(per_op)),
+        resident_offsets_bytes=(),
+        arena_bytes=divide_bytes,
+        lower_bound_bytes=layout.lower_bound_bytes,
+    )

@@ -79,12 +79,10 @@ class Trainer:
         self._held = frozenset(program.initially_in_ram(plan)) & self._persistent
         self._broken: str | None = None
         self._placed: PlacedSteps | None = None
-        try:
+        with contextlib.ExitStack() as undo:
+            undo.callback(self._end_placing)
             self._load(tensors, arena=arena)
-        except BaseException:
-            if self._placed is not None:
-                self._placed.close()
-            raise
+            undo.pop_all()
 
     @classmethod
     def open(
@@ -237,6 +235,11 @@ class Trainer:
         """For reports: where the memory of steps comes from."""
         return "heap" if self._placed is None else self._placed.how
 
+    @property
+    def placed_steps(self) -> PlacedSteps | None:
+        """What places the memory of steps; ``None`` where it was not asked for."""
+        return self._placed
+
     def peak_meter(self) -> PeakMeter:
         """Measures the peak of tensor memory over the steps in a ``with`` block, as the plan counts it."""
         return PeakMeter(self.held_bytes)
@@ -253,8 +256,7 @@ class Trainer:
             self._pager.close()  # what is under way needs its memory and the file to the end
         for buffer in self._cells.of_buffer:
             self._cells.clear(buffer)
-        if self._placed is not None:
-            self._placed.close()
+        self._end_placing()
         if self._pages is not None:
             self._pages.close()
         self._broken = "it is closed"
@@ -316,8 +318,8 @@ class Trainer:
 
     def _recover(self, index: int, error: BaseException) -> None:
         """Go back to the last committed step after a failure at instruction ``index``, if possible."""
-        if self._pager is not None:
-            self._pager.give_up()
+        for buffer in () if self._pager is None else self._pager.give_up():
+            self._cells.clear(buffer)
         for buffer in self._cells.of_buffer:
             if buffer not in self._persistent:
                 self._cells.clear(buffer)
@@ -395,6 +397,10 @@ class Trainer:
         size_bytes = self._cells.sizes_bytes[buffer]
         planned = None if self._placed is None else self._placed.empty(buffer, size_bytes)
         return new_buffer(size_bytes, zeroed=True) if planned is None else planned.zero_()
+
+    def _end_placing(self) -> None:
+        if self._placed is not None:
+            self._placed.close()
 
     def _copy(self, value: str) -> torch.Tensor:
         self._check_usable()
