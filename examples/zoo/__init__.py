@@ -20,7 +20,7 @@ from zoo.export import export as export
 from zoo.sequence import GPT, Bert, LSTMClassifier, ViT
 from zoo.vision import ConvNeXt, MobileNetV2, ResNet, UNet
 
-__all__ = ["EXPORTERS", "NETS", "Net", "Size", "export"]
+__all__ = ["EXPORTERS", "LARGE", "NETS", "Net", "Size", "export"]
 
 
 @dataclass(frozen=True)
@@ -110,3 +110,19 @@ NETS: dict[str, Net] = {
         Size(GPT, (128,), (128,), words=50257, classes=50257),
     ),
 }
+
+LARGE: dict[str, Net] = {
+    "resnet50": Net(
+        _image(partial(ResNet, (1, 1), width=8, bottleneck=True), 16),
+        _image(partial(ResNet, (3, 4, 6, 3), classes=1000, stem="imagenet", bottleneck=True), 224),
+    ),
+    "bert": NETS["bert"],
+    "mobilenet_v2": Net(NETS["mobilenet_v2"].small, _image(MobileNetV2, 224)),
+    "unet": Net(
+        NETS["unet"].small,
+        Size(partial(UNet, width=64), (3, 256, 256), (1, 256, 256)),
+        loss="bce-with-logits",
+    ),
+    "gpt": NETS["gpt"],
+}
+"""Nets at the sizes at which they are known: training steps of 300 to 1,100 ops."""

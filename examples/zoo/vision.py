@@ -30,8 +30,36 @@ class BasicBlock(nn.Module):
         return result
 
 
+class Bottleneck(nn.Module):
+    """1x1, 3x3 and 1x1 convolutions, the last with four times the channels (He et al. 2016, figure 5)."""
+
+    def __init__(self, inputs: int, outputs: int, stride: int) -> None:
+        super().__init__()
+        inner = outputs // 4
+        self.conv1 = nn.Conv2d(inputs, inner, 1, bias=False)
+        self.bn1 = nn.BatchNorm2d(inner)
+        self.conv2 = nn.Conv2d(inner, inner, 3, stride, padding=1, bias=False)
+        self.bn2 = nn.BatchNorm2d(inner)
+        self.conv3 = nn.Conv2d(inner, outputs, 1, bias=False)
+        self.bn3 = nn.BatchNorm2d(outputs)
+        self.downsample: nn.Module = nn.Identity()
+        if stride != 1 or inputs != outputs:
+            self.downsample = nn.Sequential(
+                nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs)
+            )
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = F.relu(self.bn1(self.conv1(x)))
+        y = F.relu(self.bn2(self.conv2(y)))
+        result: Tensor = F.relu(self.bn3(self.conv3(y)) + self.downsample(x))
+        return result
+
+
 class ResNet(nn.Module):
-    """ResNet of basic blocks; ``stem``: ``"cifar"`` (3x3, stride 1) or ``"imagenet"`` (7x7, max-pool)."""
+    """ResNet; ``stem``: ``"cifar"`` (3x3, stride 1) or ``"imagenet"`` (7x7, max-pool).
+
+    With ``bottleneck`` its blocks are deep ones, with four times the channels: ``(3, 4, 6, 3)`` is ResNet-50.
+    """
 
     def __init__(
         self,
@@ -40,8 +68,10 @@ class ResNet(nn.Module):
         width: int = 64,
         classes: int = 10,
         stem: str = "cifar",
+        bottleneck: bool = False,
     ) -> None:
         super().__init__()
+        block, expansion = (Bottleneck, 4) if bottleneck else (BasicBlock, 1)
         imagenet = stem == "imagenet"
         size, stride, padding = (7, 2, 3) if imagenet else (3, 1, 1)
         self.conv1 = nn.Conv2d(3, width, size, stride, padding, bias=False)
@@ -50,12 +80,12 @@ class ResNet(nn.Module):
         stages = []
         channels = width
         for stage, count in enumerate(blocks):
-            outputs = width * 2**stage
+            outputs = width * expansion * 2**stage
             strides = [1 if stage == 0 else 2] + [1] * (count - 1)
             stages.append(
                 nn.Sequential(
                     *(
-                        BasicBlock(channels if index == 0 else outputs, outputs, stride)
+                        block(channels if index == 0 else outputs, outputs, stride)
                         for index, stride in enumerate(strides)
                     )
                 )
