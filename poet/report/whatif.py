@@ -26,9 +26,14 @@ def what_if_report(result: WhatIf) -> RenderableType:
     parts: list[RenderableType] = []
     if not result.complete:
         parts += [Text("The sweep was stopped: what follows rests on the points that were reached."), Text()]
+    said = Table.grid(padding=(0, 2))
+    shown = ""
     for answer in result.answers:
-        said = "" if answer.basis is Basis.SOLVED else f" ({answer.basis.value})"
-        parts += [Text(f"{answer.sentence}{said}"), Text()]
+        name = answer.question.replace("-", " ")
+        basis = "" if answer.basis is Basis.SOLVED else f" ({answer.basis.value})"
+        said.add_row("" if name == shown else name, Text(f"{answer.sentence}{basis}"))
+        shown = name
+    parts += [said, Text()]
     for number in range(len(result.settings)):
         parts += [*_table(result, number), Text()]
     parts.append(Text(_how(result)))
@@ -65,8 +70,8 @@ def _cell(result: WhatIf, point: Point) -> str:
 
 
 def _how(result: WhatIf) -> str:
+    took = format_seconds(result.sweep_seconds)
     return (
-        f"{len(result.points)} points in {format_seconds(result.sweep_seconds)}: {result.searched} searched, "
-        f"{result.from_cache} from the cache, {result.by_monotonicity} by monotonicity or arithmetic; "
-        "every plan passed the simulator."
+        f"{len(result.points)} points in {took}, all judged: {result.searched} by search, "
+        f"{result.from_cache} from the cache, {result.by_monotonicity} from others"
     )

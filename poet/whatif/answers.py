@@ -118,9 +118,7 @@ def which_device(result: WhatIf) -> Iterator[Answer]:
         else:
             out.append(f"{device} has no plan ({_why_not(result, device)})")
     ranked.sort()
-    parts = [
-        f"{device} {format_joules(joules)} in {_time(result, index)}" for joules, index, device in ranked
-    ]
+    parts = [f"{device} {format_joules(joules)} ({_time(result, index)})" for joules, index, device in ranked]
     unit = "per sample" if all(setting.batch for setting in result.settings) else "per step"
     best = f"{ranked[0][2]} takes the least energy {unit}: {', '.join(parts)}" if ranked else ""
     yield Answer(
@@ -135,7 +133,8 @@ def which_device(result: WhatIf) -> Iterator[Answer]:
 def least_ram(result: WhatIf) -> Iterator[Answer]:
     """Per device the least RAM of a plan for each deadline, and what is proven below it."""
     for number, setting in _one_per_device(result):
-        parts, points, figures = [], [], []
+        found: dict[str, list[str | None]] = {}
+        points, figures = [], []
         for deadline in dict.fromkeys(point.deadline for point in result.points if point.setting == number):
             mine = [
                 (plan.peak_ram_bytes, index)
@@ -143,15 +142,16 @@ def least_ram(result: WhatIf) -> Iterator[Answer]:
                 if point.setting == number and point.deadline == deadline
             ]
             if not mine:
-                parts.append(f"no plan found {_within_deadline(deadline)}")
+                found.setdefault("none was found", []).append(deadline)
                 continue
             peak, index = min(mine)
             below = _infeasible_below(result, number, deadline, peak)
-            parts.append(f"{format_bytes(peak)} {_within_deadline(deadline)}{_proven_below(below, peak)}")
+            found.setdefault(f"{format_bytes(peak)}{_proven_below(below, peak)}", []).append(deadline)
             points.append(index)
             figures.append((f"peak_ram_bytes_{deadline or 'none'}", float(peak)))
         if points:
-            text = f"On {setting.label} the least RAM of a plan found is {'; '.join(parts)}."
+            parts = (f"{_within_deadlines(deadlines)} {what}" for what, deadlines in found.items())
+            text = f"On {setting.label} the least RAM of a plan found is, {', '.join(parts)}."
             yield Answer("least-ram", text, Basis.SOLVED, tuple(points), tuple(figures))
 
 
@@ -437,7 +437,7 @@ def _infeasible_below(result: WhatIf, setting: int, deadline: str | None, peak_b
 
 def _proven_below(budget: int, peak_bytes: int) -> str:
     if budget >= peak_bytes - 1:
-        return ", and none needs less"
+        return " (none needs less)"
     return f" ({format_bytes(budget)} is proven too little)"
 
 
@@ -445,8 +445,10 @@ def _deadline(point: Point) -> float:
     return math.inf if point.limits.deadline_seconds is None else point.limits.deadline_seconds
 
 
-def _within_deadline(deadline: str | None) -> str:
-    return "without a deadline" if deadline is None else f"within {deadline}"
+def _within_deadlines(deadlines: list[str | None]) -> str:
+    timed = " or ".join(deadline for deadline in deadlines if deadline is not None)
+    words = ([f"within {timed}"] if timed else []) + ["without a deadline"] * (None in deadlines)
+    return " or ".join(words)
 
 
 def _by(point: Point) -> str:
@@ -472,4 +474,5 @@ def _proof(point: Point) -> str:
 
 def _duty(result: WhatIf) -> str:
     duty = result.question.duty
-    return f"{duty.sessions_per_day:g} sessions of {duty.steps_per_session} steps a day"
+    sessions = "one session" if duty.sessions_per_day == 1 else f"{duty.sessions_per_day:g} sessions"
+    return f"{sessions} of {duty.steps_per_session} steps a day"
