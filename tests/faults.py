@@ -126,7 +126,8 @@ def _on_reading(change: Callable[[Path], object]) -> Injection:
 
     @contextlib.contextmanager
     def inject(pages: Path) -> Iterator[None]:
-        true, done = os.preadv, []
+        true = os.preadv
+        done: list[object] = []
 
         def reads(file: int, *given: object) -> int:
             if _is(file, pages) and not done:

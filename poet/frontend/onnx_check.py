@@ -16,15 +16,13 @@ from torch import Tensor
 from poet.codec import encode
 from poet.errors import ModelError
 from poet.frontend.onnx_build import DependsOnFailure, Program, Step, build, op_name
-from poet.frontend.onnx_dims import BATCH_NAMES, Dims, bind_inputs, fixed_batch, input_dims
+from poet.frontend.onnx_dims import BATCH_NAMES, MOST_ELEMENTS, Dims, bind_inputs, fixed_batch, input_dims
 from poet.frontend.onnx_module import state_names
 from poet.frontend.onnx_node import Value, describe
 from poet.frontend.onnx_reader import DTYPES, OnnxFile, read_onnx
 from poet.frontend.onnx_weights import trainable_initializers, with_own_weights
 
 _ASSUMED_BATCH, _ASSUMED_PIXELS, _ASSUMED_LENGTH = 2, 64, 16
-_MOST_ELEMENTS = 1 << 48
-"""Of a declared shape; what is larger is no tensor of any machine, and torch refuses to describe it."""
 
 
 @dataclass(frozen=True)
@@ -295,7 +293,7 @@ def _declared(model: ModelProto, shapes: Mapping[str, tuple[int, ...]]) -> dict[
     for entry in (*bound.graph.value_info, *bound.graph.output):
         kind = entry.type.tensor_type
         sizes = [dim.dim_value for dim in kind.shape.dim]
-        is_sized = all(size > 0 for size in sizes) and math.prod(sizes) <= _MOST_ELEMENTS
+        is_sized = all(size > 0 for size in sizes) and math.prod(sizes) <= MOST_ELEMENTS
         if kind.HasField("shape") and is_sized and kind.elem_type in DTYPES:
             found[entry.name] = torch.empty(sizes, dtype=DTYPES[kind.elem_type], device="meta")
     return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -14,6 +15,8 @@ from poet.frontend.onnx_reader import OnnxFile, dtype_of
 
 BATCH_NAMES = ("N", "batch")
 """Names under which a first dimension that the file fixes can be bound to another size."""
+MOST_ELEMENTS = 1 << 48
+"""Of a tensor: what is larger no machine holds, and torch refuses to describe it."""
 
 
 @dataclass(frozen=True)
@@ -101,4 +104,6 @@ def _shape(entry: Dims, bind: Mapping[str, int], rebound: Rebound | None) -> tup
     shape = [bind[dim] if isinstance(dim, str) else dim for dim in entry.dims]
     if rebound is not None:
         shape[0] = rebound.new
+    if math.prod(shape) > MOST_ELEMENTS:
+        raise ModelError(f"input {entry.name!r} is bound to {shape}; no machine holds such a tensor")
     return tuple(shape)
