@@ -108,7 +108,9 @@ def format_quantity(amount: float, unit: str, *, digits: int) -> str:
 
 
 def format_seconds(seconds: float) -> str:
-    """``seconds`` with four significant digits, e.g. ``"12.35 ms"``; whole seconds from one second on."""
+    """``seconds`` with four significant digits, e.g. ``"12.35 ms"``; hours from ten thousand seconds on."""
+    if seconds >= 1e4:
+        return f"{seconds / 3600:.4g} h"
     return f"{seconds:.4g} s" if seconds >= 1.0 else _format_si(seconds, "s")
 
 

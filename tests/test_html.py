@@ -6,6 +6,7 @@ import base64
 import dataclasses
 import hashlib
 import json
+import random
 import re
 import sys
 from html.parser import HTMLParser
@@ -24,17 +25,24 @@ from poet.errors import InputError
 from poet.homes import settled
 from poet.problem import Limits, Problem
 from poet.report.diff import diff_plans
-from poet.report.html import charts, diff_page, plan_page
+from poet.report.html import charts, diff_page, plan_page, points, what_if_page
+from poet.report.html.page import _chart_library
 from poet.report.html.plan_page import solve_command
 from poet.report.html.sections import headline
 from poet.report.html.subject import Subject, subject_of_plan
 from poet.report.html.timeline_data import timeline_data
+from poet.report.timeline import timeline
 from poet.simulator import simulate
+from poet.solution import SolveOptions
 from poet.solvers.greedy import greedy
 from poet.training_plan import Plan
 from poet.units import format_count, scale_of
+from poet.whatif.export import to_csv, to_json
+from poet.whatif.question import DataSupply, Duty, EnergyBudget
+from poet.whatif.result import WhatIf
+from poet.whatif.run import what_if
 
-HOSTILE = "</script><img src=x onerror=\"document.title='owned'\"><!--{{7*7}}${1}'"
+HOSTILE = "</script><img src=x onerror=\"window.owned=1\"><!--{{7*7}}${1}'"
 
 
 class Page(HTMLParser):
@@ -163,8 +171,6 @@ def _subject(problem: Problem, schedule: Any) -> Subject:
     plan = mixed_plan()
     subject = subject_of_plan(plan)
     trace = simulate(problem, schedule)
-    from poet.report.timeline import timeline
-
     return dataclasses.replace(
         subject,
         problem=settled(problem, schedule),
@@ -188,6 +194,7 @@ def test_a_page_of_thousands_of_ops_stays_small() -> None:
 
 def test_without_its_packages_the_report_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "vl_convert", None)
+    _chart_library.cache_clear()
     with pytest.raises(InputError, match=r"needs vl_convert; install it with: pip install 'poet\[report\]'"):
         plan_page(mixed_plan())
 
@@ -237,3 +244,75 @@ def test_scales(amount: float, unit: str, scale: tuple[float, str]) -> None:
 )
 def test_counts(number: float, words: str) -> None:
     assert format_count(number) == words
+
+
+# --- the page of a sweep --------------------------------------------------------------------------
+
+INSTANCE = Path(__file__).parent / "instances" / "linear.m4.json"
+
+
+@pytest.fixture(scope="module")
+def swept() -> WhatIf:
+    """A real sweep: one problem file, four budgets of which one is too small, two deadlines."""
+    return what_if(
+        INSTANCE,
+        ram="1KiB,min..keep:3",
+        deadline="1.05x,none",
+        duty=Duty(battery_joules=4e4, energy_budget=EnergyBudget(500.0, "day")),
+        data=DataSupply(fetch_seconds=0.01, prepare_seconds=0.02, bytes=4096),
+        options=SolveOptions(time_limit_seconds=2.0),
+        jobs=1,
+        cache=None,
+        command=f"poet what-if {HOSTILE}",
+    )
+
+
+def test_a_sweeps_page(swept: WhatIf) -> None:
+    text = what_if_page(swept)
+    data = _check_page(text)
+    words = " ".join("".join(Page(text).words).split())
+    for answer in swept.answers[1:]:
+        assert " ".join(answer.sentence.split()) in words
+    assert HOSTILE in words
+    rows = data["tables"]["points"]["rows"]
+    assert len(rows) == len(swept.points)
+    assert {"infeasible", "optimal"} <= {cell for row in rows for cell in row if isinstance(cell, str)}
+    assert {"answer", "ram-time", "time-energy", "status", "memory", "stalls"} <= data["charts"].keys()
+    assert data["downloads"]["csv"] == to_csv(swept)
+    assert data["downloads"]["json"] == json.loads(json.dumps(to_json(swept)))
+    ringed = [row for row in data["charts"]["answer"]["data"]["values"] if row["chosen"]]
+    assert len(ringed) == 1
+
+
+def test_a_sweep_that_finds_nothing_has_a_page(swept: WhatIf) -> None:
+    chosen = [index for index, point in enumerate(swept.points) if point.plan is None]
+    nothing = dataclasses.replace(
+        swept,
+        points=tuple(swept.points[index] for index in chosen),
+        usages=(None,) * len(chosen),
+        answers=tuple(dataclasses.replace(swept.answers[0], points=()) for _ in range(1)),
+        marginals=(),
+        stalls=(),
+        chosen=None,
+    )
+    data = _check_page(what_if_page(nothing))
+    assert data["charts"].keys() == {"status"}
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_front_holds_what_nothing_beats(seed: int) -> None:
+    rng = random.Random(seed)
+    pairs = [(float(rng.randint(0, 9)), float(rng.randint(0, 9))) for _ in range(30)]
+    front = points.front_of(pairs)
+    kept = {pairs[index] for index in front}
+    for x, y in pairs:
+        beaten = any(other != (x, y) and other[0] <= x and other[1] <= y for other in pairs)
+        assert ((x, y) in kept) != beaten
+
+
+@pytest.mark.parametrize(
+    ("lowest", "highest", "ticks"),
+    [(2.0, 30.0, [1, 2, 5, 10, 20, 50, 100, 200, 500]), (1e-3, 10.0, [1e-3, 1e-2, 1e-1, 1, 10])],
+)
+def test_logarithmic_ticks(lowest: float, highest: float, ticks: list[float]) -> None:
+    assert charts.log_ticks(lowest, highest) == pytest.approx(ticks)

@@ -8,3 +8,4 @@ from __future__ import annotations
 
 from poet.report.html.diff_page import diff_page as diff_page
 from poet.report.html.plan_page import plan_page as plan_page
+from poet.report.html.what_if_page import what_if_page as what_if_page

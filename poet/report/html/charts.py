@@ -7,7 +7,9 @@ data. Amounts are scaled in Python and tooltips are text, so that units are writ
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from poet.graph import Role
@@ -53,6 +55,26 @@ def chart(height: int, **parts: Any) -> Spec:
     }
 
 
+LOGARITHMIC_FROM = 30.0
+"""An axis whose amounts differ by this factor or more is logarithmic."""
+
+SHAPES = ("circle", "triangle-up", "square")
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """The axis of a sweep's chart, with the range of its amounts."""
+
+    title: str
+    lowest: float
+    highest: float
+
+    @property
+    def logarithmic(self) -> bool:
+        """Whether amounts lie so far apart that equal steps would hide the small ones."""
+        return self.lowest > 0 and self.highest / self.lowest >= LOGARITHMIC_FROM
+
+
 def bars(rows: Sequence[Mapping[str, Any]], *, title: str, colours: Mapping[str, str]) -> Spec:
     """Horizontal bars, one per ``name`` in the order given, stacked by ``series``.
 
@@ -81,16 +103,17 @@ def bars(rows: Sequence[Mapping[str, Any]], *, title: str, colours: Mapping[str,
     )
 
 
-def ladder(rows: Sequence[Mapping[str, Any]], *, title: str) -> Spec:
+def ladder(rows: Sequence[Mapping[str, Any]], *, title: str, text_pixels: int = TEXT_PIXELS) -> Spec:
     """A few amounts below each other, each with its text at the bar's end.
 
     Args:
         rows: with ``name``, ``amount``, ``text`` and ``colour``.
         title: of the axis, with the unit.
+        text_pixels: room for the text beside the longest bar.
     """
     names = [row["name"] for row in rows]
     largest = max((row["amount"] for row in rows), default=0.0) or 1.0
-    top = f"{largest!r} * width / max(width - {TEXT_PIXELS}, 1)"
+    top = f"{largest!r} * width / max(width - {text_pixels}, 1)"
     encoding = {
         "y": {"field": "name", "type": "nominal", "sort": names, "axis": _labels()},
         "x": {
@@ -183,84 +206,115 @@ def strip(*, unit: str) -> Spec:
 def fronts(
     rows: Sequence[Mapping[str, Any]],
     *,
-    x: tuple[str, str],
-    y: tuple[str, str],
+    x: Axis,
+    y: Axis,
     series: Sequence[str],
     proofs: Sequence[str],
     tooltip: Sequence[tuple[str, str]],
-    height: int = 300,
-    logarithmic: tuple[bool, bool] = (False, False),
+    height: int,
+    legend: bool,
 ) -> Spec:
     """Points of a sweep with the front of each series as a staircase.
 
     Args:
-        rows: with the fields of ``x``, ``y`` and ``tooltip``, ``series``, ``proof``, ``front`` (whether
-            no point of the series is better in both) and ``chosen``.
-        x: field and title of the horizontal axis.
-        y: of the vertical one.
+        rows: with ``x``, ``y`` and the fields of ``tooltip``, ``series``, ``proof``, ``front`` (whether no
+            point of the series is better in both) and ``chosen``.
+        x: the horizontal axis.
+        y: the vertical axis.
         series: values of ``series``, in order.
-        proofs: values of ``proof``: filled, open, ...
+        proofs: values of ``proof``, in order.
         tooltip: fields and titles of what hovering shows.
         height: of the chart.
-        logarithmic: whether each axis is.
+        legend: whether it names the series, which a click on a name then singles out.
     """
+    position = {"x": _position("x", x), "y": _position("y", y)}
+    names = {"title": None, "orient": "top", "labelLimit": 300} if legend and len(series) > 1 else None
     colours = [SERIES[number % len(SERIES)] for number in range(len(series))]
-    position = {
-        axis: {
-            "field": name,
-            "type": "quantitative",
-            "axis": {**_axis(title), **({"tickCount": 6} if log else {})},
-            "scale": {"type": "log", "nice": False, "padding": 12} if log else {"zero": False, "padding": 12},
-        }
-        for axis, (name, title), log in (("x", x, logarithmic[0]), ("y", y, logarithmic[1]))
-    }
     colour = {
         "field": "series",
         "type": "nominal",
         "scale": {"domain": list(series), "range": colours},
-        "legend": None
-        if len(series) < 2
-        else {"title": None, "orient": "top", "columns": 3, "labelLimit": 320},
+        "legend": names,
     }
     shape = {
         "field": "proof",
         "type": "nominal",
-        "scale": {
-            "domain": list(proofs),
-            "range": ["circle", "diamond", "triangle-up", "square"][: len(proofs)],
-        },
-        "legend": {"title": None, "orient": "top"} if len(proofs) > 1 else None,
+        "scale": {"domain": list(proofs), "range": list(SHAPES[: len(proofs)])},
+        "legend": {"title": None, "orient": "top"} if legend and len(proofs) > 1 else None,
     }
     shown = [{"field": name, "type": "nominal", "title": title} for name, title in tooltip]
-    dim = {"condition": {"param": "picked", "value": 1}, "value": 0.12}
+    dim = {"opacity": {"condition": {"param": "picked", "value": 1}, "value": 0.12}} if names else {}
+    picked = {"name": "picked", "select": {"type": "point", "fields": ["series"]}, "bind": "legend"}
+    line = {"type": "line", "interpolate": "step-after", "strokeWidth": 1.75}
+    point = {"type": "point", "filled": True, "size": 60, "stroke": "var(--paper)", "strokeWidth": 1}
+    ring = {"type": "point", "filled": False, "size": 260, "strokeWidth": 1.75, "color": INK}
     return chart(
         height,
         data={"values": list(rows)},
         layer=[
             {
                 "transform": [{"filter": "datum.front"}],
-                "mark": {"type": "line", "interpolate": "step-after", "strokeWidth": 1.75},
-                "encoding": {**position, "color": colour, "opacity": dim},
+                "mark": line,
+                "encoding": {**position, "color": colour, **dim},
             },
             {
-                "params": [
-                    {"name": "picked", "select": {"type": "point", "fields": ["series"]}, "bind": "legend"}
-                ],
-                "mark": {
-                    "type": "point",
-                    "filled": True,
-                    "size": 52,
-                    "stroke": "var(--paper)",
-                    "strokeWidth": 1,
-                },
-                "encoding": {**position, "color": colour, "shape": shape, "opacity": dim, "tooltip": shown},
+                **({"params": [picked]} if names else {}),
+                "mark": point,
+                "encoding": {**position, "color": colour, "shape": shape, **dim, "tooltip": shown},
             },
             {
                 "transform": [{"filter": "datum.chosen"}],
-                "mark": {"type": "point", "filled": False, "size": 230, "strokeWidth": 1.75, "color": INK},
+                "mark": ring,
                 "encoding": {**position, "tooltip": shown},
             },
         ],
+    )
+
+
+def _position(field: str, axis: Axis) -> Spec:
+    drawn = {**_axis(axis.title), "tickCount": {"expr": f"{'width' if field == 'x' else 'height'} / 60"}}
+    scale: Spec = {"zero": False, "padding": 12}
+    if axis.logarithmic:
+        drawn |= {"values": log_ticks(axis.lowest, axis.highest)}
+        scale = {"type": "log", "nice": False, "padding": 12}
+    return {"field": field, "type": "quantitative", "axis": drawn, "scale": scale}
+
+
+def log_ticks(lowest: float, highest: float) -> list[float]:
+    """Powers of ten around a range; over less than three decades their double and fivefold as well."""
+    first, last = math.floor(math.log10(lowest)), math.ceil(math.log10(highest))
+    steps = (1, 2, 5) if highest / lowest < 1e3 else (1,)
+    return [float(f"{step}e{power}") for power in range(first, last + 1) for step in steps]
+
+
+def squares(rows: Sequence[Mapping[str, Any]], *, x: Axis, colours: Mapping[str, str]) -> Spec:
+    """One square per point, in a row per ``row``, coloured by ``status``.
+
+    Args:
+        rows: with ``x``, ``row``, ``status``, and for hovering ``ram``, ``joules``, ``why``, ``origin``.
+        x: the horizontal axis.
+        colours: of the statuses.
+    """
+    names = list(dict.fromkeys(row["row"] for row in rows))
+    hover = (
+        ("row", "setting"), ("ram", "RAM budget"), ("joules", "energy"), ("status", "status"), ("why", "why"),
+        ("origin", "decided by"),
+    )  # fmt: skip
+    return chart(
+        max(60, 20 * len(names)),
+        data={"values": list(rows)},
+        mark={"type": "square", "size": 110, "opacity": 1},
+        encoding={
+            "y": {"field": "row", "type": "nominal", "sort": names, "axis": {**_labels(), "labelLimit": 220}},
+            "x": _position("x", x),
+            "color": {
+                "field": "status",
+                "type": "nominal",
+                "scale": {"domain": list(colours), "range": list(colours.values())},
+                "legend": {"title": None, "orient": "top"},
+            },
+            "tooltip": [{"field": name, "type": "nominal", "title": words} for name, words in hover],
+        },
     )
 
 

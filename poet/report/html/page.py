@@ -9,6 +9,7 @@ it names, and allows no connection.
 from __future__ import annotations
 
 import base64
+import functools
 import hashlib
 import json
 import math
@@ -35,11 +36,13 @@ class Content:
         charts: Vega-Lite specifications by the id of their place in the page.
         tables: rows that sort and filter, likewise.
         timeline: see `poet.report.html.timeline_data`; ``None``: the page has none.
+        downloads: what buttons save: ``csv`` as text, ``json`` as objects.
     """
 
     charts: Mapping[str, Spec] = field(default_factory=dict)
     tables: Mapping[str, TableData] = field(default_factory=dict)
     timeline: Mapping[str, Any] | None = None
+    downloads: Mapping[str, Any] | None = None
 
 
 def render(template: str, content: Content, context: Mapping[str, Any]) -> str:
@@ -50,10 +53,10 @@ def render(template: str, content: Content, context: Mapping[str, Any]) -> str:
     """
     try:
         import jinja2
-        import vl_convert
+
+        library = _chart_library()
     except ImportError as error:
         raise InputError(EXTRA.format(package=error.name)) from None
-    library: str = vl_convert.javascript_bundle(snippet=None).replace("</script", "<\\/script")
     first, script = _asset("theme.js"), _asset("page.js")
     environment = jinja2.Environment(
         loader=jinja2.FunctionLoader(_asset),
@@ -74,6 +77,14 @@ def render(template: str, content: Content, context: Mapping[str, Any]) -> str:
     )
 
 
+@functools.cache
+def _chart_library() -> str:
+    """Vega, Vega-Lite and vega-embed in one script; putting it together takes seconds, so it is kept."""
+    import vl_convert
+
+    return vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;").replace("</script", "<\\/script")
+
+
 def _asset(name: str) -> str:
     return (ASSETS / name).read_text(encoding="utf-8")
 
@@ -89,6 +100,7 @@ def _json_block(content: Content) -> str:
         "charts": dict(content.charts),
         "tables": {key: table.to_data() for key, table in content.tables.items()},
         "timeline": content.timeline,
+        "downloads": content.downloads,
     }
     text = json.dumps(_finite(data), separators=(",", ":"), ensure_ascii=False, allow_nan=False)
     for character in "<>&\u2028\u2029":

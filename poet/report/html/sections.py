@@ -118,9 +118,9 @@ def plan_context(subject: Subject, *, commands: Sequence[tuple[str, str]]) -> di
     """
     proof = subject.proof
     return {
-        "headline": headline(subject),
-        "standing": standing(subject),
-        "tiles": tiles(subject),
+        "plan_headline": headline(subject),
+        "plan_standing": standing(subject),
+        "plan_tiles": tiles(subject),
         "subject": subject,
         "binds": list(what_binds(subject.limits, subject.trace, subject.fullest)),
         "has_strip": len(subject.line.frames) > STRIP_FRAMES,
@@ -128,7 +128,7 @@ def plan_context(subject: Subject, *, commands: Sequence[tuple[str, str]]) -> di
         "proof": list(_proof_rows(subject)),
         "proof_word": proof.word,
         "others": [_alternative_row(row, subject) for row in subject.others],
-        "figures": None if subject.profile is None else _figure_rows(subject.profile),
+        "figures": None if subject.profile is None else figure_rows(subject.profile),
         "profile": subject.profile,
         "commands": list(commands),
         "lower_bound": _lower_bound_words(subject),
@@ -353,7 +353,8 @@ def _alternative_row(row: Alternative, subject: Subject) -> dict[str, str]:
     }
 
 
-def _figure_rows(profile: Profile) -> list[dict[str, str]]:
+def figure_rows(profile: Profile) -> list[dict[str, str]]:
+    """Every figure of a profile with its value, kind, uncertainty and source."""
     return [
         {
             "name": ".".join(path),

@@ -52,7 +52,7 @@
     const spec = data.charts[place.dataset.chart];
     if (!spec) return Promise.resolve(null);
     const fitted = structuredClone(spec);
-    if (narrow()) fitted.config = { axisY: { labelLimit: 108 }, legend: { columns: 1 } };
+    fitted.config = narrow() ? { axisY: { labelLimit: 108 }, legend: { columns: 2 } } : { legend: { columns: 4 } };
     return vegaEmbed(place, fitted, options).then((result) => {
       place.dataset.drawn = "yes";
       return result.view;
@@ -134,7 +134,7 @@
         ...shownColumns.map(({ column, index }) => {
           const cell = element("td", { class: column.numeric ? "num" : null });
           cell.append(column.code ? element("code", {}, text(row[index])) : text(row[index]));
-          if (index === 0 && note >= 0) cell.append(element("p", { class: "why" }, text(row[note])));
+          if (index === 0 && note >= 0 && text(row[note])) cell.append(element("p", { class: "why" }, text(row[note])));
           return cell;
         }),
       )));
@@ -319,9 +319,25 @@
     redraw();
   }
 
+  // --- downloads --------------------------------------------------------------------------------
+
+  function download(button) {
+    const kind = button.dataset.download;
+    button.addEventListener("click", () => {
+      const whole = data.downloads[kind];
+      const content = typeof whole === "string" ? whole : `${JSON.stringify(whole, null, 1)}\n`;
+      const type = kind === "csv" ? "text/csv" : "application/json";
+      const address = URL.createObjectURL(new Blob([content], { type }));
+      const link = element("a", { href: address, download: `what-if.${kind}` });
+      link.click();
+      setTimeout(() => URL.revokeObjectURL(address), 1000);
+    });
+  }
+
   // --- all of it --------------------------------------------------------------------------------
 
   all("[data-table]").forEach(table);
+  all("[data-download]").forEach(download);
   Promise.all(all("[data-chart]").map((place) => draw(place).then((view) => [place.dataset.chart, view])))
     .then((drawn) => {
       const views = Object.fromEntries(drawn);

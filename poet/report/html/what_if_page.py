@@ -1,0 +1,154 @@
+"""``poet what-if -o report.html``: the page that answers the questions of a sweep."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from poet.report.html import points
+from poet.report.html.charts import Spec
+from poet.report.html.page import Content, render
+from poet.report.html.sections import Tile, figure_rows, plan_content, plan_context
+from poet.report.html.subject import subject_of_point
+from poet.report.html.tables import DASH
+from poet.units import format_bytes, format_count, format_joules, format_seconds, format_share
+from poet.whatif import export
+from poet.whatif.result import Answer, Basis, WhatIf
+
+QUESTIONS = {
+    "which-device": "Which device?",
+    "least-ram": "What is the least RAM?",
+    "least-energy": "What is the least energy?",
+    "energy-budget": "What does the energy budget buy?",
+    "battery": "What does it take from the battery?",
+    "flash-life": "How long does the flash last?",
+    "wall-time": "How long does a session take?",
+    "carbon": "What does it emit?",
+    "data-stalls": "Does the step wait for data?",
+    "marginal-value": "What would more of something buy?",
+}
+"""Headings of answers by their key; a key that is not here is its own heading."""
+
+
+def what_if_page(result: WhatIf) -> str:
+    """The page as text.
+
+    Raises:
+        InputError: the packages of ``poet[report]`` are not there.
+    """
+    found = points.planned(result)
+    subject = None if result.chosen is None else subject_of_point(result, result.chosen)
+    charts: dict[str, Spec] = {"status": points.status_chart(result)}
+    if found:
+        charts |= {
+            "answer": points.front_chart(result, found, "ram", "energy", height=320, legend=True),
+            "ram-time": points.front_chart(result, found, "ram", "time", height=280),
+            "time-energy": points.front_chart(result, found, "time", "energy", height=280),
+        }
+    marginal, stalls = points.marginal_chart(result), points.stall_chart(result)
+    charts |= {
+        name: chart for name, chart in (("marginal", marginal), ("stalls", stalls)) if chart is not None
+    }
+    tables = {"points": points.points_table(result), "daily": points.daily_table(found)}
+    downloads = {"csv": export.to_csv(result), "json": export.to_json(result)}
+    content = Content(charts, tables, downloads=downloads)
+    context: dict[str, Any] = {"chosen": None}
+    commands = [("this report", result.question.command)] if result.question.command else []
+    if subject is not None:
+        of_plan = plan_content(subject)
+        content = Content(
+            {**charts, **of_plan.charts}, {**tables, **of_plan.tables}, of_plan.timeline, downloads
+        )
+        context = {**plan_context(subject, commands=commands), "chosen": result.points[result.chosen or 0]}
+    return render("what_if.html", content, {**context, **_context(result, charts), "commands": commands})
+
+
+def _context(result: WhatIf, charts: dict[str, Spec]) -> dict[str, Any]:
+    said = result.answers[0].sentence if result.answers else result.question.model
+    sentence, _, after = said.partition("; ")
+    return {
+        "title": f"{result.question.model}: what if",
+        "result": result,
+        "headline": sentence,
+        "standing": after[:1].upper() + after[1:],
+        "tiles": list(_tiles(result)),
+        "answers": list(_grouped(result.answers[1:])),
+        "drawn": charts,
+        "counts": _counts(result),
+        "marginals": list(points.marginal_rows(result)),
+        "stall_rows": list(points.stall_rows(result)),
+        "each": "per sample" if points.per_sample(result) else "per step",
+        "devices": [
+            {"profile": profile, "figures": figure_rows(profile)} for profile in _profiles(result).values()
+        ],
+        "measured": result.question.data is not None and result.question.data.measured,
+    }
+
+
+def _profiles(result: WhatIf) -> dict[str, Any]:
+    return {setting.device: setting.profile for setting in result.settings if setting.profile is not None}
+
+
+def _grouped(answers: Sequence[Answer]) -> Iterator[tuple[str, list[tuple[str, str]]]]:
+    """Each question once, with its sentences and what they rest on where that is not solved points."""
+    for key in dict.fromkeys(answer.question for answer in answers):
+        yield (
+            QUESTIONS.get(key, key.replace("-", " ").capitalize()),
+            [
+                (answer.sentence, "" if answer.basis is Basis.SOLVED else answer.basis.value)
+                for answer in answers
+                if answer.question == key
+            ],
+        )
+
+
+def _counts(result: WhatIf) -> str:
+    return (
+        f"{len(result.points)} points in {format_seconds(result.sweep_seconds)}: {result.searched} searched, "
+        f"{result.from_cache} from the cache, {result.by_monotonicity} by monotonicity or arithmetic. "
+        "The simulator accepted every plan."
+    )
+
+
+def _tiles(result: WhatIf) -> Iterator[Tile]:
+    """What the chosen plan takes, and what it means in daily use where that was asked."""
+    if result.chosen is None:
+        return
+    point, usage = result.points[result.chosen], result.usages[result.chosen]
+    plan, duty = result.plan_of(point), result.question.duty
+    if plan is None:
+        return
+    budget = point.limits.ram_budget_bytes
+    yield Tile("Energy per step", format_joules(plan.joules), _gap(point.gap))
+    yield Tile("Time per step", format_seconds(plan.seconds), f"deadline {point.deadline or 'none'}")
+    yield Tile(
+        "RAM at the peak",
+        format_bytes(plan.peak_ram_bytes),
+        "no budget" if budget is None else f"budget {format_bytes(budget)}",
+    )
+    if usage is None:
+        return
+    if usage.battery_share_per_session is not None:
+        number = usage.sessions_per_charge
+        sessions = "unlimited" if number is None else format_count(number)
+        yield Tile(
+            "Of a charge per session",
+            format_share(usage.battery_share_per_session),
+            f"{duty.steps_per_session} steps; {sessions} sessions per charge",
+        )
+    if usage.budget_steps is not None and duty.energy_budget is not None:
+        yield Tile(
+            f"Steps per {duty.energy_budget.per}",
+            format_count(usage.budget_steps),
+            f"within {format_joules(duty.energy_budget.joules)} per {duty.energy_budget.per}",
+        )
+    years = usage.flash_life_years
+    yield Tile(
+        "Flash life",
+        DASH if years is None else "not worn" if years == float("inf") else f"{format_count(years)} years",
+        f"{format_bytes(plan.written_bytes)} written per step",
+    )
+
+
+def _gap(gap: float | None) -> str:
+    return "proven least" if not gap else f"at most {format_share(gap)} above the least"

@@ -1,0 +1,216 @@
+"""Pages in a real browser: Chromium without a window draws, sorts, filters and changes the theme."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from selenium import webdriver
+from selenium.webdriver.chrome.service import Service
+from selenium.webdriver.common.by import By
+from selenium.webdriver.remote.webelement import WebElement
+from test_html import HOSTILE, INSTANCE, mixed_plan
+
+from poet.report.diff import diff_plans
+from poet.report.html import diff_page, plan_page, what_if_page
+from poet.solution import SolveOptions
+from poet.whatif.run import what_if
+
+CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
+pytestmark = pytest.mark.skipif(
+    CHROMIUM is None or DRIVER is None,
+    reason="no browser here: apt-get install chromium chromium-driver",
+)
+FLAGS = (
+    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--hide-scrollbars",
+    "--disable-background-networking", "--disable-component-update", "--disable-sync",
+    "--disable-dev-shm-usage",
+)  # fmt: skip
+WAIT_SECONDS = 60.0
+PHONE, DESKTOP = (375, 812), (1280, 900)
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[webdriver.Chrome]:
+    options = webdriver.ChromeOptions()
+    options.binary_location = str(CHROMIUM)
+    for flag in (*FLAGS, f"--user-data-dir={tmp_path_factory.mktemp('browser')}"):
+        options.add_argument(flag)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    driver = webdriver.Chrome(options=options, service=Service(str(DRIVER)))
+    driver.set_page_load_timeout(WAIT_SECONDS)
+    yield driver
+    driver.quit()
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """One page of each kind, as files; the plan is of a model with a hostile name."""
+    folder = tmp_path_factory.mktemp("pages")
+    plan = mixed_plan(HOSTILE)
+    sweep = what_if(
+        INSTANCE,
+        ram="1KiB,min..keep:3",
+        deadline="1.05x,none",
+        options=SolveOptions(time_limit_seconds=2.0),
+        jobs=1,
+        cache=None,
+    )
+    texts = {
+        "plan": plan_page(plan, command=HOSTILE),
+        "diff": diff_page(diff_plans(mixed_plan(), plan, names=("a.poet", HOSTILE))),
+        "sweep": what_if_page(sweep),
+    }
+    for name, text in texts.items():
+        (folder / f"{name}.html").write_text(text, encoding="utf-8")
+    return {name: folder / f"{name}.html" for name in texts}
+
+
+def _until(holds: Callable[[], Any], what: str) -> None:
+    end = time.monotonic() + WAIT_SECONDS
+    while not holds():
+        assert time.monotonic() < end, f"waited in vain: {what}"
+        time.sleep(0.05)
+
+
+def _open(
+    browser: webdriver.Chrome, page: Path, *, size: tuple[int, int] = DESKTOP, scheme: str = "light"
+) -> None:
+    """Show a page and wait until it is drawn."""
+    width, height = size
+    metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+    preferred = {"features": [{"name": "prefers-color-scheme", "value": scheme}]}
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", preferred)
+    _console(browser)
+    browser.get(page.as_uri())
+    _until(lambda: _js(browser, "document.documentElement.dataset.ready === 'yes'"), "the page is drawn")
+
+
+def _console(browser: webdriver.Chrome) -> list[dict[str, Any]]:
+    """What was written to it since it was asked last."""
+    entries: list[dict[str, Any]] = browser.get_log("browser")  # type: ignore[no-untyped-call]
+    return entries
+
+
+def _js(browser: webdriver.Chrome, expression: str) -> Any:
+    return browser.execute_script(f"return {expression}")
+
+
+def _quiet(browser: webdriver.Chrome) -> None:
+    """The console holds nothing, and no name from a model has run."""
+    assert _console(browser) == []
+    assert _js(browser, "window.owned === undefined && document.images.length === 0")
+
+
+def _table(browser: webdriver.Chrome, name: str) -> WebElement:
+    return browser.find_element(By.CSS_SELECTOR, f'[data-table="{name}"]')
+
+
+def _cells(table: WebElement, column: int) -> list[str]:
+    return [cell.text for cell in table.find_elements(By.CSS_SELECTOR, f"tbody td:nth-child({column})")]
+
+
+def _names(table: WebElement) -> list[str]:
+    return [item.text for item in table.find_elements(By.CSS_SELECTOR, "tbody code")]
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("size", [PHONE, DESKTOP], ids=["phone", "desktop"])
+@pytest.mark.parametrize("name", ["plan", "diff", "sweep"])
+def test_pages_are_drawn_and_fit(
+    browser: webdriver.Chrome, pages: dict[str, Path], name: str, size: tuple[int, int], scheme: str
+) -> None:
+    _open(browser, pages[name], size=size, scheme=scheme)
+    undrawn = (
+        "Array.from(document.querySelectorAll('[data-chart]')).filter(e => !e.querySelector('svg')).length"
+    )
+    assert _js(browser, undrawn) == 0
+    assert _js(browser, "document.querySelectorAll('[data-chart]').length") >= 3
+    assert _js(browser, "document.documentElement.scrollWidth") <= size[0], "the page scrolls sideways"
+    paper = _js(browser, "getComputedStyle(document.body).backgroundColor")
+    assert (paper == "rgb(255, 255, 255)") == (scheme == "light")
+    _quiet(browser)
+
+
+def test_the_theme_changes(browser: webdriver.Chrome, pages: dict[str, Path]) -> None:
+    _open(browser, pages["plan"])
+    paper = "getComputedStyle(document.body).backgroundColor"
+    bar = "getComputedStyle(document.querySelector('#chart-parts .mark-rect path')).fill"
+    before = (_js(browser, paper), _js(browser, bar))
+    button = browser.find_element(By.ID, "theme")
+    button.click()
+    after = (_js(browser, paper), _js(browser, bar))
+    assert all(old != new for old, new in zip(before, after, strict=True)), "the charts change as well"
+    button.click()
+    assert (_js(browser, paper), _js(browser, bar)) == before
+    _quiet(browser)
+
+
+def test_tables_filter(browser: webdriver.Chrome, pages: dict[str, Path]) -> None:
+    _open(browser, pages["plan"])
+    table = _table(browser, "tensors")
+    every = _cells(table, 3)
+    assert "kept" in every
+    decision = table.find_element(By.CSS_SELECTOR, 'select[aria-label="decision"]')
+    decision.find_element(By.XPATH, "option[.='paged']").click()
+    paged = _cells(table, 3)
+    assert 0 < len(paged) < len(every)
+    assert all("paged" in words for words in paged)
+    assert "filtered from" in table.find_element(By.CLASS_NAME, "tally").text
+    decision.find_element(By.XPATH, "option[1]").click()
+    search = table.find_element(By.CSS_SELECTOR, 'input[type="search"]')
+    search.send_keys("no tensor has this name")
+    assert _cells(table, 3) == []
+    _quiet(browser)
+
+
+def test_tables_sort(browser: webdriver.Chrome, pages: dict[str, Path]) -> None:
+    _open(browser, pages["plan"])
+    table = _table(browser, "tensors")
+    heading = next(
+        item for item in table.find_elements(By.CSS_SELECTOR, "th button") if item.text == "tensor"
+    )
+    heading.click()
+    ascending = _names(table)
+    heading.click()
+    assert _names(table) != ascending
+    assert sorted(_names(table)) == sorted(ascending)
+    assert table.find_element(By.CSS_SELECTOR, "th[aria-sort]").get_attribute("aria-sort") == "descending"
+    _quiet(browser)
+
+
+def test_the_timeline_tells_each_moment(browser: webdriver.Chrome, pages: dict[str, Path]) -> None:
+    _open(browser, pages["plan"])
+    now = browser.find_element(By.CSS_SELECTOR, "[data-now]")
+    at_peak = now.text
+    trace = mixed_plan().trace
+    assert f"of {trace.peak_ram_bytes / 1024:.4g} KiB" in at_peak
+    scrub = "document.querySelector('[data-scrub]')"
+    _js(browser, f"({scrub}.value = 0, {scrub}.dispatchEvent(new Event('input')))")
+    assert "step 1 of" in now.text
+    buffers = browser.find_elements(By.CSS_SELECTOR, "[data-buffers] li .name")
+    assert "b_x" in [item.text for item in buffers]
+    browser.find_element(By.CSS_SELECTOR, '[data-axis="step"]').click()
+    assert "steps" in browser.find_element(By.CSS_SELECTOR, "[data-axis-name]").text
+    browser.find_element(By.CSS_SELECTOR, "[data-peak]").click()
+    assert now.text == at_peak
+    _quiet(browser)
+
+
+def test_points_show_their_values(browser: webdriver.Chrome, pages: dict[str, Path]) -> None:
+    _open(browser, pages["sweep"])
+    point = browser.find_element(
+        By.CSS_SELECTOR, "#chart-answer .mark-symbol path[aria-roledescription='point']"
+    )
+    webdriver.ActionChains(browser).move_to_element(point).perform()
+    tip = browser.find_element(By.ID, "vg-tooltip-element")
+    _until(lambda: "RAM budget" in tip.text and "proof" in tip.text, "the values of a point")
+    status = _table(browser, "points").find_element(By.CSS_SELECTOR, 'select[aria-label="status"]')
+    status.find_element(By.XPATH, "option[.='infeasible']").click()
+    assert set(_cells(_table(browser, "points"), 4)) == {"infeasible"}
+    _quiet(browser)
