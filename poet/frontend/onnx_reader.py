@@ -244,7 +244,10 @@ def tensor_value(tensor: TensorProto, where: str) -> Tensor:
                     len(tensor.double_data), len(tensor.uint64_data))  # fmt: skip
         if count != math.prod(shape):
             raise ModelError(f"{where} has shape {list(shape)}, but {count} numbers")
-        raw = onnx.numpy_helper.to_array(tensor).tobytes()
+        try:
+            raw = onnx.numpy_helper.to_array(tensor).tobytes()
+        except (ValueError, TypeError):
+            raise ModelError(f"{where} keeps its numbers under another element type than its own") from None
     needed = math.prod(shape) * dtype.itemsize
     if len(raw) != needed or any(size < 0 for size in shape):
         raise ModelError(f"{where} needs {needed} bytes for shape {list(shape)}, but has {len(raw)}")
