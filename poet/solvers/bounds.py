@@ -31,14 +31,15 @@ def minimum_ram_bytes(problem: Problem, limits: Limits | None = None) -> LowerBo
         for content in task.reads:
             last_needed[content] = task.number
     best = _moment(instance, (c for c in instance.contents if c.starts_in_ram), None, 0)
+    unpageable = [content for content in instance.contents if not _pageable(content)]
     for task in instance.tasks:
         touched = {*task.reads, *task.outputs}
         stuck = (
             content.number
-            for content in instance.contents
+            for content in unpageable
             if content.birth < task.number < last_needed[content.number]
             if content.starts_in_ram or content.birth >= 0
-            if not _can_return(instance, content, task.number)
+            if not _may_be_remade(instance, content, task.number)
         )
         held = (instance.contents[c] for c in touched.union(stuck))
         best = max(best, _moment(instance, held, task.name, task.workspace_bytes), key=_bytes)
@@ -59,10 +60,12 @@ def _moment(instance: Instance, held: Iterable[Content], op: str | None, workspa
     )
 
 
-def _can_return(instance: Instance, content: Content, stage: int) -> bool:
-    """Whether ``content``, absent while the op of ``stage`` runs, may be in RAM again later."""
-    if content.page_in is not None and (content.starts_stored or content.page_out is not None):
-        return True
+def _pageable(content: Content) -> bool:
+    return content.page_in is not None and (content.starts_stored or content.page_out is not None)
+
+
+def _may_be_remade(instance: Instance, content: Content, stage: int) -> bool:
+    """Whether ``content``, absent while the op of ``stage`` runs, may be made again later."""
     return content.producer is not None and instance.tasks[content.producer].last_rerun_stage > stage
 
 

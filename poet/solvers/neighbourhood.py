@@ -37,7 +37,7 @@ from poet.solvers.segments import Offer, offered_by
 from poet.solvers.start import values_of
 
 _OFFER = Offer(chain=4, depth=12)
-_FIRST_SIZE = 250  # decisions that the first round leaves free
+_FIRST_SIZE = 100  # decisions that the first round leaves free
 _SMALLEST_SIZE = 40
 _ROUND_SECONDS = 2.5
 _PATIENCE = 25  # rounds without a better plan after which a model is given up

@@ -30,7 +30,7 @@ from poet.solvers.neighbourhood import Rounds, offering
 from poet.solvers.relaxation import Bound, tightest_bound
 from poet.solvers.segments import Offer, offered_by
 
-_OFFERS = (Offer(chain=4, depth=12), Offer(chain=6, depth=24), Offer(chain=8, depth=60))
+_OFFERS = (Offer(chain=4, depth=4), Offer(chain=4, depth=12), Offer(chain=8, depth=40))
 _LONGEST_SECONDS = 600.0  # of one program where there is no time limit
 _LISTEN_SECONDS = 0.05
 _MARGIN = 1e-6  # of a bound in whole numbers, for the engine's tolerances
@@ -174,7 +174,7 @@ class _Wide:
                 found = child.news.values if self._wait_for(child, rounds) else None
                 if found is not None and rounds.take(found):
                     self._tell()
-                if math.isfinite(child.news.bound):
+                if math.isfinite(child.news.bound) and self.planned.serial == self.bounded.serial:
                     self.conduct.classed((child.news.bound * (1.0 - _MARGIN) - _MARGIN) / arrays.unit, reruns)
             return child.news.exhausted
 

@@ -1,0 +1,268 @@
+"""Training steps of real exports planned against the clock: plans within seconds, gaps within a minute.
+
+    python tests/benchmarks/large_graphs.py [--only NAME ...] [--devices NAME ...] [--shares 0.7 ...]
+                                            [--time-limit 60] [--batch 1] [--threads 1] [--fresh]
+
+Exports the nets of `zoo.LARGE` to ONNX in training mode, imports the files, costs the steps on three
+devices and plans them for four budgets each. Problems, and each measurement as a line, are kept under
+build/large-graphs/, so that a run which was stopped goes on where it was. Every search runs in a
+process of its own, whose memory is measured together with its children's. Writes docs/large-graphs.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import resource
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from poet.budgets import budget_between, keep_everything_bytes
+from poet.costs import build_problem
+from poet.problem import Limits, Problem
+from poet.profiles import load_profile
+from poet.solution import Solution, SolveOptions
+from poet.solvers import minimum_ram_bytes, solve
+from poet.units import format_bytes
+
+ROOT = Path(__file__).parents[2]
+BUILD = ROOT / "build" / "large-graphs"
+PAGE = ROOT / "docs" / "large-graphs.md"
+NETS = ("resnet50", "bert", "mobilenet_v2", "unet", "gpt")
+DEVICES = ("nrf52840", "rpi4b", "x86-host")
+SHARES = (0.7, 0.5, 0.3, 0.15)
+"""Budgets, from the least that any schedule needs (0) to what keeping everything takes (1)."""
+EARLY_SECONDS = 5.0
+GAP, CLASS_GAP = 0.01, 0.05
+"""What a search should reach: of the total joules, and of the overhead within the class of plans searched."""
+HEADINGS = (
+    "step", "ops", "device", "budget", "", "first plan s", "above at 5 s", "above in the end", "bound",
+    "gap", "gap of the overhead", "of the class's", "search s", "MiB",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One search; joules are shares above running every op once, ``None``: no plan.
+
+    Attributes:
+        net, device, batch, share, ops, budget_bytes: what was asked.
+        status: of the answer.
+        first_seconds, early, last, bound: when the first plan was there, the best at `EARLY_SECONDS` and
+            in the end, and the bound for the whole problem.
+        gap, overhead_gap, class_gap: of the total, of the overhead, of the overhead within the class.
+        seconds, time_limit_seconds: wall clock.
+        peak_bytes: of the planner's memory.
+    """
+
+    net: str
+    device: str
+    batch: int
+    share: float
+    ops: int
+    budget_bytes: int
+    status: str
+    first_seconds: float | None
+    early: float | None
+    last: float | None
+    bound: float
+    gap: float | None
+    overhead_gap: float | None
+    class_gap: float | None
+    seconds: float
+    time_limit_seconds: float
+    peak_bytes: int
+
+    @property
+    def key(self) -> tuple[str, str, int, float, float]:
+        """What was measured."""
+        return self.net, self.device, self.batch, self.share, self.time_limit_seconds
+
+
+def problem_of(net: str, device: str, batch: int) -> Problem:
+    """The training step's planning problem, made once."""
+    path = BUILD / f"{net}.b{batch}.{device}.json"
+    if not path.exists():  # in a process of its own: torch is large, and a child's peak includes its parent's
+        making = [sys.executable, __file__, "--make", "--only", net, "--batch", str(batch)]
+        subprocess.run(making, check=True)
+    return Problem.load(path)
+
+
+def _make_problems(net: str, batch: int) -> None:
+    sys.path.insert(0, str(ROOT / "examples"))
+    from zoo import LARGE, export
+
+    from poet.api import prepare
+
+    BUILD.mkdir(parents=True, exist_ok=True)
+    size = LARGE[net].full
+    with tempfile.TemporaryDirectory() as folder:
+        model = Path(folder) / f"{net}.onnx"
+        export(size.build(), size.inputs(2), model)
+        prepared = prepare(model, device=DEVICES[0], loss=LARGE[net].loss, bind={"N": batch})
+        for device in DEVICES:
+            problem = build_problem(prepared.step.graph, load_profile(device))
+            (BUILD / f"{net}.b{batch}.{device}.json").write_text(json.dumps(problem.to_json()))
+
+
+def measure(net: str, device: str, batch: int, share: float, *, time_limit: float, threads: int) -> Row:
+    """One search in this process."""
+    problem = problem_of(net, device, batch)
+    most, least = keep_everything_bytes(problem), minimum_ram_bytes(problem, Limits()).bytes
+    limits = Limits(ram_budget_bytes=budget_between(least, most, share))
+    plans: list[tuple[float, float]] = []
+
+    def progress(joules: float | None, bound: float, gap: float | None, seconds: float) -> None:
+        if joules is not None and (not plans or joules < plans[-1][1]):
+            plans.append((seconds, joules))
+
+    options = SolveOptions(time_limit_seconds=time_limit, threads=threads, progress=progress)
+    solution = solve(problem, limits, options)
+    early = [joules for seconds, joules in plans if seconds <= EARLY_SECONDS]
+    return Row(
+        net=net,
+        device=device,
+        batch=batch,
+        share=share,
+        ops=len(problem.ops),
+        budget_bytes=limits.ram_budget_bytes or 0,
+        status=solution.status.word,
+        first_seconds=plans[0][0] if plans else None,
+        early=_above(solution, early[-1]) if early else None,
+        last=None if solution.joules is None else _above(solution, solution.joules),
+        bound=_above(solution, solution.bound_joules),
+        gap=solution.gap,
+        overhead_gap=solution.overhead_gap,
+        class_gap=solution.class_overhead_gap,
+        seconds=solution.solve_seconds,
+        time_limit_seconds=time_limit,
+        peak_bytes=1024
+        * sum(resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)),
+    )
+
+
+def _above(solution: Solution, joules: float) -> float:
+    return joules / solution.baseline_joules - 1.0
+
+
+def page(rows: Sequence[Row]) -> str:
+    """The table, and how many searches reached what they should."""
+    planned = [row for row in rows if row.gap is not None]
+    early = sum(row.first_seconds is not None and row.first_seconds <= EARLY_SECONDS for row in planned)
+    close = [row for row in planned if (row.gap or 0.0) <= GAP]
+    classed = [row for row in planned if row.class_gap is not None or row.status == "optimal"]
+    in_class = sum((row.class_gap or 0.0) <= CLASS_GAP for row in classed)
+    limits = sorted({row.time_limit_seconds for row in rows})
+    impossible = sum(row.status == "infeasible" for row in rows)
+    parts = [
+        "# Large graphs\n",
+        "Made by `make bench-large-graphs`: training steps of nets exported to ONNX from plain torch",
+        "(`examples/zoo`, `LARGE`), all parameters trained by SGD. A budget of 30 % lies that far up from",
+        "the lower bound to what keeping everything takes. *Above* is energy above running every op once,",
+        "which no plan avoids, as a share of it. *Gap* is how far the plan may be above the best of all",
+        "plans, as a share of its energy, then of its overhead; *of the class's* is how far it may be above",
+        "the best of those that recompute only where the search looked, as a share of its overhead, and no",
+        "claim about others. *MiB* is the planner's memory with its children's at their peaks.\n",
+        f"Time limit per search: {', '.join(f'{limit:g} s' for limit in limits)}; {_machine()}\n",
+        f"Of {len(rows)} searches {impossible} proved that there is no plan. Of the {len(planned)} with one,",
+        f"{early} had their first within {EARLY_SECONDS:g} s; the gap is at most {GAP:.0%} in {len(close)};",
+        f"within the class it is known in {len(classed)}, and at most {CLASS_GAP:.0%} of the overhead in",
+        f"{in_class}.\n",
+        f"| {' | '.join(HEADINGS)} |",
+        "|---|---:|---|---:|---|" + "---:|" * (len(HEADINGS) - 5),
+        *(_line(row) for row in rows),
+    ]
+    return "\n".join(parts) + "\n"
+
+
+def _line(row: Row) -> str:
+    cells = (
+        f"{row.net}, batch {row.batch}",
+        str(row.ops),
+        row.device,
+        f"{row.share:.0%}",
+        format_bytes(row.budget_bytes),
+        "" if row.first_seconds is None else f"{row.first_seconds:.1f}",
+        _percent(row.early),
+        row.status if row.last is None else _percent(row.last),
+        _percent(row.bound if row.last is not None else None),
+        _percent(row.gap),
+        _percent(row.overhead_gap),
+        _percent(row.class_gap),
+        f"{row.seconds:.0f}",
+        f"{row.peak_bytes / 2**20:.0f}",
+    )
+    return f"| {' | '.join(cells)} |"
+
+
+def _percent(share: float | None) -> str:
+    return "" if share is None else f"{100.0 * max(share, 0.0):.3g} %"
+
+
+def _machine() -> str:
+    return f"{os.cpu_count()} cores, Python {platform.python_version()}, {platform.machine()}."
+
+
+def _rows(path: Path) -> dict[tuple[str, str, int, float, float], Row]:
+    lines = path.read_text().splitlines() if path.exists() else []
+    return {row.key: row for row in (Row(**json.loads(line)) for line in lines)}
+
+
+def main(arguments: Iterable[str] | None = None) -> None:
+    """Measure what was asked for and is not known yet; write the page."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--only", nargs="+", choices=NETS, default=list(NETS))
+    parser.add_argument("--devices", nargs="+", default=list(DEVICES))
+    parser.add_argument("--shares", nargs="+", type=float, default=list(SHARES))
+    parser.add_argument("--time-limit", type=float, default=60.0)
+    parser.add_argument("--batch", type=int, default=1)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--fresh", action="store_true", help="forget earlier measurements")
+    parser.add_argument("--one", action="store_true", help=argparse.SUPPRESS)  # measure here, print the row
+    parser.add_argument("--make", action="store_true", help=argparse.SUPPRESS)  # problem files alone
+    given = parser.parse_args(None if arguments is None else list(arguments))
+    wanted = [
+        (net, device, share) for net in given.only for device in given.devices for share in given.shares
+    ]
+    if given.make:
+        _make_problems(given.only[0], given.batch)
+        return
+    if given.one:
+        net, device, share = wanted[0]
+        row = measure(net, device, given.batch, share, time_limit=given.time_limit, threads=given.threads)
+        print(json.dumps(asdict(row)))
+        return
+    path = BUILD / "rows.jsonl"
+    if given.fresh:
+        path.unlink(missing_ok=True)
+    known = _rows(path)
+    for net, device, share in wanted:
+        key = (net, device, given.batch, share, given.time_limit)
+        if key in known:
+            continue
+        problem_of(net, device, given.batch)
+        known[key] = _in_a_process(given, *key)
+        with path.open("a") as file:
+            file.write(json.dumps(asdict(known[key])) + "\n")
+        print(_line(known[key]), flush=True)
+        PAGE.write_text(page(list(known.values())))
+    PAGE.write_text(page(list(known.values())))
+
+
+def _in_a_process(given: argparse.Namespace, *key: str | float) -> Row:
+    net, device, batch, share, limit = map(str, key)
+    options = ["--batch", batch, "--time-limit", limit, "--threads", str(given.threads)]
+    chosen = ["--one", "--only", net, "--devices", device, "--shares", share]
+    command = [sys.executable, __file__, *chosen, *options]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    return Row(**json.loads(done.stdout.splitlines()[-1]))
+
+
+if __name__ == "__main__":
+    main()
