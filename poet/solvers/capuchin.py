@@ -4,7 +4,8 @@ Between two accesses of a tensor lies its free time: what remains of the time be
 was written and read back. Tensors are paged by the longest free time as long as that is positive,
 so that transfers hide; after that, each is paged or recomputed, whichever delays less, the most
 bytes per second of delay first. What the plan leaves short is paged on demand, least recently used
-first (the paper's passive mode).
+first (the paper's passive mode). Where storage does not work in the background, nothing hides and a
+transfer delays by all of its time.
 """
 
 from __future__ import annotations
@@ -19,13 +20,15 @@ from poet.solvers.facts import Facts
 from poet.solvers.judged import Cheapest, walked
 from poet.solvers.walk import Policy, Walk, Way
 
+_PARTS = 32  # in which the ranked candidates are taken
+
 
 def capuchin(problem: Problem, limits: Limits) -> Schedule | None:
     """The cheapest over how many of the ranked candidates are taken; ``None`` where none fits."""
     facts, best = Facts(problem), Cheapest(problem, limits)
     ranked = _ranked(facts, limits)
-    for eighths in range(9):
-        taken = ranked[: len(ranked) * eighths // 8]
+    for part in range(_PARTS + 1):
+        taken = ranked[: len(ranked) * part // _PARTS]
         best.consider(walked(facts, limits, _Accesses({(c.tensor, c.after_op): c.way for c in taken})))
     return best.schedule
 
@@ -71,7 +74,8 @@ def _ranked(facts: Facts, limits: Limits) -> list[_Candidate]:
             op = facts.producer[tensor]
             may_rerun = op >= 0 and limits.recompute and facts.rerun_limit[op] >= after
             rerun = ops[op].seconds if may_rerun else math.inf
-            free_seconds = starts[after] - starts[before + 1] - transfer
+            meanwhile = starts[after] - starts[before + 1] if facts.problem.background_storage else 0.0
+            free_seconds = meanwhile - transfer
             paging_delay = max(0.0, -free_seconds)
             way = Way.PAGE if paging_delay <= rerun else Way.REMAKE
             delay = min(paging_delay, rerun)

@@ -1,6 +1,6 @@
 """Every planning problem of the repository × budget × engine, and the literature's planners beside them.
 
-    python tests/benchmarks/planner.py [--quick] [--only NAME ...] [--time-limit 10] [--fresh]
+    python tests/benchmarks/planner.py [--quick] [--only NAME ...] [--time-limit 10] [--minutes 18] [--fresh]
 
 Writes docs/planner-benchmark.md and .svg. Each measurement is a line of a file under build/, so that
 a run which was stopped goes on where it was; ``--fresh`` begins anew. Engines run on one thread (the
@@ -179,11 +179,20 @@ class Ledger:
 
 
 def measure(
-    found: Iterable[Case], ledger: Ledger, engines: Sequence[str], limit: float, seeds: int
+    found: Iterable[Case],
+    ledger: Ledger,
+    engines: Sequence[str],
+    *,
+    limit: float,
+    seeds: int,
+    most_seconds: float,
 ) -> list[Row]:
-    """Every row that was asked for, those on disk included."""
+    """Every row that was asked for, those on disk included, as far as ``most_seconds`` allow."""
     started, rows = time.monotonic(), list[Row]()
     for case in found:
+        if time.monotonic() - started > most_seconds:
+            print(f"the time is up before {case.problem.name}; the same command goes on from here")
+            break
         for engine in engines:
             if engine != MAIN_ENGINE and not case.published:
                 continue
@@ -214,6 +223,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="two budgets of the published problems only")
     parser.add_argument("--only", nargs="*", default=[], metavar="NAME", help="problems by name or its start")
     parser.add_argument("--time-limit", type=float, default=10.0, metavar="SECONDS", help="per search")
+    parser.add_argument("--minutes", type=float, default=18.0, help="for all; run again to go on")
     parser.add_argument("--fresh", action="store_true", help="forget earlier measurements")
     parser.add_argument("--output", type=Path, default=ROOT / "docs" / "planner-benchmark.md")
     parser.add_argument("--rows", type=Path, default=ROOT / "build" / "planner-benchmark.jsonl")
@@ -225,7 +235,14 @@ def main() -> None:
     shares = (0.5, 0.0) if arguments.quick else SHARES
     ledger = Ledger(arguments.rows, fresh=arguments.fresh)
     found = cases(arguments.only, shares, only_published=arguments.quick)
-    rows = measure(found, ledger, engines, limit, seeds=1 if arguments.quick else len(SEEDS))
+    rows = measure(
+        found,
+        ledger,
+        engines,
+        limit=limit,
+        seeds=1 if arguments.quick else len(SEEDS),
+        most_seconds=60.0 * arguments.minutes,
+    )
     write_report(rows, arguments.output, time_limit_seconds=limit)
     print(f"{arguments.output} and its .svg are written")
 
