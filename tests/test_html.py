@@ -23,7 +23,7 @@ from typer.testing import CliRunner
 
 from poet.errors import InputError
 from poet.homes import settled
-from poet.problem import Limits, Problem
+from poet.problem import Limits, Pins, Problem
 from poet.report.diff import diff_plans
 from poet.report.html import charts, diff_page, plan_page, points, what_if_page
 from poet.report.html.page import _chart_library
@@ -32,6 +32,7 @@ from poet.report.html.sections import headline
 from poet.report.html.subject import Subject, subject_of_plan
 from poet.report.html.timeline_data import timeline_data
 from poet.report.timeline import timeline
+from poet.schedule import PageIn, PageOut
 from poet.simulator import simulate
 from poet.solution import SolveOptions
 from poet.solvers.greedy import greedy
@@ -42,7 +43,7 @@ from poet.whatif.question import DataSupply, Duty, EnergyBudget
 from poet.whatif.result import WhatIf
 from poet.whatif.run import what_if
 
-HOSTILE = "</script><img src=x onerror=\"window.owned=1\"><!--{{7*7}}${1}'"
+HOSTILE = '</script><img src=x onerror="window.owned=1"><!--{{7*7}}${1}\''
 
 
 class Page(HTMLParser):
@@ -130,6 +131,27 @@ def test_a_plans_page() -> None:
     assert {row[0] for row in data["tables"]["tensors"]["rows"]} == {t.name for t in plan.problem.tensors}
     assert {row[2] for row in data["tables"]["tensors"]["rows"]} >= {"kept", "paged"}
     assert text == plan_page(plan, command="poet explain plan.poet --html page.html"), "not reproducible"
+
+
+def test_the_command_that_asks_for_a_plan_names_every_limit() -> None:
+    plan = mixed_plan()
+    moved = {step.tensor for step in plan.schedule if isinstance(step, PageIn | PageOut)}
+    still = next(tensor.name for tensor in plan.problem.tensors if tensor.name not in moved)
+    limits = dataclasses.replace(
+        plan.request.limits,
+        deadline_seconds=1.5,
+        written_budget_bytes=1 << 30,
+        joules_budget=2.5,
+        pins=Pins(never_page=(f"{still}*",)),
+    )
+    asked = dataclasses.replace(plan.request, limits=limits, train=("second.*",))
+    command = solve_command(dataclasses.replace(plan, request=asked))
+    for words in (
+        f"--ram {limits.ram_budget_bytes}B", "--deadline 1.5s", "--energy-budget 2.5J",
+        "--write-budget 1073741824B",
+        f"--never-page '{still}*'", "--train 'second.*'", "--loss mse", "--optimizer sgd --lr 0.1",
+    ):  # fmt: skip
+        assert words in command
 
 
 def test_names_from_strangers_stay_text() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from random_problems import mixed_problem
 
-from poet.problem import Limits, Problem, ProblemOp, Tensor, Transfer
+from poet.problem import Limits, Pins, Problem, ProblemOp, Tensor, Transfer
 from poet.report.alternatives import alternatives
 from poet.report.energy import energy_by_kind, energy_by_part, kind_of
 from poet.report.facts import tensor_fates
@@ -81,6 +81,13 @@ def test_what_the_limits_forbid_is_no_way() -> None:
     assert "paging is not possible" in told["b"][1]
     told = _why(_problem(DEAR), KEEP, Limits(ram_budget_bytes=168, paging=False, recompute=False))
     assert "cannot be brought back" in told["b"][1]
+
+
+def test_a_pin_is_the_reason() -> None:
+    limits = Limits(ram_budget_bytes=168, pins=Pins(recompute=("b",)))
+    assert _why(_problem(DEAR), RECOMPUTE, limits)["b"][1] == "It is pinned: it must be recomputed."
+    limits = Limits(ram_budget_bytes=168, pins=Pins(never_page=("b",)))
+    assert "paging is not possible" in _why(_problem(DEAR), RECOMPUTE, limits)["b"][1]
 
 
 @pytest.mark.parametrize("seed", range(8))

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+from poet.pins import Pinned, pinned
 from poet.problem import Limits, Problem, ProblemOp, Tensor
 from poet.report.facts import TensorFate
 from poet.report.timeline import Timeline
@@ -47,16 +48,30 @@ def tensor_verdicts(
     tensors = {tensor.name: tensor for tensor in problem.tensors}
     producers = {name: op for op in problem.ops for name in op.outputs}
     spare = _spare_while_idle(problem, limits, line)
+    pins = pinned(problem, limits)
     verdicts = []
     for fate in fates:
         decision = decision_of(fate)
         tensor, producer = tensors[fate.name], producers.get(fate.name)
-        if decision == KEPT:
-            why = _why_kept(_ways(problem, tensor, producer, limits), limits, spare.get(fate.name))
+        ways = _ways(problem, tensor, producer, limits)
+        if fate.name in pins.unmoved:
+            ways.pop(PAGING, None)
+        if pin := _pin_on(fate.name, pins):
+            why = f"It is pinned: it must be {pin}."
+        elif decision == KEPT:
+            why = _why_kept(ways, limits, spare.get(fate.name))
         else:
-            why = _why_given_up(fate, _ways(problem, tensor, producer, limits))
+            why = _why_given_up(fate, ways)
         verdicts.append(TensorVerdict(fate, decision, why))
     return tuple(verdicts)
+
+
+def _pin_on(name: str, pins: Pinned) -> str:
+    """What the request insists on for a tensor, beyond not paging it; empty: nothing."""
+    for names, words in ((pins.kept, KEPT), (pins.recomputed, RECOMPUTED), (pins.paged, PAGED)):
+        if name in names:
+            return words
+    return ""
 
 
 def _why_kept(ways: Mapping[str, float], limits: Limits, spare_bytes: int | None) -> str:

@@ -240,13 +240,15 @@ def fronts(
         "field": "proof",
         "type": "nominal",
         "scale": {"domain": list(proofs), "range": list(SHAPES[: len(proofs)])},
-        "legend": {"title": None, "orient": "top"} if legend and len(proofs) > 1 else None,
+        "legend": {"title": None, "orient": "top", "symbolFillColor": MUTED, "symbolStrokeWidth": 0}
+        if legend and len(proofs) > 1
+        else None,
     }
     shown = [{"field": name, "type": "nominal", "title": title} for name, title in tooltip]
     dim = {"opacity": {"condition": {"param": "picked", "value": 1}, "value": 0.12}} if names else {}
     picked = {"name": "picked", "select": {"type": "point", "fields": ["series"]}, "bind": "legend"}
     line = {"type": "line", "interpolate": "step-after", "strokeWidth": 1.75}
-    point = {"type": "point", "filled": True, "size": 60, "stroke": "var(--paper)", "strokeWidth": 1}
+    point = {"type": "point", "filled": True, "size": 72, "stroke": "var(--paper)", "strokeWidth": 1}
     ring = {"type": "point", "filled": False, "size": 260, "strokeWidth": 1.75, "color": INK}
     return chart(
         height,
@@ -275,7 +277,7 @@ def _position(field: str, axis: Axis) -> Spec:
     drawn = {**_axis(axis.title), "tickCount": {"expr": f"{'width' if field == 'x' else 'height'} / 60"}}
     scale: Spec = {"zero": False, "padding": 12}
     if axis.logarithmic:
-        drawn |= {"values": log_ticks(axis.lowest, axis.highest)}
+        drawn |= {"values": log_ticks(axis.lowest, axis.highest), "labelOverlap": False}
         scale = {"type": "log", "nice": False, "padding": 12}
     return {"field": field, "type": "quantitative", "axis": drawn, "scale": scale}
 

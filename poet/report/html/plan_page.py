@@ -42,11 +42,31 @@ def solve_command(plan: Plan) -> str:
         words += ["--ram", f"{limits.ram_budget_bytes}B"]
     if limits.deadline_seconds is not None:
         words += ["--deadline", f"{limits.deadline_seconds!r}s"]
-    words += ["--loss", plan.request.loss, "--optimizer", plan.optimizer.name]
+    words += [
+        "--loss",
+        plan.request.loss,
+        "--optimizer",
+        plan.optimizer.name,
+        "--lr",
+        f"{plan.optimizer.lr!r}",
+    ]
     for pattern in plan.request.train:
         words += [] if pattern == "*" else ["--train", pattern]
     for name, size in plan.model.binding:
         words += ["--bind", f"{name}={size}"]
     words += [] if limits.recompute else ["--no-recompute"]
     words += [] if limits.paging else ["--no-paging"]
+    if limits.joules_budget is not None:
+        words += ["--energy-budget", f"{limits.joules_budget!r}J"]
+    if limits.written_budget_bytes is not None:
+        words += ["--write-budget", f"{limits.written_budget_bytes}B"]
+    pins = limits.pins
+    for option, patterns in (
+        ("--keep", pins.keep),
+        ("--recompute", pins.recompute),
+        ("--page", pins.page),
+        ("--never-page", pins.never_page),
+    ):
+        for pattern in patterns:
+            words += [option, pattern]
     return shlex.join(words)

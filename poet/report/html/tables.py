@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -55,6 +56,9 @@ class TableData:
 
 DASH = "–"
 
+ROUNDING = 1e-12
+"""Shares below this are what sums of floats leave."""
+
 
 def size(size_bytes: float | None) -> Cell:
     """A cell in bytes."""
@@ -73,9 +77,11 @@ def duration(seconds: float | None) -> Cell:
 
 def share(part: float | None) -> Cell:
     """A cell in per cent."""
-    return (part, DASH if part is None else format_share(part))
+    return (part, DASH if part is None else format_share(part if abs(part) > ROUNDING else 0.0))
 
 
 def count(number: float | None) -> Cell:
     """A cell with a plain number."""
-    return (number, DASH if number is None else f"{number:,.6g}")
+    if number is None or math.isinf(number):
+        return (number, DASH if number is None else "unlimited")
+    return (number, f"{number:,.0f}" if number >= 1000 else f"{number:.4g}")

@@ -132,7 +132,7 @@ def _tiles(result: WhatIf) -> Iterator[Tile]:
         number = usage.sessions_per_charge
         sessions = "unlimited" if number is None else format_count(number)
         yield Tile(
-            "Of a charge per session",
+            "Charge per session",
             format_share(usage.battery_share_per_session),
             f"{duty.steps_per_session} steps; {sessions} sessions per charge",
         )
