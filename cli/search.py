@@ -15,7 +15,7 @@ from poet.solution import Solution, SolveOptions, Status, solution_to_json
 from poet.solvers import solve
 from poet.solvers.comparison import Comparison, compare
 from poet.solvers.explain import explained
-from poet.trade_off import trade_off
+from poet.fronts import trade_off
 from poet.units import parse_bytes
 
 from .compare import json_with, report_with

@@ -13,8 +13,11 @@ if TYPE_CHECKING:
     from poet.api import Planned as Planned
     from poet.api import plan as plan
     from poet.budgets import survey as survey
+    from poet.fronts import trade_off as trade_off
     from poet.optimizer import OptimizerSpec as OptimizerSpec
     from poet.problem import Limits as Limits
+    from poet.problem import Objective as Objective
+    from poet.problem import Pins as Pins
     from poet.problem import Problem as Problem
     from poet.simulator import simulate as simulate
     from poet.solution import SolveOptions as SolveOptions
@@ -26,7 +29,9 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "Limits": "poet.problem",
+    "Objective": "poet.problem",
     "OptimizerSpec": "poet.optimizer",
+    "Pins": "poet.problem",
     "Planned": "poet.api",
     "Problem": "poet.problem",
     "SolveOptions": "poet.solution",
@@ -34,6 +39,7 @@ _HOMES = {
     "simulate": "poet.simulator",
     "solve": "poet.solvers",
     "survey": "poet.budgets",
+    "trade_off": "poet.fronts",
     "verify": "poet.verification",
     "what_if": "poet.whatif.run",
 }

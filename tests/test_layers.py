@@ -16,9 +16,9 @@ ROOT = Path(__file__).parents[1]
 
 ROOMS = (
     "errors", "units", "codec", "pieces", "graph", "schedule", "problem", "homes", "pins", "simulator",
-    "optimizer", "device", "profiles", "cost_table", "costs", "solution", "solvers", "budgets", "trade_off",
-    "layout", "demand", "tensorfile", "training_plan", "plan_file", "training_run", "runtime", "frontend",
-    "verification", "enforce", "arena", "api", "whatif", "report", "cli",
+    "optimizer", "device", "profiles", "cost_table", "costs", "solution", "solvers", "budgets", "fronts",
+    "layout", "demand", "tensorfile", "training_plan", "plan_file", "training_run", "host", "runtime",
+    "frontend", "verification", "enforce", "arena", "api", "whatif", "report", "cli",
 )  # fmt: skip
 """Bottom first; a module imports only from its own room and the rooms before it."""
 
@@ -26,7 +26,7 @@ RUNTIME_MAY_READ = frozenset(
     {
         "errors", "units", "codec", "pieces", "graph", "schedule", "problem", "homes", "pins", "simulator",
         "optimizer", "layout", "demand", "tensorfile", "training_plan", "plan_file", "training_run",
-        "runtime",
+        "host", "runtime",
     }
 )  # fmt: skip
 

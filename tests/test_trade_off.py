@@ -16,7 +16,7 @@ from poet.problem import Limits, Objective, Problem
 from poet.simulator import simulate
 from poet.solution import SolveOptions, Status
 from poet.solvers.oracle import least_joules, least_ram_bytes
-from poet.trade_off import trade_off
+from poet.fronts import trade_off
 
 INSTANCES = Path(__file__).parent / "instances"
 

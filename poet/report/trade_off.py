@@ -12,7 +12,7 @@ from poet.problem import Problem
 from poet.report.amounts import TITLES, format_amount
 from poet.report.plan import columns
 from poet.solution import solution_to_json
-from poet.trade_off import TradeOff
+from poet.fronts import TradeOff
 from poet.units import format_share
 
 
