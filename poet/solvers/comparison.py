@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import time
 from dataclasses import dataclass
 
-from poet.problem import Limits, Problem
+from poet.errors import InvalidSchedule
+from poet.pins import permitted
+from poet.problem import Limits, Objective, Problem
 from poet.schedule import Schedule
 from poet.simulator import Trace, simulate
-from poet.solution import Solution, SolveOptions, Status
+from poet.solution import Solution, SolveOptions, Status, amount_of
 from poet.solvers import solve
 from poet.solvers.baselines import BASELINES, EXACT_BASELINES
 
@@ -39,7 +42,7 @@ class Comparison:
     """Our answer and the others'.
 
     Attributes:
-        ours: never dearer than any of ``rivals``.
+        ours: takes no more of its objective than any of ``rivals``.
         rivals: in the order of the registry, quick ones first.
         started_from: the rival whose plan was better than what our search had found alone, and from
             which it went on; ``None``: there was none.
@@ -53,24 +56,24 @@ class Comparison:
 def compare(problem: Problem, limits: Limits, options: SolveOptions, ours: Solution) -> Comparison:
     """``ours`` beside every baseline, each exact one within the time limit of ``options``.
 
-    Should a rival's plan take less energy, our search goes on from it, so that ours is never dearer.
+    Should a rival's plan take less of the objective, our search goes on from it, so that ours never
+    takes more. The baselines know energy only, and are judged by all of ``limits``.
     """
     quiet = dataclasses.replace(options, progress=None)
-    rivals = [_quick(name, problem, limits) for name in BASELINES]
-    rivals += [_exact(name, problem, limits, quiet) for name in EXACT_BASELINES]
-    with_plan = [rival for rival in rivals if rival.trace is not None]
-    best = min(with_plan, key=_joules, default=None)
-    if best is None or (ours.trace is not None and ours.trace.joules <= _joules(best)):
+    allowed = permitted(problem, limits)
+    rivals = [_quick(name, allowed, limits) for name in BASELINES]
+    rivals += [_exact(name, allowed, limits, quiet) for name in EXACT_BASELINES]
+
+    def amount(trace: Trace | None) -> float:
+        return math.inf if trace is None else amount_of(ours.objective, trace)
+
+    best = min(rivals, key=lambda rival: amount(rival.trace))
+    if amount(ours.trace) <= amount(best.trace):
         return Comparison(ours, tuple(rivals))
     again = dataclasses.replace(quiet, start=best.schedule, time_limit_seconds=_AGAIN_SECONDS)
     better = solve(problem, limits, again)
     spent = ours.solve_seconds + better.solve_seconds
     return Comparison(dataclasses.replace(better, solve_seconds=spent), tuple(rivals), best.name)
-
-
-def _joules(rival: Rival) -> float:
-    assert rival.trace is not None  # only asked of rivals with a plan
-    return rival.trace.joules
 
 
 def _quick(name: str, problem: Problem, limits: Limits) -> Rival:
@@ -82,5 +85,10 @@ def _quick(name: str, problem: Problem, limits: Limits) -> Rival:
 
 
 def _exact(name: str, problem: Problem, limits: Limits, options: SolveOptions) -> Rival:
-    answer = EXACT_BASELINES[name](problem, limits, options)
-    return Rival(name, answer.status, answer.schedule, answer.trace, answer.solve_seconds)
+    energy = dataclasses.replace(options, objective=Objective.ENERGY)
+    answer = EXACT_BASELINES[name](problem, limits, energy)
+    try:
+        trace = None if answer.schedule is None else simulate(problem, answer.schedule, limits)
+    except InvalidSchedule:  # the energy budget and the pins are no concern of theirs
+        return Rival(name, None, None, None, answer.solve_seconds)
+    return Rival(name, answer.status, answer.schedule, trace, answer.solve_seconds)
