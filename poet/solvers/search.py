@@ -35,6 +35,8 @@ from poet.units import format_seconds
 _CHAINS = (3, 8, 8, 8, 16, 16)  # per round, the reruns offered, at most, on the way to one content
 _LARGE_TASKS = 400  # above, models are made of few reruns, and plans improved part by part
 _SMALL_TASKS = 16  # up to here every rerun is offered in every stage, several times
+_OWN_FINDERS = {"greedy": "greedy", "neighbourhood search": "neighbourhood search, highs"}
+"""Which ask no engine, or always the same."""
 _SHARE = 0.25  # of the time left that one model may take
 
 
@@ -333,7 +335,7 @@ class _Search:
             bound_joules=bound,
             baseline_joules=self.baseline_joules,
             solve_seconds=time.monotonic() - self.started,
-            solver=self.found_by if self.found_by == "greedy" else f"event model, {self.engine}",
+            solver=_OWN_FINDERS.get(self.found_by, f"event model, {self.engine}"),
             message=message,
             proof=proof,
             class_bound=self.class_bound,
