@@ -121,6 +121,13 @@ def _cost_rows(
         f"gap {format_share(solution.gap or 0.0)} of the energy, "
         f"{format_share(solution.overhead_gap or 0.0)} of what is above running every op once{scope}",
     )
+    if solution.class_bound is not None:
+        yield (
+            "bound of the class",
+            format_joules(solution.class_bound.joules),
+            f"gap {format_share(solution.class_overhead_gap or 0.0)} of what is above running every op once, "
+            f"among {solution.class_bound.scope}; others may take less",
+        )
     once_seconds = problem.compute_seconds
     slower = f"{trace.seconds / once_seconds:.4g}x running every op once" if once_seconds else ""
     deadline = (
