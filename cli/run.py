@@ -104,7 +104,7 @@ def run(
             typer.echo(epoch_line(epoch), err=str(json_file) == "-")
         plan = trainer.plan
     answer(run_report(plan, done, peak_bytes), lambda: run_data(plan, done, peak_bytes), json_file=json_file)
-    if done and not done[-1].is_complete:
+    if len(done) < epochs or not done[-1].is_complete:
         raise KeyboardInterrupt
 
 
@@ -121,7 +121,7 @@ def _run_enforced(request: RunRequest, json_file: Path | None) -> None:
 
     done = enforce(request, on_epoch=told)
     answer(enforced_report(done), lambda: enforced_data(done), json_file=json_file)
-    if done.epochs and not done.epochs[-1].is_complete:
+    if done.was_interrupted:
         raise KeyboardInterrupt
 
 

@@ -15,7 +15,6 @@ class RunRequest:
         epochs, seed, threads, learning_rate, page_file, resume, output: see ``poet run --help``.
         save_every: steps between saves to ``output``; ``None``: after each epoch.
         arena: see `poet.runtime.Trainer.open`.
-        group: folder of the memory group that the child is in.
     """
 
     plan: str
@@ -30,7 +29,6 @@ class RunRequest:
     output: str | None = None
     save_every: int | None = None
     arena: bool = True
-    group: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

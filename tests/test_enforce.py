@@ -171,7 +171,7 @@ def test_a_real_ctrl_c_ends_after_the_step_and_saves(mode: str, folder: Path, tm
 def test_the_verdicts() -> None:
     plan = enforcement.Half(100 << 20, 9 << 20, steps=8)
     plain = enforcement.Half(200 << 20, 15 << 20, steps=0, refusal="a request for 1 MiB was refused")
-    run = EnforcedRun(10 << 20, (), plan, plain)
+    run = EnforcedRun(10 << 20, (), was_interrupted=False, plan=plan, plain=plain)
     assert plan_verdict(run) == "the plan made 8 steps inside idle + 10 MiB"
     assert plain_verdict(run) == (
         "plain PyTorch was refused in step 1 at idle + 10 MiB: it needs 5 MiB more "

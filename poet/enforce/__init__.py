@@ -49,12 +49,14 @@ class EnforcedRun:
     Attributes:
         budget_bytes: what each was allowed above its idle size.
         epochs: of the plan's training.
+        was_interrupted: by Ctrl-C, before all epochs that were asked for were done.
         plan, plain: the halves; ``plain`` is ``None`` where it could not be tried.
         why_not_plain: why not.
     """
 
     budget_bytes: int
     epochs: tuple[Epoch, ...]
+    was_interrupted: bool
     plan: Half
     plain: Half | None
     why_not_plain: str | None = None
@@ -83,10 +85,9 @@ def enforce(request: RunRequest, *, on_epoch: Callable[[Epoch], None]) -> Enforc
             error = InputError if event.get("is_input") else ReplayError
             raise error(event["message"])
     plan = Half(idle_bytes, peak_bytes or None, steps)
-    if epochs and not epochs[-1].is_complete:
-        return EnforcedRun(request.budget_bytes, tuple(epochs), plan, None, "the training was interrupted")
-    plain, why_not = _try_plain(request)
-    return EnforcedRun(request.budget_bytes, tuple(epochs), plan, plain, why_not)
+    was_interrupted = len(epochs) < request.epochs or not epochs[-1].is_complete
+    plain, why_not = (None, "the training was interrupted") if was_interrupted else _try_plain(request)
+    return EnforcedRun(request.budget_bytes, tuple(epochs), was_interrupted, plan, plain, why_not)
 
 
 def _try_plain(request: RunRequest) -> tuple[Half | None, str | None]:
@@ -115,7 +116,9 @@ def _events(module: str, request: RunRequest) -> Iterator[Mapping[str, Any]]:
             told = event["event"]
             yield event
     if child.returncode != 0 and told not in ("failed", "refused"):
-        how = f"by signal {-child.returncode}" if child.returncode < 0 else f"with {child.returncode}"
+        how = f"with {child.returncode}"
+        if child.returncode < 0:
+            how = f"by signal {-child.returncode}; not every library bears that it gets no more memory"
         yield {"event": "ended", "message": f"the process was ended {how}"}
 
 

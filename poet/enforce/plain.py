@@ -9,7 +9,6 @@ model's own bytes are part of the budget, as they are in the plan's.
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 
 import torch
 from torch import Tensor, nn
@@ -54,7 +53,7 @@ def try_plain(request: RunRequest, emit: Emit) -> None:
     _train(module, plan, samples)
     with PeakMeter(model_bytes) as meter:
         _train(module, plan, samples)
-    confinement = Confinement(idle_bytes() - model_bytes, request.budget_bytes, _group(request))
+    confinement = Confinement(idle_bytes() - model_bytes, request.budget_bytes)
     confinement.enforce()
     emit("confined", {"idle_bytes": confinement.idle_bytes, "peak_bytes": meter.peak.bytes})
     for _ in range(_CONFINED_ROUNDS):
@@ -91,10 +90,6 @@ def _train(module: nn.Module, plan: Plan, samples: Samples) -> int:
         optimizer.step()
     optimizer.zero_grad(set_to_none=True)
     return _STEPS_OF_ONE_OPTIMIZER
-
-
-def _group(request: RunRequest) -> Path | None:
-    return None if request.group is None else Path(request.group)
 
 
 if __name__ == "__main__":

@@ -13,13 +13,12 @@ import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from poet import codec
-from poet.errors import InputError, PoetError
+from poet.errors import InputError, PoetError, ReplayError
 from poet.plan_file import PlanFile
 from poet.runtime.confinement import Confinement, idle_bytes
 from poet.runtime.fit import Samples, fit, load_samples
@@ -44,32 +43,43 @@ def train(request: RunRequest, emit: Emit) -> None:
     with PlanFile(request.plan) as file:
         samples = load_samples(request.data, file.plan)
         warm_bytes = _warm_up(file, samples, request)
-        confinement = Confinement(warm_bytes, request.budget_bytes, _folder(request.group))
+        confinement = Confinement(warm_bytes, request.budget_bytes)
         confinement.enforce()
         emit("confined", {"idle_bytes": confinement.idle_bytes})
-        with Trainer.of(
-            file,
-            page_file=request.page_file,
-            learning_rate=request.learning_rate,
+        try:
+            _train(file, samples, request, emit)
+        except ReplayError as error:
+            measured = file.plan.graph.threads
+            if measured in (None, torch.get_num_threads()):
+                raise
+            advice = f"its memory was measured with {measured} threads; run it with --threads {measured}"
+            raise ReplayError(f"{_in_words(error)}; {advice}") from error
+
+
+def _train(file: PlanFile, samples: Samples, request: RunRequest, emit: Emit) -> None:
+    with Trainer.of(
+        file,
+        page_file=request.page_file,
+        learning_rate=request.learning_rate,
+        seed=request.seed,
+        resume=request.resume,
+        arena=request.arena,
+    ) as trainer:
+        training = fit(
+            trainer,
+            samples,
+            epochs=request.epochs,
             seed=request.seed,
-            resume=request.resume,
-            arena=request.arena,
-        ) as trainer:
-            training = fit(
-                trainer,
-                samples,
-                epochs=request.epochs,
-                seed=request.seed,
-                save_path=request.output,
-                save_every=request.save_every,
-            )
-            while True:
-                with trainer.peak_meter() as meter:
-                    epoch = next(training, None)
-                if epoch is None:
-                    break
-                emit("epoch", {"epoch": asdict(epoch), "peak_bytes": meter.peak.bytes})
-            emit("done", {"steps": trainer.steps, "memory": trainer.memory})
+            save_path=request.output,
+            save_every=request.save_every,
+        )
+        while True:
+            with trainer.peak_meter() as meter:
+                epoch = next(training, None)
+            if epoch is None:
+                break
+            emit("epoch", {"epoch": asdict(epoch), "peak_bytes": meter.peak.bytes})
+        emit("done", {"steps": trainer.steps, "memory": trainer.memory})
 
 
 def _warm_up(file: PlanFile, samples: Samples, request: RunRequest) -> int:
@@ -83,10 +93,6 @@ def _warm_up(file: PlanFile, samples: Samples, request: RunRequest) -> int:
         for _ in range(_WARM_UP_STEPS):
             trainer.step(inputs, targets)
         return idle_bytes() - trainer.held_bytes
-
-
-def _folder(path: str | None) -> Path | None:
-    return None if path is None else Path(path)
 
 
 def run_child(work: Callable[[RunRequest, Emit], None], arguments: Sequence[str]) -> int:

@@ -2,15 +2,10 @@
 
 The data limit (``RLIMIT_DATA``, setrlimit(2)) bounds every private writable mapping of the process: the
 heap, mapped tensors, arenas, stacks and buffers of libraries, touched or not. It needs no privileges.
-Where a memory group can be had (cgroup v2, see `poet.enforce.groups`), the process is put into one from
-its first instruction on, and `Confinement` bounds that as well: it also counts the page cache and
-what the kernel holds for the process.
 """
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
 import gc
 import resource
 from dataclasses import dataclass
@@ -28,12 +23,10 @@ class Confinement:
     Attributes:
         idle_bytes: private writable memory without any tensor.
         budget_bytes: what may come to it.
-        group: folder of the process's memory group, or ``None``.
     """
 
     idle_bytes: int
     budget_bytes: int
-    group: Path | None = None
 
     @property
     def limit_bytes(self) -> int:
@@ -47,9 +40,6 @@ class Confinement:
             ReplayError: the system does not let a process limit itself.
         """
         try:
-            if self.group is not None:
-                now_bytes = int((self.group / "memory.current").read_text())
-                (self.group / "memory.max").write_text(str(now_bytes + self.budget_bytes))
             resource.setrlimit(resource.RLIMIT_DATA, (self.limit_bytes, self.limit_bytes))
         except (OSError, ValueError) as cause:
             raise ReplayError(f"the memory of this process cannot be limited ({cause})") from None
@@ -69,8 +59,10 @@ def data_bytes() -> int:
 
 
 def idle_bytes() -> int:
-    """`data_bytes`, after everything that is not in use has been given back."""
+    """`data_bytes` with nothing unused in it but the free end of the heap, at most 128 KiB.
+
+    `poet.runtime.memory.return_freed_memory` sets that bound. Libraries allocate small things from it all
+    the time; without it a refusal would strike inside one that cannot bear it.
+    """
     gc.collect()
-    with contextlib.suppress(OSError, AttributeError):  # another C library than glibc
-        ctypes.CDLL(None).malloc_trim(0)
     return data_bytes()
