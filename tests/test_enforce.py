@@ -157,12 +157,13 @@ def test_a_real_ctrl_c_ends_after_the_step_and_saves(mode: str, folder: Path, tm
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stderr is not None
-        assert process.stdout.readline().startswith("epoch 1: ")
+        first = process.stdout.readline()
+        assert first.startswith("epoch 1: ")
         process.send_signal(signal.SIGINT)
         told, errors = process.stdout.read(), process.stderr.read()
     assert process.returncode == 130
     assert errors == "poet: interrupted\n"
-    last = [line for line in told.splitlines() if line.startswith("epoch ")][-1]
+    last = [line for line in (first, *told.splitlines()) if line.startswith("epoch ")][-1]
     complete, steps = int(last.split()[1].rstrip(":")) - 1, int(last.split(" steps ")[0].split()[-1])
     with Trainer.open(folder / "plan.poet", resume=state) as trainer:
         assert trainer.steps == complete * STEPS + steps
