@@ -37,6 +37,9 @@ _LARGE_TASKS = 400  # above, models are made of few reruns, and plans improved p
 _SMALL_TASKS = 16  # up to here every rerun is offered in every stage, several times
 _OWN_FINDERS = {"greedy": "greedy", "neighbourhood search": "neighbourhood search, highs"}
 """Which ask no engine, or always the same."""
+_SIZEABLE_TASKS = 200  # above, the same is tried after the first round, if the gap is sizeable
+_SIZEABLE_GAP = 0.02  # of the overhead
+_WIDE_SHARE = 0.5  # of the time left, for that
 _SHARE = 0.25  # of the time left that one model may take
 
 
@@ -116,7 +119,7 @@ class _Search:
         lead there, and so is the next relaxed model, which then can no longer pretend.
         """
         if len(self.instance.tasks) > _LARGE_TASKS:
-            return not self._search_widely()
+            return not self._search_widely(1.0)
         offered: dict[int, tuple[int, ...]] = {}
         for chain in _CHAINS:
             if self._finished():
@@ -129,6 +132,8 @@ class _Search:
                 guide = suggested(model, outcome.values, chain=chain)
                 self._solve_exactly(merged(guide, self._own_reruns()))
                 offered = merged(offered, guide)
+            if chain == _CHAINS[0] and self._far_off() and not self._search_widely(_WIDE_SHARE):
+                return True
         if len(self.instance.tasks) > _SMALL_TASKS or self._finished():
             return False
         everything = build(timeline_of(self.instance, candidates(self.instance, None)), relaxed=True)
@@ -140,8 +145,21 @@ class _Search:
             self._solve_exactly(candidates(self.instance, None, passes=passes))
         return False
 
-    def _search_widely(self) -> bool:
-        """For large problems: linear bounds, and plans made better part by part; false if there is none."""
+    def _far_off(self) -> bool:
+        """Whether whole models are too much for the engine: a sizeable problem, and a sizeable gap left."""
+        if len(self.instance.tasks) <= _SIZEABLE_TASKS or self._finished():
+            return False
+        if self.trace is None:
+            return True
+        open_joules = self.trace.joules - self.bound_joules
+        return open_joules > _SIZEABLE_GAP * (self.trace.joules - self.baseline_joules)
+
+    def _search_widely(self, share: float) -> bool:
+        """For large problems: linear bounds, and plans made better part by part; false if there is none.
+
+        It may take ``share`` of the time that is left.
+        """
+        kept_seconds = (1.0 - share) * min(self._seconds_left(), 1e9)
 
         def found(schedule: Schedule) -> None:
             self._judge(schedule, "neighbourhood search")
@@ -155,8 +173,8 @@ class _Search:
             self.class_bound = ClassBound(self.baseline_joules + overhead, reruns)
 
         conduct = Conduct(
-            seconds_left=self._seconds_left,
-            finished=self._finished,
+            seconds_left=lambda: self._seconds_left() - kept_seconds,
+            finished=lambda: self._finished() or self._seconds_left() <= kept_seconds,
             found=found,
             bounded=bounded,
             classed=classed,
