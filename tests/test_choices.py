@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import random
 from collections.abc import Callable
 
@@ -155,6 +156,39 @@ def test_each_choice_equals_the_oracle(choice: Callable[[int], Case]) -> None:
 @pytest.mark.parametrize("choice", CHOICES)
 def test_interrupted_bounds_hold(choice: Callable[[int], Case]) -> None:
     check_interrupted(choice, range(200, 220))
+
+
+def background(seed: int) -> Case:
+    """Transfers beside compute, with a deadline, or idle power to save, or both."""
+    idle = ("idle",) if seed % 2 else ()
+    of = random_problem(seed, ops=4 + seed % 2, features=("background", "outputs", *idle))
+    limits = random_limits(of, seed)
+    if seed % 3:
+        seconds = of.compute_seconds * (1.0 + (seed % 7) / 7)
+        limits = dataclasses.replace(limits, deadline_seconds=seconds)
+    return of, limits
+
+
+def above_the_oracle(seeds: range) -> list[int]:
+    """The seeds at which a plan beside background transfers is not the best; bounds always hold."""
+    above = []
+    for seed in seeds:
+        of, limits = background(seed)
+        expected = least_energy(of, limits)
+        solution = solve(of, limits, dataclasses.replace(OPTIONS, time_limit_seconds=2.0))
+        assert_honest(of, limits, solution, expected)
+        if expected is not None and (solution.joules or math.inf) > expected * (1 + 1e-6):
+            above.append(seed)
+    return above
+
+
+def test_beside_background_transfers_plans_equal_the_oracle_on_a_few() -> None:
+    assert above_the_oracle(range(20)) == []
+
+
+@pytest.mark.slow
+def test_beside_background_transfers_few_plans_are_above_the_oracle() -> None:
+    assert len(above_the_oracle(range(20, 150))) <= 2
 
 
 @pytest.mark.slow

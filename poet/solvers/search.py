@@ -27,7 +27,7 @@ from poet.solvers.events import Metered, instance_of, timeline_of
 from poet.solvers.greedy import greedy
 from poet.solvers.guide import merged, reruns_of, suggested
 from poet.solvers.milp import Model, build
-from poet.solvers.overlap import overlap
+from poet.solvers.overlap import overlap, polish
 from poet.solvers.start import values_of
 from poet.solvers.wide import Conduct, search_widely
 from poet.units import format_seconds
@@ -81,6 +81,7 @@ class _Search:
         self.schedule: Schedule | None = None
         self.trace: Trace | None = None
         self.found_by = "none"
+        self.polished: set[Schedule] = set()
         self.bound_joules = self.baseline_joules
         self.bound_model: Model | None = None  # that gave the bound; None: arithmetic did
         self.bound_alone = False  # it is an engine's word, for a program that is no model
@@ -235,6 +236,7 @@ class _Search:
         if self.problem.background_storage:
             try:
                 proposals.append(overlap(self.problem, schedule, self.limits.ram_budget_bytes))
+                proposals += self._polished(proposals[-1])
             except InvalidSchedule:
                 return
         for proposal in proposals:
@@ -247,6 +249,21 @@ class _Search:
                 continue
             if self.trace is None or trace.joules < self.trace.joules:
                 self.schedule, self.trace, self.found_by = proposal, trace, found_by
+
+    def _polished(self, schedule: Schedule) -> list[Schedule]:
+        """``schedule`` with less waiting, where that could make it the best plan."""
+        limits = self.limits
+        timed = limits.deadline_seconds is not None or self.problem.idle_watts > 0.0
+        if not timed or schedule in self.polished:
+            return []
+        self.polished.add(schedule)
+        patient = dataclasses.replace(limits, deadline_seconds=None)
+        trace = simulate(self.problem, schedule, patient)
+        busy_seconds = max(trace.compute_seconds, trace.page_in_seconds + trace.page_out_seconds)
+        least_joules = trace.joules - self.problem.idle_watts * (trace.seconds - busy_seconds)
+        if self.trace is not None and least_joules >= self.trace.joules:
+            return []
+        return [polish(self.problem, schedule, limits)]
 
     def _bound(self, overhead: float, model: Model | None = None, *, proven: bool = True) -> None:
         """Take over a bound on the overhead that holds for the whole problem, and where it is from.
