@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import mmap
 import os
 import random
 from collections.abc import Callable, Iterator
@@ -10,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from poet.errors import PageFileError
+from poet.runtime.background import Background
 from poet.runtime.page_file import MAGIC, PageFile
 from poet.training_plan import Slot
 
@@ -165,3 +168,44 @@ def test_no_room(tmp_path: Path) -> None:
     with pytest.raises(PageFileError, match="no room for"):
         PageFile((Slot("a", 0, 1 << 50),), path=path, folder=tmp_path, buffer_bytes=0)
     assert not path.exists()
+
+
+# --- what is paged out is not in RAM ----------------------------------------------------------
+
+
+def cached_bytes(path: Path) -> int:
+    """Bytes of the file that the kernel holds in its page cache, by mincore(2)."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.mmap.restype = ctypes.c_void_p
+    libc.mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long)
+    libc.mincore.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p)
+    libc.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        at = libc.mmap(None, size, mmap.PROT_READ, mmap.MAP_SHARED, file.fileno(), 0)
+        pages = (ctypes.c_ubyte * -(-size // mmap.PAGESIZE))()
+        told = libc.mincore(at, size, pages)
+        libc.munmap(at, size)
+    assert told == 0
+    return sum(page & 1 for page in pages) * mmap.PAGESIZE
+
+
+def test_the_measure_sees_what_is_cached(pages: PageFile) -> None:
+    assert len(pages.path.read_bytes()) > 5_000_000
+    assert cached_bytes(pages.path) > 4_000_000
+
+
+@pytest.mark.parametrize("in_background", [False, True])
+def test_what_is_paged_out_is_not_in_the_page_cache(pages: PageFile, in_background: bool) -> None:
+    """At most the header's page, the last chunk's edges and what the kernel still writes back."""
+    pager = Background(pages) if in_background else pages
+    data, target = content(5_000_001), bytearray(5_000_001)
+    pager.write("a", data)
+    pager.settle()
+    after_writing = cached_bytes(pages.path)
+    pager.read_into("a", memoryview(target))
+    pager.settle()
+    assert target == data
+    assert max(after_writing, cached_bytes(pages.path)) <= 65536
+    if in_background:
+        pager.close()
