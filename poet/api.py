@@ -31,6 +31,7 @@ from poet.problem import Limits, Objective, Pins, Place, Problem
 from poet.profiles import load_profile
 from poet.solution import Progress, Solution, SolveOptions, Status
 from poet.solvers import minimum_ram_bytes, solve
+from poet.solvers.explain import explained
 from poet.training_plan import Device, Model, Outcome, Plan, Request, make_plan
 from poet.units import parse_bytes, parse_joules
 
@@ -247,7 +248,8 @@ def plan_step(prepared: Prepared, limits: Limits, options: SolveOptions | None =
         OutOfTime: none was found in time.
     """
     options = options or SolveOptions()
-    return plan_with(prepared, limits, solve(prepared.problem, limits, options), options)
+    answer = explained(prepared.problem, limits, options, solve(prepared.problem, limits, options))
+    return plan_with(prepared, limits, answer, options)
 
 
 def plan_with(
