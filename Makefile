@@ -50,6 +50,12 @@ fuzz: $(STAMP) ## 20,000 mutated plans, ONNX models and profiles each: refused o
 faults-table: $(STAMP) ## docs/runtime-safety.md: what storage can do to a run, and what is left
 	$(BIN)/python tests/faults.py --write
 
+runtime-table: $(STAMP) ## docs/runtime.md: predicted and measured peaks and step times (long; goes on where it was)
+	$(BIN)/python tests/benchmarks/runtime_table.py
+
+torch-peers: $(STAMP) ## against checkpointing and torch's memory budget, at their own peaks
+	PYTHONPATH=examples $(BIN)/python tests/benchmarks/torch_peers.py
+
 readme: $(STAMP) ## the outputs in README.md, made anew by running its commands
 	$(BIN)/python tests/readme.py --write
 
