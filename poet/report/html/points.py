@@ -10,7 +10,7 @@ from poet.report.html.tables import DASH, Cell, Column, TableData, count, durati
 from poet.units import format_bytes, format_joules, format_seconds, format_share, scale_of
 from poet.whatif.result import FoundPlan, Point, Setting, Usage, Verdict, WhatIf
 
-PROOFS = {Verdict.OPTIMAL: "optimal", Verdict.FEASIBLE: "feasible, within a gap"}
+PROOFS = {Verdict.OPTIMAL: "optimal", Verdict.FEASIBLE: "feasible within a gap"}
 STATUS_COLOURS = {
     Verdict.OPTIMAL.word: ACCENT,
     Verdict.FEASIBLE.word: SERIES[5],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -58,6 +59,14 @@ def headline(subject: Subject) -> str:
 def short_title(title: str) -> str:
     """A device's title without what stands in brackets at its end."""
     return title.partition(" (")[0]
+
+
+def unbroken(text: str) -> str:
+    """``text`` with amounts that no line break parts from their unit."""
+    return _AMOUNT.sub("\u00a0", text)
+
+
+_AMOUNT = re.compile(r"(?<=\d) (?=%|[kmµn]?[JsBh]\b|[KMGT]iB\b)")
 
 
 def standing(subject: Subject) -> str:
@@ -118,7 +127,7 @@ def plan_context(subject: Subject, *, commands: Sequence[tuple[str, str]]) -> di
     """
     proof = subject.proof
     return {
-        "plan_headline": headline(subject),
+        "plan_headline": unbroken(headline(subject)),
         "plan_standing": standing(subject),
         "plan_tiles": tiles(subject),
         "subject": subject,

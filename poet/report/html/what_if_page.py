@@ -8,7 +8,7 @@ from typing import Any
 from poet.report.html import points
 from poet.report.html.charts import Spec
 from poet.report.html.page import Content, render
-from poet.report.html.sections import Tile, figure_rows, plan_content, plan_context
+from poet.report.html.sections import Tile, figure_rows, plan_content, plan_context, unbroken
 from poet.report.html.subject import subject_of_point
 from poet.report.html.tables import DASH
 from poet.units import format_bytes, format_count, format_joules, format_seconds, format_share
@@ -69,7 +69,7 @@ def _context(result: WhatIf, charts: dict[str, Spec]) -> dict[str, Any]:
     return {
         "title": f"{result.question.model}: what if",
         "result": result,
-        "headline": sentence,
+        "headline": unbroken(sentence),
         "standing": after[:1].upper() + after[1:],
         "tiles": list(_tiles(result)),
         "answers": list(_grouped(result.answers[1:])),

@@ -52,7 +52,10 @@
     const spec = data.charts[place.dataset.chart];
     if (!spec) return Promise.resolve(null);
     const fitted = structuredClone(spec);
-    fitted.config = narrow() ? { axisY: { labelLimit: 108 }, legend: { columns: 2 } } : { legend: { columns: 4 } };
+    const below = { top: { direction: "vertical", anchor: "start", margin: 4 } }; // one legend below the other
+    fitted.config = narrow()
+      ? { axisY: { labelLimit: 108 }, legend: { columns: 2, layout: below } }
+      : { legend: { columns: 4 } };
     return vegaEmbed(place, fitted, options).then((result) => {
       place.dataset.drawn = "yes";
       return result.view;
