@@ -1,0 +1,174 @@
+"""``poet what-if`` as people run it: models, plans and problems in; reports of three kinds out."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from poet.cli.main import app
+from zoo import NETS, export
+
+import poet
+from poet.solution import SolveOptions
+from poet.whatif.question import Duty
+
+TRANSFORMER = str(Path(__file__).parent / "instances" / "transformer.m4.json")
+HARD = str(Path(__file__).parent / "instances" / "resnet18_cifar.m4.json")
+QUICK = ("--time-limit", "1s", "--jobs", "1")
+
+
+def _run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    code = app(["what-if", *arguments], standalone_mode=False)
+    captured = capsys.readouterr()
+    return int(code or 0), captured.out, captured.err
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    torch.manual_seed(0)
+    path = tmp_path_factory.mktemp("what-if") / "resnet18.onnx"
+    small = NETS["resnet18"].small
+    export(small.build(), small.inputs(2), path)
+    return path
+
+
+def test_a_problem_in_three_kinds_of_report(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    grid = ("--ram", "min..keep:3", "--deadline", "1.2x,none", "--cache", str(tmp_path / "cache"))
+    for suffix in ("json", "csv", "html"):
+        if suffix == "html":
+            pytest.importorskip("jinja2")
+        code, out, err = _run(capsys, TRANSFORMER, *grid, *QUICK, "-o", str(tmp_path / f"r.{suffix}"))
+        assert code == 0
+        assert out.startswith("headline")
+        assert "6 of 6 points" in err
+    data = json.loads((tmp_path / "r.json").read_text())
+    assert data["question"]["command"].startswith(f"poet what-if {TRANSFORMER} --ram min..keep:3")
+    assert (
+        len(data["points"]) == len(list(csv.DictReader((tmp_path / "r.csv").read_text().splitlines()))) == 6
+    )
+    assert data["answers"][0]["sentence"].split()[:2] == ["transformer.m4", "trains"]
+    assert "transformer.m4 trains" in (tmp_path / "r.html").read_text()
+    code, out, _ = _run(capsys, TRANSFORMER, *grid, *QUICK, "--json", "-")
+    assert json.loads(out)["searched"] == 0
+
+
+def test_a_model_over_devices_batches_and_optimizers(
+    capsys: pytest.CaptureFixture[str], model: Path, tmp_path: Path
+) -> None:
+    code, out, _ = _run(
+        capsys, str(model), "--device", "stm32h743,nrf52840", "--batch", "2,4", "--optimizer", "sgd,adamw",
+        "--ram", "min..keep:2", "--battery", "3000mAh@3.7V", "--energy-budget", "500J/day",
+        "--samples", "100",
+        "--grid", "300g/kWh", "--data-bytes", "3KiB", "--prepare-seconds", "1e-4", "--largest", "batch",
+        "--cache", str(tmp_path), "-o", str(tmp_path / "r.json"), *QUICK,
+    )  # fmt: skip
+    assert code == 0
+    for label in (
+        "which device", "least ram", "energy budget", "battery", "flash life", "wall time", "carbon",
+        "data stalls", "marginal value", "largest batch",
+    ):  # fmt: skip
+        assert f"\n{label}" in out
+    data = json.loads((tmp_path / "r.json").read_text())
+    assert len(data["settings"]) == 8
+    assert len(data["points"]) == 16
+    assert {(item["batch"], item["optimizer"]) for item in data["settings"]} == {
+        (2, "sgd"), (2, "adamw"), (4, "sgd"), (4, "adamw"),
+    }  # fmt: skip
+    sizes = {answer["sentence"].split()[6]: answer["figures"]["size"] for answer in data["answers"][-2:]}
+    assert set(sizes) == {"stm32h743", "nrf52840"}
+    nordic = next(
+        a for a in data["answers"] if a["question"] == "largest-batch" and "nrf52840" in a["sentence"]
+    )
+    assert (
+        f"{nordic['figures']['size'] + 1:.0f} has no plan: no schedule needs less than" in nordic["sentence"]
+    )
+
+
+def test_a_saved_plan_on_other_devices(
+    capsys: pytest.CaptureFixture[str], model: Path, tmp_path: Path
+) -> None:
+    plan = str(tmp_path / "plan.poet")
+    poet.plan(model, device="rpi4b", ram="1MiB", bind={"N": 2}, time_limit_seconds=1.0).save(plan)
+    for device, expected in (((), "rpi4b"), (("--device", "stm32h743"), "stm32h743")):
+        code, out, _ = _run(capsys, plan, *device, "--ram", "keep", "--cache", str(tmp_path), *QUICK)
+        assert code == 0
+        assert f"trains on {expected}, N=2, sgd" in " ".join(out.split())
+
+
+def test_a_module_whose_sizes_are_a_function_of_the_batch() -> None:
+    module = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 4))
+    result = poet.what_if(
+        module, lambda batch: torch.randn(batch, 8), device=["rpi4b"], batch=[2, 8], ram="min..keep:2",
+        optimizer=["sgd", "adamw"], duty=Duty(steps_per_session=5),
+        options=SolveOptions(time_limit_seconds=1.0), jobs=1, cache=None, largest=(),
+    )  # fmt: skip
+    assert {(setting.batch, setting.optimizer) for setting in result.settings} == {
+        (2, "sgd"), (2, "adamw"), (8, "sgd"), (8, "adamw"),
+    }  # fmt: skip
+    assert result.chosen is not None
+    with pytest.raises(poet.errors.ModelError, match="function of the batch size"):
+        poet.what_if(module, torch.randn(2, 8), device="rpi4b", batch="2", cache=None)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("model.onnx",), "needs a device"),
+        (("model.onnx", "--device", "rpi4c"), "did you mean 'rpi4b'"),
+        ((TRANSFORMER, "--device", "rpi4b"), "leave device out"),
+        ((TRANSFORMER, "--batch", "4"), "leave batch and bind out"),
+        ((TRANSFORMER, "--ram", "lots"), "a size"),
+        ((TRANSFORMER, "-o", "report.pdf"), ".html, .json or .csv"),
+        ((TRANSFORMER, "--home", "cloud"), "ram nor storage"),
+        ((TRANSFORMER, "--energy-budget", "2J"), "500J/day"),
+        ((TRANSFORMER, "--data-cache", "1MiB"), "--data-bytes"),
+        ((TRANSFORMER, "--largest", "batch:0"), "NAME:STEP"),
+        ((TRANSFORMER, "--cluster", "nowhere"), "no Dask scheduler answers"),
+    ],
+)
+def test_what_cannot_be_asked_gets_one_line(
+    arguments: tuple[str, ...], says: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    code, out, err = _run(capsys, *arguments, "--cache", str(tmp_path), *QUICK)
+    assert code == 2
+    assert out == ""
+    assert err.startswith("poet: ")
+    assert says in err
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize("jobs", ["1", "2"])
+def test_ctrl_c_reports_what_is_there_and_the_sweep_goes_on(jobs: str, tmp_path: Path) -> None:
+    """Interrupted by a real signal after some answers; the repeated sweep takes them from the cache."""
+    answers, report = tmp_path / "cache" / "answers", tmp_path / "report.json"
+    command = [
+        str(Path(sys.executable).with_name("poet")), "what-if", HARD, "--ram", "min..keep:6", "--deadline",
+        "1.5x,2x,none", "--time-limit", "0.5s", "--jobs", jobs, "--cache", str(tmp_path / "cache"),
+        "--no-marginal", "-o", str(report),
+    ]  # fmt: skip
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    ) as process:
+        deadline = time.monotonic() + 120
+        while time.monotonic() < deadline and len(list(answers.glob("*.json.gz"))) < 4:
+            time.sleep(0.02)
+        os.killpg(process.pid, signal.SIGINT)
+        out, err = process.communicate(timeout=120)
+    assert process.returncode == 130, err
+    assert "The sweep was stopped" in out
+    data = json.loads(report.read_text())
+    assert not data["complete"]
+    assert data["searched"] >= 3
+    again = subprocess.run(command, capture_output=True, text=True, check=True, timeout=240)
+    assert "The sweep was stopped" not in again.stdout
+    data = json.loads(report.read_text())
+    assert data["complete"]
+    assert data["from_cache"] >= 3
