@@ -80,9 +80,10 @@ def run(
         return
     import torch
 
-    from poet.report.run import epoch_line, run_data, run_report
-    from poet.runtime import Trainer
+    from poet.report.run import Measured, epoch_line, run_data, run_report
+    from poet.runtime import Trainer, native
     from poet.runtime.fit import fit, load_samples
+    from poet.runtime.storage_speed import measure_storage
 
     from .output import answer
 
@@ -102,8 +103,13 @@ def run(
                 peak_bytes = max(peak_bytes or 0, meter.peak.bytes or 0) or None
             done.append(epoch)
             typer.echo(epoch_line(epoch), err=str(json_file) == "-")
-        plan = trainer.plan
-    answer(run_report(plan, done, peak_bytes), lambda: run_data(plan, done, peak_bytes), json_file=json_file)
+        plan, memory, pages = trainer.plan, trainer.memory, trainer.page_file
+    storage = None
+    if pages is not None:
+        storage = measure_storage(pages.path.parent, buffer_bytes=pages.buffer_bytes)
+    caveat = native.WITHOUT if memory.startswith("heap") else ""
+    measured = Measured(memory, caveat, peak_bytes, storage)
+    answer(run_report(plan, done, measured), lambda: run_data(plan, done, measured), json_file=json_file)
     if len(done) < epochs or not done[-1].is_complete:
         raise KeyboardInterrupt
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
 
-from poet.graph import Graph, Role
+from poet.graph import Role
 from poet.homes import settled
 from poet.problem import Place, Problem, ProblemOp, Tensor
 from poet.schedule import Compute, Free, PageIn, PageOut, Schedule, Step
@@ -158,14 +158,6 @@ def peak(problem: Problem, schedule: Schedule, trace: Trace) -> Peak:
         by_role=tuple((role, size_bytes) for role, size_bytes in roles.most_common() if size_bytes),
         tensors=tuple(held.most_common()),
     )
-
-
-def host_seconds(graph: Graph, schedule: Schedule) -> float | None:
-    """Time of the schedule's ops on the machine that planned, without transfers, if it was measured."""
-    measured = {op.name: op.host_seconds for op in graph.ops}
-    times = [measured[step.op] for step in schedule if isinstance(step, Compute)]
-    known = [seconds for seconds in times if seconds is not None]
-    return math.fsum(known) if len(known) == len(times) else None
 
 
 def memory_over_time(trace: Trace, columns: int) -> tuple[int, ...]:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from rich.table import Table
+from rich.console import Group, RenderableType
 
 from poet import codec
-from poet.report.facts import host_seconds
+from poet.host import HostStorage, host_step_seconds
 from poet.report.plan import columns
 from poet.training_plan import Plan
 from poet.training_run import Epoch
@@ -23,37 +24,60 @@ def epoch_line(epoch: Epoch) -> str:
     return f"epoch {epoch.number}: loss {epoch.loss:.4f}{accuracy}, {steps}"
 
 
-def run_report(plan: Plan, epochs: Sequence[Epoch], peak_ram_bytes: int | None) -> Table:
-    """Peak memory and step time: predicted, and measured over the epochs.
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What was measured beside the epochs.
 
-    The predicted peak includes the buffer through which tensors are paged.
+    Attributes:
+        memory: where the memory of steps came from, as `poet.runtime.Trainer.memory` says.
+        caveat: what that cannot promise; empty where there is nothing to say.
+        peak_ram_bytes: of tensor memory; ``None`` where it was not measured.
+        storage: behind the page file; ``None`` where nothing is paged.
     """
+
+    memory: str
+    caveat: str = ""
+    peak_ram_bytes: int | None = None
+    storage: HostStorage | None = None
+
+
+def run_report(plan: Plan, epochs: Sequence[Epoch], measured: Measured) -> RenderableType:
+    """Peak memory and step time: predicted, and measured over the epochs; where the memory came from."""
     table = columns("per step", "predicted", "measured here", left=1)
     seconds = measured_step_seconds(epochs)
-    host = host_seconds(plan.graph, plan.schedule)
-    table.add_row("peak of tensor memory", format_bytes(predicted_peak_bytes(plan)), _bytes(peak_ram_bytes))
+    host = predicted_step_seconds(plan, measured.storage)
+    table.add_row(
+        "peak of tensor memory", format_bytes(predicted_peak_bytes(plan)), _bytes(measured.peak_ram_bytes)
+    )
     predicted = "" if host is None else format_seconds(host)
-    predicted += " beside paging" if host is not None and plan.slots else ""
     table.add_row("time on this machine", predicted, "" if seconds is None else format_seconds(seconds))
     table.add_row(f"time on {plan.device.name}", format_seconds(plan.prediction.seconds), "")
-    return table
+    return Group(table, f"memory: {'; '.join(filter(None, (measured.memory, measured.caveat)))}")
 
 
-def run_data(plan: Plan, epochs: Sequence[Epoch], peak_ram_bytes: int | None) -> dict[str, Any]:
+def run_data(plan: Plan, epochs: Sequence[Epoch], measured: Measured) -> dict[str, Any]:
     """The same as JSON-ready objects."""
     return {
         "epochs": codec.encode(tuple(epochs)),
+        "memory": measured.memory,
+        "arena_bytes": None if plan.arena is None else plan.arena.size_bytes,
+        "arena_efficiency": None if plan.layout is None else plan.layout.efficiency,
         "predicted_peak_ram_bytes": predicted_peak_bytes(plan),
-        "measured_peak_ram_bytes": peak_ram_bytes,
+        "measured_peak_ram_bytes": measured.peak_ram_bytes,
         "predicted_device_step_seconds": plan.prediction.seconds,
-        "predicted_host_step_seconds": host_seconds(plan.graph, plan.schedule),
+        "predicted_host_step_seconds": predicted_step_seconds(plan, measured.storage),
         "measured_host_step_seconds": measured_step_seconds(epochs),
     }
 
 
 def predicted_peak_bytes(plan: Plan) -> int:
-    """Of tensor memory while the plan is replayed: the schedule's peak and the page buffer."""
-    return plan.prediction.peak_ram_bytes + plan.page_buffer_bytes
+    """Of tensor memory while the plan is replayed: all that its layout takes, and the page buffer."""
+    return plan.held_bytes + plan.page_buffer_bytes
+
+
+def predicted_step_seconds(plan: Plan, storage: HostStorage | None) -> float | None:
+    """Of the ops as measured by the machine that planned, and of the transfers to this ``storage``."""
+    return host_step_seconds(plan.problem, plan.graph, plan.schedule, storage)
 
 
 def measured_step_seconds(epochs: Sequence[Epoch]) -> float | None:
