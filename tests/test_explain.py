@@ -199,6 +199,13 @@ def test_a_time_out_says_what_was_found_otherwise() -> None:
     assert told.endswith("A longer time limit may find more.")
 
 
+def test_a_search_that_time_ends_says_when_it_last_got_on() -> None:
+    problem = Problem.load(INSTANCES / "resnet18_cifar.m4.json")
+    cut_short = solve(problem, Limits(ram_budget_bytes=490_752), SolveOptions(time_limit_seconds=1.0))
+    assert cut_short.status is Status.FEASIBLE
+    assert re.match(r"The plan was last improved after .*s, the bound after .*s: a longer", cut_short.message)
+
+
 def test_a_plan_needs_no_explanation() -> None:
     problem, limits = small(9)
     solution = solve(problem, limits, OPTIONS)

@@ -40,6 +40,7 @@ _OWN_FINDERS = {"greedy": "greedy", "neighbourhood search": "neighbourhood searc
 _SIZEABLE_TASKS = 200  # above, the same is tried after the first round, if the gap is sizeable
 _SIZEABLE_GAP = 0.02  # of the overhead
 _WIDE_SHARE = 0.5  # of the time left, for that
+_GREEDY_SECONDS = (2.0, 0.3)  # of small and of large steps; the plans tried on small ones take less
 _SHARE = 0.25  # of the time left that one model may take
 
 
@@ -87,6 +88,7 @@ class _Search:
         self.bound_alone = False  # it is an engine's word, for a program that is no model
         self.class_bound: ClassBound | None = None
         self.empty_model: Model | None = None  # that an engine says has no solution
+        self.plan_seconds = self.bound_seconds = 0.0  # since the start, when each was last improved
         self.stopped = False
 
     # --- the order of things ---
@@ -108,7 +110,9 @@ class _Search:
     def _start(self) -> None:
         if self.options.start is not None:
             self._judge(self.options.start, "the plan given as a start")
-        schedule = greedy(self.problem, self.limits, seconds=0.3, seed=self.options.seed)
+        large = len(self.instance.tasks) > _LARGE_TASKS
+        allowed = min(_GREEDY_SECONDS[large], 0.25 * self._seconds_left())
+        schedule = greedy(self.problem, self.limits, seconds=allowed, seed=self.options.seed)
         if schedule is not None:
             self._judge(schedule, "greedy")
             self._report()
@@ -249,6 +253,7 @@ class _Search:
                 continue
             if self.trace is None or trace.joules < self.trace.joules:
                 self.schedule, self.trace, self.found_by = proposal, trace, found_by
+                self.plan_seconds = time.monotonic() - self.started
 
     def _polished(self, schedule: Schedule) -> list[Schedule]:
         """``schedule`` with less waiting, where that could make it the best plan."""
@@ -273,6 +278,7 @@ class _Search:
         bound = self.baseline_joules + overhead
         if math.isfinite(overhead) and bound > self.bound_joules:
             self.bound_joules, self.bound_model, self.bound_alone = bound, model, not proven
+            self.bound_seconds = time.monotonic() - self.started
 
     # --- second opinions ---
 
@@ -362,6 +368,8 @@ class _Search:
             message = message or self._no_plan_sentence()
         else:
             status = Status.OPTIMAL if self._closed(self.bound_joules) else Status.FEASIBLE
+            if status is Status.FEASIBLE and self._seconds_left() <= 0.0:
+                message = message or self._time_up_sentence()
         bound = self.bound_joules if self.trace is None else min(self.bound_joules, self.trace.joules)
         return Solution(
             status=status,
@@ -375,6 +383,14 @@ class _Search:
             proof=proof,
             class_bound=self.class_bound,
         )
+
+    def _time_up_sentence(self) -> str:
+        """What more time may bring, judged by when plan and bound last became better."""
+        plan, bound = format_seconds(self.plan_seconds), format_seconds(self.bound_seconds)
+        more = "a longer time limit may close the gap"
+        if "+" not in self.engine:
+            more += ", and so may two threads with CP-SAT installed"
+        return f"The plan was last improved after {plan}, the bound after {bound}: {more}."
 
     def _no_plan_sentence(self) -> str:
         ended = " in time" if self._seconds_left() <= 0.0 else ", nor a proof that there is none"
