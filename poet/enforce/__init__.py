@@ -31,7 +31,8 @@ class Half:
     Attributes:
         idle_bytes: its private writable memory with everything loaded and no tensor.
         peak_bytes: of tensor memory, by the kernel's high-water mark: of the plan while it was
-            confined, of plain PyTorch in a step before; ``None`` where it cannot be measured.
+            confined, from the second epoch on if there is one (in the first, libraries still touch
+            memory of their own); of plain PyTorch in a step before; ``None`` where it cannot be measured.
         steps: made while confined.
         refusal: what happened when the kernel refused more memory; ``None``: it never had to.
     """
@@ -72,19 +73,21 @@ def enforce(request: RunRequest, *, on_epoch: Callable[[Epoch], None]) -> Enforc
         ReplayError: the plan did not stay within its budget, or a child came to harm.
     """
     epochs: list[Epoch] = []
-    idle_bytes, peak_bytes, steps = 0, 0, 0
+    peaks_bytes: list[int | None] = []
+    idle_bytes = steps = 0
     for event in _events(PLAN_CHILD, request):
         if event["event"] == "confined":
             idle_bytes = event["idle_bytes"]
         elif event["event"] == "epoch":
             epochs.append(codec.decode(Epoch, event["epoch"], where="the child's epoch"))
-            peak_bytes = max(peak_bytes, event["peak_bytes"] or 0)
+            peaks_bytes.append(event["peak_bytes"])
             steps += epochs[-1].steps
             on_epoch(epochs[-1])
         elif event["event"] in ("failed", "refused", "ended"):
             error = InputError if event.get("is_input") else ReplayError
             raise error(event["message"])
-    plan = Half(idle_bytes, peak_bytes or None, steps)
+    settled = [size for size in peaks_bytes[1:] or peaks_bytes if size is not None]
+    plan = Half(idle_bytes, max(settled, default=None), steps)
     was_interrupted = len(epochs) < request.epochs or not epochs[-1].is_complete
     plain, why_not = (None, "the training was interrupted") if was_interrupted else _try_plain(request)
     return EnforcedRun(request.budget_bytes, tuple(epochs), was_interrupted, plan, plain, why_not)
