@@ -272,7 +272,7 @@ def _moves_table(diff: PlanDiff) -> RenderableType:
     table = columns("tensors", "number", "bytes")
     for before, after, number, size_bytes in moves_by_kind(diff):
         table.add_row(
-            f"{before} → {after}" if before != after else f"{before}, but not as often",
+            f"{before} → {after}" if before != after else f"{before}, another number of times",
             str(number),
             format_bytes(size_bytes),
         )

@@ -92,7 +92,12 @@ def bars(rows: Sequence[Mapping[str, Any]], *, title: str, colours: Mapping[str,
         mark={"type": "bar", "height": {"band": 0.64}, "cornerRadiusEnd": 2},
         encoding={
             "y": {"field": "name", "type": "nominal", "sort": names, "axis": _labels()},
-            "x": {"field": "amount", "type": "quantitative", "axis": _axis(title), "stack": "zero"},
+            "x": {
+                "field": "amount",
+                "type": "quantitative",
+                "axis": {**_axis(title), "tickCount": {"expr": "width / 80"}},
+                "stack": "zero",
+            },
             "order": {"field": "order", "type": "quantitative"},
             "color": _colour("series", list(colours), list(colours.values())),
             "tooltip": [
@@ -119,7 +124,7 @@ def ladder(rows: Sequence[Mapping[str, Any]], *, title: str, text_pixels: int = 
         "x": {
             "field": "amount",
             "type": "quantitative",
-            "axis": _axis(title),
+            "axis": {**_axis(title), "tickCount": {"expr": "width / 80"}},
             "scale": {"domainMin": 0, "domainMax": {"expr": top}, "nice": False},
         },
     }
@@ -274,7 +279,7 @@ def fronts(
 
 
 def _position(field: str, axis: Axis) -> Spec:
-    drawn = {**_axis(axis.title), "tickCount": {"expr": f"{'width' if field == 'x' else 'height'} / 60"}}
+    drawn = {**_axis(axis.title), "tickCount": {"expr": f"{'width' if field == 'x' else 'height'} / 75"}}
     scale: Spec = {"zero": False, "padding": 12}
     if axis.logarithmic:
         drawn |= {"values": log_ticks(axis.lowest, axis.highest), "labelOverlap": False}

@@ -101,7 +101,7 @@
             show();
           },
         },
-        element("option", {}, `every ${column.heading}`),
+        element("option", {}, `${column.heading}: any`),
         ...values.map((value) => element("option", {}, value)),
       ));
     });
