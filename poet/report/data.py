@@ -22,8 +22,22 @@ def plan_data(plan: Plan) -> dict[str, Any]:
         "device": codec.encode(plan.device),
         "optimizer": codec.encode(plan.optimizer),
         "prediction": codec.encode(plan.prediction),
+        "arena": arena_data(plan),
         **solution_to_json(plan.problem, solution_of(plan)),
         **schedule_data(plan.problem, plan.schedule, plan.trace),
+    }
+
+
+def arena_data(plan: Plan) -> dict[str, Any] | None:
+    """Size of the arena, the bytes that no arena is smaller than, and what it leaves for the page buffer."""
+    if plan.layout is None:
+        return None
+    return {
+        "size_bytes": plan.layout.arena_bytes,
+        "lower_bound_bytes": plan.layout.lower_bound_bytes,
+        "efficiency": plan.layout.efficiency,
+        "fits": plan.has_fitting_arena,
+        "page_buffer_bytes": plan.page_buffer_bytes,
     }
 
 

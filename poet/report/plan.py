@@ -61,6 +61,14 @@ def plan_heading(plan: Plan) -> Table:
         table.add_row("plain training", f"needs {format_bytes(prediction.plain_peak_ram_bytes)}")
     if prediction.lower_bound_ram_bytes is not None:
         table.add_row("lower bound", f"{format_bytes(prediction.lower_bound_ram_bytes)} for any schedule")
+    if plan.layout is not None:
+        layout = plan.layout
+        fits = "" if plan.has_fitting_arena else "; larger than the budget, so steps run from the heap"
+        buffer = f", page buffer {format_bytes(plan.page_buffer_bytes)}" if plan.page_buffer_bytes else ""
+        table.add_row(
+            "arena",
+            f"{format_bytes(layout.arena_bytes)}, efficiency {layout.efficiency:.1%}{buffer}{fits}",
+        )
     if plan.device.endurance_bytes and plan.trace.written_bytes:
         steps = plan.device.endurance_bytes / plan.trace.written_bytes
         table.add_row(
