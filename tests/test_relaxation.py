@@ -115,3 +115,16 @@ def test_any_prices_give_a_bound() -> None:
     assert answer.bound <= 2.0
     assert answer.prices[0] == pytest.approx(2.0)
     assert minimise(program, seconds=10.0, whole=True).bound == pytest.approx(3.0, rel=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("block", range(4))
+def test_never_above_the_oracle_on_a_thousand_problems(block: int) -> None:
+    for seed in range(6000 + 250 * block, 6250 + 250 * block):
+        problem = mixed_problem(seed, largest=6)
+        limits = random_limits(problem, seed, deadline=seed % 3 == 0)
+        best = least_joules(problem, limits)
+        if best is not None:
+            overhead = simulate(problem, best, limits).joules - problem.compute_joules
+            bound = tightest_bound(instance_of(problem, limits)).overhead_joules
+            assert bound <= overhead + 1e-9 * problem.compute_joules, seed
