@@ -7,6 +7,7 @@ import dataclasses
 from poet.api import limits_of
 from poet.budgets import SURVEY_SHARES, survey
 from poet.errors import Infeasible, OutOfTime
+from poet.fronts import trade_off
 from poet.problem import Limits, Objective, Problem
 from poet.report.plan import solution_report
 from poet.report.survey import survey_data, survey_report
@@ -15,7 +16,6 @@ from poet.solution import Solution, SolveOptions, Status, solution_to_json
 from poet.solvers import solve
 from poet.solvers.comparison import Comparison, compare
 from poet.solvers.explain import explained
-from poet.fronts import trade_off
 from poet.units import parse_bytes
 
 from .compare import json_with, report_with
@@ -59,18 +59,18 @@ def show_trade_off(problem: Problem, limits: Limits, ask: Ask) -> None:
     """Report the curve of two objectives."""
     assert ask.trade_off is not None
     x, y = ask.trade_off
-    curve = trade_off(problem, limits, _options(ask), x=x, y=y, points=ask.points)
+    curve = trade_off(problem, limits, search_options(ask), x=x, y=y, points=ask.points)
     answer(trade_off_report(curve), lambda: trade_off_data(problem, curve), json_file=ask.json_file)
 
 
 def search(problem: Problem, limits: Limits, ask: Ask) -> tuple[Solution, Comparison | None]:
     """Solve with progress on stderr; where it is asked for, compare as well."""
     with progress(ask.minimise) as show_progress:
-        options = dataclasses.replace(_options(ask), progress=show_progress)
+        options = dataclasses.replace(search_options(ask), progress=show_progress)
         solution = explained(problem, limits, options, solve(problem, limits, options))
     if not ask.compare:
         return solution, None
-    comparison = compare(problem, limits, _options(ask), solution)
+    comparison = compare(problem, limits, search_options(ask), solution)
     return comparison.ours, comparison
 
 
@@ -103,7 +103,7 @@ def require_plan(problem: Problem, solution: Solution, ask: Ask) -> None:
 
 def show_survey(problem: Problem, limits: Limits, ask: Ask) -> None:
     """Report which RAM budgets make sense; each is searched for its share of the time limit."""
-    options = _options(ask)
+    options = search_options(ask)
     if options.time_limit_seconds is not None:
         each_seconds = options.time_limit_seconds / len(SURVEY_SHARES)
         options = dataclasses.replace(options, time_limit_seconds=each_seconds)
@@ -112,7 +112,8 @@ def show_survey(problem: Problem, limits: Limits, ask: Ask) -> None:
     answer(survey_report(found), lambda: survey_data(problem, found), json_file=ask.json_file)
 
 
-def _options(ask: Ask) -> SolveOptions:
+def search_options(ask: Ask) -> SolveOptions:
+    """How long and how hard to search, as asked for."""
     return SolveOptions(
         time_limit_seconds=ask.time_limit_seconds,
         engine=ask.engine,
