@@ -27,7 +27,8 @@ def run(
         Path,
         typer.Option(
             metavar="FILE",
-            help=".npz with an array per input, samples first: `inputs` or the model's name, `targets`.",
+            help=".npz or .safetensors, an array per input, samples first: `inputs` or the model's name, "
+            "`targets`.",
         ),
     ],
     epochs: Annotated[int, typer.Option(min=1, help="Passes over the data.")] = 1,

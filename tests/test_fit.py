@@ -10,6 +10,7 @@ import hand_net
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import save_file
 from schedules import keep_everything
 from torch import nn
 
@@ -42,6 +43,20 @@ def test_arrays_by_their_usual_names(plan: Plan, tmp_path: Path, names: tuple[st
     assert samples.count == 20
     assert torch.equal(samples.tensors[0], x)
     assert torch.equal(samples.tensors[1], y)
+
+
+def test_samples_in_a_safetensors_file(plan: Plan, tmp_path: Path) -> None:
+    x, y = (torch.randn(20, hand_net.WIDTH) for _ in range(2))
+    save_file({"x": x.double(), "targets": y}, tmp_path / "d.safetensors")
+    samples = load_samples(tmp_path / "d.safetensors", plan)
+    assert torch.equal(samples.tensors[0], x)
+    assert torch.equal(samples.tensors[1], y)
+    save_file({"x": x.bfloat16(), "y": y}, tmp_path / "d.safetensors")
+    with pytest.raises(InputError, match=r"d\.safetensors: x is bfloat16; save samples as float32"):
+        load_samples(tmp_path / "d.safetensors", plan)
+    (tmp_path / "d.safetensors").write_bytes(b"cut")
+    with pytest.raises(InputError, match="not a usable safetensors file"):
+        load_samples(tmp_path / "d.safetensors", plan)
 
 
 ROWS = np.zeros((20, hand_net.WIDTH), np.float32)

@@ -1,4 +1,4 @@
-"""Training over the samples of a ``.npz`` file, epoch by epoch."""
+"""Training over the samples of a file, epoch by epoch."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ import torch
 from poet.errors import InputError
 from poet.graph import TensorType
 from poet.runtime.trainer import StepResult, Trainer
+from poet.tensorfile import TensorFile
 from poet.training_plan import Plan
 from poet.training_run import Epoch
 
@@ -52,7 +53,7 @@ class Samples:
 
 
 def load_samples(path: str | Path, plan: Plan) -> Samples:
-    """The arrays of a ``.npz`` file, checked against the plan.
+    """The arrays of a ``.npz`` or ``.safetensors`` file, checked against the plan.
 
     They are called like the plan's inputs; a plan with one input takes ``x`` or ``inputs`` too, and the
     targets may be called ``y`` or ``targets``. Every array has the samples in its first dimension.
@@ -63,11 +64,7 @@ def load_samples(path: str | Path, plan: Plan) -> Samples:
     path = Path(path)
     graph = plan.graph
     types = {value.name: value.type for value in graph.values}
-    try:
-        with path.open("rb") as file, np.load(file, allow_pickle=False) as stored:
-            found = {name: stored[name] for name in stored.files}
-    except (OSError, ValueError, EOFError, TypeError, zipfile.BadZipFile) as cause:
-        raise InputError(f"{path}: not a readable .npz file ({cause})") from None
+    found = _from_safetensors(path) if path.suffix == ".safetensors" else _from_npz(path)
     tensors = []
     for place, name in enumerate(graph.inputs):
         is_targets = graph.targets == 1 and place == len(graph.inputs) - 1
@@ -131,6 +128,26 @@ def fit(
             yield tally.epoch(number, time.perf_counter() - started, is_complete=complete)
             if interrupted.is_set():
                 return
+
+
+def _from_npz(path: Path) -> dict[str, npt.NDArray[np.generic]]:
+    try:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as stored:
+            return {name: stored[name] for name in stored.files}
+    except (OSError, ValueError, EOFError, TypeError, zipfile.BadZipFile) as cause:
+        raise InputError(f"{path}: not a readable .npz file ({cause})") from None
+
+
+def _from_safetensors(path: Path) -> dict[str, npt.NDArray[np.generic]]:
+    found = {}
+    with TensorFile(path) as file:
+        for name, entry in file.entries.items():
+            if entry.dtype == "bfloat16":
+                raise InputError(f"{path.name}: {name} is bfloat16; save samples as float32")
+            array = np.empty(entry.shape, dtype=entry.dtype)
+            file.read_into(name, array.reshape(-1).view(np.uint8).data)
+            found[name] = array
+    return found
 
 
 class _Tally:
