@@ -46,7 +46,7 @@ class SolveOptions:
     Attributes:
         time_limit_seconds: wall clock; ``None``: until proven.
         threads: that an engine may use.
-        engine: ``"highs"``, ``"cbc"``, ``"gurobi"``, or ``"auto"`` for the first that is there.
+        engine: a name in `poet.solvers.engines.ENGINES`, or ``"auto"``: HiGHS, on two threads beside CP-SAT.
         relative_gap: of the total joules at which a plan counts as optimal.
         overhead_gap: of the joules above running every op once; both must hold.
         seed: of every random choice.
