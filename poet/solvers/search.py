@@ -306,7 +306,7 @@ class _Search:
     def _confirm(self, model: Model, below: float | None) -> Confirmation:
         """A second opinion, in about the time that the search has taken; what refutes it is judged."""
         spent_seconds = time.monotonic() - self.started
-        second_seconds = min(max(spent_seconds, 2.0), max(self._seconds_left(), 1.0))
+        second_seconds = min(max(spent_seconds, 2.0), max(self._seconds_left(), 0.5))
         confirmation = confirm(
             model,
             self.engine,
