@@ -19,6 +19,8 @@ from poet.errors import InputError
 from poet.problem import Limits, Problem
 from poet.schedule import Schedule
 from poet.simulator import simulate
+from poet.solution import SolveOptions, Status
+from poet.solvers import solve
 from poet.solvers.candidates import candidates
 from poet.solvers.emit import schedule_of
 from poet.solvers.engines import Effort, available_engines, choose_engine, cpsat, run_engine
@@ -112,6 +114,30 @@ def test_a_start_is_never_lost(engine: str) -> None:
     assert again.done
     assert again.values is not None
     assert objective_joules(model, again.values) == pytest.approx(objective_joules(model, best.values))
+
+
+@pytest.mark.slow
+@every_engine
+def test_whole_searches_equal_the_oracle_and_bound_it_when_cut_short(engine: str) -> None:
+    optimal = 0
+    for seed in range(100, 112 if "cpsat" in engine else 150):
+        problem = mixed_problem(seed, largest=6)
+        limits = random_limits(problem, seed, deadline=seed % 3 == 0)
+        best = least_joules(problem, limits)
+        for seconds in (0.02, 20.0):
+            solution = solve(problem, limits, SolveOptions(time_limit_seconds=seconds, engine=engine))
+            if best is None:
+                assert solution.status in (Status.INFEASIBLE, Status.TIMEOUT), seed
+                continue
+            least = simulate(problem, best, limits).joules
+            assert solution.status is not Status.INFEASIBLE, seed
+            assert solution.bound_joules <= least * (1 + 1e-6), seed
+            if solution.status is Status.OPTIMAL:
+                assert solution.joules == pytest.approx(
+                    least, rel=1e-6, abs=1e-3 * (least - problem.compute_joules)
+                )
+                optimal += seconds > 1.0
+    assert optimal > 5
 
 
 def test_an_unknown_engine_and_one_that_is_not_installed_are_told_apart() -> None:
