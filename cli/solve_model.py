@@ -9,11 +9,12 @@ from poet import api
 from poet.optimizer import OptimizerSpec
 from poet.problem import Place
 from poet.report.plan import plan_summary
+from poet.solution import Status
 
 from .compare import json_with, report_with
 from .options import Ask
 from .output import answer
-from .search import asked_limits, require_plan, search, show_without_plan
+from .search import asked_limits, require_plan, search, search_options, show_without_plan
 
 
 def solve_model(
@@ -37,9 +38,12 @@ def solve_model(
     if show_without_plan(problem, limits, ask):
         return
     solution, comparison = search(problem, limits, ask)
+    if solution.status is Status.INFEASIBLE:
+        said = filter(None, (solution.message, api.home_hint(prepared, limits)))
+        solution = dataclasses.replace(solution, message=" ".join(said))
     require_plan(problem, solution, ask)
-    planned = api.plan_with(prepared, limits, solution)
+    planned = api.plan_with(prepared, limits, solution, search_options(ask))
     if output is not None:
         planned.save(output)
     report = report_with(plan_summary(planned.plan), comparison)
-    answer(report, lambda: json_with(problem, solution, comparison), json_file=ask.json_file)
+    answer(report, lambda: json_with(problem, planned.solution, comparison), json_file=ask.json_file)

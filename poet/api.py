@@ -33,7 +33,7 @@ from poet.solution import Progress, Solution, SolveOptions, Status
 from poet.solvers import minimum_ram_bytes, solve
 from poet.solvers.explain import explained
 from poet.training_plan import Device, Model, Outcome, Plan, Request, make_plan
-from poet.units import parse_bytes, parse_joules
+from poet.units import format_bytes, parse_bytes, parse_joules
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -265,7 +265,8 @@ def plan_with(
         OutOfTime: the answer holds no plan.
     """
     if solution.status is Status.INFEASIBLE:
-        raise Infeasible(solution.message or solution.status.value)
+        hint = home_hint(prepared, limits)
+        raise Infeasible(" ".join(filter(None, (solution.message or solution.status.value, hint))))
     if solution.schedule is not None:  # where tensors are at home is decided now
         prepared = replace(prepared, problem=settled(prepared.problem, solution.schedule))
     placed = settle(prepared.problem, limits, solution, options or SolveOptions(), graph=prepared.step.graph)
@@ -299,6 +300,23 @@ def plan_with(
         arena=placed.arena,
     )
     return Planned(made, solution, prepared)
+
+
+def home_hint(prepared: Prepared, limits: Limits) -> str:
+    """How much less RAM is possible with parameters at home in storage; empty where that is no way out."""
+    profile, budget_bytes = prepared.profile, limits.ram_budget_bytes
+    if profile.storage is None or budget_bytes is None:
+        return ""
+    elsewhere = build_problem(prepared.step.graph, profile, home=Place.EITHER)
+    least, now = minimum_ram_bytes(elsewhere, limits), minimum_ram_bytes(prepared.problem, limits)
+    at_home_in_ram = all(tensor.initially is not Place.STORAGE for tensor in prepared.problem.tensors)
+    if least.bytes >= now.bytes or not at_home_in_ram:
+        return ""
+    verb = "may be enough" if least.bytes <= budget_bytes else "is not enough"
+    return (
+        f"With parameters at home in storage (--home storage or auto) as little as "
+        f"{format_bytes(least.bytes)} is possible, so the budget {verb}."
+    )
 
 
 @dataclass(frozen=True, slots=True)

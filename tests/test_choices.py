@@ -15,6 +15,7 @@ from poet.problem import Limits, Objective, Problem, Transfer
 from poet.simulator import simulate
 from poet.solution import Solution, SolveOptions, Status, amount_of
 from poet.solvers import solve
+from poet.solvers.engines import available_engines
 from poet.solvers.oracle import least_joules, least_ram_bytes
 
 Case = tuple[Problem, Limits]
@@ -150,6 +151,17 @@ def test_each_choice_equals_the_oracle_on_a_few(choice: Callable[[int], Case]) -
 @pytest.mark.parametrize("choice", CHOICES)
 def test_each_choice_equals_the_oracle(choice: Callable[[int], Case]) -> None:
     check(choice, range(5, SEEDS_EACH))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", available_engines())
+def test_no_engine_gives_a_bound_above_the_oracle(engine: str) -> None:
+    for choice in CHOICES:
+        for seed in range(300, 303):
+            of, limits = choice(seed)
+            for seconds in (4.0, 0.05):
+                asked = dataclasses.replace(OPTIONS, engine=engine, time_limit_seconds=seconds)
+                assert_honest(of, limits, solve(of, limits, asked), least_energy(of, limits))
 
 
 @pytest.mark.slow

@@ -36,6 +36,8 @@ W[i,w]   k is rerun at least once between moment g of window w and the next fixe
 - *memory*, at moment t: what op t reads and makes, and its workspace, plus Σ bytes·P[i,t] where t is
   on the grid of i, plus Σ bytes·K[i,w] where t lies inside w, is at most the budget: all these are
   different bytes, in RAM together. What an update makes in place is counted as the old content.
+- *home*, where the plan chooses it: h = P[i,start] says that i is at home in RAM. Then it is held up to its
+  first use, for one that is not is as well at home in storage; else its last content is written there.
 - *deadline*, *capacity*, *wear*: seconds spent, bytes stored and bytes written are at least those of
   the runs, transfers and copies counted.
 
@@ -182,7 +184,7 @@ def bound_overhead(
 def relax(instance: Instance, moments: Collection[int] = ()) -> Relaxation:
     """The program of ``instance``, with ``moments`` on the grids of what may be remade or remade from."""
     layout = Windows(instance, moments)
-    for family in (_flow, _need, _cover, _time, _storage):
+    for family in (_flow, _need, _cover, _come_home, _time, _storage):
         for terms, at_most in family(layout):
             layout.program.row(terms, at_most)
     return Relaxation(
@@ -252,6 +254,20 @@ def _needed(layout: Windows, number: int, again: int, first: int, last: int) -> 
         visits = layout.visits(read, first, min(last, task.last_rerun_stage))
         if visits is not None:
             yield [(1.0, again), *_less(visits)], 0.0
+
+
+def _come_home(layout: Windows) -> _Rows:
+    """P[i,start] ≤ K[i,w] up to the first use; 1 - P[i,start] ≤ O of the last content if it is another."""
+    for last in layout.large():
+        if last.home is None or not last.comes_home or last.home in layout.small:
+            continue
+        first = last.home
+        at_home = layout.present[first][0]
+        used = bisect.bisect_left(layout.grid[first], layout.fixed[first][0]) if layout.fixed[first] else 0
+        for kept in layout.kept[first][:used]:
+            yield [(1.0, at_home), (-1.0, kept)], 0.0
+        if first != last.number:
+            yield [(-1.0, at_home), (-1.0, layout.stored[last.number])], -1.0
 
 
 def _time(layout: Windows) -> _Rows:
