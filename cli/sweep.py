@@ -12,7 +12,6 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from poet.errors import InputError
-from poet.problem import Place
 from poet.report.whatif import what_if_report
 from poet.solution import SolveOptions
 from poet.units import format_seconds, parse_bytes
@@ -89,17 +88,6 @@ def _given(value: float | None, otherwise: float) -> float:
 
 def _size(text: str | None, otherwise: Size) -> int | Size:
     return otherwise if text is None else parse_bytes(text)
-
-
-def read_home(text: str) -> Place:
-    """Where parameters are between steps.
-
-    Raises:
-        InputError: neither ``ram`` nor ``storage``.
-    """
-    if text not in ("ram", "storage"):
-        raise InputError(f"--home {text!r} is neither ram nor storage")
-    return Place(text)
 
 
 def write_result(result: WhatIf, path: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from .options import JsonOption, Loss, ThreadsOption, read_time_limit
+from .options import Home, JsonOption, Loss, ThreadsOption, read_time_limit
 
 EXAMPLES = (
     "poet what-if model.onnx --device rpi4b,nrf52840 --ram 64MiB..512MiB:8 --deadline 1.0x..2.0x",
@@ -45,7 +45,9 @@ def what_if(
         list[str] | None,
         typer.Option(metavar="GLOB", help="Parameters to train, e.g. 'layer4.*'; repeatable; default all."),
     ] = None,
-    home: Annotated[str, typer.Option(help="Where parameters are between steps: ram or storage.")] = "ram",
+    home: Annotated[
+        Home, typer.Option(help="Where parameters and optimizer state are between steps; auto: as planned.")
+    ] = Home.RAM,
     no_recompute: Annotated[bool, typer.Option("--no-recompute", help="Run every op once.")] = False,
     no_paging: Annotated[bool, typer.Option("--no-paging", help="Move nothing to storage.")] = False,
     energy_budget: Annotated[
@@ -97,6 +99,7 @@ def what_if(
     Each point of the grid is planned with a proof or a gap. A sweep that is repeated or was interrupted
     goes on from its cache; Ctrl-C reports what is there.
     """
+    from poet.problem import Place
     from poet.whatif.run import what_if as ask
 
     from . import sweep
@@ -115,7 +118,7 @@ def what_if(
             optimizer=optimizer,
             loss=loss.value,
             train=train,
-            home=sweep.read_home(home),
+            home=Place.EITHER if home is Home.AUTO else Place(home.value),
             recompute=not no_recompute,
             paging=not no_paging,
             duty=daily.duty(),

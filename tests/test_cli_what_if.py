@@ -127,7 +127,7 @@ def test_a_module_whose_sizes_are_a_function_of_the_batch() -> None:
         ((TRANSFORMER, "--batch", "4"), "leave batch and bind out"),
         ((TRANSFORMER, "--ram", "lots"), "a size"),
         ((TRANSFORMER, "-o", "report.pdf"), ".html, .json or .csv"),
-        ((TRANSFORMER, "--home", "cloud"), "ram nor storage"),
+        ((TRANSFORMER, "--home", "cloud"), "'cloud' is not one of"),
         ((TRANSFORMER, "--energy-budget", "2J"), "500J/day"),
         ((TRANSFORMER, "--data-cache", "1MiB"), "--data-bytes"),
         ((TRANSFORMER, "--largest", "batch:0"), "NAME:STEP"),

@@ -19,7 +19,7 @@ from poet.problem import Limits, Place, Problem
 from poet.profiles import load_profile
 from poet.solution import SolveOptions
 from poet.whatif import grid
-from poet.whatif.answers import answers_of, choose, leanest
+from poet.whatif.answers import answers_of, choose
 from poet.whatif.cache import Cache, default_folder
 from poet.whatif.grid import Binding
 from poet.whatif.largest import Axis, VariantOf, largest_answer, read_axis
@@ -32,6 +32,7 @@ from poet.whatif.settings import grid_of, plan_settings, setting_of, settings_of
 from poet.whatif.stalls import data_stall
 from poet.whatif.sweep import Report, Sweep, Swept
 from poet.whatif.usage import usage_of
+from poet.whatif.wording import leanest
 from poet.whatif.workers import Run, Workers, default_jobs, working
 
 if TYPE_CHECKING:
