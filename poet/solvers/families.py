@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from poet.solvers.events import Kind
+from poet.solvers.lingering import put_off_chain
 from poet.solvers.program import Affine, Decisions, own_bytes, total
 
 # --- constraint families: without any one of them, some plan is invalid ---
@@ -67,6 +68,10 @@ def memory(model: Decisions) -> Iterator[Affine]:
         for stage in range(model.eager_stages[content_number, index][1], used):
             if model.first_run[stage] in rows:
                 rows[model.first_run[stage]].add(ahead, contents[content_number].bytes)
+    for charge in model.stays.charges:
+        for stage in range(charge.first, charge.last + 1):
+            if model.first_run[stage] in rows:
+                rows[model.first_run[stage]].add(charge.share, charge.bytes)
     yield from rows.values()
 
 
@@ -161,14 +166,18 @@ def deadline(model: Decisions) -> Iterator[Affine]:
 
 
 def capacity(model: Decisions) -> Iterator[Affine]:
-    """Σ stored bytes·O ≤ storage capacity."""
+    """Σ stored bytes·O ≤ storage capacity; contents that are at home in storage included.
+
+    The relaxed model leaves those out: a tensor at home in RAM that is stored once and read back once
+    takes less storage than one at home in storage, to which it is otherwise equal.
+    """
     allowed = model.instance.problem.storage_capacity_bytes
     written = _written_bytes(model)
     if allowed is None or not (written.terms or written.constant):
         return
     begun = sum(c.stored_bytes for c in model.instance.contents if c.starts_stored)
     for content in model.instance.contents:
-        if content.home == content.number and not content.starts_stored:
+        if content.home == content.number and not (content.starts_stored or model.relaxed):
             written.add(model.away(content), content.stored_bytes)
     yield written.add(Affine(-max(0, allowed - begun)))
 
@@ -200,7 +209,10 @@ def _written_bytes(model: Decisions) -> Affine:
 
 
 def purpose(model: Decisions) -> Iterator[Affine]:
-    """a[i,σ] ≤ r[σ]; r[σ] ≤ Σ K⁺ of its outputs; K⁻ + r[σ] ≤ 1 where σ makes one output."""
+    """a[i,σ] ≤ r[σ]; r[σ] ≤ Σ K⁺ of its outputs; K⁻ + r[σ] ≤ 1 where σ makes one output.
+
+    The first two not in the relaxed model: there a rerun without a slot may use what σ makes.
+    """
     timeline = model.timeline
     for content, index, event in model.lives():
         if event.mandatory:
@@ -217,7 +229,7 @@ def purpose(model: Decisions) -> Iterator[Affine]:
     for content, index, event in model.lives():
         if event.kind is Kind.MAKE:
             kept_after[event.slot].add(model.gap_after(content.number, index))
-    for slot, kept in kept_after.items():
+    for slot, kept in kept_after.items() if not model.relaxed else ():
         yield total((1.0, model.run[slot]), (-1.0, kept))
 
 
@@ -242,7 +254,7 @@ def cover(model: Decisions) -> Iterator[Affine]:
 
 
 def eager(model: Decisions) -> Iterator[Affine]:
-    """K⁻ + e + v ≤ 1 at [i,m]; e + v ≤ Σ (K⁻ + a + e + v + r)[u,n] for each input u of i's producer.
+    """K⁻ + e + v ≤ 1 at [i,m]; e + v ≤ Σ (K⁻ + a + e + v + r)[u,n] + l[u] for each input u of i's producer.
 
     The sum is over the gaps of u that meet the stages in which i may be remade; an input that a
     first run touches there is present anyway, and so may be one that has no later event.
@@ -255,7 +267,43 @@ def eager(model: Decisions) -> Iterator[Affine]:
         for needed in producer.rerun_reads:
             visits = _visits(model, needed, first, last)
             if visits is not None:
-                yield total((1.0, remade), (-1.0, visits))
+                stay = model.stays.columns.get((needed, first)) or Affine()
+                yield total((1.0, remade), (-1.0, visits), (-1.0, stay))
+        yield from _put_off(model, content, ahead, last)
+    for window, (share, inputs) in model.stays.together.items():
+        for needed in inputs:
+            visits = _visits(model, needed, model.eager_stages[window][1], model.eager_stages[window][1])
+            if visits is not None:
+                yield total((1.0, model.eager[window]), (-1.0, visits), (-1.0, share))
+    for more, less in model.stays.ordered:
+        yield total((1.0, less), (-1.0, more))
+
+
+def _put_off(model: Decisions, content: int, ahead: Affine, last: int) -> Iterator[Affine]:
+    """At stage ``last``, e ≤ Σ (K⁻ + a + e + r + l)[u] + v over inputs u of inputs of i; v of the last u."""
+    there = Affine()
+    for needed in put_off_chain(model, content):
+        visits = _visits(model, needed, last, last)
+        if visits is None:
+            return
+        stay = model.stays.columns.get((needed, last)) or Affine()
+        yield total((1.0, ahead), (-1.0, there), (-1.0, visits), (-1.0, stay))
+        passing = _passing(model, needed, last)
+        if not passing.terms:
+            return
+        there.add(visits).add(stay).add(passing, -1.0)
+
+
+def _passing(model: Decisions, content: int, stage: int) -> Affine:
+    """Σ v of the gaps of a content that meet ``stage``."""
+    passing = Affine()
+    for index, event in enumerate(model.timeline.events[content]):
+        at = model.timeline.slots[event.slot].stage
+        if at >= stage:
+            passing.add(model.visit.get((content, index)) or Affine())
+        if at > stage:
+            break
+    return passing
 
 
 def _visits(model: Decisions, content: int, first: int, last: int) -> Affine | None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from poet.solvers.events import Timeline
 from poet.solvers.families import CUTS, FAMILIES, RELAXATION, Family, spent_on_runs, spent_on_transfers
+from poet.solvers.packing import packing
 from poet.solvers.program import Affine, Column, Decisions, Row
 
 
@@ -44,6 +45,7 @@ def build(
     listed order, whichever reruns the timeline offers: neither the order of reruns within a stage
     nor how often an op reruns there makes a difference, and a rerun at a moment for which there is
     no slot costs its joules and needs its inputs some time since the last event, but holds no RAM.
+    An input may stay for it past its own last event (`poet.solvers.lingering`).
     """
     decisions = Decisions(timeline, relaxed=relaxed)
     rows = [
@@ -52,6 +54,9 @@ def build(
         for expression in family(decisions)
         if expression.terms or expression.constant > 0.0
     ]
+    if decisions.tight and not decisions.held:
+        memory_rows = [row.expression for row in rows if row.family == "memory"]
+        rows += [Row("packing", cut) for cut in packing(memory_rows)]
     return Model(
         timeline=timeline,
         columns=tuple(decisions.columns),

@@ -4,16 +4,18 @@ Decisions, per content i, event m and optional slot σ (see `poet.solvers.events
 
 ====== ========== ==================================================================
 ``K``  binary     K[i,m]: i stays in RAM from event m to event m + 1
-``r``  continuous r[σ]: the optional slot's task runs again
-``a``  continuous a[i,m]: i is paged in for optional slot m; at mandatory uses 1 - K⁻
-``O``  continuous O[i]: i has a copy in storage
+``r``  binary     r[σ]: the optional slot's task runs again
+``a``  binary     a[i,m]: i is paged in for optional slot m; at mandatory uses 1 - K⁻
+``O``  binary     O[i]: i has a copy in storage
 ``H``  continuous H[σ]: share of the budget kept around slot σ, in large models only
 ``e``  binary     e[i,m], relaxed model: i is remade before event m at no slot, and held to it
 ``v``  binary     v[i,m], relaxed model: i is remade before event m at no slot, and dropped again
 ====== ========== ==================================================================
 
 K⁻ and K⁺ are the gaps before and after an event, X its presence: 1 at mandatory events, K⁻ + a at
-optional uses, K⁻ + r where an optional run makes i. Where K is 0 or 1, so are the others.
+optional uses, K⁻ + r where an optional run makes i. Where K is 0 or 1, so are r, a and O, which
+large models therefore leave continuous. What may stay in the relaxed model past its last event is
+said by columns of `poet.solvers.lingering`.
 """
 
 from __future__ import annotations
@@ -24,6 +26,10 @@ from itertools import accumulate
 
 from poet.solvers.candidates import worth_rerunning
 from poet.solvers.events import Content, Event, Kind, Timeline
+from poet.solvers.lingering import stays
+
+TIGHT_SLOTS = 2500
+"""Up to so many slots, r, a and O are integer columns: cuts on memory rows count on that."""
 
 
 class Affine:
@@ -77,6 +83,7 @@ class Decisions:
     def __init__(self, timeline: Timeline, *, relaxed: bool = False) -> None:
         self.timeline, self.instance, self.relaxed = timeline, timeline.instance, relaxed
         self.columns: list[Column] = []
+        self.tight = len(timeline.slots) <= TIGHT_SLOTS
         self.upper_bytes = _upper_bytes(timeline)
         self.held: list[tuple[int, Affine]] = []
         self.first_run = {slot.stage: n for n, slot in enumerate(timeline.slots) if slot.mandatory}
@@ -93,11 +100,16 @@ class Decisions:
         self.worth = worth_rerunning(self.instance) if relaxed else frozenset[int]()
         for number, slot in enumerate(timeline.slots):
             self.run[number] = (
-                Affine(1.0) if slot.mandatory else self.add_column(f"r_{number}", integer=False)
+                Affine(1.0) if slot.mandatory else self.add_column(f"r_{number}", integer=self.tight)
             )
         for content in self.instance.contents:
             self._add_life(content)
         self.stored = tuple(self._stored(content) for content in self.instance.contents)
+        self.readers: dict[int, set[int]] = {}
+        for task in self.instance.tasks:
+            for needed in task.rerun_reads if task.number in self.worth else ():
+                self.readers.setdefault(needed, set()).add(task.number)
+        self.stays = stays(self)
 
     def add_column(self, name: str, *, integer: bool, whole: bool = True) -> Affine:
         """A new column."""
@@ -108,7 +120,7 @@ class Decisions:
         if content.starts_stored or content.ends_stored:
             return Affine(1.0)
         if content.comes_home and content.page_out is not None and self.timeline.events[content.number]:
-            return self.add_column(f"o_{content.number}", integer=False)
+            return self.add_column(f"o_{content.number}", integer=self.tight)
         life = range(len(self.timeline.events[content.number]))
         arrivals = [self.arrive.get((content.number, index), Affine()) for index in life]
         if (
@@ -117,7 +129,7 @@ class Decisions:
             or not any(a.terms or a.constant for a in arrivals)
         ):
             return Affine(0.0)
-        return self.add_column(f"o_{content.number}", integer=False)
+        return self.add_column(f"o_{content.number}", integer=self.tight)
 
     def _add_life(self, content: Content) -> None:
         life = self.timeline.events[content.number]
@@ -130,7 +142,7 @@ class Decisions:
             elif event.kind is Kind.USE or (self.relaxed and event.kind is Kind.MAKE):
                 self._add_eager(key)
                 name = f"a_{content.number}_{index}"
-                self.arrive[key] = self.add_column(name, integer=False) if pageable else Affine()
+                self.arrive[key] = self.add_column(name, integer=self.tight) if pageable else Affine()
             certain = certain or event.mandatory
             if index + 1 < len(life):
                 following = life[index + 1]
@@ -167,7 +179,7 @@ class Decisions:
             return Affine()
         self.eager_stages[key] = (first, last)
         self.eager[key] = self.add_column(f"e_{content}_{index}", integer=True)
-        if last < stage and not life[index].mandatory:
+        if not life[index].mandatory:
             self.visit[key] = self.add_column(f"v_{content}_{index}", integer=True)
         return self.eager[key]
 

@@ -22,7 +22,7 @@ from poet.solvers.bounds import budget_sentence, conflict_sentence, floor_senten
 from poet.solvers.candidates import candidates
 from poet.solvers.confirm import Confidence, Confirmation, confirm
 from poet.solvers.emit import schedule_of
-from poet.solvers.engines import Effort, Outcome, choose_engine, run_engine
+from poet.solvers.engines import Effort, Outcome, available_engines, choose_engine, run_engine
 from poet.solvers.events import Metered, instance_of, timeline_of
 from poet.solvers.greedy import greedy
 from poet.solvers.guide import merged, reruns_of, suggested
@@ -42,6 +42,7 @@ _SIZEABLE_GAP = 0.02  # of the overhead
 _WIDE_SHARE = 0.5  # of the time left, for that
 _GREEDY_SECONDS = (2.0, 0.3)  # of small and of large steps; the plans tried on small ones take less
 _SHARE = 0.25  # of the time left that one model may take
+_FIRST_SHARE = 0.4  # of that for HiGHS, where CP-SAT comes second
 
 
 def solve(
@@ -130,7 +131,7 @@ class _Search:
             if self._finished():
                 return False
             model = build(timeline_of(self.instance, offered), relaxed=True)
-            outcome = self._run(model, bounding=True)
+            outcome = self._relax(model)
             if outcome.infeasible:
                 return True
             if outcome.values is not None and not self._finished():
@@ -199,22 +200,38 @@ class _Search:
         if self.problem.background_storage and self.limits.deadline_seconds is not None:
             self._run(build(timeline_of(self.serial, offered)), bounding=False)
 
-    def _run(self, model: Model, *, bounding: bool) -> Outcome:
-        """One model through the engine; takes over its plans and, if it is relaxed, its bound."""
+    def _relax(self, model: Model) -> Outcome:
+        """A relaxed model; where HiGHS leaves it open CP-SAT has a go, which learns from dead ends."""
+        seconds = self._model_seconds()
+        second = (
+            self.options.engine == "auto" and self.engine == "highs" and "cpsat" in available_engines()
+        ) and not model.held
+        if not second or seconds is None:
+            return self._run(model, bounding=True)
+        outcome = self._run(model, bounding=True, seconds=_FIRST_SHARE * seconds)
+        if outcome.done or outcome.infeasible or self._finished():
+            return outcome
+        again = self._run(model, bounding=True, engine="cpsat")
+        return again if again.values is not None or again.infeasible else outcome
+
+    def _run(
+        self, model: Model, *, bounding: bool, engine: str | None = None, seconds: float | None = None
+    ) -> Outcome:
+        """One model through an engine; takes over its plans and, if it is relaxed, its bound."""
+        engine, seconds = engine or self.engine, seconds or self._model_seconds()
         start = None if self.schedule is None else values_of(model, self.schedule)
 
         def watch(values: Sequence[float] | None, bound: float) -> bool:
             if values is not None:
-                self._judge(schedule_of(model, values), self.engine)
+                self._judge(schedule_of(model, values), engine)
             if bounding:
                 self._bound(bound, model)
             self._report()
             return self._enough()
 
-        effort = self._effort(self._model_seconds())
-        outcome = run_engine(self.engine, model, effort, start=start, watcher=watch)
+        outcome = run_engine(engine, model, self._effort(seconds), start=start, watcher=watch)
         if outcome.values is not None:
-            self._judge(schedule_of(model, outcome.values), self.engine)
+            self._judge(schedule_of(model, outcome.values), engine)
         if outcome.infeasible:
             self.empty_model = model
         elif bounding:
