@@ -113,6 +113,17 @@ def test_many_random_problems_equal_the_oracle() -> None:
     assert proven >= 0.9 * count
 
 
+@pytest.mark.slow
+def test_deep_recomputation_is_planned_and_bounded() -> None:
+    problem = instance("resnet18_cifar.m4")
+    limits = Limits(ram_budget_bytes=budget_bytes(problem, 0.2))
+    solution = solve(problem, limits, SolveOptions(time_limit_seconds=120.0))
+    assert solution.overhead_joules is not None
+    assert solution.overhead_joules <= 0.0851 * problem.compute_joules
+    assert solution.bound_joules >= 1.0690 * problem.compute_joules
+    assert_honest(problem, limits, solution)
+
+
 def test_the_lower_bound_on_ram_is_reached_where_everything_can_be_paged() -> None:
     for seed in range(30):
         problem = mixed_problem(seed, smallest=3, largest=5)
