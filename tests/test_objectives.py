@@ -64,7 +64,7 @@ TIGHT = SolveOptions(time_limit_seconds=10.0, relative_gap=1e-9, overhead_gap=1e
 
 
 @pytest.mark.parametrize("objective", [Objective.TIME, Objective.RAM, Objective.WRITES])
-@pytest.mark.parametrize("seed", range(24))
+@pytest.mark.parametrize("seed", range(16))
 def test_each_objective_equals_the_oracle(seed: int, objective: Objective) -> None:
     of = dataclasses.replace(mixed_problem(seed, largest=5), background_storage=False)
     limits = random_limits(of, seed, deadline=seed % 3 == 0)
@@ -85,7 +85,7 @@ def test_each_objective_equals_the_oracle(seed: int, objective: Objective) -> No
     assert solution.bound_joules <= trace.joules
 
 
-@pytest.mark.parametrize("seed", range(16))
+@pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("objective", [Objective.ENERGY, Objective.TIME, Objective.WRITES])
 def test_an_energy_budget_is_kept_and_costs_no_more_than_it_must(seed: int, objective: Objective) -> None:
     of = dataclasses.replace(mixed_problem(seed, largest=5), background_storage=False)

@@ -138,7 +138,7 @@ def what_is_where(of: Problem, schedule: Schedule) -> tuple[object, ...]:
     return (frozenset(ran), frozenset(ram), frozenset(written))
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(8))
 def test_with_pins_it_equals_the_plain_search(seed: int) -> None:
     features = [name for index, name in enumerate(TIMELESS) if (seed * 7 + index * 5) % 11 < 3]
     of = random_problem(seed, ops=3, features=features)
