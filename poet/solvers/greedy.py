@@ -68,12 +68,13 @@ def greedy(
     end = None if seconds is None else time.monotonic() + seconds
     generator = random.Random(seed)  # noqa: S311 - a search, not a secret
     planned = _variants(problem, limits)
+    best.consider(_schedule(facts, limits, planned[0], seed=0))
     for way in (Way.CHEAPER, Way.REMAKE):  # what online policies do is cheap to try as well
         allowed = replace(limits, paging=limits.paging and way is Way.CHEAPER)
         best.consider(walked(facts, allowed, ByStaleness(way), planned[0].weights))
     favourite = planned[0]
     tries = max(3, min(150, _WORK // (facts.op_count + facts.tensor_count)))
-    for index in range(max(tries, len(planned))):
+    for index in range(1, max(tries, len(planned))):
         late = end is not None and time.monotonic() > end
         if best.schedule is not None and (index >= tries or late):
             break

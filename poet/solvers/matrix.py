@@ -17,7 +17,7 @@ from poet.solvers.milp import Model
 
 Choice = npt.NDArray[np.bool_]
 
-_RELATIVE_GAP = 1e-5
+RELATIVE_GAP = 1e-5
 _LARGEST_FACTOR = 1000.0  # of a row: with the engine's tolerance it is within a byte of a gigabyte
 _TOLERANCE = 1e-7
 
@@ -121,21 +121,38 @@ def matrix_of(program: Program) -> tuple[Matrix, float]:
     return matrix, unit
 
 
-def solve_part(
-    arrays: Arrays, free: Choice, values: Numbers | None, seconds: float, *, whole: bool = True
-) -> Found:
-    """The best values within ``seconds`` whose decisions are as in ``values`` unless ``free``.
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What is open of a matrix: its own matrix, which columns it has, the values of the others."""
+
+    matrix: Matrix
+    left: Indices
+    known: Numbers
+
+    def whole(self, values: Numbers) -> Numbers:
+        """``values`` of the part's columns among those that are known."""
+        together = self.known.copy()
+        together[self.left] = values
+        return together
+
+
+def part_of(arrays: Arrays, free: Choice, values: Numbers | None, *, begin: bool = True) -> Part:
+    """The program whose decisions are as in ``values`` unless ``free``; with ``begin``, these are its start.
 
     Only what is open reaches the engine: fixed columns become constants, and rows that cannot be
-    broken any more are dropped. With ``whole`` false, the linear program's.
+    broken any more are dropped.
     """
     fixed = arrays.decided & ~free
     known = np.where(fixed, np.round(values), 0.0) if values is not None else np.zeros(len(fixed))
     left = np.flatnonzero(~fixed)
-    matrix = _open_part(arrays.matrix, fixed, known, left, values if whole else None)
-    highs = loaded(matrix, whole=whole)
+    return Part(_open_part(arrays.matrix, fixed, known, left, values if begin else None), left, known)
+
+
+def solve_part(part: Part, seconds: float, *, whole: bool = True) -> Found:
+    """The best values of all columns, within ``seconds``; with ``whole`` false, the linear program's."""
+    highs = loaded(part.matrix, whole=whole)
     highs.setOptionValue("time_limit", max(seconds, 0.01))
-    highs.setOptionValue("mip_rel_gap", _RELATIVE_GAP)
+    highs.setOptionValue("mip_rel_gap", RELATIVE_GAP)
     if not whole:
         highs.setOptionValue("presolve", "off")
     highs.run()
@@ -145,9 +162,7 @@ def solve_part(
     )
     if highs.getInfo().primal_solution_status != highspy.SolutionStatus.kSolutionStatusFeasible:
         return Found(None, exhausted)
-    found = known.copy()
-    found[left] = np.array(highs.getSolution().col_value)
-    return Found(found, exhausted)
+    return Found(part.whole(np.array(highs.getSolution().col_value)), exhausted)
 
 
 def _open_part(matrix: Matrix, fixed: Choice, known: Numbers, left: Indices, start: Numbers | None) -> Matrix:

@@ -24,13 +24,14 @@ from poet.errors import InvalidSchedule
 from poet.problem import Limits, Problem
 from poet.schedule import Schedule
 from poet.solvers.again import again
+from poet.solvers.beside import Beside
 from poet.solvers.emit import schedule_of
 from poet.solvers.events import Instance, instance_of, timeline_of
 from poet.solvers.families import CUTS, FAMILIES
 from poet.solvers.guide import Reruns, merged, reruns_of
 from poet.solvers.judged import Cheapest
 from poet.solvers.linear import Numbers, value
-from poet.solvers.matrix import Arrays, Choice, Found, arrays_of, solve_part
+from poet.solvers.matrix import RELATIVE_GAP, Arrays, Choice, Found, Part, arrays_of, part_of, solve_part
 from poet.solvers.milp import build
 from poet.solvers.relaxation import Bound, tightest_bound
 from poet.solvers.segments import Offer, offered_by
@@ -40,6 +41,8 @@ _OFFER = Offer(chain=4, depth=12)
 _FIRST_SIZE = 100  # decisions that the first round leaves free
 _SMALLEST_SIZE = 40
 _ROUND_SECONDS = 2.5
+_LATE_SECONDS = 12.0  # before the end, from which on no round may overrun its time
+_LISTEN_SECONDS = 0.05
 _PATIENCE = 25  # rounds without a better plan after which a model is given up
 _STRETCHES = (1, 1, 2, 3)  # that a round frees
 
@@ -109,12 +112,13 @@ class Rounds:
             values = values_of(self.arrays.model, self.best.schedule)
             self.values = np.array(values or ())
             return values is not None
-        relaxed = solve_part(self.arrays, self.arrays.decided, None, _share(end), whole=False).values
+        everything = part_of(self.arrays, self.arrays.decided, None)
+        relaxed = solve_part(everything, _share(end), whole=False).values
         if relaxed is None:
             return False
         for surely in (0.5, 0.0):  # at first, whole numbers of the linear program are kept; then only its 1s
             free = self.arrays.decided & (np.abs(relaxed - surely) < 1.0 - surely - 1e-6)
-            found = solve_part(self.arrays, free, relaxed, _share(end)).values
+            found = _solve_beside(part_of(self.arrays, free, relaxed), _share(end)).values
             if found is not None and self.take(found):
                 return True
         return False
@@ -129,16 +133,24 @@ class Rounds:
         """
         vain = number = 0
         while (left := end - time.monotonic()) > 0.0 and vain < patience:
-            better = self.round(min(_ROUND_SECONDS, left), disputed=number % 3 == 2)
+            late = left < _LATE_SECONDS
+            better = self.round(min(_ROUND_SECONDS, left), disputed=number % 3 == 2, late=late)
             number, vain = number + 1, 0 if better else vain + 1
             if better and self.best.schedule is not None and stop(self.best.schedule):
                 return False
         return True
 
-    def round(self, seconds: float, *, disputed: bool = False) -> bool:
-        """One round of ``seconds`` at most; whether it found a better plan."""
+    def round(self, seconds: float, *, disputed: bool = False, late: bool = False) -> bool:
+        """One round of ``seconds`` at most; whether it found a better plan.
+
+        Args:
+            seconds: wall clock; the engine may take longer unless ``late``.
+            disputed: free decisions in dispute only.
+            late: run the engine where it can be ended.
+        """
         started = time.monotonic()
-        found = solve_part(self.arrays, self._part(disputed=disputed), self.values, seconds)
+        part = part_of(self.arrays, self._part(disputed=disputed), self.values)
+        found = _solve_beside(part, seconds) if late else solve_part(part, seconds)
         self._resize(found, (time.monotonic() - started) / seconds)
         return found.values is not None and self.take(found.values)
 
@@ -175,6 +187,14 @@ class Rounds:
             self.size = int(self.size * 1.3) + 1
         elif not found.exhausted:
             self.size = max(_SMALLEST_SIZE, int(self.size * 0.7))
+
+
+def _solve_beside(part: Part, seconds: float) -> Found:
+    with Beside(part.matrix, seconds, relative_gap=RELATIVE_GAP) as child:
+        while not child.news.ended:
+            child.listen(_LISTEN_SECONDS)
+        values = child.news.values
+        return Found(None if values is None else part.whole(values), child.news.exhausted)
 
 
 def _share(end: float) -> float:

@@ -30,9 +30,10 @@ from poet.solvers.neighbourhood import Rounds, offering
 from poet.solvers.relaxation import Bound, tightest_bound
 from poet.solvers.segments import Offer, offered_by
 
-_OFFERS = (Offer(chain=4, depth=4), Offer(chain=4, depth=12), Offer(chain=8, depth=40))
+_OFFERS = tuple(Offer(*sizes) for sizes in ((1, 6), (4, 6), (4, 12), (8, 40)))
 _LONGEST_SECONDS = 600.0  # of one program where there is no time limit
 _LISTEN_SECONDS = 0.05
+_LATE_SECONDS = 12.0  # before the end, from which on no round may overrun its time
 _MARGIN = 1e-6  # of a bound in whole numbers, for the engine's tolerances
 _QUICK_ROUNDS = 8  # without a better plan, before whole programs are tried
 _QUICK_SHARE, _BOUND_SHARE, _CLASS_SHARE = 0.15, 0.25, 0.5  # of the time left
@@ -88,6 +89,7 @@ class _Wide:
     def __init__(self, bounded: Instance, planned: Instance, best: Cheapest, conduct: Conduct) -> None:
         self.bounded, self.planned, self.best, self.conduct = bounded, planned, best, conduct
         self.whole_bound = False
+        self.building_seconds = 0.0  # of the last model
 
     def run(self) -> bool:
         conduct = self.conduct
@@ -129,10 +131,14 @@ class _Wide:
         return guide
 
     def _rounds(self, guide: Bound, offer: Offer) -> Rounds | None:
-        """A model of a class that the best plan is of; ``None`` where there is no plan to begin with."""
+        """A model of a class that the best plan is of; ``None`` without a plan to begin with, or time."""
+        if self.conduct.seconds_left() < 2.0 * self.building_seconds:
+            return None
+        began = time.monotonic()
         own = {} if self.best.schedule is None else reruns_of(self.planned, self.best.schedule)
         arrays = offering(self.planned, merged(offered_by(self.planned, guide, offer), own))
         rounds = Rounds(arrays, guide, self.best, seed=self.conduct.seed)
+        self.building_seconds = time.monotonic() - began
         had_plan = self.best.schedule is not None
         if not rounds.begin(time.monotonic() + self._share(_CLASS_SHARE)):
             return None
@@ -182,6 +188,6 @@ class _Wide:
         """Let the child work a while, beside a round if there are threads; whether it found a solution."""
         if self.conduct.threads < 2:
             return child.listen(_LISTEN_SECONDS)
-        if rounds.round(min(1.0, self._share(1.0))):
+        if rounds.round(min(1.0, self._share(1.0)), late=self.conduct.seconds_left() < _LATE_SECONDS):
             self._tell()
         return child.listen(0.0)

@@ -151,8 +151,8 @@ def _above(solution: Solution, joules: float) -> float:
     return joules / solution.baseline_joules - 1.0
 
 
-def page(rows: Sequence[Row]) -> str:
-    """The table, and how many searches reached what they should."""
+def page(rows: Sequence[Row], remark: str = "") -> str:
+    """The table, and how many searches reached what they should; ``remark`` is about the machine."""
     planned = [row for row in rows if row.gap is not None]
     early = sum(row.first_seconds is not None and row.first_seconds <= EARLY_SECONDS for row in planned)
     close = [row for row in planned if (row.gap or 0.0) <= GAP]
@@ -169,7 +169,7 @@ def page(rows: Sequence[Row]) -> str:
         "plans, as a share of its energy, then of its overhead; *of the class's* is how far it may be above",
         "the best of those that recompute only where the search looked, as a share of its overhead, and no",
         "claim about others. *MiB* is the planner's memory with its children's at their peaks.\n",
-        f"Time limit per search: {', '.join(f'{limit:g} s' for limit in limits)}; {_machine()}\n",
+        f"Time limit per search: {', '.join(f'{limit:g} s' for limit in limits)}; {_machine()} {remark}\n",
         f"Of {len(rows)} searches {impossible} proved that there is no plan. Of the {len(planned)} with one,",
         f"{early} had their first within {EARLY_SECONDS:g} s; the gap is at most {GAP:.0%} in {len(close)};",
         f"within the class it is known in {len(classed)}, and at most {CLASS_GAP:.0%} of the overhead in",
@@ -223,6 +223,9 @@ def main(arguments: Iterable[str] | None = None) -> None:
     parser.add_argument("--time-limit", type=float, default=60.0)
     parser.add_argument("--batch", type=int, default=1)
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument(
+        "--remark", default="", help="a sentence for the page, as on what else the machine did"
+    )
     parser.add_argument("--fresh", action="store_true", help="forget earlier measurements")
     parser.add_argument("--one", action="store_true", help=argparse.SUPPRESS)  # measure here, print the row
     parser.add_argument("--make", action="store_true", help=argparse.SUPPRESS)  # problem files alone
@@ -251,8 +254,8 @@ def main(arguments: Iterable[str] | None = None) -> None:
         with path.open("a") as file:
             file.write(json.dumps(asdict(known[key])) + "\n")
         print(_line(known[key]), flush=True)
-        PAGE.write_text(page(list(known.values())))
-    PAGE.write_text(page(list(known.values())))
+        PAGE.write_text(page(list(known.values()), given.remark))
+    PAGE.write_text(page(list(known.values()), given.remark))
 
 
 def _in_a_process(given: argparse.Namespace, *key: str | float) -> Row:
