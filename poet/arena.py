@@ -17,11 +17,11 @@ from poet.layout import Layout, lay_out
 from poet.problem import Limits, Problem
 from poet.schedule import Schedule
 from poet.solution import Solution, SolveOptions, Status
-from poet.solvers import solve
+from poet.solvers import minimum_ram_bytes, solve
 from poet.training_plan import Arena, is_paged, least_page_buffer_bytes
 from poet.units import format_bytes
 
-_ROUNDS = 4
+_ROUNDS = 6
 _GROWTH = 1.5  # of what is missing, from the second round on
 _LAYOUT_SECONDS = 2.0
 
@@ -72,17 +72,20 @@ def settle(
     if budget_bytes is None:
         return loose
     started, reserved_bytes, answer = time.monotonic(), 0, first
+    least_bytes = minimum_ram_bytes(problem, limits).bytes
     for round_ in range(_ROUNDS):
         assert answer.schedule is not None
         missing_bytes = layout.arena_bytes + _buffer_bytes(answer.schedule, budget_bytes) - budget_bytes
         if missing_bytes <= 0:
             return Settled(_for_the_budget(answer, first, options), _arena(layout), reserved_bytes)
         assert answer.trace is not None
-        unused_bytes = budget_bytes - answer.trace.peak_ram_bytes  # holding back less would change nothing
-        reserved_bytes = unused_bytes + round(missing_bytes * (_GROWTH if round_ else 1.0))
-        if reserved_bytes >= budget_bytes:
+        peak_bytes = answer.trace.peak_ram_bytes  # holding back less than leads below it changes nothing
+        wanted_bytes = peak_bytes - round(missing_bytes * (_GROWTH if round_ else 1.0))
+        allowed_bytes = max(wanted_bytes, (peak_bytes + least_bytes) // 2)
+        if allowed_bytes >= peak_bytes:
             break
-        held_back = replace(limits, ram_budget_bytes=budget_bytes - reserved_bytes)
+        reserved_bytes = budget_bytes - allowed_bytes
+        held_back = replace(limits, ram_budget_bytes=allowed_bytes)
         answer = solve(problem, held_back, _shorter(options, started, rounds_left=_ROUNDS - round_))
         if answer.schedule is None:
             break

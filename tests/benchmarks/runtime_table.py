@@ -30,7 +30,7 @@ from poet.units import format_bytes, format_seconds, format_share
 
 NETS = ("resnet18-cifar", "resnet18-imagenet", "mobilenet-v2", "bert", "unet")
 BATCHES, SHARES = (1, 8), (1.0, 0.7, 0.4, 0.2)
-SOLVE_SECONDS, PAIR_SECONDS = 5.0, 5.0
+SOLVE_SECONDS, PAIR_SECONDS = 4.0, 4.0
 PAGE_BUFFER_BYTES = 256 * 1024
 HEADINGS = (
     "net", "batch", "threads", "budget", "predicted peak", "counted", "kernel's view", "arena efficiency",
