@@ -5,8 +5,8 @@
 The peers are `torch.utils.checkpoint` around every block of a net, and the partitioner behind
 ``torch._functorch.config.activation_memory_budget`` (compiled by ``aot_eager``). A peer's peak is what
 torch's allocator handed out at most, parameters, optimizer state and hidden temporaries included. A plan
-is made for that many bytes, in least time on this machine, and both make steps in turn: a ratio below 1 says that
-the plan is faster. Peers that gave no step are listed with why.
+is made for that many bytes, in least time on this machine, and both make steps in turn: a ratio below 1 says
+that the plan is faster. Peers that gave no step are listed with why.
 """
 
 from __future__ import annotations
