@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+import warnings
 from pathlib import Path
 
 import pytest
@@ -60,6 +61,7 @@ def test_a_problem_in_three_kinds_of_report(capsys: pytest.CaptureFixture[str], 
     assert json.loads(out)["searched"] == 0
 
 
+@pytest.mark.slow
 def test_a_model_over_devices_batches_and_optimizers(
     capsys: pytest.CaptureFixture[str], model: Path, tmp_path: Path
 ) -> None:
@@ -90,6 +92,46 @@ def test_a_model_over_devices_batches_and_optimizers(
     assert (
         f"{nordic['figures']['size'] + 1:.0f} has no plan: no schedule needs less than" in nordic["sentence"]
     )
+
+
+class _Reader(torch.nn.Module):
+    """Words to a class, at any length."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.mix, self.decide = (
+            torch.nn.Embedding(20, 16), torch.nn.Linear(16, 32), torch.nn.Linear(32, 4),
+        )  # fmt: skip
+
+    def forward(self, words: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = self.decide(torch.relu(self.mix(self.embed(words))).mean(1))
+        return result
+
+
+@pytest.mark.slow
+def test_the_longest_sequence_that_fits(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    path = tmp_path / "reader.onnx"
+    sizes = ({0: torch.export.Dim("N", min=1), 1: torch.export.Dim("L", min=2)},)
+    words = torch.randint(20, (2, 8))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.onnx.export(
+            _Reader(), (words,), str(path), dynamo=True, optimize=False, external_data=False, verbose=False,
+            input_names=["words"], dynamic_shapes=sizes,
+        )  # fmt: skip
+    code, out, _ = _run(
+        capsys, str(path), "--device", "nrf52840", "--batch", "4", "--bind", "L=8,16", "--ram", "64KiB",
+        "--largest", "sequence:16", "--no-marginal", "--cache", str(tmp_path / "cache"),
+        "-o", str(tmp_path / "r.json"), *QUICK,
+    )  # fmt: skip
+    assert code == 0
+    assert "\nlargest sequence" in out
+    data = json.loads((tmp_path / "r.json").read_text())
+    assert [setting["binding"] for setting in data["settings"]] == [{"N": 4, "L": 8}, {"N": 4, "L": 16}]
+    answer = data["answers"][-1]
+    length = int(answer["figures"]["size"])
+    assert length >= 16
+    assert f"{length + 16} has no plan: no schedule needs less than" in answer["sentence"]
 
 
 def test_a_saved_plan_on_other_devices(
@@ -145,7 +187,7 @@ def test_what_cannot_be_asked_gets_one_line(
     assert err.count("\n") == 1
 
 
-@pytest.mark.parametrize("jobs", ["1", "2"])
+@pytest.mark.parametrize("jobs", ["1", pytest.param("2", marks=pytest.mark.slow)])
 def test_ctrl_c_reports_what_is_there_and_the_sweep_goes_on(jobs: str, tmp_path: Path) -> None:
     """Interrupted by a real signal after some answers; the repeated sweep takes them from the cache."""
     answers, report = tmp_path / "cache" / "answers", tmp_path / "report.json"

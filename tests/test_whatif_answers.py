@@ -27,13 +27,16 @@ from poet.solution import SolveOptions
 from poet.solvers import solve
 from poet.whatif import export, grid
 from poet.whatif.answers import least_joules_at
+from poet.whatif.cache import Cache
 from poet.whatif.cells import Candidate
+from poet.whatif.largest import LARGEST_SIZE, _Probe, _Search, read_axis
 from poet.whatif.marginal import ram_step_bytes, with_flash_bandwidth
 from poet.whatif.measure import measure_data, measure_loader
-from poet.whatif.models import variant_of
+from poet.whatif.models import Variant, variant_of
 from poet.whatif.question import DataSupply, Duty
 from poet.whatif.result import Basis, FoundPlan, Setting, Verdict, WhatIf
 from poet.whatif.run import what_if
+from poet.whatif.searches import Solver
 from poet.whatif.settings import setting_of
 from poet.whatif.stalls import Shares, data_stall
 from poet.whatif.usage import found_plan, usage_of
@@ -190,6 +193,47 @@ def test_twice_the_bandwidth_halves_what_is_not_latency() -> None:
             assert new.page_in is not None
             assert new.page_in.seconds - latency == pytest.approx((old.page_in.seconds - latency) / 2)
     assert with_flash_bandwidth(problem, profile, 1.0) == problem
+
+
+# --- the largest size -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("limit", [0, 1, 2, 3, 37, 1000, LARGEST_SIZE, LARGEST_SIZE + 5])
+@pytest.mark.parametrize("bytes_per_size", [0, 1, 100])
+def test_bisection_finds_the_largest_size_with_few_probes(limit: int, bytes_per_size: int) -> None:
+    """Whatever the least RAM of small sizes says, the answer is the largest that fits."""
+    tried: list[int] = []
+
+    class Recording(dict[int, _Probe]):
+        def __contains__(self, steps: object) -> bool:
+            return isinstance(steps, int)
+
+        def __missing__(self, steps: int) -> _Probe:
+            tried.append(steps)
+            joules = 1.0 if steps <= limit else None
+            self[steps] = _Probe(steps, 1000 + bytes_per_size * steps, joules, "")
+            return self[steps]
+
+    never = Solver(QUICK, Cache(None), lambda tasks: iter(()))
+
+    def no_import(size: int) -> Variant:
+        raise AssertionError(size)
+
+    search = _Search(
+        read_axis("batch"),
+        no_import,
+        load_profile("rpi4b"),
+        Place.RAM,
+        5000,
+        None,
+        Limits(),
+        never,
+        Recording(),
+    )
+    steps, larger = search.run()
+    assert steps == min(limit, LARGEST_SIZE)
+    assert larger == (limit < LARGEST_SIZE)
+    assert len(set(tried)) <= 2 + 2 * LARGEST_SIZE.bit_length()
 
 
 # --- data stalls ------------------------------------------------------------------------------

@@ -116,24 +116,26 @@ class _Search:
             return 1, most > 1
         low, high = 2, most + 1
         guess = self._meeting(most)
+        near = iter((guess, guess + 1, guess - 1))
         while high - low > 1:
-            if high > most and low >= guess:  # the line was too short: look beyond it
-                guess = min(most, max(low + 1, 2 * low))
-            middle = guess if low < guess < high else (low + high) // 2
+            middle = next((steps for steps in near if low < steps < high), None)
+            if middle is None:  # the line was no help: bisect, or double while nothing was too large
+                middle = (low + high) // 2 if high <= most else min(most, 2 * low)
             if self.fits(middle):
-                low, guess = middle, max(guess, middle + 1)
+                low = middle
             else:
                 high = middle
-                guess = min(guess, middle - 1)
-            if high > most and low >= most:
-                break
         return low, high <= most
 
     def _meeting(self, most: int) -> int:
-        """Steps at which the line through the least RAM of one and of two steps meets the budget."""
+        """Steps at which the line through the least RAM of one and of two steps meets the budget.
+
+        Where both need the same, as where one large parameter decides, sizes are doubled instead.
+        """
         one, two = self.probes[1].least_bytes, self.probes[2].least_bytes
-        slope = max(1, two - one)
-        return max(2, min(most, 1 + (self.ram_budget_bytes - one) // slope))
+        if two <= one:
+            return min(most, 4)
+        return max(2, min(most, 1 + (self.ram_budget_bytes - one) // (two - one)))
 
 
 def largest_answer(
