@@ -137,6 +137,8 @@ def random_batch(plan: Plan, seed: int) -> Batch:
         return tuple(drawn), None
     *inputs, targets = drawn
     output, wanted = types[graph.predictions[0]].shape, types[graph.inputs[-1]]
+    if plan.request.loss == "cross-entropy" and not output:
+        raise PlanError(f"{plan.model.name}: cross-entropy needs scores of classes, not a single number")
     if plan.request.loss == "cross-entropy":
         classes = (
             output[-1]

@@ -38,7 +38,8 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 SPARE_BYTES = 1 << 30
 FILE_BYTES = 256 << 20
-HANG_SECONDS = 60.0
+HANG_SECONDS, SETUP_SECONDS = 60.0, 600.0
+READY = "ready"
 SETUP_FAILED = 70  # an exit code that no interpreter gives by itself
 KINDS = ("plans", "models", "profiles")
 
@@ -113,14 +114,19 @@ def _worker(kind: str, numbers: Sequence[int]) -> Iterator[subprocess.Popen[str]
             worker.stdin.write(json.dumps(list(numbers)) + "\n")
             worker.stdin.flush()
         yield worker
-        worker.kill()
+        try:
+            worker.wait(timeout=10.0)  # it clears up
+        except subprocess.TimeoutExpired:
+            worker.kill()
 
 
 def _told(worker: subprocess.Popen[str], hang_seconds: float) -> Iterator[tuple[Outcome, str, str]]:
-    """The worker's lines; its silence and its end are told as well."""
+    """The worker's lines; its silence and its end are told as well. Setting up is no case."""
     assert worker.stdout is not None
+    patience_seconds = SETUP_SECONDS
     while True:
-        ready, _, _ = select.select([worker.stdout], [], [], hang_seconds)
+        ready, _, _ = select.select([worker.stdout], [], [], patience_seconds)
+        patience_seconds = hang_seconds
         if not ready:
             yield Outcome.HUNG, "", f"nothing was heard for {hang_seconds:.0f} s"
             return
@@ -133,6 +139,8 @@ def _told(worker: subprocess.Popen[str], hang_seconds: float) -> Iterator[tuple[
                 yield Outcome.CRASHED, "", f"the process ended with {code}"
             return
         told = json.loads(line)
+        if told == READY:
+            continue
         yield Outcome(told["outcome"]), told["stage"], told["detail"]
 
 
@@ -214,6 +222,7 @@ def _work(kind: str, numbers: Sequence[int]) -> None:
             traceback.print_exc()
             sys.exit(SETUP_FAILED)
         path = folder / f"case{suffix}"
+        print(json.dumps(READY), flush=True)
         for number in numbers:
             rng = random.Random(f"{kind} {number}")
             path.write_bytes(mutate(rng.choice(bases), rng))

@@ -82,8 +82,16 @@ print(told["outcome"], told["detail"])
 @pytest.mark.parametrize(
     ("worker", "outcome", "detail"),
     [
-        ("import os; os.abort()", fuzz.Outcome.CRASHED, "the process ended with -6"),
-        ("import time; time.sleep(60)", fuzz.Outcome.HUNG, "nothing was heard for 2 s"),
+        (
+            "import os; print('\"ready\"', flush=True); os.abort()",
+            fuzz.Outcome.CRASHED,
+            "the process ended with -6",
+        ),
+        (
+            "import time; print('\"ready\"', flush=True); time.sleep(60)",
+            fuzz.Outcome.HUNG,
+            "nothing was heard for 2 s",
+        ),
     ],
 )
 def test_a_worker_that_ends_or_hangs_is_noticed(

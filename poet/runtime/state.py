@@ -48,6 +48,10 @@ class FromPlan:
         self.steps = 0
         self.random_state = None if seed is None else torch.Generator().manual_seed(seed).get_state()
         self._file = file
+        for parameter in file.plan.graph.parameters:
+            unknown = {name for name, _ in parameter.optimizer_state} - file.plan.optimizer.states.keys()
+            if unknown:
+                raise PlanError(f"optimizer {file.plan.optimizer.name} has no state {min(unknown)!r}")
         self._fresh = {
             value: file.plan.optimizer.states[name]
             for parameter in file.plan.graph.parameters

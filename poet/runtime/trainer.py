@@ -26,6 +26,7 @@ from poet.problem import Place
 from poet.runtime import program, state
 from poet.runtime.background import Background, Pager
 from poet.runtime.cells import Cells, new_buffer
+from poet.runtime.guards import check_calls
 from poet.runtime.memory import PeakMeter, return_freed_memory
 from poet.runtime.native.library import BETWEEN_STEPS
 from poet.runtime.page_file import PageFile
@@ -63,6 +64,7 @@ class Trainer:
         self.steps = tensors.steps
         self.learning_rate = plan.optimizer.lr
         state.check_fillable(plan.graph)
+        check_calls(plan.graph)
         self._pages = pages
         self._cells = Cells(plan.graph)
         in_background = pages is not None and plan.problem.background_storage

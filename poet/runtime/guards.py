@@ -1,0 +1,101 @@
+"""What some kernels trust their caller for and do not check: memory they would read or write elsewhere.
+
+Autograd always calls them right, so torch does not look; a stranger's plan may not. What is asked for here is
+what every traced plan has, and costs nothing while it is replayed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from poet.errors import PlanError
+from poet.graph import Argument, Blank, Call, Graph, Op, Ref
+
+_POOLS = {
+    "aten.max_pool2d_with_indices_backward.default": (7, "aten.max_pool2d_with_indices.default"),
+    "aten.max_pool3d_with_indices_backward.default": (7, "aten.max_pool3d_with_indices.default"),
+    "aten.adaptive_max_pool2d_backward.default": (2, "aten.adaptive_max_pool2d.default"),
+    "aten.adaptive_max_pool3d_backward.default": (2, "aten.adaptive_max_pool3d.default"),
+}
+"""Backward operator: the place of the indices that it writes to, and the operator that makes them."""
+
+
+def check_calls(graph: Graph) -> None:
+    """Refuse calls that kernels would not survive.
+
+    Raises:
+        PlanError: names the op and what it lacks.
+    """
+    types = {value.name: value.type for value in graph.values}
+    made_by = {name: (op, place) for op in graph.ops for place, name in enumerate(op.outputs) if name}
+    written = {buffer for op in graph.ops for buffer in op.updates}
+
+    def shape(argument: Argument) -> tuple[int, ...] | None:
+        if isinstance(argument, Blank):
+            return argument.type.shape
+        return types[argument.value].shape if isinstance(argument, Ref) else None
+
+    def pooled_from(call: Call) -> bool:
+        """The indices are those of the pooling of a tensor of the same shape, and untouched."""
+        place, forward = _POOLS[call.target]
+        indices, pooled = call.args[place], call.args[1]
+        if not isinstance(indices, Ref) or graph.buffer_of(indices.value) in written:
+            return False
+        op, output = made_by.get(indices.value, (None, 0))
+        return (
+            op is not None
+            and (op.call.target, output) == (forward, 1)
+            and (op.repeat_call is None or op.repeat_call.target == forward)
+            and shape(op.call.args[0]) == shape(pooled)
+            and shape(call.args[0]) == types[indices.value].shape
+        )
+
+    def has_statistics(call: Call) -> bool:
+        """One number per channel each, and those that the mode reads are there."""
+        source = shape(call.args[_BATCH_NORMS[call.target].source])
+        if source is None or len(source) < 2:
+            return False
+        norm = _BATCH_NORMS[call.target]
+        given = [shape(call.args[place]) for place in norm.per_channel]
+        is_training = call.args[norm.mode] is True
+        needed = norm.when_training if is_training else norm.otherwise
+        return (
+            all(found in (None, (source[1],)) for found in given)
+            and needed is not None
+            and all(shape(call.args[place]) == (source[1],) for place in needed)
+            and (norm.source == 0 or shape(call.args[0]) == source)
+        )
+
+    for op in graph.ops:
+        for call in (op.call, op.recall):
+            if call is not None and call.target in _POOLS:
+                _require(op, call, 1 + _POOLS[call.target][0], pooled_from, "indices of the same pooling")
+            elif call is not None and call.target in _BATCH_NORMS:
+                _require(op, call, 1 + _BATCH_NORMS[call.target].mode, has_statistics, "its statistics")
+
+
+class _BatchNorm:
+    """Where a batch norm's arguments stand; ``None``: it cannot run in that mode."""
+
+    def __init__(
+        self,
+        source: int,
+        per_channel: tuple[int, ...],
+        mode: int,
+        when_training: tuple[int, ...],
+        otherwise: tuple[int, ...] | None,
+    ) -> None:
+        self.source, self.per_channel, self.mode = source, per_channel, mode
+        self.when_training, self.otherwise = when_training, otherwise
+
+
+_BATCH_NORMS = {
+    "aten.native_batch_norm.default": _BatchNorm(0, (1, 2, 3, 4), 5, (), (3, 4)),
+    "aten._native_batch_norm_legit.no_stats": _BatchNorm(0, (1, 2), 3, (), None),
+    "aten.native_batch_norm_backward.default": _BatchNorm(1, (2, 3, 4, 5, 6), 7, (5, 6), (3, 4)),
+}
+
+
+def _require(op: Op, call: Call, places: int, holds: Callable[[Call], bool], what: str) -> None:
+    if call.kwargs or len(call.args) < places or not holds(call):
+        raise PlanError(f"op {op.name} calls {call.target} without {what}")
