@@ -230,10 +230,11 @@ def test_the_watcher_sees_incumbents_and_bounds_and_can_stop() -> None:
 @needs_cpsat
 @pytest.mark.parametrize("engine", ["cpsat", "highs+cpsat"])
 def test_ctrl_c_ends_the_child_and_keeps_what_was_found(engine: str) -> None:
-    timer = threading.Timer(3.0, os.kill, (os.getpid(), signal.SIGINT))
+    model = hard_model()
+    timer = threading.Timer(8.0, os.kill, (os.getpid(), signal.SIGINT))
     timer.start()
     started = time.monotonic()
-    outcome = run_engine(engine, hard_model(), dataclasses.replace(EFFORT, seconds=60.0))
+    outcome = run_engine(engine, model, dataclasses.replace(EFFORT, seconds=60.0))
     timer.cancel()
     assert outcome.interrupted
     assert time.monotonic() - started < 30.0

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Iterator
 
 from poet.solvers.program import Affine
 
-_SIZES = 6  # of the largest, per memory row, that are tried as the unit
+_SIZES = 3  # the commonest of a memory row, each of which is tried as the unit
 _EXACT = 1e-9  # relative, within which a share counts as whole
 
 
@@ -23,7 +24,7 @@ def packing(rows: Iterable[Affine]) -> Iterator[Affine]:
         budget = -row.constant
         if budget <= 0.0 or min(sizes.values(), default=0.0) < 0.0 or sum(sizes.values()) <= budget:
             continue
-        for unit in sorted(set(sizes.values()), reverse=True)[:_SIZES]:
+        for unit, _ in Counter(sizes.values()).most_common(_SIZES):
             cut = _rounded(sizes, budget, unit)
             if cut is not None:
                 yield cut
