@@ -287,6 +287,8 @@ class _Builder:
 
     def branch(self, proto: NodeProto, scope: dict[str, Value | None]) -> None:
         """An ``If`` whose condition is known: the nodes of the branch taken."""
+        if not proto.input:
+            raise ModelError(f"{describe(proto)}: it has no condition")
         node = Node(proto, (_resolve(proto, proto.input[0], scope),), self.file.opset, len(proto.output))
         taken = "then_branch" if bool(node.scalar(0, "condition")) else "else_branch"
         attribute = node.attribute(taken)
