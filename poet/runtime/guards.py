@@ -20,6 +20,10 @@ _POOLS = {
 """Backward operator: the place of the indices that it writes to, and the operator that makes them."""
 
 
+_AVERAGES = {"aten.avg_pool2d_backward.default": 2, "aten.avg_pool3d_backward.default": 3}
+"""Backward operator: dimensions that are pooled; the others are those of what was pooled."""
+
+
 def check_calls(graph: Graph) -> None:
     """Refuse calls that kernels would not survive.
 
@@ -66,10 +70,16 @@ def check_calls(graph: Graph) -> None:
             and (norm.source == 0 or shape(call.args[0]) == source)
         )
 
+    def keeps_batch(call: Call) -> bool:
+        pooled, gradient, last = shape(call.args[1]), shape(call.args[0]), _AVERAGES[call.target]
+        return pooled is not None and gradient is not None and pooled[:-last] == gradient[:-last]
+
     for op in graph.ops:
         for call in (op.call, op.recall):
             if call is not None and call.target in _POOLS:
                 _require(op, call, 1 + _POOLS[call.target][0], pooled_from, "indices of the same pooling")
+            elif call is not None and call.target in _AVERAGES:
+                _require(op, call, 2, keeps_batch, "a gradient of what it pooled")
             elif call is not None and call.target in _BATCH_NORMS:
                 _require(op, call, 1 + _BATCH_NORMS[call.target].mode, has_statistics, "its statistics")
 
