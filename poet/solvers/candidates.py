@@ -74,6 +74,32 @@ def candidates(instance: Instance, depth: int | None, *, passes: int = 1) -> dic
     return by_stage
 
 
+def fullest(instance: Instance) -> dict[int, tuple[int, ...]]:
+    """Every rerun that may pay, in the stage whose op would run in the most RAM if all were kept."""
+    worth = worth_rerunning(instance)
+    last_use = last_use_stages(instance, worth)
+    held = _held(instance, last_use)
+    stage = max(range(len(instance.tasks)), key=lambda stage: held[stage + 1])
+    useful = tuple(
+        number
+        for number in sorted(worth)
+        if number < stage <= instance.tasks[number].last_rerun_stage
+        and stage <= max(last_use[c] for c in instance.tasks[number].outputs)
+    )
+    return {stage: useful} if useful else {}
+
+
+def _held(instance: Instance, last_use: list[int]) -> list[int]:
+    """Bytes of contents at the first run of op t, at index t + 1, if everything is kept to its last use."""
+    end = len(instance.tasks)
+    change = [0] * (end + 3)
+    for content in instance.contents:
+        if last_use[content.number] >= content.birth:
+            change[content.birth + 1] += content.bytes
+            change[last_use[content.number] + 2] -= content.bytes
+    return list(accumulate(change))
+
+
 def _needed(instance: Instance, stage: int) -> Iterable[int]:
     if stage < len(instance.tasks):
         return instance.tasks[stage].reads
@@ -121,12 +147,7 @@ class _Presence:
         self.instance = instance
         budget = instance.limits.ram_budget_bytes
         end = len(instance.tasks)
-        change = [0] * (end + 3)
-        for content in instance.contents:
-            if last_use[content.number] >= content.birth:
-                change[content.birth + 1] += content.bytes
-                change[last_use[content.number] + 2] -= content.bytes
-        held = list(accumulate(change))  # held[t + 1]: at the first run of op t
+        held = _held(instance, last_use)
         extra = max((_transient_bytes(instance, instance.tasks[k]) for k in worth), default=0)
         tight = []
         for task in instance.tasks:

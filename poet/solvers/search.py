@@ -19,7 +19,7 @@ from poet.schedule import Schedule
 from poet.simulator import Trace, simulate
 from poet.solution import ClassBound, Solution, SolveOptions, Status
 from poet.solvers.bounds import budget_sentence, conflict_sentence, floor_sentence, minimum_ram_bytes
-from poet.solvers.candidates import candidates
+from poet.solvers.candidates import candidates, fullest
 from poet.solvers.confirm import Confidence, Confirmation, confirm
 from poet.solvers.emit import schedule_of
 from poet.solvers.engines import Effort, Outcome, available_engines, choose_engine, run_engine
@@ -122,7 +122,8 @@ class _Search:
         """Relaxed and exact models in turn; true if one shows that there is no plan at all.
 
         Each relaxed plan names what it would remake. The exact model is offered the reruns that
-        lead there, and so is the next relaxed model, which then can no longer pretend.
+        lead there, and so is the next relaxed model, which then can no longer pretend; nor that what
+        it remade in the forward pass, at no slot, was held past the fullest stage at no cost.
         """
         if len(self.instance.tasks) > _LARGE_TASKS:
             return not self._search_widely(1.0)
@@ -137,7 +138,7 @@ class _Search:
             if outcome.values is not None and not self._finished():
                 guide = suggested(model, outcome.values, chain=chain)
                 self._solve_exactly(merged(guide, self._own_reruns()))
-                offered = merged(offered, guide)
+                offered = merged(offered, guide, fullest(self.instance))
             if chain == _CHAINS[0] and self._far_off() and not self._search_widely(_WIDE_SHARE):
                 return True
         if len(self.instance.tasks) > _SMALL_TASKS or self._finished():
