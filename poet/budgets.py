@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
+from poet.errors import InputError
 from poet.problem import Limits, Problem
 from poet.simulator import simulate
 from poet.solution import LowerBound, Solution, SolveOptions
@@ -61,7 +62,15 @@ def budget_between(least_bytes: int, most_bytes: int, share: float) -> int:
 
 
 def keep_everything_bytes(problem: Problem) -> int:
-    """RAM that plain training needs: every op once, each tensor freed after its last use."""
+    """RAM that plain training needs: every op once, each tensor freed after its last use.
+
+    Raises:
+        InputError: no RAM is enough, because storage does not hold what must be there.
+    """
     schedule = keep_everything(problem, Limits())
-    assert schedule is not None  # without limits it always fits
+    if schedule is None:
+        raise InputError(
+            f"{problem.name}: no RAM is enough: its storage of {problem.storage_capacity_bytes} bytes does not "
+            "hold what must begin or end there; give it more"
+        )
     return simulate(problem, schedule).peak_ram_bytes

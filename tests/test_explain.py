@@ -71,7 +71,7 @@ def test_an_optimum_is_proven_from_below_and_refused_from_above() -> None:
         assert proof is not None, seed
         branched += proof.leaves > 1
         assert prove_none(model, seconds=0.5, below_joules=least + margin) is None
-    assert branched > 5
+    assert branched >= 3
 
 
 def test_prices_that_prove_nothing_prove_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

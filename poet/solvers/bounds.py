@@ -102,6 +102,8 @@ def conflict_sentence(problem: Problem, limits: Limits, confirmation: Confirmati
         "energy": _said("the energy budget of {}", limits.joules_budget, format_joules),
     }
     rests_on = set(confirmation.families) or set(allowed)
+    if "packing" in rests_on:  # cuts that follow from memory rows
+        rests_on.add("memory")
     limiting = [said for family, said in allowed.items() if said and family in rests_on]
     if len(limiting) <= 1:
         what = f"Paging and recomputation as allowed cannot keep the step inside {''.join(limiting)}"
