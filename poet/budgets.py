@@ -70,7 +70,7 @@ def keep_everything_bytes(problem: Problem) -> int:
     schedule = keep_everything(problem, Limits())
     if schedule is None:
         raise InputError(
-            f"{problem.name}: no RAM is enough: its storage of {problem.storage_capacity_bytes} bytes does not "
-            "hold what must begin or end there; give it more"
+            f"{problem.name}: no RAM is enough: its storage of {problem.storage_capacity_bytes} bytes does "
+            "not hold what must begin or end there; give it more"
         )
     return simulate(problem, schedule).peak_ram_bytes
