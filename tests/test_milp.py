@@ -15,11 +15,12 @@ from poet.errors import InvalidSchedule
 from poet.problem import Limits, Objective, Problem, ProblemOp, Tensor, Transfer
 from poet.simulator import simulate
 from poet.solvers.bounds import minimum_ram_bytes
-from poet.solvers.candidates import candidates
+from poet.solvers.candidates import candidates, fullest
 from poet.solvers.emit import schedule_of
 from poet.solvers.engines import Effort, Outcome, run_engine
 from poet.solvers.events import Metered, instance_of, timeline_of
 from poet.solvers.families import CUTS, FAMILIES, RELAXATION, Family
+from poet.solvers.guide import merged
 from poet.solvers.milp import Model, build
 from poet.solvers.objectives import priced
 from poet.solvers.oracle import least_joules
@@ -112,13 +113,14 @@ def bounds_of_random_offers(seeds: Iterable[int]) -> None:
             continue
         instance = instance_of(problem, limits)
         every = candidates(instance, None)
-        for share in (0.0, 0.3, 0.5, 0.7):
-            offered = {
-                stage: tuple(k for k in tasks if rng.random() < share) for stage, tasks in every.items()
-            }
+        offers = [
+            {stage: tuple(k for k in tasks if rng.random() < share) for stage, tasks in every.items()}
+            for share in (0.0, 0.3, 0.5, 0.7)
+        ]
+        for offered in (*offers, fullest(instance), merged(offers[1], fullest(instance))):
             outcome = run_engine("highs", build(timeline_of(instance, offered), relaxed=True), EFFORT)
-            assert not outcome.infeasible, (seed, share)
-            assert problem.compute_joules + outcome.bound_joules <= best * (1 + 1e-6), (seed, share)
+            assert not outcome.infeasible, (seed, offered)
+            assert problem.compute_joules + outcome.bound_joules <= best * (1 + 1e-6), (seed, offered)
 
 
 def test_relaxed_bounds_hold_whichever_reruns_are_offered() -> None:
