@@ -224,18 +224,27 @@ def outputs_of(result: Any) -> tuple[Tensor | None, ...]:
 _blanks: list[Tensor] = []  # the largest mapping so far
 
 
+def _untouched_pages(size_bytes: int) -> mmap.mmap:
+    try:
+        if sys.platform == "win32":
+            return mmap.mmap(-1, size_bytes, access=mmap.ACCESS_READ)
+        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+        return mmap.mmap(-1, size_bytes, flags=flags, prot=mmap.PROT_READ)
+    except OSError as error:
+        raise PlanError(f"no room in the address space for a tensor of {size_bytes} bytes") from error
+
+
 def blank(type_: TensorType) -> Tensor:
     """A tensor of this type that takes no memory: a view of pages that are mapped and never touched.
 
     Its bytes cannot be written; reading them gives zeros.
+
+    Raises:
+        PlanError: the address space is limited and has no room for it.
     """
     size_bytes = max(type_.extent_bytes, 1)
     if not _blanks or _blanks[0].numel() < size_bytes:
-        if sys.platform == "win32":
-            pages = mmap.mmap(-1, size_bytes, access=mmap.ACCESS_READ)
-        else:
-            flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
-            pages = mmap.mmap(-1, size_bytes, flags=flags, prot=mmap.PROT_READ)
+        pages = _untouched_pages(size_bytes)
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="The given buffer is not writable")
             _blanks[:] = [torch.frombuffer(pages, dtype=torch.uint8)]
