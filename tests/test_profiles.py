@@ -18,7 +18,7 @@ from poet.profiles import load_profile, profile_names
 from poet.report.device import format_figure, format_uncertainty, significant_digits
 
 NAMES = profile_names()
-HONEST = ("mkr1000", "nrf52840", "pixel", "rpi-zero-2w", "rpi4b", "stm32h743", "x86-host")
+HONEST = ("jetson-nano", "mkr1000", "nrf52840", "pixel", "rpi-zero-2w", "rpi4b", "stm32h743", "x86-host")
 
 
 def _text(name: str) -> str:
