@@ -210,6 +210,13 @@ def prepare(
     )
 
 
+def rehearsed(prepared: Prepared) -> Prepared:
+    """``prepared`` with the ops' times on this machine as they are in whole steps (see `poet.rehearsal`)."""
+    from poet.rehearsal import rehearsed as rehearse
+
+    return replace(prepared, step=replace(prepared.step, graph=rehearse(prepared.step)))
+
+
 def limits_of(
     problem: Problem,
     *,
@@ -275,6 +282,7 @@ def plan_with(
     solution = placed.solution
     if solution.schedule is None or solution.gap is None or solution.overhead_gap is None:
         raise OutOfTime(solution.message or solution.status.value)
+    prepared = rehearsed(prepared)
     made = make_plan(
         model=prepared.model,
         request=Request(limits=limits, loss=prepared.step.loss, train=prepared.train),
@@ -355,8 +363,12 @@ def _source(
 
 
 def _module_identity(step: TrainingStep) -> Model:
-    """A module has no file: what stands for it is the training step traced from it, without the weights."""
-    text = json.dumps(step.graph.to_json(), sort_keys=True)
+    """A module has no file: what stands for it is the training step traced from it.
+
+    Without the weights, and without what this machine's kernels took at that moment.
+    """
+    ops = tuple(replace(op, host_seconds=None) for op in step.graph.ops)
+    text = json.dumps(replace(step.graph, ops=ops).to_json(), sort_keys=True)
     return Model(step.graph.name, "module", hashlib.sha256(text.encode()).hexdigest())
 
 

@@ -216,7 +216,8 @@ class Op:
             ``None`` where that is ``call`` itself, as it is for a pure op.
         random: the first run draws from the generator, so first runs keep their order.
         workspace_bytes: hidden temporaries while the op runs, beyond inputs and outputs.
-        host_seconds: what one run took on the machine that planned, if it was measured.
+        host_seconds: what one run took on the machine that planned, if it was measured; see
+            `Graph.timed_in_steps`.
         pieces: of memory that the first run asked for there, outputs included, by birth; ``None``: unknown.
         repeat_pieces: of a recomputation; ``None``: those of the first run.
     """
@@ -281,6 +282,7 @@ class Graph:
         states: the module's buffers, as (module's name, value).
         constants: values baked into the model, as (name, value).
         threads: torch's, when the ops' memory and times were measured.
+        timed_in_steps: whether the ops' times are those in whole steps; else each ran by itself.
     """
 
     name: str
@@ -295,6 +297,7 @@ class Graph:
     states: tuple[tuple[str, str], ...] = ()
     constants: tuple[tuple[str, str], ...] = ()
     threads: int | None = None
+    timed_in_steps: bool = False
     _buffer_of: dict[str, str] = field(init=False, repr=False, compare=False, default_factory=dict)
 
     def __post_init__(self) -> None:

@@ -18,7 +18,7 @@ ROOMS = (
     "errors", "units", "codec", "pieces", "graph", "schedule", "problem", "homes", "pins", "simulator",
     "optimizer", "device", "profiles", "cost_table", "costs", "solution", "solvers", "budgets", "fronts",
     "layout", "demand", "tensorfile", "training_plan", "plan_file", "training_run", "host", "runtime",
-    "frontend", "verification", "enforce", "arena", "api", "whatif", "report", "cli",
+    "frontend", "verification", "enforce", "arena", "rehearsal", "api", "whatif", "report", "cli",
 )  # fmt: skip
 """Bottom first; a module imports only from its own room and the rooms before it."""
 
@@ -31,7 +31,7 @@ RUNTIME_MAY_READ = frozenset(
 )  # fmt: skip
 
 HOMES = {
-    "torch": {"frontend", "runtime", "verification", "enforce", "api", "whatif", "cli"},
+    "torch": {"frontend", "runtime", "verification", "enforce", "rehearsal", "api", "whatif", "cli"},
     "numpy": {"solvers", "layout", "frontend", "runtime", "verification", "api", "whatif", "cli"},
     "onnx": {"frontend"},
     "google": {"frontend"},  # protobuf's errors while reading ONNX

@@ -196,9 +196,13 @@ def _run(call: Call, inputs: dict[str, Tensor]) -> _Finding:
     return _Finding(peak_bytes(pieces, alignment_bytes=ALIGNMENT_BYTES), seconds, outputs, pieces)
 
 
+def clock() -> float:
+    """Seconds; of one thread its own, which stand still while others have the processor."""
+    return time.thread_time() if torch.get_num_threads() == 1 else time.perf_counter()
+
+
 def _fastest(once: Callable[[], object]) -> float:
-    """What disturbs a run only makes it longer; one thread's own clock stands still meanwhile."""
-    clock = time.thread_time if torch.get_num_threads() == 1 else time.perf_counter
+    """What disturbs a run only makes it longer."""
     once()  # maps the memory
     seconds: list[float] = []
     while len(seconds) < _RUNS and sum(seconds) < _TIMING_SECONDS:

@@ -1,8 +1,12 @@
-"""How fast the storage behind a page file is, by trying it with the page file's own transfers."""
+"""How fast the storage behind a page file is, by trying it with the page file's own transfers.
+
+As a training step uses it: between transfers the processor works on other memory, so that the device has
+gone idle and what is moved has left the caches, and each transfer has another place in RAM and file.
+"""
 
 from __future__ import annotations
 
-import functools
+import statistics
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -12,13 +16,15 @@ from poet.runtime.page_file import PageFile
 from poet.training_plan import Slot
 
 _SMALL_BYTES, _LARGE_BYTES = 64 * 1024, 1024 * 1024
-_TRIALS = 5
+_PLACES = 8
+_TRIALS = 9
+_PAUSE_SECONDS = 0.005
 
 
 def measure_storage(folder: Path, *, buffer_bytes: int) -> HostStorage:
     """Times of small and large transfers to an unnamed page file in ``folder``, the median of a few.
 
-    Takes 1 MiB of RAM meanwhile.
+    Takes a quarter of a second on an SSD, and 16 MiB of RAM and 8 MiB of storage meanwhile.
 
     Args:
         folder: on the storage in question.
@@ -27,28 +33,44 @@ def measure_storage(folder: Path, *, buffer_bytes: int) -> HostStorage:
     Raises:
         PageFileError: the storage cannot be used.
     """
-    slot = Slot("trial", 0, _LARGE_BYTES)
-    pages = PageFile([slot], path=None, folder=folder, buffer_bytes=buffer_bytes)
+    slots = [Slot(str(place), place * _LARGE_BYTES, _LARGE_BYTES) for place in range(_PLACES)]
+    pages = PageFile(slots, path=None, folder=folder, buffer_bytes=buffer_bytes)
     try:
-        memory = memoryview(bytearray(_LARGE_BYTES))
-        times: dict[tuple[str, int], float] = {}
-        for size_bytes in (_SMALL_BYTES, _LARGE_BYTES):
-            for way, transfer in (("write", pages.write), ("read", pages.read_into)):
-                move = functools.partial(transfer, "trial", memory[:size_bytes])
-                times[way, size_bytes] = _median_seconds(move)
+        times = {
+            size_bytes: _median_seconds(pages, size_bytes) for size_bytes in (_SMALL_BYTES, _LARGE_BYTES)
+        }
     finally:
         pages.close()
-    read, write = (_line(times[way, _SMALL_BYTES], times[way, _LARGE_BYTES]) for way in ("read", "write"))
-    return HostStorage(read, write)
+    small, large = times[_SMALL_BYTES], times[_LARGE_BYTES]
+    return HostStorage(read=_line(small[1], large[1]), write=_line(small[0], large[0]))
 
 
-def _median_seconds(transfer: Callable[[], object]) -> float:
-    seconds = []
-    for _ in range(_TRIALS):
-        begin = time.perf_counter()
-        transfer()
-        seconds.append(time.perf_counter() - begin)
-    return sorted(seconds)[_TRIALS // 2]
+def _median_seconds(pages: PageFile, size_bytes: int) -> tuple[float, float]:
+    """Of a write and a read."""
+    memory = memoryview(bytearray(_PLACES * _LARGE_BYTES))
+    other = memoryview(bytearray(len(memory)))
+    writes, reads = [], []
+    for trial in range(_TRIALS):
+        place = trial % _PLACES
+        part = memory[place * _LARGE_BYTES :][:size_bytes]
+        _work_on(other)
+        writes.append(_seconds(pages.write, str(place), part))
+        _work_on(other)
+        reads.append(_seconds(pages.read_into, str(place), part))
+    return statistics.median(writes), statistics.median(reads)
+
+
+def _work_on(memory: memoryview) -> None:
+    half = len(memory) // 2
+    end = time.perf_counter() + _PAUSE_SECONDS
+    while time.perf_counter() < end:
+        memory[:half] = memory[half:]
+
+
+def _seconds(move: Callable[[str, memoryview], None], place: str, part: memoryview) -> float:
+    begin = time.perf_counter()
+    move(place, part)
+    return time.perf_counter() - begin
 
 
 def _line(small_seconds: float, large_seconds: float) -> Line:

@@ -168,6 +168,7 @@ class Trainer:
         targets: torch.Tensor | None = None,
         *,
         on_gradient: Tap | None = None,
+        on_instruction: Callable[[int], object] | None = None,
     ) -> StepResult:
         """Train on one batch.
 
@@ -175,6 +176,7 @@ class Trainer:
             inputs: of the model, in its order; copied.
             targets: of the loss, if the plan's loss has any; copied.
             on_gradient: sees every gradient as it is made.
+            on_instruction: called with the number of each step of the schedule before it is done.
 
         Raises:
             InputError: a tensor has another shape or type than the plan's; nothing has happened.
@@ -193,7 +195,7 @@ class Trainer:
         )
         with torch.no_grad(), self._own_generator(), placed:
             self._begin(given)
-            self._run(on_gradient)
+            self._run(on_gradient, on_instruction)
             result = self._hand_over()
         self.steps += 1
         if not self._is_checked:
@@ -293,7 +295,7 @@ class Trainer:
             self._cells.install(buffer, new_buffer(self._cells.sizes_bytes[buffer]))
             self._cells.contents[self._cells.value(name)].copy_(tensor)
 
-    def _run(self, on_gradient: Tap | None) -> None:
+    def _run(self, on_gradient: Tap | None, on_instruction: Callable[[int], object] | None) -> None:
         index = -1
         in_tap = False
         contents, taps = self._cells.contents, self._program.gradients if on_gradient else {}
@@ -302,6 +304,8 @@ class Trainer:
             for index, run in enumerate(self._program.instructions):
                 if mark is not None:
                     mark(index + 1)
+                if on_instruction is not None:
+                    on_instruction(index)
                 run()
                 if on_gradient is not None and index in taps:
                     in_tap = True

@@ -1,0 +1,109 @@
+"""Ops timed in whole steps: what comes out, what is left alone, and when the times of single kernels stay."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import hand_net
+import pytest
+import torch
+from schedules import keep_everything
+from zoo import NETS
+
+from poet import api, rehearsal
+from poet.frontend.trace import TrainingStep
+from poet.graph import Graph
+from poet.problem import Limits
+from poet.runtime import Trainer
+from poet.schedule import Compute, Free
+from poet.solution import SolveOptions
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def prepared(name: str = "resnet18", device: str = "rpi4b") -> api.Prepared:
+    torch.manual_seed(0)
+    size = NETS[name].small
+    return api.prepare(size.build().train(), size.inputs(4), device=device, optimizer="momentum")
+
+
+def untimed(step: TrainingStep) -> Graph:
+    ops = tuple(replace(op, host_seconds=None) for op in step.graph.ops)
+    return replace(step.graph, ops=ops, timed_in_steps=False)
+
+
+@pytest.mark.parametrize("name", ["resnet18", "bert", "lstm"])
+def test_only_times_change(name: str) -> None:
+    before = prepared(name)
+    tensors = {key: tensor.clone() for key, tensor in before.step.tensors.items()}
+    generator = torch.get_rng_state()
+    after = api.rehearsed(before)
+    assert torch.equal(torch.get_rng_state(), generator)
+    assert all(torch.equal(after.step.tensors[key], tensor) for key, tensor in tensors.items())
+    assert after.step.graph.timed_in_steps
+    assert untimed(after.step) == untimed(before.step)
+    assert after.problem == before.problem  # a device's costs are its profile's
+    assert all(op.host_seconds is not None and op.host_seconds > 0.0 for op in after.step.graph.ops)
+    assert api.rehearsed(after).step.graph is after.step.graph
+
+
+def test_plans_carry_the_times() -> None:
+    made = api.plan_step(prepared(), Limits(), SolveOptions(time_limit_seconds=1.0))
+    assert made.plan.graph.timed_in_steps
+    assert type(made.plan).from_json(made.plan.to_json()) == made.plan
+
+
+def test_all_of_a_step_belongs_to_some_op() -> None:
+    graph = hand_net.graph()
+    problem = hand_net.problem(graph)
+    plan = hand_net.plan(problem, graph, keep_everything(problem))
+    stamps = [0.5 * number * number for number in range(len(plan.schedule) + 2)]
+    seconds = rehearsal._by_op(plan, stamps)
+    assert sum(seconds.values()) == pytest.approx(stamps[-1])
+    assert set(seconds) == {op.name for op in plan.graph.ops}
+    first, second, *_ = (index for index, step in enumerate(plan.schedule) if isinstance(step, Compute))
+    assert isinstance(plan.schedule[second - 1], Free) or second == first + 1
+    step = plan.schedule[first]
+    assert isinstance(step, Compute)
+    assert seconds[step.op] == pytest.approx(stamps[second + 1] - stamps[first + 1])
+
+
+def test_where_there_is_no_room_for_a_step_kernels_keep_their_own_times(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    before = prepared()
+    monkeypatch.setattr(rehearsal, "_available_bytes", lambda: 1000.0)
+    assert api.rehearsed(before).step.graph is before.step.graph
+
+
+def test_with_another_number_of_threads_kernels_keep_their_own_times() -> None:
+    before = prepared()
+    torch.set_num_threads(2)
+    assert api.rehearsed(before).step.graph is before.step.graph
+
+
+def test_unmeasured_ops_stay_so() -> None:
+    before = prepared()
+    bare = replace(before, step=replace(before.step, graph=untimed(before.step)))
+    assert api.rehearsed(bare).step.graph is bare.step.graph
+
+
+def test_the_instructions_are_told_in_order(tmp_path: Path) -> None:
+    hand_net.write(tmp_path / "p")
+    with Trainer.open(tmp_path / "p") as trainer:
+        for _ in range(2):
+            told: list[int] = []
+            trainer.step(*hand_net.batch(0), on_instruction=told.append)
+            assert told == list(range(len(trainer.plan.schedule)))
+
+
+def test_a_module_is_the_same_whatever_its_kernels_took() -> None:
+    assert prepared().model == prepared().model
