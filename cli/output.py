@@ -47,6 +47,24 @@ def answer(report: RenderableType, data: Callable[[], Any], *, json_file: Path |
         show(report)
 
 
+def check_writable(path: Path) -> None:
+    """Refuse a file that `write_atomically` could not write, before the work whose result it is to hold.
+
+    Raises:
+        InputError: it is a folder, or its folder does not exist or may not be written to.
+    """
+    folder = path.parent
+    if path.is_dir():
+        problem = "it is a folder"
+    elif not folder.is_dir():
+        problem = "its folder does not exist"
+    elif not os.access(folder, os.W_OK | os.X_OK):
+        problem = "its folder may not be written to"
+    else:
+        return
+    raise InputError(f"{path}: cannot be written ({problem})")
+
+
 def write_atomically(path: Path, write: Callable[[Path], None]) -> None:
     """Let ``write`` fill a temporary file beside ``path`` and rename it: whole or not at all.
 

@@ -21,7 +21,7 @@ from poet.whatif.question import DataSupply, Duty
 from poet.whatif.result import WhatIf
 from poet.whatif.sweep import Report, SweepProgress
 
-from .output import answer, write_atomically, write_json
+from .output import answer, check_writable, write_atomically, write_json
 
 Size = TypeVar("Size", int, int | None)
 
@@ -72,6 +72,8 @@ class Data:
             return None
         samples = grid.counts(batch, "--batch")[0] if batch is not None else 1
         supply = DataSupply() if self.measure is None else measure_data(self.measure, samples)
+        if self.cache is not None and self.dataset is None and not supply.dataset_bytes:
+            raise InputError("what a data cache buys depends on the size of the data set: --dataset-bytes")
         return replace(
             supply,
             fetch_seconds=self.fetch_seconds,
@@ -103,14 +105,24 @@ def write_result(result: WhatIf, path: Path) -> None:
     write_atomically(path, lambda temporary: _write_text(temporary, text))
 
 
-def check_output(path: Path | None) -> None:
-    """Refuse a report of an unknown kind before the work begins.
+def check_output(path: Path | None, json_file: Path | None) -> None:
+    """Refuse what cannot be written before the work begins.
 
     Raises:
-        InputError: the suffix is not one of a report's.
+        InputError: the suffix is not one of a report's, a page's packages are not there, a folder does
+            not exist or may not be written to, or both files are one.
     """
     if path is not None and path.suffix not in (".json", *_WRITERS):
         raise InputError(f"{path}: a report is .html, .json or .csv")
+    if path is not None and path.suffix == ".html":
+        from poet.report.html import check_installed
+
+        check_installed()
+    files = [file for file in (path, json_file) if file is not None and str(file) != "-"]
+    for file in files:
+        check_writable(file)
+    if len(files) == 2 and files[0].resolve() == files[1].resolve():
+        raise InputError(f"{path}: -o and --json name the same file")
 
 
 def _html(result: WhatIf) -> str:

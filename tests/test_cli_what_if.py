@@ -94,6 +94,60 @@ def test_a_model_over_devices_batches_and_optimizers(
     )
 
 
+class _Pictures(torch.nn.Module):
+    """Images of any height and width to a class."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = torch.nn.Conv2d(3, 8, 3, padding=1), torch.nn.Conv2d(8, 16, 3, stride=2)
+        self.norm, self.decide = torch.nn.BatchNorm2d(8), torch.nn.Linear(16, 4)
+
+    def forward(self, image: torch.Tensor) -> torch.Tensor:
+        seen = torch.relu(self.second(torch.relu(self.norm(self.first(image)))))
+        result: torch.Tensor = self.decide(seen.mean((2, 3)))
+        return result
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A convolutional net whose batch, height and width are open."""
+    path = tmp_path_factory.mktemp("pictures") / "pictures.onnx"
+    sizes = torch.export.Dim("N", min=1), torch.export.Dim("H", min=8), torch.export.Dim("W", min=8)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.onnx.export(
+            _Pictures(), (torch.randn(2, 3, 32, 32),), str(path), dynamo=True, optimize=False,
+            external_data=False, verbose=False, input_names=["image"],
+            dynamic_shapes=({0: sizes[0], 2: sizes[1], 3: sizes[2]},),
+        )  # fmt: skip
+    return path
+
+
+def test_the_largest_resolution_that_fits(
+    capsys: pytest.CaptureFixture[str], pictures: Path, tmp_path: Path
+) -> None:
+    """Height and width grow together in the step asked for, and the next step is known not to fit."""
+    code, _, _ = _run(
+        capsys, str(pictures), "--device", "stm32h743", "--batch", "2", "--bind", "H=16", "--bind", "W=16",
+        "--ram", "192KiB", "--largest", "H+W:8", "--largest", "resolution:8", "--no-marginal",
+        "--cache", str(tmp_path),
+        "-o", str(tmp_path / "r.json"), *QUICK,
+    )  # fmt: skip
+    assert code == 0
+    by_names, by_word = json.loads((tmp_path / "r.json").read_text())["answers"][-2:]
+    size = int(by_names["figures"]["size"])
+    assert size % 8 == 0
+    assert size >= 16
+    assert by_word["figures"] == by_names["figures"]
+    for answer, both in ((by_names, "H = W = {0}"), (by_word, "{0} x {0}")):
+        assert f"of RAM is {both.format(size)}, at " in answer["sentence"]
+        assert f"{both.format(size + 8)} has no plan: no schedule needs less than" in answer["sentence"]
+    limits = {"device": "stm32h743", "ram": "192KiB", "time_limit_seconds": 1.0}
+    poet.plan(pictures, bind={"N": 2, "H": size, "W": size}, **limits)  # type: ignore[arg-type]
+    with pytest.raises(poet.errors.Infeasible):
+        poet.plan(pictures, bind={"N": 2, "H": size + 8, "W": size + 8}, **limits)  # type: ignore[arg-type]
+
+
 class _Reader(torch.nn.Module):
     """Words to a class, at any length."""
 
@@ -173,7 +227,27 @@ def test_a_module_whose_sizes_are_a_function_of_the_batch() -> None:
         ((TRANSFORMER, "--energy-budget", "2J"), "500J/day"),
         ((TRANSFORMER, "--data-cache", "1MiB"), "--data-bytes"),
         ((TRANSFORMER, "--largest", "batch:0"), "NAME:STEP"),
-        ((TRANSFORMER, "--cluster", "nowhere"), "no Dask scheduler answers"),
+        ((TRANSFORMER, "--cluster", "nowhere"), "'nowhere' names no Dask scheduler"),
+        ((TRANSFORMER, "--cluster", "morse://ship:1"), "unknown address scheme 'morse'"),
+        ((TRANSFORMER, "--cluster", "tcp://127.0.0.1:1"), "no Dask scheduler answers"),
+        ((TRANSFORMER, "--ram", "2MiB..1MiB:3"), "begins above its end"),
+        ((TRANSFORMER, "--deadline", "2.0x..1.0x"), "begins above its end"),
+        ((TRANSFORMER, "--deadline", "1.0x..20ms"), "mixes a factor and a time"),
+        ((TRANSFORMER, "--optimizer", "adamw"), "leave optimizer out"),
+        ((TRANSFORMER, "--loss", "mse"), "leave loss out"),
+        ((TRANSFORMER, "--train", "a*"), "leave train out"),
+        ((TRANSFORMER, "--home", "storage"), "leave home out"),
+        ((TRANSFORMER, "--energy-budget", "0J/step"), "buys nothing"),
+        ((TRANSFORMER, "--battery", "3000mAh"), "3000mAh@3.7V"),
+        ((TRANSFORMER, "--battery", "0Wh"), "'0Wh' is not a battery"),
+        ((TRANSFORMER, "--grid", "300"), "300g/kWh"),
+        ((TRANSFORMER, "--data-bytes", "3KiB"), "no storage to fetch data from"),
+        ((TRANSFORMER, "--prepare-seconds", "1", "--data-cache", "1MiB"), "--dataset-bytes"),
+        ((TRANSFORMER, "--measure-data", "nothing.npz"), "nothing.npz: no data"),
+        ((TRANSFORMER, "--largest", "batch"), "needs an ONNX model"),
+        ((TRANSFORMER, "-o", "no-folder/report.html"), "its folder does not exist"),
+        ((TRANSFORMER, "--json", "no-folder/points.json"), "its folder does not exist"),
+        ((TRANSFORMER, "-o", "same.json", "--json", "./same.json"), "name the same file"),
     ],
 )
 def test_what_cannot_be_asked_gets_one_line(
@@ -182,9 +256,50 @@ def test_what_cannot_be_asked_gets_one_line(
     code, out, err = _run(capsys, *arguments, "--cache", str(tmp_path), *QUICK)
     assert code == 2
     assert out == ""
-    assert err.startswith("poet: ")
+    assert err.startswith("poet: "), "nothing was begun: no progress stands before it"
     assert says in err
     assert err.count("\n") == 1
+
+
+def test_what_cannot_be_asked_leaves_an_older_report_alone(
+    capsys: pytest.CaptureFixture[str], pictures: Path, tmp_path: Path
+) -> None:
+    older = tmp_path / "report.json"
+    older.write_text("older")
+    for asked, says in (
+        (("--batch", "2", "--largest", "depth"), "'depth' is not an open dimension; open are: H, N, W"),
+        (("--batch", "2", "--largest", "H+X"), "'X' is not an open dimension"),
+        (("--batch", "0"), "a whole number from 1 up"),
+        (("--batch", "2", "--bind", "N=4"), "the dimension 'N' is given twice"),
+    ):
+        code, _, err = _run(
+            capsys, str(pictures), "--device", "stm32h743", "--bind", "H=16", "--bind", "W=16", *asked,
+            "--cache", str(tmp_path / "cache"), "-o", str(older), *QUICK,
+        )  # fmt: skip
+        assert code == 2
+        assert says in err
+        assert err.count("\n") == 1
+    assert older.read_text() == "older"
+
+
+@pytest.mark.parametrize("content", [b"x", b"PK\x03\x04" + bytes(60), b""], ids=["text", "half", "empty"])
+def test_data_that_cannot_be_read_get_one_line(
+    content: bytes, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "data.npz").write_bytes(content)
+    code, out, err = _run(capsys, TRANSFORMER, "--measure-data", str(tmp_path / "data.npz"), *QUICK)
+    assert (code, out) == (2, "")
+    assert "data.npz: cannot be read" in err
+    assert "pickle" not in err
+    assert err.count("\n") == 1
+
+
+def test_an_address_of_no_scheduler_leaves_no_complaint_behind() -> None:
+    """In a process of its own: what a client that failed says when the interpreter ends counts too."""
+    command = [str(Path(sys.executable).with_name("poet")), "what-if", TRANSFORMER, "--cluster", "nowhere"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
 
 
 @pytest.mark.parametrize("jobs", ["1", pytest.param("2", marks=pytest.mark.slow)])

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator
 
-from poet.units import format_bytes, format_joules, format_seconds, format_share
+from poet.units import format_bytes, format_joules, format_seconds
 from poet.whatif.daily import (
     battery,
     carbon,
@@ -25,6 +25,7 @@ from poet.whatif.wording import (
     chosen_of,
     deadline_text,
     latest_seconds,
+    overhead_text,
     per_sample,
     planned_points,
     proof_text,
@@ -106,7 +107,7 @@ def headline(result: WhatIf) -> Iterator[Answer]:
         "headline",
         f"{name} trains on {setting.label} in {budget_text(point)} of RAM{deadline_text(point)}: "
         f"{format_joules(plan.joules)} and {format_seconds(plan.seconds)} per step, "
-        f"{format_share(max(0.0, share))} above running every op once; {proof_text(point)}.",
+        f"{overhead_text(share)}; {proof_text(point)}.",
         Basis.SOLVED,
         (result.chosen,),
         (
@@ -154,7 +155,8 @@ def least_ram(result: WhatIf) -> Iterator[Answer]:
     for number, setting in _one_per_device(result):
         found: dict[str, list[str | None]] = {}
         points, figures = [], []
-        for deadline in dict.fromkeys(point.deadline for point in result.points if point.setting == number):
+        asked = tuple(dict.fromkeys(point.deadline for point in result.points if point.setting == number))
+        for deadline in asked:
             mine = [
                 (plan.peak_ram_bytes, index)
                 for index, point, plan in planned_points(result)
@@ -169,8 +171,8 @@ def least_ram(result: WhatIf) -> Iterator[Answer]:
             points.append(index)
             figures.append((f"peak_ram_bytes_{deadline or 'none'}", float(peak)))
         if points:
-            parts = (f"{_within_deadlines(deadlines)} {what}" for what, deadlines in found.items())
-            text = f"On {setting.label} the least RAM of a plan found is, {', '.join(parts)}."
+            parts = (f"{_within_deadlines(deadlines, asked)}{what}" for what, deadlines in found.items())
+            text = f"On {setting.label} the least RAM of a plan found is {'; '.join(parts)}."
             yield Answer("least-ram", text, Basis.SOLVED, tuple(points), tuple(figures))
 
 
@@ -194,7 +196,7 @@ def least_energy(result: WhatIf) -> Iterator[Answer]:
         ]
         yield Answer(
             "least-energy",
-            f"On {setting.label} a step takes at least-energy plans of {', '.join(parts)}.",
+            f"On {setting.label} the least energy of a step is {', '.join(parts)}.",
             Basis.SOLVED,
             tuple(index for _, index, _ in shown),
             tuple((f"joules_{ram}", plan.joules) for ram, _, plan in shown),
@@ -251,10 +253,13 @@ def _proven_below(budget: int, peak_bytes: int) -> str:
     return f" ({format_bytes(budget)} is proven too little)"
 
 
-def _within_deadlines(deadlines: list[str | None]) -> str:
+def _within_deadlines(deadlines: list[str | None], asked: tuple[str | None, ...]) -> str:
+    """Which deadlines an amount holds for, before it; nothing where no other was asked about."""
+    if asked == (None,):
+        return ""
     timed = " or ".join(deadline for deadline in deadlines if deadline is not None)
     words = ([f"within {timed}"] if timed else []) + ["without a deadline"] * (None in deadlines)
-    return " or ".join(words)
+    return f"{' or '.join(words)}: "
 
 
 def _time(result: WhatIf, index: int) -> str:

@@ -4,10 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from poet.units import format_bytes, format_joules, format_seconds, format_share
+from poet.units import format_bytes, format_count, format_joules, format_seconds, format_share
 from poet.whatif.result import Answer, Basis, WhatIf
 from poet.whatif.usage import DAYS_PER_YEAR
-from poet.whatif.wording import budget_text, chosen_of, deadline_text, duty_text, leanest
+from poet.whatif.wording import (
+    budget_text,
+    chosen_of,
+    deadline_text,
+    duration_text,
+    duty_text,
+    leanest,
+    saving_text,
+)
 
 
 def energy_budget(result: WhatIf) -> Iterator[Answer]:
@@ -50,7 +58,8 @@ def battery(result: WhatIf) -> Iterator[Answer]:
     yield Answer(
         "battery",
         f"A session of {duty.steps_per_session} steps takes {format_share(share)} of a full charge of "
-        f"{format_joules(duty.battery_joules)} on {setting.label}; a charge lasts for "
+        f"{format_joules(duty.battery_joules)} ({duty.battery_joules / 3600:.3g} Wh) on {setting.label}; "
+        f"a charge lasts for "
         f"{'any number of' if sessions is None else sessions} sessions.",
         Basis.SOLVED,
         (result.chosen,),
@@ -81,7 +90,8 @@ def flash_life(result: WhatIf) -> Iterator[Answer]:
         yield Answer(
             "flash-life",
             f"{written} and wears {format_bytes(plan.worn_bytes)}: the flash lasts "
-            f"{usage.flash_life_steps:.3g} steps, {usage.flash_life_years:.3g} years at {duty_text(result)}.",
+            f"{format_count(usage.flash_life_steps)} steps, {format_count(usage.flash_life_years)} years at "
+            f"{duty_text(result)}.",
             Basis.SOLVED,
             (index,),
             (("steps", usage.flash_life_steps), ("years", usage.flash_life_years)),
@@ -97,7 +107,7 @@ def wall_time(result: WhatIf) -> Iterator[Answer]:
     stalls = ", waiting for data included" if result.question.data is not None else ""
     yield Answer(
         "wall-time",
-        f"A session of {steps} steps lasts {format_seconds(usage.session_seconds)} on {setting.label}"
+        f"A session of {steps} steps lasts {duration_text(usage.session_seconds)} on {setting.label}"
         f"{stalls}.",
         Basis.SOLVED,
         (result.chosen,),
@@ -161,14 +171,13 @@ def marginal_value(result: WhatIf) -> Iterator[Answer]:
             if marginal.saved_share is None:
                 parts.append(f"{marginal.change}: no plan found")
                 continue
-            word = "saves" if marginal.saved_share >= 0 else "costs"
             sure = "" if marginal.certain else " (within the gap)"
-            parts.append(f"{marginal.change} {word} {format_share(abs(marginal.saved_share))} energy{sure}")
+            parts.append(f"{marginal.change} {saving_text(marginal.saved_share)}{sure}")
             figures.append((marginal.change, marginal.saved_share))
         yield Answer(
             "marginal-value",
-            f"From {budget_text(point)} on {result.setting_of(point).label}{deadline_text(point)}: "
-            f"{', '.join(parts)}.",
+            f"In energy, from {budget_text(point)} on {result.setting_of(point).label}"
+            f"{deadline_text(point)}: {', '.join(parts)}.",
             Basis.SOLVED,
             (index,),
             tuple(figures),

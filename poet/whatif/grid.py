@@ -19,6 +19,7 @@ from poet.whatif.question import PERIODS, EnergyBudget
 DEFAULT_COUNT = 5
 MOST_VALUES = 1000
 NO_DEADLINE = "none"
+WORDS = ("min", "keep")
 
 Binding = tuple[tuple[str, int], ...]
 
@@ -29,7 +30,7 @@ def ram_budgets(text: str, *, least_bytes: int, keep_bytes: int) -> tuple[int, .
     Raises:
         InputError: ``text`` holds no sizes.
     """
-    words = {"min": least_bytes, "keep": max(keep_bytes, least_bytes)}
+    words = dict(zip(WORDS, (least_bytes, max(keep_bytes, least_bytes)), strict=True))
 
     def size(part: str) -> float:
         return float(words[part] if part in words else parse_bytes(part))
@@ -49,7 +50,7 @@ def check_ram(text: str) -> None:
 def largest_ram(text: str) -> int | None:
     """The largest budget in ``text``; ``None``: it is one of the words ``min`` and ``keep``."""
     found = [part for item in _split(text, "--ram") for part in item.partition(":")[0].split("..")]
-    sizes = [parse_bytes(part) for part in found if part not in ("min", "keep")]
+    sizes = [parse_bytes(part) for part in found if part not in WORDS]
     return None if len(sizes) < len(found) else max(sizes)
 
 
@@ -79,7 +80,8 @@ def _deadline_range(part: str) -> list[str | None]:
     if len(kinds) == 2:
         raise InputError(f"--deadline {part!r} mixes a factor and a time; write for example 1.0x..2.0x")
     unit = "s" if kinds.pop() else "x"
-    return [f"{value:.6g}{unit}" for value in _in_steps(_deadline(ends[0]), _deadline(ends[1]), count)]
+    first, last = _ordered(part, "--deadline", ends, _deadline)
+    return [f"{value:.6g}{unit}" for value in _in_steps(first, last, count)]
 
 
 def _deadline(text: str) -> float:
@@ -160,7 +162,7 @@ def battery_joules(text: str) -> float:
     charge, at, voltage = text.partition("@")
     try:
         if not at:
-            return parse_joules(text)
+            return _above_zero(parse_joules(text), text)
         amp_hours = _number(charge, {"mAh": 1e-3, "Ah": 1.0})
         return amp_hours * 3600.0 * _number(voltage, {"V": 1.0})
     except InputError:
@@ -177,6 +179,12 @@ def grams_per_joule(text: str) -> float:
         return _number(text, {"g/kWh": 1.0, "kg/kWh": 1e3}) / 3.6e6
     except InputError:
         raise InputError(f"{text!r} is not a grid intensity; write for example 300g/kWh") from None
+
+
+def _above_zero(amount: float, text: str) -> float:
+    if not 0 < amount < math.inf:
+        raise InputError(f"{text!r} is not above 0")
+    return amount
 
 
 def _number(text: str, factors: Mapping[str, float]) -> float:
@@ -210,6 +218,16 @@ def _range(part: str, option: str) -> tuple[tuple[str, str], int]:
     return (low.strip(), high.strip()), int(count) if colon else DEFAULT_COUNT
 
 
+def _ordered(
+    part: str, option: str, ends: tuple[str, str], value_of: Callable[[str], float]
+) -> tuple[float, float]:
+    """The ends of a range; ``min`` and ``keep`` may lie either way, as they depend on the setting."""
+    low, high = (value_of(end) for end in ends)
+    if low > high and not {*ends} & {*WORDS}:
+        raise InputError(f"{option} {part!r} begins above its end; write {ends[1]}..{ends[0]}")
+    return low, high
+
+
 def _values(
     text: str,
     value_of: Callable[[str], float],
@@ -220,7 +238,7 @@ def _values(
     for part in _split(text, option):
         if ".." in part:
             (low, high), count = _range(part, option)
-            found += spread(value_of(low), value_of(high), count)
+            found += spread(*_ordered(part, option, (low, high), value_of), count)
         else:
             found.append(value_of(part))
     return found

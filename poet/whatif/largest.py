@@ -24,7 +24,8 @@ from poet.whatif.searches import Solver, Wanted
 from poet.whatif.settings import setting_of
 
 LARGEST_SIZE = 4096
-_STEPS = {BATCH: 1, "sequence": 1, "resolution": 32}
+RESOLUTION = "resolution"
+_STEPS = {BATCH: 1, "sequence": 1, RESOLUTION: 32}
 _MEMORY_SHARE = 0.25  # of this machine: sizes whose plain training would take more are not imported
 
 VariantOf = Callable[[int], Variant]
@@ -36,6 +37,12 @@ class Axis:
 
     name: str
     step: int
+
+    def text(self, size: int) -> str:
+        """``size`` for people, of each dimension that grows."""
+        if self.name == RESOLUTION:
+            return f"{size} x {size}"
+        return f"{' = '.join(self.name.split('+'))} = {size}" if "+" in self.name else f"{size}"
 
 
 def read_axis(text: str) -> Axis:
@@ -159,15 +166,15 @@ def largest_answer(
     key = f"largest-{axis.name}"
     if steps == 0:
         reason = search.probes[1].why
-        text = f"No {axis.name} of {axis.step} or more trains {where}: {reason}."
+        text = f"No {axis.name} of {axis.text(axis.step)} or more trains {where}: {reason}."
         return Answer(key, text, Basis.SOLVED)
     best = search.probes[steps]
-    text = f"The largest {axis.name} that trains {where} is {best.size}, at "
+    text = f"The largest {axis.name} that trains {where} is {axis.text(best.size)}, at "
     text += f"{format_joules(best.joules or 0.0)} per step"
     if capped < ram_budget_bytes and tried_larger:
         text += f"; sizes above {format_bytes(capped)} were not tried on this machine"
     elif not tried_larger:
         text += "; larger ones were not tried"
     else:
-        text += f"; {best.size + axis.step} has no plan: {search.probes[steps + 1].why}"
+        text += f"; {axis.text(best.size + axis.step)} has no plan: {search.probes[steps + 1].why}"
     return Answer(key, f"{text}.", Basis.SOLVED, (), (("size", float(best.size)),))

@@ -146,7 +146,7 @@ def _smaller_batch(result: WhatIf, index: int) -> Marginal | None:
         and plan.peak_ram_bytes <= budget
     ]
     joules_before, seconds_before = before.joules / batch, before.seconds / batch
-    text = f"batch {size} in place of {batch}, per sample,"
+    text = f"batch {size} (per sample)"
     if not found:
         return Marginal(index, text, joules_before, None, seconds_before, None, None, False)
     joules, seconds, bound = min(found)

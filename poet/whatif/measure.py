@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import os
 import time
+import zlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 from numpy.typing import NDArray
@@ -127,14 +129,17 @@ def _files(path: Path) -> list[Path]:
 def _read(file: Path) -> list[Array]:
     """The arrays in ``file``, read into memory."""
     try:
-        if file.suffix == ".npy":
-            return [np.load(file, allow_pickle=False)]
-        if file.suffix == ".npz":
-            with np.load(file, allow_pickle=False) as archive:
+        if file.suffix == ".safetensors":
+            return _read_tensors(file)
+        with file.open("rb") as stream:  # closed here: numpy leaves a damaged archive's file open
+            if file.suffix == ".npy":
+                return [np.load(stream, allow_pickle=False)]
+            with np.load(stream, allow_pickle=False) as archive:
                 return [archive[name] for name in sorted(archive.files)]
-        return _read_tensors(file)
-    except (ValueError, OSError, EOFError, KeyError) as error:
-        raise InputError(f"{file}: cannot be read ({error})") from None
+    except (ValueError, OSError, EOFError, KeyError, MemoryError, BadZipFile, zlib.error) as error:
+        # numpy takes what it does not know for a pickle, and advises to trust it
+        what = "it holds no arrays" if "pickle" in str(error) else error
+        raise InputError(f"{file}: cannot be read ({what})") from None
 
 
 def _read_tensors(file: Path) -> list[Array]:

@@ -83,13 +83,13 @@ class OnnxModel:
         """The names to bind for ``batch``, ``sequence`` or ``resolution``; ``H+W`` stands for itself.
 
         Raises:
-            ModelError: the model's first input has no such open dimension.
+            ModelError: the model's first input has no such open dimension, or the model none of a name.
         """
-        if words not in _ALIASES:
-            return tuple(words.split("+"))
         key = digest_of(self.digest, "dimensions", code_digest(IMPORTING))
         inputs = self._kept("dimensions", key, functools.partial(_open_dimensions, str(self.path)), run)
         first = inputs[0] if inputs else []
+        if words not in _ALIASES:
+            return self._named(words.split("+"), inputs)
         picked = first[_ALIASES[words]]
         if words == BATCH and picked and isinstance(picked[0], int):
             return ("N",)  # a first dimension that the file fixes is bound anew by this name
@@ -99,6 +99,16 @@ class OnnxModel:
                 "model with one, or say its name as --bind does"
             )
         return tuple(dict.fromkeys(picked))
+
+    def _named(self, names: Sequence[str], inputs: Sequence[Sequence[int | str]]) -> tuple[str, ...]:
+        """``names``, all of which must be open dimensions of the model's ``inputs``."""
+        known = sorted({dim for dims in inputs for dim in dims if isinstance(dim, str)})
+        for name in names:
+            if name not in known:
+                raise ModelError(
+                    f"{self.path}: {name!r} is not an open dimension; open are: {', '.join(known) or 'none'}"
+                )
+        return tuple(dict.fromkeys(names))
 
     def variants(self, wanted: Sequence[tuple[Binding, OptimizerSpec]], run: Run) -> list[Variant]:
         """One per binding and optimizer, in this order.

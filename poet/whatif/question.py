@@ -24,6 +24,8 @@ class EnergyBudget:
     def __post_init__(self) -> None:
         if self.per not in PERIODS:
             raise InputError(f"an energy budget is per {', '.join(PERIODS)}, not per {self.per!r}")
+        if not 0 < self.joules < math.inf:
+            raise InputError(f"an energy budget of {self.joules:g} J buys nothing; give more than 0")
 
 
 @dataclass(frozen=True, slots=True)

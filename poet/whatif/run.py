@@ -29,7 +29,7 @@ from poet.whatif.question import SECONDS_PER_POINT, DataSupply, Duty, Question
 from poet.whatif.result import Answer, DataStall, Marginal, Origin, Setting, WhatIf
 from poet.whatif.searches import Solver
 from poet.whatif.settings import grid_of, plan_settings, setting_of, settings_of
-from poet.whatif.stalls import data_stall
+from poet.whatif.stalls import data_stall, fetch_seconds
 from poet.whatif.sweep import Report, Sweep, Swept
 from poet.whatif.usage import usage_of
 from poet.whatif.wording import leanest
@@ -41,6 +41,8 @@ if TYPE_CHECKING:
     from poet.whatif.models import Inputs
 
 DEFAULT_RAM = "min..keep"
+DEFAULT_OPTIMIZER = "sgd"
+DEFAULT_LOSS = "cross-entropy"
 
 
 def what_if(
@@ -52,8 +54,8 @@ def what_if(
     deadline: str | None = None,
     batch: str | Sequence[int] | None = None,
     bind: Sequence[str] = (),
-    optimizer: str | OptimizerSpec | Sequence[str | OptimizerSpec] = "sgd",
-    loss: str = "cross-entropy",
+    optimizer: str | OptimizerSpec | Sequence[str | OptimizerSpec] = DEFAULT_OPTIMIZER,
+    loss: str = DEFAULT_LOSS,
     train: Iterable[str] | None = None,
     home: Place = Place.RAM,
     recompute: bool = True,
@@ -114,6 +116,7 @@ def what_if(
         how=TrainedAs(loss, None if train is None else tuple(train)),
         batch=batch if batch is None or isinstance(batch, str) else ",".join(map(str, batch)),
         bind=tuple(bind),
+        axes=tuple(read_axis(text) for text in largest),
         home=home,
         cache=Cache(None if folder is None else Path(folder)),
         workers=Workers(jobs or default_jobs(), cluster, worker_memory_bytes),
@@ -121,6 +124,9 @@ def what_if(
     grid.check_ram(ram)
     deadlines = grid.deadlines(deadline)
     settings = asked.settings()
+    if data is not None:
+        for setting in settings:
+            fetch_seconds(data, setting)  # what cannot be asked is said before the work
     question = Question(
         model=asked.name,
         command=command,
@@ -137,7 +143,7 @@ def what_if(
         data=data,
         options=replace(options or SolveOptions(time_limit_seconds=SECONDS_PER_POINT), progress=None),
     )
-    return _swept(asked, question, settings, started, report, marginal=marginal, largest=largest)
+    return _swept(asked, question, settings, started, report, marginal=marginal)
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +157,7 @@ class _Asked:
     how: TrainedAs
     batch: str | None
     bind: tuple[str, ...]
+    axes: tuple[Axis, ...]
     home: Place
     cache: Cache
     workers: Workers
@@ -178,6 +185,7 @@ class _Asked:
                 raise InputError(
                     f"{path.name} has its sizes; leave batch and bind out, or give the ONNX model"
                 )
+            self._refuse_what_is_settled(path)
             if path.suffix == ".poet":
                 return plan_settings(path, self.profiles, self.home)
             if self.profiles:
@@ -187,29 +195,46 @@ class _Asked:
             raise InputError("a model needs a device; `poet devices list` shows the names")
         return settings_of(self._variants(), self.profiles, self.home)
 
+    def _refuse_what_is_settled(self, path: Path) -> None:
+        """A saved plan or problem has its loss, its optimizer and its sizes; a problem has its homes too.
+
+        Raises:
+            InputError: something else is asked of it.
+        """
+        for axis in self.axes:
+            raise InputError(f"--largest {axis.name} needs an ONNX model with that dimension open")
+        settled = (
+            ("optimizer", "optimizer", self.specs != (OptimizerSpec(DEFAULT_OPTIMIZER),)),
+            ("loss", "loss", self.how.loss != DEFAULT_LOSS),
+            ("train", "trained parameters", self.how.train is not None),
+            ("home", "homes", self.home is not Place.RAM and (path.suffix == ".json" or not self.profiles)),
+        )
+        for option, what, given in settled:
+            if given:
+                raise InputError(f"{path.name} has its {what} already; leave {option} out")
+
     def _variants(self) -> list[Variant]:
         path = self.path
         if path is None:
+            for axis in self.axes:
+                if axis.name != BATCH:
+                    raise InputError(f"--largest {axis.name} needs an ONNX model with that dimension open")
             batches = [None] if self.batch is None else list(grid.counts(self.batch, "batch"))
             return module_variants(self._module(), self.example_inputs, batches, self.specs, self.how)
         onnx = OnnxModel(path, self.how, self.cache)
         with working(self.importers) as run:
+            for axis in self.axes:
+                onnx.dimensions(axis.name, run)
             found = grid.bindings(self.batch, self.bind, lambda: onnx.dimensions(BATCH, run)[0])
             return onnx.variants([(binding, spec) for binding in found for spec in self.specs], run)
 
     def variant_by_size(self, axis: Axis, fixed: Binding, run: Run) -> VariantOf:
-        """A function from a size of ``axis`` to the model's variant of that size.
-
-        Raises:
-            InputError: a saved plan or problem, or a module without a function of its batch size.
-        """
+        """A function from a size of ``axis`` to the model's variant of that size."""
         path, spec = self.path, self.specs[0]
-        if path is None and axis.name == BATCH:
+        if path is None:
             return lambda size: module_variants(
                 self._module(), self.example_inputs, [size], [spec], self.how
             )[0]
-        if path is None or path.suffix in (".json", ".poet"):
-            raise InputError(f"--largest {axis.name} needs an ONNX model with that dimension open")
         onnx = OnnxModel(path, self.how, self.cache)
         names = onnx.dimensions(axis.name, run)
         others = tuple((name, size) for name, size in fixed if name not in names)
@@ -228,10 +253,8 @@ def _swept(
     report: Report | None,
     *,
     marginal: bool,
-    largest: Sequence[str],
 ) -> WhatIf:
     """The sweep, its usages, and its answers; after Ctrl-C those that what is there allows."""
-    axes = [read_axis(text) for text in largest]
     grids = [grid_of(setting, question) for setting in settings]
     sweep = Sweep(settings, grids, question.options, asked.cache, jobs=asked.workers.jobs, report=report)
     marginals: tuple[Marginal, ...] = ()
@@ -244,8 +267,8 @@ def _swept(
             if finished and marginal and result.chosen is not None:
                 both = dict.fromkeys((result.chosen, leanest(result, result.chosen)))
                 marginals = marginals_of(result, tuple(both), solver)
-            if finished and axes:
-                sizes = tuple(_largest(asked, question, axes, solver))
+            if finished and asked.axes:
+                sizes = tuple(_largest(asked, question, solver))
         except KeyboardInterrupt:
             finished = False
     result = replace(
@@ -308,12 +331,12 @@ def _stalls(question: Question, settings: list[Setting], swept: Swept) -> dict[i
     }
 
 
-def _largest(asked: _Asked, question: Question, axes: list[Axis], solver: Solver) -> Iterator[Answer]:
+def _largest(asked: _Asked, question: Question, solver: Solver) -> Iterator[Answer]:
     """For each axis and device the largest size in the largest budget and the latest deadline."""
     deadlines = question.deadlines
     fixed = question.bindings[0] if question.bindings else ()
     with working(Workers(1)) as run:
-        for axis in axes:
+        for axis in asked.axes:
             variant_of = asked.variant_by_size(axis, fixed, run)
             for profile in asked.profiles:
                 yield largest_answer(

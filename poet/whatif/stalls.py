@@ -63,7 +63,7 @@ def data_stall(number: int, plan: FoundPlan, setting: Setting, data: DataSupply)
         compute_seconds=plan.compute_seconds,
         paging_seconds=plan.page_in_seconds + plan.page_out_seconds,
         plan_seconds=plan.seconds,
-        fetch_seconds=_fetch_seconds(data, setting),
+        fetch_seconds=fetch_seconds(data, setting),
         prepare_seconds=data.prepare_seconds * (setting.batch or 1),
         background=setting.problem.background_storage,
     )
@@ -84,8 +84,12 @@ def data_stall(number: int, plan: FoundPlan, setting: Setting, data: DataSupply)
     )
 
 
-def _fetch_seconds(data: DataSupply, setting: Setting) -> float:
-    """Given; else one read of the step's bytes from the device's storage; else as measured here."""
+def fetch_seconds(data: DataSupply, setting: Setting) -> float:
+    """Of a step: given; else one read of its bytes from the device's storage; else as measured here.
+
+    Raises:
+        InputError: the data are to be fetched from a storage that the setting does not describe.
+    """
     samples = setting.batch or 1
     storage = setting.profile.storage if setting.profile is not None else None
     if data.fetch_seconds is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from poet.units import format_bytes, format_share
+from poet.units import format_bytes, format_seconds, format_share
 from poet.whatif.question import Duty
 from poet.whatif.result import FoundPlan, Point, Setting, Usage, Verdict, WhatIf
 
@@ -79,6 +79,33 @@ def proof_text(point: Point) -> str:
     if point.verdict is Verdict.OPTIMAL:
         return "proven optimal"
     return f"within {format_share(point.gap or 0.0)} of the best"
+
+
+_NOTHING = 5e-6  # shares below it are rounding, and read as 0.000 %
+_MINUTES_FROM, _MINUTES_TO = 120.0, 1e4
+
+
+def overhead_text(share: float) -> str:
+    """How much a plan takes beyond running every op once, a ``share`` of that."""
+    if share < _NOTHING:
+        return "as much as running every op once"
+    if share < 1.0:
+        return f"{format_share(share)} above running every op once"
+    return f"{1.0 + share:.3g} times as much as running every op once"
+
+
+def duration_text(seconds: float) -> str:
+    """``seconds`` for people: minutes where they are many."""
+    if _MINUTES_FROM <= seconds < _MINUTES_TO:
+        return f"{seconds / 60:.3g} min"
+    return format_seconds(seconds)
+
+
+def saving_text(share: float) -> str:
+    """What saving a ``share`` of the energy is called; below 0 it costs more."""
+    if abs(share) < _NOTHING:
+        return "saves nothing"
+    return f"{'saves' if share > 0 else 'costs'} {format_share(abs(share))}{' more' if share < 0 else ''}"
 
 
 def duty_text(result: WhatIf) -> str:

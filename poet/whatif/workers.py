@@ -197,12 +197,29 @@ def _client(address: str) -> Iterator[Any]:
         from distributed import Client
     except ImportError:
         raise InputError("a cluster needs Dask; pip install 'poet[cluster]'") from None
+    _check_address(address)
     try:
         client = Client(address, timeout=CONNECT_SECONDS, set_as_default=False)  # type: ignore[no-untyped-call]
     except (OSError, ValueError, TimeoutError) as error:
         raise InputError(f"no Dask scheduler answers at {address} ({error})") from None
     with client:
         yield client
+
+
+def _check_address(address: str) -> None:
+    """Refuse what names no scheduler: a client made of it fails and complains again when it is collected."""
+    from distributed.comm.addressing import parse_address, parse_host_port
+    from distributed.comm.registry import get_backend
+
+    try:
+        scheme, location = parse_address(address)
+        get_backend(scheme)
+        if scheme != "inproc":
+            parse_host_port(location)
+    except ValueError as error:
+        raise InputError(
+            f"{address!r} names no Dask scheduler ({error}); write tcp://10.0.0.1:8786"
+        ) from None
 
 
 # --- the task of a search ---------------------------------------------------------------------

@@ -16,6 +16,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib.resources import files
+from importlib.util import find_spec
 from typing import Any
 
 import poet
@@ -25,6 +26,7 @@ from poet.report.html.tables import TableData
 
 ASSETS = files("poet.report.html") / "assets"
 
+PACKAGES = ("jinja2", "vl_convert")
 EXTRA = "an HTML report needs {package}; install it with: pip install 'poet[report]'"
 
 
@@ -43,6 +45,17 @@ class Content:
     tables: Mapping[str, TableData] = field(default_factory=dict)
     timeline: Mapping[str, Any] | None = None
     downloads: Mapping[str, Any] | None = None
+
+
+def check_installed() -> None:
+    """Refuse a page before the work for it is done.
+
+    Raises:
+        InputError: the packages of ``poet[report]`` are not there.
+    """
+    for package in PACKAGES:
+        if find_spec(package) is None:
+            raise InputError(EXTRA.format(package=package))
 
 
 def render(template: str, content: Content, context: Mapping[str, Any]) -> str:

@@ -9,6 +9,7 @@ from poet.report.html.charts import ACCENT, QUIET, SERIES, WARNING, Axis, Spec, 
 from poet.report.html.tables import DASH, Cell, Column, TableData, count, duration, energy, share, size
 from poet.units import format_bytes, format_joules, format_seconds, format_share, scale_of
 from poet.whatif.result import FoundPlan, Point, Setting, Usage, Verdict, WhatIf
+from poet.whatif.wording import duration_text, saving_text
 
 PROOFS = {Verdict.OPTIMAL: "optimal", Verdict.FEASIBLE: "feasible within a gap"}
 STATUS_COLOURS = {
@@ -217,10 +218,11 @@ def points_table(result: WhatIf) -> TableData:
         for heading, word in telling
         if heading == "device" or len({word(setting) for setting in result.settings}) > 1
     ]
+    timed = len({point.deadline for point in result.points}) > 1
     columns = (
         *(Column(heading, choice=True) for heading, _ in varied),
         Column("RAM budget", numeric=True),
-        Column("deadline", choice=True),
+        *([Column("deadline", choice=True)] if timed else []),
         Column("status", choice=True),
         Column("energy", numeric=True),
         Column("time", numeric=True),
@@ -238,7 +240,7 @@ def points_table(result: WhatIf) -> TableData:
             (
                 *(word(setting) for _, word in varied),
                 size(point.limits.ram_budget_bytes),
-                point.deadline or "none",
+                *([point.deadline or "none"] if timed else []),
                 point.verdict.word,
                 energy(plan.joules if plan else None),
                 duration(plan.seconds if plan else None),
@@ -266,7 +268,7 @@ def best_of_settings(points: Iterable[Planned]) -> list[Planned]:
 _DAILY: tuple[tuple[str, Callable[[Usage], Cell]], ...] = (
     ("energy per sample", lambda usage: energy(usage.joules_per_sample)),
     ("session energy", lambda usage: energy(usage.session_joules)),
-    ("session time", lambda usage: duration(usage.session_seconds)),
+    ("session time", lambda usage: (usage.session_seconds, duration_text(usage.session_seconds))),
     ("of a charge per session", lambda usage: share(usage.battery_share_per_session)),
     ("sessions per charge", lambda usage: count(usage.sessions_per_charge)),
     ("steps in the energy budget", lambda usage: count(usage.budget_steps)),
@@ -317,13 +319,9 @@ def marginal_rows(result: WhatIf) -> Iterator[dict[str, str]]:
             "before": format_joules(marginal.joules_before),
             "after": DASH if marginal.joules_after is None else format_joules(marginal.joules_after),
             "seconds": DASH if marginal.seconds_after is None else format_seconds(marginal.seconds_after),
-            "saved": DASH if marginal.saved_share is None else _saved(marginal.saved_share),
+            "saved": DASH if marginal.saved_share is None else saving_text(marginal.saved_share),
             "certain": "yes" if marginal.certain else "within the gaps",
         }
-
-
-def _saved(part: float) -> str:
-    return f"saves {format_share(part)}" if part >= 0 else f"costs {format_share(-part)} more"
 
 
 def marginal_chart(result: WhatIf) -> Spec | None:
@@ -332,13 +330,13 @@ def marginal_chart(result: WhatIf) -> Spec | None:
         {
             "name": marginal.change,
             "amount": max(0.0, 100 * marginal.saved_share),
-            "text": _saved(marginal.saved_share) + ("" if marginal.certain else " (within the gaps)"),
+            "text": saving_text(marginal.saved_share),
             "colour": ACCENT if marginal.certain else QUIET,
         }
         for marginal in result.marginals
         if marginal.saved_share is not None and marginal.point == result.chosen
     ]
-    return ladder(rows, title="% of the energy", text_pixels=150) if rows else None
+    return ladder(rows, title="% of the energy", text_pixels=120) if rows else None
 
 
 def stall_rows(result: WhatIf) -> Iterator[dict[str, str]]:
