@@ -85,12 +85,14 @@ class Segment:
     Attributes:
         content: its number.
         after, until: the fixed moments; ``after`` may be the start at which it is in storage only.
+        moments: of its grid, from ``after`` on: at which each window begins.
         kept, paged, made: columns or constants, per window.
     """
 
     content: int
     after: int
     until: int
+    moments: tuple[int, ...]
     kept: tuple[int, ...]
     paged: tuple[int, ...]
     made: tuple[int, ...]
@@ -103,13 +105,15 @@ class Relaxation:
     Attributes:
         program: costs are joules.
         fixed_joules: of transfers that no schedule can do without.
-        segments: by content, in order of time.
+        segments: by content, in order of time; ``tails``: after the last fixed moments, where contents
+            wait for reruns that read them.
         moments: of the memory rows; they are the first rows, in this order.
     """
 
     program: Program
     fixed_joules: float
     segments: tuple[Segment, ...]
+    tails: tuple[Segment, ...]
     moments: tuple[int, ...]
 
 
@@ -191,6 +195,7 @@ def relax(instance: Instance, moments: Collection[int] = ()) -> Relaxation:
         program=layout.program,
         fixed_joules=layout.fixed_joules,
         segments=tuple(_segments(layout)),
+        tails=tuple(_tails(layout)),
         moments=tuple(layout.moments),
     )
 
@@ -318,17 +323,29 @@ def _storage(layout: Windows) -> _Rows:
 
 def _segments(layout: Windows) -> Iterator[Segment]:
     for content in layout.large():
-        i = content.number
-        grid, made, fixed = layout.grid[i], layout.made(i), layout.fixed[i]
+        fixed = layout.fixed[content.number]
         if fixed and fixed[0] != content.birth:  # it begins in storage
             fixed = [content.birth, *fixed]
         for after, until in itertools.pairwise(fixed):
-            begin, stop = bisect.bisect_left(grid, after), bisect.bisect_left(grid, until)
-            yield Segment(
-                content=i,
-                after=after,
-                until=until,
-                kept=tuple(layout.kept[i][begin:stop]),
-                paged=tuple(layout.paged[i][begin:stop]),
-                made=tuple(made[begin:stop]),
-            )
+            yield _segment(layout, content.number, after, until)
+
+
+def _tails(layout: Windows) -> Iterator[Segment]:
+    for content in layout.large():
+        last = layout.grid[content.number][-1]
+        if layout.fixed[content.number] and layout.fixed[content.number][-1] < last:
+            yield _segment(layout, content.number, layout.fixed[content.number][-1], last)
+
+
+def _segment(layout: Windows, content: int, after: int, until: int) -> Segment:
+    grid = layout.grid[content]
+    begin, stop = bisect.bisect_left(grid, after), bisect.bisect_left(grid, until)
+    return Segment(
+        content=content,
+        after=after,
+        until=until,
+        moments=tuple(grid[begin:stop]),
+        kept=tuple(layout.kept[content][begin:stop]),
+        paged=tuple(layout.paged[content][begin:stop]),
+        made=tuple(layout.made(content)[begin:stop]),
+    )

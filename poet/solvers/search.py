@@ -40,7 +40,7 @@ _OWN_FINDERS = {"greedy": "greedy", "neighbourhood search": "neighbourhood searc
 _SIZEABLE_TASKS = 200  # above, the same is tried after the first round, if the gap is sizeable
 _SIZEABLE_GAP = 0.02  # of the overhead
 _WIDE_SHARE = 0.5  # of the time left, for that
-_GREEDY_SECONDS = (2.0, 0.3)  # of small and of large steps; the plans tried on small ones take less
+_GREEDY_SECONDS = (2.0, 1.0)  # of small and of large steps; the plans tried on small ones take less
 _SHARE = 0.25  # of the time left that one model may take
 _FIRST_SHARE = 0.4  # of that for HiGHS, where CP-SAT comes second
 

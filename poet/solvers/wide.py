@@ -1,10 +1,11 @@
 """The search on large problems: a bound at once, then a model of few reruns, in parts and as a whole.
 
 1. The relaxation as a linear program bounds every plan within a second or a few.
-2. The event model is laid out with the reruns that the relaxation asks for, and those of the best
+2. In whole numbers it gives a stronger bound, and says better what to rerun. Walks follow each of its
+   answers (`poet.solvers.guided`), which gives good plans at once.
+3. The event model is laid out with the reruns that the relaxation asks for, and those of the best
    plan. These make a *class* of plans: those that rerun nothing else.
-3. A few rounds of neighbourhood search make the plan better quickly.
-4. The relaxation in whole numbers gives a stronger bound, and says better what to rerun.
+4. A few rounds of neighbourhood search make the plan better quickly.
 5. The model is solved as a whole, in a process of its own: its bound is one for the class.
 6. More rounds, until they bring nothing; then a larger class, while there is time.
 
@@ -24,6 +25,7 @@ from poet.schedule import Schedule
 from poet.solvers.beside import Beside
 from poet.solvers.events import Instance
 from poet.solvers.guide import merged, reruns_of
+from poet.solvers.guided import walks_along
 from poet.solvers.judged import Cheapest
 from poet.solvers.matrix import matrix_of
 from poet.solvers.neighbourhood import Rounds, offering
@@ -88,47 +90,54 @@ def search_widely(
 class _Wide:
     def __init__(self, bounded: Instance, planned: Instance, best: Cheapest, conduct: Conduct) -> None:
         self.bounded, self.planned, self.best, self.conduct = bounded, planned, best, conduct
-        self.whole_bound = False
+        self.heard: Bound | None = None
         self.building_seconds = 0.0  # of the last model
 
     def run(self) -> bool:
         conduct = self.conduct
-        guide = tightest_bound(
-            self.bounded,
-            seconds=self._share(_BOUND_SHARE),
-            watcher=lambda bound: conduct.bounded(bound.overhead_joules, True),
-        )
+        guide = tightest_bound(self.bounded, seconds=self._share(_BOUND_SHARE), watcher=self._hear)
         if guide.overhead_joules == math.inf:
             return False
-        conduct.bounded(guide.overhead_joules, True)
+        self._hear(guide)
+        if not conduct.finished():
+            rounds = self._rounds(guide, _OFFERS[0]) if conduct.threads > 1 else None
+            guide = self._bound_in_whole_numbers(guide, rounds)
         for offer in _OFFERS:
             again = True
             while again and not conduct.finished():
                 before = self.best.trace
-                guide = self._search_class(guide, offer)
+                self._search_class(guide, offer)
                 again = self.best.trace is not before
         return True
+
+    def _hear(self, bound: Bound) -> None:
+        """Take over a bound of the linear program, and follow its answer."""
+        if bound is not self.heard:
+            self.heard = bound
+            self.conduct.bounded(bound.overhead_joules, True)
+            self._walk_along(bound)
+
+    def _walk_along(self, guide: Bound) -> None:
+        """Plans that do what the relaxation's answer does, as far as they can."""
+        for schedule in walks_along(self.planned, guide):
+            if self.best.consider(schedule):
+                self._tell()
+            if self.conduct.finished():
+                break
 
     def _share(self, share: float) -> float:
         return min(share * self.conduct.seconds_left(), _LONGEST_SECONDS)
 
-    def _search_class(self, guide: Bound, offer: Offer) -> Bound:
-        """One class of plans; the guide to the next."""
+    def _search_class(self, guide: Bound, offer: Offer) -> None:
+        """The best plan of one class, as far as time allows."""
         rounds = self._rounds(guide, offer)
         if rounds is None:
-            return guide
+            return
         self._improve(rounds, self._share(_QUICK_SHARE), patience=_QUICK_ROUNDS)
-        if not self.whole_bound and not self.conduct.finished():
-            self.whole_bound = True
-            better_guide = self._bound_in_whole_numbers(guide, rounds)
-            if better_guide is not guide and not self.conduct.finished():
-                guide = better_guide
-                rounds = self._rounds(guide, offer) or rounds
         if not self.conduct.finished():
             exhausted = self._solve_as_a_whole(rounds)
             if not exhausted and not self.conduct.finished():
                 self._improve(rounds, self._share(1.0))
-        return guide
 
     def _rounds(self, guide: Bound, offer: Offer) -> Rounds | None:
         """A model of a class that the best plan is of; ``None`` without a plan to begin with, or time."""
@@ -157,18 +166,20 @@ class _Wide:
         if self.best.schedule is not None:
             self.conduct.found(self.best.schedule)
 
-    def _bound_in_whole_numbers(self, guide: Bound, rounds: Rounds) -> Bound:
-        """The relaxation without fractions, for a bound; the guide that it gives."""
+    def _bound_in_whole_numbers(self, guide: Bound, rounds: Rounds | None) -> Bound:
+        """The relaxation without fractions, for a bound and for plans; the guide that it gives."""
         matrix, unit = matrix_of(guide.relaxation.program)
         fixed = guide.relaxation.fixed_joules
         with Beside(matrix, self._share(_BOUND_SHARE)) as child:
             while not child.news.ended and not self.conduct.finished():
-                self._wait_for(child, rounds)
+                better = self._wait_for(child, rounds)
                 if child.news.bound > 0.0:
                     joules = (child.news.bound * (1.0 - _MARGIN) - _MARGIN) / unit
                     self.conduct.bounded(fixed + joules, False)
-            values = child.news.values
-        return guide if values is None else replace(guide, answer=replace(guide.answer, values=values))
+                if better:
+                    guide = replace(guide, answer=replace(guide.answer, values=child.news.values))
+                    self._walk_along(guide)
+        return guide
 
     def _solve_as_a_whole(self, rounds: Rounds) -> bool:
         """The class's model with all its decisions; whether nothing better is in it."""
@@ -184,9 +195,9 @@ class _Wide:
                     self.conduct.classed((child.news.bound * (1.0 - _MARGIN) - _MARGIN) / arrays.unit, reruns)
             return child.news.exhausted
 
-    def _wait_for(self, child: Beside, rounds: Rounds) -> bool:
+    def _wait_for(self, child: Beside, rounds: Rounds | None) -> bool:
         """Let the child work a while, beside a round if there are threads; whether it found a solution."""
-        if self.conduct.threads < 2:
+        if self.conduct.threads < 2 or rounds is None:
             return child.listen(_LISTEN_SECONDS)
         if rounds.round(min(1.0, self._share(1.0)), late=self.conduct.seconds_left() < _LATE_SECONDS):
             self._tell()
