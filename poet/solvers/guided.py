@@ -45,17 +45,19 @@ def walks_along(instance: Instance, bound: Bound) -> Iterator[Schedule]:
         if absences in told:  # in whole numbers
             continue
         told.add(absences)
+        wanted = _wanted(facts, instance, stretches, values)
         for bias in _BIASES:
-            schedule = walked(facts, instance.limits, AsRelaxed(absences, bias), weights)
+            schedule = walked(facts, instance.limits, AsRelaxed(absences, wanted, bias), weights)
             if schedule is not None:
                 yield schedule
 
 
 @dataclass(frozen=True, slots=True)
 class _Absence:
-    """A tensor is away for some time from the first run of op ``after`` on, and comes back in a way."""
+    """A tensor is away between two first runs, of op ``after`` and op ``until``, and comes back in a way."""
 
     after: int
+    until: int
     way: Way
 
 
@@ -64,11 +66,14 @@ class AsRelaxed(Policy):
 
     Args:
         absences: per tensor, in order of time.
+        wanted: per tensor, the last op before which something is remade from it.
         bias: exponent of the joules of coming back; above 1 it prefers small prices to long gaps.
     """
 
-    def __init__(self, absences: tuple[tuple[_Absence, ...], ...], bias: float) -> None:
-        self.absences, self.bias = absences, bias
+    def __init__(
+        self, absences: tuple[tuple[_Absence, ...], ...], wanted: tuple[int, ...], bias: float
+    ) -> None:
+        self.absences, self.wanted, self.bias = absences, wanted, bias
         self.starts = [[absence.after for absence in mine] for mine in absences]
 
     def mark(self, walk: Walk, tensor: int) -> Way | None:
@@ -84,6 +89,14 @@ class AsRelaxed(Policy):
         distance = (walk.facts.op_count + 1 if need is None else need) - walk.position + 1
         return float(walk.facts.size[tensor] * distance / (walk.return_price(tensor) ** self.bias + 1e-30))
 
+    def lingers(self, walk: Walk, tensor: int) -> int:
+        """What cannot be made again, till the last rerun that reads it, or the relaxation lets it go."""
+        if walk.may_rerun(walk.facts.producer[tensor], walk.position):
+            return -1
+        index = bisect.bisect_left(self.starts[tensor], walk.position) - 1
+        away = index >= 0 and walk.position <= self.absences[tensor][index].until
+        return -1 if away else self.wanted[tensor]
+
 
 def _absences(
     facts: Facts, instance: Instance, segments: tuple[Segment, ...], values: Numbers, surely: float
@@ -95,8 +108,9 @@ def _absences(
         tensor = number[instance.contents[segment.content].tensor]
         for window, kept in enumerate(segment.kept):
             if value(kept, values) < surely:
+                until = (*segment.moments, segment.until)[window + 1]
                 way = _way_back(segment, window, values)
-                absences[tensor].append(_Absence(segment.moments[window], way))
+                absences[tensor].append(_Absence(segment.moments[window], until, way))
     return tuple(tuple(sorted(mine, key=lambda absence: absence.after)) for mine in absences)
 
 
@@ -107,3 +121,16 @@ def _way_back(segment: Segment, window: int, values: Numbers) -> Way:
         if in_pages + in_runs > _COMES_BACK:
             return Way.REMAKE if in_runs > in_pages else Way.PAGE
     return Way.CHEAPER
+
+
+def _wanted(
+    facts: Facts, instance: Instance, segments: tuple[Segment, ...], values: Numbers
+) -> tuple[int, ...]:
+    """Per tensor, the last op before which the answer remakes something from it; -1: none."""
+    wanted = [-1] * facts.tensor_count
+    for segment in segments:
+        producer = instance.contents[segment.content].producer
+        if producer is not None and any(value(made, values) > _COMES_BACK for made in segment.made):
+            for tensor in facts.rerun_inputs[producer]:
+                wanted[tensor] = max(wanted[tensor], segment.until)
+    return tuple(wanted)

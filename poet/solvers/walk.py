@@ -65,6 +65,10 @@ class Policy:
         """How good it is to drop ``tensor`` now, marked ones first; ``None``: it must stay."""
         return None
 
+    def lingers(self, walk: Walk, tensor: int) -> int:
+        """The op before which ``tensor``, of no use any more, may serve a rerun; -1: it may go."""
+        return -1
+
 
 class Walk:
     """One schedule in the making."""
@@ -167,7 +171,7 @@ class Walk:
             if current != tensor:
                 if self.present[current] and current not in self.marked:
                     last = facts.uses[current][-1:] or [-1]
-                    if last[0] >= need:
+                    if max(last[0], self.held_until[current]) >= need:
                         continue
                 if self._readable(current):
                     price += self.in_price[current]
@@ -244,10 +248,14 @@ class Walk:
                 ops.add(op)
                 pending.extend(self.facts.rerun_inputs[op])
         for leaf in leaves:
-            if self.held_until[leaf] < need:
-                self.held_until[leaf] = need
-                self.released[need].append(leaf)
+            self._hold(leaf, need)
         return True
+
+    def _hold(self, tensor: int, need: int) -> None:
+        """Let ``tensor`` not go for good before op ``need``."""
+        if self.held_until[tensor] < need:
+            self.held_until[tensor] = need
+            self.released[need].append(tensor)
 
     def _horizon(self, tensor: int) -> int:
         use = self.facts.next_use(tensor, self.position)
@@ -300,6 +308,8 @@ class Walk:
             return
         self.marked.pop(tensor, None)
         self.price[tensor] = None
+        if self.next_need(tensor) is None:
+            self._hold(tensor, min(self.policy.lingers(self, tensor), self.facts.op_count - 1))
         if self.next_need(tensor) is None:
             if self.owed[tensor]:
                 self._page_out(tensor)
