@@ -27,10 +27,10 @@ from poet.problem import Limits, Pins, Problem
 from poet.report.diff import diff_plans
 from poet.report.html import charts, diff_page, plan_page, points, what_if_page
 from poet.report.html.page import _chart_library
-from poet.report.html.plan_page import solve_command
 from poet.report.html.sections import headline
 from poet.report.html.subject import Subject, subject_of_plan
 from poet.report.html.timeline_data import timeline_data
+from poet.report.request import asked_by, solve_command
 from poet.report.timeline import timeline
 from poet.schedule import PageIn, PageOut
 from poet.simulator import simulate
@@ -122,7 +122,7 @@ def test_a_plans_page() -> None:
     for expected in (
         headline(subject_of_plan(plan)),
         "poet explain plan.poet --html page.html",
-        solve_command(plan).partition(" --device")[0],
+        asked_by(plan)[1],
         "infeasible: needs",
         "The plan is valid",
         "no profile of this poet",
