@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 from typing import Any
 
 import pytest
@@ -96,7 +97,7 @@ def test_an_op_that_runs_again_beside_its_output_holds_it_twice() -> None:
 PHASES: dict[str, dict[str, tuple[type, ...]]] = {
     "X": {"name": (str,), "cat": (str,), "ts": (int, float), "dur": (int, float), "pid": (int,),
           "tid": (int,), "args": (dict,)},
-    "C": {"name": (str,), "ts": (int, float), "pid": (int,), "args": (dict,)},
+    "C": {"name": (str,), "ts": (int, float), "pid": (int,), "tid": (int,), "args": (dict,)},
     "M": {"name": (str,), "ts": (int, float), "pid": (int,), "tid": (int,), "args": (dict,)},
 }  # fmt: skip
 """The fields that the Trace Event Format asks for, by phase."""
@@ -112,14 +113,15 @@ def _check_format(data: dict[str, Any]) -> None:
         assert event.keys() == {"ph", *fields}
         for name, types in fields.items():
             assert isinstance(event[name], types), event
+        assert math.isfinite(event["ts"])
         assert event["ts"] >= 0
         if event["ph"] == "X":
             assert event["dur"] >= 0
         elif event["ph"] == "C":
             assert event["args"]
-            assert all(isinstance(number, int | float) for number in event["args"].values())
+            assert all(type(number) in (int, float) for number in event["args"].values())
         else:
-            assert METADATA[event["name"]] in event["args"]
+            assert event["args"].keys() == {METADATA[event["name"]]}
 
 
 @pytest.mark.parametrize(("seed", "planner"), CASES)
@@ -139,6 +141,11 @@ def test_a_trace_file_is_of_the_format_and_holds_the_step(seed: int, planner: st
         ends = [(event["ts"], event["ts"] + event["dur"]) for event in track]
         for (_, end), (start, _) in itertools.pairwise(ends):
             assert end <= start + 1e-3, "slices of one track must not overlap"
+    named = {
+        event["tid"]: event["args"]["name"] for event in data["traceEvents"] if event["name"] == "thread_name"
+    }
+    assert named == {1: "compute", 2: "page-in", 3: "page-out"}
+    assert {event["tid"] for event in slices} <= named.keys()
     moved = sum(event["args"]["joules"] for event in slices)
     assert moved + trace.idle_joules == pytest.approx(trace.joules)
     held = [event["args"]["held"] for event in data["traceEvents"] if event["name"] == "RAM (bytes)"]

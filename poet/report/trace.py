@@ -88,9 +88,13 @@ def _counters(problem: Problem, line: Timeline, limits: Limits) -> list[dict[str
         total = {"held": frame.ram_bytes}
         if limits.ram_budget_bytes is not None:
             total["budget"] = limits.ram_budget_bytes
-        events.append({"name": "RAM (bytes)", "ph": "C", "pid": PROCESS, "ts": at, "args": total})
-        events.append({"name": "RAM by role (bytes)", "ph": "C", "pid": PROCESS, "ts": at, "args": held})
+        events += [_counter("RAM (bytes)", at, total), _counter("RAM by role (bytes)", at, held)]
     return events
+
+
+def _counter(name: str, at: float, amounts: dict[str, int]) -> dict[str, Any]:
+    """Counters are of the whole process; their track number 0 is none of `TRACKS`."""
+    return {"name": name, "ph": "C", "ts": at, "pid": PROCESS, "tid": 0, "args": amounts}
 
 
 def role_bytes(problem: Problem, line: Timeline) -> list[dict[str, int]]:
