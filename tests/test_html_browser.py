@@ -132,6 +132,11 @@ def test_pages_are_drawn_and_fit(
     assert _js(browser, undrawn) == 0
     assert _js(browser, "document.querySelectorAll('[data-chart]').length") >= 3
     assert _js(browser, "document.documentElement.scrollWidth") <= size[0], "the page scrolls sideways"
+    _js(browser, "document.querySelectorAll('details').forEach((item) => { item.open = true; })")
+    hidden = "Array.from(document.querySelectorAll('.scroll')).filter(e => e.scrollWidth > e.clientWidth + 1)"
+    assert _js(browser, f"{hidden}.map(e => e.innerText.slice(0, 80))") == [], "columns are out of sight"
+    cut = "Array.from(document.querySelectorAll('.plot text')).filter(e => e.getBoundingClientRect().right"
+    assert _js(browser, f"{cut} > innerWidth).map(e => e.textContent)") == [], "a chart's text is cut off"
     paper = _js(browser, "getComputedStyle(document.body).backgroundColor")
     assert (paper == "rgb(255, 255, 255)") == (scheme == "light")
     _quiet(browser)
@@ -181,6 +186,22 @@ def test_tables_sort(browser: webdriver.Chrome, pages: dict[str, Path]) -> None:
     assert _names(table) != ascending
     assert sorted(_names(table)) == sorted(ascending)
     assert table.find_element(By.CSS_SELECTOR, "th[aria-sort]").get_attribute("aria-sort") == "descending"
+    _quiet(browser)
+
+
+def test_a_phone_tells_what_each_figure_is(browser: webdriver.Chrome, pages: dict[str, Path]) -> None:
+    """Where a row stands as a block, its cells bear their columns' names, and it can still be sorted."""
+    _open(browser, pages["plan"], size=PHONE)
+    table = _table(browser, "tensors")
+    cell = table.find_element(By.CSS_SELECTOR, 'tbody td[data-label="size"]')
+    shown = "getComputedStyle(arguments[0], '::before').content"
+    assert browser.execute_script(f"return {shown}", cell) == '"size"'
+    before = _names(table)
+    table.find_element(By.XPATH, ".//th/button[.='tensor']").click()
+    assert sorted(_names(table)) == sorted(before)
+    assert _names(table) != before
+    figures = browser.find_elements(By.CSS_SELECTOR, "#comparison td[data-label='energy']")
+    assert figures
     _quiet(browser)
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from poet.pins import Pinned, pinned
-from poet.problem import Limits, Problem, ProblemOp, Tensor
+from poet.problem import Limits, Place, Problem, ProblemOp, Tensor
 from poet.report.facts import TensorFate
 from poet.report.timeline import Timeline
 from poet.units import format_bytes, format_joules
@@ -60,6 +60,8 @@ def tensor_verdicts(
             why = f"It is pinned: it must be {pin}."
         elif decision == KEPT:
             why = _why_kept(ways, limits, spare.get(fate.name))
+        elif tensor.initially is Place.STORAGE:
+            why = _why_fetched(fate, tensor)
         else:
             why = _why_given_up(fate, ways)
         verdicts.append(TensorVerdict(fate, decision, why))
@@ -86,6 +88,16 @@ def _why_kept(ways: Mapping[str, float], limits: Limits, spare_bytes: int | None
     if spare_bytes > 0:
         return f"There is room: at the fullest moment of its waiting, {format_bytes(spare_bytes)} stay free."
     return f"Giving it up would cost {format_joules(joules)} by {way}; giving up others cost less in all."
+
+
+def _why_fetched(fate: TensorFate, tensor: Tensor) -> str:
+    """Of what is at home in storage: it has to come from there, whatever the budget."""
+    back = " and written back, as the step changes it" if fate.page_outs else ""
+    why = f"It is at home in storage: read where it is used{back}."
+    if fate.page_ins > 1 and tensor.page_in is not None:
+        costs = format_joules(tensor.page_in.joules)
+        why += f" Between its uses it made room: each further reading costs {costs}."
+    return why
 
 
 def _why_given_up(fate: TensorFate, ways: Mapping[str, float]) -> str:

@@ -28,10 +28,20 @@ from poet.report.html.charts import (
 )
 from poet.report.html.page import Content
 from poet.report.html.subject import Subject
-from poet.report.html.tables import DASH, Column, TableData, count, duration, energy, share, size
+from poet.report.html.tables import (
+    DASH,
+    Column,
+    TableData,
+    count,
+    duration,
+    energy,
+    size,
+    small_share,
+)
 from poet.report.html.timeline_data import timeline_data
 from poet.report.plan import what_binds
 from poet.units import format_bytes, format_count, format_joules, format_seconds, format_share, scale_of
+from poet.whatif.wording import overhead_text
 
 MOST_KINDS = 10
 """Kinds of op with a bar of their own."""
@@ -91,13 +101,13 @@ def tiles(subject: Subject) -> tuple[Tile, ...]:
     once_joules = problem.compute_joules
     once_seconds = problem.compute_seconds
     above = max(0.0, trace.joules / once_joules - 1.0) if once_joules else 0.0
-    slower = f"{trace.seconds / once_seconds:.4g}× running every op once" if once_seconds else ""
+    slower = f"{trace.seconds / once_seconds:.3g}× running every op once" if once_seconds else ""
     written = "nothing is written to storage"
     if trace.written_bytes:
         life = subject.lifetime_written_bytes
         written = f"{format_bytes(trace.read_bytes)} read"
         if life:
-            written += f"; storage lasts {format_count(life / trace.written_bytes)} steps"
+            written += f"; storage lasts {format_count(life / subject.worn_bytes)} steps"
     return (
         Tile(
             "RAM at the peak",
@@ -107,7 +117,7 @@ def tiles(subject: Subject) -> tuple[Tile, ...]:
         Tile(
             "Energy per step",
             format_joules(trace.joules),
-            f"{format_share(above)} above running every op once",
+            overhead_text(above),
         ),
         Tile(
             "Time per step",
@@ -262,7 +272,7 @@ def _tensor_table(subject: Subject) -> TableData:
         Column("tensor", code=True),
         Column("role", choice=True),
         Column("decision", choice=True, hidden=True),
-        Column("what becomes of it"),
+        Column("treated as"),
         Column("size", numeric=True),
         Column("in RAM", numeric=True),
         Column("energy", numeric=True),
@@ -279,7 +289,7 @@ def _tensor_table(subject: Subject) -> TableData:
                 verdict.decision,
                 fate.words,
                 size(fate.bytes),
-                share(fate.resident_share),
+                small_share(fate.resident_share),
                 energy(fate.joules) if fate.joules else (0.0, DASH),
                 duration(fate.seconds) if fate.seconds else (0.0, DASH),
                 verdict.why,
@@ -302,7 +312,7 @@ def _kind_table(subject: Subject) -> TableData:
             kind.what,
             count(kind.runs),
             energy(kind.joules),
-            share(kind.joules / subject.trace.joules if subject.trace.joules else None),
+            small_share(kind.joules / subject.trace.joules if subject.trace.joules else None),
             duration(kind.seconds),
             energy(kind.again_joules) if kind.again_joules else (0.0, DASH),
         )

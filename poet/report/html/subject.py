@@ -19,6 +19,7 @@ from poet.solution import WHOLE_PROBLEM, LowerBound, Status
 from poet.solvers import minimum_ram_bytes
 from poet.training_plan import Plan
 from poet.whatif.result import WhatIf
+from poet.whatif.usage import worn_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +51,7 @@ class Subject:
         keep_everything_bytes: what plain training needs, if known.
         lower_bound: RAM below which no schedule exists.
         lifetime_written_bytes: that the device's storage survives, if known.
+        worn_bytes: that a step erases of it, in whole erase blocks where the profile knows them.
         line, fullest, verdicts, parts, kinds, others: worked out.
     """
 
@@ -66,6 +68,7 @@ class Subject:
     keep_everything_bytes: int | None
     lower_bound: LowerBound
     lifetime_written_bytes: float | None
+    worn_bytes: int
     line: Timeline
     fullest: Peak
     verdicts: tuple[TensorVerdict, ...]
@@ -193,6 +196,7 @@ def _worked_out(
         keep_everything_bytes=keep_everything_bytes,
         lower_bound=lower_bound,
         lifetime_written_bytes=lifetime_written_bytes,
+        worn_bytes=worn_bytes(problem, schedule, profile),
         line=line,
         fullest=peak(problem, schedule, trace),
         verdicts=tensor_verdicts(problem, limits, line, fates),

@@ -59,6 +59,9 @@ DASH = "–"
 ROUNDING = 1e-12
 """Shares below this are what sums of floats leave."""
 
+LEAST_SHARE = 1e-4
+"""Of a column that compares many: what is less is told to be less."""
+
 
 def size(size_bytes: float | None) -> Cell:
     """A cell in bytes."""
@@ -78,6 +81,12 @@ def duration(seconds: float | None) -> Cell:
 def share(part: float | None) -> Cell:
     """A cell in per cent."""
     return (part, DASH if part is None else format_share(part if abs(part) > ROUNDING else 0.0))
+
+
+def small_share(part: float | None) -> Cell:
+    """A cell in per cent of what is one among many: the smallest are told apart by nobody."""
+    tiny = part is not None and ROUNDING < abs(part) < LEAST_SHARE
+    return (part, f"< {format_share(LEAST_SHARE)}") if tiny else share(part)
 
 
 def count(number: float | None) -> Cell:

@@ -120,7 +120,7 @@ def _tiles(result: WhatIf) -> Iterator[Tile]:
         return
     budget = point.limits.ram_budget_bytes
     yield Tile("Energy per step", format_joules(plan.joules), _gap(point.gap))
-    yield Tile("Time per step", format_seconds(plan.seconds), f"deadline {point.deadline or 'none'}")
+    yield Tile("Time per step", format_seconds(plan.seconds), _deadline(point.deadline))
     yield Tile(
         "RAM at the peak",
         format_bytes(plan.peak_ram_bytes),
@@ -148,6 +148,10 @@ def _tiles(result: WhatIf) -> Iterator[Tile]:
         DASH if years is None else "not worn" if years == float("inf") else f"{format_count(years)} years",
         f"{format_bytes(plan.written_bytes)} written per step",
     )
+
+
+def _deadline(deadline: str | None) -> str:
+    return "no deadline" if deadline is None else f"deadline {deadline}"
 
 
 def _gap(gap: float | None) -> str:

@@ -65,6 +65,7 @@
   // --- tables -----------------------------------------------------------------------------------
 
   const PAGE_ROWS = 25;
+  const NOTHING = "\u2013"; // as the tables write it
   const text = (cell) => (Array.isArray(cell) ? cell[1] : cell);
   const order = new Intl.Collator("en", { numeric: true, sensitivity: "base" });
 
@@ -76,7 +77,7 @@
 
   function table(place) {
     const { columns, rows, sort, noun } = data.tables[place.dataset.table];
-    const label = place.getAttribute("aria-label");
+    const name = place.getAttribute("aria-label");
     const state = { sort, down: true, shown: PAGE_ROWS, words: "", choices: new Map() };
     const body = element("tbody");
     const tally = element("p", { class: "tally", "aria-live": "polite" });
@@ -135,7 +136,8 @@
       body.replaceChildren(...wanted.slice(0, state.shown).map((row) => element(
         "tr", {},
         ...shownColumns.map(({ column, index }) => {
-          const cell = element("td", { class: column.numeric ? "num" : null });
+          const kinds = [column.numeric && "num", text(row[index]) === NOTHING && "nothing"].filter(Boolean);
+          const cell = element("td", { class: kinds.join(" ") || null, "data-label": column.heading });
           cell.append(column.code ? element("code", {}, text(row[index])) : text(row[index]));
           if (index === 0 && note >= 0 && text(row[note])) cell.append(element("p", { class: "why" }, text(row[note])));
           return cell;
@@ -150,9 +152,17 @@
     if (rows.length > 12 || filters.children.length > 1) place.append(filters);
     place.append(
       element("div", { class: "scroll" },
-        element("table", { "aria-label": label }, element("thead", {}, element("tr", {}, ...headings)), body)),
+        element("table", { "aria-label": name, class: "sorted" }, element("thead", {}, element("tr", {}, ...headings)), body)),
       tally, more);
     show();
+  }
+
+  // On a phone a row stands as a block: its cells need the names that the head would give them.
+  function label(stack) {
+    const names = all("thead th", stack).map((heading) => heading.textContent);
+    for (const row of all("tbody tr", stack)) {
+      Array.from(row.cells).forEach((cell, at) => { if (cell.colSpan === 1) cell.dataset.label = names[at]; });
+    }
   }
 
   // --- the memory timeline ----------------------------------------------------------------------
@@ -340,6 +350,7 @@
   // --- all of it --------------------------------------------------------------------------------
 
   all("[data-table]").forEach(table);
+  all("table.stack").forEach(label);
   all("[data-download]").forEach(download);
   Promise.all(all("[data-chart]").map((place) => draw(place).then((view) => [place.dataset.chart, view])))
     .then((drawn) => {
