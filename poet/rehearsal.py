@@ -9,7 +9,7 @@ this machine; costs on a device come from its profile.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -105,17 +105,18 @@ def _op_seconds(plan: Plan, step: TrainingStep) -> dict[str, float]:
             trainer.step(*batch)
         spent = 0.0
         while len(timed) < _LEAST_STEPS or (len(timed) < _MOST_STEPS and spent < _TIMED_SECONDS):
-            stamps = [clock()]
+            stamps: dict[int, float] = {}
 
-            def stamp(_: int, taken: list[float] = stamps) -> None:
-                taken.append(clock())
+            def stamp(index: int, taken: dict[int, float] = stamps) -> None:
+                taken[index] = clock()
 
+            begin = clock()
             spent += trainer.step(*batch, on_instruction=stamp).seconds
-            timed.append(_by_op(plan, [*stamps, clock()]))
+            timed.append(_by_op(plan, stamps, begin, clock()))
     return {name: statistics.median(seconds[name] for seconds in timed) for name in timed[0]}
 
 
-def _by_op(plan: Plan, stamps: Sequence[float]) -> dict[str, float]:
+def _by_op(plan: Plan, stamps: Mapping[int, float], begin: float, end: float) -> dict[str, float]:
     """Seconds of each op: to the next op, so that frees belong to the op before them.
 
     What the step does before its first op and after its last belongs to the last, which is an update
@@ -123,15 +124,15 @@ def _by_op(plan: Plan, stamps: Sequence[float]) -> dict[str, float]:
 
     Args:
         plan: that was replayed.
-        stamps: before the step, before each step of its schedule, and after the step.
+        stamps: before each op, by its index in the schedule.
+        begin: of the whole step.
+        end: likewise.
     """
     starts = [
-        (stamps[index + 1], step.op) for index, step in enumerate(plan.schedule) if isinstance(step, Compute)
+        (step.op, stamps[index]) for index, step in enumerate(plan.schedule) if isinstance(step, Compute)
     ]
-    ends = [*(start for start, _ in starts[1:]), stamps[-1]]
-    seconds = {op: end - start for (start, op), end in zip(starts, ends, strict=True)}
-    seconds[starts[-1][1]] += starts[0][0] - stamps[0]
-    return seconds
+    ends = [*(start for _, start in starts[1:]), end + starts[0][1] - begin]
+    return {op: stop - start for (op, start), stop in zip(starts, ends, strict=True)}
 
 
 def _available_bytes() -> float:

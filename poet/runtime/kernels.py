@@ -142,7 +142,7 @@ def kernel(target: str) -> Kernel:
         raise PlanError(f"operator {target!r} is not one that poet runs{nearest(target, known)}")
     _, name, overload = target.split(".")
     try:
-        found: Kernel = getattr(getattr(torch.ops.aten, name), overload)
+        found: Kernel = getattr(getattr(torch.ops.aten, name), overload)._op  # without Python in between
     except AttributeError:
         raise PlanError(f"operator {target!r} does not exist in torch {torch.__version__}") from None
     return found

@@ -135,9 +135,9 @@ class PlacedSteps:
             return  # a layout that mixes both; it was not made by `poet.layout.lay_out`
         try:
             if divide_bytes < layout.arena_bytes:
-                arena = allocator.arena(layout.arena_bytes - divide_bytes)
+                arena = _arena(allocator, layout.arena_bytes - divide_bytes)
                 self._standing = self._standing_scope.enter_context(arena)
-            self._arena = self._scopes.enter_context(allocator.arena(divide_bytes))
+            self._arena = self._scopes.enter_context(_arena(allocator, divide_bytes))
             self._replay = self._scopes.enter_context(self._arena.replay(_placement(plan, divide_bytes)))
         except ReplayError as error:
             self.close()
@@ -178,7 +178,7 @@ class PlacedSteps:
             if self._limit_bytes is not None and placement.arena_bytes > self._limit_bytes:
                 size, limit = format_bytes(placement.arena_bytes), format_bytes(self._limit_bytes)
                 raise ReplayError(f"the arena would take {size}, the budget leaves {limit}")
-            self._arena = self._scopes.enter_context(self._allocator.arena(placement.arena_bytes))
+            self._arena = self._scopes.enter_context(_arena(self._allocator, placement.arena_bytes))
             self._replay = self._scopes.enter_context(self._arena.replay(placement))
         except ReplayError as error:
             self._scopes.close()
@@ -190,6 +190,11 @@ class PlacedSteps:
     def _stay_on_the_heap(self, reason: str) -> None:
         self._allocator = None
         self.how = f"heap: {reason}"
+
+
+def _arena(allocator: native.NativeAllocator, size_bytes: int) -> native.Arena:
+    """In huge pages where the system has them: weights are read once per step, at a table walk per page."""
+    return allocator.arena(size_bytes, huge_pages=True)
 
 
 def _placement(plan: Plan, divide_bytes: int) -> native.Placement:

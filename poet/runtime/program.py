@@ -33,14 +33,15 @@ class Program:
     """A compiled schedule.
 
     Attributes:
-        instructions: in parallel with the plan's schedule.
-        first_update: index of the first instruction that overwrites what lives across steps.
-        gradients: (parameter's name, cell) by the index of the instruction that makes it.
+        instructions: each with the index of its step in the plan's schedule; frees in a row are one,
+            with the first's.
+        first_update: index of the first step that overwrites what lives across steps.
+        gradients: (parameter's name, cell) by the index of the step that makes it.
         oversized: outputs whose kernels leave them in more memory than they need; filled by the run
             of a program that checks.
     """
 
-    instructions: tuple[Instruction, ...]
+    instructions: tuple[tuple[int, Instruction], ...]
     first_update: int
     gradients: Mapping[int, tuple[tuple[str, int], ...]]
     oversized: set[str]
@@ -70,8 +71,16 @@ def compile_plan(plan: Plan, cells: Cells, *, pages: Pager | None, after: Progra
     oversized: set[str] = set() if after is None else after.oversized
     first_update = len(plan.schedule)
     under_way = _UnderWay(graph)
+    begins: list[int] = []  # of the instructions, in the schedule
+    frees: list[int] = []  # cells that the last instruction empties, if it frees
     for index, step in enumerate(plan.schedule):
         waits = under_way.before(step, is_first=isinstance(step, Compute) and step.op not in ran)
+        if isinstance(step, Free) and frees and not waits:
+            frees += _cells_of(step.tensor, cells)
+            in_ram.remove(step.tensor)
+            continue
+        begins.append(index)
+        frees = _cells_of(step.tensor, cells) if isinstance(step, Free) else []
         if isinstance(step, Compute):
             op = ops[step.op]
             new = [name for name in graph.writes(op) if name not in in_ram]
@@ -87,7 +96,7 @@ def compile_plan(plan: Plan, cells: Cells, *, pages: Pager | None, after: Progra
             in_ram.update(new)
             ran.add(op.name)
         elif isinstance(step, Free):
-            instructions.append(_free(step.tensor, cells))
+            instructions.append(_free(frees, cells))
             in_ram.remove(step.tensor)
         elif pages is None:
             raise PlanError(f"{plan.model.name}: the plan pages but no page file is open")
@@ -100,7 +109,8 @@ def compile_plan(plan: Plan, cells: Cells, *, pages: Pager | None, after: Progra
             instructions[-1] = _waiting(instructions[-1], waits, pages)
     if instructions and pages is not None and pages.is_background:
         instructions[-1] = _settling(instructions[-1], pages)
-    return Program(tuple(instructions), first_update, _gradient_taps(plan, cells), oversized)
+    numbered = tuple(zip(begins, instructions, strict=True))
+    return Program(numbered, first_update, _gradient_taps(plan, cells), oversized)
 
 
 def _gradient_taps(plan: Plan, cells: Cells) -> dict[int, tuple[tuple[str, int], ...]]:
@@ -214,9 +224,13 @@ def _output_cells(cells: Cells, graph: Graph, output: str) -> tuple[int, list[tu
     return number, [item for item in cells.of_buffer[graph.buffer_of(output)] if item[0] != number]
 
 
-def _free(buffer: str, cells: Cells) -> Instruction:
+def _cells_of(buffer: str, cells: Cells) -> list[int]:
+    return [number for number, _ in cells.of_buffer[buffer]]
+
+
+def _free(numbers: list[int], cells: Cells) -> Instruction:
+    """Empty the cells in ``numbers``, to which more may still be added."""
     contents = cells.contents
-    numbers = [number for number, _ in cells.of_buffer[buffer]]
 
     def free() -> None:
         for number in numbers:

@@ -176,7 +176,7 @@ class Trainer:
             inputs: of the model, in its order; copied.
             targets: of the loss, if the plan's loss has any; copied.
             on_gradient: sees every gradient as it is made.
-            on_instruction: called with the number of each step of the schedule before it is done.
+            on_instruction: called before each instruction with the index of its step in the schedule.
 
         Raises:
             InputError: a tensor has another shape or type than the plan's; nothing has happened.
@@ -301,7 +301,7 @@ class Trainer:
         contents, taps = self._cells.contents, self._program.gradients if on_gradient else {}
         mark = None if self._placed is None else self._placed.mark
         try:
-            for index, run in enumerate(self._program.instructions):
+            for index, run in self._program.instructions:
                 if mark is not None:
                     mark(index + 1)
                 if on_instruction is not None:
