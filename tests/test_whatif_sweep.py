@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import json
 from itertools import product
@@ -12,6 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from random_problems import mixed_problem
 
+import poet
 from poet.budgets import keep_everything_bytes
 from poet.errors import InputError
 from poet.problem import Limits, Problem
@@ -19,7 +21,7 @@ from poet.simulator import simulate
 from poet.solution import SolveOptions, Status
 from poet.solvers import solve
 from poet.whatif import workers
-from poet.whatif.cache import Cache, cached_cell, cell_key, digest_of, pack_solution
+from poet.whatif.cache import SOLVING, Cache, cached_cell, cell_key, digest_of, pack_solution
 from poet.whatif.question import Question
 from poet.whatif.result import Origin, Verdict
 from poet.whatif.settings import grid_of, setting_of
@@ -219,6 +221,23 @@ def test_keys_tell_problems_limits_and_options_apart() -> None:
     assert len(keys) == len(digests) * len(limits) * len(options)
     started = dataclasses.replace(QUICK, start=())
     assert cell_key(digests[0], limits[0], started) == cell_key(digests[0], limits[0], QUICK)
+
+
+def test_an_answers_key_holds_all_the_code_that_the_answer_depends_on() -> None:
+    """Modules that the searches import, directly or not, are in the digest: none can change unnoticed."""
+    package = Path(poet.__file__).parent
+    waiting = [file for room in SOLVING for file in _sources(package / room)]
+    known = set(waiting)
+    for source in waiting:
+        for node in ast.walk(ast.parse(source.read_text())):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("poet."):
+                path = package.joinpath(*str(node.module).split(".")[1:])
+                found = path.with_suffix(".py") if path.with_suffix(".py").exists() else path / "__init__.py"
+                assert found in known, f"{source.name} imports {node.module}, which is not in SOLVING"
+
+
+def _sources(place: Path) -> list[Path]:
+    return [place] if place.is_file() else sorted(place.rglob("*.py"))
 
 
 def test_a_cache_that_cannot_be_written_says_so(tmp_path: Path) -> None:

@@ -37,8 +37,13 @@ FORMAT_VERSION = 1
 MAX_FILE_BYTES = 1 << 28
 """Of JSON that is read from one file; a step of 100,000 entries takes some 8 MB."""
 
-SOLVING = ("solvers", "problem.py", "schedule.py", "simulator.py", "solution.py")
-IMPORTING = ("frontend", "runtime", "graph.py", "optimizer.py", "codec.py")
+SOLVING = (
+    "solvers", "problem.py", "schedule.py", "simulator.py", "solution.py", "homes.py", "pins.py", "codec.py",
+    "units.py", "errors.py",
+)  # fmt: skip
+"""What an answer depends on: the searches and all that they import."""
+
+IMPORTING = ("frontend", "runtime", "graph.py", "optimizer.py", "codec.py", "pieces.py", "host.py")
 _ENGINES = ("highspy", "pulp", "ortools")
 _NOT_IN_KEY = ("start", "progress")
 
