@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from random_problems import mixed_problem, random_limits
 
-from poet.problem import Limits, Problem
+from poet.problem import Limits, Place, Problem, ProblemOp, Tensor, Transfer
 from poet.simulator import simulate
 from poet.solution import Solution, SolveOptions, Status
 from poet.solvers import confirm as confirm_module
@@ -212,3 +212,12 @@ def test_a_plan_needs_no_explanation() -> None:
     assert solution.schedule is not None
     assert simulate(problem, solution.schedule, limits) == solution.trace
     assert explained(problem, limits, OPTIONS, solution) is solution
+
+
+def test_a_floor_at_the_steps_ends_is_called_that() -> None:
+    """Two parameters must be in RAM when the step begins and ends; its only op needs one of them."""
+    move = Transfer(seconds=1.0, joules=1.0)
+    tensors = tuple(Tensor(name, 100, move, move, finally_=Place.RAM) for name in ("p", "q"))
+    problem = Problem("ends", (*tensors, Tensor("o", 10)), (ProblemOp("f", ("p",), ("o",), 1.0, 1.0),))
+    told = budget_sentence(problem, Limits(ram_budget_bytes=300))
+    assert told == "The budget of 300 B is 50 % above the least that the start and the end of the step need."

@@ -89,7 +89,8 @@ def budget_sentence(problem: Problem, limits: Limits) -> str:
     floor = minimum_ram_bytes(problem, limits)
     above = f"{format_share(budget / floor.bytes - 1.0)} above" if floor.bytes else "above"
     at = "at" if floor.bytes == budget else above
-    return f"The budget of {format_bytes(budget)} is {at} the least that op {floor.op} needs."
+    where = f"op {floor.op} needs" if floor.op is not None else "the start and the end of the step need"
+    return f"The budget of {format_bytes(budget)} is {at} the least that {where}."
 
 
 def conflict_sentence(problem: Problem, limits: Limits, confirmation: Confirmation) -> str:
