@@ -2,11 +2,12 @@
 
     python tests/benchmarks/runtime_table.py [--only NET ...] [--folder .runtime-table] [--fresh] [--as-is]
 
-A net is planned for this machine: each op costs the seconds that it takes here, a transfer what the storage
-under ``--folder`` takes. Budgets lie 100, 70, 40 and 20 % of the way from the lower bound to keeping
-everything. Each row is measured in two lean processes that make steps in turn, one with the plan and one in
-plain PyTorch that keeps everything; their losses and parameters are compared bit for bit. Rows that are
-done are kept in ``--folder``, so an interrupted run goes on where it was.
+A net is planned for this machine: each op costs the seconds that it takes here in steps that keep everything,
+a transfer what the storage under ``--folder`` takes after the processor has worked on other memory. Budgets
+lie 100, 70, 40 and 20 % of the way from the lower bound to keeping everything. Each row is measured in two
+lean processes that make steps in turn, one with the plan and one in plain PyTorch that keeps everything;
+their losses and parameters are compared bit for bit. Rows that are done are kept in ``--folder``, so an
+interrupted run goes on where it was.
 """
 
 from __future__ import annotations
