@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise
@@ -10,6 +11,7 @@ from pathlib import Path
 import hand_net
 import pytest
 import torch
+from rich.console import Console
 from schedules import keep_everything
 from zoo import NETS
 
@@ -17,9 +19,11 @@ from poet import api, rehearsal
 from poet.frontend.trace import TrainingStep
 from poet.graph import Graph
 from poet.problem import Limits
+from poet.report.run import Measured, run_data, run_report
 from poet.runtime import Trainer
 from poet.schedule import Compute, Free
 from poet.solution import SolveOptions
+from poet.training_run import Epoch
 
 
 @pytest.fixture(autouse=True)
@@ -60,6 +64,17 @@ def test_plans_carry_the_times() -> None:
     made = api.plan_step(prepared(), Limits(), SolveOptions(time_limit_seconds=1.0))
     assert made.plan.graph.timed_in_steps
     assert type(made.plan).from_json(made.plan.to_json()) == made.plan
+
+
+def test_the_report_says_where_kernels_ran_by_themselves() -> None:
+    plan = api.plan_step(prepared(), Limits(), SolveOptions(time_limit_seconds=1.0)).plan
+    epoch = Epoch(1, 2.0, None, 3, 0.01, 0.03, is_complete=True)
+    for in_steps in (True, False):
+        told = replace(plan, graph=replace(plan.graph, timed_in_steps=in_steps))
+        console = Console(width=120, record=True, file=io.StringIO())
+        console.print(run_report(told, [epoch], Measured("heap")))
+        assert ("each kernel by itself" in console.export_text()) is not in_steps
+        assert run_data(told, [epoch], Measured("heap"))["predicted_from_whole_steps"] is in_steps
 
 
 def test_all_of_a_step_belongs_to_some_op() -> None:

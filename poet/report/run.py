@@ -50,6 +50,8 @@ def run_report(plan: Plan, epochs: Sequence[Epoch], measured: Measured) -> Rende
         "peak of tensor memory", format_bytes(predicted_peak_bytes(plan)), _bytes(measured.peak_ram_bytes)
     )
     predicted = "" if host is None else format_seconds(host)
+    if host is not None and not plan.graph.timed_in_steps:
+        predicted += ", each kernel by itself"
     table.add_row("time on this machine", predicted, "" if seconds is None else format_seconds(seconds))
     table.add_row(f"time on {plan.device.name}", format_seconds(plan.prediction.seconds), "")
     return Group(table, f"memory: {'; '.join(filter(None, (measured.memory, measured.caveat)))}")
@@ -66,6 +68,7 @@ def run_data(plan: Plan, epochs: Sequence[Epoch], measured: Measured) -> dict[st
         "measured_peak_ram_bytes": measured.peak_ram_bytes,
         "predicted_device_step_seconds": plan.prediction.seconds,
         "predicted_host_step_seconds": predicted_step_seconds(plan, measured.storage),
+        "predicted_from_whole_steps": plan.graph.timed_in_steps,
         "measured_host_step_seconds": measured_step_seconds(epochs),
     }
 
