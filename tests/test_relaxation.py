@@ -15,7 +15,8 @@ from poet.solvers.events import instance_of
 from poet.solvers.greedy import greedy
 from poet.solvers.linear import NOUGHT, ONE, Program, minimise
 from poet.solvers.oracle import least_joules
-from poet.solvers.relaxation import bound_overhead, tightest_bound
+from poet.solvers.refine import tightest_bound
+from poet.solvers.relaxation import bound_overhead
 
 
 def assert_below_the_oracle(problem: Problem, limits: Limits, *, whole: bool = False) -> float:

@@ -10,7 +10,8 @@ from poet.solvers import minimum_ram_bytes
 from poet.solvers.candidates import worth_rerunning
 from poet.solvers.events import Instance, instance_of
 from poet.solvers.linear import value
-from poet.solvers.relaxation import Bound, bound_overhead, tightest_bound
+from poet.solvers.refine import tightest_bound
+from poet.solvers.relaxation import Bound, bound_overhead
 from poet.solvers.segments import Offer, offered_by
 
 STEP = training_like(16, seed=3)

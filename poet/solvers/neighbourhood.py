@@ -33,7 +33,8 @@ from poet.solvers.judged import Cheapest
 from poet.solvers.linear import Numbers, value
 from poet.solvers.matrix import RELATIVE_GAP, Arrays, Choice, Found, Part, arrays_of, part_of, solve_part
 from poet.solvers.milp import build
-from poet.solvers.relaxation import Bound, tightest_bound
+from poet.solvers.refine import tightest_bound
+from poet.solvers.relaxation import Bound
 from poet.solvers.segments import Offer, offered_by
 from poet.solvers.start import values_of
 

@@ -17,7 +17,7 @@ K[i,w]   i is in RAM throughout, from moment g to moment g'
 Y[i,w]   i is paged in at least once in the stages g + 1 … g' of window w
 X[k,w]   op k is rerun at least once in these stages; w is a window of its outputs
 O[i]     i has a copy in storage at some time
-W[i,w]   k is rerun at least once between moment g of window w and the next fixed moment of i
+W[k,s]   k is rerun at least once in a *stretch* s of neighbouring windows of its outputs
 ======== ====================================================================================
 
 **What holds.** Each row below is true of these numbers, whatever the schedule does otherwise:
@@ -25,14 +25,16 @@ W[i,w]   k is rerun at least once between moment g of window w and the next fixe
 - *flow* P[i,g'] ≤ K[i,w] + Y[i,w] + X[k,w], k the producer: what is there at g' was held since g, or
   appeared in between, and contents appear by page-in or by a run of their producer only.
 - *hold* K[i,w] ≤ P[i,g].  *store* Y[i,w] ≤ O[i].
-- *need* X[k,w] ≤ P[j,a] + Σ (Y[j,v] + X[p,v]) for each j that a rerun of k reads, p its producer:
-  the rerun finds j in RAM at some time from moment g to g'. Either it was there at the last moment
-  a ≤ g of its grid, or it appeared after a, in one of its windows v up to its first moment ≥ g'.
-  No row where j has a fixed moment from g to g': then it may be there for that.
-- *cover* 1 ≤ K[i,w] + O[i] + W[i,w]; W[i,w] ≤ Σ X[k,v] over the windows v from w to the next fixed
-  moment; and need holds for W[i,w], with the visits of j from moment g to that one. This follows
-  from flow and need in whole numbers, and is stronger in fractions: half a rerun in each of two
-  windows is half a visit of j in each, but a whole one together.
+- *need* X[k,w] ≤ P[j,a] + Σ Y[j,v] + W[p,s] for each j that a rerun of k reads, p its producer: the
+  rerun finds j in RAM at some time from moment g to g'. Either it was there at the last moment a ≤ g
+  of its grid, or it appeared after a, in one of its windows v up to its first moment ≥ g', which
+  together are the stretch s. No row where j has a fixed moment from g to g': then it may be there for
+  that.
+- *cover* 1 ≤ K[i,w] + O[i] + W[k,s], s from window w to the next fixed moment of i.
+- *again* W[k,s] ≤ Σ X[k,v] over the windows v of s, and need holds for W[k,s] as it does for X. So
+  chains of reruns are followed through whole stretches. All this follows from flow and need in whole
+  numbers, and is stronger in fractions: half a rerun in each of two windows is half a visit of j in
+  each, but a whole one together. A stretch of one window has X in the place of W.
 - *memory*, at moment t: what op t reads and makes, and its workspace, plus Σ bytes·P[i,t] where t is
   on the grid of i, plus Σ bytes·K[i,w] where t lies inside w, is at most the budget: all these are
   different bytes, in RAM together. What an update makes in place is counted as the old content.
@@ -42,8 +44,8 @@ W[i,w]   k is rerun at least once between moment g of window w and the next fixe
   the runs, transfers and copies counted.
 
 **Which moments.** With fixed moments alone, a content may be remade while its inputs are still there
-from their own making, before RAM is short, and held where it is not. So the moments at which RAM has
-a price get on the grids of all that is remade or remade from, and the program is solved again.
+from their own making, before RAM is short, and held where it is not. So some moments get on the grids
+of all that is remade or remade from, and the program is solved again: `poet.solvers.refine`.
 
 **What it costs.** At least c_k for each X[k,w] (windows of one op do not overlap, one rerun of an op
 with several outputs counts once), page_in for each Y[i,w], page_out for each O[i] that is written in
@@ -64,18 +66,12 @@ import bisect
 import itertools
 import math
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
-
-import numpy as np
 
 from poet.solvers.events import Instance
 from poet.solvers.linear import NOUGHT, ONE, Answer, Program, Term, minimise
 from poet.solvers.windows import Windows
-
-_ROUNDS = 4
-_MOMENTS_PER_ROUND = 6
-_PRICED = 1e-3  # of the sum of all prices, from which on a moment is taken
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,38 +129,6 @@ class Bound:
     answer: Answer
 
 
-def tightest_bound(
-    instance: Instance, *, seconds: float = 60.0, watcher: Callable[[Bound], None] | None = None
-) -> Bound:
-    """The best bound of a few rounds, each with the moments on the grids at which RAM had a price.
-
-    Args:
-        instance: what to bound.
-        seconds: wall clock; the first round is always begun.
-        watcher: called with each bound.
-    """
-    end = time.monotonic() + seconds
-    best = bound = bound_overhead(instance, seconds=seconds)
-    for _ in range(_ROUNDS):
-        if watcher is not None:
-            watcher(bound)
-        moments = bound.moments | priced_moments(bound)
-        left = end - time.monotonic()
-        if left <= 0.0 or not bound.answer.done or moments == bound.moments:
-            break
-        bound = bound_overhead(instance, seconds=left, moments=moments)
-        best = max(best, bound, key=lambda found: found.overhead_joules)
-    return best
-
-
-def priced_moments(bound: Bound) -> frozenset[int]:
-    """The moments at which a little more RAM would save most, by the prices of the linear program."""
-    moments = bound.relaxation.moments
-    prices = bound.answer.prices[: len(moments)]
-    dearest = np.argsort(-prices, kind="stable")[:_MOMENTS_PER_ROUND]
-    return frozenset(moments[row] for row in dearest if prices[row] > _PRICED * prices.sum())
-
-
 def bound_overhead(
     instance: Instance, *, seconds: float = 60.0, moments: Collection[int] = (), whole: bool = False
 ) -> Bound:
@@ -188,7 +152,7 @@ def bound_overhead(
 def relax(instance: Instance, moments: Collection[int] = ()) -> Relaxation:
     """The program of ``instance``, with ``moments`` on the grids of what may be remade or remade from."""
     layout = Windows(instance, moments)
-    for family in (_flow, _need, _cover, _come_home, _time, _storage):
+    for family in (_flow, _need, _cover, _again, _come_home, _time, _storage):
         for terms, at_most in family(layout):
             layout.program.row(terms, at_most)
     return Relaxation(
@@ -234,22 +198,29 @@ def _need(layout: Windows) -> _Rows:
 
 
 def _cover(layout: Windows) -> _Rows:
-    """1 ≤ K[i,w] + O[i] + W[i,w]; W[i,w] ≤ Σ X[k,v] from w to the next fixed moment; need for W[i,w]."""
+    """1 ≤ K[i,w] + O[i] + W, of its producer from window w to its next fixed moment."""
     for content in layout.large():
         i = content.number
-        grid, made = layout.grid[i], layout.made(i)
+        grid = layout.grid[i]
         copy = NOUGHT if content.page_in is None else layout.stored[i]
         for moment, following in itertools.pairwise(layout.fixed[i] if copy != ONE else ()):
             begin, stop = bisect.bisect_left(grid, moment), bisect.bisect_left(grid, following)
             for window in range(begin, stop):
                 if layout.kept[i][window] == ONE:
                     continue
-                runs = [column for column in made[window:stop] if column != NOUGHT]
-                again = runs[0] if len(runs) == 1 else layout.program.column() if runs else NOUGHT
-                yield [(-1.0, layout.kept[i][window]), (-1.0, copy), (-1.0, again)], -1.0
-                if len(runs) > 1:
-                    yield [(1.0, again), *((-1.0, column) for column in runs)], 0.0
-                    yield from _needed(layout, content.producer or 0, again, grid[window], following)
+                remade = NOUGHT if content.producer is None else layout.again(content.producer, window, stop)
+                yield [(-1.0, layout.kept[i][window]), (-1.0, copy), (-1.0, remade)], -1.0
+
+
+def _again(layout: Windows) -> _Rows:
+    """W ≤ Σ X[k,v] over the windows v of its stretch; need for W, which may ask for more such columns."""
+    while layout.owed:
+        stretch = layout.owed.pop()
+        number, begin, stop = stretch
+        grid = layout.grid[layout.tasks[number].outputs[0]]
+        runs = [(-1.0, column) for column in layout.run[number][begin:stop]]
+        yield [(1.0, layout.stretches[stretch]), *runs], 0.0
+        yield from _needed(layout, number, layout.stretches[stretch], grid[begin], grid[stop])
 
 
 def _needed(layout: Windows, number: int, again: int, first: int, last: int) -> _Rows:

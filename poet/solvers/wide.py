@@ -3,11 +3,13 @@
 1. The relaxation as a linear program bounds every plan within a second or a few.
 2. In whole numbers it gives a stronger bound, and says better what to rerun. Walks follow each of its
    answers (`poet.solvers.guided`), which gives good plans at once.
-3. The event model is laid out with the reruns that the relaxation asks for, and those of the best
+3. The linear program that looks at more moments (`poet.solvers.refine`) gives a stronger bound yet,
+   where recomputation is deep.
+4. The event model is laid out with the reruns that the relaxation asks for, and those of the best
    plan. These make a *class* of plans: those that rerun nothing else.
-4. A few rounds of neighbourhood search make the plan better quickly.
-5. The model is solved as a whole, in a process of its own: its bound is one for the class.
-6. More rounds, until they bring nothing; then a larger class, while there is time.
+5. A few rounds of neighbourhood search make the plan better quickly.
+6. The model is solved as a whole, in a process of its own: its bound is one for the class.
+7. More rounds, until they bring nothing; then a larger class, while there is time.
 
 With two threads the whole programs run beside the rounds, else in turn. At every moment the best
 plan and the bounds are with the caller, whoever stops the search and however.
@@ -29,7 +31,8 @@ from poet.solvers.guided import walks_along
 from poet.solvers.judged import Cheapest
 from poet.solvers.matrix import matrix_of
 from poet.solvers.neighbourhood import Rounds, offering
-from poet.solvers.relaxation import Bound, tightest_bound
+from poet.solvers.refine import priced_bound, tightest_bound
+from poet.solvers.relaxation import Bound
 from poet.solvers.segments import Offer, offered_by
 
 _OFFERS = tuple(Offer(*sizes) for sizes in ((1, 6), (4, 6), (4, 12), (8, 40)))
@@ -95,13 +98,18 @@ class _Wide:
 
     def run(self) -> bool:
         conduct = self.conduct
-        guide = tightest_bound(self.bounded, seconds=self._share(_BOUND_SHARE), watcher=self._hear)
+        guide = priced_bound(self.bounded, seconds=self._share(_BOUND_SHARE), watcher=self._hear)
         if guide.overhead_joules == math.inf:
             return False
         self._hear(guide)
         if not conduct.finished():
             rounds = self._rounds(guide, _OFFERS[0]) if conduct.threads > 1 else None
-            guide = self._bound_in_whole_numbers(guide, rounds)
+            whole = self._bound_in_whole_numbers(guide, rounds)
+            if not conduct.finished():
+                tightest_bound(
+                    self.bounded, seconds=self._share(_BOUND_SHARE), watcher=self._hear, begin=guide
+                )
+            guide = whole
         for offer in _OFFERS:
             again = True
             while again and not conduct.finished():

@@ -30,6 +30,8 @@ class Windows:
         self.grid = self._grids(moments)
         self._open_memory_rows()
         self.fixed_joules = 0.0
+        self.stretches: dict[tuple[int, int, int], int] = {}
+        self.owed: list[tuple[int, int, int]] = []
         self.run = {task.number: self._run_columns(task.number) for task in self.tasks if task.outputs}
         self.stored = [self._stored_column(content) for content in self.contents]
         self.present: list[list[int]] = [[] for _ in self.contents]
@@ -57,8 +59,24 @@ class Windows:
         grid = self.grid[content]
         begin = bisect.bisect_right(grid, first) - 1
         stop = min(bisect.bisect_left(grid, last), len(grid) - 1)
-        arrivals = self.paged[content][begin:stop] + self.made(content)[begin:stop]
+        producer = self.contents[content].producer
+        remade = NOUGHT if producer is None else self.again(producer, begin, stop)
+        arrivals = [*self.paged[content][begin:stop], remade]
         return [(1.0, self.present[content][begin]), *((1.0, column) for column in arrivals)]
+
+    def again(self, number: int, begin: int, stop: int) -> int:
+        """W: whether a task is rerun at all in the windows from ``begin`` to ``stop`` of its outputs.
+
+        Its rows are owed once it is asked for: `owed`.
+        """
+        windows = [w for w in range(begin, stop) if self.run[number][w] != NOUGHT]
+        if len(windows) < 2:
+            return self.run[number][windows[0]] if windows else NOUGHT
+        stretch = number, windows[0], windows[-1] + 1
+        if stretch not in self.stretches:
+            self.stretches[stretch] = self.program.column()
+            self.owed.append(stretch)
+        return self.stretches[stretch]
 
     def _grids(self, moments: Collection[int]) -> list[list[int]]:
         points: list[set[int]] = [set() for _ in self.contents]
