@@ -65,6 +65,17 @@ def check_writable(path: Path) -> None:
     raise InputError(f"{path}: cannot be written ({problem})")
 
 
+def check_all_writable(*files: Path | None) -> None:
+    """`check_writable` of the files that a command was given; ``-`` is stdout.
+
+    Raises:
+        InputError: one of them cannot be written.
+    """
+    for file in files:
+        if file is not None and str(file) != "-":
+            check_writable(file)
+
+
 def write_atomically(path: Path, write: Callable[[Path], None]) -> None:
     """Let ``write`` fill a temporary file beside ``path`` and rename it: whole or not at all.
 

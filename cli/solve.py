@@ -24,6 +24,7 @@ from .options import (
     read_time_limit,
     read_trade_off,
 )
+from .output import check_all_writable
 
 EXAMPLES = (
     "poet solve model.onnx --device rpi4b",
@@ -138,6 +139,7 @@ def solve(
         points=points,
         json_file=json_file,
     )
+    check_all_writable(output, json_file)
     if points is not None and trade_off is None:
         raise InputError("--points is of --trade-off, e.g. --trade-off ram,energy --points 12")
     if trade_off is not None and output is not None:

@@ -21,7 +21,7 @@ from poet.whatif.question import DataSupply, Duty
 from poet.whatif.result import WhatIf
 from poet.whatif.sweep import Report, SweepProgress
 
-from .output import answer, check_writable, write_atomically, write_json
+from .output import answer, check_all_writable, write_atomically, write_json
 
 Size = TypeVar("Size", int, int | None)
 
@@ -118,10 +118,8 @@ def check_output(path: Path | None, json_file: Path | None) -> None:
         from poet.report.html import check_installed
 
         check_installed()
-    files = [file for file in (path, json_file) if file is not None and str(file) != "-"]
-    for file in files:
-        check_writable(file)
-    if len(files) == 2 and files[0].resolve() == files[1].resolve():
+    check_all_writable(path, json_file)
+    if path is not None and json_file is not None and path.resolve() == json_file.resolve():
         raise InputError(f"{path}: -o and --json name the same file")
 
 
