@@ -24,7 +24,7 @@ _PAUSE_SECONDS = 0.005
 def measure_storage(folder: Path, *, buffer_bytes: int) -> HostStorage:
     """Times of small and large transfers to an unnamed page file in ``folder``, the median of a few.
 
-    Takes a quarter of a second on an SSD, and 16 MiB of RAM and 8 MiB of storage meanwhile.
+    Takes a third of a second on an SSD, and 16 MiB of RAM and 8 MiB of storage meanwhile.
 
     Args:
         folder: on the storage in question.
