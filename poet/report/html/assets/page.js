@@ -230,7 +230,11 @@
       return Array.from(present, ([tensor, copies]) => ({ tensor, copies }))
         .sort((a, b) => line.bytes[b.tensor] * b.copies - line.bytes[a.tensor] * a.copies);
     }
-    const amount = (bytes) => `${Number((bytes / line.factor).toPrecision(4))} ${line.unit}`;
+    const prefixes = [["GiB", 2 ** 30], ["MiB", 2 ** 20], ["KiB", 2 ** 10], ["B", 1]];
+    const amount = (bytes) => {
+      const [unit, factor] = prefixes.find(([, least]) => bytes >= least) || ["B", 1];
+      return `${Number((bytes / factor).toPrecision(4))} ${unit}`;
+    };
     const swatch = (index) => {
       const made = element("span", { class: "swatch" });
       made.style.background = line.roles[index].colour;
