@@ -28,16 +28,7 @@ from poet.report.html.charts import (
 )
 from poet.report.html.page import Content
 from poet.report.html.subject import Subject
-from poet.report.html.tables import (
-    DASH,
-    Column,
-    TableData,
-    count,
-    duration,
-    energy,
-    size,
-    small_share,
-)
+from poet.report.html.tables import DASH, Column, TableData, count, duration, energy, size, small_share
 from poet.report.html.timeline_data import timeline_data
 from poet.report.plan import what_binds
 from poet.units import format_bytes, format_count, format_joules, format_seconds, format_share, scale_of
