@@ -58,7 +58,7 @@ def rehearsed(step: TrainingStep) -> Graph:
         if plan.held_bytes > _RAM_SHARE * _available_bytes():
             return graph
         seconds = _op_seconds(plan, step)
-    except (PoetError, RuntimeError, IndexError):  # what torch raises where a kernel refuses its data
+    except (PoetError, RuntimeError, IndexError, MemoryError):  # data that a kernel refuses, no room
         return graph
     ops = tuple(replace(op, host_seconds=seconds[op.name]) for op in graph.ops)
     return replace(graph, ops=ops, timed_in_steps=True)
