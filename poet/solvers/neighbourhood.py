@@ -33,7 +33,7 @@ from poet.solvers.judged import Cheapest
 from poet.solvers.linear import Numbers, value
 from poet.solvers.matrix import RELATIVE_GAP, Arrays, Choice, Found, Part, arrays_of, part_of, solve_part
 from poet.solvers.milp import build
-from poet.solvers.refine import tightest_bound
+from poet.solvers.refine import priced_bound
 from poet.solvers.relaxation import Bound
 from poet.solvers.segments import Offer, offered_by
 from poet.solvers.start import values_of
@@ -72,7 +72,7 @@ def improve(
     end = time.monotonic() + seconds
     instance, best = instance_of(problem, limits), Cheapest(problem, limits)
     best.consider(schedule)
-    guide = guide or tightest_bound(instance, seconds=seconds)
+    guide = guide or priced_bound(instance, seconds=seconds)
     stop = stop or (lambda better: False)
     while time.monotonic() < end:
         before = best.trace
