@@ -15,7 +15,7 @@ from poet.errors import InvalidSchedule
 from poet.problem import Limits, Objective, Problem, ProblemOp, Tensor, Transfer
 from poet.simulator import simulate
 from poet.solvers.bounds import minimum_ram_bytes
-from poet.solvers.candidates import candidates, fullest
+from poet.solvers.candidates import candidates, densest, fullest
 from poet.solvers.emit import schedule_of
 from poet.solvers.engines import Effort, Outcome, run_engine
 from poet.solvers.events import Metered, instance_of, timeline_of
@@ -117,7 +117,9 @@ def bounds_of_random_offers(seeds: Iterable[int]) -> None:
             {stage: tuple(k for k in tasks if rng.random() < share) for stage, tasks in every.items()}
             for share in (0.0, 0.3, 0.5, 0.7)
         ]
-        for offered in (*offers, fullest(instance), merged(offers[1], fullest(instance))):
+        offers += [fullest(instance), merged(offers[1], fullest(instance))]
+        offers.append(merged(offers[0], densest(instance, rng.sample(range(len(instance.contents)), 2))))
+        for offered in offers:
             outcome = run_engine("highs", build(timeline_of(instance, offered), relaxed=True), EFFORT)
             assert not outcome.infeasible, (seed, offered)
             assert problem.compute_joules + outcome.bound_joules <= best * (1 + 1e-6), (seed, offered)

@@ -117,6 +117,21 @@ def _said(text: str, amount: T | None, show: Callable[[T], str]) -> str:
     return "" if amount is None else text.format(show(amount))
 
 
+def impossible_sentence(problem: Problem, limits: Limits) -> str:
+    """Why no plan can exist, by arithmetic alone; empty where it does not say."""
+    budget, allowed = limits.ram_budget_bytes, limits.deadline_seconds
+    floor = minimum_ram_bytes(problem, limits)
+    if budget is not None and floor.bytes > budget:
+        return floor_sentence(problem, floor)
+    least = problem.compute_seconds
+    if allowed is not None and least > allowed * (1 + 1e-9):
+        return (
+            f"Running every op once takes {format_seconds(least)}, longer than the deadline of "
+            f"{format_seconds(allowed)} by {format_seconds(least - allowed)}."
+        )
+    return ""
+
+
 def minimum_seconds(problem: Problem) -> float:
     """Seconds below which no step ends: every op runs once, compute being one engine."""
     return problem.compute_seconds

@@ -13,21 +13,19 @@ import math
 import time
 from collections.abc import Sequence
 
-from poet.errors import InvalidSchedule
 from poet.problem import Limits, Problem
 from poet.schedule import Schedule
-from poet.simulator import Trace, simulate
 from poet.solution import ClassBound, Solution, SolveOptions, Status
-from poet.solvers.bounds import budget_sentence, conflict_sentence, floor_sentence, minimum_ram_bytes
-from poet.solvers.candidates import candidates, fullest
+from poet.solvers.bounds import budget_sentence, conflict_sentence, impossible_sentence
+from poet.solvers.candidates import candidates, densest, fullest
 from poet.solvers.confirm import Confidence, Confirmation, confirm
 from poet.solvers.emit import schedule_of
 from poet.solvers.engines import Effort, Outcome, available_engines, choose_engine, run_engine
 from poet.solvers.events import Metered, instance_of, timeline_of
 from poet.solvers.greedy import greedy
-from poet.solvers.guide import merged, reruns_of, suggested
+from poet.solvers.guide import merged, remade_dearly, reruns_of, suggested
+from poet.solvers.incumbent import Incumbent
 from poet.solvers.milp import Model, build
-from poet.solvers.overlap import overlap, polish
 from poet.solvers.start import values_of
 from poet.solvers.wide import Conduct, search_widely
 from poet.units import format_seconds
@@ -40,6 +38,9 @@ _OWN_FINDERS = {"greedy": "greedy", "neighbourhood search": "neighbourhood searc
 _SIZEABLE_TASKS = 200  # above, the same is tried after the first round, if the gap is sizeable
 _SIZEABLE_GAP = 0.02  # of the overhead
 _WIDE_SHARE = 0.5  # of the time left, for that
+_DEAR = 0.05  # of the open joules, from which on a rerun at no slot matters
+_STALL = 0.02  # of the open joules, less than which a round brings nothing
+_DENSE_SHARE = 0.9  # of the time left, for the densest model
 _GREEDY_SECONDS = (2.0, 1.0)  # of small and of large steps; the plans tried on small ones take less
 _SHARE = 0.25  # of the time left that one model may take
 _FIRST_SHARE = 0.4  # of that for HiGHS, where CP-SAT comes second
@@ -73,35 +74,32 @@ class _Search:
     def __init__(
         self, problem: Problem, limits: Limits, options: SolveOptions, metered: Metered | None
     ) -> None:
-        self.problem, self.limits, self.options, self.metered = problem, limits, options, metered
+        self.problem, self.limits, self.options = problem, limits, options
         self.started = time.monotonic()
         self.engine = choose_engine(options.engine, threads=options.threads)
         self.instance = instance_of(problem, limits, metered=metered)
         # in time even if nothing overlaps
         self.serial = instance_of(problem, limits, serial=True, metered=metered)
         self.baseline_joules = problem.compute_joules
-        self.schedule: Schedule | None = None
-        self.trace: Trace | None = None
-        self.found_by = "none"
-        self.polished: set[Schedule] = set()
+        self.best = Incumbent(problem, self.limits, metered)
         self.bound_joules = self.baseline_joules
         self.bound_model: Model | None = None  # that gave the bound; None: arithmetic did
         self.bound_alone = False  # it is an engine's word, for a program that is no model
         self.class_bound: ClassBound | None = None
         self.empty_model: Model | None = None  # that an engine says has no solution
-        self.plan_seconds = self.bound_seconds = 0.0  # since the start, when each was last improved
+        self.bound_seconds = 0.0  # since the start, when it was last improved
         self.stopped = False
 
     # --- the order of things ---
 
     def run(self) -> Solution:
-        impossible = self._impossible()
+        impossible = impossible_sentence(self.problem, self.limits)
         if impossible:
             return self._infeasible(impossible, Confirmation(Confidence.EXACT).words)
         self._start()
-        if self._search() and self.trace is None:
+        if self._search() and self.best.trace is None:
             confirmation = self._confirmed_empty()
-            if self.trace is None and confirmation.confidence is not Confidence.REFUTED:
+            if self.best.trace is None and confirmation.confidence is not Confidence.REFUTED:
                 message = conflict_sentence(self.problem, self.limits, confirmation)
                 return self._infeasible(message, confirmation.words)
         if self.stopped:
@@ -110,12 +108,12 @@ class _Search:
 
     def _start(self) -> None:
         if self.options.start is not None:
-            self._judge(self.options.start, "the plan given as a start")
+            self.best.consider(self.options.start, "the plan given as a start")
         large = len(self.instance.tasks) > _LARGE_TASKS
         allowed = min(_GREEDY_SECONDS[large], 0.25 * self._seconds_left())
         schedule = greedy(self.problem, self.limits, seconds=allowed, seed=self.options.seed)
         if schedule is not None:
-            self._judge(schedule, "greedy")
+            self.best.consider(schedule, "greedy")
             self._report()
 
     def _search(self) -> bool:
@@ -128,9 +126,11 @@ class _Search:
         if len(self.instance.tasks) > _LARGE_TASKS:
             return not self._search_widely(1.0)
         offered: dict[int, tuple[int, ...]] = {}
-        for chain in _CHAINS:
+        block: dict[int, tuple[int, ...]] = {}
+        for number, chain in enumerate(_CHAINS):
             if self._finished():
                 return False
+            before = self.bound_joules
             model = build(timeline_of(self.instance, offered), relaxed=True)
             outcome = self._relax(model)
             if outcome.infeasible:
@@ -139,8 +139,14 @@ class _Search:
                 guide = suggested(model, outcome.values, chain=chain)
                 self._solve_exactly(merged(guide, self._own_reruns()))
                 offered = merged(offered, guide, fullest(self.instance))
-            if chain == _CHAINS[0] and self._far_off() and not self._search_widely(_WIDE_SHARE):
+                if number == 0:
+                    block = merged(offered, densest(self.instance, self._dearly(model, outcome.values)))
+            if number == 0 and self._far_off() and not self._search_widely(_WIDE_SHARE):
                 return True
+            if number > 0 and block and self._stalled(before):
+                if self._search_densely(block):
+                    return True
+                block = {}
         if len(self.instance.tasks) > _SMALL_TASKS or self._finished():
             return False
         everything = build(timeline_of(self.instance, candidates(self.instance, None)), relaxed=True)
@@ -152,14 +158,45 @@ class _Search:
             self._solve_exactly(candidates(self.instance, None, passes=passes))
         return False
 
+    def _dearly(self, model: Model, values: Sequence[float]) -> frozenset[int]:
+        """What a relaxed plan remakes at no slot, of what matters to the gap."""
+        if self.best.trace is None:
+            return frozenset()
+        open_joules = self.best.trace.joules - self.bound_joules
+        return remade_dearly(model, values, joules=_DEAR * open_joules)
+
+    def _stalled(self, before: float) -> bool:
+        """Whether a round brought the bound nowhere, from ``before`` on, though the gap is sizeable."""
+        if self.best.trace is None or self._finished():
+            return False
+        open_joules = self.best.trace.joules - before
+        overhead = self.best.trace.joules - self.baseline_joules
+        return open_joules > _SIZEABLE_GAP * overhead and self.bound_joules - before < _STALL * open_joules
+
+    def _search_densely(self, block: dict[int, tuple[int, ...]]) -> bool:
+        """A relaxed model that offers every rerun where RAM is tightest, then exact ones; true if none is.
+
+        Such a model is one for CP-SAT, where it is there: its bound stands still for long and then
+        reaches the optimum at once, so it may take nearly all the time that is left.
+        """
+        reruns = merged(block, self._own_reruns())
+        seconds = None if math.isinf(self._seconds_left()) else _DENSE_SHARE * self._seconds_left()
+        model = build(timeline_of(self.instance, reruns), relaxed=True)
+        auto = self.options.engine == "auto" and self.engine == "highs" and "cpsat" in available_engines()
+        outcome = self._run(model, bounding=True, engine="cpsat" if auto else None, seconds=seconds)
+        if outcome.values is not None and not self._finished():
+            guide = suggested(model, outcome.values, chain=_CHAINS[-1])
+            self._solve_exactly(merged(guide, self._own_reruns()))
+        return outcome.infeasible
+
     def _far_off(self) -> bool:
         """Whether whole models are too much for the engine: a sizeable problem, and a sizeable gap left."""
         if len(self.instance.tasks) <= _SIZEABLE_TASKS or self._finished():
             return False
-        if self.trace is None:
+        if self.best.trace is None:
             return True
-        open_joules = self.trace.joules - self.bound_joules
-        return open_joules > _SIZEABLE_GAP * (self.trace.joules - self.baseline_joules)
+        open_joules = self.best.trace.joules - self.bound_joules
+        return open_joules > _SIZEABLE_GAP * (self.best.trace.joules - self.baseline_joules)
 
     def _search_widely(self, share: float) -> bool:
         """For large problems: linear bounds, and plans made better part by part; false if there is none.
@@ -169,7 +206,7 @@ class _Search:
         kept_seconds = (1.0 - share) * min(self._seconds_left(), 1e9)
 
         def found(schedule: Schedule) -> None:
-            self._judge(schedule, "neighbourhood search")
+            self.best.consider(schedule, "neighbourhood search")
             self._report()
 
         def bounded(overhead: float, proven: bool) -> None:
@@ -190,10 +227,10 @@ class _Search:
         )
         in_time = self.problem.background_storage and self.limits.deadline_seconds is not None
         instances = (self.instance, self.serial if in_time else self.instance)
-        return search_widely(self.problem, self.limits, instances, self.schedule, conduct)
+        return search_widely(self.problem, self.limits, instances, self.best.schedule, conduct)
 
     def _own_reruns(self) -> dict[int, set[int]]:
-        return {} if self.schedule is None else reruns_of(self.instance, self.schedule)
+        return {} if self.best.schedule is None else reruns_of(self.instance, self.best.schedule)
 
     def _solve_exactly(self, offered: dict[int, tuple[int, ...]]) -> None:
         """The best plan that only reruns what is offered."""
@@ -220,11 +257,11 @@ class _Search:
     ) -> Outcome:
         """One model through an engine; takes over its plans and, if it is relaxed, its bound."""
         engine, seconds = engine or self.engine, seconds or self._model_seconds()
-        start = None if self.schedule is None else values_of(model, self.schedule)
+        start = None if self.best.schedule is None else values_of(model, self.best.schedule)
 
         def watch(values: Sequence[float] | None, bound: float) -> bool:
             if values is not None:
-                self._judge(schedule_of(model, values), engine)
+                self.best.consider(schedule_of(model, values), engine)
             if bounding:
                 self._bound(bound, model)
             self._report()
@@ -232,7 +269,7 @@ class _Search:
 
         outcome = run_engine(engine, model, self._effort(seconds), start=start, watcher=watch)
         if outcome.values is not None:
-            self._judge(schedule_of(model, outcome.values), engine)
+            self.best.consider(schedule_of(model, outcome.values), engine)
         if outcome.infeasible:
             self.empty_model = model
         elif bounding:
@@ -251,42 +288,6 @@ class _Search:
         )
 
     # --- plans and bounds ---
-
-    def _judge(self, schedule: Schedule, found_by: str) -> None:
-        """Take ``schedule`` over if the simulator accepts it and it is the best."""
-        proposals = [schedule]
-        if self.problem.background_storage:
-            try:
-                proposals.append(overlap(self.problem, schedule, self.limits.ram_budget_bytes))
-                proposals += self._polished(proposals[-1])
-            except InvalidSchedule:
-                return
-        for proposal in proposals:
-            try:
-                trace = simulate(self.problem, proposal, self.limits)
-                if self.metered is not None:
-                    within = Limits(joules_budget=self.metered.joules_budget)
-                    simulate(self.metered.problem, proposal, within)
-            except InvalidSchedule:
-                continue
-            if self.trace is None or trace.joules < self.trace.joules:
-                self.schedule, self.trace, self.found_by = proposal, trace, found_by
-                self.plan_seconds = time.monotonic() - self.started
-
-    def _polished(self, schedule: Schedule) -> list[Schedule]:
-        """``schedule`` with less waiting, where that could make it the best plan."""
-        limits = self.limits
-        timed = limits.deadline_seconds is not None or self.problem.idle_watts > 0.0
-        if not timed or schedule in self.polished:
-            return []
-        self.polished.add(schedule)
-        patient = dataclasses.replace(limits, deadline_seconds=None)
-        trace = simulate(self.problem, schedule, patient)
-        busy_seconds = max(trace.compute_seconds, trace.page_in_seconds + trace.page_out_seconds)
-        least_joules = trace.joules - self.problem.idle_watts * (trace.seconds - busy_seconds)
-        if self.trace is not None and least_joules >= self.trace.joules:
-            return []
-        return [polish(self.problem, schedule, limits)]
 
     def _bound(self, overhead: float, model: Model | None = None, *, proven: bool = True) -> None:
         """Take over a bound on the overhead that holds for the whole problem, and where it is from.
@@ -308,14 +309,14 @@ class _Search:
 
     def _confirmed_bound(self) -> str:
         """Who stands behind the bound of an optimal plan; empty where the plan is not proven optimal."""
-        if self.trace is None or not self._closed(self.bound_joules):
+        if self.best.trace is None or not self._closed(self.bound_joules):
             return ""
         if self.bound_alone:
             return Confirmation(Confidence.ALONE, ("highs",)).words
         model = self.bound_model
         if model is None or not self.options.confirm:
             return Confirmation(Confidence.EXACT).words if model is None else ""
-        allowed = self.trace.joules - self._allowed_gap_joules(self.trace.joules)
+        allowed = self.best.trace.joules - self._allowed_gap_joules(self.best.trace.joules)
         confirmation = self._confirm(model, allowed - self.baseline_joules)
         if confirmation.confidence is Confidence.REFUTED:
             self.bound_joules = self.baseline_joules
@@ -333,7 +334,7 @@ class _Search:
             below_joules=below,
         )
         if confirmation.values is not None:
-            self._judge(schedule_of(model, confirmation.values), confirmation.engines[-1])
+            self.best.consider(schedule_of(model, confirmation.values), confirmation.engines[-1])
         return confirmation
 
     def _allowed_gap_joules(self, joules: float) -> float:
@@ -347,14 +348,14 @@ class _Search:
 
     def _closed(self, bound_joules: float) -> bool:
         """Whether the best plan is within both gaps of ``bound_joules``."""
-        if self.trace is None:
+        if self.best.trace is None:
             return False
-        return self.trace.joules - bound_joules <= self._allowed_gap_joules(self.trace.joules)
+        return self.best.trace.joules - bound_joules <= self._allowed_gap_joules(self.best.trace.joules)
 
     def _enough(self) -> bool:
         """Whether nothing is left to find, or nothing that was asked for."""
         enough = self.options.enough_joules
-        if enough is not None and (self.trace is not None and self.trace.joules <= enough):
+        if enough is not None and (self.best.trace is not None and self.best.trace.joules <= enough):
             return True
         return self._closed(self.bound_joules) or (enough is not None and self.bound_joules > enough)
 
@@ -373,7 +374,7 @@ class _Search:
     def _report(self) -> None:
         if self.options.progress is None:
             return
-        joules = None if self.trace is None else self.trace.joules
+        joules = None if self.best.trace is None else self.best.trace.joules
         gap = None if joules is None else max(0.0, joules - self.bound_joules) / joules if joules else 0.0
         self.options.progress(joules, self.bound_joules, gap, time.monotonic() - self.started)
 
@@ -381,22 +382,24 @@ class _Search:
 
     def solution(self, message: str, proof: str = "") -> Solution:
         """What is known now."""
-        if self.trace is None:
+        if self.best.trace is None:
             status = Status.TIMEOUT
             message = message or self._no_plan_sentence()
         else:
             status = Status.OPTIMAL if self._closed(self.bound_joules) else Status.FEASIBLE
             if status is Status.FEASIBLE and self._seconds_left() <= 0.0:
                 message = message or self._time_up_sentence()
-        bound = self.bound_joules if self.trace is None else min(self.bound_joules, self.trace.joules)
+        bound = (
+            self.bound_joules if self.best.trace is None else min(self.bound_joules, self.best.trace.joules)
+        )
         return Solution(
             status=status,
-            schedule=self.schedule,
-            trace=self.trace,
+            schedule=self.best.schedule,
+            trace=self.best.trace,
             bound_joules=bound,
             baseline_joules=self.baseline_joules,
             solve_seconds=time.monotonic() - self.started,
-            solver=_OWN_FINDERS.get(self.found_by, f"event model, {self.engine}"),
+            solver=_OWN_FINDERS.get(self.best.found_by, f"event model, {self.engine}"),
             message=message,
             proof=proof,
             class_bound=self.class_bound,
@@ -404,7 +407,7 @@ class _Search:
 
     def _time_up_sentence(self) -> str:
         """What more time may bring, judged by when plan and bound last became better."""
-        plan, bound = format_seconds(self.plan_seconds), format_seconds(self.bound_seconds)
+        plan, bound = format_seconds(self.best.found_after_seconds), format_seconds(self.bound_seconds)
         more = "a longer time limit may close the gap"
         if "+" not in self.engine:
             more += ", and so may two threads with CP-SAT installed"
@@ -415,19 +418,5 @@ class _Search:
         return f"No plan was found{ended}. {budget_sentence(self.problem, self.limits)}".rstrip()
 
     def _infeasible(self, message: str, proof: str) -> Solution:
-        self.schedule = self.trace = None
+        self.best.forget()
         return dataclasses.replace(self.solution(message, proof), status=Status.INFEASIBLE)
-
-    def _impossible(self) -> str:
-        """Why no plan can exist, by arithmetic alone; empty where it does not say."""
-        budget, allowed = self.limits.ram_budget_bytes, self.limits.deadline_seconds
-        floor = minimum_ram_bytes(self.problem, self.limits)
-        if budget is not None and floor.bytes > budget:
-            return floor_sentence(self.problem, floor)
-        least = self.problem.compute_seconds
-        if allowed is not None and least > allowed * (1 + 1e-9):
-            return (
-                f"Running every op once takes {format_seconds(least)}, longer than the deadline of "
-                f"{format_seconds(allowed)} by {format_seconds(least - allowed)}."
-            )
-        return ""
