@@ -16,7 +16,6 @@ from poet.simulator import simulate
 from poet.solution import Solution, SolveOptions, Status
 from poet.solvers import confirm as confirm_module
 from poet.solvers import search, solve
-from poet.solvers.bounds import budget_sentence
 from poet.solvers.candidates import candidates
 from poet.solvers.certificate import prove_none
 from poet.solvers.confirm import Confidence, confirm
@@ -26,6 +25,7 @@ from poet.solvers.events import instance_of, timeline_of
 from poet.solvers.explain import explained
 from poet.solvers.milp import Model, build
 from poet.solvers.oracle import least_joules
+from poet.solvers.sentences import budget_sentence
 
 EFFORT = Effort(seconds=20.0, threads=1, seed=0, absolute_joules=1e-9, relative=0.0)
 OPTIONS = SolveOptions(time_limit_seconds=10.0)

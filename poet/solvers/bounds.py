@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, TypeVar
 
 from poet.problem import Limits, Problem
 from poet.solution import LowerBound
 from poet.solvers.events import Content, Instance, instance_of
-from poet.units import format_bytes, format_joules, format_seconds, format_share
 
 if TYPE_CHECKING:
-    from poet.solvers.confirm import Confirmation
+    pass
 
 T = TypeVar("T")
 
@@ -67,69 +66,6 @@ def _pageable(content: Content) -> bool:
 def _may_be_remade(instance: Instance, content: Content, stage: int) -> bool:
     """Whether ``content``, absent while the op of ``stage`` runs, may be made again later."""
     return content.producer is not None and instance.tasks[content.producer].last_rerun_stage > stage
-
-
-def floor_sentence(problem: Problem, floor: LowerBound) -> str:
-    """What binds: the moment that needs the most RAM, and who holds it."""
-    sizes = {tensor.name: problem.aligned_bytes(tensor.bytes) for tensor in problem.tensors}
-    largest = [f"{name} ({format_bytes(sizes[name])})" for name in floor.tensors[:_NAMED]]
-    more = len(floor.tensors) - len(largest)
-    held = ", ".join(largest) + (f" and {more} more" if more > 0 else "")
-    workspace = f", and works in {format_bytes(floor.workspace_bytes)}" if floor.workspace_bytes else ""
-    where = f"op {floor.op}" if floor.op is not None else "the start or the end of the step"
-    needs = f"{problem.name} needs at least {floor.bytes} bytes ({format_bytes(floor.bytes)})"
-    return f"{needs}: {where} holds {held}{workspace}."
-
-
-def budget_sentence(problem: Problem, limits: Limits) -> str:
-    """Where the RAM budget stands against the least that any schedule needs; empty without a budget."""
-    budget = limits.ram_budget_bytes
-    if budget is None:
-        return ""
-    floor = minimum_ram_bytes(problem, limits)
-    above = f"{format_share(budget / floor.bytes - 1.0)} above" if floor.bytes else "above"
-    at = "at" if floor.bytes == budget else above
-    where = f"op {floor.op} needs" if floor.op is not None else "the start and the end of the step need"
-    return f"The budget of {format_bytes(budget)} is {at} the least that {where}."
-
-
-def conflict_sentence(problem: Problem, limits: Limits, confirmation: Confirmation) -> str:
-    """Which limits no plan keeps together, and who says so."""
-    allowed = {
-        "memory": _said("the RAM budget of {}", limits.ram_budget_bytes, format_bytes),
-        "deadline": _said("the deadline of {}", limits.deadline_seconds, format_seconds),
-        "wear": _said("the write budget of {} per step", limits.written_budget_bytes, format_bytes),
-        "capacity": _said("the storage of {}", problem.storage_capacity_bytes, format_bytes),
-        "energy": _said("the energy budget of {}", limits.joules_budget, format_joules),
-    }
-    rests_on = set(confirmation.families) or set(allowed)
-    if "packing" in rests_on:  # cuts that follow from memory rows
-        rests_on.add("memory")
-    limiting = [said for family, said in allowed.items() if said and family in rests_on]
-    if len(limiting) <= 1:
-        what = f"Paging and recomputation as allowed cannot keep the step inside {''.join(limiting)}"
-    else:
-        what = f"No plan keeps {', '.join(limiting[:-1])} and {limiting[-1]} together"
-    return f"{what}: {confirmation.words}."
-
-
-def _said(text: str, amount: T | None, show: Callable[[T], str]) -> str:
-    return "" if amount is None else text.format(show(amount))
-
-
-def impossible_sentence(problem: Problem, limits: Limits) -> str:
-    """Why no plan can exist, by arithmetic alone; empty where it does not say."""
-    budget, allowed = limits.ram_budget_bytes, limits.deadline_seconds
-    floor = minimum_ram_bytes(problem, limits)
-    if budget is not None and floor.bytes > budget:
-        return floor_sentence(problem, floor)
-    least = problem.compute_seconds
-    if allowed is not None and least > allowed * (1 + 1e-9):
-        return (
-            f"Running every op once takes {format_seconds(least)}, longer than the deadline of "
-            f"{format_seconds(allowed)} by {format_seconds(least - allowed)}."
-        )
-    return ""
 
 
 def minimum_seconds(problem: Problem) -> float:

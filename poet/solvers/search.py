@@ -16,7 +16,6 @@ from collections.abc import Sequence
 from poet.problem import Limits, Problem
 from poet.schedule import Schedule
 from poet.solution import ClassBound, Solution, SolveOptions, Status
-from poet.solvers.bounds import budget_sentence, conflict_sentence, impossible_sentence
 from poet.solvers.candidates import candidates, densest, fullest
 from poet.solvers.confirm import Confidence, Confirmation, confirm
 from poet.solvers.emit import schedule_of
@@ -26,9 +25,9 @@ from poet.solvers.greedy import greedy
 from poet.solvers.guide import merged, remade_dearly, reruns_of, suggested
 from poet.solvers.incumbent import Incumbent
 from poet.solvers.milp import Model, build
+from poet.solvers.sentences import conflict_sentence, impossible_sentence, no_plan_sentence, time_up_sentence
 from poet.solvers.start import values_of
 from poet.solvers.wide import Conduct, search_widely
-from poet.units import format_seconds
 
 _CHAINS = (3, 8, 8, 8, 16, 16)  # per round, the reruns offered, at most, on the way to one content
 _LARGE_TASKS = 400  # above, models are made of few reruns, and plans improved part by part
@@ -384,11 +383,16 @@ class _Search:
         """What is known now."""
         if self.best.trace is None:
             status = Status.TIMEOUT
-            message = message or self._no_plan_sentence()
+            in_time = self._seconds_left() > 0.0
+            message = message or no_plan_sentence(self.problem, self.limits, in_time=in_time)
         else:
             status = Status.OPTIMAL if self._closed(self.bound_joules) else Status.FEASIBLE
             if status is Status.FEASIBLE and self._seconds_left() <= 0.0:
-                message = message or self._time_up_sentence()
+                message = message or time_up_sentence(
+                    self.engine,
+                    plan_seconds=self.best.found_after_seconds,
+                    bound_seconds=self.bound_seconds,
+                )
         bound = (
             self.bound_joules if self.best.trace is None else min(self.bound_joules, self.best.trace.joules)
         )
@@ -404,18 +408,6 @@ class _Search:
             proof=proof,
             class_bound=self.class_bound,
         )
-
-    def _time_up_sentence(self) -> str:
-        """What more time may bring, judged by when plan and bound last became better."""
-        plan, bound = format_seconds(self.best.found_after_seconds), format_seconds(self.bound_seconds)
-        more = "a longer time limit may close the gap"
-        if "+" not in self.engine:
-            more += ", and so may two threads with CP-SAT installed"
-        return f"The plan was last improved after {plan}, the bound after {bound}: {more}."
-
-    def _no_plan_sentence(self) -> str:
-        ended = " in time" if self._seconds_left() <= 0.0 else ", nor a proof that there is none"
-        return f"No plan was found{ended}. {budget_sentence(self.problem, self.limits)}".rstrip()
 
     def _infeasible(self, message: str, proof: str) -> Solution:
         self.best.forget()
