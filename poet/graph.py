@@ -391,6 +391,8 @@ def _check_named(graph: Graph, values: set[str]) -> None:
             raise GraphError(f"{graph.name}: there is no value {name!r}")
     if not 0 <= graph.targets <= len(graph.inputs):
         raise GraphError(f"{graph.name}: {graph.targets} targets among {len(graph.inputs)} inputs")
+    if graph.targets and not graph.predictions:
+        raise GraphError(f"{graph.name}: targets, but no prediction to hold against them")
 
 
 def _check_order(graph: Graph, buffers: set[str]) -> None:

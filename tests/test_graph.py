@@ -198,6 +198,7 @@ BUFFERS, VALUES, OPS = graph().buffers, graph().values, graph().ops
         ({"parameters": (Parameter("p", "w", "q"),)}, "there is no value 'q'"),
         ({"parameters": (Parameter("p", "w", None, (("exp_avg", "q"),)),)}, "there is no value 'q'"),
         ({"targets": 2}, "2 targets among 1 inputs"),
+        ({"targets": 1, "predictions": ()}, "targets, but no prediction"),
         ({"inputs": ("y",)}, "y is given from outside and produced by an op as well"),
         ({"ops": replaced_op("mul", call=Call("aten.neg", (Ref("q"),)))}, "there is no value 'q'"),
         ({"ops": replaced_op("mul", repeat_call=Call("aten.neg", (Ref("q"),)))}, "there is no value 'q'"),
