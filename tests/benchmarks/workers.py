@@ -14,6 +14,8 @@ from types import TracebackType
 from typing import Any, Self
 
 ROOT = Path(__file__).parents[2]
+_REST_SECONDS = 0.02
+"""Between steps: the threads of a process wait busily for a while after its step, at the other's cost."""
 WARM_STEPS = 4  # the first ones set up; where places are found anew, they are found in these
 
 
@@ -57,6 +59,7 @@ def paired(mine: Worker, other: Worker, *, seconds: float, least: int = 4) -> tu
     while len(times[0]) < least or (time.monotonic() < end and len(times[0]) < 40):
         turn = list(zip((mine, other), times, strict=True))
         for worker, into in reversed(turn) if len(times[0]) % 2 else turn:
+            time.sleep(_REST_SECONDS)
             into.append(worker.ask("step")["seconds"])
     return times
 
