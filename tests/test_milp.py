@@ -8,14 +8,12 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 import pytest
-from random_problems import mixed_problem, random_limits, random_problem, with_homes
+from random_problems import mixed_problem, random_limits, random_problem, training_chain, with_homes
 
-from poet.budgets import keep_everything_bytes
 from poet.errors import InvalidSchedule
 from poet.problem import Limits, Objective, Problem, ProblemOp, Tensor, Transfer
 from poet.simulator import simulate
-from poet.solvers.bounds import minimum_ram_bytes
-from poet.solvers.candidates import candidates, densest, fullest
+from poet.solvers.candidates import candidates, fullest
 from poet.solvers.emit import schedule_of
 from poet.solvers.engines import Effort, Outcome, run_engine
 from poet.solvers.events import Metered, instance_of, timeline_of
@@ -78,32 +76,6 @@ def test_what_the_model_claims_is_what_the_judge_says() -> None:
             assert trace.joules == pytest.approx(claimed_joules(model, outcome), rel=1e-6, abs=1e-9), seed
 
 
-def training_chain(seed: int) -> tuple[Problem, Limits]:
-    """A chain with skips, forward and backward, whose tensors and costs are of a few sizes."""
-    rng = random.Random(seed)
-    tensors: list[Tensor] = []
-    ops: list[ProblemOp] = []
-
-    def add(name: str, inputs: Iterable[str], joules: float) -> None:
-        page_in, page_out = (Transfer(1.0, rng.choice((2.0, 5.0, 9.0))) for _ in range(2))
-        tensors.append(Tensor(name, rng.choice((1, 1, 2, 2, 3, 4)), page_in=page_in, page_out=page_out))
-        ops.append(ProblemOp(name.upper(), tuple(dict.fromkeys(inputs)), (name,), 1.0, joules))
-
-    count = rng.randint(3, 5)
-    for i in range(count):
-        skips = [f"f{rng.randrange(0, i - 1)}"] if i > 1 and rng.random() < 0.5 else []
-        add(
-            f"f{i}", [f"f{j}" for j in range(max(0, i - 1), i)] + skips, rng.choice((0.1, 1.0, 1.0, 3.0, 6.0))
-        )
-    for i in reversed(range(count)):
-        gradient = [f"g{i + 1}"] if i + 1 < count else []
-        add(f"g{i}", [f"f{j}" for j in range(max(0, i - 1), i + 1)] + gradient, 20.0)
-    problem = Problem(f"chain {seed}", tuple(tensors), tuple(ops))
-    low, high = minimum_ram_bytes(problem).bytes, keep_everything_bytes(problem)
-    budget = rng.randint(low, max(low, high - 1))
-    return problem, Limits(ram_budget_bytes=budget, paging=rng.random() < 0.4)
-
-
 def bounds_of_random_offers(seeds: Iterable[int]) -> None:
     """Whichever reruns a relaxed model is offered, its optimum is none too high."""
     for seed in seeds:
@@ -118,7 +90,6 @@ def bounds_of_random_offers(seeds: Iterable[int]) -> None:
             for share in (0.0, 0.3, 0.5, 0.7)
         ]
         offers += [fullest(instance), merged(offers[1], fullest(instance))]
-        offers.append(merged(offers[0], densest(instance, rng.sample(range(len(instance.contents)), 2))))
         for offered in offers:
             outcome = run_engine("highs", build(timeline_of(instance, offered), relaxed=True), EFFORT)
             assert not outcome.infeasible, (seed, offered)

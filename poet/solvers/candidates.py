@@ -89,42 +89,6 @@ def fullest(instance: Instance) -> dict[int, tuple[int, ...]]:
     return {stage: useful} if useful else {}
 
 
-def densest(instance: Instance, remade: Iterable[int]) -> dict[int, tuple[int, ...]]:
-    """Every rerun among the largest contents, in every stage from the first to the last that reads them.
-
-    Contents as large as the largest of ``remade``, as far as they are made before the fullest stage and may
-    be made again after it, decide how tight RAM is where they are used. There a relaxed model pretends
-    longest: a chain of reruns at no slot passes through memory that is not there.
-    """
-    worth = worth_rerunning(instance)
-    last_use = last_use_stages(instance, worth)
-    held = _held(instance, last_use)
-    fullest_stage = max(range(len(instance.tasks)), key=lambda stage: held[stage + 1])
-    size = max((instance.contents[c].bytes for c in remade), default=0)
-    large = {
-        number
-        for number in worth
-        if number < fullest_stage < instance.tasks[number].last_rerun_stage
-        if any(instance.contents[c].bytes >= size for c in instance.tasks[number].outputs)
-    }
-    reading = [
-        task.number
-        for task in instance.tasks[fullest_stage + 1 :]
-        if any(instance.contents[c].producer in large for c in task.reads)
-    ]
-    by_stage = {}
-    for stage in range(min(reading), max(reading) + 1) if reading else ():
-        useful = tuple(
-            number
-            for number in sorted(large)
-            if stage <= instance.tasks[number].last_rerun_stage
-            and stage <= max(last_use[c] for c in instance.tasks[number].outputs)
-        )
-        if useful:
-            by_stage[stage] = useful
-    return by_stage
-
-
 def _held(instance: Instance, last_use: list[int]) -> list[int]:
     """Bytes of contents at the first run of op t, at index t + 1, if everything is kept to its last use."""
     end = len(instance.tasks)

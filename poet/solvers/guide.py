@@ -41,17 +41,6 @@ def reruns_of(instance: Instance, schedule: Schedule) -> dict[int, set[int]]:
     return reruns
 
 
-def remade_dearly(model: Model, values: Sequence[float], *, joules: float) -> frozenset[int]:
-    """Contents that a relaxed plan remakes at no slot for more than ``joules``."""
-    instance = model.timeline.instance
-    return frozenset(
-        content
-        for (content, _), ahead in model.eager.items()
-        if is_chosen(ahead, values)
-        if instance.tasks[instance.contents[content].producer or 0].cost.joules > joules
-    )
-
-
 def suggested(model: Model, values: Sequence[float], *, chain: int) -> dict[int, set[int]]:
     """Chains of up to ``chain`` reruns that lead to what a relaxed plan remakes, by stage."""
     timeline, instance = model.timeline, model.timeline.instance

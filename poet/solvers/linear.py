@@ -35,14 +35,16 @@ class Program:
     def __init__(self) -> None:
         self.costs: list[float] = []
         self.at_most: list[float] = []
+        self.whole: list[bool] = []
         self._rows: list[int] = []
         self._columns: list[int] = []
         self._factors: list[float] = []
         self._bulk: list[tuple[Indices, int, float]] = []
 
-    def column(self, cost: float = 0.0) -> int:
-        """A new column between 0 and 1."""
+    def column(self, cost: float = 0.0, *, whole: bool = True) -> int:
+        """A new column between 0 and 1; not ``whole``: in fractions even if asked for whole numbers."""
         self.costs.append(cost)
+        self.whole.append(whole)
         return len(self.costs) - 1
 
     def row(self, terms: Iterable[Term], at_most: float) -> int:

@@ -116,7 +116,7 @@ def matrix_of(program: Program) -> tuple[Matrix, float]:
         columns=columns,
         factors=factors,
         at_most=np.array(program.at_most),
-        whole=np.ones(len(costs), dtype=np.bool_),
+        whole=np.array(program.whole, dtype=np.bool_),
     )
     return matrix, unit
 

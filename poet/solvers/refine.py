@@ -94,8 +94,17 @@ def priced_moments(bound: Bound) -> frozenset[int]:
     return frozenset(moments[row] for row in dearest if prices[row] > _PRICED * prices.sum())
 
 
-def pretended_moments(instance: Instance, bound: Bound) -> frozenset[int]:
-    """The moment at which the answer leaves most unsaid; empty where that is little."""
+def pretended_moments(
+    instance: Instance, bound: Bound, *, levels: tuple[float, ...] = _LEVELS, latest: int | None = None
+) -> frozenset[int]:
+    """The moments at which the answer leaves most unsaid; empty where that is little.
+
+    Args:
+        instance: what is bounded.
+        bound: with its answer.
+        levels: of the most that a moment promises; the last moment that promises as much is taken.
+        latest: moment; ``None``: any.
+    """
     values, moments = bound.answer.values, bound.relaxation.moments
     if values is None or not moments:
         return frozenset()
@@ -107,10 +116,11 @@ def pretended_moments(instance: Instance, bound: Bound) -> frozenset[int]:
     room = _room_bytes(instance, bound, values)
     unsaid = joules[rows] * np.maximum(0.0, 1.0 - room / np.maximum(waiting[rows], 1.0))
     unsaid[np.isin(rows, list(bound.moments))] = 0.0
+    unsaid[rows > (len(instance.tasks) if latest is None else latest)] = 0.0
     most = float(unsaid.max())
     if most <= _WORTH * bound.overhead_joules:
         return frozenset()
-    return frozenset(moments[np.flatnonzero(unsaid >= level * most)[-1]] for level in _LEVELS)
+    return frozenset(moments[np.flatnonzero(unsaid >= level * most)[-1]] for level in levels)
 
 
 @dataclass(frozen=True, slots=True)

@@ -151,10 +151,11 @@ def bound_overhead(
 
 def relax(instance: Instance, moments: Collection[int] = ()) -> Relaxation:
     """The program of ``instance``, with ``moments`` on the grids of what may be remade or remade from."""
-    layout = Windows(instance, moments)
-    for family in (_flow, _need, _cover, _again, _come_home, _time, _storage):
-        for terms, at_most in family(layout):
-            layout.program.row(terms, at_most)
+    return relaxation_of(laid_out(instance, moments))
+
+
+def relaxation_of(layout: Windows) -> Relaxation:
+    """The program of ``layout`` and the meaning of its columns."""
     return Relaxation(
         program=layout.program,
         fixed_joules=layout.fixed_joules,
@@ -162,6 +163,15 @@ def relax(instance: Instance, moments: Collection[int] = ()) -> Relaxation:
         tails=tuple(_tails(layout)),
         moments=tuple(layout.moments),
     )
+
+
+def laid_out(instance: Instance, moments: Collection[int] = ()) -> Windows:
+    """The columns of ``instance`` with all their rows."""
+    layout = Windows(instance, moments)
+    for family in (_flow, _need, _cover, _again, _come_home, _time, _storage):
+        for terms, at_most in family(layout):
+            layout.program.row(terms, at_most)
+    return layout
 
 
 # --- the families, as the module's docstring names them; memory rows grow with the columns ---

@@ -11,20 +11,23 @@ from __future__ import annotations
 import dataclasses
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from poet.problem import Limits, Problem
 from poet.schedule import Schedule
 from poet.solution import ClassBound, Solution, SolveOptions, Status
-from poet.solvers.candidates import candidates, densest, fullest
+from poet.solvers.candidates import candidates, fullest
 from poet.solvers.confirm import Confidence, Confirmation, confirm
 from poet.solvers.emit import schedule_of
 from poet.solvers.engines import Effort, Outcome, available_engines, choose_engine, run_engine
 from poet.solvers.events import Metered, instance_of, timeline_of
 from poet.solvers.greedy import greedy
-from poet.solvers.guide import merged, remade_dearly, reruns_of, suggested
+from poet.solvers.guide import merged, reruns_of, suggested
+from poet.solvers.guided import walks_along
 from poet.solvers.incumbent import Incumbent
 from poet.solvers.milp import Model, build
+from poet.solvers.outlook import outlook
+from poet.solvers.relaxation import Bound
 from poet.solvers.sentences import conflict_sentence, impossible_sentence, no_plan_sentence, time_up_sentence
 from poet.solvers.start import values_of
 from poet.solvers.wide import Conduct, search_widely
@@ -37,9 +40,7 @@ _OWN_FINDERS = {"greedy": "greedy", "neighbourhood search": "neighbourhood searc
 _SIZEABLE_TASKS = 200  # above, the same is tried after the first round, if the gap is sizeable
 _SIZEABLE_GAP = 0.02  # of the overhead
 _WIDE_SHARE = 0.5  # of the time left, for that
-_DEAR = 0.05  # of the open joules, from which on a rerun at no slot matters
-_STALL = 0.02  # of the open joules, less than which a round brings nothing
-_DENSE_SHARE = 0.9  # of the time left, for the densest model
+_OUTLOOK_SHARES = (0.25, 0.5)  # of the time left, after the first round and after each of the next ones
 _GREEDY_SECONDS = (2.0, 1.0)  # of small and of large steps; the plans tried on small ones take less
 _SHARE = 0.25  # of the time left that one model may take
 _FIRST_SHARE = 0.4  # of that for HiGHS, where CP-SAT comes second
@@ -88,6 +89,7 @@ class _Search:
         self.empty_model: Model | None = None  # that an engine says has no solution
         self.bound_seconds = 0.0  # since the start, when it was last improved
         self.stopped = False
+        self.outlook: Iterator[Bound] | None = None
 
     # --- the order of things ---
 
@@ -125,11 +127,9 @@ class _Search:
         if len(self.instance.tasks) > _LARGE_TASKS:
             return not self._search_widely(1.0)
         offered: dict[int, tuple[int, ...]] = {}
-        block: dict[int, tuple[int, ...]] = {}
         for number, chain in enumerate(_CHAINS):
             if self._finished():
                 return False
-            before = self.bound_joules
             model = build(timeline_of(self.instance, offered), relaxed=True)
             outcome = self._relax(model)
             if outcome.infeasible:
@@ -138,14 +138,10 @@ class _Search:
                 guide = suggested(model, outcome.values, chain=chain)
                 self._solve_exactly(merged(guide, self._own_reruns()))
                 offered = merged(offered, guide, fullest(self.instance))
-                if number == 0:
-                    block = merged(offered, densest(self.instance, self._dearly(model, outcome.values)))
+            if len(self.instance.tasks) > _SMALL_TASKS and self._look_out(_OUTLOOK_SHARES[number > 0]):
+                return True
             if number == 0 and self._far_off() and not self._search_widely(_WIDE_SHARE):
                 return True
-            if number > 0 and block and self._stalled(before):
-                if self._search_densely(block):
-                    return True
-                block = {}
         if len(self.instance.tasks) > _SMALL_TASKS or self._finished():
             return False
         everything = build(timeline_of(self.instance, candidates(self.instance, None)), relaxed=True)
@@ -157,36 +153,32 @@ class _Search:
             self._solve_exactly(candidates(self.instance, None, passes=passes))
         return False
 
-    def _dearly(self, model: Model, values: Sequence[float]) -> frozenset[int]:
-        """What a relaxed plan remakes at no slot, of what matters to the gap."""
-        if self.best.trace is None:
-            return frozenset()
-        open_joules = self.best.trace.joules - self.bound_joules
-        return remade_dearly(model, values, joules=_DEAR * open_joules)
+    def _look_out(self, share: float) -> bool:
+        """Relaxations in whole numbers for a ``share`` of the time left, or a bit more; true if one is empty.
 
-    def _stalled(self, before: float) -> bool:
-        """Whether a round brought the bound nowhere, from ``before`` on, though the gap is sizeable."""
+        They go on where they were interrupted, if there is a plan to begin with.
+        """
+        kept_seconds = (1.0 - share) * min(self._seconds_left(), 1e9)
         if self.best.trace is None or self._finished():
             return False
-        open_joules = self.best.trace.joules - before
-        overhead = self.best.trace.joules - self.baseline_joules
-        return open_joules > _SIZEABLE_GAP * overhead and self.bound_joules - before < _STALL * open_joules
-
-    def _search_densely(self, block: dict[int, tuple[int, ...]]) -> bool:
-        """A relaxed model that offers every rerun where RAM is tightest, then exact ones; true if none is.
-
-        Such a model is one for CP-SAT, where it is there: its bound stands still for long and then
-        reaches the optimum at once, so it may take nearly all the time that is left.
-        """
-        reruns = merged(block, self._own_reruns())
-        seconds = None if math.isinf(self._seconds_left()) else _DENSE_SHARE * self._seconds_left()
-        model = build(timeline_of(self.instance, reruns), relaxed=True)
-        auto = self.options.engine == "auto" and self.engine == "highs" and "cpsat" in available_engines()
-        outcome = self._run(model, bounding=True, engine="cpsat" if auto else None, seconds=seconds)
-        if outcome.values is not None and not self._finished():
-            guide = suggested(model, outcome.values, chain=_CHAINS[-1])
-            self._solve_exactly(merged(guide, self._own_reruns()))
-        return outcome.infeasible
+        if self.outlook is None:
+            self.outlook = outlook(
+                self.instance,
+                most_joules=self.best.trace.joules - self.baseline_joules,
+                seconds_left=self._seconds_left,
+                finished=self._finished,
+                seed=self.options.seed,
+            )
+        for bound in self.outlook:
+            if bound.overhead_joules == math.inf:
+                return True
+            self._bound(bound.overhead_joules, proven=False)
+            for schedule in walks_along(self.instance, bound):
+                self.best.consider(schedule, "a walk along the relaxation")
+            self._report()
+            if self._finished() or self._seconds_left() <= kept_seconds:
+                break
+        return False
 
     def _far_off(self) -> bool:
         """Whether whole models are too much for the engine: a sizeable problem, and a sizeable gap left."""

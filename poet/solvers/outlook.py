@@ -1,0 +1,130 @@
+"""The relaxation in whole numbers, at more and more moments, held to what the end of the step costs.
+
+With few moments on its grids the relaxation (`poet.solvers.relaxation`) is solved in whole numbers in
+seconds, and its answer tells where it pretends: `poet.solvers.refine.pretended_moments`. Those
+moments get on the grids, and it is solved again. Where RAM is tightest, towards the end of the step,
+ever more moments would be wanted; there an endgame (`poet.solvers.endgame`) says exactly what each set
+of large contents costs, and rows hold the program to it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import highspy
+import numpy as np
+
+from poet.solvers.endgame import Endgame, endgame, first_moment, trackable
+from poet.solvers.endgame_cuts import EndgameCuts
+from poet.solvers.events import Instance
+from poet.solvers.linear import Answer
+from poet.solvers.matrix import Matrix, loaded, matrix_of
+from poet.solvers.refine import pretended_moments
+from poet.solvers.relaxation import Bound, bound_overhead, laid_out, relaxation_of
+
+_MOST_STATES = (50_000, 400_000)  # of one stage of an endgame, in turn
+_LEAST_SHARE = 4  # the smallest content that is tracked, as a part of the largest
+_FEWEST_STAGES = 4  # that an endgame must last
+_LEVELS = (1.0,)  # one moment at a time
+_GAP = 1e-5  # of a program's joules, at which it counts as solved
+_MARGIN = 1e-6  # of a bound, for the engine's tolerances
+
+
+def outlook(
+    instance: Instance,
+    *,
+    most_joules: float,
+    seconds_left: Callable[[], float],
+    finished: Callable[[], bool],
+    seed: int = 0,
+) -> Iterator[Bound]:
+    """Bounds on the overhead, each with the answer that it is from, until ``finished`` or nothing is new.
+
+    But for the first one they are an engine's word, in whole numbers.
+
+    Args:
+        instance: what to bound.
+        most_joules: of overhead, from which on it does not matter how much more a plan takes.
+        seconds_left: wall clock that may still be used.
+        finished: whether to stop; asked all the time.
+        seed: of choices by chance.
+    """
+    first = bound_overhead(instance, seconds=seconds_left())
+    yield first
+    rows = first.relaxation.moments
+    if first.overhead_joules == math.inf or not rows:
+        return
+    moments = frozenset({rows[int(np.argmax(first.answer.prices[: len(rows)]))]})
+    games = set[int]()
+    for most_states in _MOST_STATES:
+        game = None if finished() else last_game(instance, most_joules, most_states)
+        if games and (game is None or game.moment in games):
+            return
+        cuts, latest = None, len(instance.tasks)
+        if game is not None:
+            games.add(game.moment)
+            cuts, latest = EndgameCuts(game, seed), game.moment - 1
+        more = True
+        while more and not finished():
+            bound = first
+            for bound in bounds_at(instance, moments, cuts, seconds_left, finished):
+                yield bound
+            if bound.answer.values is None or not bound.answer.done:
+                return
+            unsaid = pretended_moments(instance, bound, levels=_LEVELS, latest=latest)
+            more, moments = bool(unsaid), moments | unsaid
+
+
+def last_game(instance: Instance, most_joules: float, most_states: int) -> Endgame | None:
+    """Of the largest contents, from as early on as no stage has too many states; ``None`` if that is late."""
+    sizes = [instance.contents[c].bytes for c in trackable(instance, 1)]
+    if instance.limits.ram_budget_bytes is None or not sizes or not 0.0 < most_joules < math.inf:
+        return None
+    tracked = trackable(instance, max(sizes) // _LEAST_SHARE)
+    moment = first_moment(instance, tracked, most_states=most_states)
+    if moment > len(instance.tasks) - _FEWEST_STAGES:
+        return None
+    return endgame(instance, moment, tracked, most_joules=most_joules)
+
+
+def bounds_at(
+    instance: Instance,
+    moments: frozenset[int],
+    cuts: EndgameCuts | None,
+    seconds_left: Callable[[], float],
+    finished: Callable[[], bool],
+) -> Iterator[Bound]:
+    """Solve the program with these moments until its answer pays what the endgame says."""
+    ahead = set[int]() if cuts is None else {cuts.game.moment}
+    layout = laid_out(instance, moments | ahead)
+    joined = None if cuts is None else cuts.join(layout)
+    relaxation = relaxation_of(layout)
+    while not finished():
+        matrix, unit = matrix_of(layout.program)
+        answer = _solved(matrix, unit, seconds_left(), finished)
+        yield Bound(relaxation.fixed_joules + answer.bound, moments, relaxation, answer)
+        if answer.values is None or cuts is None or joined is None or not cuts.add(joined, answer.values):
+            return
+
+
+def _solved(matrix: Matrix, unit: float, seconds: float, finished: Callable[[], bool]) -> Answer:
+    """In whole numbers; ``finished`` is asked all the time."""
+    highs = loaded(matrix)
+    highs.setOptionValue("time_limit", max(min(seconds, 1e9), 0.01))
+    highs.setOptionValue("mip_rel_gap", _GAP)
+
+    def listen(kind: Any, message: str, out: Any, into: Any, data: Any) -> None:
+        into.user_interrupt = finished()
+
+    highs.setCallback(listen, None)
+    highs.startCallback(highspy.cb.HighsCallbackType.kCallbackMipInterrupt)
+    highs.run()
+    info, status = highs.getInfo(), highs.getModelStatus()
+    found = info.primal_solution_status == highspy.SolutionStatus.kSolutionStatusFeasible
+    values = np.array(highs.getSolution().col_value) if found else None
+    bound = math.inf if status == highspy.HighsModelStatus.kInfeasible else float(info.mip_dual_bound)
+    bound = bound if bound == math.inf else max(0.0, bound * (1.0 - _MARGIN) - _MARGIN)
+    done = status == highspy.HighsModelStatus.kOptimal
+    return Answer(bound / unit if math.isfinite(bound) else bound, values, np.zeros(0), done)
