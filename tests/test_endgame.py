@@ -143,7 +143,7 @@ def test_no_bound_is_above_the_oracle() -> None:
 
 @pytest.mark.slow
 def test_no_bound_is_above_the_oracle_on_many_more() -> None:
-    bounds_of_random_games(range(1000, 3000))
+    assert bounds_of_random_games(range(1000, 3000))
 
 
 def test_every_bound_of_the_outlook_is_below_the_oracle(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -199,14 +199,35 @@ def test_values_by_hand() -> None:
     """After b ran, a is there or not; c needs it, d leaves no room for it beside b, and e needs it again."""
     instance = instance_of(late_use(page_out=3.0), Limits(ram_budget_bytes=11))
     game = endgame(instance, 1, trackable(instance, 1), most_joules=100.0)
+    assert game is not None
     a = frozenset({0})
     there, absent = values(game, 0, 1), values(game, 1)
     assert there[frozenset(), False] == pytest.approx(0.0)  # a stays: 4 + 6 + 1 bytes
     tight = instance_of(late_use(page_out=3.0), Limits(ram_budget_bytes=11, recompute=False))
     game = endgame(tight, 1, trackable(tight, 1), most_joules=100.0)
+    assert game is not None
     assert absent[a, False] == pytest.approx(2.0)  # a page-in, its copy being paid for
     assert absent[frozenset(), False] == pytest.approx(5.0)
     assert values(game, 1)[a, True] == pytest.approx(4.0)  # two page-ins, if there must be two
+
+
+def test_two_that_come_twice_share_a_page_out_each() -> None:
+    """a and b are read by op d and by the last one; the 9 bytes of x leave room for neither in between."""
+    move = Transfer(0.0, 2.0), Transfer(0.0, 3.0)
+    tensors = [Tensor("a", 2, *move), Tensor("b", 2, *move)]
+    tensors += [Tensor(name, size) for name, size in (("c", 6), ("d", 1), ("x", 9), ("y", 1), ("z", 1))]
+    reads = {"a": (), "b": (), "c": (), "d": ("a", "b", "c"), "x": ("d",), "y": ("x",), "z": ("a", "b", "y")}
+    ops = [ProblemOp(f"make {name}", read, (name,), 0.0, 50.0) for name, read in reads.items()]
+    problem = Problem("twice", tuple(tensors), tuple(ops))
+    instance = instance_of(problem, Limits(ram_budget_bytes=11, recompute=False))
+    game = endgame(instance, 2, trackable(instance, 1), most_joules=100.0)
+    assert game is not None
+    found = values(game, 2)  # c alone is there
+    assert found[frozenset(), False] == pytest.approx(4 * (2.0 + 3.0))
+    assert found[frozenset({0}), False] == pytest.approx(2 * 2.0 + 2 * (2.0 + 3.0))
+    assert found[frozenset({0}), True] == pytest.approx(2 * 2.0 + 2 * (2.0 + 1.5))
+    assert game.six_page_ins_joules == pytest.approx(12.0)
+    assert game.page_outs == pytest.approx({0: 3.0, 1: 3.0})
 
 
 def test_what_is_tracked() -> None:
@@ -277,6 +298,11 @@ def test_more_states_let_an_endgame_begin_earlier(deep: Instance) -> None:
 def test_no_endgame_without_a_limit_of_ram_or_a_plan(deep: Instance) -> None:
     assert last_game(deep, math.inf, 10_000) is None
     assert last_game(instance_of(deep.problem, Limits()), 1.0, 10_000) is None
+
+
+def test_tables_that_take_too_long_are_given_up(deep: Instance) -> None:
+    tracked = trackable(deep, (deep.limits.ram_budget_bytes or 0) // 10)
+    assert endgame(deep, 120, tracked, most_joules=1.0, finished=lambda: True) is None
 
 
 def test_the_outlook_ends_at_once_when_told_to(deep: Instance) -> None:

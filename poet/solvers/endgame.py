@@ -92,18 +92,28 @@ class Endgame:
     six_page_ins_joules: float
 
 
-def endgame(instance: Instance, moment: int, tracked: Sequence[int], *, most_joules: float) -> Endgame:
-    """The tables for what follows the first run of op ``moment``.
+def endgame(
+    instance: Instance,
+    moment: int,
+    tracked: Sequence[int],
+    *,
+    most_joules: float,
+    finished: Callable[[], bool] = lambda: False,
+) -> Endgame | None:
+    """The tables for what follows the first run of op ``moment``; ``None`` if ``finished`` comes first.
 
     Args:
         instance: the problem, with a budget of RAM.
         moment: number of an op.
         tracked: contents as `trackable` gives them.
         most_joules: from which on costs do not matter.
+        finished: whether to give up; asked once per stage.
     """
     game = _Game(instance, tracked, most_joules / _UNITS)
     following = game.ended()
     for stage in range(len(instance.tasks) - 1, moment, -1):
+        if finished():
+            return None
         following = game.solved(stage, following)
     pageable = [instance.contents[c].page_in for c in game.group]
     return Endgame(

@@ -10,6 +10,7 @@ of large contents costs, and rows hold the program to it.
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -26,6 +27,7 @@ from poet.solvers.relaxation import Bound, bound_overhead, laid_out, relaxation_
 
 _MOST_STATES = (50_000, 400_000)  # of one stage of an endgame, in turn
 _LEAST_SHARE = 4  # the smallest content that is tracked, as a part of the largest
+_SLOWER = 10.0  # what more states cost, by times
 _FEWEST_STAGES = 4  # that an endgame must last
 _LEVELS = (1.0,)  # one moment at a time
 _GAP = 1e-5  # of a program's joules, at which it counts as solved
@@ -57,9 +59,13 @@ def outlook(
     if first.overhead_joules == math.inf or not rows:
         return
     moments = frozenset({rows[int(np.argmax(first.answer.prices[: len(rows)]))]})
-    games = set[int]()
+    games, seconds = set[int](), 0.0
     for most_states in _MOST_STATES:
-        game = None if finished() else last_game(instance, most_joules, most_states)
+        if finished() or _SLOWER * seconds > 0.5 * seconds_left():
+            return
+        began = time.monotonic()
+        game = last_game(instance, most_joules, most_states, finished)
+        seconds = time.monotonic() - began
         if games and (game is None or game.moment in games):
             return
         cuts, latest = None, len(instance.tasks)
@@ -77,7 +83,9 @@ def outlook(
             more, moments = bool(unsaid), moments | unsaid
 
 
-def last_game(instance: Instance, most_joules: float, most_states: int) -> Endgame | None:
+def last_game(
+    instance: Instance, most_joules: float, most_states: int, finished: Callable[[], bool] = lambda: False
+) -> Endgame | None:
     """Of the largest contents, from as early on as no stage has too many states; ``None`` if that is late."""
     sizes = [instance.contents[c].bytes for c in trackable(instance, 1)]
     if instance.limits.ram_budget_bytes is None or not sizes or not 0.0 < most_joules < math.inf:
@@ -86,7 +94,7 @@ def last_game(instance: Instance, most_joules: float, most_states: int) -> Endga
     moment = first_moment(instance, tracked, most_states=most_states)
     if moment > len(instance.tasks) - _FEWEST_STAGES:
         return None
-    return endgame(instance, moment, tracked, most_joules=most_joules)
+    return endgame(instance, moment, tracked, most_joules=most_joules, finished=finished)
 
 
 def bounds_at(
