@@ -35,7 +35,7 @@ off at a number of joules beyond which they do not matter.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
