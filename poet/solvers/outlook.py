@@ -29,7 +29,7 @@ _MOST_STATES = (50_000, 400_000)  # of one stage of an endgame, in turn
 _LEAST_SHARE = 4  # the smallest content that is tracked, as a part of the largest
 _SLOWER = 10.0  # what more states cost, by times
 _FEWEST_STAGES = 4  # that an endgame must last
-_LEVELS = (1.0,)  # one moment at a time
+_LEVELS = (1.0,)  # before the endgame, one moment at a time
 _GAP = 1e-5  # of a program's joules, at which it counts as solved
 _MARGIN = 1e-6  # of a bound, for the engine's tolerances
 
@@ -80,6 +80,7 @@ def outlook(
             if bound.answer.values is None or not bound.answer.done:
                 return
             unsaid = pretended_moments(instance, bound, levels=_LEVELS, latest=latest)
+            unsaid = unsaid or pretended_moments(instance, bound)
             more, moments = bool(unsaid), moments | unsaid
 
 
@@ -135,4 +136,4 @@ def _solved(matrix: Matrix, unit: float, seconds: float, finished: Callable[[], 
     bound = math.inf if status == highspy.HighsModelStatus.kInfeasible else float(info.mip_dual_bound)
     bound = bound if bound == math.inf else max(0.0, bound * (1.0 - _MARGIN) - _MARGIN)
     done = status == highspy.HighsModelStatus.kOptimal
-    return Answer(bound / unit if math.isfinite(bound) else bound, values, np.zeros(0), done)
+    return Answer(float(bound / unit), values, np.zeros(0), done)

@@ -40,7 +40,8 @@ _OWN_FINDERS = {"greedy": "greedy", "neighbourhood search": "neighbourhood searc
 _SIZEABLE_TASKS = 200  # above, the same is tried after the first round, if the gap is sizeable
 _SIZEABLE_GAP = 0.02  # of the overhead
 _WIDE_SHARE = 0.5  # of the time left, for that
-_OUTLOOK_SHARES = (0.25, 0.5)  # of the time left, after the first round and after each of the next ones
+_OUTLOOK_SHARE = 0.25  # of the time left, at most, for a first look as long as all before it
+_LEADING_SHARE = 0.5  # for each later one, if the best bound is from the last
 _GREEDY_SECONDS = (2.0, 1.0)  # of small and of large steps; the plans tried on small ones take less
 _SHARE = 0.25  # of the time left that one model may take
 _FIRST_SHARE = 0.4  # of that for HiGHS, where CP-SAT comes second
@@ -90,6 +91,7 @@ class _Search:
         self.bound_seconds = 0.0  # since the start, when it was last improved
         self.stopped = False
         self.outlook: Iterator[Bound] | None = None
+        self.outlook_joules = 0.0  # its best bound
 
     # --- the order of things ---
 
@@ -138,9 +140,9 @@ class _Search:
                 guide = suggested(model, outcome.values, chain=chain)
                 self._solve_exactly(merged(guide, self._own_reruns()))
                 offered = merged(offered, guide, fullest(self.instance))
-            if len(self.instance.tasks) > _SMALL_TASKS and self._look_out(_OUTLOOK_SHARES[number > 0]):
-                return True
             if number == 0 and self._far_off() and not self._search_widely(_WIDE_SHARE):
+                return True
+            if _SMALL_TASKS < len(self.instance.tasks) <= _SIZEABLE_TASKS and self._look_out():
                 return True
         if len(self.instance.tasks) > _SMALL_TASKS or self._finished():
             return False
@@ -153,13 +155,17 @@ class _Search:
             self._solve_exactly(candidates(self.instance, None, passes=passes))
         return False
 
-    def _look_out(self, share: float) -> bool:
-        """Relaxations in whole numbers for a ``share`` of the time left, or a bit more; true if one is empty.
+    def _look_out(self) -> bool:
+        """Relaxations in whole numbers for some of the time left; true if one has no solution.
 
-        They go on where they were interrupted, if there is a plan to begin with.
+        They go on where they were interrupted, as long as the best bound is theirs.
         """
-        kept_seconds = (1.0 - share) * min(self._seconds_left(), 1e9)
-        if self.best.trace is None or self._finished():
+        left, spent = min(self._seconds_left(), 1e9), time.monotonic() - self.started
+        leading = self.bound_joules <= self.outlook_joules
+        seconds = (
+            min(spent, _OUTLOOK_SHARE * left) if self.outlook is None else leading * _LEADING_SHARE * left
+        )
+        if self.best.trace is None or self._finished() or seconds <= 0.0:
             return False
         if self.outlook is None:
             self.outlook = outlook(
@@ -173,10 +179,11 @@ class _Search:
             if bound.overhead_joules == math.inf:
                 return True
             self._bound(bound.overhead_joules, proven=False)
+            self.outlook_joules = max(self.outlook_joules, self.baseline_joules + bound.overhead_joules)
             for schedule in walks_along(self.instance, bound):
                 self.best.consider(schedule, "a walk along the relaxation")
             self._report()
-            if self._finished() or self._seconds_left() <= kept_seconds:
+            if self._finished() or self._seconds_left() <= left - seconds:
                 break
         return False
 
