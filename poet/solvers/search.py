@@ -40,8 +40,9 @@ _OWN_FINDERS = {"greedy": "greedy", "neighbourhood search": "neighbourhood searc
 _SIZEABLE_TASKS = 200  # above, the same is tried after the first round, if the gap is sizeable
 _SIZEABLE_GAP = 0.02  # of the overhead
 _WIDE_SHARE = 0.5  # of the time left, for that
-_OUTLOOK_SHARE = 0.25  # of the time left, at most, for a first look as long as all before it
-_LEADING_SHARE = 0.5  # for each later one, if the best bound is from the last
+_STALL = 0.1  # of the open joules, less than which a round brings little
+_OUTLOOK_SHARE = 0.25  # of the time left; a first look takes no longer than all before it
+_LEADING_SHARE = 0.75  # as long as the best bound is from there
 _GREEDY_SECONDS = (2.0, 1.0)  # of small and of large steps; the plans tried on small ones take less
 _SHARE = 0.25  # of the time left that one model may take
 _FIRST_SHARE = 0.4  # of that for HiGHS, where CP-SAT comes second
@@ -132,6 +133,7 @@ class _Search:
         for number, chain in enumerate(_CHAINS):
             if self._finished():
                 return False
+            before = self.bound_joules
             model = build(timeline_of(self.instance, offered), relaxed=True)
             outcome = self._relax(model)
             if outcome.infeasible:
@@ -142,7 +144,7 @@ class _Search:
                 offered = merged(offered, guide, fullest(self.instance))
             if number == 0 and self._far_off() and not self._search_widely(_WIDE_SHARE):
                 return True
-            if _SMALL_TASKS < len(self.instance.tasks) <= _SIZEABLE_TASKS and self._look_out():
+            if _SMALL_TASKS < len(self.instance.tasks) <= _SIZEABLE_TASKS and self._look_out(number, before):
                 return True
         if len(self.instance.tasks) > _SMALL_TASKS or self._finished():
             return False
@@ -155,17 +157,16 @@ class _Search:
             self._solve_exactly(candidates(self.instance, None, passes=passes))
         return False
 
-    def _look_out(self) -> bool:
+    def _look_out(self, number: int, before: float) -> bool:
         """Relaxations in whole numbers for some of the time left; true if one has no solution.
 
-        They go on where they were interrupted, as long as the best bound is theirs.
+        They go on where they were interrupted: after the first round, and after others that raised the
+        bound from ``before`` by little; after the second one only if the best bound is theirs.
         """
         left, spent = min(self._seconds_left(), 1e9), time.monotonic() - self.started
-        leading = self.bound_joules <= self.outlook_joules
-        seconds = (
-            min(spent, _OUTLOOK_SHARE * left) if self.outlook is None else leading * _LEADING_SHARE * left
-        )
-        if self.best.trace is None or self._finished() or seconds <= 0.0:
+        if self.best.trace is None or self._finished() or (number > 1 and not self._outlook_leads()):
+            return False
+        if number > 0 and self.bound_joules - before > _STALL * (self.best.trace.joules - before):
             return False
         if self.outlook is None:
             self.outlook = outlook(
@@ -183,9 +184,14 @@ class _Search:
             for schedule in walks_along(self.instance, bound):
                 self.best.consider(schedule, "a walk along the relaxation")
             self._report()
-            if self._finished() or self._seconds_left() <= left - seconds:
+            share = _LEADING_SHARE if number > 0 and self._outlook_leads() else _OUTLOOK_SHARE
+            used = left - min(self._seconds_left(), 1e9)
+            if self._finished() or used > share * left or (number == 0 and used > spent):
                 break
         return False
+
+    def _outlook_leads(self) -> bool:
+        return self.bound_joules <= self.outlook_joules
 
     def _far_off(self) -> bool:
         """Whether whole models are too much for the engine: a sizeable problem, and a sizeable gap left."""
