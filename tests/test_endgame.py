@@ -5,6 +5,8 @@ from __future__ import annotations
 import itertools
 import math
 import random
+import signal
+import sys
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -18,6 +20,7 @@ from poet.budgets import keep_everything_bytes
 from poet.problem import Limits, Problem, ProblemOp, Tensor, Transfer
 from poet.schedule import Compute, Free, PageIn, Schedule
 from poet.simulator import simulate
+from poet.solution import SolveOptions, Status
 from poet.solvers import endgame as module
 from poet.solvers.candidates import worth_rerunning
 from poet.solvers.endgame import Endgame, endgame, first_moment, trackable
@@ -25,6 +28,7 @@ from poet.solvers.endgame_cuts import EndgameCuts, lifted
 from poet.solvers.events import Instance, instance_of
 from poet.solvers.oracle import least_joules
 from poet.solvers.outlook import bounds_at, last_game, outlook
+from poet.solvers.search import solve
 
 ROUNDING = 1e-9
 
@@ -309,3 +313,28 @@ def test_the_outlook_ends_at_once_when_told_to(deep: Instance) -> None:
     asked = [False] * 2 + [True] * 1000
     bounds = list(outlook(deep, most_joules=1.0, seconds_left=lambda: 60.0, finished=lambda: asked.pop(0)))
     assert len(bounds) <= 2
+
+
+def test_ctrl_c_ends_a_program_in_the_middle(deep: Instance) -> None:
+    """HiGHS is running when the signal comes: it stops, and only then the interrupt is raised."""
+    pressed = list[int]()
+
+    def finished() -> bool:
+        if sys._getframe(1).f_code.co_name == "listen" and not pressed:
+            pressed.append(signal.SIGINT)
+            signal.raise_signal(signal.SIGINT)
+        return False
+
+    moments = frozenset((72, 100, 112, 115, 118))
+    with pytest.raises(KeyboardInterrupt):
+        list(bounds_at(deep, moments, None, lambda: 60.0, finished))
+    assert pressed
+
+
+def test_the_search_closes_with_the_outlook_what_it_left_open() -> None:
+    """BERT with Cortex-M4 costs at 30 % of the RAM, where the event model stayed at a gap of 1.7 %."""
+    problem = Problem.load(Path(__file__).parent / "instances" / "family" / "bert.m4.json")
+    limits = Limits(ram_budget_bytes=int(0.3 * keep_everything_bytes(problem)))
+    found = solve(problem, limits, SolveOptions(time_limit_seconds=60.0))
+    assert found.status is Status.OPTIMAL
+    assert found.proof.startswith("the word of highs alone")

@@ -19,6 +19,7 @@ import numpy as np
 
 from poet.solvers.endgame import Endgame, endgame, first_moment, trackable
 from poet.solvers.endgame_cuts import EndgameCuts
+from poet.solvers.engines.interrupt import sigint_flag
 from poet.solvers.events import Instance
 from poet.solvers.linear import Answer
 from poet.solvers.matrix import Matrix, loaded, matrix_of
@@ -119,17 +120,24 @@ def bounds_at(
 
 
 def _solved(matrix: Matrix, unit: float, seconds: float, finished: Callable[[], bool]) -> Answer:
-    """In whole numbers; ``finished`` is asked all the time."""
+    """In whole numbers; ``finished`` is asked all the time.
+
+    Raises:
+        KeyboardInterrupt: Ctrl-C was pressed meanwhile.
+    """
     highs = loaded(matrix)
     highs.setOptionValue("time_limit", max(min(seconds, 1e9), 0.01))
     highs.setOptionValue("mip_rel_gap", _GAP)
 
     def listen(kind: Any, message: str, out: Any, into: Any, data: Any) -> None:
-        into.user_interrupt = finished()
+        into.user_interrupt = finished() or bool(pressed)
 
     highs.setCallback(listen, None)
     highs.startCallback(highspy.cb.HighsCallbackType.kCallbackMipInterrupt)
-    highs.run()
+    with sigint_flag() as pressed:
+        highs.run()
+    if pressed:
+        raise KeyboardInterrupt
     info, status = highs.getInfo(), highs.getModelStatus()
     found = info.primal_solution_status == highspy.SolutionStatus.kSolutionStatusFeasible
     values = np.array(highs.getSolution().col_value) if found else None
