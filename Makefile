@@ -5,7 +5,7 @@ PYTHON ?= $(shell for python in python3.11 python3; do \
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help setup demo test test-slow lint type table models-table bench-planner bench-large-graphs fuzz faults-table readme clean
+.PHONY: help setup demo test test-slow lint type table models-table bench-planner bench-large-graphs bench-large-rivals fuzz faults-table readme clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*## ' Makefile | sed -E 's/^([a-z-]+):.*## (.*)$$/\1|\2/' | awk -F'|' '{printf "make %-13s %s\n", $$1, $$2}'
@@ -43,6 +43,9 @@ bench-planner: $(STAMP) ## docs/planner-benchmark.md: problems x budgets x engin
 
 bench-large-graphs: $(STAMP) ## docs/large-graphs.md: five exported nets x three devices x four budgets, 60 s each (an hour)
 	$(BIN)/python tests/benchmarks/large_graphs.py
+
+bench-large-rivals: $(STAMP) ## docs/large-graphs-rivals.md: the other planners on the same problems, after bench-large-graphs
+	$(BIN)/python tests/benchmarks/large_rivals.py
 
 fuzz: $(STAMP) ## 20,000 mutated plans, ONNX models and profiles each: refused or used, nothing else (long)
 	$(BIN)/python tests/fuzz.py

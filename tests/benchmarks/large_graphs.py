@@ -209,7 +209,8 @@ def _machine() -> str:
     return f"{os.cpu_count()} cores, Python {platform.python_version()}, {platform.machine()}."
 
 
-def _rows(path: Path) -> dict[tuple[str, str, int, float, float], Row]:
+def rows_of(path: Path) -> dict[tuple[str, str, int, float, float], Row]:
+    """What was measured so far, by `Row.key`."""
     lines = path.read_text().splitlines() if path.exists() else []
     return {row.key: row for row in (Row(**json.loads(line)) for line in lines)}
 
@@ -244,7 +245,7 @@ def main(arguments: Iterable[str] | None = None) -> None:
     path = BUILD / "rows.jsonl"
     if given.fresh:
         path.unlink(missing_ok=True)
-    known = _rows(path)
+    known = rows_of(path)
     for net, device, share in wanted:
         key = (net, device, given.batch, share, given.time_limit)
         if key in known:
