@@ -35,7 +35,8 @@ from poet.solvers.wide import Conduct, search_widely
 _CHAINS = (3, 8, 8, 8, 16, 16)  # per round, the reruns offered, at most, on the way to one content
 _LARGE_TASKS = 400  # above, models are made of few reruns, and plans improved part by part
 _SMALL_TASKS = 16  # up to here every rerun is offered in every stage, several times
-_OWN_FINDERS = {"greedy": "greedy", "neighbourhood search": "neighbourhood search, highs"}
+_WALK = "walks along the relaxation, highs"
+_OWN_FINDERS = {"greedy": "greedy", "neighbourhood search": "neighbourhood search, highs", _WALK: _WALK}
 """Which ask no engine, or always the same."""
 _SIZEABLE_TASKS = 200  # above, the same is tried after the first round, if the gap is sizeable
 _SIZEABLE_GAP = 0.02  # of the overhead
@@ -43,6 +44,7 @@ _WIDE_SHARE = 0.5  # of the time left, for that
 _STALL = 0.1  # of the open joules, less than which a round brings little
 _OUTLOOK_SHARE = 0.25  # of the time left; a first look takes no longer than all before it
 _LEADING_SHARE = 0.75  # as long as the best bound is from there
+_REFUTED = 1e-6  # of a plan's joules, by which an engine's bound may be above them
 _GREEDY_SECONDS = (2.0, 1.0)  # of small and of large steps; the plans tried on small ones take less
 _SHARE = 0.25  # of the time left that one model may take
 _FIRST_SHARE = 0.4  # of that for HiGHS, where CP-SAT comes second
@@ -179,10 +181,12 @@ class _Search:
         for bound in self.outlook:
             if bound.overhead_joules == math.inf:
                 return True
+            if self.baseline_joules + bound.overhead_joules > (1.0 + _REFUTED) * self.best.trace.joules:
+                return False  # a plan says otherwise: the engine erred
             self._bound(bound.overhead_joules, proven=False)
             self.outlook_joules = max(self.outlook_joules, self.baseline_joules + bound.overhead_joules)
             for schedule in walks_along(self.instance, bound):
-                self.best.consider(schedule, "a walk along the relaxation")
+                self.best.consider(schedule, _WALK)
             self._report()
             share = _LEADING_SHARE if number > 0 and self._outlook_leads() else _OUTLOOK_SHARE
             used = left - min(self._seconds_left(), 1e9)
