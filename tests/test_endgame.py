@@ -9,6 +9,7 @@ import signal
 import sys
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -164,6 +165,35 @@ def test_every_bound_of_the_outlook_is_below_the_oracle(monkeypatch: pytest.Monk
                 finished=lambda: False,
             )
             assert max(b.overhead_joules for b in bounds) <= optimum + 1e-6 * problem.compute_joules, seed
+
+
+def scaled(problem: Problem, factor: float) -> Problem:
+    def transfer(cost: Transfer | None) -> Transfer | None:
+        return None if cost is None else replace(cost, joules=factor * cost.joules)
+
+    tensors = (
+        replace(t, page_in=transfer(t.page_in), page_out=transfer(t.page_out)) for t in problem.tensors
+    )
+    ops = (replace(op, joules=factor * op.joules) for op in problem.ops)
+    return replace(problem, tensors=tuple(tensors), ops=tuple(ops))
+
+
+def test_bounds_are_the_same_in_microjoules_and_megajoules() -> None:
+    gained = 0
+    for seed in range(60):
+        problem, limits = training_chain(seed)
+        found = []
+        for factor in (1.0, 1e-6, 1e6):
+            instance = instance_of(scaled(problem, factor), limits)
+            game = some_game(instance, random.Random(seed), 0.2 * factor * problem.compute_joules)
+            if game is not None:
+                cuts = EndgameCuts(game, seed)
+                bounds = bounds_at(instance, frozenset({1, 3}), cuts, lambda: 20.0, lambda: False)
+                overheads = [bound.overhead_joules / factor for bound in bounds]
+                found.append(max(overheads))
+                gained += overheads[-1] > overheads[0] + 1e-3
+        assert found == pytest.approx(found[:1] * len(found), rel=1e-4, abs=1e-4), seed
+    assert gained
 
 
 def test_the_states_are_the_sets_that_fit() -> None:

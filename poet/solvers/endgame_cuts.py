@@ -97,14 +97,20 @@ class Joined:
             two = program.column()
             self.choices.append(two)
             program.row([(2.0, two), *((-1.0, column) for column in self.paged.values())], 0.0)
-            program.row([(game.six_page_ins_joules, two), *self.spent], 0.0)
+            self._row_of_joules([(game.six_page_ins_joules, two), *self.spent], 0.0)
         program.row([(1.0, column) for column in self.choices], 1.0)
 
     def add(self, table: Table, worth: float, lifted_joules: dict[int, float]) -> None:
         """One row."""
         terms, at_most = self._row(table, worth)
         terms += [(-joules, self.present[bit]) for bit, joules in lifted_joules.items()]
-        self.layout.program.row(terms, at_most)
+        self._row_of_joules(terms, at_most)
+
+    def _row_of_joules(self, terms: list[Term], at_most: float) -> None:
+        """In a unit in which no factor is above 1, whatever a step takes."""
+        self.layout.program.row(
+            [(joules / self.most, column) for joules, column in terms], at_most / self.most
+        )
 
     def violation(self, table: Table, worth: float, values: Numbers) -> float:
         """By how many joules ``values`` break the row of what they hold."""
