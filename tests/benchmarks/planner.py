@@ -227,6 +227,7 @@ def main() -> None:
     parser.add_argument("--fresh", action="store_true", help="forget earlier measurements")
     parser.add_argument("--output", type=Path, default=ROOT / "docs" / "planner-benchmark.md")
     parser.add_argument("--rows", type=Path, default=ROOT / "build" / "planner-benchmark.jsonl")
+    parser.add_argument("--remark", default="", help="a sentence for the page, as on what else the machine did")
     arguments = parser.parse_args()
     engines = [
         name for name in ("highs", "cpsat", "highs+cpsat", "scip", "cbc") if name in available_engines()
@@ -243,7 +244,7 @@ def main() -> None:
         seeds=1 if arguments.quick else len(SEEDS),
         most_seconds=60.0 * arguments.minutes,
     )
-    write_report(rows, arguments.output, time_limit_seconds=limit)
+    write_report(rows, arguments.output, time_limit_seconds=limit, remark=arguments.remark)
     print(f"{arguments.output} and its .svg are written")
 
 

@@ -26,16 +26,16 @@ INTRODUCTION = """# The planner, measured
 Made by `make bench-planner`; every plan is judged by the simulator. *Above* is the energy above
 running every op once, which no plan can avoid, as a share of it. *Gap* is how far the plan may be
 above the best, as a share of that overhead. Budgets are shares of the RAM that keeping everything takes;
-*least* is the lower bound for any schedule. Time limit per search: {limit:g} s. {machine}
+*least* is the lower bound for any schedule. Time limit per search: {limit:g} s. {machine} {remark}
 """
 
 
-def write_report(rows: Sequence[Row], path: Path, *, time_limit_seconds: float) -> None:
+def write_report(rows: Sequence[Row], path: Path, *, time_limit_seconds: float, remark: str = "") -> None:
     """Write the page at ``path`` and the plot beside it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     figure = path.with_suffix(".svg")
     parts = [
-        INTRODUCTION.format(limit=time_limit_seconds, machine=_machine()),
+        INTRODUCTION.format(limit=time_limit_seconds, machine=_machine(), remark=remark),
         f"![Proofs over time, and the other planners' overhead]({figure.name})\n",
         "## Summary\n",
         _summary(rows),
