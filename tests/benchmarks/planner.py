@@ -227,7 +227,7 @@ def main() -> None:
     parser.add_argument("--fresh", action="store_true", help="forget earlier measurements")
     parser.add_argument("--output", type=Path, default=ROOT / "docs" / "planner-benchmark.md")
     parser.add_argument("--rows", type=Path, default=ROOT / "build" / "planner-benchmark.jsonl")
-    parser.add_argument("--remark", default="", help="a sentence for the page, as on what else the machine did")
+    parser.add_argument("--remark", default="", help="a sentence for the page, as on other load")
     arguments = parser.parse_args()
     engines = [
         name for name in ("highs", "cpsat", "highs+cpsat", "scip", "cbc") if name in available_engines()
