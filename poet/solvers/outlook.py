@@ -49,7 +49,8 @@ def outlook(
 
     Args:
         instance: what to bound.
-        most_joules: of overhead, from which on it does not matter how much more a plan takes.
+        most_joules: of overhead, from which on it does not matter how much more a plan takes; ``inf``:
+            no endgames.
         seconds_left: wall clock that may still be used.
         finished: whether to stop; asked all the time.
         seed: of choices by chance.
@@ -60,18 +61,19 @@ def outlook(
     if first.overhead_joules == math.inf or not rows:
         return
     moments = frozenset({rows[int(np.argmax(first.answer.prices[: len(rows)]))]})
-    games, seconds = set[int](), 0.0
+    games, seconds = set[int | None](), 0.0
     for most_states in _MOST_STATES:
         if finished() or _SLOWER * seconds > 0.5 * seconds_left():
             return
         began = time.monotonic()
         game = last_game(instance, most_joules, most_states, finished)
         seconds = time.monotonic() - began
-        if games and (game is None or game.moment in games):
+        begin = None if game is None else game.moment
+        if begin in games or (games and game is None):
             return
+        games.add(begin)
         cuts, latest = None, len(instance.tasks)
         if game is not None:
-            games.add(game.moment)
             cuts, latest = EndgameCuts(game, seed), game.moment - 1
         more = True
         while more and not finished():

@@ -162,18 +162,18 @@ class _Search:
     def _look_out(self, number: int, before: float) -> bool:
         """Relaxations in whole numbers for some of the time left; true if one has no solution.
 
-        They go on where they were interrupted: after the first round, and after others that raised the
-        bound from ``before`` by little; after the second one only if the best bound is theirs.
+        After the first round a short look, without endgames; after others that raised the bound from
+        ``before`` by little a long one, which goes on where it was interrupted as long as it leads.
         """
         left, spent = min(self._seconds_left(), 1e9), time.monotonic() - self.started
         if self.best.trace is None or self._finished() or (number > 1 and not self._outlook_leads()):
             return False
         if number > 0 and self.bound_joules - before > _STALL * (self.best.trace.joules - before):
             return False
-        if self.outlook is None:
+        if number == 0 or self.outlook is None:
             self.outlook = outlook(
                 self.instance,
-                most_joules=self.best.trace.joules - self.baseline_joules,
+                most_joules=self.best.trace.joules - self.baseline_joules if number else math.inf,
                 seconds_left=self._seconds_left,
                 finished=self._finished,
                 seed=self.options.seed,
@@ -192,6 +192,7 @@ class _Search:
             used = left - min(self._seconds_left(), 1e9)
             if self._finished() or used > share * left or (number == 0 and used > spent):
                 break
+        self.outlook = self.outlook if number else None
         return False
 
     def _outlook_leads(self) -> bool:
