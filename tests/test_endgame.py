@@ -334,6 +334,19 @@ def test_no_endgame_without_a_limit_of_ram_or_a_plan(deep: Instance) -> None:
     assert last_game(instance_of(deep.problem, Limits()), 1.0, 10_000) is None
 
 
+def test_an_endgame_that_asks_for_nothing_changes_nothing() -> None:
+    instance = instance_of(late_use(3.0), Limits(ram_budget_bytes=100))
+    game = endgame(instance, 1, trackable(instance, 1), most_joules=100.0)
+    assert game is not None
+    held = [table.joules[-1:] for table in game.tables[:1]]  # with all that is read later in RAM
+    nothing = replace(game, masks=game.masks[-1:], tables=(replace(game.tables[0], joules=held[0]),))
+    assert nothing.tables[0].joules.tolist() == [0.0]
+    for asking in (game, nothing):
+        cuts = EndgameCuts(asking, 0)
+        (bound,) = bounds_at(instance, frozenset({2}), cuts, lambda: 20.0, lambda: False)
+        assert bound.overhead_joules == pytest.approx(0.0)
+
+
 def test_tables_that_take_too_long_are_given_up(deep: Instance) -> None:
     tracked = trackable(deep, (deep.limits.ram_budget_bytes or 0) // 10)
     assert endgame(deep, 120, tracked, most_joules=1.0, finished=lambda: True) is None

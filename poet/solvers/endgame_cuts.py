@@ -108,9 +108,8 @@ class Joined:
 
     def _row_of_joules(self, terms: list[Term], at_most: float) -> None:
         """In a unit in which no factor is above 1, whatever a step takes."""
-        self.layout.program.row(
-            [(joules / self.most, column) for joules, column in terms], at_most / self.most
-        )
+        unit = self.most or 1.0  # 0: the tables ask for nothing
+        self.layout.program.row([(joules / unit, column) for joules, column in terms], at_most / unit)
 
     def violation(self, table: Table, worth: float, values: Numbers) -> float:
         """By how many joules ``values`` break the row of what they hold."""

@@ -98,7 +98,8 @@ def last_game(
     moment = first_moment(instance, tracked, most_states=most_states)
     if moment > len(instance.tasks) - _FEWEST_STAGES:
         return None
-    return endgame(instance, moment, tracked, most_joules=most_joules, finished=finished)
+    game = endgame(instance, moment, tracked, most_joules=most_joules, finished=finished)
+    return game if game is not None and game.tables[0].joules.any() else None
 
 
 def bounds_at(
