@@ -205,13 +205,11 @@ class _Game:
 
     def too_many(self, stage: int, most: int) -> bool:
         """Whether more than ``most`` sets fit."""
-        count = {0: 1}
+        total = np.zeros(1, dtype=np.int64)
         for content in self._alive(stage):
             size = self.instance.contents[content].bytes
-            for total, ways in sorted(count.items(), reverse=True):
-                if total + size <= self.budget:
-                    count[total + size] = count.get(total + size, 0) + ways
-            if sum(count.values()) > most:
+            total = np.concatenate([total, total[total + size <= self.budget] + size])
+            if len(total) > most:
                 return True
         return False
 
