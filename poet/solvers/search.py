@@ -168,6 +168,8 @@ class _Search:
         left, spent = min(self._seconds_left(), 1e9), time.monotonic() - self.started
         if self.best.trace is None or self._finished() or (number > 1 and not self._outlook_leads()):
             return False
+        if any(content.home is not None for content in self.instance.contents):
+            return False  # HiGHS was seen not to keep its time limit there
         if number > 0 and self.bound_joules - before > _STALL * (self.best.trace.joules - before):
             return False
         if number == 0 or self.outlook is None:
