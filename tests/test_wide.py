@@ -28,13 +28,14 @@ from poet.solvers import minimum_ram_bytes, solve
 from poet.solvers.again import again
 from poet.solvers.beside import Beside
 from poet.solvers.candidates import candidates
+from poet.solvers.conduct import Conduct
 from poet.solvers.events import instance_of, timeline_of
 from poet.solvers.families import CUTS, FAMILIES
 from poet.solvers.greedy import greedy
 from poet.solvers.matrix import Matrix, arrays_of
 from poet.solvers.milp import build
 from poet.solvers.oracle import least_joules
-from poet.solvers.wide import Conduct, search_widely
+from poet.solvers.wide import search_widely
 
 LARGE = training_like(220, seed=5, momentum=True)
 MARGIN_SECONDS = 2.0  # of a search beyond its limit
@@ -76,11 +77,15 @@ class Listener:
             seconds_left=lambda: self.seconds - (time.monotonic() - self.began),
             finished=self.finished,
             found=self.plans.append,
-            bounded=lambda joules, proven: self.bounds.append(joules),
+            bounded=self.bounded,
             classed=lambda joules, reruns: self.classes.append((joules, reruns)),
             threads=threads,
             seed=0,
         )
+
+    def bounded(self, joules: float, proven: bool) -> bool:
+        self.bounds.append(joules)
+        return True
 
     def finished(self) -> bool:
         words = len(self.bounds) + len(self.plans) + len(self.classes)
@@ -134,7 +139,8 @@ def optimum(problem: Problem, limits: Limits, *, cut: bool) -> float:
     instance = instance_of(problem, limits)
     model = build(timeline_of(instance, candidates(instance, None)), families=families)
     arrays = arrays_of(model)
-    with Beside(arrays.matrix, 30.0, relative_gap=0.0) as child:
+    with Beside() as child:
+        child.begin(arrays.matrix, 30.0, relative_gap=0.0)
         while not child.news.ended:
             child.listen(0.5)
         assert child.news.exhausted
@@ -151,22 +157,54 @@ def test_the_cuts_for_many_reruns_cut_no_optimum_off() -> None:
         )
 
 
-def test_a_child_is_not_waited_for_beyond_its_time() -> None:
-    """A market split problem: no engine proves it, but it must end."""
+def market_split() -> Matrix:
+    """What no engine proves in any time."""
     rng = np.random.default_rng(0)
     rows, columns = 6, 60
     factors = rng.integers(0, 100, (rows, columns)).astype(np.float64)
     half = np.floor(factors.sum(axis=1) / 2)
     entries = np.concatenate([factors, -factors]).ravel()
-    matrix = Matrix(
+    return Matrix(
         costs=rng.random(columns), offset=0.0, rows=np.repeat(np.arange(2 * rows), columns),
         columns=np.tile(np.arange(columns), 2 * rows), factors=entries,
         at_most=np.concatenate([half, -half]), whole=np.ones(columns, dtype=np.bool_),
     )  # fmt: skip
-    with within(1.0), Beside(matrix, 1.0) as child:
-        while not child.news.ended:
-            child.listen(0.1)
+
+
+def solved(child: Beside, matrix: Matrix, seconds: float) -> float | None:
+    """What the best solution costs that the child finds in ``seconds``."""
+    child.begin(matrix, seconds)
+    while not child.news.ended:
+        child.listen(0.1)
+    values = child.news.values
+    return None if values is None else float(matrix.costs @ values)
+
+
+def test_a_child_is_not_waited_for_beyond_its_time() -> None:
+    with within(1.0), Beside() as child:
+        solved(child, market_split(), 1.0)
     assert child._process.returncode is not None
+
+
+def test_a_child_solves_one_program_after_the_other() -> None:
+    """Also after one that it was told to give up."""
+    three = Matrix(
+        costs=np.array([3.0, 1.0, 2.0]), offset=0.0, rows=np.zeros(3, dtype=np.int64),
+        columns=np.arange(3), factors=-np.ones(3), at_most=np.array([-2.0]), whole=np.ones(3, dtype=np.bool_),
+    )  # fmt: skip
+    with Beside() as child:
+        first = child._process
+        assert [solved(child, three, 10.0) for _ in range(3)] == [3.0, 3.0, 3.0]
+        assert child._process is first
+        child.begin(market_split(), 60.0)
+        child.listen(0.5)
+        with within(5.0):
+            assert solved(child, three, 10.0) == 3.0
+        assert child._process is not first
+        assert first.returncode is not None
+        child._process.kill()
+        with within(5.0):
+            assert solved(child, three, 10.0) is None
 
 
 @pytest.mark.parametrize("seconds", [1.0, 4.0])

@@ -1,9 +1,9 @@
-"""HiGHS in a process of its own: a whole program, however long a step of the engine takes.
+"""HiGHS in a process of its own: whole programs, however long a step of the engine takes.
 
 HiGHS looks at its clock between steps, and on a large program one step, a presolve or a root node,
-may take many times the limit; nor does it see Ctrl-C. So large programs run in a child that is told
-to end, and is killed where it does not: `poet.solvers.beside_child`. A program goes in through its
-stdin, solutions and bounds come out of its stdout, a line of JSON each.
+may take many times the limit; nor does it see Ctrl-C. So such programs run in a child that is told
+to end, and is killed where it does not: `poet.solvers.beside_child`. Programs go in through its
+stdin, one after the other; solutions and bounds come out of its stdout, a line of JSON each.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import subprocess
 import sys
 import threading
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
@@ -40,7 +40,7 @@ class News:
         bound: no solution costs less, in the program's unit; ``-inf`` before there is one.
         values: of the best solution; ``None`` before the first.
         exhausted: nothing better is left, or there is no solution at all.
-        ended: the child has said its last word.
+        ended: the child has said its last word about it, or is not listened to any more.
     """
 
     bound: float = -math.inf
@@ -49,26 +49,16 @@ class News:
     ended: bool = False
 
 
-@dataclass(slots=True)
 class Beside:
-    """A running child; leaving the context ends it, however far it is.
+    """A child that solves one program after the other; leaving the context ends it, however far it is."""
 
-    Args:
-        matrix: what to minimise.
-        seconds: wall clock.
-        relative_gap: at which to stop.
-    """
+    def __init__(self) -> None:
+        self.news = News(ended=True)
+        self._end = 0.0
+        self._start()
 
-    matrix: Matrix
-    seconds: float
-    relative_gap: float = 1e-4
-    news: News = field(default_factory=News, init=False)
-    _lines: queue.SimpleQueue[bytes | None] = field(default_factory=queue.SimpleQueue, init=False)
-    _process: subprocess.Popen[bytes] = field(init=False)
-    _end: float = field(init=False)
-
-    def __post_init__(self) -> None:
-        self._end = time.monotonic() + self.seconds + _GRACE_SECONDS
+    def _start(self) -> None:
+        self._lines = queue.SimpleQueue[bytes | None]()
         self._process = subprocess.Popen(
             [sys.executable, "-m", "poet.solvers.beside_child"],
             stdin=subprocess.PIPE,
@@ -77,8 +67,8 @@ class Beside:
             env=_environment(),
             start_new_session=True,  # Ctrl-C is this process's to answer
         )
-        threading.Thread(target=self._read, daemon=True).start()
-        threading.Thread(target=self._write, args=(self._request(),), daemon=True).start()
+        self._idle = True
+        threading.Thread(target=_read, args=(_open(self._process.stdout), self._lines), daemon=True).start()
 
     def __enter__(self) -> Beside:
         return self
@@ -92,6 +82,22 @@ class Beside:
             with contextlib.suppress(OSError):
                 _open(pipe).close()
 
+    def begin(self, matrix: Matrix, seconds: float, *, relative_gap: float = 1e-4) -> None:
+        """Let the child solve ``matrix``; what it was at before is given up.
+
+        Args:
+            matrix: what to minimise.
+            seconds: wall clock.
+            relative_gap: at which to stop.
+        """
+        if not self._idle:
+            self.__exit__(None, None, None)
+            self._start()
+        self.news, self._idle = News(), False
+        self._end = time.monotonic() + seconds + _GRACE_SECONDS
+        request = _packed(matrix, seconds, relative_gap)
+        threading.Thread(target=_write, args=(_open(self._process.stdin), request), daemon=True).start()
+
     def listen(self, seconds: float) -> bool:
         """Wait ``seconds`` at most for news; whether there is a better solution. See `news`."""
         better = False
@@ -104,10 +110,12 @@ class Beside:
         return better
 
     def _take(self, line: bytes | None) -> bool:
-        if line is None:
+        if line is None:  # the child is gone
             self.news.ended = True
             return False
         message: dict[str, Any] = json.loads(line)
+        if message["last"]:
+            self.news.ended = self._idle = True
         if message["bound"] is not None:
             self.news.bound = max(self.news.bound, message["bound"])
         self.news.exhausted = self.news.exhausted or message["exhausted"]
@@ -116,27 +124,30 @@ class Beside:
         self.news.values = np.frombuffer(base64.b64decode(message["values"]))
         return True
 
-    def _request(self) -> bytes:
-        matrix, packed = self.matrix, io.BytesIO()
-        start = matrix.start if matrix.start is not None else np.zeros(0)
-        np.savez(
-            packed, costs=matrix.costs, offset=np.array([matrix.offset]), rows=matrix.rows,
-            columns=matrix.columns, factors=matrix.factors, at_most=matrix.at_most, whole=matrix.whole,
-            start=start, options=np.array([self.seconds, self.relative_gap]),
-        )  # fmt: skip
-        return packed.getbuffer().nbytes.to_bytes(8, "little") + packed.getvalue()
 
-    def _write(self, request: bytes) -> None:
-        with contextlib.suppress(OSError, ValueError):  # the child is gone: `_read` sees it
-            stdin = _open(self._process.stdin)
-            stdin.write(request)
-            stdin.flush()
+def _packed(matrix: Matrix, seconds: float, relative_gap: float) -> bytes:
+    """Its length in eight bytes, and the program."""
+    packed = io.BytesIO()
+    start = matrix.start if matrix.start is not None else np.zeros(0)
+    np.savez(
+        packed, costs=matrix.costs, offset=np.array([matrix.offset]), rows=matrix.rows,
+        columns=matrix.columns, factors=matrix.factors, at_most=matrix.at_most, whole=matrix.whole,
+        start=start, options=np.array([seconds, relative_gap]),
+    )  # fmt: skip
+    return packed.getbuffer().nbytes.to_bytes(8, "little") + packed.getvalue()
 
-    def _read(self) -> None:
-        with contextlib.suppress(OSError, ValueError):  # closed by the main thread
-            for line in _open(self._process.stdout):
-                self._lines.put(line)
-        self._lines.put(None)
+
+def _write(stdin: IO[bytes], request: bytes) -> None:
+    with contextlib.suppress(OSError, ValueError):  # the child is gone: `_read` sees it
+        stdin.write(request)
+        stdin.flush()
+
+
+def _read(stdout: IO[bytes], lines: queue.SimpleQueue[bytes | None]) -> None:
+    with contextlib.suppress(OSError, ValueError):  # closed by the main thread
+        for line in stdout:
+            lines.put(line)
+    lines.put(None)
 
 
 def _open(pipe: IO[bytes] | None) -> IO[bytes]:

@@ -10,6 +10,7 @@ import io
 import json
 import math
 import os
+import queue
 import sys
 import threading
 import time
@@ -25,10 +26,15 @@ _TELL_SECONDS = 0.2  # between two bounds
 
 
 def main() -> None:
-    """Read one program, solve it, tell what is found."""
-    size = int.from_bytes(sys.stdin.buffer.read(8), "little")
-    request = np.load(io.BytesIO(sys.stdin.buffer.read(size)), allow_pickle=False)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    """Read programs, solve one after the other, tell what is found."""
+    requests = queue.SimpleQueue[bytes]()
+    threading.Thread(target=_read, args=(requests,), daemon=True).start()
+    while True:
+        _solve(requests.get())
+
+
+def _solve(packed: bytes) -> None:
+    request = np.load(io.BytesIO(packed), allow_pickle=False)
     names = ("costs", "rows", "columns", "factors", "at_most", "whole")
     start = request["start"] if len(request["start"]) else None
     matrix = Matrix(
@@ -44,7 +50,7 @@ def main() -> None:
     found = info.primal_solution_status == highspy.SolutionStatus.kSolutionStatusFeasible
     done = (highspy.HighsModelStatus.kOptimal, highspy.HighsModelStatus.kInfeasible)
     values = np.array(highs.getSolution().col_value) if found else None
-    _tell(info.mip_dual_bound, values, exhausted=status in done)
+    _tell(info.mip_dual_bound, values, exhausted=status in done, last=True)
 
 
 def _listen_to(highs: highspy.Highs) -> None:
@@ -53,26 +59,28 @@ def _listen_to(highs: highspy.Highs) -> None:
 
     def hear(kind: Any, message: str, out: Any, into: Any, data: Any) -> None:
         if kind == kinds.kCallbackMipImprovingSolution:
-            _tell(out.mip_dual_bound, np.array(out.mip_solution), exhausted=False)
+            _tell(out.mip_dual_bound, np.array(out.mip_solution))
         elif time.monotonic() - told[0] > _TELL_SECONDS:
             told[0] = time.monotonic()
-            _tell(out.mip_dual_bound, None, exhausted=False)
+            _tell(out.mip_dual_bound, None)
 
     highs.setCallback(hear, None)
     highs.startCallback(kinds.kCallbackMipInterrupt)
     highs.startCallback(kinds.kCallbackMipImprovingSolution)
 
 
-def _tell(bound: float, values: Numbers | None, *, exhausted: bool) -> None:
+def _tell(bound: float, values: Numbers | None, *, exhausted: bool = False, last: bool = False) -> None:
     packed = None if values is None else base64.b64encode(values.tobytes()).decode()
-    said = {"bound": bound if math.isfinite(bound) else None, "values": packed, "exhausted": exhausted}
+    known = bound if math.isfinite(bound) else None
+    said = {"bound": known, "values": packed, "exhausted": exhausted, "last": last}
     sys.stdout.write(json.dumps(said) + "\n")
     sys.stdout.flush()
 
 
-def _end_with_parent() -> None:
-    while os.read(sys.stdin.fileno(), 4096):  # nothing more is sent; the end of the file is the sign
-        pass
+def _read(requests: queue.SimpleQueue[bytes]) -> None:
+    stdin = sys.stdin.buffer
+    while size := stdin.read(8):
+        requests.put(stdin.read(int.from_bytes(size, "little")))
     os._exit(0)
 
 

@@ -191,7 +191,8 @@ class Rounds:
 
 
 def _solve_beside(part: Part, seconds: float) -> Found:
-    with Beside(part.matrix, seconds, relative_gap=RELATIVE_GAP) as child:
+    with Beside() as child:
+        child.begin(part.matrix, seconds, relative_gap=RELATIVE_GAP)
         while not child.news.ended:
             child.listen(_LISTEN_SECONDS)
         values = child.news.values

@@ -12,17 +12,15 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
 
-import highspy
 import numpy as np
 
+from poet.solvers.beside import Beside
 from poet.solvers.endgame import Endgame, endgame, first_moment, trackable
 from poet.solvers.endgame_cuts import EndgameCuts
-from poet.solvers.engines.interrupt import sigint_flag
 from poet.solvers.events import Instance
 from poet.solvers.linear import Answer
-from poet.solvers.matrix import Matrix, loaded, matrix_of
+from poet.solvers.matrix import Matrix, matrix_of
 from poet.solvers.refine import pretended_moments
 from poet.solvers.relaxation import Bound, bound_overhead, laid_out, relaxation_of
 
@@ -33,10 +31,13 @@ _FEWEST_STAGES = 4  # that an endgame must last
 _LEVELS = (1.0,)  # before the endgame, one moment at a time
 _GAP = 1e-5  # of a program's joules, at which it counts as solved
 _MARGIN = 1e-6  # of a bound, for the engine's tolerances
+_LONGEST_SECONDS = 600.0  # of one program where there is no time limit
+_LISTEN_SECONDS = 0.02
 
 
 def outlook(
     instance: Instance,
+    child: Beside,
     *,
     most_joules: float,
     seconds_left: Callable[[], float],
@@ -49,6 +50,7 @@ def outlook(
 
     Args:
         instance: what to bound.
+        child: solves the programs.
         most_joules: of overhead, from which on it does not matter how much more a plan takes; ``inf``:
             no endgames.
         seconds_left: wall clock that may still be used.
@@ -78,7 +80,7 @@ def outlook(
         more = True
         while more and not finished():
             bound = first
-            for bound in bounds_at(instance, moments, cuts, seconds_left, finished):
+            for bound in bounds_at(instance, child, moments, cuts, seconds_left, finished):
                 yield bound
             if bound.answer.values is None or not bound.answer.done:
                 return
@@ -104,6 +106,7 @@ def last_game(
 
 def bounds_at(
     instance: Instance,
+    child: Beside,
     moments: frozenset[int],
     cuts: EndgameCuts | None,
     seconds_left: Callable[[], float],
@@ -116,35 +119,21 @@ def bounds_at(
     relaxation = relaxation_of(layout)
     while not finished():
         matrix, unit = matrix_of(layout.program)
-        answer = _solved(matrix, unit, seconds_left(), finished)
+        answer = _solved(child, matrix, unit, seconds_left(), finished)
         yield Bound(relaxation.fixed_joules + answer.bound, moments, relaxation, answer)
         if answer.values is None or cuts is None or joined is None or not cuts.add(joined, answer.values):
             return
 
 
-def _solved(matrix: Matrix, unit: float, seconds: float, finished: Callable[[], bool]) -> Answer:
-    """In whole numbers; ``finished`` is asked all the time.
-
-    Raises:
-        KeyboardInterrupt: Ctrl-C was pressed meanwhile.
-    """
-    highs = loaded(matrix)
-    highs.setOptionValue("time_limit", max(min(seconds, 1e9), 0.01))
-    highs.setOptionValue("mip_rel_gap", _GAP)
-
-    def listen(kind: Any, message: str, out: Any, into: Any, data: Any) -> None:
-        into.user_interrupt = finished() or bool(pressed)
-
-    highs.setCallback(listen, None)
-    highs.startCallback(highspy.cb.HighsCallbackType.kCallbackMipInterrupt)
-    with sigint_flag() as pressed:
-        highs.run()
-    if pressed:
-        raise KeyboardInterrupt
-    info, status = highs.getInfo(), highs.getModelStatus()
-    found = info.primal_solution_status == highspy.SolutionStatus.kSolutionStatusFeasible
-    values = np.array(highs.getSolution().col_value) if found else None
-    bound = math.inf if status == highspy.HighsModelStatus.kInfeasible else float(info.mip_dual_bound)
-    bound = bound if bound == math.inf else max(0.0, bound * (1.0 - _MARGIN) - _MARGIN)
-    done = status == highspy.HighsModelStatus.kOptimal
-    return Answer(float(bound / unit), values, np.zeros(0), done)
+def _solved(
+    child: Beside, matrix: Matrix, unit: float, seconds: float, finished: Callable[[], bool]
+) -> Answer:
+    """In whole numbers; ``finished`` is asked all the time."""
+    child.begin(matrix, min(seconds, _LONGEST_SECONDS), relative_gap=_GAP)
+    while not child.news.ended and not finished():
+        child.listen(_LISTEN_SECONDS)
+    news = child.news
+    if news.exhausted and news.values is None:
+        return Answer(math.inf, None, np.zeros(0), done=True)
+    bound = max(0.0, news.bound * (1.0 - _MARGIN) - _MARGIN)
+    return Answer(bound / unit, news.values, np.zeros(0), news.exhausted)

@@ -11,26 +11,26 @@ from __future__ import annotations
 import dataclasses
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from poet.problem import Limits, Problem
 from poet.schedule import Schedule
 from poet.solution import ClassBound, Solution, SolveOptions, Status
+from poet.solvers.best_bound import BestBound
 from poet.solvers.candidates import candidates, fullest
+from poet.solvers.conduct import Conduct
 from poet.solvers.confirm import Confidence, Confirmation, confirm
 from poet.solvers.emit import schedule_of
 from poet.solvers.engines import Effort, Outcome, available_engines, choose_engine, run_engine
 from poet.solvers.events import Metered, instance_of, timeline_of
 from poet.solvers.greedy import greedy
 from poet.solvers.guide import merged, reruns_of, suggested
-from poet.solvers.guided import walks_along
 from poet.solvers.incumbent import Incumbent
+from poet.solvers.looks import Looks
 from poet.solvers.milp import Model, build
-from poet.solvers.outlook import outlook
-from poet.solvers.relaxation import Bound
 from poet.solvers.sentences import conflict_sentence, impossible_sentence, no_plan_sentence, time_up_sentence
 from poet.solvers.start import values_of
-from poet.solvers.wide import Conduct, search_widely
+from poet.solvers.wide import search_widely
 
 _CHAINS = (3, 8, 8, 8, 16, 16)  # per round, the reruns offered, at most, on the way to one content
 _LARGE_TASKS = 400  # above, models are made of few reruns, and plans improved part by part
@@ -41,9 +41,6 @@ _OWN_FINDERS = {"greedy": "greedy", "neighbourhood search": "neighbourhood searc
 _SIZEABLE_TASKS = 200  # above, the same is tried after the first round, if the gap is sizeable
 _SIZEABLE_GAP = 0.02  # of the overhead
 _WIDE_SHARE = 0.5  # of the time left, for that
-_STALL = 0.1  # of the open joules, less than which a round brings little
-_OUTLOOK_SHARE = 0.5  # of the time left; a first look takes no longer than all before it
-_LEADING_SHARE = 0.75  # as long as the best bound is from there
 _REFUTED = 1e-6  # of a plan's joules, by which an engine's bound may be above them
 _GREEDY_SECONDS = (2.0, 1.0)  # of small and of large steps; the plans tried on small ones take less
 _SHARE = 0.25  # of the time left that one model may take
@@ -86,15 +83,10 @@ class _Search:
         self.serial = instance_of(problem, limits, serial=True, metered=metered)
         self.baseline_joules = problem.compute_joules
         self.best = Incumbent(problem, self.limits, metered)
-        self.bound_joules = self.baseline_joules
-        self.bound_model: Model | None = None  # that gave the bound; None: arithmetic did
-        self.bound_alone = False  # it is an engine's word, for a program that is no model
+        self.bound = BestBound(self.baseline_joules)
         self.class_bound: ClassBound | None = None
         self.empty_model: Model | None = None  # that an engine says has no solution
-        self.bound_seconds = 0.0  # since the start, when it was last improved
         self.stopped = False
-        self.outlook: Iterator[Bound] | None = None
-        self.outlook_joules = 0.0  # its best bound
 
     # --- the order of things ---
 
@@ -123,33 +115,45 @@ class _Search:
             self._report()
 
     def _search(self) -> bool:
+        """Models of all kinds; true if one shows that there is no plan at all."""
+        if len(self.instance.tasks) > _LARGE_TASKS:
+            return not self._search_widely(1.0)
+        with Looks(self.instance, self._conduct(_WALK)) as looks:
+            if self._search_in_rounds(looks):
+                return True
+        if len(self.instance.tasks) > _SMALL_TASKS or self._finished():
+            return False
+        return self._search_all_reruns()
+
+    def _search_in_rounds(self, looks: Looks) -> bool:
         """Relaxed and exact models in turn; true if one shows that there is no plan at all.
 
         Each relaxed plan names what it would remake. The exact model is offered the reruns that
         lead there, and so is the next relaxed model, which then can no longer pretend; nor that what
         it remade in the forward pass, at no slot, was held past the fullest stage at no cost.
         """
-        if len(self.instance.tasks) > _LARGE_TASKS:
-            return not self._search_widely(1.0)
         offered: dict[int, tuple[int, ...]] = {}
         for number, chain in enumerate(_CHAINS):
             if self._finished():
                 return False
-            before = self.bound_joules
+            before = self.bound.joules
             model = build(timeline_of(self.instance, offered), relaxed=True)
             outcome = self._relax(model)
             if outcome.infeasible:
                 return True
             if outcome.values is not None and not self._finished():
+                looks.prepare()
                 guide = suggested(model, outcome.values, chain=chain)
                 self._solve_exactly(merged(guide, self._own_reruns()))
                 offered = merged(offered, guide, fullest(self.instance))
             if number == 0 and self._far_off() and not self._search_widely(_WIDE_SHARE):
                 return True
-            if _SMALL_TASKS < len(self.instance.tasks) <= _SIZEABLE_TASKS and self._look_out(number, before):
+            if self._look_out(looks, number, before):
                 return True
-        if len(self.instance.tasks) > _SMALL_TASKS or self._finished():
-            return False
+        return False
+
+    def _search_all_reruns(self) -> bool:
+        """Models that are offered every rerun in every stage; true if there is no plan at all."""
         everything = build(timeline_of(self.instance, candidates(self.instance, None)), relaxed=True)
         if self._run(everything, bounding=True).infeasible:
             return True
@@ -159,46 +163,21 @@ class _Search:
             self._solve_exactly(candidates(self.instance, None, passes=passes))
         return False
 
-    def _look_out(self, number: int, before: float) -> bool:
+    def _look_out(self, looks: Looks, number: int, before: float) -> bool:
         """Relaxations in whole numbers for some of the time left; true if one has no solution.
 
-        After the first round a short look, without endgames; after others that raised the bound from
-        ``before`` by little a long one, which goes on where it was interrupted as long as it leads.
+        Args:
+            looks: of this search.
+            number: of the round that they come after.
+            before: the best bound in joules before that round.
         """
-        left, spent = min(self._seconds_left(), 1e9), time.monotonic() - self.started
-        if self.best.trace is None or self._finished() or (number > 1 and not self._outlook_leads()):
+        if not looks.pays or self.best.trace is None or self._finished():
             return False
-        if any(content.home is not None for content in self.instance.contents):
-            return False  # HiGHS was seen not to keep its time limit there
-        if number > 0 and self.bound_joules - before > _STALL * (self.best.trace.joules - before):
-            return False
-        if number == 0 or self.outlook is None:
-            self.outlook = outlook(
-                self.instance,
-                most_joules=self.best.trace.joules - self.baseline_joules if number else math.inf,
-                seconds_left=self._seconds_left,
-                finished=self._finished,
-                seed=self.options.seed,
-            )
-        for bound in self.outlook:
-            if bound.overhead_joules == math.inf:
-                return True
-            if self.baseline_joules + bound.overhead_joules > (1.0 + _REFUTED) * self.best.trace.joules:
-                return False  # a plan says otherwise: the engine erred
-            self._bound(bound.overhead_joules, proven=False)
-            self.outlook_joules = max(self.outlook_joules, self.baseline_joules + bound.overhead_joules)
-            for schedule in walks_along(self.instance, bound):
-                self.best.consider(schedule, _WALK)
-            self._report()
-            share = _LEADING_SHARE if number > 0 and self._outlook_leads() else _OUTLOOK_SHARE
-            used = left - min(self._seconds_left(), 1e9)
-            if self._finished() or used > share * left or (number == 0 and used > spent):
-                break
-        self.outlook = self.outlook if number else None
-        return False
-
-    def _outlook_leads(self) -> bool:
-        return self.bound_joules <= self.outlook_joules
+        if number == 0:
+            return looks.short(time.monotonic() - self.started)
+        above = (self.best.trace.joules, self.bound.joules, before)
+        plan, bound, earlier = (joules - self.baseline_joules for joules in above)
+        return looks.long(plan, bound, bound - earlier)
 
     def _far_off(self) -> bool:
         """Whether whole models are too much for the engine: a sizeable problem, and a sizeable gap left."""
@@ -206,7 +185,7 @@ class _Search:
             return False
         if self.best.trace is None:
             return True
-        open_joules = self.best.trace.joules - self.bound_joules
+        open_joules = self.best.trace.joules - self.bound.joules
         return open_joules > _SIZEABLE_GAP * (self.best.trace.joules - self.baseline_joules)
 
     def _search_widely(self, share: float) -> bool:
@@ -214,20 +193,29 @@ class _Search:
 
         It may take ``share`` of the time that is left.
         """
-        kept_seconds = (1.0 - share) * min(self._seconds_left(), 1e9)
+        conduct = self._conduct("neighbourhood search", (1.0 - share) * min(self._seconds_left(), 1e9))
+        in_time = self.problem.background_storage and self.limits.deadline_seconds is not None
+        instances = (self.instance, self.serial if in_time else self.instance)
+        return search_widely(self.problem, self.limits, instances, self.best.schedule, conduct)
+
+    def _conduct(self, name: str, kept_seconds: float = 0.0) -> Conduct:
+        """For a part of the search by this ``name``, which must leave ``kept_seconds`` to others."""
 
         def found(schedule: Schedule) -> None:
-            self.best.consider(schedule, "neighbourhood search")
+            self.best.consider(schedule, name)
             self._report()
 
-        def bounded(overhead: float, proven: bool) -> None:
-            self._bound(overhead, proven=proven)
+        def bounded(overhead: float, proven: bool) -> bool:
+            believed = proven or not self._refuted(overhead)
+            if believed:
+                self.bound.take(overhead, proven=proven)
             self._report()
+            return believed
 
         def classed(overhead: float, reruns: int) -> None:
             self.class_bound = ClassBound(self.baseline_joules + overhead, reruns)
 
-        conduct = Conduct(
+        return Conduct(
             seconds_left=lambda: self._seconds_left() - kept_seconds,
             finished=lambda: self._finished() or self._seconds_left() <= kept_seconds,
             found=found,
@@ -236,9 +224,6 @@ class _Search:
             threads=self.options.threads,
             seed=self.options.seed,
         )
-        in_time = self.problem.background_storage and self.limits.deadline_seconds is not None
-        instances = (self.instance, self.serial if in_time else self.instance)
-        return search_widely(self.problem, self.limits, instances, self.best.schedule, conduct)
 
     def _own_reruns(self) -> dict[int, set[int]]:
         return {} if self.best.schedule is None else reruns_of(self.instance, self.best.schedule)
@@ -274,7 +259,7 @@ class _Search:
             if values is not None:
                 self.best.consider(schedule_of(model, values), engine)
             if bounding:
-                self._bound(bound, model)
+                self.bound.take(bound, model)
             self._report()
             return self._enough()
 
@@ -284,7 +269,7 @@ class _Search:
         if outcome.infeasible:
             self.empty_model = model
         elif bounding:
-            self._bound(outcome.bound_joules, model)
+            self.bound.take(outcome.bound_joules, model)
         self._report()
         self.stopped = self.stopped or outcome.interrupted
         return outcome
@@ -298,17 +283,10 @@ class _Search:
             relative=0.0,
         )
 
-    # --- plans and bounds ---
-
-    def _bound(self, overhead: float, model: Model | None = None, *, proven: bool = True) -> None:
-        """Take over a bound on the overhead that holds for the whole problem, and where it is from.
-
-        Without a model it is ``proven`` by arithmetic, or else the word of HiGHS.
-        """
-        bound = self.baseline_joules + overhead
-        if math.isfinite(overhead) and bound > self.bound_joules:
-            self.bound_joules, self.bound_model, self.bound_alone = bound, model, not proven
-            self.bound_seconds = time.monotonic() - self.started
+    def _refuted(self, overhead: float) -> bool:
+        """Whether a plan shows that an engine erred, which gave this bound."""
+        trace = self.best.trace
+        return trace is not None and self.baseline_joules + overhead > (1.0 + _REFUTED) * trace.joules
 
     # --- second opinions ---
 
@@ -320,17 +298,17 @@ class _Search:
 
     def _confirmed_bound(self) -> str:
         """Who stands behind the bound of an optimal plan; empty where the plan is not proven optimal."""
-        if self.best.trace is None or not self._closed(self.bound_joules):
+        if self.best.trace is None or not self._closed(self.bound.joules):
             return ""
-        if self.bound_alone:
+        if self.bound.alone:
             return Confirmation(Confidence.ALONE, ("highs",)).words
-        model = self.bound_model
+        model = self.bound.model
         if model is None or not self.options.confirm:
             return Confirmation(Confidence.EXACT).words if model is None else ""
         allowed = self.best.trace.joules - self._allowed_gap_joules(self.best.trace.joules)
         confirmation = self._confirm(model, allowed - self.baseline_joules)
         if confirmation.confidence is Confidence.REFUTED:
-            self.bound_joules = self.baseline_joules
+            self.bound.forget()
         return confirmation.words
 
     def _confirm(self, model: Model, below: float | None) -> Confirmation:
@@ -355,7 +333,7 @@ class _Search:
 
     def _engine_gap_joules(self) -> float:
         """At which an engine may stop: a part of the gap that the best plan will be allowed."""
-        return 0.3 * self._allowed_gap_joules(self.bound_joules)
+        return 0.3 * self._allowed_gap_joules(self.bound.joules)
 
     def _closed(self, bound_joules: float) -> bool:
         """Whether the best plan is within both gaps of ``bound_joules``."""
@@ -368,7 +346,7 @@ class _Search:
         enough = self.options.enough_joules
         if enough is not None and (self.best.trace is not None and self.best.trace.joules <= enough):
             return True
-        return self._closed(self.bound_joules) or (enough is not None and self.bound_joules > enough)
+        return self._closed(self.bound.joules) or (enough is not None and self.bound.joules > enough)
 
     def _finished(self) -> bool:
         return self.stopped or self._enough() or self._seconds_left() <= 0.0
@@ -386,8 +364,8 @@ class _Search:
         if self.options.progress is None:
             return
         joules = None if self.best.trace is None else self.best.trace.joules
-        gap = None if joules is None else max(0.0, joules - self.bound_joules) / joules if joules else 0.0
-        self.options.progress(joules, self.bound_joules, gap, time.monotonic() - self.started)
+        gap = None if joules is None else max(0.0, joules - self.bound.joules) / joules if joules else 0.0
+        self.options.progress(joules, self.bound.joules, gap, time.monotonic() - self.started)
 
     # --- answers ---
 
@@ -398,15 +376,15 @@ class _Search:
             in_time = self._seconds_left() > 0.0
             message = message or no_plan_sentence(self.problem, self.limits, in_time=in_time)
         else:
-            status = Status.OPTIMAL if self._closed(self.bound_joules) else Status.FEASIBLE
+            status = Status.OPTIMAL if self._closed(self.bound.joules) else Status.FEASIBLE
             if status is Status.FEASIBLE and self._seconds_left() <= 0.0:
                 message = message or time_up_sentence(
                     self.engine,
                     plan_seconds=self.best.found_after_seconds,
-                    bound_seconds=self.bound_seconds,
+                    bound_seconds=self.bound.after_seconds,
                 )
         bound = (
-            self.bound_joules if self.best.trace is None else min(self.bound_joules, self.best.trace.joules)
+            self.bound.joules if self.best.trace is None else min(self.bound.joules, self.best.trace.joules)
         )
         return Solution(
             status=status,

@@ -19,12 +19,12 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from poet.problem import Limits, Problem
 from poet.schedule import Schedule
 from poet.solvers.beside import Beside
+from poet.solvers.conduct import Conduct
 from poet.solvers.events import Instance
 from poet.solvers.guide import merged, reruns_of
 from poet.solvers.guided import walks_along
@@ -42,30 +42,6 @@ _LATE_SECONDS = 12.0  # before the end, from which on no round may overrun its t
 _MARGIN = 1e-6  # of a bound in whole numbers, for the engine's tolerances
 _QUICK_ROUNDS = 8  # without a better plan, before whole programs are tried
 _QUICK_SHARE, _BOUND_SHARE, _CLASS_SHARE = 0.15, 0.25, 0.5  # of the time left
-
-
-@dataclass(frozen=True, slots=True)
-class Conduct:
-    """What the caller lends to the search.
-
-    Attributes:
-        seconds_left: wall clock; may be infinite.
-        finished: whether to stop.
-        found: called with each better schedule.
-        bounded: called with a bound on the overhead in joules, of every plan, and whether it is proven by
-            sums of our own rather than an engine's word.
-        classed: called with a bound on the overhead in joules of the class that the best plan is of,
-            and the number of reruns that plans of the class may choose from.
-        threads, seed: as in `poet.solution.SolveOptions`.
-    """
-
-    seconds_left: Callable[[], float]
-    finished: Callable[[], bool]
-    found: Callable[[Schedule], None]
-    bounded: Callable[[float, bool], None]
-    classed: Callable[[float, int], None]
-    threads: int
-    seed: int
 
 
 def search_widely(
@@ -178,7 +154,8 @@ class _Wide:
         """The relaxation without fractions, for a bound and for plans; the guide that it gives."""
         matrix, unit = matrix_of(guide.relaxation.program)
         fixed = guide.relaxation.fixed_joules
-        with Beside(matrix, self._share(_BOUND_SHARE)) as child:
+        with Beside() as child:
+            child.begin(matrix, self._share(_BOUND_SHARE))
             while not child.news.ended and not self.conduct.finished():
                 better = self._wait_for(child, rounds)
                 if child.news.bound > 0.0:
@@ -194,7 +171,8 @@ class _Wide:
         arrays = rounds.arrays
         reruns = sum(not slot.mandatory for slot in arrays.model.timeline.slots)
         matrix = replace(arrays.matrix, start=rounds.values)
-        with Beside(matrix, self._share(_CLASS_SHARE)) as child:
+        with Beside() as child:
+            child.begin(matrix, self._share(_CLASS_SHARE))
             while not child.news.ended and not self.conduct.finished():
                 found = child.news.values if self._wait_for(child, rounds) else None
                 if found is not None and rounds.take(found):
