@@ -100,6 +100,22 @@ def test_where_fractions_take_too_long_a_second_engine_is_asked() -> None:
     assert agreed >= 2
 
 
+def test_a_second_engine_agrees_by_its_own_bound_where_rounding_hides_the_cut_off() -> None:
+    """In whole numbers the row that cuts dearer solutions off is rounded, and the optimum may slip through."""
+    slipped = 0
+    for seed in (3, 9, 17):
+        model = relaxed(*small(seed))
+        outcome = run_engine("highs", model, EFFORT)
+        assert outcome.values is not None
+        least = objective_joules(model, outcome.values)
+        below = least * (1.0 - 1e-11)
+        slipped += not run_engine("cpsat", confirm_module._cut_off(model, below), EFFORT).infeasible
+        exact = dataclasses.replace(EFFORT, absolute_joules=0.0)
+        confirmation = confirm(model, "highs", exact, proof_seconds=-1.0, below_joules=below)
+        assert confirmation.confidence in (Confidence.AGREED, Confidence.EXACT), seed
+    assert slipped
+
+
 def test_a_false_bound_is_refuted_by_a_solution() -> None:
     for seed in (3, 9, 17):
         model = relaxed(*small(seed))

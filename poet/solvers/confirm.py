@@ -82,7 +82,8 @@ def confirm(
     if second is None:
         return Confirmation(Confidence.ALONE, (engine,))
     outcome = run_engine(second, _cut_off(model, below_joules), replace(effort, threads=1))
-    if outcome.infeasible:
+    none_below = below_joules is not None and outcome.bound_joules >= below_joules
+    if outcome.infeasible or none_below:  # rounding may let the program of some engines have solutions
         return Confirmation(Confidence.AGREED, (engine, second))
     found = outcome.values
     if found is None or not _solves(model, found) or not _clearly_below(model, found, below_joules):
