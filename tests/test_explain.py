@@ -101,7 +101,7 @@ def test_where_fractions_take_too_long_a_second_engine_is_asked() -> None:
 
 
 def test_a_second_engine_agrees_by_its_own_bound_where_rounding_hides_the_cut_off() -> None:
-    """In whole numbers the row that cuts dearer solutions off is rounded, and the optimum may slip through."""
+    """In whole numbers the row that cuts dearer solutions off is rounded: the optimum may slip through."""
     slipped = 0
     for seed in (3, 9, 17):
         model = relaxed(*small(seed))

@@ -133,5 +133,12 @@ LARGE: dict[str, Net] = {
         loss="bce-with-logits",
     ),
     "gpt": NETS["gpt"],
+    "bert_24": Net(
+        NETS["bert"].small, Size(partial(Bert, layers=24, width=512, heads=8), (128,), words=30522, classes=2)
+    ),
+    "resnet152": Net(
+        _image(partial(ResNet, (1, 1), width=8, bottleneck=True), 16),
+        _image(partial(ResNet, (3, 8, 36, 3), classes=1000, stem="imagenet", bottleneck=True), 224),
+    ),
 }
-"""Nets at the sizes at which they are known: training steps of 300 to 1,100 ops."""
+"""Nets at the sizes at which they are known, BERT of 24 layers at half its width: 250 to 2,000 ops."""

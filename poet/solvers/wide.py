@@ -1,15 +1,17 @@
 """The search on large problems: a bound at once, then a model of few reruns, in parts and as a whole.
 
 1. The relaxation as a linear program bounds every plan within a second or a few.
-2. In whole numbers it gives a stronger bound, and says better what to rerun. Walks follow each of its
-   answers (`poet.solvers.guided`), which gives good plans at once.
-3. The linear program that looks at more moments (`poet.solvers.refine`) gives a stronger bound yet,
+2. Where blocks repeat themselves, the plan is improved with all of them decided alike
+   (`poet.solvers.twins`): a small program, a good plan soon.
+3. In whole numbers the relaxation gives a stronger bound, and says better what to rerun. Walks
+   follow each of its answers (`poet.solvers.guided`), which gives good plans at once.
+4. The linear program that looks at more moments (`poet.solvers.refine`) gives a stronger bound yet,
    where recomputation is deep.
-4. The event model is laid out with the reruns that the relaxation asks for, and those of the best
+5. The event model is laid out with the reruns that the relaxation asks for, and those of the best
    plan. These make a *class* of plans: those that rerun nothing else.
-5. A few rounds of neighbourhood search make the plan better quickly.
-6. The model is solved as a whole, in a process of its own: its bound is one for the class.
-7. More rounds, until they bring nothing; then a larger class, while there is time.
+6. A few rounds of neighbourhood search make the plan better quickly.
+7. The model is solved as a whole, in a process of its own: its bound is one for the class.
+8. More rounds, until they bring nothing; then a larger class, while there is time.
 
 With two threads the whole programs run beside the rounds, else in turn. At every moment the best
 plan and the bounds are with the caller, whoever stops the search and however.
@@ -34,6 +36,7 @@ from poet.solvers.neighbourhood import Rounds, offering
 from poet.solvers.refine import priced_bound, tightest_bound
 from poet.solvers.relaxation import Bound
 from poet.solvers.segments import Offer, offered_by
+from poet.solvers.twins import repeats
 
 _OFFERS = tuple(Offer(*sizes) for sizes in ((1, 6), (4, 6), (4, 12), (8, 40)))
 _LONGEST_SECONDS = 600.0  # of one program where there is no time limit
@@ -41,7 +44,8 @@ _LISTEN_SECONDS = 0.05
 _LATE_SECONDS = 12.0  # before the end, from which on no round may overrun its time
 _MARGIN = 1e-6  # of a bound in whole numbers, for the engine's tolerances
 _QUICK_ROUNDS = 8  # without a better plan, before whole programs are tried
-_QUICK_SHARE, _BOUND_SHARE, _CLASS_SHARE = 0.15, 0.25, 0.5  # of the time left
+_ALIKE_SHARE, _QUICK_SHARE, _BOUND_SHARE, _CLASS_SHARE = 0.06, 0.15, 0.25, 0.5  # of the time left
+_PATIENCE_SHARE = 0.1  # of it, without news, after which a bound in whole numbers is given up
 
 
 def search_widely(
@@ -70,6 +74,8 @@ class _Wide:
     def __init__(self, bounded: Instance, planned: Instance, best: Cheapest, conduct: Conduct) -> None:
         self.bounded, self.planned, self.best, self.conduct = bounded, planned, best, conduct
         self.heard: Bound | None = None
+        self.walked = Cheapest(best.problem, best.limits)  # among the walks along answers
+        self.alike = False  # whether a plan that decides twins alike came before the answer in whole numbers
         self.building_seconds = 0.0  # of the last model
 
     def run(self) -> bool:
@@ -79,7 +85,7 @@ class _Wide:
             return False
         self._hear(guide)
         if not conduct.finished():
-            rounds = self._rounds(guide, _OFFERS[0]) if conduct.threads > 1 else None
+            rounds = self._decide_alike(guide)
             whole = self._bound_in_whole_numbers(guide, rounds)
             if not conduct.finished():
                 tightest_bound(
@@ -94,6 +100,15 @@ class _Wide:
                 again = self.best.trace is not before
         return True
 
+    def _decide_alike(self, guide: Bound) -> Rounds | None:
+        """A good plan soon where blocks repeat themselves, if there is one to begin with; the model used."""
+        twins = self.best.schedule is not None and repeats(self.planned)
+        rounds = self._rounds(guide, _OFFERS[0]) if twins or self.conduct.threads > 1 else None
+        if twins and rounds is not None and rounds.alike(self._share(_ALIKE_SHARE)):
+            self.alike = True
+            self._tell()
+        return rounds
+
     def _hear(self, bound: Bound) -> None:
         """Take over a bound of the linear program, and follow its answer."""
         if bound is not self.heard:
@@ -106,6 +121,7 @@ class _Wide:
         for schedule in walks_along(self.planned, guide):
             if self.best.consider(schedule):
                 self._tell()
+            self.walked.consider(schedule)
             if self.conduct.finished():
                 break
 
@@ -128,8 +144,9 @@ class _Wide:
         if self.conduct.seconds_left() < 2.0 * self.building_seconds:
             return None
         began = time.monotonic()
-        own = {} if self.best.schedule is None else reruns_of(self.planned, self.best.schedule)
-        arrays = offering(self.planned, merged(offered_by(self.planned, guide, offer), own))
+        own = [self.best.schedule, self.walked.schedule if self.alike else None]
+        reruns = [reruns_of(self.planned, schedule) for schedule in own if schedule is not None]
+        arrays = offering(self.planned, merged(offered_by(self.planned, guide, offer), *reruns))
         rounds = Rounds(arrays, guide, self.best, seed=self.conduct.seed)
         self.building_seconds = time.monotonic() - began
         had_plan = self.best.schedule is not None
@@ -154,10 +171,15 @@ class _Wide:
         """The relaxation without fractions, for a bound and for plans; the guide that it gives."""
         matrix, unit = matrix_of(guide.relaxation.program)
         fixed = guide.relaxation.fixed_joules
+        patience, heard = self._share(_PATIENCE_SHARE), (time.monotonic(), 0.0)
         with Beside() as child:
             child.begin(matrix, self._share(_BOUND_SHARE))
             while not child.news.ended and not self.conduct.finished():
                 better = self._wait_for(child, rounds)
+                if better or child.news.bound > heard[1]:
+                    heard = (time.monotonic(), child.news.bound)
+                elif time.monotonic() - heard[0] > patience:
+                    break
                 if child.news.bound > 0.0:
                     joules = (child.news.bound * (1.0 - _MARGIN) - _MARGIN) / unit
                     self.conduct.bounded(fixed + joules, False)
