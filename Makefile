@@ -41,7 +41,7 @@ models-table: $(STAMP) ## docs/models.md: every model imported, planned and veri
 bench-planner: $(STAMP) ## docs/planner-benchmark.md: problems x budgets x engines, and the baselines (20 minutes)
 	$(BIN)/python tests/benchmarks/planner.py
 
-bench-large-graphs: $(STAMP) ## docs/large-graphs.md: five exported nets x three devices x four budgets, 60 s each (an hour)
+bench-large-graphs: $(STAMP) ## docs/large-graphs.md: seven exported nets x three devices x four budgets, 60 s each (an hour and a half)
 	$(BIN)/python tests/benchmarks/large_graphs.py
 
 bench-large-rivals: $(STAMP) ## docs/large-graphs-rivals.md: the other planners on the same problems, after bench-large-graphs
