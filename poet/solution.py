@@ -71,6 +71,11 @@ class SolveOptions:
     start: Schedule | None = None
     progress: Progress | None = None
 
+    def allowed_gap_joules(self, joules: float, baseline_joules: float) -> float:
+        """Below which a plan of ``joules`` counts as optimal: both gaps hold, or rounding says no more."""
+        overhead = joules - baseline_joules
+        return max(min(self.relative_gap * joules, self.overhead_gap * overhead), 1e-9 * joules)
+
 
 @dataclass(frozen=True, slots=True)
 class LowerBound:

@@ -288,8 +288,6 @@ class _Search:
         trace = self.best.trace
         return trace is not None and self.baseline_joules + overhead > (1.0 + _REFUTED) * trace.joules
 
-    # --- second opinions ---
-
     def _confirmed_empty(self) -> Confirmation:
         """Who else says that the model without a solution has none."""
         if self.empty_model is None:  # prices of a linear program say so, summed up by us
@@ -305,7 +303,8 @@ class _Search:
         model = self.bound.model
         if model is None or not self.options.confirm:
             return Confirmation(Confidence.EXACT).words if model is None else ""
-        allowed = self.best.trace.joules - self._allowed_gap_joules(self.best.trace.joules)
+        joules = self.best.trace.joules
+        allowed = joules - self.options.allowed_gap_joules(joules, self.baseline_joules)
         confirmation = self._confirm(model, allowed - self.baseline_joules)
         if confirmation.confidence is Confidence.REFUTED:
             self.bound.forget()
@@ -326,20 +325,16 @@ class _Search:
             self.best.consider(schedule_of(model, confirmation.values), confirmation.engines[-1])
         return confirmation
 
-    def _allowed_gap_joules(self, joules: float) -> float:
-        """Below which a plan of ``joules`` counts as optimal: both gaps hold, or rounding says no more."""
-        options, overhead = self.options, joules - self.baseline_joules
-        return max(min(options.relative_gap * joules, options.overhead_gap * overhead), 1e-9 * joules)
-
     def _engine_gap_joules(self) -> float:
         """At which an engine may stop: a part of the gap that the best plan will be allowed."""
-        return 0.3 * self._allowed_gap_joules(self.bound.joules)
+        return 0.3 * self.options.allowed_gap_joules(self.bound.joules, self.baseline_joules)
 
     def _closed(self, bound_joules: float) -> bool:
         """Whether the best plan is within both gaps of ``bound_joules``."""
         if self.best.trace is None:
             return False
-        return self.best.trace.joules - bound_joules <= self._allowed_gap_joules(self.best.trace.joules)
+        joules = self.best.trace.joules
+        return joules - bound_joules <= self.options.allowed_gap_joules(joules, self.baseline_joules)
 
     def _enough(self) -> bool:
         """Whether nothing is left to find, or nothing that was asked for."""
