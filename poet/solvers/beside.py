@@ -76,6 +76,10 @@ class Beside:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the child, whatever it is at."""
         self._process.kill()
         self._process.wait()
         for pipe in (self._process.stdin, self._process.stdout):
@@ -91,7 +95,7 @@ class Beside:
             relative_gap: at which to stop.
         """
         if not self._idle:
-            self.__exit__(None, None, None)
+            self.close()
             self._start()
         self.news, self._idle = News(), False
         self._end = time.monotonic() + seconds + _GRACE_SECONDS

@@ -50,7 +50,7 @@ class Looks:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._child is not None:
-            self._child.__exit__(kind, error, trace)
+            self._child.close()
 
     def prepare(self) -> None:
         """Start the engine, which takes a moment, for a look that is likely to come."""
