@@ -2,27 +2,29 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
 import pytest
-from random_problems import mixed_problem, random_limits, training_like
+from random_problems import training_like
 
 from poet.budgets import budget_between, keep_everything_bytes
 from poet.problem import Limits, Problem, ProblemOp, Tensor, Transfer
 from poet.simulator import simulate
 from poet.solution import SolveOptions, Status
 from poet.solvers import minimum_ram_bytes, solve
+from poet.solvers.beside import Beside
 from poet.solvers.candidates import candidates
+from poet.solvers.emit import schedule_of
 from poet.solvers.events import instance_of
 from poet.solvers.greedy import greedy
-from poet.solvers.judged import Cheapest
 from poet.solvers.linear import Numbers
 from poet.solvers.matrix import Arrays
-from poet.solvers.neighbourhood import Rounds, offering
-from poet.solvers.refine import priced_bound
+from poet.solvers.neighbourhood import offering
 from poet.solvers.start import values_of
-from poet.solvers.twins import colours, repeats, tied
+from poet.solvers.twins import Tied, colours, repeats, tied
 
 
 def stacked(blocks: int, *, wide_joules: float = 1.0, apart: int | None = None) -> Problem:
@@ -84,54 +86,91 @@ def excess(arrays: Arrays, values: Numbers) -> float:
     return float((used - matrix.at_most).max(initial=0.0))
 
 
-@pytest.mark.parametrize("seed", range(40))
-def test_what_solves_the_tied_program_solves_the_whole(seed: int) -> None:
-    problem = (
-        stacked(3 + seed % 4, wide_joules=0.5 + seed % 3) if seed % 2 else mixed_problem(seed, largest=6)
-    )
-    limits = within(problem, 0.3) if seed % 2 else random_limits(problem, seed)
-    instance, plan = instance_of(problem, limits), greedy(problem, limits)
-    if plan is None:
-        return
-    arrays = offering(instance, candidates(instance, 2))
-    values = values_of(arrays.model, plan)
-    if values is None:  # it reruns what is not offered
-        return
-    whole = np.array(values)
-    tie = tied(arrays, whole)
-    assert len(tie.matrix.costs) <= len(whole)
-    start = tie.matrix.start
-    assert start is not None
-    assert tie.whole(start) == pytest.approx(whole)
-    assert float(tie.matrix.costs @ start) == pytest.approx(float(arrays.matrix.costs @ whole))
-    best = Cheapest(problem, limits)
-    best.consider(plan)
-    before = best.trace
-    rounds = Rounds(arrays, priced_bound(instance), best)
-    assert rounds.begin(1e9)
-    better = rounds.alike(10.0)
-    assert excess(arrays, rounds.values) < 1e-6
-    assert best.trace is not None
-    assert before is not None
-    assert (best.trace.joules < before.joules) == better
-    assert simulate(problem, best.schedule or (), limits).joules == best.trace.joules
+def solved(child: Beside, tie: Tied) -> Numbers:
+    """Of the tied program, as values of the whole."""
+    child.begin(tie.matrix, 30.0, relative_gap=1e-6)
+    while not child.news.ended:
+        child.listen(0.1)
+    assert child.news.values is not None
+    return tie.whole(child.news.values)
 
 
-def test_one_block_is_solved_for_all() -> None:
+@pytest.fixture(scope="module")
+def child() -> Iterator[Beside]:
+    with Beside() as started:
+        yield started
+
+
+@pytest.mark.parametrize("blocks", [6, 9, 12])
+@pytest.mark.parametrize("share", [0.2, 0.5])
+def test_what_solves_the_tied_program_solves_the_whole(child: Beside, blocks: int, share: float) -> None:
+    problem = stacked(blocks)
+    limits = within(problem, share)
+    instance = instance_of(problem, limits)
+    arrays = offering(instance, candidates(instance, 1))
+    for plan in (greedy(problem, replace(limits, recompute=False)), greedy(problem, limits)):
+        assert plan is not None
+        values = np.array(values_of(arrays.model, plan))
+        tie = tied(arrays, values)
+        start = tie.matrix.start
+        assert start is not None
+        assert len(start) < len(values)
+        assert tie.whole(start) == pytest.approx(values)
+        found = solved(child, tie)
+        assert excess(arrays, found) < 1e-6
+        together = [
+            found[decided].max() - found[decided].min()
+            for decided in (np.flatnonzero(tie.column == column) for column in range(len(start)))
+        ]
+        assert max(together) < 1e-6
+        joules = simulate(problem, schedule_of(arrays.model, found.tolist()), limits).joules
+        assert joules - problem.compute_joules == pytest.approx(arrays.joules(found))
+        assert arrays.joules(found) <= arrays.joules(values) + 1e-6
+
+
+def test_what_is_treated_differently_stays_apart() -> None:
+    instance = instance_of(stacked(12), within(stacked(12), 0.3))
+    arrays = offering(instance, candidates(instance, 1))
+    columns = []
+    for share in (0.0, 0.1, 0.5):
+        values = (np.random.default_rng(0).random(len(arrays.decided)) < share).astype(np.float64)
+        tie = tied(arrays, values)
+        assert tie.matrix.start is not None
+        assert (tie.whole(tie.matrix.start) == values).all()
+        columns.append(len(tie.matrix.costs))
+    assert columns[0] < columns[1] < columns[2] < len(arrays.decided)
+
+
+def test_one_block_is_solved_for_all(child: Beside) -> None:
     """Every wide content is remade at one joule, where the plan to begin with pages all of them."""
     problem = stacked(24)
     limits = within(problem, 0.3)
     instance = instance_of(problem, limits)
     paging = greedy(problem, replace(limits, recompute=False))
-    best = Cheapest(problem, limits)
-    best.consider(paging)
-    assert best.trace is not None
+    assert paging is not None
     arrays = offering(instance, candidates(instance, 1))
-    rounds = Rounds(arrays, priced_bound(instance), best)
-    assert rounds.begin(1e9)
-    decided = int(tied(arrays, rounds.values).matrix.whole.sum())
-    assert decided < 0.7 * int(arrays.decided.sum())
-    assert rounds.alike(30.0)
+    values = np.array(values_of(arrays.model, paging))
+    tie = tied(arrays, values)
+    assert int(tie.matrix.whole.sum()) < 0.7 * int(arrays.decided.sum())
     optimum = solve(problem, limits, SolveOptions(time_limit_seconds=30.0))
     assert optimum.status is Status.OPTIMAL
-    assert best.trace.joules == pytest.approx(optimum.joules)
+    assert optimum.joules is not None
+    least = optimum.joules - problem.compute_joules
+    assert arrays.joules(values) > 10.0 * least
+    assert arrays.joules(solved(child, tie)) == pytest.approx(least)
+
+
+@pytest.mark.parametrize("seconds", [3.0, 30.0])
+def test_a_search_on_identical_blocks_keeps_to_its_clock(seconds: float) -> None:
+    problem, seen = stacked(120), list[float]()
+    limits = within(problem, 0.1)
+    began = time.monotonic()
+    found = solve(
+        problem,
+        limits,
+        SolveOptions(time_limit_seconds=seconds, progress=lambda joules, *_: seen.append(joules or 0.0)),
+    )
+    assert time.monotonic() - began < seconds + 12.0  # the wall's clock on a machine that does much else
+    assert found.joules is not None
+    assert found.bound_joules <= found.joules
+    assert seen[-1] == found.joules

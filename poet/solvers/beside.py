@@ -29,6 +29,7 @@ import numpy as np
 from poet.solvers.linear import Numbers
 from poet.solvers.matrix import Matrix
 
+_LEAST_SECONDS = 0.01  # HiGHS takes no negative limit
 _GRACE_SECONDS = 0.5  # beyond its time limit, after which the child is not listened to any more
 
 
@@ -94,7 +95,8 @@ class Beside:
             seconds: wall clock.
             relative_gap: at which to stop.
         """
-        if not self._idle:
+        seconds = max(seconds, _LEAST_SECONDS)
+        if not self._idle or self._process.poll() is not None:
             self.close()
             self._start()
         self.news, self._idle = News(), False
@@ -150,7 +152,8 @@ def _write(stdin: IO[bytes], request: bytes) -> None:
 def _read(stdout: IO[bytes], lines: queue.SimpleQueue[bytes | None]) -> None:
     with contextlib.suppress(OSError, ValueError):  # closed by the main thread
         for line in stdout:
-            lines.put(line)
+            if line.endswith(b"\n"):  # else the child died in the middle of it
+                lines.put(line)
     lines.put(None)
 
 

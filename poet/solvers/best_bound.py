@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 
 from poet.solvers.milp import Model
 
+_REFUTED = 1e-6  # of a plan's joules
+
 
 @dataclass(slots=True)
 class BestBound:
@@ -26,10 +28,12 @@ class BestBound:
     model: Model | None = field(default=None, init=False)
     alone: bool = field(default=False, init=False)
     after_seconds: float = field(default=0.0, init=False)
+    _sure: tuple[float, Model | None] = field(init=False)  # the best that is no engine's word alone
     _began: float = field(default_factory=time.monotonic, init=False)
 
     def __post_init__(self) -> None:
         self.joules = self.baseline_joules
+        self._sure = self.baseline_joules, None
 
     def take(self, overhead: float, model: Model | None = None, *, proven: bool = True) -> None:
         """Take over a bound on the overhead, if it is the highest.
@@ -40,10 +44,25 @@ class BestBound:
             proven: without a model, by sums of our own rather than an engine's word.
         """
         joules = self.baseline_joules + overhead
-        if math.isfinite(overhead) and joules > self.joules:
+        if not math.isfinite(overhead):
+            return
+        if proven and joules > self._sure[0]:
+            self._sure = joules, model
+        if joules > self.joules:
             self.joules, self.model, self.alone = joules, model, not proven
             self.after_seconds = time.monotonic() - self._began
 
+    def meet(self, joules: float) -> None:
+        """Forget what is an engine's word alone, where a plan of ``joules`` refutes it."""
+        if self.alone and refutes(joules, self.joules):
+            (self.joules, self.model), self.alone = self._sure, False
+
     def forget(self) -> None:
         """It was refuted: nothing is known but that every op runs once."""
-        self.joules, self.model, self.alone = self.baseline_joules, None, False
+        self._sure = self.baseline_joules, None
+        (self.joules, self.model), self.alone = self._sure, False
+
+
+def refutes(plan_joules: float, bound_joules: float) -> bool:
+    """Whether a plan takes so much less than a bound that rounding does not explain it."""
+    return bound_joules > (1.0 + _REFUTED) * plan_joules

@@ -18,27 +18,24 @@ from poet.solvers.guided import walks_along
 from poet.solvers.outlook import outlook
 from poet.solvers.relaxation import Bound
 
-_SIZES = range(17, 201)  # of steps, in ops: for larger ones a program takes too long
 _STALL = 0.1  # of the open joules, less than which a round brings little
 _SHARE = 0.5  # of the time left, for one look
 _LEADING_SHARE = 0.75  # where the best bound is from there
 _LONGEST_SECONDS = 1e9
+_ROUNDING = 1e-9  # of a plan's overhead
 
 
 class Looks:
     """The looks of one search; leaving the context ends the engine.
 
-    Attributes:
-        pays: whether steps of this size should be looked at.
-
     Args:
         instance: what to bound.
         conduct: the search's clock, and where bounds and plans go.
+        pays: whether steps of this size should be looked at.
     """
 
-    def __init__(self, instance: Instance, conduct: Conduct) -> None:
-        self.instance, self.conduct = instance, conduct
-        self.pays = len(instance.tasks) in _SIZES
+    def __init__(self, instance: Instance, conduct: Conduct, *, pays: bool = True) -> None:
+        self.instance, self.conduct, self.pays = instance, conduct, pays
         self._best_joules = -math.inf  # of the bounds on the overhead
         self._child: Beside | None = None
         self._going: Iterator[Bound] | None = None
@@ -57,13 +54,13 @@ class Looks:
         if self.pays:
             self._child = self._child or Beside()
 
-    def short(self, seconds: float) -> bool:
-        """A first look, of ``seconds`` at most; true if there is no plan at all."""
-        seconds = min(seconds, _SHARE * self._seconds_left())
-        return self._look(self._begun(math.inf), seconds, seconds, math.inf)
+    def short(self, seconds: float) -> None:
+        """A first look, of ``seconds`` at most."""
+        end = time.monotonic() + min(seconds, _SHARE * self._seconds_left())
+        self._look(self._begun(math.inf, end), math.inf, math.inf, -math.inf)
 
-    def long(self, plan_joules: float, bound_joules: float, gained_joules: float) -> bool:
-        """A longer look, where that may pay; true if there is no plan at all.
+    def long(self, plan_joules: float, bound_joules: float, gained_joules: float) -> None:
+        """A longer look, where that may pay; its time is looked at between programs.
 
         Args:
             plan_joules: of overhead, which the best plan takes.
@@ -71,22 +68,21 @@ class Looks:
             gained_joules: by which the last round raised it.
         """
         stalled = gained_joules <= _STALL * (plan_joules - bound_joules + gained_joules)
-        if not stalled or (self._going is not None and self._best_joules < bound_joules):
-            return False
-        self._going = self._going or self._begun(plan_joules)
-        left = self._seconds_left()
-        return self._look(self._going, _SHARE * left, _LEADING_SHARE * left, bound_joules)
+        bound_joules -= _ROUNDING * plan_joules
+        if stalled and (self._going is None or self._best_joules >= bound_joules):
+            self._going = self._going or self._begun(plan_joules, math.inf)
+            left = self._seconds_left()
+            self._look(self._going, _SHARE * left, _LEADING_SHARE * left, bound_joules)
 
     def _look(
         self, bounds: Iterator[Bound], seconds: float, leading_seconds: float, bound_joules: float
-    ) -> bool:
+    ) -> None:
         """For ``seconds``, or for ``leading_seconds`` while its bounds are above ``bound_joules``."""
         began = time.monotonic()
         for bound in bounds:
-            if bound.overhead_joules == math.inf:
-                return True
-            if not self.conduct.bounded(bound.overhead_joules, False):
-                return False
+            if not self.conduct.bounded(bound.overhead_joules, False):  # the engine erred
+                self._going = iter(())
+                break
             self._best_joules = max(self._best_joules, bound.overhead_joules)
             for schedule in walks_along(self.instance, bound):
                 self.conduct.found(schedule)
@@ -94,17 +90,17 @@ class Looks:
             spent = time.monotonic() - began
             if self.conduct.finished() or spent > (leading_seconds if leads else seconds):
                 break
-        return False
 
-    def _begun(self, most_joules: float) -> Iterator[Bound]:
+    def _begun(self, most_joules: float, end: float) -> Iterator[Bound]:
         self._child = self._child or Beside()
+        conduct = self.conduct
         return outlook(
             self.instance,
             self._child,
             most_joules=most_joules,
-            seconds_left=self.conduct.seconds_left,
-            finished=self.conduct.finished,
-            seed=self.conduct.seed,
+            seconds_left=lambda: min(conduct.seconds_left(), end - time.monotonic()),
+            finished=lambda: conduct.finished() or time.monotonic() > end,
+            seed=conduct.seed,
         )
 
     def _seconds_left(self) -> float:

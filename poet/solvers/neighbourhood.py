@@ -37,7 +37,6 @@ from poet.solvers.refine import priced_bound
 from poet.solvers.relaxation import Bound
 from poet.solvers.segments import Offer, offered_by
 from poet.solvers.start import values_of
-from poet.solvers.twins import Tied, tied
 
 _OFFER = Offer(chain=4, depth=12)
 _FIRST_SIZE = 100  # decisions that the first round leaves free
@@ -156,11 +155,6 @@ class Rounds:
         self._resize(found, (time.monotonic() - started) / seconds)
         return found.values is not None and self.take(found.values)
 
-    def alike(self, seconds: float) -> bool:
-        """A round of ``seconds`` at most that decides twins alike; whether it found a better plan."""
-        found = _solve_beside(tied(self.arrays, self.values), seconds)
-        return found.values is not None and self.take(found.values)
-
     def take(self, values: Numbers) -> bool:
         """Judge the plan that ``values`` describe; whether it is valid and the best so far."""
         try:
@@ -196,7 +190,7 @@ class Rounds:
             self.size = max(_SMALLEST_SIZE, int(self.size * 0.7))
 
 
-def _solve_beside(part: Part | Tied, seconds: float) -> Found:
+def _solve_beside(part: Part, seconds: float) -> Found:
     with Beside() as child:
         child.begin(part.matrix, seconds, relative_gap=RELATIVE_GAP)
         while not child.news.ended:

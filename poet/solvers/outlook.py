@@ -136,4 +136,4 @@ def _solved(
     if news.exhausted and news.values is None:
         return Answer(math.inf, None, np.zeros(0), done=True)
     bound = max(0.0, news.bound * (1.0 - _MARGIN) - _MARGIN)
-    return Answer(bound / unit, news.values, np.zeros(0), news.exhausted)
+    return Answer(float(bound / unit), news.values, np.zeros(0), news.exhausted)

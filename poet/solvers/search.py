@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from poet.problem import Limits, Problem
 from poet.schedule import Schedule
 from poet.solution import ClassBound, Solution, SolveOptions, Status
-from poet.solvers.best_bound import BestBound
+from poet.solvers.best_bound import BestBound, refutes
 from poet.solvers.candidates import candidates, fullest
 from poet.solvers.conduct import Conduct
 from poet.solvers.confirm import Confidence, Confirmation, confirm
@@ -41,7 +41,6 @@ _OWN_FINDERS = {"greedy": "greedy", "neighbourhood search": "neighbourhood searc
 _SIZEABLE_TASKS = 200  # above, the same is tried after the first round, if the gap is sizeable
 _SIZEABLE_GAP = 0.02  # of the overhead
 _WIDE_SHARE = 0.5  # of the time left, for that
-_REFUTED = 1e-6  # of a plan's joules, by which an engine's bound may be above them
 _GREEDY_SECONDS = (2.0, 1.0)  # of small and of large steps; the plans tried on small ones take less
 _SHARE = 0.25  # of the time left that one model may take
 _FIRST_SHARE = 0.4  # of that for HiGHS, where CP-SAT comes second
@@ -106,19 +105,20 @@ class _Search:
 
     def _start(self) -> None:
         if self.options.start is not None:
-            self.best.consider(self.options.start, "the plan given as a start")
+            self._consider(self.options.start, "the plan given as a start")
         large = len(self.instance.tasks) > _LARGE_TASKS
         allowed = min(_GREEDY_SECONDS[large], 0.25 * self._seconds_left())
         schedule = greedy(self.problem, self.limits, seconds=allowed, seed=self.options.seed)
         if schedule is not None:
-            self.best.consider(schedule, "greedy")
+            self._consider(schedule, "greedy")
             self._report()
 
     def _search(self) -> bool:
         """Models of all kinds; true if one shows that there is no plan at all."""
         if len(self.instance.tasks) > _LARGE_TASKS:
             return not self._search_widely(1.0)
-        with Looks(self.instance, self._conduct(_WALK)) as looks:
+        pays = _SMALL_TASKS < len(self.instance.tasks) <= _SIZEABLE_TASKS
+        with Looks(self.instance, self._conduct(_WALK), pays=pays) as looks:
             if self._search_in_rounds(looks):
                 return True
         if len(self.instance.tasks) > _SMALL_TASKS or self._finished():
@@ -148,8 +148,7 @@ class _Search:
                 offered = merged(offered, guide, fullest(self.instance))
             if number == 0 and self._far_off() and not self._search_widely(_WIDE_SHARE):
                 return True
-            if self._look_out(looks, number, before):
-                return True
+            self._look_out(looks, number, before)
         return False
 
     def _search_all_reruns(self) -> bool:
@@ -163,8 +162,8 @@ class _Search:
             self._solve_exactly(candidates(self.instance, None, passes=passes))
         return False
 
-    def _look_out(self, looks: Looks, number: int, before: float) -> bool:
-        """Relaxations in whole numbers for some of the time left; true if one has no solution.
+    def _look_out(self, looks: Looks, number: int, before: float) -> None:
+        """Relaxations in whole numbers for some of the time left.
 
         Args:
             looks: of this search.
@@ -172,12 +171,13 @@ class _Search:
             before: the best bound in joules before that round.
         """
         if not looks.pays or self.best.trace is None or self._finished():
-            return False
+            return
         if number == 0:
-            return looks.short(time.monotonic() - self.started)
-        above = (self.best.trace.joules, self.bound.joules, before)
-        plan, bound, earlier = (joules - self.baseline_joules for joules in above)
-        return looks.long(plan, bound, bound - earlier)
+            looks.short(time.monotonic() - self.started)
+        else:
+            above = (self.best.trace.joules, self.bound.joules, before)
+            plan, bound, earlier = (joules - self.baseline_joules for joules in above)
+            looks.long(plan, bound, bound - earlier)
 
     def _far_off(self) -> bool:
         """Whether whole models are too much for the engine: a sizeable problem, and a sizeable gap left."""
@@ -202,11 +202,12 @@ class _Search:
         """For a part of the search by this ``name``, which must leave ``kept_seconds`` to others."""
 
         def found(schedule: Schedule) -> None:
-            self.best.consider(schedule, name)
+            self._consider(schedule, name)
             self._report()
 
         def bounded(overhead: float, proven: bool) -> bool:
-            believed = proven or not self._refuted(overhead)
+            joules, trace = self.baseline_joules + overhead, self.best.trace
+            believed = proven or trace is None or not refutes(trace.joules, joules)
             if believed:
                 self.bound.take(overhead, proven=proven)
             self._report()
@@ -257,7 +258,7 @@ class _Search:
 
         def watch(values: Sequence[float] | None, bound: float) -> bool:
             if values is not None:
-                self.best.consider(schedule_of(model, values), engine)
+                self._consider(schedule_of(model, values), engine)
             if bounding:
                 self.bound.take(bound, model)
             self._report()
@@ -265,7 +266,7 @@ class _Search:
 
         outcome = run_engine(engine, model, self._effort(seconds), start=start, watcher=watch)
         if outcome.values is not None:
-            self.best.consider(schedule_of(model, outcome.values), engine)
+            self._consider(schedule_of(model, outcome.values), engine)
         if outcome.infeasible:
             self.empty_model = model
         elif bounding:
@@ -283,10 +284,11 @@ class _Search:
             relative=0.0,
         )
 
-    def _refuted(self, overhead: float) -> bool:
-        """Whether a plan shows that an engine erred, which gave this bound."""
-        trace = self.best.trace
-        return trace is not None and self.baseline_joules + overhead > (1.0 + _REFUTED) * trace.joules
+    def _consider(self, schedule: Schedule, found_by: str) -> None:
+        """Judge a plan; a good one may refute what an engine said."""
+        self.best.consider(schedule, found_by)
+        if self.best.trace is not None:
+            self.bound.meet(self.best.trace.joules)
 
     def _confirmed_empty(self) -> Confirmation:
         """Who else says that the model without a solution has none."""
@@ -322,7 +324,7 @@ class _Search:
             below_joules=below,
         )
         if confirmation.values is not None:
-            self.best.consider(schedule_of(model, confirmation.values), confirmation.engines[-1])
+            self._consider(schedule_of(model, confirmation.values), confirmation.engines[-1])
         return confirmation
 
     def _engine_gap_joules(self) -> float:

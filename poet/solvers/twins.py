@@ -68,7 +68,7 @@ def tied(arrays: Arrays, values: Numbers) -> Tied:
 
 def colours(instance: Instance) -> tuple[int, ...]:
     """Per op, the same number for twins."""
-    own = [_looks(content) for content in instance.contents]
+    own = [_traits(content) for content in instance.contents]
     maker = _makers(instance)
     readers: list[list[int]] = [[] for _ in own]
     for task in instance.tasks:
@@ -90,13 +90,16 @@ def colours(instance: Instance) -> tuple[int, ...]:
     return tuple(found)
 
 
-def _looks(content: Content) -> tuple[Hashable, ...]:
+def _traits(content: Content) -> tuple[Hashable, ...]:
     """What a content is by itself; comparable with that of others."""
-    transfers = [None if cost is None else cost.joules for cost in (content.page_in, content.page_out)]
+    transfers = [
+        (-1.0, -1.0) if cost is None else (cost.joules, cost.seconds)
+        for cost in (content.page_in, content.page_out)
+    ]
     return (
         content.bytes, content.stored_bytes, content.starts_in_ram, content.starts_stored,
         content.ends_in_ram, content.ends_stored, content.kept, content.dropped, content.home is None,
-        *(-1.0 if joules is None else joules for joules in transfers),
+        content.comes_home, *transfers,
     )  # fmt: skip
 
 
@@ -116,7 +119,7 @@ def _meanings(arrays: Arrays) -> Iterable[tuple[int, Hashable]]:
     instance, colour = timeline.instance, colours(timeline.instance)
     maker = _makers(instance)
     of_content = [
-        (_looks(content), colour[maker[content.number]] if content.number in maker else -1)
+        (_traits(content), colour[maker[content.number]] if content.number in maker else -1)
         for content in instance.contents
     ]
     for (content, index), kept in arrays.model.keep.items():

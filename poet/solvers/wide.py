@@ -8,7 +8,7 @@
 4. The linear program that looks at more moments (`poet.solvers.refine`) gives a stronger bound yet,
    where recomputation is deep.
 5. The event model is laid out with the reruns that the relaxation asks for, and those of the best
-   plan. These make a *class* of plans: those that rerun nothing else.
+   plan (and walk, where 2. found it). These make a *class* of plans: those that rerun nothing else.
 6. A few rounds of neighbourhood search make the plan better quickly.
 7. The model is solved as a whole, in a process of its own: its bound is one for the class.
 8. More rounds, until they bring nothing; then a larger class, while there is time.
@@ -31,12 +31,12 @@ from poet.solvers.events import Instance
 from poet.solvers.guide import merged, reruns_of
 from poet.solvers.guided import walks_along
 from poet.solvers.judged import Cheapest
-from poet.solvers.matrix import matrix_of
+from poet.solvers.matrix import RELATIVE_GAP, matrix_of
 from poet.solvers.neighbourhood import Rounds, offering
 from poet.solvers.refine import priced_bound, tightest_bound
 from poet.solvers.relaxation import Bound
 from poet.solvers.segments import Offer, offered_by
-from poet.solvers.twins import repeats
+from poet.solvers.twins import repeats, tied
 
 _OFFERS = tuple(Offer(*sizes) for sizes in ((1, 6), (4, 6), (4, 12), (8, 40)))
 _LONGEST_SECONDS = 600.0  # of one program where there is no time limit
@@ -45,7 +45,8 @@ _LATE_SECONDS = 12.0  # before the end, from which on no round may overrun its t
 _MARGIN = 1e-6  # of a bound in whole numbers, for the engine's tolerances
 _QUICK_ROUNDS = 8  # without a better plan, before whole programs are tried
 _ALIKE_SHARE, _QUICK_SHARE, _BOUND_SHARE, _CLASS_SHARE = 0.06, 0.15, 0.25, 0.5  # of the time left
-_PATIENCE_SHARE = 0.1  # of it, without news, after which a bound in whole numbers is given up
+_PATIENCE_SHARE = 0.1  # of it, without news after the first, after which a bound in whole numbers is given up
+_ALIKE_LEAST_SECONDS = 1.0  # with less, twins are not decided alike
 
 
 def search_widely(
@@ -75,7 +76,7 @@ class _Wide:
         self.bounded, self.planned, self.best, self.conduct = bounded, planned, best, conduct
         self.heard: Bound | None = None
         self.walked = Cheapest(best.problem, best.limits)  # among the walks along answers
-        self.alike = False  # whether a plan that decides twins alike came before the answer in whole numbers
+        self.tied_first = False  # the best plan came from twins decided alike, before other answers
         self.building_seconds = 0.0  # of the last model
 
     def run(self) -> bool:
@@ -102,11 +103,18 @@ class _Wide:
 
     def _decide_alike(self, guide: Bound) -> Rounds | None:
         """A good plan soon where blocks repeat themselves, if there is one to begin with; the model used."""
-        twins = self.best.schedule is not None and repeats(self.planned)
+        enough = self._share(_ALIKE_SHARE) > _ALIKE_LEAST_SECONDS
+        twins = enough and self.best.schedule is not None and repeats(self.planned)
         rounds = self._rounds(guide, _OFFERS[0]) if twins or self.conduct.threads > 1 else None
-        if twins and rounds is not None and rounds.alike(self._share(_ALIKE_SHARE)):
-            self.alike = True
-            self._tell()
+        if twins and rounds is not None:
+            tie = tied(rounds.arrays, rounds.values)
+            with Beside() as child:
+                child.begin(tie.matrix, self._share(_ALIKE_SHARE), relative_gap=RELATIVE_GAP)
+                while not child.news.ended and not self.conduct.finished():
+                    found = child.news.values if child.listen(_LISTEN_SECONDS) else None
+                    if found is not None and rounds.take(tie.whole(found)):
+                        self.tied_first = True
+                        self._tell()
         return rounds
 
     def _hear(self, bound: Bound) -> None:
@@ -144,7 +152,7 @@ class _Wide:
         if self.conduct.seconds_left() < 2.0 * self.building_seconds:
             return None
         began = time.monotonic()
-        own = [self.best.schedule, self.walked.schedule if self.alike else None]
+        own = [self.best.schedule, self.walked.schedule if self.tied_first else None]
         reruns = [reruns_of(self.planned, schedule) for schedule in own if schedule is not None]
         arrays = offering(self.planned, merged(offered_by(self.planned, guide, offer), *reruns))
         rounds = Rounds(arrays, guide, self.best, seed=self.conduct.seed)
@@ -171,14 +179,14 @@ class _Wide:
         """The relaxation without fractions, for a bound and for plans; the guide that it gives."""
         matrix, unit = matrix_of(guide.relaxation.program)
         fixed = guide.relaxation.fixed_joules
-        patience, heard = self._share(_PATIENCE_SHARE), (time.monotonic(), 0.0)
+        patience, heard = self._share(_PATIENCE_SHARE), (time.monotonic(), -math.inf)
         with Beside() as child:
             child.begin(matrix, self._share(_BOUND_SHARE))
             while not child.news.ended and not self.conduct.finished():
                 better = self._wait_for(child, rounds)
                 if better or child.news.bound > heard[1]:
                     heard = (time.monotonic(), child.news.bound)
-                elif time.monotonic() - heard[0] > patience:
+                elif math.isfinite(heard[1]) and time.monotonic() - heard[0] > patience:
                     break
                 if child.news.bound > 0.0:
                     joules = (child.news.bound * (1.0 - _MARGIN) - _MARGIN) / unit
