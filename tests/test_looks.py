@@ -111,7 +111,7 @@ def test_a_look_goes_on_as_long_as_it_leads_whatever_is_rounded(
 def test_a_short_look_is_short(deep: tuple[Problem, Limits]) -> None:
     heard, began = list[float](), time.monotonic()
     with Looks(instance_of(*deep), conduct(heard)) as looks:
-        looks.short(1.5)
+        looks.short(1.0)
     assert heard
     assert time.monotonic() - began < 8.0  # of the wall's clock, on a machine that does much else
 

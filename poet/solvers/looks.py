@@ -21,6 +21,7 @@ from poet.solvers.relaxation import Bound
 _STALL = 0.1  # of the open joules, less than which a round brings little
 _SHARE = 0.5  # of the time left, for one look
 _LEADING_SHARE = 0.75  # where the best bound is from there
+_PATIENCE = 3.0  # of the seconds of a first look, after which its program is cut short
 _LONGEST_SECONDS = 1e9
 _ROUNDING = 1e-9  # of a plan's overhead
 
@@ -55,9 +56,10 @@ class Looks:
             self._child = self._child or Beside()
 
     def short(self, seconds: float) -> None:
-        """A first look, of ``seconds`` at most."""
-        end = time.monotonic() + min(seconds, _SHARE * self._seconds_left())
-        self._look(self._begun(math.inf, end), math.inf, math.inf, -math.inf)
+        """A first look: after ``seconds`` no program is begun, and one that runs has twice as long again."""
+        left = _SHARE * self._seconds_left()
+        end = time.monotonic() + min(_PATIENCE * seconds, left)
+        self._look(self._begun(math.inf, end), min(seconds, left), min(seconds, left), math.inf)
 
     def long(self, plan_joules: float, bound_joules: float, gained_joules: float) -> None:
         """A longer look, where that may pay; its time is looked at between programs.
