@@ -11,8 +11,8 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from poet import __version__
 from poet.errors import PoetError
+from poet.version import __version__
 
 from . import check, devices, diff, explain, export, run, solve, verify, what_if
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from poet.version import __version__
+
 if TYPE_CHECKING:
     from poet.api import Planned as Planned
     from poet.api import plan as plan
@@ -24,8 +26,6 @@ if TYPE_CHECKING:
     from poet.solvers import solve as solve
     from poet.verification import verify as verify
     from poet.whatif.run import what_if as what_if
-
-__version__ = "0.1.0"
 
 _HOMES = {
     "Limits": "poet.problem",

@@ -14,11 +14,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-import poet
 from poet import tensorfile
 from poet.errors import PlanError
 from poet.tensorfile import Entry, RawTensor, TensorFile
 from poet.training_plan import Plan, stored_values
+from poet.version import __version__
 
 FORMAT = "poet-plan"
 FORMAT_VERSION = 1
@@ -120,7 +120,7 @@ def _plan_in(file: TensorFile) -> Plan:
     version = metadata.get("poet.version", "")
     if version != str(FORMAT_VERSION):
         raise PlanError(
-            f"{name}: a plan of format version {version[:20]!r}, this poet {poet.__version__} reads "
+            f"{name}: a plan of format version {version[:20]!r}, this poet {__version__} reads "
             f"version {FORMAT_VERSION}; solve again with this poet"
         )
     if metadata.keys() != set(_METADATA):

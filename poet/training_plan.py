@@ -12,7 +12,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-import poet
 from poet import codec
 from poet.demand import REPLAYED_BY, Demand, demand_of
 from poet.errors import InvalidSchedule, PlanError
@@ -22,6 +21,7 @@ from poet.optimizer import OptimizerSpec
 from poet.problem import Limits, Objective, Place, Problem
 from poet.schedule import PageIn, PageOut, Schedule, Step, schedule_from_data, schedule_to_data
 from poet.simulator import Trace, simulate
+from poet.version import __version__
 
 SLOT_ALIGNMENT_BYTES = 4096
 """Slots begin at multiples of this: what direct transfers to storage ask for."""
@@ -199,7 +199,7 @@ class Plan:
     slots: tuple[Slot, ...]
     prediction: Prediction
     arena: Arena | None = None
-    poet_version: str = poet.__version__
+    poet_version: str = __version__
     trace: Trace = field(init=False, repr=False, compare=False)
     demand: Demand = field(init=False, repr=False, compare=False)
 

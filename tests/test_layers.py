@@ -12,9 +12,12 @@ from pathlib import Path
 
 import pytest
 
+from poet.version import __version__
+
 ROOT = Path(__file__).parents[1]
 
 ROOMS = (
+    "version",
     "errors", "units", "codec", "pieces", "graph", "schedule", "problem", "homes", "pins", "simulator",
     "optimizer", "device", "profiles", "cost_table", "costs", "solution", "solvers", "budgets", "fronts",
     "layout", "demand", "tensorfile", "training_plan", "plan_file", "training_run", "host", "runtime",
@@ -24,6 +27,7 @@ ROOMS = (
 
 RUNTIME_MAY_READ = frozenset(
     {
+        "version",
         "errors", "units", "codec", "pieces", "graph", "schedule", "problem", "homes", "pins", "simulator",
         "optimizer", "layout", "demand", "tensorfile", "training_plan", "plan_file", "training_run",
         "host", "runtime",
@@ -95,7 +99,8 @@ def test_imports_point_one_way(path: Path) -> None:
     assert room in ROOMS, f"{path} is in no room: give it a place in ROOMS"
     for imported in _imports(path):
         target = _room(imported) if imported.startswith("poet.") else None
-        if target is None or target == "__version__":
+        assert imported != "poet", f"{path} imports the front door, which names every room"
+        if target is None:
             continue
         assert target in ROOMS, f"{path} imports {imported}, which is in no room"
         assert ROOMS.index(target) <= ROOMS.index(room), f"{path} imports {imported}, a room above its own"
@@ -132,6 +137,10 @@ def test_nothing_dangerous_is_called(path: Path) -> None:
 def test_every_package_is_packaged() -> None:
     listed = set(tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"])
     assert listed == {_module(path) for path in _sources() if path.name == "__init__.py"}
+
+
+def test_the_version_is_the_packages() -> None:
+    assert tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"] == __version__
 
 
 def test_every_pin_is_exact_and_every_dependency_pinned() -> None:

@@ -24,13 +24,13 @@ from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any
 
-import poet
 from poet import codec
 from poet.errors import InputError, InvalidSchedule
 from poet.problem import Limits, Problem
 from poet.schedule import Schedule, schedule_from_data, schedule_to_data
 from poet.simulator import Trace, simulate
 from poet.solution import Solution, SolveOptions, Status
+from poet.version import __version__
 
 FORMAT = "poet-what-if-answer"
 FORMAT_VERSION = 1
@@ -146,7 +146,7 @@ def default_folder() -> Path:
 @functools.cache
 def code_digest(rooms: tuple[str, ...]) -> str:
     """Hash of the sources in ``rooms`` of the package, its version and the engines' versions."""
-    digest = hashlib.sha256(poet.__version__.encode())
+    digest = hashlib.sha256(__version__.encode())
     for room in rooms:
         for source in _sources(files("poet").joinpath(room)):
             digest.update(source.name.encode() + source.read_bytes())

@@ -11,10 +11,10 @@ import io
 import math
 from typing import TYPE_CHECKING, Any
 
-import poet
 from poet import codec
 from poet.errors import InputError
 from poet.schedule import schedule_to_data
+from poet.version import __version__
 from poet.whatif.result import FoundPlan, Point, Setting, Usage, WhatIf
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def to_json(result: WhatIf) -> dict[str, Any]:
     data = {
         "format": FORMAT,
         "version": FORMAT_VERSION,
-        "poet": poet.__version__,
+        "poet": __version__,
         "question": _question(result),
         "complete": result.complete,
         "sweep_seconds": result.sweep_seconds,

@@ -19,10 +19,10 @@ from importlib.resources import files
 from importlib.util import find_spec
 from typing import Any
 
-import poet
 from poet.errors import InputError
 from poet.report.html.charts import Spec
 from poet.report.html.tables import TableData
+from poet.version import __version__
 
 ASSETS = files("poet.report.html") / "assets"
 
@@ -80,7 +80,7 @@ def render(template: str, content: Content, context: Mapping[str, Any]) -> str:
     )
     return environment.get_template(template).render(
         **context,
-        version=poet.__version__,
+        version=__version__,
         style=_asset("page.css"),
         library=library,
         first_script=first,
