@@ -89,6 +89,11 @@ class Tensor:
         if self.bytes < 0 or (self.stored_bytes is not None and self.stored_bytes < 0):
             raise ProblemError(f"tensor {self.name}: a negative size")
 
+    @property
+    def storage_bytes(self) -> int:
+        """What a copy takes in storage."""
+        return self.bytes if self.stored_bytes is None else self.stored_bytes
+
     def to_data(self) -> dict[str, Any]:
         """JSON-ready form, read back by `from_data`."""
         data: dict[str, Any] = {"name": self.name, "bytes": self.bytes}

@@ -142,7 +142,7 @@ class _Run:
         self.in_ram = {t.name for t in sources if t.initially is not Place.STORAGE}
         self.stored = {t.name: {0} for t in sources if t.initially in (Place.STORAGE, Place.BOTH)}
         self.ram_bytes = sum(self._size(self.tensors[name]) for name in self.in_ram)
-        self.storage_bytes = sum(self._stored_size(self.tensors[name]) for name in self.stored)
+        self.storage_bytes = sum(self.tensors[name].storage_bytes for name in self.stored)
         self.storage_peak_bytes = self.storage_bytes
         self.moments: list[Moment] = []
         self.peak_ram_bytes, self.peak_step = self.ram_bytes, -1
@@ -225,7 +225,7 @@ class _Run:
         if self.version[name] in contents:
             raise self._invalid("page_out", f"{name} is paged out a second time")
         contents.add(self.version[name])
-        stored_bytes = self._stored_size(tensor)
+        stored_bytes = tensor.storage_bytes
         self.storage_bytes += stored_bytes
         self.storage_peak_bytes = max(self.storage_peak_bytes, self.storage_bytes)
         self.written_bytes += stored_bytes
@@ -247,7 +247,7 @@ class _Run:
             raise self._invalid("stale", f"{name} was updated after it was stored")
         self.in_ram.add(name)
         self.ram_bytes += self._size(tensor)
-        self.read_bytes += self._stored_size(tensor)
+        self.read_bytes += tensor.storage_bytes
         self.page_in_ends[name] = self._transfer(name, cost)
         self.page_in_costs.append((cost.seconds, cost.joules))
 
@@ -373,10 +373,6 @@ class _Run:
 
     def _size(self, tensor: Tensor) -> int:
         return self.problem.aligned_bytes(tensor.bytes)
-
-    @staticmethod
-    def _stored_size(tensor: Tensor) -> int:
-        return tensor.bytes if tensor.stored_bytes is None else tensor.stored_bytes
 
     def _invalid(self, rule: str, message: str) -> InvalidSchedule:
         if self.index < 0:

@@ -39,6 +39,7 @@ def test_reads_every_field() -> None:
     assert of.tensors[0] == Tensor("x", 5, Transfer(1e-3, 3e-4), initially=Place.STORAGE)
     assert of.tensors[1].finally_ is Place.RAM
     assert of.tensors[1].stored_bytes == 8192
+    assert [tensor.storage_bytes for tensor in of.tensors[:2]] == [of.tensors[0].bytes, 8192]
     assert of.ops[0] == ProblemOp("A", ("x",), ("a",), 0.01, 0.02)
     assert of.ops[0].rerun_inputs == ("x",)
     assert of.ops[1].rerun_inputs == ("a",)

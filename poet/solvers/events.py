@@ -155,7 +155,7 @@ def instance_of(
                     tensor=tensor.name,
                     version=version,
                     bytes=problem.aligned_bytes(tensor.bytes),
-                    stored_bytes=tensor.bytes if tensor.stored_bytes is None else tensor.stored_bytes,
+                    stored_bytes=tensor.storage_bytes,
                     birth=birth,
                     death=len(problem.ops) if last else made_at[version + 1],
                     producer=numbers[producers[tensor.name].name] if first_run else None,

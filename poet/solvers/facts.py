@@ -21,7 +21,7 @@ class Facts:
         self.problem = problem
         self.op_count, self.tensor_count = len(ops), len(tensors)
         self.size = [problem.aligned_bytes(tensor.bytes) for tensor in tensors]
-        self.stored_size = [t.bytes if t.stored_bytes is None else t.stored_bytes for t in tensors]
+        self.stored_size = [t.storage_bytes for t in tensors]
         self.workspace = [problem.aligned_bytes(op.workspace_bytes) for op in ops]
         self.inputs = [tuple(dict.fromkeys(number[name] for name in op.inputs)) for op in ops]
         self.rerun_inputs = [tuple(dict.fromkeys(number[name] for name in op.rerun_inputs)) for op in ops]

@@ -84,8 +84,7 @@ def _free_op(op: ProblemOp) -> ProblemOp:
 
 def _priced_tensor(tensor: Tensor, *, by_byte: bool) -> Tensor:
     page_in, page_out = tensor.page_in, tensor.page_out
-    stored_bytes = tensor.bytes if tensor.stored_bytes is None else tensor.stored_bytes
-    written_joules = float(stored_bytes) if by_byte else 0.0
+    written_joules = float(tensor.storage_bytes) if by_byte else 0.0
     return replace(
         tensor,
         page_in=None if page_in is None else Transfer(page_in.seconds, 0.0),
@@ -158,7 +157,7 @@ def _in_its_unit(
 def _unit_bytes(problem: Problem, objective: Objective) -> int:
     """The unit of which every sum of the objective is a multiple."""
     if objective is Objective.WRITES:
-        parts = [t.bytes if t.stored_bytes is None else t.stored_bytes for t in problem.tensors]
+        parts = [t.storage_bytes for t in problem.tensors]
     else:
         parts = [problem.aligned_bytes(tensor.bytes) for tensor in problem.tensors]
         parts += [problem.aligned_bytes(op.workspace_bytes) for op in problem.ops]

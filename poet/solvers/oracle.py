@@ -226,7 +226,7 @@ class _Search:
             if not (movable and bit & useful):
                 continue
             if state.ram & bit and not state.stored & bit and tensor.page_out is not None:
-                size = tensor.bytes if tensor.stored_bytes is None else tensor.stored_bytes
+                size = tensor.storage_bytes
                 if label.written_bytes + size <= self.room:
                     yield self._page_out(label, bit, tensor.page_out, size)
             if state.stored & bit and not state.ram & bit and tensor.page_in is not None:
@@ -382,7 +382,7 @@ class _Search:
         room = math.inf
         if self.problem.storage_capacity_bytes is not None:
             begun = [t for t in self.problem.tensors if t.initially in (Place.STORAGE, Place.BOTH)]
-            sizes = [t.bytes if t.stored_bytes is None else t.stored_bytes for t in begun]
+            sizes = [t.storage_bytes for t in begun]
             room = self.problem.storage_capacity_bytes - sum(sizes)
         if self.limits.written_budget_bytes is not None:
             room = min(room, self.limits.written_budget_bytes)

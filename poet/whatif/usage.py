@@ -42,7 +42,7 @@ def worn_bytes(problem: Problem, schedule: Schedule, profile: Profile | None) ->
     """What the storage erases for one step: each tensor paged out fills whole erase blocks."""
     storage = profile.storage if profile is not None else None
     block_bytes = storage.erase.block_bytes.value if storage is not None and storage.erase is not None else 1
-    sizes = {tensor.name: tensor.stored_bytes or tensor.bytes for tensor in problem.tensors}
+    sizes = {tensor.name: tensor.storage_bytes for tensor in problem.tensors}
     blocks = (-(-sizes[step.tensor] // block_bytes) for step in schedule if isinstance(step, PageOut))
     return sum(blocks) * block_bytes
 
