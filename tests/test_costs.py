@@ -23,9 +23,9 @@ from poet.costs import buffer_cost, build_problem, deadline_seconds, estimate, o
 from poet.device import OpClass, Profile
 from poet.errors import InputError, ProfileError, UnsupportedOperator
 from poet.graph import Argument, Blank, Buffer, Call, Graph, Op, Ref, Role, TensorType, Value
+from poet.operators import ATEN, OWN
 from poet.problem import Place, Problem
 from poet.profiles import load_profile, profile_names
-from poet.runtime.kernels import ATEN, OWN
 from poet.simulator import simulate
 
 INSTANCES = Path(__file__).parent / "instances"

@@ -2,36 +2,72 @@
 
 from __future__ import annotations
 
+import inspect
 import itertools
 import resource
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from poet import operators
 from poet.errors import InputError, PlanError
 from poet.frontend.layouts import tensor_type
 from poet.frontend.plain import torch_optimizer
 from poet.frontend.rules import SHAPE_ONLY, SPECIAL
 from poet.graph import Blank, Call, Ref, Symbol, TensorType
+from poet.operators import OWN, WRITES
 from poet.optimizer import STATES, OptimizerSpec
 from poet.runtime import kernels
 
-WRITES = {"aten.native_batch_norm.default"}  # running statistics, outside its schema
-
 
 def test_every_row_exists_and_is_functional() -> None:
-    for target in kernels.ATEN:
+    for target in operators.ATEN:
         schema = getattr(kernels.kernel(target), "_schema", None)
         if schema is not None:
             assert not schema.is_mutable, target
             assert all(item.alias_info is None for item in schema.returns), target
 
 
+def test_our_own_operators_have_a_kernel_each_with_the_arguments_they_name() -> None:
+    assert list(kernels.OWN_KERNELS) == list(OWN)
+    for target, named in OWN.items():
+        parameters = inspect.signature(kernels.OWN_KERNELS[target]).parameters.values()
+        assert tuple(str(item).split(":")[0] for item in parameters) == named, target
+
+
+@pytest.mark.parametrize("target", WRITES)
+def test_an_operator_writes_what_it_is_said_to_write_and_nothing_else(target: str) -> None:
+    settings = (0.1,) * (len(OWN.get(target, ())) - 1)
+    counts = {"poet.assign": 2, "poet.sgd": 2, "poet.momentum": 3, "poet.adamw": 4}
+    if target in counts:
+        tensors = tuple(torch.rand(5) + 1.0 for _ in range(counts[target]))
+        given: tuple[Any, ...] = (*tensors, *settings[counts[target] - 1 :])
+    else:
+        given = (torch.rand(2, 5, 3, 3), *(torch.rand(5) + 1.0 for _ in range(4)), True, 0.1, 1e-5)
+    before = [item.clone() if isinstance(item, Tensor) else item for item in given]
+    kernels.kernel(target)(*given)
+    changed = [
+        place
+        for place, (old, new) in enumerate(zip(before, given, strict=True))
+        if isinstance(new, Tensor) and not torch.equal(old, new)
+    ]
+    assert tuple(changed) == WRITES[target]
+
+
+def test_whatever_writes_its_arguments_is_listed() -> None:
+    for target in (*operators.ATEN, *OWN):
+        schema = getattr(kernels.kernel(target), "_schema", None)
+        assert schema is None or not schema.is_mutable or target in WRITES, target
+    assert set(WRITES) <= operators.ATEN | set(OWN)
+    assert {f"poet.{name}" for name in STATES} <= set(WRITES)
+
+
 def test_random_operators_are_rows() -> None:
-    assert not kernels.RANDOM - kernels.ATEN - set(kernels.OWN)
+    assert not operators.RANDOM - operators.ATEN - set(operators.OWN)
 
 
 @pytest.mark.parametrize(
@@ -58,13 +94,13 @@ def test_a_close_name_is_suggested() -> None:
 def test_saved_randomness_runs_random_operators_only() -> None:
     state = torch.get_rng_state()
     with pytest.raises(PlanError, match="is not random"):
-        kernels.OWN["poet.with_rng_state"](state, "aten.relu.default", torch.ones(1))
+        kernels.OWN_KERNELS["poet.with_rng_state"](state, "aten.relu.default", torch.ones(1))
 
 
 def test_special_rules_lead_to_rows() -> None:
     """A rule that keeps the operator keeps one that there is a row for."""
     kept = [name for name in SPECIAL if "batch_norm" in name or "convolution" in name or "clone" in name]
-    assert set(kept) - {"aten._native_batch_norm_legit.default"} <= kernels.ATEN
+    assert set(kept) - {"aten._native_batch_norm_legit.default"} <= operators.ATEN
 
 
 @pytest.mark.parametrize("symbol", [Symbol("device", "cuda"), Symbol("layout", "sparse_coo")])

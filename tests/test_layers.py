@@ -17,7 +17,7 @@ from poet.version import __version__
 ROOT = Path(__file__).parents[1]
 
 ROOMS = (
-    "version",
+    "version", "operators",
     "errors", "units", "codec", "pieces", "graph", "schedule", "problem", "homes", "pins", "simulator",
     "optimizer", "device", "profiles", "cost_table", "costs", "solution", "solvers", "budgets", "fronts",
     "layout", "demand", "tensorfile", "training_plan", "plan_file", "training_run", "host", "runtime",
@@ -27,7 +27,7 @@ ROOMS = (
 
 RUNTIME_MAY_READ = frozenset(
     {
-        "version",
+        "version", "operators",
         "errors", "units", "codec", "pieces", "graph", "schedule", "problem", "homes", "pins", "simulator",
         "optimizer", "layout", "demand", "tensorfile", "training_plan", "plan_file", "training_run",
         "host", "runtime",

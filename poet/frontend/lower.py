@@ -24,7 +24,7 @@ from poet.errors import ModelError, UnsupportedOperator
 from poet.frontend import rules
 from poet.frontend.layouts import dense_like, is_dense, layout_arguments, tensor_type
 from poet.graph import ITEM_BYTES, Argument, Blank, Call, Op, Ref, Symbol, TensorType, Value
-from poet.runtime.kernels import ATEN, RANDOM
+from poet.operators import ATEN, RANDOM
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,6 @@
 """The kernels a plan may call: one table from operator name to torch callable, and nothing beside it.
 
-A plan file is data from a stranger. An operator runs only if its name is in `ATEN` or `OWN`; all of
-these are functional, except the optimizer updates, `poet.assign` and batch norm, which write the
-tensors that the op's ``updates`` name. No row reads a file, an address or another device.
+The names are those of `poet.operators`, which says what they may do; whatever else a plan calls is refused.
 """
 
 from __future__ import annotations
@@ -18,114 +16,10 @@ from torch import Tensor
 
 from poet.errors import PlanError, nearest
 from poet.graph import ITEM_BYTES, Argument, Blank, Call, Ref, Symbol, TensorType
+from poet.operators import ATEN, OWN, RANDOM
 
 Kernel = Callable[..., Any]
 """Called with a call's arguments; returns a tensor, or a tuple or list of tensors and ``None``."""
-
-_GROUPS = {
-    "pointwise": """
-        abs acos acosh add.Scalar add.Tensor addcdiv addcmul asin asinh atan atan2 atanh ceil celu
-        clamp clamp.Tensor clamp_max clamp_max.Tensor clamp_min clamp_min.Tensor copysign.Scalar
-        copysign.Tensor cos cosh div.Scalar div.Scalar_mode div.Tensor div.Tensor_mode elu
-        elu_backward erf erfc erfinv exp exp2 expm1 floor floor_divide floor_divide.Scalar fmax
-        fmin fmod.Scalar fmod.Tensor frac gelu gelu_backward glu glu_backward hardshrink hardshrink_backward
-        hardsigmoid hardsigmoid_backward hardswish hardswish_backward hardtanh hardtanh_backward
-        hypot leaky_relu leaky_relu_backward lerp.Scalar lerp.Tensor lgamma digamma log log10 log1p log2
-        log_sigmoid_backward log_sigmoid_forward logaddexp logaddexp2 logit logit_backward
-        maximum minimum mish mish_backward mul.Scalar mul.Tensor nan_to_num neg pow.Scalar
-        pow.Tensor_Scalar pow.Tensor_Tensor _prelu_kernel _prelu_kernel_backward reciprocal relu
-        remainder.Scalar remainder.Scalar_Tensor remainder.Tensor round round.decimals
-        rsqrt rsub.Scalar rsub.Tensor sgn sigmoid sigmoid_backward sign
-        silu silu_backward sin sinc sinh softplus softplus_backward softshrink softshrink_backward
-        sqrt square sub.Scalar sub.Tensor tan tanh tanh_backward threshold threshold_backward trunc
-        where.self where.ScalarSelf where.ScalarOther where.Scalar xlogy.Tensor xlogy.Scalar_Other
-        xlogy.Scalar_Self native_dropout_backward""",
-    "logic": """
-        bitwise_and.Scalar bitwise_and.Tensor bitwise_left_shift.Tensor
-        bitwise_left_shift.Tensor_Scalar bitwise_not bitwise_or.Scalar bitwise_or.Tensor
-        bitwise_right_shift.Tensor bitwise_right_shift.Tensor_Scalar bitwise_xor.Scalar
-        bitwise_xor.Tensor eq.Scalar eq.Tensor ge.Scalar ge.Tensor gt.Scalar gt.Tensor
-        isin.Tensor_Tensor isinf isnan isneginf isposinf le.Scalar le.Tensor logical_and logical_not
-        logical_or logical_xor lt.Scalar lt.Tensor ne.Scalar ne.Tensor signbit""",
-    "reduction": """
-        all all.dim all.dims amax amin aminmax any any.dim any.dims argmax argmin count_nonzero
-        count_nonzero.dim_IntList cummax cummin cumprod cumsum kthvalue logcumsumexp logsumexp max
-        max.dim mean mean.dim median median.dim min min.dim mode nansum norm.Scalar norm.ScalarOpt_dim
-        norm.ScalarOpt_dim_dtype norm.ScalarOpt_dtype linalg_vector_norm prod prod.dim_int
-        std.correction std_mean.correction sum sum.dim_IntList var.correction
-        var_mean.correction""",
-    "linear algebra": """
-        addbmm addmm addmv addr baddbmm bmm dot linear_backward mm mv outer trace vdot _trilinear
-        _cdist_forward _cdist_backward""",
-    "convolution": "convolution convolution_backward im2col col2im conv_tbc",
-    "normalisation": """
-        native_batch_norm native_batch_norm_backward _native_batch_norm_legit.no_stats
-        native_group_norm native_group_norm_backward native_layer_norm native_layer_norm_backward
-        _fused_rms_norm _fused_rms_norm_backward _weight_norm_interface
-        _weight_norm_interface_backward renorm""",
-    "softmax and attention": """
-        _log_softmax _log_softmax_backward_data _safe_softmax _softmax _softmax_backward_data
-        _scaled_dot_product_flash_attention_for_cpu
-        _scaled_dot_product_flash_attention_for_cpu_backward""",
-    "pooling and resampling": """
-        _adaptive_avg_pool2d _adaptive_avg_pool2d_backward _adaptive_avg_pool3d
-        _adaptive_avg_pool3d_backward adaptive_max_pool2d adaptive_max_pool2d_backward
-        adaptive_max_pool3d adaptive_max_pool3d_backward avg_pool2d avg_pool2d_backward avg_pool3d
-        avg_pool3d_backward max_pool2d_with_indices max_pool2d_with_indices_backward
-        max_pool3d_with_indices max_pool3d_with_indices_backward max_unpool2d max_unpool3d
-        grid_sampler_2d grid_sampler_2d_backward grid_sampler_3d grid_sampler_3d_backward
-        affine_grid_generator pixel_shuffle pixel_unshuffle channel_shuffle
-        upsample_bicubic2d upsample_bicubic2d_backward upsample_bilinear2d
-        upsample_bilinear2d_backward upsample_linear1d upsample_linear1d_backward
-        upsample_nearest1d upsample_nearest1d_backward upsample_nearest2d
-        upsample_nearest2d_backward upsample_nearest3d upsample_nearest3d_backward
-        upsample_trilinear3d upsample_trilinear3d_backward _upsample_nearest_exact1d
-        _upsample_nearest_exact1d_backward _upsample_nearest_exact2d
-        _upsample_nearest_exact2d_backward _upsample_nearest_exact3d
-        _upsample_nearest_exact3d_backward _upsample_bilinear2d_aa _upsample_bilinear2d_aa_backward
-        _upsample_bicubic2d_aa _upsample_bicubic2d_aa_backward""",
-    "recurrent": "mkldnn_rnn_layer mkldnn_rnn_layer_backward _thnn_fused_lstm_cell",
-    "loss": """
-        binary_cross_entropy binary_cross_entropy_backward binary_cross_entropy_with_logits
-        huber_loss huber_loss_backward mse_loss mse_loss_backward multi_margin_loss
-        multi_margin_loss_backward nll_loss_forward nll_loss_backward nll_loss2d_forward
-        nll_loss2d_backward smooth_l1_loss smooth_l1_loss_backward soft_margin_loss
-        soft_margin_loss_backward""",
-    "layout and padding": """
-        _to_copy cat clone constant_pad_nd diag_embed diagonal_backward flip reflection_pad1d
-        reflection_pad1d_backward reflection_pad2d reflection_pad2d_backward reflection_pad3d
-        reflection_pad3d_backward repeat replication_pad1d replication_pad1d_backward
-        replication_pad2d replication_pad2d_backward replication_pad3d
-        replication_pad3d_backward roll rot90 select_backward slice_backward stack tril triu
-        unfold_backward unsafe_split.Tensor unsafe_split_with_sizes""",
-    "indexing": """
-        _embedding_bag _embedding_bag_backward _embedding_bag_per_sample_weights_backward
-        _unsafe_index.Tensor _unsafe_index_put embedding embedding_dense_backward gather index.Tensor
-        index_add index_copy index_fill.int_Scalar index_fill.int_Tensor index_put index_select
-        masked_fill.Scalar masked_fill.Tensor masked_scatter scatter.reduce scatter.src scatter.value
-        scatter.value_reduce scatter_add scatter_reduce.two searchsorted.Tensor bucketize.Tensor
-        select_scatter slice_scatter diagonal_scatter sort sort.stable take take_along_dim topk""",
-    "made from nothing": """
-        arange arange.start arange.start_step empty_strided eye eye.m linspace tril_indices
-        triu_indices""",
-    "random": """
-        bernoulli bernoulli.p bernoulli.Tensor multinomial native_dropout normal.Tensor_Tensor
-        normal.Tensor_float normal.float_Tensor rand rand_like randint randint.low randint_like
-        randint_like.low_dtype randn randn_like randperm""",
-}
-
-ATEN: frozenset[str] = frozenset(
-    f"aten.{name if '.' in name else name + '.default'}"
-    for group in _GROUPS.values()
-    for name in group.split()
-)
-"""The ATen operators a plan may call, as ``aten.<name>.<overload>``."""
-
-RANDOM: frozenset[str] = frozenset(
-    f"aten.{name if '.' in name else name + '.default'}" for name in _GROUPS["random"].split()
-) | {"poet.bernoulli", "poet.normal", "poet.uniform"}
-"""The operators that draw from torch's default generator."""
-
 
 def kernel(target: str) -> Kernel:
     """The torch callable behind an operator's name.
@@ -133,8 +27,8 @@ def kernel(target: str) -> Kernel:
     Raises:
         PlanError: the name is not in the table, or this torch has no such operator.
     """
-    if target in OWN:
-        return OWN[target]
+    if target in OWN_KERNELS:
+        return OWN_KERNELS[target]
     if target in _WRAPPED:
         return _WRAPPED[target]
     if target not in ATEN:
@@ -372,7 +266,7 @@ def _adamw(
     parameter.addcdiv_(exp_avg, denominator, value=-step_size)
 
 
-OWN: dict[str, Kernel] = {
+OWN_KERNELS: dict[str, Kernel] = {
     "poet.full": _full,
     "poet.copy": _copy,
     "poet.scatter": _scatter,
@@ -386,4 +280,4 @@ OWN: dict[str, Kernel] = {
     "poet.momentum": _momentum,
     "poet.adamw": _adamw,
 }
-"""Operators of our own: factories with explicit strides, saved randomness, optimizer updates."""
+"""The kernels of our own operators, one per name in `poet.operators.OWN`."""

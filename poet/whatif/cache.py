@@ -43,7 +43,9 @@ SOLVING = (
 )  # fmt: skip
 """What an answer depends on: the searches and all that they import."""
 
-IMPORTING = ("frontend", "runtime", "graph.py", "optimizer.py", "codec.py", "pieces.py", "host.py")
+IMPORTING = (
+    "frontend", "runtime", "graph.py", "operators.py", "optimizer.py", "codec.py", "pieces.py", "host.py",
+)  # fmt: skip
 _ENGINES = ("highspy", "pulp", "ortools")
 _NOT_IN_KEY = ("start", "progress")
 
