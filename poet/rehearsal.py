@@ -8,8 +8,6 @@ this machine; costs on a device come from its profile.
 
 from __future__ import annotations
 
-import statistics
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,20 +17,15 @@ from poet.costs import build_problem
 from poet.demand import demand_of
 from poet.errors import PoetError
 from poet.frontend.trace import TrainingStep
-from poet.frontend.workspace import clock
 from poet.graph import Graph
 from poet.layout import lay_out
 from poet.problem import Limits
 from poet.profiles import load_profile
-from poet.runtime import Trainer
-from poet.schedule import Compute
+from poet.runtime.measure import seconds_in_steps
 from poet.solvers.keep_everything import keep_everything
 from poet.training_plan import Arena, Device, Model, Outcome, Plan, Request, make_plan
 from poet.verification import random_batch
 
-_WARM_STEPS = 1  # it maps the memory and checks its results
-_LEAST_STEPS, _MOST_STEPS = 2, 9
-_TIMED_SECONDS = 0.3  # more steps than the least only within this time
 _LONGEST_SECONDS = 1.0
 """Of one step, as its ops take by themselves; longer ones keep these times, which are truer of large ops."""
 _RAM_SHARE = 0.5
@@ -57,7 +50,7 @@ def rehearsed(step: TrainingStep) -> Graph:
         plan = _keeping_plan(step)
         if plan.held_bytes > _RAM_SHARE * _available_bytes():
             return graph
-        seconds = _op_seconds(plan, step)
+        seconds = seconds_in_steps(plan, step.tensors, random_batch(plan, seed=0))
     except (PoetError, RuntimeError, IndexError, MemoryError):  # data that a kernel refuses, no room
         return graph
     ops = tuple(replace(op, host_seconds=seconds[op.name]) for op in graph.ops)
@@ -81,62 +74,6 @@ def _keeping_plan(step: TrainingStep) -> Plan:
         schedule=schedule,
         arena=Arena(layout.arena_bytes, layout.offsets_bytes),
     )
-
-
-class _Beginning:
-    """The tensors that a training step starts from, for a trainer of its own."""
-
-    def __init__(self, tensors: Mapping[str, torch.Tensor]) -> None:
-        self.steps = 0
-        self.random_state: torch.Tensor | None = torch.get_rng_state()
-        self._tensors = tensors
-
-    def fill(self, value: str, target: torch.Tensor) -> None:
-        """Write the content of the graph's ``value`` into ``target``."""
-        target.copy_(self._tensors[value])
-
-
-def _op_seconds(plan: Plan, step: TrainingStep) -> dict[str, float]:
-    """The lower quartile of each op over some steps: what else the machine does only makes them longer."""
-    batch = random_batch(plan, seed=0)
-    timed: list[dict[str, float]] = []
-    with Trainer(plan, _Beginning(step.tensors), pages=None) as trainer:
-        for _ in range(_WARM_STEPS):
-            trainer.step(*batch)
-        spent = 0.0
-        while len(timed) < _LEAST_STEPS or (len(timed) < _MOST_STEPS and spent < _TIMED_SECONDS):
-            stamps: dict[int, float] = {}
-
-            def stamp(index: int, taken: dict[int, float] = stamps) -> None:
-                taken[index] = clock()
-
-            begin = clock()
-            spent += trainer.step(*batch, on_instruction=stamp).seconds
-            timed.append(_by_op(plan, stamps, begin, clock()))
-    return {name: _lower_quartile([seconds[name] for seconds in timed]) for name in timed[0]}
-
-
-def _lower_quartile(seconds: list[float]) -> float:
-    return statistics.quantiles(seconds, n=4, method="inclusive")[0]
-
-
-def _by_op(plan: Plan, stamps: Mapping[int, float], begin: float, end: float) -> dict[str, float]:
-    """Seconds of each op: to the next op, so that frees belong to the op before them.
-
-    What the step does before its first op and after its last belongs to the last, which is an update
-    and never runs again.
-
-    Args:
-        plan: that was replayed.
-        stamps: before each op, by its index in the schedule.
-        begin: of the whole step.
-        end: likewise.
-    """
-    starts = [
-        (step.op, stamps[index]) for index, step in enumerate(plan.schedule) if isinstance(step, Compute)
-    ]
-    ends = [*(start for _, start in starts[1:]), end + starts[0][1] - begin]
-    return {op: stop - start for (op, start), stop in zip(starts, ends, strict=True)}
 
 
 def _available_bytes() -> float:

@@ -108,6 +108,16 @@ def test_imports_point_one_way(path: Path) -> None:
             assert target in RUNTIME_MAY_READ, f"{path} imports {imported}; the runtime reads records only"
 
 
+def test_one_module_measures_kernels() -> None:
+    """Import and rehearsal read no clock and record no memory: they ask `poet.runtime.measure`."""
+    askers = [*(ROOT / "poet" / "frontend").rglob("*.py"), ROOT / "poet" / "rehearsal.py"]
+    for path in askers:
+        assert not {"time", "timeit"} & {name.split(".")[0] for name in _imports(path)}, path
+        assert not any(name.startswith("poet.runtime.native") for name in _imports(path)), path
+    asking = {path.stem for path in askers if any("runtime.measure" in name for name in _imports(path))}
+    assert asking == {"trace", "rehearsal"}
+
+
 @every_source
 def test_packages_stay_in_their_rooms(path: Path) -> None:
     room = _room(_module(path))

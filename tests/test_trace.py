@@ -13,10 +13,10 @@ from torch import Tensor, nn
 
 from poet.errors import ModelError, UnsupportedOperator
 from poet.frontend.trace import TrainingStep, trace_training_step
-from poet.frontend.workspace import measured
 from poet.graph import Graph, Op, Role
 from poet.optimizer import OptimizerSpec
 from poet.runtime import kernels, native
+from poet.runtime.measure import measured
 from poet.runtime.reference import run_graph
 
 

@@ -7,23 +7,12 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from poet.errors import ModelError
-from poet.graph import ITEM_BYTES, Argument, Symbol, TensorType
+from poet.graph import Argument, Symbol, TensorType
+from poet.runtime.kernels import same_layout, tensor_type
 
-
-def tensor_type(tensor: Tensor, where: str) -> TensorType:
-    """The type of a strided tensor.
-
-    Raises:
-        ModelError: it is sparse, quantised, complex or of another element type without a row.
-    """
-    name = str(tensor.dtype).removeprefix("torch.")
-    if tensor.layout != torch.strided or name not in ITEM_BYTES:
-        raise ModelError(
-            f"{where} is a {name} tensor with layout {str(tensor.layout).removeprefix('torch.')}; "
-            f"supported are dense tensors of {', '.join(ITEM_BYTES)}"
-        )
-    return TensorType(name, tuple(tensor.shape), tuple(tensor.stride()), int(tensor.storage_offset()))
+__all__ = [
+    "compact", "contiguous", "dense_like", "is_dense", "layout_arguments", "same_layout", "tensor_type",
+]  # fmt: skip
 
 
 def layout_arguments(type_: TensorType) -> tuple[Argument, ...]:
@@ -60,17 +49,6 @@ def contiguous(dtype: str, shape: tuple[int, ...]) -> TensorType:
         strides.append(step)
         step *= max(size, 1)
     return TensorType(dtype, shape, tuple(reversed(strides)))
-
-
-def same_layout(one: TensorType, other: TensorType) -> bool:
-    """Whether two types lay the same elements out alike, wherever they begin.
-
-    The stride of a dimension of one element is no matter.
-    """
-    return (one.dtype, one.shape) == (other.dtype, other.shape) and all(
-        size == 1 or mine == theirs
-        for size, mine, theirs in zip(one.shape, one.strides, other.strides, strict=True)
-    )
 
 
 def compact(tensor: Tensor) -> Tensor:

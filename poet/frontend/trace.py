@@ -2,7 +2,7 @@
 
 The module runs once over fake tensors, with its loss and `torch.autograd.grad`, under `make_fx`;
 no real arithmetic is done. The trace is lowered (`poet.frontend.lower`), completed with the
-optimizer's updates (`poet.frontend.assemble`), and each kernel is measured (`poet.frontend.workspace`).
+optimizer's updates (`poet.frontend.assemble`), and each kernel is measured (`poet.runtime.measure`).
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from poet.frontend.assemble import StepNames, assemble
 from poet.frontend.layouts import compact, dense_like, tensor_type
 from poet.frontend.losses import Loss, loss_named
 from poet.frontend.lower import lower
-from poet.frontend.workspace import measured
 from poet.graph import Graph
 from poet.optimizer import OptimizerSpec
 from poet.runtime import kernels
+from poet.runtime.measure import measured
 
 
 @dataclass(frozen=True, slots=True, eq=False)

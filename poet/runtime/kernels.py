@@ -14,12 +14,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from poet.errors import PlanError, nearest
+from poet.errors import ModelError, PlanError, nearest
 from poet.graph import ITEM_BYTES, Argument, Blank, Call, Ref, Symbol, TensorType
 from poet.operators import ATEN, OWN, RANDOM
 
 Kernel = Callable[..., Any]
 """Called with a call's arguments; returns a tensor, or a tuple or list of tensors and ``None``."""
+
 
 def kernel(target: str) -> Kernel:
     """The torch callable behind an operator's name.
@@ -55,6 +56,32 @@ def dtype(name: str) -> torch.dtype:
         raise PlanError(f"element type {name!r} is not one of {', '.join(ITEM_BYTES)}")
     found: torch.dtype = getattr(torch, name)
     return found
+
+
+def tensor_type(tensor: Tensor, where: str) -> TensorType:
+    """The type of a strided tensor.
+
+    Raises:
+        ModelError: it is sparse, quantised, complex or of another element type without a row.
+    """
+    name = str(tensor.dtype).removeprefix("torch.")
+    if tensor.layout != torch.strided or name not in ITEM_BYTES:
+        raise ModelError(
+            f"{where} is a {name} tensor with layout {str(tensor.layout).removeprefix('torch.')}; "
+            f"supported are dense tensors of {', '.join(ITEM_BYTES)}"
+        )
+    return TensorType(name, tuple(tensor.shape), tuple(tensor.stride()), int(tensor.storage_offset()))
+
+
+def same_layout(one: TensorType, other: TensorType) -> bool:
+    """Whether two types lay the same elements out alike, wherever they begin.
+
+    The stride of a dimension of one element is no matter.
+    """
+    return (one.dtype, one.shape) == (other.dtype, other.shape) and all(
+        size == 1 or mine == theirs
+        for size, mine, theirs in zip(one.shape, one.strides, other.strides, strict=True)
+    )
 
 
 _SYMBOLS: dict[tuple[str, str], object] = {

@@ -1,6 +1,9 @@
-"""What each kernel needs and takes on this machine, measured by running it once by itself.
+"""What torch's kernels need and take on this machine: the one place where kernels are measured.
 
-Every distinct call (operator, arguments, types of its tensors) runs on tensors of exactly the
+`measured` runs each by itself, for an import; `seconds_in_steps` times all of them in whole steps, for a
+rehearsal.
+
+By itself, every distinct call (operator, arguments, types of its tensors) runs on tensors of exactly the
 recorded layout, made for it and dropped again. Three things come out: the hidden temporaries, from
 the allocator's own events; the time; and whether the kernel's outputs really are what fake tracing
 said. Where they are not (an LSTM's workspace, whose size fake tensors do not know), the graph is put
@@ -9,8 +12,9 @@ right, and everything after sees the corrected type.
 
 from __future__ import annotations
 
+import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
@@ -18,10 +22,13 @@ import torch
 from torch import Tensor
 
 from poet.errors import ModelError
-from poet.frontend.layouts import same_layout, tensor_type
 from poet.graph import ITEM_BYTES, Argument, Call, Graph, Op, Ref, TensorType
 from poet.pieces import Piece, peak_bytes
 from poet.runtime import kernels, native
+from poet.runtime.kernels import same_layout, tensor_type
+from poet.runtime.trainer import Trainer
+from poet.schedule import Compute
+from poet.training_plan import Plan
 
 ALIGNMENT_BYTES = 64
 """What torch's CPU allocator aligns to: each temporary counts as a multiple of this."""
@@ -30,6 +37,10 @@ _RUNS = 3
 _TIMING_SECONDS = 0.05  # more runs of a kernel only within this time
 _MIS_TRACED = frozenset({"aten.mkldnn_rnn_layer.default"})  # fake tracing does not know their outputs
 _FILL = 1.0  # for float inputs; integers are 0, a valid index everywhere
+
+_WARM_STEPS = 1  # it maps the memory and checks its results
+_LEAST_STEPS, _MOST_STEPS = 2, 9
+_TIMED_SECONDS = 0.3  # more steps than the least only within this time
 
 
 def measured(graph: Graph, *, times: bool = True) -> Graph:
@@ -289,3 +300,72 @@ def _allocations(threads: list[list[torch._C._autograd.ProfilerEvent]]) -> Itera
 
 def _aligned(size_bytes: int) -> int:
     return -(-size_bytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+
+
+# --- in whole steps ---------------------------------------------------------------------------
+
+
+class _Beginning:
+    """The tensors that a training step starts from, for a trainer of its own."""
+
+    def __init__(self, tensors: Mapping[str, Tensor]) -> None:
+        self.steps = 0
+        self.random_state: Tensor | None = torch.get_rng_state()
+        self._tensors = tensors
+
+    def fill(self, value: str, target: Tensor) -> None:
+        """Write the content of the graph's ``value`` into ``target``."""
+        target.copy_(self._tensors[value])
+
+
+def seconds_in_steps(
+    plan: Plan, tensors: Mapping[str, Tensor], batch: tuple[tuple[Tensor, ...], Tensor | None]
+) -> dict[str, float]:
+    """Seconds of each op in whole steps of ``plan``, made here and now.
+
+    The lower quartile over some steps: what else the machine does only makes them longer. torch's generator
+    is left as it was.
+
+    Args:
+        plan: whose ops run once each.
+        tensors: that training starts from, by value name; they are copied.
+        batch: inputs, and targets if there are any, of every step.
+    """
+    timed: list[dict[str, float]] = []
+    with Trainer(plan, _Beginning(tensors), pages=None) as trainer:
+        for _ in range(_WARM_STEPS):
+            trainer.step(*batch)
+        spent = 0.0
+        while len(timed) < _LEAST_STEPS or (len(timed) < _MOST_STEPS and spent < _TIMED_SECONDS):
+            stamps: dict[int, float] = {}
+
+            def stamp(index: int, taken: dict[int, float] = stamps) -> None:
+                taken[index] = clock()
+
+            begin = clock()
+            spent += trainer.step(*batch, on_instruction=stamp).seconds
+            timed.append(_by_op(plan, stamps, begin, clock()))
+    return {name: _lower_quartile([seconds[name] for seconds in timed]) for name in timed[0]}
+
+
+def _lower_quartile(seconds: list[float]) -> float:
+    return statistics.quantiles(seconds, n=4, method="inclusive")[0]
+
+
+def _by_op(plan: Plan, stamps: Mapping[int, float], begin: float, end: float) -> dict[str, float]:
+    """Seconds of each op: to the next op, so that frees belong to the op before them.
+
+    What the step does before its first op and after its last belongs to the last, which is an update
+    and never runs again.
+
+    Args:
+        plan: that was replayed.
+        stamps: before each op, by its index in the schedule.
+        begin: of the whole step.
+        end: likewise.
+    """
+    starts = [
+        (step.op, stamps[index]) for index, step in enumerate(plan.schedule) if isinstance(step, Compute)
+    ]
+    ends = [*(start for _, start in starts[1:]), end + starts[0][1] - begin]
+    return {op: stop - start for (op, start), stop in zip(starts, ends, strict=True)}
