@@ -21,10 +21,11 @@ from typing import TYPE_CHECKING
 
 from poet.arena import settle
 from poet.budgets import keep_everything_bytes
-from poet.costs import build_problem, deadline_seconds
+from poet.costs import build_problem, deadline_seconds, kernels_on
 from poet.device import Profile
 from poet.errors import Infeasible, InputError, ModelError, OutOfTime
 from poet.homes import settled
+from poet.kernel_facts import KernelFacts
 from poet.optimizer import OptimizerSpec
 from poet.plan_file import write_plan
 from poet.problem import Limits, Objective, Pins, Place, Problem
@@ -50,6 +51,7 @@ class Prepared:
         structure: the ONNX file without its weights; ``None`` for a module.
         step: the traced training step and the tensors it starts from.
         profile: the device.
+        kernels: what the device's kernels need.
         problem: the step's costs there.
         train: patterns of the parameters that are trained.
         import_seconds: wall clock of reading, tracing and measuring.
@@ -59,6 +61,7 @@ class Prepared:
     structure: bytes | None
     step: TrainingStep
     profile: Profile
+    kernels: KernelFacts
     problem: Problem
     train: tuple[str, ...]
     import_seconds: float
@@ -199,12 +202,14 @@ def prepare(
         name=source.identity.name if source.identity else None,
         input_names=source.input_names,
     )
+    kernels = kernels_on(profile, step.graph, step.kernels)
     return Prepared(
         model=source.identity or _module_identity(step),
         structure=source.structure,
         step=step,
         profile=profile,
-        problem=build_problem(step.graph, profile, home=home),
+        kernels=kernels,
+        problem=build_problem(step.graph, profile, kernels, home=home),
         train=patterns or ("*",),
         import_seconds=time.perf_counter() - start,
     )
@@ -214,7 +219,9 @@ def rehearsed(prepared: Prepared) -> Prepared:
     """``prepared`` with the ops' times on this machine as they are in whole steps (see `poet.rehearsal`)."""
     from poet.rehearsal import rehearsed as rehearse
 
-    return replace(prepared, step=replace(prepared.step, graph=rehearse(prepared.step)))
+    timed = rehearse(prepared.step)
+    on_device = timed if prepared.kernels == prepared.step.kernels else prepared.kernels
+    return replace(prepared, step=replace(prepared.step, kernels=timed), kernels=on_device)
 
 
 def limits_of(
@@ -276,7 +283,7 @@ def plan_with(
         raise Infeasible(" ".join(filter(None, (solution.message or solution.status.value, hint))))
     if solution.schedule is not None:  # where tensors are at home is decided now
         prepared = replace(prepared, problem=settled(prepared.problem, solution.schedule))
-    placed = settle(prepared.problem, limits, solution, options or SolveOptions(), graph=prepared.step.graph)
+    placed = settle(prepared.problem, limits, solution, options or SolveOptions(), kernels=prepared.kernels)
     if placed is None:
         raise OutOfTime(solution.message or solution.status.value)
     solution = placed.solution
@@ -298,14 +305,18 @@ def plan_with(
             solve_seconds=solution.solve_seconds,
             objective=solution.objective,
             objective_bound=solution.objective_bound,
+            proof=solution.proof,
+            class_bound=solution.class_bound,
         ),
         graph=prepared.step.graph,
+        kernels=prepared.kernels,
         optimizer=prepared.step.optimizer,
         problem=prepared.problem,
         schedule=solution.schedule,
         plain_peak_ram_bytes=keep_everything_bytes(prepared.problem),
         lower_bound_ram_bytes=minimum_ram_bytes(prepared.problem, limits).bytes,
         arena=placed.arena,
+        host_kernels=prepared.step.kernels,
     )
     return Planned(made, solution, prepared)
 
@@ -315,7 +326,7 @@ def home_hint(prepared: Prepared, limits: Limits) -> str:
     profile, budget_bytes = prepared.profile, limits.ram_budget_bytes
     if profile.storage is None or budget_bytes is None:
         return ""
-    elsewhere = build_problem(prepared.step.graph, profile, home=Place.EITHER)
+    elsewhere = build_problem(prepared.step.graph, profile, prepared.kernels, home=Place.EITHER)
     least, now = minimum_ram_bytes(elsewhere, limits), minimum_ram_bytes(prepared.problem, limits)
     at_home_in_ram = all(tensor.initially is not Place.STORAGE for tensor in prepared.problem.tensors)
     if least.bytes >= now.bytes or not at_home_in_ram:
@@ -365,10 +376,9 @@ def _source(
 def _module_identity(step: TrainingStep) -> Model:
     """A module has no file: what stands for it is the training step traced from it.
 
-    Without the weights, and without what this machine's kernels took at that moment.
+    Without the weights, and without what this machine's kernels need and take.
     """
-    ops = tuple(replace(op, host_seconds=None) for op in step.graph.ops)
-    text = json.dumps(replace(step.graph, ops=ops).to_json(), sort_keys=True)
+    text = json.dumps(step.graph.to_json(), sort_keys=True)
     return Model(step.graph.name, "module", hashlib.sha256(text.encode()).hexdigest())
 
 

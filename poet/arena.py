@@ -12,7 +12,7 @@ import time
 from dataclasses import dataclass, replace
 
 from poet.demand import demand_of
-from poet.graph import Graph
+from poet.kernel_facts import KernelFacts
 from poet.layout import Layout, lay_out
 from poet.problem import Limits, Problem
 from poet.schedule import Schedule
@@ -47,7 +47,7 @@ def settle(
     first: Solution,
     options: SolveOptions,
     *,
-    graph: Graph | None = None,
+    kernels: KernelFacts | None = None,
 ) -> Settled | None:
     """Lay the answer out inside the RAM budget, solving again with less where that is needed.
 
@@ -59,7 +59,7 @@ def settle(
         limits: inside which.
         first: what `poet.solvers.solve` answered.
         options: of that search; solving again takes at most half of its time limit.
-        graph: of the problem, where the kernels' pieces of memory are known.
+        kernels: whose workspaces the problem counts, where more is known about them.
 
     Returns:
         ``None`` where ``first`` has no schedule.
@@ -67,7 +67,7 @@ def settle(
     if first.schedule is None:
         return None
     budget_bytes = limits.ram_budget_bytes
-    layout = _laid_out(problem, first.schedule, graph, budget_bytes)
+    layout = _laid_out(problem, first.schedule, kernels, budget_bytes)
     loose = Settled(first, _arena(layout), 0)
     if budget_bytes is None:
         return loose
@@ -89,15 +89,17 @@ def settle(
         answer = solve(problem, held_back, _shorter(options, started, rounds_left=_ROUNDS - round_))
         if answer.schedule is None:
             break
-        layout = _laid_out(problem, answer.schedule, graph, budget_bytes)
+        layout = _laid_out(problem, answer.schedule, kernels, budget_bytes)
     size = format_bytes(loose.arena.size_bytes)
     what = f"With the gaps between its tensors the plan takes {size}: it runs from the heap."
     message = " ".join(filter(None, (first.message, what)))
     return replace(loose, solution=replace(first, message=message))
 
 
-def _laid_out(problem: Problem, schedule: Schedule, graph: Graph | None, budget_bytes: int | None) -> Layout:
-    blocks = demand_of(problem, schedule, graph).blocks
+def _laid_out(
+    problem: Problem, schedule: Schedule, kernels: KernelFacts | None, budget_bytes: int | None
+) -> Layout:
+    blocks = demand_of(problem, schedule, kernels).blocks
     return lay_out(blocks, enough_bytes=budget_bytes or 0, time_limit_seconds=_LAYOUT_SECONDS)
 
 

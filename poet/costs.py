@@ -16,6 +16,7 @@ from poet.cost_table import Operands, row_of
 from poet.device import Direction, OpClass, Profile, Storage
 from poet.errors import InputError, ProfileError
 from poet.graph import Buffer, Graph, Op, TensorType
+from poet.kernel_facts import KernelFacts, stated
 from poet.problem import Place, Problem, ProblemOp, Tensor, Transfer
 from poet.units import parse_factor, parse_seconds
 
@@ -124,18 +125,31 @@ def _with_erase(write: Transfer, storage: Storage, stored_bytes: int) -> Transfe
     )
 
 
+def kernels_on(profile: Profile, graph: Graph, measured: KernelFacts, *others: KernelFacts) -> KernelFacts:
+    """The facts of the kernels that run ``graph`` on ``profile``'s device.
+
+    The workspace that the profile states for every op; else the facts of the profile's library; else, where
+    there are none, the workspaces of the ``measured`` one.
+    """
+    library, workspace = profile.kernels.name, profile.kernels.workspace_bytes
+    if workspace is not None:
+        return stated(library, (op.name for op in graph.ops), workspace_bytes=workspace.value)
+    known = {facts.library: facts for facts in (*others, measured)}
+    return known.get(library) or measured.workspaces_as(library)
+
+
 def build_problem(
-    graph: Graph, profile: Profile, *, home: Place = Place.RAM, workspaces: bool = True
+    graph: Graph, profile: Profile, kernels: KernelFacts, *, home: Place = Place.RAM
 ) -> Problem:
     """The planning problem of one training step of ``graph`` on ``profile``'s device.
 
     Args:
         graph: the training step.
         profile: of the device.
+        kernels: whose workspaces are counted; see `kernels_on`.
         home: where parameters, optimizer state, module state and constants are between steps. At
             home in RAM, those that no op updates have a valid copy in storage as well. `Place.EITHER`:
             as the plan chooses, one by one.
-        workspaces: whether to count the kernels' workspaces.
 
     Raises:
         ProfileError: ``home`` is storage and the device has none.
@@ -161,7 +175,7 @@ def build_problem(
         )
         for buffer in graph.buffers
     }
-    storage, stated = profile.storage, profile.kernels.workspace_bytes
+    storage = profile.storage
     return Problem(
         name=graph.name,
         source=f"poet's cost model for {profile.title}",
@@ -169,19 +183,14 @@ def build_problem(
             _tensor(buffer, costs.buffers[buffer.name], *places[buffer.name]) for buffer in graph.buffers
         ),
         ops=tuple(
-            _problem_op(
-                graph,
-                op,
-                costs.ops[op.name],
-                (op.workspace_bytes if stated is None else stated.value) if workspaces else 0,
-            )
+            _problem_op(graph, op, costs.ops[op.name], kernels.of(op.name).workspace_bytes)
             for op in graph.ops
         ),
         alignment_bytes=profile.memory.alignment_bytes.value,
         idle_watts=profile.charged_idle_watts,
         background_storage=storage is not None and storage.transfers == "background",
         storage_capacity_bytes=storage.capacity_bytes.value if storage and storage.capacity_bytes else None,
-        kernels=profile.kernels.name,
+        kernels=kernels.library,
     )
 
 

@@ -1,26 +1,22 @@
 """What a schedule asks for: blocks of memory with the times at which each is needed, and who asks when.
 
-Time runs in ticks. A `Compute` whose kernel's pieces are known (see `poet.pieces`) lasts as many ticks as
-they need, so that a temporary which is gone before an output is made may lie where the output will; any
-other step lasts one. Tick 0 is before the first step.
+Time runs in ticks. A `Compute` whose kernel's allocations are known (see `poet.kernel_facts`) lasts as many
+ticks as they need, so that a temporary which is gone before an output is made may lie where the output will;
+any other step lasts one. Tick 0 is before the first step.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from poet.graph import Graph
+from poet.kernel_allocations import KernelAllocation, ticks
+from poet.kernel_facts import KernelFacts
 from poet.layout import Block, Span
-from poet.pieces import Piece, ticks
 from poet.problem import Place, Problem, ProblemOp
 from poet.schedule import Compute, Free, PageIn, Schedule
 
 BEFORE = -1
 """The step of what is asked for before the first one."""
-REPLAYED_BY = ("", "pytorch-cpu")
-"""Kernels whose pieces were measured; others have one workspace, as their device's profile states."""
-
-_TORCH_ALIGNMENT_BYTES = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,15 +43,15 @@ class Demand:
     standing: tuple[int, ...]
 
 
-def demand_of(problem: Problem, schedule: Schedule, graph: Graph | None = None) -> Demand:
+def demand_of(problem: Problem, schedule: Schedule, kernels: KernelFacts | None = None) -> Demand:
     """What ``schedule`` asks for, in blocks of the problem's alignment.
 
     Args:
         problem: whose schedule it is.
         schedule: valid (see `poet.simulator.simulate`).
-        graph: of the problem; it knows the pieces of its kernels.
+        kernels: whose workspaces the problem counts; ``None``: nothing else is known about them.
     """
-    return _Demands(problem, graph).of(schedule)
+    return _Demands(problem, kernels or KernelFacts("")).of(schedule)
 
 
 @dataclass(slots=True)
@@ -70,13 +66,12 @@ class _Residency:
 class _Demands:
     """The blocks so far, while a schedule is read."""
 
-    def __init__(self, problem: Problem, graph: Graph | None) -> None:
+    def __init__(self, problem: Problem, kernels: KernelFacts) -> None:
         self.problem = problem
         self.sizes_bytes = {tensor.name: tensor.bytes for tensor in problem.tensors}
         self.ops = {op.name: op for op in problem.ops}
-        replayed = graph is not None and problem.kernels in REPLAYED_BY
-        self.alignment_bytes = max(problem.alignment_bytes, _TORCH_ALIGNMENT_BYTES if replayed else 1)
-        self.pieces = _pieces_by_op(graph) if graph is not None and replayed else {}
+        self.kernels = kernels
+        self.alignment_bytes = max(problem.alignment_bytes, kernels.alignment_bytes)
         self.blocks: list[Block] = []
         self.requests: list[tuple[int, Asked]] = []  # with the tick
         self.present: dict[str, _Residency] = {}
@@ -108,24 +103,38 @@ class _Demands:
 
     def compute(self, op: ProblemOp, index: int, now: int) -> int:
         """One run of ``op`` from tick ``now`` on; how many ticks it lasts."""
-        pieces = self.pieces.get((op.name, op.name in self.ran))
+        allocations = self.allocations_of(op, is_repeat=op.name in self.ran)
         self.ran.add(op.name)
-        if pieces is None:
-            pieces = [
-                (Piece(self.sizes_bytes[name], 0), name) for name in op.outputs if self.sizes_bytes[name]
-            ]
+        if allocations is None:
+            sizes_bytes = {name: self.sizes_bytes[name] for name in op.outputs if self.sizes_bytes[name]}
+            allocations = [(KernelAllocation(size, 0), name) for name, size in sizes_bytes.items()]
             if op.workspace_bytes:
                 self.add_block(op.name, None, op.workspace_bytes, ((now, now),))
-        end = now + ticks(piece for piece, _ in pieces) - 1
-        for piece, name in pieces:
-            born = now + piece.born
+        end = now + ticks(item for item, _ in allocations) - 1
+        for item, name in allocations:
+            born = now + item.born
             if name is not None and name not in self.present:
                 self.present[name] = _Residency(index, born)
             else:  # a temporary, or a second copy
-                died = end if piece.died is None else now + piece.died - 1
-                self.requests.append((born, Asked(index, piece.size_bytes, len(self.blocks))))
-                self.add_block(name or op.name, None, piece.size_bytes, ((born, died),))
+                died = end if item.died is None else now + item.died - 1
+                self.requests.append((born, Asked(index, item.size_bytes, len(self.blocks))))
+                self.add_block(name or op.name, None, item.size_bytes, ((born, died),))
         return end - now + 1
+
+    def allocations_of(
+        self, op: ProblemOp, *, is_repeat: bool
+    ) -> list[tuple[KernelAllocation, str | None]] | None:
+        """Each allocation of a run of ``op`` with the tensor that it becomes.
+
+        ``None`` where they are not known, or are not those of the op's outputs.
+        """
+        allocations = self.kernels.of(op.name).of_run(is_repeat=is_repeat)
+        if allocations is None or self.kernels.of(op.name).outputs > len(op.outputs):
+            return None
+        named = [(item, None if item.output is None else op.outputs[item.output]) for item in allocations]
+        made = {name: item.size_bytes for item, name in named if name is not None}
+        expected = {name: self.sizes_bytes[name] for name in op.outputs if self.sizes_bytes[name]}
+        return named if made == expected else None
 
     def end(self, tensor: str, died: int) -> None:
         residency = self.present.pop(tensor)
@@ -154,22 +163,3 @@ class _Demands:
         alignment = self.alignment_bytes
         rounded_bytes = -(-size_bytes // alignment) * alignment
         self.blocks.append(Block(owner, tensor, rounded_bytes, spans, alignment))
-
-
-def _pieces_by_op(graph: Graph) -> dict[tuple[str, bool], list[tuple[Piece, str | None]]]:
-    """Per op and whether it ran before: its pieces, each with the buffer that it becomes.
-
-    Ops whose pieces are not known, or are not their outputs' buffers, are left out.
-    """
-    sizes_bytes = {buffer.name: buffer.size_bytes for buffer in graph.buffers}
-    found = {}
-    for op in graph.ops:
-        outputs = [None if name is None else graph.buffer_of(name) for name in op.outputs]
-        expected = {name: sizes_bytes[name] for name in outputs if name is not None and sizes_bytes[name]}
-        again = op.pieces if op.repeat_pieces is None else op.repeat_pieces
-        for ran_before, pieces in ((False, op.pieces), (True, again)):
-            named = [(p, None if p.output is None else outputs[p.output]) for p in pieces or ()]
-            made = {name: piece.size_bytes for piece, name in named if name is not None}
-            if pieces is not None and made == expected:
-                found[op.name, ran_before] = named
-    return found

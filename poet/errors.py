@@ -7,6 +7,7 @@
     │   ├── ProfileError          a hardware profile breaks its schema
     │   ├── ProblemError          a planning problem breaks its format
     │   ├── GraphError            a graph is not well formed
+    │   ├── KernelFactsError      what is said about kernels cannot be
     │   └── PlanError             a plan file is damaged, hostile or of another version
     ├── InvalidSchedule           the judge's verdict: which step breaks which rule
     ├── Infeasible                no schedule exists inside the limits; exit code 3
@@ -61,6 +62,10 @@ class ProblemError(InputError):
 
 class GraphError(InputError):
     """A graph is not well formed."""
+
+
+class KernelFactsError(InputError):
+    """What is said about kernels is not well formed or cannot be."""
 
 
 class PlanError(InputError):

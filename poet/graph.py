@@ -1,8 +1,8 @@
 """The intermediate representation: buffers, values, ops, and the training graph made of them.
 
-It knows no torch and no ONNX. An op is one call of a functional operator on named values with
-static shapes; a value is a typed, strided view of a buffer; a buffer is the bytes that memory,
-paging and freeing speak of. A view is a second value on the same buffer and needs no op.
+It knows no torch, no ONNX and no kernels (see `poet.kernel_facts`). An op is one call of a functional
+operator on named values with static shapes; a value is a typed, strided view of a buffer; a buffer is the
+bytes that memory, paging and freeing speak of. A view is a second value on the same buffer and needs no op.
 
 A record that exists is well formed: `Graph` checks itself when it is made.
 """
@@ -12,15 +12,14 @@ from __future__ import annotations
 import enum
 import functools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from poet import codec
 from poet.errors import GraphError
-from poet.pieces import Piece
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 
 ITEM_BYTES = {
     "float64": 8, "float32": 4, "float16": 2, "bfloat16": 2,
@@ -215,11 +214,6 @@ class Op:
         repeat_call: the call that gives the same outputs again without the first run's effects;
             ``None`` where that is ``call`` itself, as it is for a pure op.
         random: the first run draws from the generator, so first runs keep their order.
-        workspace_bytes: hidden temporaries while the op runs, beyond inputs and outputs.
-        host_seconds: what one run took on the machine that planned, if it was measured; see
-            `Graph.timed_in_steps`.
-        pieces: of memory that the first run asked for there, outputs included, by birth; ``None``: unknown.
-        repeat_pieces: of a recomputation; ``None``: those of the first run.
     """
 
     name: str
@@ -229,18 +223,8 @@ class Op:
     repeatable: bool = True
     repeat_call: Call | None = None
     random: bool = False
-    workspace_bytes: int = 0
-    host_seconds: float | None = None
-    pieces: tuple[Piece, ...] | None = None
-    repeat_pieces: tuple[Piece, ...] | None = None
 
     def __post_init__(self) -> None:
-        if self.workspace_bytes < 0:
-            raise GraphError(f"op {self.name}: workspace of {self.workspace_bytes} bytes is negative")
-        for pieces in (self.pieces or (), self.repeat_pieces or ()):
-            made = [piece.output for piece in pieces if piece.output is not None]
-            if len(made) > len(set(made)) or any(place >= len(self.outputs) for place in made):
-                raise GraphError(f"op {self.name}: its pieces of memory do not become its outputs")
         if self.repeat_call is None and self.repeatable and (self.updates or self.random):
             raise GraphError(f"op {self.name} has an effect: it needs a repeat_call or is not repeatable")
 
@@ -281,8 +265,6 @@ class Graph:
         parameters: trained and frozen, in the module's order.
         states: the module's buffers, as (module's name, value).
         constants: values baked into the model, as (name, value).
-        threads: torch's, when the ops' memory and times were measured.
-        timed_in_steps: whether the ops' times are those in whole steps; else each ran by itself.
     """
 
     name: str
@@ -296,8 +278,6 @@ class Graph:
     parameters: tuple[Parameter, ...] = ()
     states: tuple[tuple[str, str], ...] = ()
     constants: tuple[tuple[str, str], ...] = ()
-    threads: int | None = None
-    timed_in_steps: bool = False
     _buffer_of: dict[str, str] = field(init=False, repr=False, compare=False, default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -323,9 +303,9 @@ class Graph:
         values += [value for _, value in (*self.states, *self.constants)]
         return frozenset(self._buffer_of[value] for value in values)
 
-    def to_text(self) -> str:
-        """The graph as a person reads it: sources, then one line per op."""
-        return "\n".join(_text_lines(self)) + "\n"
+    def to_text(self, remarks: Mapping[str, str] | None = None) -> str:
+        """The graph as a person reads it: sources, then one line per op, with its remark."""
+        return "\n".join(_text_lines(self, remarks or {})) + "\n"
 
     def to_json(self) -> dict[str, object]:
         """JSON-ready form; `from_json` gives an equal graph back."""
@@ -429,7 +409,7 @@ def _show(argument: Argument) -> str:
     return repr(argument)
 
 
-def _text_lines(graph: Graph) -> Iterator[str]:
+def _text_lines(graph: Graph, remarks: Mapping[str, str]) -> Iterator[str]:
     types = {value.name: value.type for value in graph.values}
     buffers = {buffer.name: buffer for buffer in graph.buffers}
     produced = {written for op in graph.ops for written in graph.writes(op)}
@@ -444,7 +424,7 @@ def _text_lines(graph: Graph) -> Iterator[str]:
         views.setdefault(value.buffer, []).append(value)
     for op in graph.ops:
         outputs = [f"%{name}: {types[name]}" if name is not None else "_" for name in op.outputs]
-        notes = [f"workspace {op.workspace_bytes} B"] if op.workspace_bytes else []
+        notes = [remarks[op.name]] if op.name in remarks else []
         notes += [f"updates @{name}" for name in op.updates]
         notes += ["random"] if op.random else []
         notes += [] if op.repeatable else ["never recomputed"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from poet.graph import Graph
+from poet.kernel_facts import KernelFacts
 from poet.problem import Problem, Tensor, Transfer
 from poet.schedule import Schedule
 from poet.simulator import simulate
@@ -30,27 +30,24 @@ class HostStorage:
     write: Line
 
 
-def on_host(problem: Problem, graph: Graph, storage: HostStorage | None) -> Problem | None:
-    """``problem`` at this machine's measured times; a joule stands for a second.
+def on_host(problem: Problem, kernels: KernelFacts, storage: HostStorage | None) -> Problem | None:
+    """``problem`` at the times of ``kernels``, measured on this machine; a joule stands for a second.
 
     ``None`` where an op's time was not measured. Without ``storage`` transfers take no time.
     """
-    measured = {op.name: op.host_seconds for op in graph.ops}
-    ops = []
-    for op in problem.ops:
-        seconds = measured[op.name]
-        if seconds is None:
-            return None
-        ops.append(replace(op, seconds=seconds, joules=seconds))
+    seconds = kernels.step_seconds(op.name for op in problem.ops)
+    if seconds is None:
+        return None
+    ops = tuple(replace(op, seconds=seconds[op.name], joules=seconds[op.name]) for op in problem.ops)
     tensors = tuple(_on_storage(tensor, storage) for tensor in problem.tensors)
-    return replace(problem, ops=tuple(ops), tensors=tensors, idle_watts=0.0)
+    return replace(problem, ops=ops, tensors=tensors, idle_watts=0.0)
 
 
 def host_step_seconds(
-    problem: Problem, graph: Graph, schedule: Schedule, storage: HostStorage | None
+    problem: Problem, kernels: KernelFacts, schedule: Schedule, storage: HostStorage | None
 ) -> float | None:
     """How long ``schedule`` should last on this machine; ``None`` where ops were not measured."""
-    hosted = on_host(problem, graph, storage)
+    hosted = on_host(problem, kernels, storage)
     return None if hosted is None else simulate(hosted, schedule).seconds
 
 

@@ -21,10 +21,11 @@ from poet.training_plan import Plan, stored_values
 from poet.version import __version__
 
 FORMAT = "poet-plan"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 STRUCTURE = "poet.onnx_structure"
 """Name of the tensor that holds the model's ONNX file without weights, where there is one."""
 
+_PLAN_AGAIN = "poet solve MODEL.onnx --device ... --ram ... -o plan.poet"
 _METADATA = ("poet.format", "poet.version", "poet.plan", "poet.plan.sha256", "poet.tensors.sha256")
 
 
@@ -116,12 +117,12 @@ def write_plan(
 def _plan_in(file: TensorFile) -> Plan:
     name, metadata = file.path.name, file.metadata
     if metadata.get("poet.format") != FORMAT:
-        raise PlanError(f"{name}: not a plan; make one with: poet solve MODEL.onnx --device ... -o plan.poet")
+        raise PlanError(f"{name}: not a plan; make one with: {_PLAN_AGAIN}")
     version = metadata.get("poet.version", "")
     if version != str(FORMAT_VERSION):
         raise PlanError(
             f"{name}: a plan of format version {version[:20]!r}, this poet {__version__} reads "
-            f"version {FORMAT_VERSION}; solve again with this poet"
+            f"version {FORMAT_VERSION}; plan again: {_PLAN_AGAIN}"
         )
     if metadata.keys() != set(_METADATA):
         raise PlanError(f"{name}: its header is damaged; get the plan again")

@@ -8,7 +8,6 @@ this machine; costs on a device come from its profile.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -17,7 +16,7 @@ from poet.costs import build_problem
 from poet.demand import demand_of
 from poet.errors import PoetError
 from poet.frontend.trace import TrainingStep
-from poet.graph import Graph
+from poet.kernel_facts import KernelFacts
 from poet.layout import lay_out
 from poet.problem import Limits
 from poet.profiles import load_profile
@@ -33,42 +32,42 @@ _RAM_SHARE = 0.5
 _KERNELS_OF = "x86-host"  # a profile whose ops are torch's own kernels
 
 
-def rehearsed(step: TrainingStep) -> Graph:
-    """The graph of ``step`` with the seconds that its ops take in whole steps, made here and now.
+def rehearsed(step: TrainingStep) -> KernelFacts:
+    """The kernels' facts of ``step`` with the seconds that its ops take in whole steps, made here and now.
 
-    As it was where that cannot be had: the ops were not measured, or with another number of threads; a step
-    takes too long or more RAM than this machine has to spare; or a random batch does not suit the model.
+    As they were where that cannot be had: the ops were not measured, or with another number of threads; a
+    step takes too long or more RAM than this machine has to spare; or a random batch does not suit the model.
     torch's generator is left as it was.
     """
-    graph = step.graph
-    alone = [op.host_seconds for op in graph.ops if op.host_seconds is not None]
-    if graph.timed_in_steps or graph.threads != torch.get_num_threads() or len(alone) < len(graph.ops):
-        return graph
-    if sum(alone) > _LONGEST_SECONDS:
-        return graph
+    kernels = step.kernels
+    if kernels.timed_in_steps or kernels.threads != torch.get_num_threads():
+        return kernels
+    alone = kernels.step_seconds(op.name for op in step.graph.ops)
+    if alone is None or sum(alone.values()) > _LONGEST_SECONDS:
+        return kernels
     try:
         plan = _keeping_plan(step)
         if plan.held_bytes > _RAM_SHARE * _available_bytes():
-            return graph
+            return kernels
         seconds = seconds_in_steps(plan, step.tensors, random_batch(plan, seed=0))
     except (PoetError, RuntimeError, IndexError, MemoryError):  # data that a kernel refuses, no room
-        return graph
-    ops = tuple(replace(op, host_seconds=seconds[op.name]) for op in graph.ops)
-    return replace(graph, ops=ops, timed_in_steps=True)
+        return kernels
+    return kernels.timed(seconds)
 
 
 def _keeping_plan(step: TrainingStep) -> Plan:
     """A plan for this machine that runs every op once, in an arena."""
-    problem = build_problem(step.graph, load_profile(_KERNELS_OF))
+    problem = build_problem(step.graph, load_profile(_KERNELS_OF), step.kernels)
     schedule = keep_everything(problem, Limits())
     assert schedule is not None  # with no limit there is nothing in its way
-    layout = lay_out(demand_of(problem, schedule, step.graph).blocks, time_limit_seconds=0.0)
+    layout = lay_out(demand_of(problem, schedule, step.kernels).blocks, time_limit_seconds=0.0)
     return make_plan(
         model=Model(step.graph.name, "module", ""),
         request=Request(limits=Limits(), loss=step.loss),
         device=Device(_KERNELS_OF),
         outcome=Outcome("feasible", 0.0, "", 0.0, 0.0, 0.0, "keep-everything", 0.0),
         graph=step.graph,
+        kernels=step.kernels,
         optimizer=step.optimizer,
         problem=problem,
         schedule=schedule,

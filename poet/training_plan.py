@@ -13,14 +13,16 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from poet import codec
-from poet.demand import REPLAYED_BY, Demand, demand_of
+from poet.demand import Demand, demand_of
 from poet.errors import InvalidSchedule, PlanError
 from poet.graph import Graph, TensorType
+from poet.kernel_facts import KernelFacts
 from poet.layout import Layout, check_layout, lower_bound_bytes
 from poet.optimizer import OptimizerSpec
 from poet.problem import Limits, Objective, Place, Problem
 from poet.schedule import PageIn, PageOut, Schedule, Step, schedule_from_data, schedule_to_data
 from poet.simulator import Trace, simulate
+from poet.solution import ClassBound
 from poet.version import __version__
 
 SLOT_ALIGNMENT_BYTES = 4096
@@ -95,6 +97,8 @@ class Outcome:
         solve_seconds: wall clock of the search.
         objective: what the schedule takes the least of.
         objective_bound: where that is not energy: no schedule takes less of it, in seconds or bytes.
+        proof: who stands behind an optimal plan, beside the engine that found it; may be empty.
+        class_bound: for the class of plans that was searched; ``None``: the search had no class.
     """
 
     status: str
@@ -107,6 +111,8 @@ class Outcome:
     solve_seconds: float
     objective: Objective = Objective.ENERGY
     objective_bound: float | None = None
+    proof: str = ""
+    class_bound: ClassBound | None = None
 
     def __post_init__(self) -> None:
         if self.status not in ("optimal", "feasible"):
@@ -178,6 +184,8 @@ class Plan:
     Attributes:
         model, request, device, outcome: where it comes from, for reports.
         graph, optimizer: what is computed.
+        kernels: whose workspaces and allocations the plan counts: those of the device.
+        host_kernels: torch's, as the machine that planned measured them; ``None``: those are ``kernels``.
         problem: what it costs, in the terms of the planner.
         schedule: what happens, in order.
         slots: places in the page file of the tensors that are paged.
@@ -193,18 +201,22 @@ class Plan:
     device: Device
     outcome: Outcome
     graph: Graph
+    kernels: KernelFacts
     optimizer: OptimizerSpec
     problem: Problem
     schedule: Steps
     slots: tuple[Slot, ...]
     prediction: Prediction
     arena: Arena | None = None
+    host_kernels: KernelFacts | None = None
     poet_version: str = __version__
     trace: Trace = field(init=False, repr=False, compare=False)
     demand: Demand = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        _check_problem(self.graph, self.problem)
+        _check_problem(self.graph, self.problem, self.kernels)
+        for kernels in filter(None, (self.kernels, self.host_kernels)):
+            _check_kernels(self.graph, kernels)
         _check_ends(self.graph, self.problem)
         try:
             trace = simulate(self.problem, self.schedule, self.request.limits)
@@ -213,8 +225,13 @@ class Plan:
         object.__setattr__(self, "trace", trace)
         _check_prediction(self.prediction, trace)
         _check_slots(self)
-        object.__setattr__(self, "demand", demand_of(self.problem, self.schedule, self.graph))
+        object.__setattr__(self, "demand", demand_of(self.problem, self.schedule, self.kernels))
         _check_arena(self)
+
+    @property
+    def replayed_kernels(self) -> KernelFacts:
+        """The facts of torch's kernels, which replay the plan, as the machine that planned measured them."""
+        return self.kernels if self.host_kernels is None else self.host_kernels
 
     @property
     def layout(self) -> Layout | None:
@@ -277,14 +294,16 @@ def make_plan(
     device: Device,
     outcome: Outcome,
     graph: Graph,
+    kernels: KernelFacts,
     optimizer: OptimizerSpec,
     problem: Problem,
     schedule: Schedule,
     plain_peak_ram_bytes: int | None = None,
     lower_bound_ram_bytes: int | None = None,
     arena: Arena | None = None,
+    host_kernels: KernelFacts | None = None,
 ) -> Plan:
-    """A plan with its predictions and page slots worked out.
+    """A plan with its predictions and page slots worked out; see `Plan` for the parts.
 
     Raises:
         PlanError: the parts contradict each other, or the schedule leaves the limits asked for.
@@ -297,6 +316,7 @@ def make_plan(
         device=device,
         outcome=outcome,
         graph=graph,
+        kernels=kernels,
         optimizer=optimizer,
         problem=problem,
         schedule=Steps(schedule),
@@ -309,6 +329,7 @@ def make_plan(
             lower_bound_ram_bytes=lower_bound_ram_bytes,
         ),
         arena=arena,
+        host_kernels=None if host_kernels == kernels else host_kernels,
     )
 
 
@@ -350,7 +371,7 @@ def stored_values(graph: Graph) -> dict[str, TensorType]:
 # --- checks -----------------------------------------------------------------------------------
 
 
-def _check_problem(graph: Graph, problem: Problem) -> None:
+def _check_problem(graph: Graph, problem: Problem, kernels: KernelFacts) -> None:
     """The problem's tensors are the graph's buffers, its ops the graph's ops, with the same effects."""
     sizes = {buffer.name: buffer.size_bytes for buffer in graph.buffers}
     if sizes != {tensor.name: tensor.bytes for tensor in problem.tensors}:
@@ -366,15 +387,28 @@ def _check_problem(graph: Graph, problem: Problem) -> None:
         recall = op.recall
         agree = (
             set(costed.inputs) == set(graph.reads(op.call))
-            and set(costed.outputs) == set(graph.writes(op))
+            and costed.outputs == graph.writes(op)
             and set(costed.updates) == set(op.updates)
             and (recall is not None or not costed.recomputable)
             and (recall is None or set(costed.rerun_inputs) >= set(graph.reads(recall)))
             and costed.random == op.random
-            and (problem.kernels not in REPLAYED_BY or costed.workspace_bytes >= op.workspace_bytes)
         )
         if not agree:
             raise PlanError(f"op {op.name} of the problem contradicts the graph")
+        if costed.workspace_bytes < kernels.of(op.name).workspace_bytes:
+            raise PlanError(f"op {op.name} of the problem has a smaller workspace than its kernel")
+    if problem.kernels != kernels.library:
+        raise PlanError(f"the problem counts kernels {problem.kernels!r}, the plan's are {kernels.library!r}")
+
+
+def _check_kernels(graph: Graph, kernels: KernelFacts) -> None:
+    """What is said about kernels is about ops of the graph and the buffers that they allocate."""
+    ops = {op.name: op for op in graph.ops}
+    for facts in kernels.ops:
+        if facts.name not in ops:
+            raise PlanError(f"kernels {kernels.library}: there is no op {facts.name!r}")
+        if facts.outputs > len(graph.writes(ops[facts.name])):
+            raise PlanError(f"op {facts.name}: its kernel's allocations do not become its outputs")
 
 
 def _check_ends(graph: Graph, problem: Problem) -> None:

@@ -12,6 +12,7 @@ from schedules import keep_everything
 from torch import nn
 
 from poet.graph import Argument, Buffer, Call, Graph, Op, Parameter, Ref, Role, Symbol, TensorType, Value
+from poet.kernel_facts import KernelFacts
 from poet.optimizer import OptimizerSpec
 from poet.plan_file import write_plan
 from poet.problem import Limits, Place, Problem, ProblemOp, Tensor, Transfer
@@ -122,7 +123,11 @@ def graph() -> Graph:
     )
 
 
-def problem(of: Graph, *, parameters_in_storage: bool = False) -> Problem:
+KERNELS = KernelFacts("", alignment_bytes=64)
+"""Those of no library in particular, of which nothing is known but what torch's align to."""
+
+
+def problem(of: Graph, *, parameters_in_storage: bool = False, kernels: KernelFacts = KERNELS) -> Problem:
     """Every op costs a millisecond, every transfer two; buffers are paged where they may be."""
     handed_over = {of.buffer_of(name) for name in (of.loss, *of.predictions)}
     persistent = of.persistent()
@@ -144,7 +149,7 @@ def problem(of: Graph, *, parameters_in_storage: bool = False) -> Problem:
             of.writes(op),
             1e-3,
             1e-3,
-            op.workspace_bytes,
+            kernels.of(op.name).workspace_bytes,
             op.updates,
             of.reads(op.recall) if op.recall is not None else None,
             op.recall is not None,
@@ -152,7 +157,7 @@ def problem(of: Graph, *, parameters_in_storage: bool = False) -> Problem:
         )
         for op in of.ops
     ]
-    return Problem(of.name, tuple(tensors), tuple(ops))
+    return Problem(of.name, tuple(tensors), tuple(ops), kernels=kernels.library)
 
 
 def plan(
@@ -163,6 +168,7 @@ def plan(
     optimizer: OptimizerSpec | None = None,
     loss: str = "mse",
     slack: float = 0.0,
+    kernels: KernelFacts = KERNELS,
 ) -> Plan:
     """A plan whose budget is what the schedule needs, and ``slack`` times that."""
     peak_ram_bytes = simulate(of, schedule).peak_ram_bytes
@@ -172,6 +178,7 @@ def plan(
         device=Device("bench"),
         outcome=Outcome("feasible", 0.0, "whole problem", of.compute_joules, 1.0, 1.0, "by hand", 0.0),
         graph=what,
+        kernels=kernels,
         optimizer=optimizer or OptimizerSpec("sgd", lr=0.1),
         problem=of,
         schedule=schedule,

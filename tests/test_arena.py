@@ -61,7 +61,7 @@ def test_what_is_missing_is_held_back_and_the_bound_stays() -> None:
     for share in (0.5, 0.7, 0.9, 1.0):
         limits = Limits(ram_budget_bytes=budget_between(least, most, share))
         first = solve(problem, limits, OPTIONS)
-        settled = settle(problem, limits, first, OPTIONS, graph=graph)
+        settled = settle(problem, limits, first, OPTIONS, kernels=hand_net.KERNELS)
         assert settled is not None
         assert settled.solution.trace is not None
         assert settled.arena.size_bytes <= (limits.ram_budget_bytes or 0)

@@ -86,7 +86,10 @@ def test_the_answer_and_the_explanation_agree(folder: Path, plan: Path) -> None:
     explained = json.loads(invoke("explain", plan, "--json", "-"))
     assert told["status"] in ("optimal", "feasible")
     assert told["written_bytes"] > 0
-    for key in ("joules", "seconds", "peak_ram_bytes", "schedule"):
+    for key in (
+        "joules", "seconds", "peak_ram_bytes", "schedule", "proof", "bound_joules", "bound_scope",
+        "class_bound_joules", "class_bound_scope", "class_overhead_gap",
+    ):  # fmt: skip
         assert explained[key] == told[key]
     assert sum(explained["peak"]["by_role"].values()) == told["peak_ram_bytes"]
     text = invoke("explain", plan, "--tensors", "--ops")

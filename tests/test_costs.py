@@ -19,10 +19,12 @@ from schedules import keep_everything
 from torch.utils.flop_counter import FlopCounterMode
 
 from poet.cost_table import TABLE, Operands, row_of
-from poet.costs import buffer_cost, build_problem, deadline_seconds, estimate, op_seconds
+from poet.costs import buffer_cost, build_problem, deadline_seconds, estimate, kernels_on, op_seconds
 from poet.device import OpClass, Profile
 from poet.errors import InputError, ProfileError, UnsupportedOperator
 from poet.graph import Argument, Blank, Buffer, Call, Graph, Op, Ref, Role, TensorType, Value
+from poet.kernel_allocations import KernelAllocation
+from poet.kernel_facts import KernelFacts, OpFacts
 from poet.operators import ATEN, OWN
 from poet.problem import Place, Problem
 from poet.profiles import load_profile, profile_names
@@ -331,6 +333,13 @@ def _without_storage(profile: Profile) -> Profile:
     return profile.model_copy(update={"storage": None})
 
 
+def _problem(graph: Graph, profile: Profile, *, workspace_bytes: int = 0, home: Place = Place.RAM) -> Problem:
+    """Where torch's kernels were measured to need ``workspace_bytes`` each."""
+    ops = tuple(OpFacts(op.name, workspace_bytes) for op in graph.ops)
+    kernels = kernels_on(profile, graph, KernelFacts("pytorch-cpu", ops))
+    return build_problem(graph, profile, kernels, home=home)
+
+
 def _frozen(graph: Graph) -> Graph:
     """The hand-written net with its first bias frozen."""
     ops = tuple(op for op in graph.ops if op.name != "update_first.bias")
@@ -344,7 +353,7 @@ def _frozen(graph: Graph) -> Graph:
 @pytest.mark.parametrize("home", [Place.RAM, Place.STORAGE])
 def test_the_problem_of_a_training_step(name: str, home: Place) -> None:
     graph, profile = _frozen(hand_net.graph()), load_profile(name)
-    problem = build_problem(graph, profile, home=home)
+    problem = _problem(graph, profile, home=home)
     tensors = {tensor.name: tensor for tensor in problem.tensors}
     weight, frozen = tensors["b_first.weight"], tensors["b_first.bias"]
     if home is Place.RAM:
@@ -396,7 +405,7 @@ def test_a_recomputation_reads_what_its_repeat_call_reads() -> None:
         loss="y",
         predictions=(),
     )  # fmt: skip
-    ops = {op.name: op for op in build_problem(graph, load_profile("rpi4b")).ops}
+    ops = {op.name: op for op in _problem(graph, load_profile("rpi4b")).ops}
     assert ops["mask"].random
     assert ops["mask"].inputs == ()
     assert ops["mask"].rerun_inputs == ("s",)
@@ -405,25 +414,52 @@ def test_a_recomputation_reads_what_its_repeat_call_reads() -> None:
 
 def test_workspaces_are_the_targets() -> None:
     graph = hand_net.graph()
-    graph = dataclasses.replace(
-        graph, ops=tuple(dataclasses.replace(op, workspace_bytes=99) for op in graph.ops)
-    )
     counted = {
-        name: {op.workspace_bytes for op in build_problem(graph, load_profile(name)).ops}
+        name: {op.workspace_bytes for op in _problem(graph, load_profile(name), workspace_bytes=99).ops}
         for name in ("rpi4b", "nrf52840")
     }
     assert counted == {"rpi4b": {99}, "nrf52840": {0}}
-    without = build_problem(graph, load_profile("rpi4b"), workspaces=False)
-    assert {op.workspace_bytes for op in without.ops} == {0}
+
+
+@pytest.mark.parametrize("name", profile_names())
+def test_whose_facts_are_asked(name: str) -> None:
+    """A profile's own, those of its library where there are some, else torch's workspaces alone."""
+    graph, profile = hand_net.graph(), load_profile(name)
+    runs = (KernelAllocation(4, 0, 1),)
+    torchs = KernelFacts(
+        "pytorch-cpu",
+        tuple(OpFacts(op.name, 99, 1.0, runs) for op in graph.ops),
+        alignment_bytes=64,
+        threads=1,
+    )
+    found = kernels_on(profile, graph, torchs)
+    assert found.library == profile.kernels.name
+    if profile.kernels.workspace_bytes is None:
+        assert found is torchs
+        raw = profile.model_dump()
+        raw["kernels"]["name"] = "somebody's"
+        other = Profile.model_validate(raw)
+        assumed = KernelFacts("somebody's", tuple(OpFacts(op.name, 99) for op in graph.ops))
+        assert kernels_on(other, graph, torchs) == assumed
+        second = KernelFacts("somebody's", (OpFacts("op_a", 7),))
+        assert kernels_on(other, graph, torchs, second) is second
+        problem = build_problem(graph, other, second)
+        assert {op.name: op.workspace_bytes for op in problem.ops if op.workspace_bytes} == {"op_a": 7}
+        assert problem.kernels == "somebody's"
+    else:
+        stated_bytes = profile.kernels.workspace_bytes.value
+        assert found == KernelFacts(
+            profile.kernels.name, tuple(OpFacts(op.name, stated_bytes) for op in graph.ops)
+        )
 
 
 def test_a_device_without_storage_keeps_all_in_ram() -> None:
     profile = _without_storage(load_profile("rpi4b"))
-    problem = build_problem(_frozen(hand_net.graph()), profile)
+    problem = _problem(_frozen(hand_net.graph()), profile)
     assert all(tensor.page_in is None and tensor.page_out is None for tensor in problem.tensors)
     assert {tensor.initially for tensor in problem.tensors} <= {None, Place.RAM}
     with pytest.raises(ProfileError, match="rpi4b has no storage"):
-        build_problem(hand_net.graph(), profile, home=Place.STORAGE)
+        _problem(hand_net.graph(), profile, home=Place.STORAGE)
 
 
 def test_total_accounting_charges_idle_power_and_marginal_does_not() -> None:
@@ -431,7 +467,7 @@ def test_total_accounting_charges_idle_power_and_marginal_does_not() -> None:
     raw = total.model_dump()
     raw["energy"]["accounting"] = "marginal"
     marginal = Profile.model_validate(raw)
-    charged, free = build_problem(graph, total), build_problem(graph, marginal)
+    charged, free = _problem(graph, total), _problem(graph, marginal)
     assert charged.idle_watts == total.energy.idle_watts.value
     assert free.idle_watts == 0.0
     # the same busy draw either way: 6 W in total mode is 3 W idle and 3 W on top
@@ -440,7 +476,7 @@ def test_total_accounting_charges_idle_power_and_marginal_does_not() -> None:
 
 
 def test_deadlines() -> None:
-    problem = build_problem(hand_net.graph(), load_profile("rpi4b"))
+    problem = _problem(hand_net.graph(), load_profile("rpi4b"))
     assert deadline_seconds("1.5x", problem) == pytest.approx(1.5 * problem.compute_seconds)
     assert deadline_seconds("20ms", problem) == 0.02
     for text in ("soon", "0x", "0s", "1e999s", "-1s", "x"):
@@ -452,4 +488,4 @@ def test_deadlines() -> None:
 
 def test_parameters_have_one_home() -> None:
     with pytest.raises(InputError, match="not in both"):
-        build_problem(hand_net.graph(), load_profile("rpi4b"), home=Place.BOTH)
+        _problem(hand_net.graph(), load_profile("rpi4b"), home=Place.BOTH)

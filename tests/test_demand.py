@@ -1,4 +1,4 @@
-"""What a schedule asks for: tensors over their residencies, workspaces, second copies, measured pieces."""
+"""What a schedule asks for: tensors over their residencies, workspaces, second copies, allocations."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import hand_net
 import pytest
 
 from poet.demand import BEFORE, demand_of
-from poet.errors import GraphError
-from poet.graph import Graph
+from poet.errors import KernelFactsError
+from poet.kernel_allocations import KernelAllocation, peak_bytes
+from poet.kernel_facts import KernelFacts, OpFacts
 from poet.layout import check_layout, lay_out
-from poet.pieces import Piece, peak_bytes
 from poet.problem import Place, Problem, ProblemOp, Tensor, Transfer
 from poet.schedule import Compute, Free, PageIn, PageOut
 from poet.simulator import simulate
@@ -77,23 +77,20 @@ def test_requests_come_in_order_and_name_their_blocks() -> None:
     assert [kept.blocks[number].owner for number in kept.standing] == ["p"]
 
 
-def _with_pieces(*pieces: Piece) -> Graph:
-    """The hand net, with ``pieces`` for the op that makes ``a``, of 2048 bytes."""
-    graph = hand_net.graph()
-    workspace_bytes = max(0, peak_bytes(pieces, alignment_bytes=64) - 2048)
-    ops = [
-        dataclasses.replace(op, pieces=pieces, workspace_bytes=workspace_bytes) if op.name == "op_a" else op
-        for op in graph.ops
-    ]
-    return dataclasses.replace(graph, ops=tuple(ops))
+def _making_a(*allocations: KernelAllocation) -> KernelFacts:
+    """Kernels whose ``allocations`` are known of the op that makes ``a``, of 2048 bytes, in the hand net."""
+    workspace_bytes = max(0, peak_bytes(allocations, alignment_bytes=64) - 2048)
+    op = OpFacts("op_a", workspace_bytes, allocations=allocations)
+    return KernelFacts("somebody's", (op,), alignment_bytes=64)
 
 
 def test_a_temporary_may_lie_where_the_output_will() -> None:
     """2,000 bytes that are gone before the output of 2,048 is asked for, then 100 beside it."""
-    graph = _with_pieces(Piece(2000, 0, 1), Piece(2048, 2, None, 0), Piece(100, 3, 4))
-    problem = dataclasses.replace(hand_net.problem(graph), alignment_bytes=64)
+    runs = KernelAllocation(2000, 0, 1), KernelAllocation(2048, 2, None, 0), KernelAllocation(100, 3, 4)
+    kernels = _making_a(*runs)
+    problem = dataclasses.replace(hand_net.problem(hand_net.graph(), kernels=kernels), alignment_bytes=64)
     schedule = tuple(Compute(op.name) for op in problem.ops)
-    demand = demand_of(problem, schedule, graph)
+    demand = demand_of(problem, schedule, kernels)
     early, output, late = (demand.blocks[item.block] for item in demand.requests if item.step == 0)
     assert (early.owner, output.owner, late.owner) == ("op_a", "b_a", "op_a")
     assert early.spans[0][1] < output.spans[0][0] < late.spans[0][0] < output.spans[0][1]
@@ -102,16 +99,30 @@ def test_a_temporary_may_lie_where_the_output_will() -> None:
     assert layout.arena_bytes == layout.lower_bound_bytes == simulate(problem, schedule).peak_ram_bytes
 
 
-def test_pieces_that_are_not_the_outputs_buffers_are_not_believed() -> None:
-    graph = _with_pieces(Piece(64, 0, None, 0))
-    demand = demand_of(hand_net.problem(graph), (Compute("op_a"),), graph)
+@pytest.mark.parametrize("allocation", [KernelAllocation(64, 0, None, 0), KernelAllocation(2048, 0, None, 1)])
+def test_allocations_that_are_not_the_outputs_are_not_believed(allocation: KernelAllocation) -> None:
+    demand = demand_of(hand_net.problem(hand_net.graph()), (Compute("op_a"),), _making_a(allocation))
     assert [item.size_bytes for item in demand.requests if item.step == 0] == [2048]
+
+
+def test_a_recomputation_has_allocations_of_its_own() -> None:
+    """The first run has a temporary of 128 bytes, later ones one of 64, or the same if nothing is said."""
+    output = KernelAllocation(2048, 1, None, 0)
+    first, again = ((KernelAllocation(size_bytes, 0, 2), output) for size_bytes in (128, 64))
+    schedule = (Compute("op_a"), Free("b_a"), Compute("op_a"), Free("b_a"), Compute("op_a"))
+    problem = hand_net.problem(hand_net.graph())
+    for repeat, expected in ((again, [128, 64, 64]), (None, [128, 128, 128])):
+        kernels = KernelFacts("somebody's", (OpFacts("op_a", 128, None, first, repeat),))
+        demand = demand_of(problem, schedule, kernels)
+        temporaries = [demand.blocks[item.block] for item in demand.requests if item.size_bytes != 2048]
+        assert [block.size_bytes for block in temporaries if block.owner == "op_a"] == expected
 
 
 @pytest.mark.parametrize(
     "piece", [(0, 0, -1, -1), (8, -1, -1, -1), (8, 3, 3, -1), (8, 0, 1, 0), (8, 0, 1 << 40, -1), (8, 0, 1)]
 )
-def test_a_piece_that_cannot_be(piece: tuple[int, ...]) -> None:
-    with pytest.raises(GraphError):
-        Piece.from_data(list(piece), "here")
-    assert Piece.from_data(Piece(8, 1, 2).to_data(), "here") == Piece(8, 1, 2)
+def test_an_allocation_that_cannot_be(piece: tuple[int, ...]) -> None:
+    with pytest.raises(KernelFactsError):
+        KernelAllocation.from_data(list(piece), "here")
+    good = KernelAllocation(8, 1, 2)
+    assert KernelAllocation.from_data(good.to_data(), "here") == good

@@ -18,7 +18,8 @@ ROOT = Path(__file__).parents[1]
 
 ROOMS = (
     "version", "operators",
-    "errors", "units", "codec", "pieces", "graph", "schedule", "problem", "homes", "pins", "simulator",
+    "errors", "units", "codec", "kernel_allocations", "kernel_facts",
+    "graph", "schedule", "problem", "homes", "pins", "simulator",
     "optimizer", "device", "profiles", "cost_table", "costs", "solution", "solvers", "budgets", "fronts",
     "layout", "demand", "tensorfile", "training_plan", "plan_file", "training_run", "host", "runtime",
     "frontend", "verification", "enforce", "arena", "rehearsal", "api", "whatif", "report", "cli",
@@ -28,7 +29,8 @@ ROOMS = (
 RUNTIME_MAY_READ = frozenset(
     {
         "version", "operators",
-        "errors", "units", "codec", "pieces", "graph", "schedule", "problem", "homes", "pins", "simulator",
+        "errors", "units", "codec", "kernel_allocations", "kernel_facts",
+        "graph", "schedule", "problem", "homes", "pins", "simulator",
         "optimizer", "layout", "demand", "tensorfile", "training_plan", "plan_file", "training_run",
         "host", "runtime",
     }

@@ -93,12 +93,13 @@ def test_kernels_that_ask_for_more_than_was_measured_are_recorded(tmp_path: Path
     ops = tuple(
         replace(
             op,
-            pieces=tuple(piece for piece in op.pieces or () if piece.output is not None),
-            repeat_pieces=None,
+            allocations=tuple(item for item in op.allocations or () if item.output is not None),
+            repeat_allocations=None,
         )
-        for op in prepared.step.graph.ops
+        for op in prepared.kernels.ops
     )
-    changed = replace(prepared, step=replace(prepared.step, graph=replace(prepared.step.graph, ops=ops)))
+    kernels = replace(prepared.kernels, ops=ops)
+    changed = replace(prepared, step=replace(prepared.step, kernels=kernels), kernels=kernels)
     planned = api.plan_step(changed, Limits(ram_budget_bytes=8 << 20), SolveOptions(time_limit_seconds=1.0))
     planned.save(tmp_path / "p")
     with Trainer.open(tmp_path / "p", seed=0) as trainer:

@@ -21,8 +21,10 @@ from poet.errors import PlanError, ReplayError
 from poet.layout import lay_out
 from poet.plan_file import PlanFile, read_plan, write_plan
 from poet.problem import Limits, Place
+from poet.report.data import plan_data
 from poet.runtime import Trainer
 from poet.schedule import Compute
+from poet.solution import ClassBound
 from poet.training_plan import SLOT_ALIGNMENT_BYTES, Arena, Plan, Slot, least_page_buffer_bytes, stored_values
 
 
@@ -45,6 +47,19 @@ def path(tmp_path: Path) -> Path:
 def test_json_round_trip() -> None:
     plan = paging_plan()
     assert Plan.from_json(json.loads(json.dumps(plan.to_json()))) == plan
+
+
+def test_the_answers_proof_and_the_bound_of_its_class_are_kept(path: Path) -> None:
+    plan = paging_plan()
+    outcome = replace(plan.outcome, proof="Proven in exact arithmetic.", class_bound=ClassBound(0.5, 12))
+    write_plan(path, replace(plan, outcome=outcome), hand_net.stored(hand_net.net()))
+    read = read_plan(path)
+    assert read.outcome == outcome
+    said = plan_data(read)
+    assert said["proof"] == "Proven in exact arithmetic."
+    assert said["class_bound_joules"] == 0.5
+    assert said["class_bound_scope"] == "plans that recompute only at the 12 moments searched"
+    assert said["class_overhead_gap"] is not None
 
 
 def test_slots_are_aligned_apart_and_hold_what_is_paged() -> None:
@@ -327,13 +342,15 @@ def _with_plan(path: Path, change: Callable[[dict[str, Any]], None]) -> None:
     _rewritten(path, edit)
 
 
-def test_another_version_is_told_first(path: Path) -> None:
+@pytest.mark.parametrize("version", ["1", "3"])
+def test_another_version_is_told_first_with_the_way_out(path: Path, version: str) -> None:
     def later(metadata: dict[str, str]) -> None:
-        metadata.update({"poet.version": "2", "poet.plan": "in a form of the future"})
+        metadata.update({"poet.version": version, "poet.plan": "in a form of another time"})
 
     _rewritten(path, later)
-    with pytest.raises(PlanError, match=r"version '2', this poet \S+ reads version 1") as error:
+    with pytest.raises(PlanError, match=f"version '{version}'") as error:
         read_plan(path)
+    assert "reads version 2; plan again: poet solve MODEL.onnx --device" in str(error.value)
     _one_line(error)
 
 

@@ -17,7 +17,7 @@ from zoo import NETS
 
 from poet import api, rehearsal
 from poet.frontend.trace import TrainingStep
-from poet.graph import Graph
+from poet.kernel_facts import KernelFacts
 from poet.problem import Limits
 from poet.report.run import Measured, run_data, run_report
 from poet.runtime import Trainer, measure
@@ -40,9 +40,9 @@ def prepared(name: str = "resnet18", device: str = "rpi4b") -> api.Prepared:
     return api.prepare(size.build().train(), size.inputs(4), device=device, optimizer="momentum")
 
 
-def untimed(step: TrainingStep) -> Graph:
-    ops = tuple(replace(op, host_seconds=None) for op in step.graph.ops)
-    return replace(step.graph, ops=ops, timed_in_steps=False)
+def untimed(step: TrainingStep) -> KernelFacts:
+    ops = tuple(replace(op, seconds=None) for op in step.kernels.ops)
+    return replace(step.kernels, ops=ops, timed_in_steps=False)
 
 
 @pytest.mark.parametrize("name", ["resnet18", "bert", "lstm"])
@@ -53,16 +53,19 @@ def test_only_times_change(name: str) -> None:
     after = api.rehearsed(before)
     assert torch.equal(torch.get_rng_state(), generator)
     assert all(torch.equal(after.step.tensors[key], tensor) for key, tensor in tensors.items())
-    assert after.step.graph.timed_in_steps
+    assert after.step.graph is before.step.graph
+    assert after.step.kernels.timed_in_steps
+    assert after.kernels == after.step.kernels  # those of the device are torch's
     assert untimed(after.step) == untimed(before.step)
     assert after.problem == before.problem  # a device's costs are its profile's
-    assert all(op.host_seconds is not None and op.host_seconds > 0.0 for op in after.step.graph.ops)
-    assert api.rehearsed(after).step.graph is after.step.graph
+    assert [op.name for op in after.step.kernels.ops] == [op.name for op in after.step.graph.ops]
+    assert all(op.seconds is not None and op.seconds > 0.0 for op in after.step.kernels.ops)
+    assert api.rehearsed(after).step.kernels is after.step.kernels
 
 
 def test_plans_carry_the_times() -> None:
     made = api.plan_step(prepared(), Limits(), SolveOptions(time_limit_seconds=1.0))
-    assert made.plan.graph.timed_in_steps
+    assert made.plan.kernels.timed_in_steps
     assert type(made.plan).from_json(made.plan.to_json()) == made.plan
 
 
@@ -70,7 +73,7 @@ def test_the_report_says_where_kernels_ran_by_themselves() -> None:
     plan = api.plan_step(prepared(), Limits(), SolveOptions(time_limit_seconds=1.0)).plan
     epoch = Epoch(1, 2.0, None, 3, 0.01, 0.03, is_complete=True)
     for in_steps in (True, False):
-        told = replace(plan, graph=replace(plan.graph, timed_in_steps=in_steps))
+        told = replace(plan, kernels=replace(plan.kernels, timed_in_steps=in_steps))
         console = Console(width=120, record=True, file=io.StringIO())
         console.print(run_report(told, [epoch], Measured("heap")))
         assert ("each kernel by itself" in console.export_text()) is not in_steps
@@ -96,19 +99,19 @@ def test_where_there_is_no_room_for_a_step_kernels_keep_their_own_times(
 ) -> None:
     before = prepared()
     monkeypatch.setattr(rehearsal, "_available_bytes", lambda: 1000.0)
-    assert api.rehearsed(before).step.graph is before.step.graph
+    assert api.rehearsed(before).step.kernels is before.step.kernels
 
 
 def test_with_another_number_of_threads_kernels_keep_their_own_times() -> None:
     before = prepared()
     torch.set_num_threads(2)
-    assert api.rehearsed(before).step.graph is before.step.graph
+    assert api.rehearsed(before).step.kernels is before.step.kernels
 
 
 def test_unmeasured_ops_stay_so() -> None:
     before = prepared()
-    bare = replace(before, step=replace(before.step, graph=untimed(before.step)))
-    assert api.rehearsed(bare).step.graph is bare.step.graph
+    bare = replace(before, step=replace(before.step, kernels=untimed(before.step)))
+    assert api.rehearsed(bare).step.kernels is bare.step.kernels
 
 
 def test_the_instructions_are_told_in_order(tmp_path: Path) -> None:

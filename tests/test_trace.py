@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from poet.errors import ModelError, UnsupportedOperator
 from poet.frontend.trace import TrainingStep, trace_training_step
 from poet.graph import Graph, Op, Role
+from poet.kernel_facts import KernelFacts
 from poet.optimizer import OptimizerSpec
 from poet.runtime import kernels, native
 from poet.runtime.measure import measured
@@ -279,20 +280,29 @@ def test_workspaces_show_hidden_temporaries() -> None:
     step = _step("mobile", measure=True)
     sizes = {buffer.name: buffer.size_bytes for buffer in step.graph.buffers}
     backward = _op(step.graph, "aten.native_batch_norm_backward.default")
-    assert backward.workspace_bytes >= sizes[backward.outputs[0] or ""]
+    facts = {op.name: step.kernels.of(op.name) for op in step.graph.ops}
+    assert facts[backward.name].workspace_bytes >= sizes[backward.outputs[0] or ""]
     assert any(
-        op.workspace_bytes > 0
+        facts[op.name].workspace_bytes > 0
         for op in step.graph.ops
         if op.call.target == "aten.convolution_backward.default"
     )
-    assert _op(step.graph, "aten.hardtanh.default").workspace_bytes <= SCALARS_BYTES
-    assert all(op.host_seconds is not None and op.host_seconds > 0 for op in step.graph.ops)
+    assert facts[_op(step.graph, "aten.hardtanh.default").name].workspace_bytes <= SCALARS_BYTES
+    assert all(item.seconds is not None and item.seconds > 0 for item in facts.values())
+    assert [item.name for item in step.kernels.ops] == [op.name for op in step.graph.ops]
+    assert (step.kernels.library, step.kernels.threads) == ("pytorch-cpu", torch.get_num_threads())
+    assert KernelFacts.from_json(json.loads(json.dumps(step.kernels.to_json()))) == step.kernels
+
+
+def test_without_measuring_nothing_is_known_of_kernels() -> None:
+    step = _step("mobile")
+    assert step.kernels == KernelFacts("pytorch-cpu", alignment_bytes=64)
 
 
 def test_adamw_needs_one_temporary_per_parameter() -> None:
     step = trace_training_step(nn.Linear(64, 64), torch.ones(2, 64), optimizer=OptimizerSpec("adamw"))
     update = next(op for op in step.graph.ops if op.updates[:1] == ("weight",))
-    assert 0 <= update.workspace_bytes - 64 * 64 * 4 <= SCALARS_BYTES
+    assert 0 <= step.kernels.of(update.name).workspace_bytes - 64 * 64 * 4 <= SCALARS_BYTES
 
 
 def test_an_lstms_workspace_is_an_output_of_its_true_size() -> None:
@@ -324,7 +334,7 @@ def test_workspaces_cover_what_the_allocator_hands_out(name: str) -> None:
             with allocator.tracking() as tracked:
                 kernels.run(op.call, present.__getitem__, {"lr": 0.1}.__getitem__)
             made_bytes = sum(-(-sizes[item] // 64) * 64 for item in step.graph.writes(op))
-            assert tracked.peak_bytes <= made_bytes + op.workspace_bytes
+            assert tracked.peak_bytes <= made_bytes + step.kernels.of(op.name).workspace_bytes
     torch.set_num_threads(before)
 
 

@@ -20,6 +20,7 @@ from poet.budgets import keep_everything_bytes
 from poet.costs import build_problem
 from poet.device import Profile
 from poet.errors import InputError
+from poet.kernel_facts import KernelFacts
 from poet.problem import Limits, Place
 from poet.profiles import load_profile
 from poet.schedule import PageOut
@@ -37,7 +38,7 @@ from poet.whatif.question import DataSupply, Duty
 from poet.whatif.result import Basis, FoundPlan, Setting, Verdict, WhatIf
 from poet.whatif.run import what_if
 from poet.whatif.searches import Solver
-from poet.whatif.settings import setting_of
+from poet.whatif.settings import problem_of, setting_of
 from poet.whatif.stalls import Shares, data_stall
 from poet.whatif.usage import found_plan, usage_of
 
@@ -64,8 +65,9 @@ def _paging(device: str, share: float) -> tuple[FoundPlan, Setting, Profile]:
     """A plan of the hand-written net that may not recompute, in a share of what keeping everything needs."""
     profile = load_profile(device)
     graph = hand_graph()
-    problem = build_problem(graph, profile, home=Place.RAM)
-    setting = setting_of(problem, profile=profile, variant=variant_of(graph, (("N", 4),), "sgd"))
+    variant = variant_of(graph, KernelFacts("pytorch-cpu"), (("N", 4),), "sgd")
+    setting = setting_of(problem_of(variant, profile, Place.RAM), profile=profile, variant=variant)
+    problem = setting.problem
     low, high = setting.lower_bound.bytes, keep_everything_bytes(problem)
     limits = Limits(ram_budget_bytes=low + int(share * (high - low)), recompute=False)
     solution = solve(problem, limits, QUICK)
@@ -184,7 +186,7 @@ def test_more_ram_is_worth_what_solving_with_it_says() -> None:
 
 def test_twice_the_bandwidth_halves_what_is_not_latency() -> None:
     profile = load_profile("rpi4b")
-    problem = build_problem(hand_graph(), profile)
+    problem = build_problem(hand_graph(), profile, KernelFacts("pytorch-cpu"))
     faster = with_flash_bandwidth(problem, profile, 2.0)
     assert profile.storage is not None
     latency = profile.storage.read.latency_seconds.value

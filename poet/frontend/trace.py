@@ -31,6 +31,7 @@ from poet.frontend.layouts import compact, dense_like, tensor_type
 from poet.frontend.losses import Loss, loss_named
 from poet.frontend.lower import lower
 from poet.graph import Graph
+from poet.kernel_facts import KernelFacts
 from poet.optimizer import OptimizerSpec
 from poet.runtime import kernels
 from poet.runtime.measure import measured
@@ -42,6 +43,7 @@ class TrainingStep:
 
     Attributes:
         graph: the step.
+        kernels: what torch's kernels need and take for it, on this machine.
         tensors: by value name: parameters, module state, constants, optimizer state. Those of the
             module are not copied: whoever trains with them copies first.
         optimizer: what makes the hyperparameters of each step.
@@ -49,6 +51,7 @@ class TrainingStep:
     """
 
     graph: Graph
+    kernels: KernelFacts
     tensors: Mapping[str, Tensor]
     optimizer: OptimizerSpec
     loss: str
@@ -129,7 +132,8 @@ def trace_training_step(
     tensors = {key: compact(tensor) for key, tensor in (parameters | states).items()}
     tensors |= {value: compact(getattr(traced, attribute)) for attribute, value in constants.items()}
     tensors |= _optimizer_state(graph, optimizer, parameters)
-    return TrainingStep(measured(graph, times=measure), tensors, optimizer, loss)
+    graph, kernel_facts = measured(graph, times=measure)
+    return TrainingStep(graph, kernel_facts, tensors, optimizer, loss)
 
 
 # --- what the module has ----------------------------------------------------------------------

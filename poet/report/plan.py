@@ -40,6 +40,8 @@ def solution_of(plan: Plan) -> Solution:
         bound_scope=outcome.bound_scope,
         objective=outcome.objective,
         objective_bound=outcome.objective_bound,
+        proof=outcome.proof,
+        class_bound=outcome.class_bound,
     )
 
 

@@ -50,7 +50,7 @@ def run_report(plan: Plan, epochs: Sequence[Epoch], measured: Measured) -> Rende
         "peak of tensor memory", format_bytes(predicted_peak_bytes(plan)), _bytes(measured.peak_ram_bytes)
     )
     predicted = "" if host is None else format_seconds(host)
-    if host is not None and not plan.graph.timed_in_steps:
+    if host is not None and not plan.replayed_kernels.timed_in_steps:
         predicted += ", each kernel by itself"
     table.add_row("time on this machine", predicted, "" if seconds is None else format_seconds(seconds))
     table.add_row(f"time on {plan.device.name}", format_seconds(plan.prediction.seconds), "")
@@ -68,7 +68,7 @@ def run_data(plan: Plan, epochs: Sequence[Epoch], measured: Measured) -> dict[st
         "measured_peak_ram_bytes": measured.peak_ram_bytes,
         "predicted_device_step_seconds": plan.prediction.seconds,
         "predicted_host_step_seconds": predicted_step_seconds(plan, measured.storage),
-        "predicted_from_whole_steps": plan.graph.timed_in_steps,
+        "predicted_from_whole_steps": plan.replayed_kernels.timed_in_steps,
         "measured_host_step_seconds": measured_step_seconds(epochs),
     }
 
@@ -80,7 +80,7 @@ def predicted_peak_bytes(plan: Plan) -> int:
 
 def predicted_step_seconds(plan: Plan, storage: HostStorage | None) -> float | None:
     """Of the ops as measured by the machine that planned, and of the transfers to this ``storage``."""
-    return host_step_seconds(plan.problem, plan.graph, plan.schedule, storage)
+    return host_step_seconds(plan.problem, plan.replayed_kernels, plan.schedule, storage)
 
 
 def measured_step_seconds(epochs: Sequence[Epoch]) -> float | None:

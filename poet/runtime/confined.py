@@ -49,7 +49,7 @@ def train(request: RunRequest, emit: Emit) -> None:
         try:
             _train(file, samples, request, emit)
         except ReplayError as error:
-            measured = file.plan.graph.threads
+            measured = file.plan.replayed_kernels.threads
             if measured in (None, torch.get_num_threads()):
                 raise
             advice = f"its memory was measured with {measured} threads; run it with --threads {measured}"

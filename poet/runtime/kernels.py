@@ -18,6 +18,11 @@ from poet.errors import ModelError, PlanError, nearest
 from poet.graph import ITEM_BYTES, Argument, Blank, Call, Ref, Symbol, TensorType
 from poet.operators import ATEN, OWN, RANDOM
 
+LIBRARY = "pytorch-cpu"
+"""What profiles and plans call torch's kernels."""
+ALIGNMENT_BYTES = 64
+"""What torch's CPU allocator aligns to."""
+
 Kernel = Callable[..., Any]
 """Called with a call's arguments; returns a tensor, or a tuple or list of tensors and ``None``."""
 

@@ -23,15 +23,13 @@ from torch import Tensor
 
 from poet.errors import ModelError
 from poet.graph import ITEM_BYTES, Argument, Call, Graph, Op, Ref, TensorType
-from poet.pieces import Piece, peak_bytes
+from poet.kernel_allocations import KernelAllocation, peak_bytes
+from poet.kernel_facts import KernelFacts, OpFacts
 from poet.runtime import kernels, native
-from poet.runtime.kernels import same_layout, tensor_type
+from poet.runtime.kernels import ALIGNMENT_BYTES, LIBRARY, same_layout, tensor_type
 from poet.runtime.trainer import Trainer
 from poet.schedule import Compute
 from poet.training_plan import Plan
-
-ALIGNMENT_BYTES = 64
-"""What torch's CPU allocator aligns to: each temporary counts as a multiple of this."""
 
 _RUNS = 3
 _TIMING_SECONDS = 0.05  # more runs of a kernel only within this time
@@ -43,28 +41,31 @@ _LEAST_STEPS, _MOST_STEPS = 2, 9
 _TIMED_SECONDS = 0.3  # more steps than the least only within this time
 
 
-def measured(graph: Graph, *, times: bool = True) -> Graph:
-    """``graph`` with each op's workspace and time, and its outputs as the kernels really give them.
+def measured(graph: Graph, *, times: bool = True) -> tuple[Graph, KernelFacts]:
+    """``graph`` with its outputs as the kernels really give them, and what each op's kernel needs and takes.
 
     torch's generator is left as it was.
 
     Args:
         graph: as traced.
-        times: ``False`` runs only the kernels whose outputs tracing does not know.
+        times: ``False`` runs only the kernels whose outputs tracing does not know; nothing is known of the
+            others then.
 
     Raises:
         ModelError: a kernel's output is laid out otherwise than traced, and something views it.
     """
     bench = _Bench(graph)
     with torch.random.fork_rng(devices=[]), torch.no_grad():
-        ops = tuple(bench.measure(op) if times or op.call.target in _MIS_TRACED else op for op in graph.ops)
-    return replace(
+        ops = tuple(bench.measure(op) for op in graph.ops if times or op.call.target in _MIS_TRACED)
+    facts = KernelFacts(
+        LIBRARY, ops, alignment_bytes=ALIGNMENT_BYTES, threads=torch.get_num_threads() if times else None
+    )
+    corrected = replace(
         graph,
-        ops=ops,
-        threads=torch.get_num_threads() if times else None,
         values=tuple(replace(value, type=bench.types[value.name]) for value in graph.values),
         buffers=tuple(replace(item, size_bytes=bench.size_bytes[item.name]) for item in graph.buffers),
     )
+    return corrected, facts
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,13 +73,13 @@ class _Finding:
     """What one run showed.
 
     ``outputs`` has the type and the storage's bytes per output, ``None`` where there is no tensor;
-    ``pieces`` are unknown without the native allocator.
+    ``allocations`` are unknown without the native allocator.
     """
 
     peak_bytes: int
     seconds: float
     outputs: tuple[tuple[TensorType, int] | None, ...]
-    pieces: tuple[Piece, ...] | None
+    allocations: tuple[KernelAllocation, ...] | None
 
 
 class _Bench:
@@ -91,21 +92,21 @@ class _Bench:
             self.values_on.setdefault(value.buffer, []).append(value.name)
         self.found: dict[object, _Finding] = {}
 
-    def measure(self, op: Op) -> Op:
+    def measure(self, op: Op) -> OpFacts:
         first = self.finding(op.call)
         self.correct(op, first)
         peaks, repeated = [first.peak_bytes], None
         if op.repeat_call is not None:
             again = self.finding(op.repeat_call)
             peaks.append(again.peak_bytes)
-            repeated = again.pieces
+            repeated = again.allocations
         outputs_bytes = sum(_aligned(self.size_bytes[name]) for name in self.graph.writes(op))
-        return replace(
-            op,
+        return OpFacts(
+            op.name,
             workspace_bytes=max(0, max(peaks) - outputs_bytes),
-            host_seconds=first.seconds,
-            pieces=_claimed(op, first.pieces),
-            repeat_pieces=_claimed(op, repeated),
+            seconds=first.seconds,
+            allocations=_claimed(op, first.allocations),
+            repeat_allocations=_claimed(op, repeated),
         )
 
     def finding(self, call: Call) -> _Finding:
@@ -173,12 +174,13 @@ class _Bench:
                 self.size_bytes[buffer] = storage_bytes
 
 
-def _claimed(op: Op, pieces: tuple[Piece, ...] | None) -> tuple[Piece, ...] | None:
-    """``pieces``, where what becomes no output of ``op`` is gone with the run's end."""
-    if pieces is None:
+def _claimed(op: Op, allocations: tuple[KernelAllocation, ...] | None) -> tuple[KernelAllocation, ...] | None:
+    """``allocations`` with the outputs of ``op`` counted among those it keeps; others end with the run."""
+    if allocations is None:
         return None
-    wanted = {place for place, name in enumerate(op.outputs) if name is not None}
-    return tuple(piece if piece.output in wanted else replace(piece, output=None) for piece in pieces)
+    kept = (place for place, name in enumerate(op.outputs) if name is not None)
+    numbers: dict[int | None, int] = {place: number for number, place in enumerate(kept)}
+    return tuple(replace(item, output=numbers.get(item.output)) for item in allocations)
 
 
 def _run(call: Call, inputs: dict[str, Tensor]) -> _Finding:
@@ -201,10 +203,10 @@ def _run(call: Call, inputs: dict[str, Tensor]) -> _Finding:
         with _AllocationLog() as log:
             once()
         return _Finding(log.peak_bytes, _fastest(once), outputs, None)
-    pieces = _pieces(allocator, once)
-    with _in_an_arena(allocator, pieces) as placed:
+    allocations = _recorded(allocator, once)
+    with _in_an_arena(allocator, allocations) as placed:
         seconds = _fastest(placed(once))
-    return _Finding(peak_bytes(pieces, alignment_bytes=ALIGNMENT_BYTES), seconds, outputs, pieces)
+    return _Finding(peak_bytes(allocations, alignment_bytes=ALIGNMENT_BYTES), seconds, outputs, allocations)
 
 
 def clock() -> float:
@@ -223,9 +225,9 @@ def _fastest(once: Callable[[], object]) -> float:
     return min(seconds)
 
 
-def _pieces(
+def _recorded(
     allocator: native.NativeAllocator, once: Callable[[], tuple[Tensor | None, ...]]
-) -> tuple[Piece, ...]:
+) -> tuple[KernelAllocation, ...]:
     """What one run asks for, and which of it the outputs are."""
     with allocator.recording() as recording:
         with recording.step():
@@ -237,7 +239,7 @@ def _pieces(
         }
     (step,) = recording.steps
     return tuple(
-        Piece(
+        KernelAllocation(
             asked.size_bytes,
             asked.born_tick,
             asked.died_tick,
@@ -249,10 +251,10 @@ def _pieces(
 
 @contextmanager
 def _in_an_arena(
-    allocator: native.NativeAllocator, pieces: tuple[Piece, ...]
+    allocator: native.NativeAllocator, allocations: tuple[KernelAllocation, ...]
 ) -> Iterator[Callable[[Callable[[], object]], Callable[[], None]]]:
     """A way to run a kernel in memory that is mapped already, as a replayed step does."""
-    placement = native.place_run(pieces)
+    placement = native.place_run(allocations)
     with allocator.arena(placement.arena_bytes) as arena, arena.replay(placement) as replay:
 
         def placed(once: Callable[[], object]) -> Callable[[], None]:

@@ -18,9 +18,10 @@ from itertools import accumulate
 
 import torch
 
-from poet.demand import BEFORE, REPLAYED_BY
+from poet.demand import BEFORE
 from poet.errors import ReplayError
 from poet.runtime import native
+from poet.runtime.kernels import ALIGNMENT_BYTES
 from poet.training_plan import Plan
 from poet.units import format_bytes
 
@@ -119,8 +120,10 @@ class PlacedSteps:
 
     def _open_planned(self, allocator: native.NativeAllocator) -> None:
         plan = self._plan
-        layout, threads = plan.layout, plan.graph.threads
-        if layout is None or threads is None or plan.problem.kernels not in REPLAYED_BY:
+        layout, threads = plan.layout, plan.kernels.threads
+        if layout is None or threads is None or plan.host_kernels is not None:
+            return  # it is laid out for other kernels than torch's, or for unknown ones
+        if any(offset % ALIGNMENT_BYTES for offset in layout.offsets_bytes):
             return
         if threads != torch.get_num_threads() or not plan.has_fitting_arena:
             return

@@ -44,7 +44,8 @@ SOLVING = (
 """What an answer depends on: the searches and all that they import."""
 
 IMPORTING = (
-    "frontend", "runtime", "graph.py", "operators.py", "optimizer.py", "codec.py", "pieces.py", "host.py",
+    "frontend", "runtime", "graph.py", "operators.py", "kernel_facts.py", "kernel_allocations.py",
+    "optimizer.py", "codec.py", "host.py",
 )  # fmt: skip
 _ENGINES = ("highspy", "pulp", "ortools")
 _NOT_IN_KEY = ("start", "progress")

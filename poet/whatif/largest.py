@@ -12,7 +12,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from poet.api import limits_of
-from poet.costs import build_problem
 from poet.device import Profile
 from poet.errors import InputError, ModelError
 from poet.problem import Limits, Place
@@ -21,7 +20,7 @@ from poet.units import format_bytes, format_joules
 from poet.whatif.models import BATCH, Variant
 from poet.whatif.result import Answer, Basis, Setting
 from poet.whatif.searches import Solver, Wanted
-from poet.whatif.settings import setting_of
+from poet.whatif.settings import problem_of, setting_of
 
 LARGEST_SIZE = 4096
 RESOLUTION = "resolution"
@@ -92,7 +91,7 @@ class _Search:
             variant = self.variant_of(size)
         except ModelError as error:
             return _Probe(size, self.ram_budget_bytes + 1, None, f"it cannot be imported ({error})")
-        problem = build_problem(variant.graph, self.profile, home=self.home)
+        problem = problem_of(variant, self.profile, self.home)
         setting = setting_of(problem, profile=self.profile, variant=variant)
         least = setting.lower_bound.bytes
         if least > self.ram_budget_bytes:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from poet.errors import InputError, ModelError
 from poet.graph import Graph
+from poet.kernel_facts import KernelFacts
 from poet.optimizer import OptimizerSpec
 from poet.whatif.cache import IMPORTING, Cache, code_digest, digest_of, pack, unpack
 from poet.whatif.grid import Binding
@@ -47,22 +48,24 @@ class Variant:
 
     Attributes:
         graph: the step.
+        kernels: what torch's kernels need for it.
         binding: sizes given to dynamic dimensions.
         optimizer: its name.
         batch: samples per step; ``None`` where the first input has no dimensions.
     """
 
     graph: Graph
+    kernels: KernelFacts
     binding: Binding
     optimizer: str
     batch: int | None
 
 
-def variant_of(graph: Graph, binding: Binding, optimizer: str) -> Variant:
+def variant_of(graph: Graph, kernels: KernelFacts, binding: Binding, optimizer: str) -> Variant:
     """The record of a training ``graph``; its batch is the first dimension of its first input."""
     types = {value.name: value.type for value in graph.values}
     shape = types[graph.inputs[0]].shape if graph.inputs else ()
-    return Variant(graph, binding, optimizer, shape[0] if shape else None)
+    return Variant(graph, kernels, binding, optimizer, shape[0] if shape else None)
 
 
 class OnnxModel:
@@ -116,24 +119,24 @@ class OnnxModel:
         Raises:
             ModelError: the model cannot be imported with one of them.
         """
-        graphs: dict[int, Graph] = {}
+        found: dict[int, tuple[Graph, KernelFacts]] = {}
         missing: list[int] = []
         for index, (binding, spec) in enumerate(wanted):
             kept = self.cache.read("graphs", self._key(binding, spec))
             if kept is None:
                 missing.append(index)
             else:
-                graphs[index] = Graph.from_json(json.loads(kept))
+                found[index] = _step_from_data(json.loads(kept))
         tasks = [
             functools.partial(_import, str(self.path), *wanted[index], self.how.loss, self.how.train)
             for index in missing
         ]
         for number, packed in run(tasks):
             binding, spec = wanted[missing[number]]
-            graphs[missing[number]] = Graph.from_json(
+            found[missing[number]] = _step_from_data(
                 self._checked(packed, self._key(binding, spec), "graphs")
             )
-        return [variant_of(graphs[index], binding, spec.name) for index, (binding, spec) in enumerate(wanted)]
+        return [variant_of(*found[index], binding, spec.name) for index, (binding, spec) in enumerate(wanted)]
 
     def _kept(self, kind: str, key: str, task: Task, run: Run) -> Any:
         content = self.cache.read(kind, key)
@@ -184,7 +187,7 @@ def module_variants(
                 module, inputs, device=_ANY_DEVICE, loss=how.loss, optimizer=spec, train=how.train
             ).step
             binding = () if batch is None else ((BATCH, batch),)
-            made.append(variant_of(step.graph, binding, spec.name))
+            made.append(variant_of(step.graph, step.kernels, binding, spec.name))
     return made
 
 
@@ -194,7 +197,7 @@ def module_variants(
 def _import(
     path: str, binding: Binding, spec: OptimizerSpec, loss: str, train: tuple[str, ...] | None
 ) -> bytes:
-    """The packed training graph of the file at ``path``, or the line that says what is wrong."""
+    """The packed training graph of the file at ``path`` with its kernels' facts; else what is wrong."""
     from poet import api
 
     try:
@@ -203,7 +206,13 @@ def _import(
         )
     except InputError as error:
         return pack({_ERROR: str(error)})
-    return pack(prepared.step.graph.to_json())
+    step = prepared.step
+    return pack({"graph": step.graph.to_json(), "kernels": step.kernels.to_json()})
+
+
+def _step_from_data(data: Any) -> tuple[Graph, KernelFacts]:
+    """The graph and the facts of torch's kernels that `_import` packed."""
+    return Graph.from_json(data["graph"]), KernelFacts.from_json(data["kernels"])
 
 
 def _open_dimensions(path: str) -> bytes:

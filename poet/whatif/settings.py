@@ -7,7 +7,7 @@ from pathlib import Path
 
 from poet.api import limits_of
 from poet.budgets import keep_everything_bytes
-from poet.costs import build_problem
+from poet.costs import build_problem, kernels_on
 from poet.device import Profile
 from poet.errors import InputError, ProfileError
 from poet.plan_file import read_plan
@@ -47,11 +47,17 @@ def setting_of(
     )
 
 
+def problem_of(variant: Variant, profile: Profile, home: Place) -> Problem:
+    """The planning problem of a training step on ``profile``'s device."""
+    kernels = kernels_on(profile, variant.graph, variant.kernels)
+    return build_problem(variant.graph, profile, kernels, home=home)
+
+
 def settings_of(variants: Iterable[Variant], profiles: Sequence[Profile], home: Place) -> list[Setting]:
     """One per device and variant, in this order."""
     made = list(variants)
     return [
-        setting_of(build_problem(variant.graph, profile, home=home), profile=profile, variant=variant)
+        setting_of(problem_of(variant, profile, home), profile=profile, variant=variant)
         for profile in profiles
         for variant in made
     ]
@@ -60,14 +66,14 @@ def settings_of(variants: Iterable[Variant], profiles: Sequence[Profile], home: 
 def plan_settings(path: Path, profiles: Sequence[Profile], home: Place) -> list[Setting]:
     """Of a saved plan: its own problem, or its graph costed on other devices."""
     plan = read_plan(path)
-    variant = variant_of(plan.graph, plan.model.binding, plan.optimizer.name)
+    variant = variant_of(plan.graph, plan.replayed_kernels, plan.model.binding, plan.optimizer.name)
     if profiles:
         return settings_of([variant], profiles, home)
     try:
         known = load_profile(plan.device.name)
     except ProfileError:
         known = None
-    same = known is not None and build_problem(plan.graph, known, home=home) == plan.problem
+    same = known is not None and problem_of(variant, known, home) == plan.problem
     return [
         setting_of(
             plan.problem,

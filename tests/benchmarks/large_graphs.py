@@ -24,7 +24,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from poet.budgets import budget_between, keep_everything_bytes
-from poet.costs import build_problem
+from poet.costs import build_problem, kernels_on
 from poet.problem import Limits, Problem
 from poet.profiles import load_profile
 from poet.solution import Solution, SolveOptions
@@ -107,7 +107,8 @@ def _make_problems(net: str, batch: int) -> None:
         export(size.build(), size.inputs(2), model)
         prepared = prepare(model, device=DEVICES[0], loss=LARGE[net].loss, bind={"N": batch})
         for device in DEVICES:
-            problem = build_problem(prepared.step.graph, load_profile(device))
+            graph, profile = prepared.step.graph, load_profile(device)
+            problem = build_problem(graph, profile, kernels_on(profile, graph, prepared.step.kernels))
             (BUILD / f"{net}.b{batch}.{device}.json").write_text(json.dumps(problem.to_json()))
 
 

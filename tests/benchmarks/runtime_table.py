@@ -90,7 +90,7 @@ def plan_all(net: str, batch: int, threads: int, shares: Sequence[float], folder
     prepared = api.prepare(module, size.inputs(batch), device="x86-host", loss=loss, optimizer="momentum")
     storage = measure_storage(folder, buffer_bytes=PAGE_BUFFER_BYTES)
     prepared = api.rehearsed(prepared)
-    hosted = on_host(prepared.problem, prepared.step.graph, storage)
+    hosted = on_host(prepared.problem, prepared.step.kernels, storage)
     assert hosted is not None
     prepared = replace(prepared, problem=hosted)
     most, least = keep_everything_bytes(hosted), minimum_ram_bytes(hosted, Limits()).bytes

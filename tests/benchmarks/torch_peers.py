@@ -44,7 +44,7 @@ def prepared_for(net: str, batch: int, folder: Path) -> Prepared:
     prepared = api.prepare(build(net), size.inputs(batch), device="x86-host", loss=loss, optimizer="momentum")
     storage = measure_storage(folder, buffer_bytes=256 * 1024)
     prepared = api.rehearsed(prepared)
-    hosted = on_host(prepared.problem, prepared.step.graph, storage)
+    hosted = on_host(prepared.problem, prepared.step.kernels, storage)
     assert hosted is not None
     return replace(prepared, problem=hosted)
 

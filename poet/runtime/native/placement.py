@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from itertools import accumulate, groupby
 
 from poet.errors import ReplayError
+from poet.kernel_allocations import KernelAllocation, ticks
 from poet.layout import Block, Span, lay_out
-from poet.pieces import Piece, ticks
 
 ON_HEAP = -1
 """The offset of a request that is left on the heap."""
@@ -127,20 +127,20 @@ def place(
     )
 
 
-def place_run(pieces: Sequence[Piece]) -> Placement:
+def place_run(allocations: Sequence[KernelAllocation]) -> Placement:
     """Offsets for one run of one op by itself, as op 0 of a step."""
-    end = ticks(pieces)
+    end = ticks(allocations)
     layout = lay_out(
         [
-            _block(number, piece.size_bytes, ((piece.born, end if piece.died is None else piece.died),))
-            for number, piece in enumerate(pieces)
+            _block(number, item.size_bytes, ((item.born, end if item.died is None else item.died),))
+            for number, item in enumerate(allocations)
         ],
         time_limit_seconds=0.0,
     )
     return Placement(
-        sizes_bytes=tuple(piece.size_bytes for piece in pieces),
+        sizes_bytes=tuple(item.size_bytes for item in allocations),
         offsets_bytes=layout.offsets_bytes,
-        op_bounds=(0, len(pieces)),
+        op_bounds=(0, len(allocations)),
         resident_offsets_bytes=(),
         arena_bytes=layout.arena_bytes,
         lower_bound_bytes=layout.lower_bound_bytes,
