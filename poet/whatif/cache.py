@@ -44,9 +44,12 @@ SOLVING = (
 """What an answer depends on: the searches and all that they import."""
 
 IMPORTING = (
-    "frontend", "runtime", "graph.py", "operators.py", "kernel_facts.py", "kernel_allocations.py",
-    "optimizer.py", "codec.py", "host.py",
+    "api.py", "frontend", "runtime", "graph.py", "operators.py", "kernel_facts.py", "kernel_allocations.py",
+    "optimizer.py", "codec.py", "errors.py", "units.py", "version.py",
+    "training_plan.py", "plan_file.py", "training_run.py", "tensorfile.py", "demand.py", "layout.py",
+    "host.py", "problem.py", "schedule.py", "simulator.py", "solution.py", "homes.py", "pins.py",
 )  # fmt: skip
+"""What an imported graph and its kernels' facts depend on; of what ``api.py`` imports, these alone."""
 _ENGINES = ("highspy", "pulp", "ortools")
 _NOT_IN_KEY = ("start", "progress")
 
