@@ -9,7 +9,7 @@ import typer
 
 from .options import PlanArgument
 
-EXAMPLES = ("poet export trace plan.poet -o trace.json",)
+EXAMPLES = ("poet export trace plan.poet -o trace.json", "poet export graph plan.poet")
 
 app = typer.Typer(help="Write a plan in another format.", no_args_is_help=True)
 
@@ -32,3 +32,26 @@ def trace(
 
     plan = read_plan(plan_file)
     write_json(output, trace_events(plan.problem, plan.schedule, plan.trace, plan.request.limits))
+
+
+@app.command()
+def graph(
+    plan_file: PlanArgument,
+    output: Annotated[
+        Path, typer.Option("--output", "-o", metavar="FILE", help="Where to write; - is stdout.")
+    ] = Path("-"),
+) -> None:
+    """Write the training graph as text: a line per op with its call, types, effects and workspace.
+
+    Forward, loss, backward and update, in the order in which ops first run.
+    """
+    from poet.plan_file import read_plan
+    from poet.report.graph import graph_text
+
+    from .output import write_text
+
+    text = graph_text(read_plan(plan_file))
+    if str(output) == "-":
+        typer.echo(text, nl=False)
+    else:
+        write_text(output, text)

@@ -9,13 +9,16 @@ from typing import Any
 
 import hand_net
 import pytest
+from poet.cli.main import app
 from schedules import keep_everything
+from typer.testing import CliRunner
 
 from poet.device import Profile
 from poet.errors import KernelFactsError, PlanError
 from poet.kernel_allocations import KernelAllocation
 from poet.kernel_facts import KernelFacts, OpFacts, stated
 from poet.plan_file import read_plan, write_plan
+from poet.report.graph import graph_text
 from poet.training_plan import Plan
 
 OUTPUT = KernelAllocation(2048, 1, None, 0)
@@ -113,6 +116,31 @@ def test_facts_that_contradict_a_plan_are_refused() -> None:
         dataclasses.replace(plan, host_kernels=KernelFacts("pytorch-cpu", (second,)))
     with pytest.raises(PlanError, match="counts kernels \"somebody's\", the plan's are 'loops'"):
         dataclasses.replace(plan, kernels=FACTS.workspaces_as("loops"))
+
+
+def test_the_graph_of_a_plan_as_text(tmp_path: Path) -> None:
+    """`poet export graph`: the graph, with the workspaces and allocations that the plan counts."""
+    plan = _plan(FACTS)
+    write_plan(tmp_path / "plan.poet", plan, hand_net.stored(hand_net.net()))
+    printed = CliRunner().invoke(app, ["export", "graph", str(tmp_path / "plan.poet")])
+    assert (printed.exit_code, printed.stderr) == (0, "")
+    lines = printed.stdout.splitlines()
+    assert [line.partition("    # ")[0] for line in lines] == [
+        line.partition("    # ")[0] for line in plan.graph.to_text().splitlines()
+    ]
+    (making_a,) = (line for line in lines if line.startswith("  %a: "))
+    assert making_a.endswith("    # workspace 64 B, 2 allocations")
+    (update,) = (line for line in lines if "poet.sgd(%first.weight" in line)
+    assert update.endswith("    # updates @b_first.weight; never recomputed")
+    written = ["export", "graph", str(tmp_path / "plan.poet"), "-o", str(tmp_path / "graph.txt")]
+    assert CliRunner().invoke(app, written).stdout == ""
+    assert (tmp_path / "graph.txt").read_text() == printed.stdout
+
+
+def test_what_a_strangers_graph_calls_its_parts_does_not_steer_the_terminal() -> None:
+    plan = _plan(FACTS)
+    graph = dataclasses.replace(plan.graph, name="net\x1b[2J")
+    assert graph_text(dataclasses.replace(plan, graph=graph)).startswith("graph net\\x1b[2J\n  %x: ")
 
 
 def test_a_second_library_is_one_more_record() -> None:
