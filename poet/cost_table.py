@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from poet.device import OpClass
 from poet.errors import UnsupportedOperator, nearest
 from poet.graph import ITEM_BYTES, Argument, Blank, Call, Ref, TensorType
+from poet.operators import ATEN, OWN
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +100,9 @@ def row_of(target: str) -> Row:
     """
     row = TABLE.get(target) or TABLE.get(target.rpartition(".")[0])
     if row is None:
-        raise UnsupportedOperator(f"operator {target} has no row in the cost table{nearest(target, TABLE)}")
+        raise UnsupportedOperator(
+            f"operator {target} has no row in the cost table{nearest(target, (*ATEN, *OWN))}"
+        )
     return row
 
 

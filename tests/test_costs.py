@@ -115,6 +115,8 @@ def test_every_operator_a_plan_may_call_has_a_row_and_no_row_is_idle() -> None:
 def test_an_operator_without_a_row_is_named() -> None:
     with pytest.raises(UnsupportedOperator, match=r"aten\.conv3d\.default has no row in the cost table"):
         row_of("aten.conv3d.default")
+    with pytest.raises(UnsupportedOperator, match=r"did you mean 'aten\.relu\.default'"):
+        row_of("aten.reul.default")
 
 
 CONVOLUTIONS = [

@@ -6,17 +6,21 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import hand_net
 import pytest
 import torch
+from schedules import keep_everything
 from zoo import NETS
 
-from poet import api
+from poet import api, plan_file
 from poet.budgets import budget_between, keep_everything_bytes
+from poet.kernel_facts import KernelFacts
+from poet.layout import lay_out
 from poet.problem import Limits
 from poet.runtime import Trainer, native
 from poet.solution import SolveOptions
 from poet.solvers import minimum_ram_bytes
-from poet.training_plan import Plan
+from poet.training_plan import Arena, Plan
 from poet.verification import random_batch, verify
 
 pytestmark = pytest.mark.skipif(not native.available(), reason="needs a C++ compiler")
@@ -112,6 +116,32 @@ def test_kernels_that_ask_for_more_than_was_measured_are_recorded(tmp_path: Path
         assert trainer.placed_steps is not None
         assert trainer.placed_steps.misses == 0
     assert losses(tmp_path / "p", arena=False, steps=9)[0] == placed
+
+
+@pytest.mark.parametrize(
+    ("alignment_bytes", "is_torchs", "memory"),
+    [(64, True, "as planned"), (1, True, "heap"), (64, False, "heap")],
+)
+def test_only_a_layout_for_torchs_kernels_at_their_alignment_is_replayed(
+    alignment_bytes: int, is_torchs: bool, memory: str, tmp_path: Path
+) -> None:
+    """A stranger's plan may say that kernels align to a byte, and a device may have other kernels."""
+    graph = hand_net.graph()
+    kernels = KernelFacts("", alignment_bytes=alignment_bytes, threads=torch.get_num_threads())
+    problem = hand_net.problem(graph, kernels=kernels)
+    plan = hand_net.plan(problem, graph, keep_everything(problem), kernels=kernels, slack=1.0)
+    layout = lay_out(plan.demand.blocks)
+    assert any(offset % 64 for offset in layout.offsets_bytes) is (alignment_bytes == 1)
+    plan = replace(
+        plan,
+        arena=Arena(layout.arena_bytes, layout.offsets_bytes),
+        host_kernels=None if is_torchs else KernelFacts("pytorch-cpu", threads=kernels.threads),
+    )
+    plan_file.write_plan(tmp_path / "p", plan, hand_net.stored(hand_net.net()))
+    with Trainer.open(tmp_path / "p") as trainer:
+        assert trainer.memory.endswith(memory)
+        for number in range(2):
+            trainer.step(*hand_net.batch(number))
 
 
 def test_a_plan_without_a_layout_is_laid_out_here(tmp_path: Path) -> None:
