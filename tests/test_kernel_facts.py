@@ -13,13 +13,16 @@ from poet.cli.main import app
 from schedules import keep_everything
 from typer.testing import CliRunner
 
+from poet.codec import encode
 from poet.device import Profile
-from poet.errors import KernelFactsError, PlanError
+from poet.errors import InputError, KernelFactsError, PlanError
 from poet.kernel_allocations import KernelAllocation
 from poet.kernel_facts import KernelFacts, OpFacts, stated
 from poet.plan_file import read_plan, write_plan
 from poet.report.graph import graph_text
 from poet.training_plan import Plan
+from poet.whatif import models
+from poet.whatif.cache import pack, unpack
 
 OUTPUT = KernelAllocation(2048, 1, None, 0)
 FACTS = KernelFacts(
@@ -141,6 +144,16 @@ def test_what_a_strangers_graph_calls_its_parts_does_not_steer_the_terminal() ->
     plan = _plan(FACTS)
     graph = dataclasses.replace(plan.graph, name="net\x1b[2J")
     assert graph_text(dataclasses.replace(plan, graph=graph)).startswith("graph net\\x1b[2J\n  %x: ")
+
+
+def test_an_imported_graph_is_kept_with_its_kernels() -> None:
+    """What workers hand over and the cache of a sweep keeps; what is damaged is one line, not a traceback."""
+    packed = pack(encode(models._Imported(hand_net.graph(), FACTS)))
+    assert models._imported(unpack(packed)) == models._Imported(hand_net.graph(), FACTS)
+    broken: tuple[Any, ...] = ([], {"graph": {}}, unpack(packed) | {"kernels": {"library": 1}})
+    for damaged in broken:
+        with pytest.raises(InputError, match="an imported graph"):
+            models._imported(damaged)
 
 
 def test_a_second_library_is_one_more_record() -> None:

@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from poet import codec
 from poet.errors import InputError, ModelError
 from poet.graph import Graph
 from poet.kernel_facts import KernelFacts
@@ -119,24 +120,25 @@ class OnnxModel:
         Raises:
             ModelError: the model cannot be imported with one of them.
         """
-        found: dict[int, tuple[Graph, KernelFacts]] = {}
+        found: dict[int, _Imported] = {}
         missing: list[int] = []
         for index, (binding, spec) in enumerate(wanted):
             kept = self.cache.read("graphs", self._key(binding, spec))
             if kept is None:
                 missing.append(index)
             else:
-                found[index] = _step_from_data(json.loads(kept))
+                found[index] = _imported(json.loads(kept))
         tasks = [
             functools.partial(_import, str(self.path), *wanted[index], self.how.loss, self.how.train)
             for index in missing
         ]
         for number, packed in run(tasks):
             binding, spec = wanted[missing[number]]
-            found[missing[number]] = _step_from_data(
-                self._checked(packed, self._key(binding, spec), "graphs")
-            )
-        return [variant_of(*found[index], binding, spec.name) for index, (binding, spec) in enumerate(wanted)]
+            found[missing[number]] = _imported(self._checked(packed, self._key(binding, spec), "graphs"))
+        return [
+            variant_of(found[index].graph, found[index].kernels, binding, spec.name)
+            for index, (binding, spec) in enumerate(wanted)
+        ]
 
     def _kept(self, kind: str, key: str, task: Task, run: Run) -> Any:
         content = self.cache.read(kind, key)
@@ -206,13 +208,24 @@ def _import(
         )
     except InputError as error:
         return pack({_ERROR: str(error)})
-    step = prepared.step
-    return pack({"graph": step.graph.to_json(), "kernels": step.kernels.to_json()})
+    return pack(codec.encode(_Imported(prepared.step.graph, prepared.step.kernels)))
 
 
-def _step_from_data(data: Any) -> tuple[Graph, KernelFacts]:
-    """The graph and the facts of torch's kernels that `_import` packed."""
-    return Graph.from_json(data["graph"]), KernelFacts.from_json(data["kernels"])
+@dataclass(frozen=True, slots=True)
+class _Imported:
+    """What a worker hands over and the cache keeps: a graph and the facts of torch's kernels."""
+
+    graph: Graph
+    kernels: KernelFacts
+
+
+def _imported(data: Any) -> _Imported:
+    """What `_import` packed.
+
+    Raises:
+        InputError: ``data`` is not of that form.
+    """
+    return codec.decode(_Imported, data, where="an imported graph")
 
 
 def _open_dimensions(path: str) -> bytes:
