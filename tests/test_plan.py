@@ -5,8 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 import random
+import re
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import fields, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -18,14 +19,28 @@ from safetensors import safe_open
 from schedules import keep_everything, random_schedule
 
 from poet.errors import PlanError, ReplayError
+from poet.graph import Graph
+from poet.kernel_facts import KernelFacts, OpFacts
 from poet.layout import lay_out
 from poet.plan_file import PlanFile, read_plan, write_plan
-from poet.problem import Limits, Place
+from poet.problem import Limits, Pins, Place
 from poet.report.data import plan_data
 from poet.runtime import Trainer
 from poet.schedule import Compute
 from poet.solution import ClassBound
-from poet.training_plan import SLOT_ALIGNMENT_BYTES, Arena, Plan, Slot, least_page_buffer_bytes, stored_values
+from poet.training_plan import (
+    SLOT_ALIGNMENT_BYTES,
+    Arena,
+    Device,
+    Model,
+    Outcome,
+    Plan,
+    Prediction,
+    Request,
+    Slot,
+    least_page_buffer_bytes,
+    stored_values,
+)
 
 
 def paging_plan(seed: int = 3) -> Plan:
@@ -60,6 +75,17 @@ def test_the_answers_proof_and_the_bound_of_its_class_are_kept(path: Path) -> No
     assert said["class_bound_joules"] == 0.5
     assert said["class_bound_scope"] == "plans that recompute only at the 12 moments searched"
     assert said["class_overhead_gap"] is not None
+
+
+@pytest.mark.parametrize(
+    "record", [Plan, Model, Request, Limits, Pins, Device, Outcome, ClassBound, Prediction, Slot, Arena,
+               Graph, KernelFacts, OpFacts],
+)  # fmt: skip
+def test_the_format_page_names_every_field(record: type) -> None:
+    page = (Path(__file__).parents[1] / "docs" / "plan-format.md").read_text()
+    words = set(re.findall(r"\w+", page.partition("# The saved state")[0]))
+    stored = {item.name for item in fields(record) if item.init}
+    assert stored - words == set()
 
 
 def test_slots_are_aligned_apart_and_hold_what_is_paged() -> None:
