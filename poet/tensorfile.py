@@ -25,6 +25,7 @@ from types import TracebackType
 from typing import Any, BinaryIO, Protocol, Self, TypeVar
 
 from poet.errors import InputError, PoetError
+from poet.files import check_is_file
 from poet.graph import ITEM_BYTES
 
 _WORDS = {
@@ -285,6 +286,7 @@ def replaced(path: Path) -> Iterator[BinaryIO]:
         PoetError: the folder cannot be written or is full; what was at ``path`` is still there.
     """
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
+    check_is_file(path)
     try:
         _remove_abandoned(path)
         try:

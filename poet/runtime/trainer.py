@@ -20,6 +20,7 @@ from typing import Self
 import torch
 
 from poet.errors import InputError, PlanError, PoetError, ReplayError
+from poet.files import check_apart
 from poet.graph import TensorType
 from poet.plan_file import PlanFile
 from poet.problem import Place
@@ -74,6 +75,7 @@ class Trainer:
         if unknown:
             raise PlanError(f"optimizer {plan.optimizer.name} has no hyperparameter {min(unknown)!r}")
         self._is_checked = False
+        self._plan_path: Path | None = None
         self._random_state: torch.Tensor | None = tensors.random_state
         self._is_random = any(op.random for op in plan.graph.ops)
         self._inputs = tuple(self._input(name) for name in plan.graph.inputs)
@@ -117,6 +119,7 @@ class Trainer:
         Raises:
             PlanError: a file is damaged, of another version, or does not fit.
             PageFileError: the page file cannot be had.
+            InputError: the page file is the plan or the state to resume.
         """
         return_freed_memory()
         with PlanFile(path) as file:
@@ -137,6 +140,7 @@ class Trainer:
     ) -> Trainer:
         """`open`, for a plan file that is open already; it may be closed afterwards."""
         plan = file.plan
+        check_apart({"page_file": page_file}, reads={"the plan": file.path, "resume": resume})
         with contextlib.ExitStack() as undo:
             source: state.Source = state.FromPlan(file, seed=seed)
             if resume is not None:
@@ -148,6 +152,7 @@ class Trainer:
                 if pages is not None:
                     pages.close()
                 raise
+        trainer._plan_path = file.path
         if learning_rate is not None:
             trainer.learning_rate = replace(plan.optimizer, lr=learning_rate).lr
         return trainer
@@ -228,11 +233,22 @@ class Trainer:
         with this plan or another for the same model, training set and optimizer.
 
         Raises:
+            InputError: ``path`` is the plan or the page file.
             PoetError: the folder cannot be written or is full; an old file at ``path`` is kept.
             ReplayError: a step failed halfway, so that there is no state to save.
         """
         self._check_usable()
+        self.check_save_path(path)
         state.save(Path(path), self.plan, self._fetched, steps=self.steps, random_state=self._random_now())
+
+    def check_save_path(self, path: str | Path) -> None:
+        """Refuse a path at which `save` would destroy what the trainer was made from or pages to.
+
+        Raises:
+            InputError: it is the plan or the page file.
+        """
+        pages = None if self._pages is None else self._pages.path
+        check_apart({"the saved state": path}, reads={"the plan": self._plan_path, "the page file": pages})
 
     @property
     def memory(self) -> str:

@@ -21,6 +21,7 @@ from joblib import Parallel, delayed, parallel_config
 from joblib.externals.loky import get_reusable_executor
 from joblib.externals.loky.process_executor import BrokenProcessPool
 
+from poet import children
 from poet.errors import InputError
 from poet.problem import Limits, Problem
 from poet.solution import SolveOptions
@@ -91,13 +92,19 @@ def working(workers: Workers) -> Iterator[Run]:
     if workers.in_this_process:
         yield _run_here
     elif workers.cluster is not None:
-        with _client(workers.cluster) as client, parallel_config(backend="dask", client=client):
+        with (
+            children.safe_path(),
+            _client(workers.cluster) as client,
+            parallel_config(backend="dask", client=client),
+        ):
             yield _run_on_cluster
     else:
-        try:
-            yield functools.partial(_run_in_processes, workers)
-        finally:
-            get_reusable_executor().shutdown(wait=True, kill_workers=True)
+        local = {"initializer": children.end_with_parent, "initargs": (os.getpid(),)}
+        with children.safe_path(), parallel_config(backend="loky", **local):
+            try:
+                yield functools.partial(_run_in_processes, workers)
+            finally:
+                get_reusable_executor().shutdown(wait=True, kill_workers=True)
 
 
 # --- three ways to run ------------------------------------------------------------------------
