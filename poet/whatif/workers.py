@@ -23,6 +23,7 @@ from joblib.externals.loky.process_executor import BrokenProcessPool
 
 from poet import children
 from poet.errors import InputError
+from poet.extras import how_to_install
 from poet.problem import Limits, Problem
 from poet.solution import SolveOptions
 from poet.solvers import solve
@@ -203,7 +204,7 @@ def _client(address: str) -> Iterator[Any]:
     try:
         from distributed import Client
     except ImportError:
-        raise InputError("a cluster needs Dask; pip install 'poet[cluster]'") from None
+        raise InputError(f"a cluster needs Dask; {how_to_install('cluster')}") from None
     _check_address(address)
     try:
         client = Client(address, timeout=CONNECT_SECONDS, set_as_default=False)  # type: ignore[no-untyped-call]
