@@ -34,6 +34,7 @@ from poet.frontend.workspace import measured
 from poet.graph import Graph
 from poet.optimizer import OptimizerSpec
 from poet.runtime import kernels
+from poet.runtime.process import check_computes
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -86,6 +87,7 @@ def trace_training_step(
         ModelError: the module cannot be traced, or nothing of it can be trained.
         UnsupportedOperator: it uses an operator that poet does not run.
     """
+    check_computes()
     optimizer = optimizer or OptimizerSpec()
     inputs = [example_inputs] if isinstance(example_inputs, Tensor) else list(example_inputs)
     for index, item in enumerate(inputs):

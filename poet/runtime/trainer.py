@@ -10,6 +10,7 @@ from the last `Trainer.save`.
 from __future__ import annotations
 
 import contextlib
+import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -32,6 +33,7 @@ from poet.runtime.memory import PeakMeter, return_freed_memory
 from poet.runtime.native.library import BETWEEN_STEPS
 from poet.runtime.page_file import PageFile
 from poet.runtime.placed import PlacedSteps
+from poet.runtime.process import check_computes, check_owns_pages
 from poet.runtime.program import Program
 from poet.schedule import Compute, Free, Step
 from poet.training_plan import Plan, stored_values
@@ -76,6 +78,7 @@ class Trainer:
             raise PlanError(f"optimizer {plan.optimizer.name} has no hyperparameter {min(unknown)!r}")
         self._is_checked = False
         self._plan_path: Path | None = None
+        self._opened_in = os.getpid()
         self._random_state: torch.Tensor | None = tensors.random_state
         self._is_random = any(op.random for op in plan.graph.ops)
         self._inputs = tuple(self._input(name) for name in plan.graph.inputs)
@@ -185,10 +188,14 @@ class Trainer:
 
         Raises:
             InputError: a tensor has another shape or type than the plan's; nothing has happened.
-            ReplayError: the step failed; see the module's docstring for the training state.
+            ReplayError: the step failed; see the module's docstring for the training state. Or this is a
+                fork of the process that loaded torch; nothing has happened.
         """
         started = time.perf_counter()
         self._check_usable()
+        check_computes()
+        if self._pages is not None:
+            check_owns_pages(self._opened_in)
         given = self._checked_inputs(inputs, targets)
         self._cells.set_hyperparameters(
             self.plan.optimizer.hyperparameters(self.steps + 1, lr=self.learning_rate)
