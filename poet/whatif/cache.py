@@ -40,7 +40,7 @@ MAX_FILE_BYTES = 1 << 28
 
 SOLVING = (
     "solvers", "problem.py", "schedule.py", "simulator.py", "solution.py", "homes.py", "pins.py", "codec.py",
-    "units.py", "errors.py",
+    "units.py", "errors.py", "extras.py", "children.py",
 )  # fmt: skip
 """What an answer depends on: the searches and all that they import."""
 
