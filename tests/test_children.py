@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -247,3 +248,37 @@ def test_the_environment_is_as_it_was_after_a_sweep(monkeypatch: pytest.MonkeyPa
     with working(Workers(jobs=2)):
         assert os.environ["PYTHONSAFEPATH"] == "1"
     assert "PYTHONSAFEPATH" not in os.environ
+
+
+# --- a cluster --------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_a_cluster_whose_workers_are_started_as_documented_runs_nothing_from_there(
+    files: Path, hostile: Path, tmp_path: Path
+) -> None:
+    """The line of docs/what-if.md, and the command that asks such a cluster, both in the hostile folder."""
+    distributed = pytest.importorskip("distributed")
+    text = (ROOT / "docs" / "what-if.md").read_text()
+    found = re.search(r"`(PYTHONSAFEPATH=1 dask worker) tcp://host:8786`", text)
+    assert found is not None
+    path = f"{POET.parent}{os.pathsep}{os.environ['PATH']}"
+    local = {"n_workers": 0, "processes": True, "dashboard_address": None, "host": "127.0.0.1"}
+    with distributed.LocalCluster(**local, silence_logs=50) as cluster:
+        address = cluster.scheduler_address
+        with subprocess.Popen(
+            ["sh", "-c", f"{found[1]} {address}"], cwd=hostile, env={**os.environ, "PATH": path},
+            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
+        ) as worker:  # fmt: skip
+            try:
+                with distributed.Client(cluster, set_as_default=False) as client:
+                    client.wait_for_workers(1, timeout=300)
+                command = ["what-if", files / "problem.json", "--ram", "1MiB", "--cluster", address, *SHORT]
+                done = subprocess.run(
+                    [POET, *command, "--no-marginal", "--cache", tmp_path],
+                    cwd=hostile, capture_output=True, text=True, check=False,
+                )  # fmt: skip
+            finally:
+                os.killpg(worker.pid, signal.SIGKILL)
+    assert executed(hostile) == []
+    assert done.returncode == 0, done.stderr
