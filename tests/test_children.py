@@ -193,7 +193,7 @@ with working(Workers(jobs=2)) as run:
 def test_the_workers_of_a_killed_sweep_end_with_it(tmp_path: Path) -> None:
     """Killed while both are at tasks that would last for minutes."""
     marks = [tmp_path / "one", tmp_path / "two"]
-    command = [sys.executable, "-c", SWEEPS, ROOT / "tests", *marks]
+    command = [sys.executable, "-c", SWEEPS, *map(str, (ROOT / "tests", *marks))]
     with subprocess.Popen(command) as sweep:
         wait_until(lambda: all(mark.exists() for mark in marks))
         started = descendants(sweep.pid)

@@ -88,10 +88,10 @@ def test_a_file_under_way_is_not_taken_for_abandoned(
     moment: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What another process does at the worst moment."""
-    path, lock, removals = tmp_path / "state", fcntl.flock, []
+    path, lock, replace, removals = tmp_path / "state", fcntl.flock, Path.replace, list[str]()
 
-    def others(*_: object) -> None:
-        removals.append(None)
+    def others() -> None:
+        removals.append(moment)
         with monkeypatch.context() as patched:
             patched.setattr(fcntl, "flock", lock)
             tensorfile._remove_abandoned(path)
@@ -101,11 +101,14 @@ def test_a_file_under_way_is_not_taken_for_abandoned(
             others()
         lock(file, operation)
 
+    def replaced(one: Path, other: Path) -> Path:
+        others()
+        return replace(one, other)
+
     if moment == "before it is locked":
         monkeypatch.setattr(fcntl, "flock", disturbed)
     else:
-        replace = Path.replace
-        monkeypatch.setattr(Path, "replace", lambda *paths: (others(), replace(*paths))[1])
+        monkeypatch.setattr(Path, "replace", replaced)
     tensorfile.write(path, TENSORS, {})
     assert removals
     assert list(tmp_path.iterdir()) == [path]
