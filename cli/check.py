@@ -26,10 +26,11 @@ def check(
 
     Weights are not read and nothing is run. Exit code 2 if the model cannot be trained.
     """
+    from .output import answer, check_files
+
+    check_files({"--json": json_file}, model=model)
     from poet.frontend.onnx_check import check_model
     from poet.report.check import check_report
-
-    from .output import answer
 
     found = check_model(model, read_bindings(bind))
     answer(check_report(found, every_parameter=parameters), found.to_json, json_file=json_file)

@@ -25,8 +25,9 @@ def list_(json_file: JsonOption = None) -> None:
     from poet.profiles import load_profile, profile_names
     from poet.report.device import devices_data, devices_report
 
-    from .output import answer
+    from .output import answer, check_files
 
+    check_files({"--json": json_file})
     profiles = [load_profile(name) for name in profile_names()]
     answer(devices_report(profiles), lambda: devices_data(profiles), json_file=json_file)
 
@@ -37,11 +38,12 @@ def show(
     json_file: JsonOption = None,
 ) -> None:
     """Show every figure of a device: value, kind, uncertainty and source."""
-    from poet.profiles import load_profile
+    from poet.profiles import load_profile, profile_path
     from poet.report.device import profile_data, profile_report
 
-    from .output import answer
+    from .output import answer, check_files
 
+    check_files({"--json": json_file}, reads={"NAME": profile_path(device)})
     profile = load_profile(device)
     answer(profile_report(profile), lambda: profile_data(profile), json_file=json_file)
 
@@ -55,7 +57,8 @@ def validate(
     from poet.profiles import load_profile
     from poet.report.device import profile_data, validation_line
 
-    from .output import answer
+    from .output import answer, check_files
 
+    check_files({"--json": json_file}, reads={"FILE": file})
     profile = load_profile(file)
     answer(validation_line(profile, file.name), lambda: profile_data(profile), json_file=json_file)

@@ -32,8 +32,9 @@ def diff(
     from poet.plan_file import read_plan
     from poet.report.diff import diff_data, diff_plans, diff_report
 
-    from .output import answer, write_text
+    from .output import answer, check_files, write_text
 
+    check_files({"--html": html_file, "--json": json_file}, reads={"BEFORE": before, "AFTER": after})
     names = (before.name, after.name) if before.name != after.name else (str(before), str(after))
     difference = diff_plans(read_plan(before), read_plan(after), names=names)
     if html_file is not None:

@@ -36,12 +36,14 @@ def explain(
 ) -> None:
     """Show what a plan keeps, recomputes and pages, memory over time, and what binds."""
     from poet.plan_file import read_plan
-    from poet.profiles import load_profile
+    from poet.profiles import load_profile, profile_path
     from poet.report.data import plan_data
     from poet.report.plan import plan_report
 
-    from .output import answer, write_text
+    from .output import answer, check_files, write_text
 
+    reads = {"PLAN": plan_file, "--device": None if device is None else profile_path(device)}
+    check_files({"--html": html_file, "--json": json_file}, reads=reads)
     plan = read_plan(plan_file)
     if html_file is not None:
         from poet.report.html import plan_page

@@ -28,8 +28,9 @@ def trace(
     from poet.plan_file import read_plan
     from poet.report.trace import trace_events
 
-    from .output import write_json
+    from .output import check_files, write_json
 
+    check_files({"-o": output}, reads={"PLAN": plan_file})
     plan = read_plan(plan_file)
     write_json(output, trace_events(plan.problem, plan.schedule, plan.trace, plan.request.limits))
 

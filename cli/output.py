@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import os
 import secrets
+import stat
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ from typing import Any
 from rich.console import Console, RenderableType
 
 from poet.errors import InputError
+from poet.files import Paths, check_apart, check_is_file
 from poet.problem import Objective
 from poet.report.amounts import format_amount
 from poet.solution import Progress
@@ -51,12 +54,11 @@ def check_writable(path: Path) -> None:
     """Refuse a file that `write_atomically` could not write, before the work whose result it is to hold.
 
     Raises:
-        InputError: it is a folder, or its folder does not exist or may not be written to.
+        InputError: it is not a file, or its folder does not exist or may not be written to.
     """
     folder = path.parent
-    if path.is_dir():
-        problem = "it is a folder"
-    elif not folder.is_dir():
+    check_is_file(path)
+    if not folder.is_dir():
         problem = "its folder does not exist"
     elif not os.access(folder, os.W_OK | os.X_OK):
         problem = "its folder may not be written to"
@@ -65,15 +67,56 @@ def check_writable(path: Path) -> None:
     raise InputError(f"{path}: cannot be written ({problem})")
 
 
-def check_all_writable(*files: Path | None) -> None:
-    """`check_writable` of the files that a command was given; ``-`` is stdout.
+def check_files(
+    writes: Mapping[str, Path | None],
+    *,
+    reads: Mapping[str, Paths] | None = None,
+    page_file: Path | None = None,
+    model: Path | None = None,
+) -> None:
+    """Refuse, before the work begins, what could not be written or would destroy something.
+
+    Every command names all its files here: nothing that it writes, what its stdout and stderr are
+    led to included, may be a file that it reads or another that it writes.
+
+    Args:
+        writes: by option; ``-`` is stdout.
+        reads: by argument or option.
+        page_file: is written too; whether it can be is for the trainer to say.
+        model: is read, and the files that hold its weights.
 
     Raises:
-        InputError: one of them cannot be written.
+        InputError: one line that names the file and the options.
     """
-    for file in files:
-        if file is not None and str(file) != "-":
-            check_writable(file)
+    files = {option: path for option, path in writes.items() if path is not None and str(path) != "-"}
+    for path in files.values():
+        check_writable(path)
+    written = {**files, "--page-file": page_file}
+    read: dict[str, Paths] = {**(reads or {}), "MODEL": model}
+    if model is not None:
+        read["the weights of MODEL"] = _weight_files(model, files.values())
+    check_apart(written, reads=read)
+    for stream, path in _led_to_files():  # each alone: both may go to one log
+        check_apart({**written, stream: path}, reads=read)
+
+
+def _weight_files(model: Path, written: Iterable[Path]) -> list[Path]:
+    """Those of the ``written`` files that are there and hold weights of an ONNX model."""
+    there = [path for path in written if path.exists()]
+    if model.suffix == ".json" or not there:
+        return []
+    from poet.frontend.onnx_reader import data_files
+
+    return data_files(model, there)
+
+
+def _led_to_files() -> Iterator[tuple[str, Path]]:
+    """Stdout and stderr where they are files."""
+    for name, stream in (("stdout", sys.stdout), ("stderr", sys.stderr)):
+        with contextlib.suppress(OSError, ValueError):  # streams of tests are no files of the system
+            number = stream.fileno()
+            if stat.S_ISREG(os.fstat(number).st_mode):
+                yield name, Path(os.readlink(f"/proc/self/fd/{number}"))
 
 
 def write_atomically(path: Path, write: Callable[[Path], None]) -> None:

@@ -12,6 +12,7 @@ from poet.plan_file import read_plan
 from poet.training_run import Epoch, RunRequest
 
 from .options import JsonOption, PageFileOption, PlanArgument, ThreadsOption
+from .output import answer, check_files
 
 EXAMPLES = (
     "poet run plan.poet --data digits.npz --epochs 3 --page-file /media/card/pages",
@@ -63,6 +64,10 @@ def run(
     """
     if save_every is not None and output is None:
         raise InputError("--save-every needs -o FILE to save to")
+    outputs = {"-o": output, "--json": json_file}
+    check_files(outputs, reads={"PLAN": plan_file, "--data": data}, page_file=page_file)
+    # an earlier state may be replaced by that of the run which goes on from it, and by nothing else
+    check_files({"--json": json_file}, reads={"--resume": resume}, page_file=page_file)
     if enforce:
         request = RunRequest(
             plan=str(plan_file),
@@ -85,8 +90,6 @@ def run(
     from poet.runtime import Trainer, native
     from poet.runtime.fit import fit, load_samples
     from poet.runtime.storage_speed import measure_storage
-
-    from .output import answer
 
     if threads is not None:
         torch.set_num_threads(threads)
@@ -120,8 +123,6 @@ def _run_enforced(request: RunRequest, json_file: Path | None) -> None:
     from poet.enforce import enforce
     from poet.report.enforce import enforced_data, enforced_report
     from poet.report.run import epoch_line
-
-    from .output import answer
 
     def told(epoch: Epoch) -> None:
         typer.echo(epoch_line(epoch), err=str(json_file) == "-")

@@ -11,6 +11,7 @@ import typer
 from poet.errors import InputError
 from poet.optimizer import OptimizerSpec
 from poet.problem import Objective, Pins, Place
+from poet.profiles import profile_path
 
 from .options import (
     Ask,
@@ -24,7 +25,7 @@ from .options import (
     read_time_limit,
     read_trade_off,
 )
-from .output import check_all_writable
+from .output import check_files
 
 EXAMPLES = (
     "poet solve model.onnx --device rpi4b",
@@ -139,7 +140,8 @@ def solve(
         points=points,
         json_file=json_file,
     )
-    check_all_writable(output, json_file)
+    profile = None if device is None else profile_path(device)
+    check_files({"-o": output, "--json": json_file}, reads={"--device": profile}, model=model)
     if points is not None and trade_off is None:
         raise InputError("--points is of --trade-off, e.g. --trade-off ram,energy --points 12")
     if trade_off is not None and output is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,16 +12,18 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from poet.errors import InputError
+from poet.profiles import profile_path
 from poet.report.whatif import what_if_report
 from poet.solution import SolveOptions
 from poet.units import format_seconds, parse_bytes
 from poet.whatif import export, grid
+from poet.whatif.cache import default_folder
 from poet.whatif.measure import measure_data
 from poet.whatif.question import DataSupply, Duty
 from poet.whatif.result import WhatIf
 from poet.whatif.sweep import Report, SweepProgress
 
-from .output import answer, check_all_writable, write_atomically, write_json
+from .output import answer, check_files, write_atomically, write_json
 
 Size = TypeVar("Size", int, int | None)
 
@@ -105,12 +107,25 @@ def write_result(result: WhatIf, path: Path) -> None:
     write_atomically(path, lambda temporary: _write_text(temporary, text))
 
 
-def check_output(path: Path | None, json_file: Path | None) -> None:
+def files_read(device: str, data: Path | None, cache: Path | None) -> dict[str, list[Path]]:
+    """What a sweep reads besides the model, by option: profiles, data, and answers that are kept."""
+    profiles = map(profile_path, grid.words(device, "--device") if device else ())
+    folder = cache or default_folder()
+    return {
+        "--device": [path for path in profiles if path is not None],
+        "--measure-data": [] if data is None else [data, *(data.iterdir() if data.is_dir() else ())],
+        "--cache": list(folder.glob("*/*.json.gz")),
+    }
+
+
+def check_output(
+    path: Path | None, json_file: Path | None, *, model: Path, reads: Mapping[str, list[Path]]
+) -> None:
     """Refuse what cannot be written before the work begins.
 
     Raises:
         InputError: the suffix is not one of a report's, a page's packages are not there, a folder does
-            not exist or may not be written to, or both files are one.
+            not exist or may not be written to, or a file is read or written twice.
     """
     if path is not None and path.suffix not in (".json", *_WRITERS):
         raise InputError(f"{path}: a report is .html, .json or .csv")
@@ -118,9 +133,7 @@ def check_output(path: Path | None, json_file: Path | None) -> None:
         from poet.report.html import check_installed
 
         check_installed()
-    check_all_writable(path, json_file)
-    if path is not None and json_file is not None and path.resolve() == json_file.resolve():
-        raise InputError(f"{path}: -o and --json name the same file")
+    check_files({"-o": path, "--json": json_file}, reads=reads, model=model)
 
 
 def _html(result: WhatIf) -> str:

@@ -29,8 +29,9 @@ def verify(
     from poet.report.verify import verify_data, verify_report
     from poet.verification import verify as compare
 
-    from .output import answer
+    from .output import answer, check_files
 
+    check_files({"--json": json_file}, reads={"PLAN": plan_file}, page_file=page_file)
     report = compare(plan_file, steps=steps, threads=tuple(threads or (1, 2)), seed=seed, page_file=page_file)
     answer(verify_report(report), lambda: verify_data(report), json_file=json_file)
     report.require()

@@ -104,7 +104,8 @@ def what_if(
 
     from . import sweep
 
-    sweep.check_output(output, json_file)
+    reads = sweep.files_read(device, measure_data, cache)
+    sweep.check_output(output, json_file, model=model, reads=reads)
     daily = sweep.Daily(energy_budget, battery, steps_per_session, sessions_per_day, samples, grid)
     data = sweep.Data(fetch_seconds, prepare_seconds, data_bytes, dataset_bytes, data_cache, measure_data)
     with sweep.sweep_progress() as report:

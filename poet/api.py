@@ -24,6 +24,7 @@ from poet.budgets import keep_everything_bytes
 from poet.costs import build_problem, deadline_seconds, kernels_on
 from poet.device import Profile
 from poet.errors import Infeasible, InputError, ModelError, OutOfTime
+from poet.files import check_apart
 from poet.homes import settled
 from poet.kernel_facts import KernelFacts
 from poet.optimizer import OptimizerSpec
@@ -55,6 +56,7 @@ class Prepared:
         problem: the step's costs there.
         train: patterns of the parameters that are trained.
         import_seconds: wall clock of reading, tracing and measuring.
+        model_path: where the model was read from; ``None`` for a module.
     """
 
     model: Model
@@ -65,6 +67,7 @@ class Prepared:
     problem: Problem
     train: tuple[str, ...]
     import_seconds: float
+    model_path: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,12 +88,23 @@ class Planned:
         """Write the plan file, whole or not at all.
 
         Raises:
+            InputError: ``path`` is a file that the plan was made from.
             PoetError: the folder cannot be written or is full.
         """
         from poet.runtime.state import raw_tensor
 
+        check_apart({"the plan": path}, reads=self._sources(Path(path)))
         stored = {name: raw_tensor(tensor) for name, tensor in self.prepared.step.tensors.items()}
         write_plan(path, self.plan, stored, structure=self.prepared.structure)
+
+    def _sources(self, path: Path) -> dict[str, Path | list[Path]]:
+        """The files that it was made from: all that writing to ``path`` could destroy."""
+        model = self.prepared.model_path
+        if model is None:
+            return {}
+        from poet.frontend.onnx_reader import data_files
+
+        return {"the model": model, "the model's weights": data_files(model, [path])}
 
 
 def plan(
@@ -212,6 +226,7 @@ def prepare(
         problem=build_problem(step.graph, profile, kernels, home=home),
         train=patterns or ("*",),
         import_seconds=time.perf_counter() - start,
+        model_path=source.path,
     )
 
 
@@ -347,6 +362,7 @@ class _Source:
     identity: Model | None = None
     structure: bytes | None = None
     input_names: tuple[str, ...] | None = None
+    path: Path | None = None
 
 
 def _source(
@@ -370,6 +386,7 @@ def _source(
         identity=Model(path.stem, "onnx", imported.digest, tuple(sorted(bind.items()))),
         structure=strip_weights(imported),
         input_names=tuple(item.name for item in imported.inputs),
+        path=path,
     )
 
 

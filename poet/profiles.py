@@ -41,18 +41,23 @@ def load_profile(name_or_path: str | Path) -> Profile:
         ProfileError: there is no such device or file, or it breaks the schema. The message is one
             line and names the file, the field, what was found and what was expected.
     """
-    text = str(name_or_path)
-    is_path = isinstance(name_or_path, Path) or text.endswith(".toml") or "/" in text or "\\" in text
-    path = Path(text)
-    where = path.name if is_path else f"{text}.toml"
-    data = _resolve(_read_file(path) if is_path else _read_shipped(text), where)
+    text, path = str(name_or_path), profile_path(name_or_path)
+    where = f"{text}.toml" if path is None else path.name
+    data = _resolve(_read_shipped(text) if path is None else _read_file(path), where)
     try:
         profile = Profile.model_validate(data)
     except ValidationError as error:
         raise ProfileError(_explain(error, where)) from None
-    if not is_path and profile.name != text:
+    if path is None and profile.name != text:
         raise ProfileError(f"{where}: the name is {profile.name!r}; it must be the file's name, {text!r}")
     return profile
+
+
+def profile_path(name_or_path: str | Path) -> Path | None:
+    """The file that `load_profile` would read; ``None``: the name is of a device that comes with poet."""
+    text = str(name_or_path)
+    is_path = isinstance(name_or_path, Path) or text.endswith(".toml") or "/" in text or "\\" in text
+    return Path(text) if is_path else None
 
 
 def _read_shipped(name: str) -> dict[str, Any]:

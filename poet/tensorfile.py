@@ -25,6 +25,7 @@ from types import TracebackType
 from typing import Any, BinaryIO, Protocol, Self, TypeVar
 
 from poet.errors import InputError, PoetError
+from poet.files import check_is_file
 from poet.graph import ITEM_BYTES
 
 _WORDS = {
@@ -284,21 +285,38 @@ def replaced(path: Path) -> Iterator[BinaryIO]:
     Raises:
         PoetError: the folder cannot be written or is full; what was at ``path`` is still there.
     """
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
+    check_is_file(path)
     try:
         _remove_abandoned(path)
-        try:
-            with temporary.open("xb") as file:
-                fcntl.flock(file, fcntl.LOCK_EX)
-                yield file
-                file.flush()
-                os.fsync(file.fileno())
+        with _locked_temporary(path) as (temporary, file):
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
             temporary.replace(path)
-            _flush_folder(path.parent)
-        finally:
-            temporary.unlink(missing_ok=True)
+        _flush_folder(path.parent)
     except OSError as cause:
         raise PoetError(f"{path}: cannot be written ({cause.strerror or cause})") from None
+
+
+@contextlib.contextmanager
+def _locked_temporary(path: Path) -> Iterator[tuple[Path, BinaryIO]]:
+    """A new file beside ``path``, locked until the block ends: it is to be renamed there, else it is removed.
+
+    Another process that saves to the same path may meet the file before it is locked, take it for
+    abandoned and remove it: then the lock is that of a file without a name, and the next one is tried.
+    """
+    while True:
+        temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
+        is_ours = False
+        with contextlib.ExitStack() as undo:
+            undo.callback(temporary.unlink, missing_ok=True)
+            file = undo.enter_context(temporary.open("xb"))
+            fcntl.flock(file, fcntl.LOCK_EX)
+            with contextlib.suppress(FileNotFoundError):
+                is_ours = os.path.samestat(os.fstat(file.fileno()), temporary.stat())
+            if is_ours:
+                yield temporary, file
+                return
 
 
 def _remove_abandoned(path: Path) -> None:

@@ -159,7 +159,7 @@ def test_two_threads_are_two_engines_where_both_are_installed(monkeypatch: pytes
     assert choose_engine("auto", threads=2) == "highs"
 
 
-needs_cpsat = pytest.mark.skipif(not cpsat.installed(), reason="OR-tools is an extra: poet[cpsat]")
+needs_cpsat = pytest.mark.skipif(not cpsat.installed(), reason="OR-tools is the extra cpsat")
 
 
 def test_every_plan_survives_whole_numbers_and_costs_no_more() -> None:

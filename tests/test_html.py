@@ -217,7 +217,7 @@ def test_a_page_of_thousands_of_ops_stays_small() -> None:
 def test_without_its_packages_the_report_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "vl_convert", None)
     _chart_library.cache_clear()
-    with pytest.raises(InputError, match=r"needs vl_convert; install it with: pip install 'poet\[report\]'"):
+    with pytest.raises(InputError, match=r"needs vl_convert; to have it: pip install '\.\[report\]' in"):
         plan_page(mixed_plan())
 
 

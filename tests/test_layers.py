@@ -17,8 +17,8 @@ from poet.version import __version__
 ROOT = Path(__file__).parents[1]
 
 ROOMS = (
-    "version", "operators",
-    "errors", "units", "codec", "kernel_allocations", "kernel_facts",
+    "version", "operators", "errors", "files", "children", "cache_folder", "extras",
+    "units", "codec", "kernel_allocations", "kernel_facts",
     "graph", "schedule", "problem", "homes", "pins", "simulator",
     "optimizer", "device", "profiles", "cost_table", "costs", "solution", "solvers", "budgets", "fronts",
     "layout", "demand", "tensorfile", "training_plan", "plan_file", "training_run", "host", "runtime",
@@ -28,8 +28,8 @@ ROOMS = (
 
 RUNTIME_MAY_READ = frozenset(
     {
-        "version", "operators",
-        "errors", "units", "codec", "kernel_allocations", "kernel_facts",
+        "version", "operators", "errors", "files", "children", "cache_folder",
+        "units", "codec", "kernel_allocations", "kernel_facts",
         "graph", "schedule", "problem", "homes", "pins", "simulator",
         "optimizer", "layout", "demand", "tensorfile", "training_plan", "plan_file", "training_run",
         "host", "runtime",

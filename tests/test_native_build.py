@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import stat
 from pathlib import Path
 
 import pytest
 from test_native import run_python
 
+from poet.cache_folder import cache_folder, private_folder
+from poet.errors import InputError
 from poet.runtime import native
 from poet.runtime.native import build
+from poet.whatif.cache import Cache, default_folder, pack
 
 needs_compiler = pytest.mark.skipif(build.find_compiler() is None, reason="no C++ compiler here")
 
@@ -71,6 +75,48 @@ def test_a_cache_folder_that_others_can_write_is_refused(cache: Path, tmp_path: 
         cache.write_text("")
     with pytest.raises(build.Unavailable, match=str(cache)):
         build.build_library(cache)
+
+
+@pytest.mark.parametrize("mode", [0o755, 0o750, 0o711])
+def test_a_cache_folder_that_others_could_only_read_is_closed(cache: Path, mode: int) -> None:
+    """As versions before left it: nobody else could have put anything there."""
+    cache.mkdir(parents=True)
+    cache.chmod(mode)
+    assert private_folder(cache) == cache
+    assert stat.S_IMODE(cache.stat().st_mode) == 0o700
+
+
+@pytest.mark.parametrize("first", ["what-if", "allocator"])
+def test_whoever_makes_the_cache_folder_makes_it_for_its_owner(
+    first: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a fresh machine, where even the folder above is missing; then the other may use it."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    before = os.umask(0o022)
+    try:
+        for user in ("what-if", "allocator") if first == "what-if" else ("allocator", "what-if"):
+            if user == "what-if":
+                Cache(default_folder()).write("answers", "key", pack({}))
+            else:
+                private_folder(cache_folder())
+            assert stat.S_IMODE(cache_folder().stat().st_mode) == 0o700
+    finally:
+        os.umask(before)
+    made = [path for path in (tmp_path / "cache").rglob("*") if path.is_dir()]
+    assert len(made) == 3
+    assert {stat.S_IMODE(path.stat().st_mode) for path in [tmp_path / "cache", *made]} == {0o700}
+
+
+def test_no_home_is_a_line_that_says_what_to_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_home() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setenv("XDG_CACHE_HOME", "relative")
+    monkeypatch.setattr(Path, "home", no_home)
+    with pytest.raises(InputError, match="set XDG_CACHE_HOME"):
+        default_folder()
+    with pytest.raises(build.Unavailable, match="set XDG_CACHE_HOME"):
+        build.build_library()
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import fcntl
+import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -57,3 +59,56 @@ def test_what_a_killed_process_left_is_removed_and_nothing_else(tmp_path: Path) 
         fcntl.flock(writer, fcntl.LOCK_EX)
         tensorfile.write(tmp_path / "state", TENSORS, {})
     assert {*tmp_path.iterdir()} == {tmp_path / "state", under_way, *others}
+
+
+def test_many_may_save_to_one_path(tmp_path: Path) -> None:
+    """Each removes what it takes for abandoned; none takes what another is about to lock or to rename."""
+    path, failed = tmp_path / "state", list[BaseException]()
+
+    def save() -> None:
+        try:
+            for _ in range(40):
+                tensorfile.write(path, TENSORS, {})
+        except BaseException as error:
+            failed.append(error)
+
+    savers = [threading.Thread(target=save) for _ in range(4)]
+    for saver in savers:
+        saver.start()
+    for saver in savers:
+        saver.join()
+    assert failed == []
+    assert list(tmp_path.iterdir()) == [path]
+    with TensorFile(path) as file:
+        assert file.entries.keys() == TENSORS.keys()
+
+
+@pytest.mark.parametrize("moment", ["before it is locked", "before it is renamed"])
+def test_a_file_under_way_is_not_taken_for_abandoned(
+    moment: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What another process does at the worst moment."""
+    path, lock, replace, removals = tmp_path / "state", fcntl.flock, Path.replace, list[str]()
+
+    def others() -> None:
+        removals.append(moment)
+        with monkeypatch.context() as patched:
+            patched.setattr(fcntl, "flock", lock)
+            tensorfile._remove_abandoned(path)
+
+    def disturbed(file: Any, operation: int) -> None:
+        if operation == fcntl.LOCK_EX and not removals:
+            others()
+        lock(file, operation)
+
+    def replaced(one: Path, other: Path) -> Path:
+        others()
+        return replace(one, other)
+
+    if moment == "before it is locked":
+        monkeypatch.setattr(fcntl, "flock", disturbed)
+    else:
+        monkeypatch.setattr(Path, "replace", replaced)
+    tensorfile.write(path, TENSORS, {})
+    assert removals
+    assert list(tmp_path.iterdir()) == [path]

@@ -31,3 +31,12 @@ def die_once(mark: str, number: int) -> bytes:
 def hold(size: int) -> bytes:
     """Take ``size`` bytes."""
     return str(len(bytearray(size))).encode()
+
+
+def stay(mark: str) -> bytes:
+    """Write the worker's process number to ``mark``, and stay for minutes."""
+    whole = Path(f"{mark}.part")
+    whole.write_text(str(os.getpid()))
+    whole.rename(mark)
+    time.sleep(600)
+    return b""

@@ -10,14 +10,13 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from types import FrameType
 from typing import Any
 
-from poet import codec
+from poet import children, codec
 from poet.errors import InputError, ReplayError
 from poet.training_run import Epoch, RunRequest
 
@@ -109,8 +108,13 @@ def _try_plain(request: RunRequest) -> tuple[Half | None, str | None]:
 
 def _events(module: str, request: RunRequest) -> Iterator[Mapping[str, Any]]:
     """What the child tells, line by line; its end without a last word is an event as well."""
-    command = [sys.executable, "-m", module, json.dumps(asdict(request))]
-    child = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
+    child = subprocess.Popen(
+        children.command(module, json.dumps(asdict(request))),
+        stdout=subprocess.PIPE,
+        text=True,
+        env=children.environment(),
+        start_new_session=True,
+    )
     told = ""
     with child, _forwarded_interrupt(child):
         assert child.stdout is not None

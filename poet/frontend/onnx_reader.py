@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import math
 import mmap
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,6 +20,7 @@ from onnx import AttributeProto, GraphProto, ModelProto, TensorProto
 from torch import Tensor
 
 from poet.errors import ModelError
+from poet.files import is_same_file
 from poet.frontend.onnx_wire import Span, split_weights
 
 OLDEST_OPSET, NEWEST_OPSET = 9, 24
@@ -308,14 +309,32 @@ def external_path(model: Path, location: str, where: str) -> Path:
     return file
 
 
-def _digest(path: Path, model: ModelProto) -> str:
-    locations = {
+def data_files(path: Path, among: Iterable[Path]) -> list[Path]:
+    """Which of the files ``among`` hold weights of the model at ``path``; none where it cannot be read."""
+    try:
+        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+            named = [other for other in among if content.find(other.name.encode()) >= 0]
+            if not named:
+                return []
+            model = _parse(split_weights(content)[0])
+        stored = [external_path(path, location, path.name) for location in _locations(model)]
+        return [other for other in named if any(is_same_file(other, file) for file in stored)]
+    except (OSError, ValueError, ModelError):  # an empty file cannot be mapped
+        return []
+
+
+def _locations(model: ModelProto) -> set[str]:
+    return {
         entry.value
         for tensor in model.graph.initializer
         if tensor.data_location == TensorProto.EXTERNAL
         for entry in tensor.external_data
         if entry.key == "location"
     }
+
+
+def _digest(path: Path, model: ModelProto) -> str:
+    locations = _locations(model)
     digest = hashlib.sha256()
     for file in (path, *(external_path(path, location, path.name) for location in sorted(locations))):
         with file.open("rb") as stream:

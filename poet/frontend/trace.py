@@ -35,6 +35,7 @@ from poet.kernel_facts import KernelFacts
 from poet.optimizer import OptimizerSpec
 from poet.runtime import kernels
 from poet.runtime.measure import measured
+from poet.runtime.process import check_computes
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -89,6 +90,7 @@ def trace_training_step(
         ModelError: the module cannot be traced, or nothing of it can be trained.
         UnsupportedOperator: it uses an operator that poet does not run.
     """
+    check_computes()
     optimizer = optimizer or OptimizerSpec()
     inputs = [example_inputs] if isinstance(example_inputs, Tensor) else list(example_inputs)
     for index, item in enumerate(inputs):

@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from poet import codec
+from poet import children, codec
 from poet.errors import InputError, PoetError, ReplayError
 from poet.plan_file import PlanFile
 from poet.runtime.confinement import Confinement, idle_bytes
@@ -101,6 +101,7 @@ def run_child(work: Callable[[RunRequest, Emit], None], arguments: Sequence[str]
     def emit(event: str, data: Mapping[str, Any]) -> None:
         print(json.dumps({"event": event, **data}), flush=True)
 
+    children.end_with_parent()
     return_freed_memory()
     try:
         request = codec.decode(RunRequest, json.loads(arguments[0]), where="the request")

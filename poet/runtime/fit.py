@@ -107,6 +107,8 @@ def fit(
         save_path: where the training state is saved after each epoch, an incomplete one too.
         save_every: steps after which it is saved as well.
     """
+    if save_path is not None:
+        trainer.check_save_path(save_path)
     plan = trainer.plan
     batch = trainer.input_types[0].shape[0]
     generator = torch.Generator().manual_seed(seed)

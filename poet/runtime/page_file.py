@@ -124,10 +124,12 @@ class PageFile:
     def close(self) -> None:
         """Close and remove the file; a second call does nothing."""
         if self._file >= 0:
+            ours = os.fstat(self._file)
             os.close(self._file)
             self._file = -1
             with contextlib.suppress(OSError):
-                self.path.unlink(missing_ok=True)
+                if os.path.samestat(ours, self.path.stat()):  # else another file has taken its place
+                    self.path.unlink()
 
     def _open(self, *, wants_direct: bool) -> tuple[int, bool]:
         flags = os.O_RDWR | os.O_CLOEXEC | os.O_CREAT | (0 if self._named else os.O_EXCL)

@@ -10,6 +10,7 @@ from the last `Trainer.save`.
 from __future__ import annotations
 
 import contextlib
+import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -20,6 +21,7 @@ from typing import Self
 import torch
 
 from poet.errors import InputError, PlanError, PoetError, ReplayError
+from poet.files import check_apart
 from poet.graph import TensorType
 from poet.plan_file import PlanFile
 from poet.problem import Place
@@ -31,6 +33,7 @@ from poet.runtime.memory import PeakMeter, return_freed_memory
 from poet.runtime.native.library import BETWEEN_STEPS
 from poet.runtime.page_file import PageFile
 from poet.runtime.placed import PlacedSteps
+from poet.runtime.process import check_computes, check_owns_pages
 from poet.runtime.program import Program
 from poet.schedule import Compute, Free, Step
 from poet.training_plan import Plan, stored_values
@@ -74,6 +77,8 @@ class Trainer:
         if unknown:
             raise PlanError(f"optimizer {plan.optimizer.name} has no hyperparameter {min(unknown)!r}")
         self._is_checked = False
+        self._plan_path: Path | None = None
+        self._opened_in = os.getpid()
         self._random_state: torch.Tensor | None = tensors.random_state
         self._is_random = any(op.random for op in plan.graph.ops)
         self._inputs = tuple(self._input(name) for name in plan.graph.inputs)
@@ -117,6 +122,7 @@ class Trainer:
         Raises:
             PlanError: a file is damaged, of another version, or does not fit.
             PageFileError: the page file cannot be had.
+            InputError: the page file is the plan or the state to resume.
         """
         return_freed_memory()
         with PlanFile(path) as file:
@@ -137,6 +143,7 @@ class Trainer:
     ) -> Trainer:
         """`open`, for a plan file that is open already; it may be closed afterwards."""
         plan = file.plan
+        check_apart({"page_file": page_file}, reads={"the plan": file.path, "resume": resume})
         with contextlib.ExitStack() as undo:
             source: state.Source = state.FromPlan(file, seed=seed)
             if resume is not None:
@@ -148,6 +155,7 @@ class Trainer:
                 if pages is not None:
                     pages.close()
                 raise
+        trainer._plan_path = file.path
         if learning_rate is not None:
             trainer.learning_rate = replace(plan.optimizer, lr=learning_rate).lr
         return trainer
@@ -180,10 +188,14 @@ class Trainer:
 
         Raises:
             InputError: a tensor has another shape or type than the plan's; nothing has happened.
-            ReplayError: the step failed; see the module's docstring for the training state.
+            ReplayError: the step failed; see the module's docstring for the training state. Or this is a
+                fork of the process that loaded torch; nothing has happened.
         """
         started = time.perf_counter()
         self._check_usable()
+        check_computes()
+        if self._pages is not None:
+            check_owns_pages(self._opened_in)
         given = self._checked_inputs(inputs, targets)
         self._cells.set_hyperparameters(
             self.plan.optimizer.hyperparameters(self.steps + 1, lr=self.learning_rate)
@@ -228,11 +240,22 @@ class Trainer:
         with this plan or another for the same model, training set and optimizer.
 
         Raises:
+            InputError: ``path`` is the plan or the page file.
             PoetError: the folder cannot be written or is full; an old file at ``path`` is kept.
             ReplayError: a step failed halfway, so that there is no state to save.
         """
         self._check_usable()
+        self.check_save_path(path)
         state.save(Path(path), self.plan, self._fetched, steps=self.steps, random_state=self._random_now())
+
+    def check_save_path(self, path: str | Path) -> None:
+        """Refuse a path at which `save` would destroy what the trainer was made from or pages to.
+
+        Raises:
+            InputError: it is the plan or the page file.
+        """
+        pages = None if self._pages is None else self._pages.path
+        check_apart({"the saved state": path}, reads={"the plan": self._plan_path, "the page file": pages})
 
     @property
     def memory(self) -> str:

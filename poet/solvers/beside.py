@@ -13,19 +13,17 @@ import contextlib
 import io
 import json
 import math
-import os
 import queue
 import subprocess
-import sys
 import threading
 import time
 from dataclasses import dataclass
-from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
 
 import numpy as np
 
+from poet import children
 from poet.solvers.linear import Numbers
 from poet.solvers.matrix import Matrix
 
@@ -61,11 +59,11 @@ class Beside:
     def _start(self) -> None:
         self._lines = queue.SimpleQueue[bytes | None]()
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "poet.solvers.beside_child"],
+            children.command("poet.solvers.beside_child"),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
-            env=_environment(),
+            env=children.environment(),
             start_new_session=True,  # Ctrl-C is this process's to answer
         )
         self._idle = True
@@ -160,9 +158,3 @@ def _read(stdout: IO[bytes], lines: queue.SimpleQueue[bytes | None]) -> None:
 def _open(pipe: IO[bytes] | None) -> IO[bytes]:
     assert pipe is not None  # both were asked for
     return pipe
-
-
-def _environment() -> dict[str, str]:
-    """As here, with the folder that poet was imported from first on the path."""
-    root, inherited = str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH")
-    return {**os.environ, "PYTHONPATH": root if not inherited else f"{root}{os.pathsep}{inherited}"}

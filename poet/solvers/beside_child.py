@@ -1,6 +1,7 @@
 """``python -m poet.solvers.beside_child``: HiGHS at the other end of `poet.solvers.beside`'s pipes.
 
-The process ends when stdin is closed, so it does not outlive the one that wants its answer.
+The process ends when stdin is closed or its parent is gone, so it does not outlive the one that wants its
+answer.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typing import Any
 import highspy
 import numpy as np
 
+from poet import children
 from poet.solvers.linear import Numbers
 from poet.solvers.matrix import Matrix, loaded
 
@@ -27,6 +29,7 @@ _TELL_SECONDS = 0.2  # between two bounds
 
 def main() -> None:
     """Read programs, solve one after the other, tell what is found."""
+    children.end_with_parent()
     requests = queue.SimpleQueue[bytes]()
     threading.Thread(target=_read, args=(requests,), daemon=True).start()
     while True:

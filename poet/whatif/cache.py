@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from poet import codec
+from poet.cache_folder import cache_folder, make_folder
 from poet.errors import InputError, InvalidSchedule
 from poet.problem import Limits, Problem
 from poet.schedule import Schedule, schedule_from_data, schedule_to_data
@@ -39,7 +40,7 @@ MAX_FILE_BYTES = 1 << 28
 
 SOLVING = (
     "solvers", "problem.py", "schedule.py", "simulator.py", "solution.py", "homes.py", "pins.py", "codec.py",
-    "units.py", "errors.py",
+    "units.py", "errors.py", "extras.py", "children.py",
 )  # fmt: skip
 """What an answer depends on: the searches and all that they import."""
 
@@ -94,7 +95,7 @@ class Cache:
     """A folder of answers.
 
     Attributes:
-        folder: is made when first written to; ``None``: nothing is kept.
+        folder: is made, for its owner alone, when first written to; ``None``: nothing is kept.
     """
 
     def __init__(self, folder: Path | None) -> None:
@@ -122,7 +123,7 @@ class Cache:
         path = self._path(kind, key)
         temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
+            make_folder(path.parent)
             temporary.write_bytes(packed)
             os.replace(temporary, path)
         except OSError as error:
@@ -140,10 +141,12 @@ class Cache:
 
 
 def default_folder() -> Path:
-    """``poet/what-if`` in the user's cache folder, by the XDG rules."""
-    base = os.environ.get("XDG_CACHE_HOME", "")
-    home = Path(base) if os.path.isabs(base) else Path.home() / ".cache"
-    return home / "poet" / "what-if"
+    """``what-if`` in poet's cache folder.
+
+    Raises:
+        InputError: the user has no home.
+    """
+    return cache_folder() / "what-if"
 
 
 # --- keys -------------------------------------------------------------------------------------

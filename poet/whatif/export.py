@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from poet import codec
 from poet.errors import InputError
+from poet.extras import how_to_install
 from poet.schedule import schedule_to_data
 from poet.version import __version__
 from poet.whatif.result import FoundPlan, Point, Setting, Usage, WhatIf
@@ -103,7 +104,7 @@ def to_pandas(result: WhatIf) -> pandas.DataFrame:
     try:
         import pandas
     except ImportError:
-        raise InputError("to_pandas needs pandas; pip install 'poet[pandas]'") from None
+        raise InputError(f"to_pandas needs pandas; {how_to_install('pandas')}") from None
     return pandas.DataFrame(rows(result), columns=list(COLUMNS))
 
 

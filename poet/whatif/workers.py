@@ -21,7 +21,9 @@ from joblib import Parallel, delayed, parallel_config
 from joblib.externals.loky import get_reusable_executor
 from joblib.externals.loky.process_executor import BrokenProcessPool
 
+from poet import children
 from poet.errors import InputError
+from poet.extras import how_to_install
 from poet.problem import Limits, Problem
 from poet.solution import SolveOptions
 from poet.solvers import solve
@@ -91,13 +93,19 @@ def working(workers: Workers) -> Iterator[Run]:
     if workers.in_this_process:
         yield _run_here
     elif workers.cluster is not None:
-        with _client(workers.cluster) as client, parallel_config(backend="dask", client=client):
+        with (
+            children.safe_path(),
+            _client(workers.cluster) as client,
+            parallel_config(backend="dask", client=client),
+        ):
             yield _run_on_cluster
     else:
-        try:
-            yield functools.partial(_run_in_processes, workers)
-        finally:
-            get_reusable_executor().shutdown(wait=True, kill_workers=True)
+        local = {"initializer": children.end_with_parent, "initargs": (os.getpid(),)}
+        with children.safe_path(), parallel_config(backend="loky", **local):
+            try:
+                yield functools.partial(_run_in_processes, workers)
+            finally:
+                get_reusable_executor().shutdown(wait=True, kill_workers=True)
 
 
 # --- three ways to run ------------------------------------------------------------------------
@@ -196,7 +204,7 @@ def _client(address: str) -> Iterator[Any]:
     try:
         from distributed import Client
     except ImportError:
-        raise InputError("a cluster needs Dask; pip install 'poet[cluster]'") from None
+        raise InputError(f"a cluster needs Dask; {how_to_install('cluster')}") from None
     _check_address(address)
     try:
         client = Client(address, timeout=CONNECT_SECONDS, set_as_default=False)  # type: ignore[no-untyped-call]

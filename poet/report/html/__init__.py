@@ -1,7 +1,7 @@
 """Self-contained HTML pages, each a function from a record to the text of one file.
 
 A page needs no network and loads nothing: Vega-Lite, which draws the charts, is part of it. It and
-Jinja come with ``poet[report]``.
+Jinja come with the extra ``report``.
 """
 
 from __future__ import annotations

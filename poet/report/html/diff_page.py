@@ -15,7 +15,7 @@ def diff_page(diff: PlanDiff, *, command: str = "") -> str:
     """The page as text.
 
     Raises:
-        InputError: the packages of ``poet[report]`` are not there.
+        InputError: the packages of the extra ``report`` are not there.
     """
     columns = (
         Column("tensor", code=True),

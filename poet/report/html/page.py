@@ -20,6 +20,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from poet.errors import InputError
+from poet.extras import how_to_install
 from poet.report.html.charts import Spec
 from poet.report.html.tables import TableData
 from poet.version import __version__
@@ -27,7 +28,7 @@ from poet.version import __version__
 ASSETS = files("poet.report.html") / "assets"
 
 PACKAGES = ("jinja2", "vl_convert")
-EXTRA = "an HTML report needs {package}; install it with: pip install 'poet[report]'"
+EXTRA = f"an HTML report needs {{package}}; to have it: {how_to_install('report')}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +52,7 @@ def check_installed() -> None:
     """Refuse a page before the work for it is done.
 
     Raises:
-        InputError: the packages of ``poet[report]`` are not there.
+        InputError: the packages of the extra ``report`` are not there.
     """
     for package in PACKAGES:
         if find_spec(package) is None:
@@ -62,7 +63,7 @@ def render(template: str, content: Content, context: Mapping[str, Any]) -> str:
     """The page of ``template`` with ``content`` for its scripts and ``context`` for its text.
 
     Raises:
-        InputError: the packages of ``poet[report]`` are not there.
+        InputError: the packages of the extra ``report`` are not there.
     """
     try:
         import jinja2

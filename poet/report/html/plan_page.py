@@ -19,7 +19,7 @@ def plan_page(plan: Plan, *, command: str = "", profile: Profile | None = None) 
         profile: of the plan's device; ``None``: the shipped one of its name, if there is one.
 
     Raises:
-        InputError: the packages of ``poet[report]`` are not there.
+        InputError: the packages of the extra ``report`` are not there.
     """
     subject = subject_of_plan(plan, profile=profile)
     commands = [asked_by(plan)]

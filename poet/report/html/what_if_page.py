@@ -34,7 +34,7 @@ def what_if_page(result: WhatIf) -> str:
     """The page as text.
 
     Raises:
-        InputError: the packages of ``poet[report]`` are not there.
+        InputError: the packages of the extra ``report`` are not there.
     """
     found = points.planned(result)
     subject = None if result.chosen is None else subject_of_point(result, result.chosen)

@@ -1,7 +1,7 @@
 """Compile the allocator once per user, and load nothing that is not what was compiled.
 
 The library is built with the torch headers of the installed wheel by one compiler call, at first use.
-It is kept in ``$XDG_CACHE_HOME/poet`` (``~/.cache/poet``), which must belong to the user and be closed to
+It is kept in poet's cache folder (`poet.cache_folder`), which must belong to the user and be closed to
 others. Its file name holds two keys and its own SHA-256: the first key covers the source, the flags and
 torch's build, the second the compiler. Without a compiler, a library that another compiler built
 from the same source for the same torch will do.
@@ -16,16 +16,18 @@ import platform
 import re
 import shlex
 import shutil
-import stat
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+
+from poet.cache_folder import cache_folder, private_folder
+from poet.errors import InputError
 
 SOURCE = Path(__file__).with_name("allocator.cpp")
 _COMPILERS = ("c++", "g++", "clang++")
@@ -52,7 +54,10 @@ def build_library(cache: Path | None = None) -> Path:
     """
     if not sys.platform.startswith("linux"):
         raise Unavailable(f"the native allocator is made for Linux, this is {sys.platform}")
-    folder = private_folder(cache or _default_cache())
+    try:
+        folder = private_folder(cache or cache_folder())
+    except InputError as error:
+        raise Unavailable(str(error)) from error
     compiler = find_compiler()
     prefix = f"allocator-{_digest(SOURCE.read_text(), *_flags(), *_torch_build())}"
     if compiler is None:
@@ -60,29 +65,6 @@ def build_library(cache: Path | None = None) -> Path:
     prefix += f"-{_digest(*compiler.command, compiler.version)}"
     with _locked(folder):
         return _find(folder, f"{prefix}-*.so") or _compile(compiler, folder, prefix)
-
-
-def private_folder(folder: Path) -> Path:
-    """``folder``, made if need be.
-
-    Raises:
-        Unavailable: it is a link, belongs to someone else or is open to others: what lies in it could
-            have been put there by anyone.
-    """
-    try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        with suppress(FileExistsError):
-            folder.mkdir(mode=0o700)
-        found = folder.lstat()
-    except OSError as error:
-        raise Unavailable(
-            f"the cache folder {folder} cannot be made ({error.strerror}); set XDG_CACHE_HOME"
-        ) from error
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
-        raise Unavailable(f"the cache folder {folder} is not a folder of this user; remove it")
-    if found.st_mode & 0o077:
-        raise Unavailable(f"the cache folder {folder} is open to others; empty it and `chmod 700` it")
-    return folder
 
 
 def find_compiler() -> Compiler | None:
@@ -106,11 +88,6 @@ def torch_release() -> str:
     """``"2.13.0"`` of ``"2.13.0+cpu"``."""
     found = re.match(r"\d+\.\d+\.\d+", torch.__version__)
     return found[0] if found else torch.__version__
-
-
-def _default_cache() -> Path:
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base and Path(base).is_absolute() else Path.home() / ".cache") / "poet"
 
 
 def _flags() -> tuple[str, ...]:

@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Sequence
 
 from poet.errors import InputError, nearest
+from poet.extras import how_to_install
 from poet.solvers.engines import cpsat, through_pulp
 from poet.solvers.engines.cpsat import run_cpsat
 from poet.solvers.engines.outcome import Effort, Job, Outcome, Watcher
@@ -31,9 +32,9 @@ ENGINES: dict[str, Callable[[Job], Outcome]] = {
 
 _WAYS_TO_INSTALL = {
     "highs": "pip install highspy",
-    "cpsat": "pip install 'poet[cpsat]'",
-    "highs+cpsat": "pip install 'poet[cpsat]'",
-    "scip": "pip install 'poet[scip]'",
+    "cpsat": how_to_install("cpsat"),
+    "highs+cpsat": how_to_install("cpsat"),
+    "scip": how_to_install("scip"),
     "gurobi": "pip install gurobipy, and a licence",
 }
 

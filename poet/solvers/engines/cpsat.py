@@ -5,17 +5,15 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import json
-import os
 import queue
 import subprocess
-import sys
 import threading
 import time
 from dataclasses import dataclass, field
-from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
 
+from poet import children
 from poet.errors import InputError
 from poet.solvers.engines.integers import IntegerProgram, integer_program
 from poet.solvers.engines.interrupt import sigint_flag
@@ -63,12 +61,12 @@ class Child:
         self.ended = False
         self._lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "poet.solvers.engines.cpsat_child"],
+            children.command("poet.solvers.engines.cpsat_child"),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            env=_environment(),
+            env=children.environment(),
             start_new_session=True,  # Ctrl-C is this process's to answer
         )
         seconds = job.effort.seconds
@@ -164,10 +162,3 @@ class Child:
 def _open(pipe: IO[str] | None) -> IO[str]:
     assert pipe is not None  # all three were asked for
     return pipe
-
-
-def _environment() -> dict[str, str]:
-    """As here, with the folder that poet was imported from first on the path."""
-    root = str(Path(__file__).parents[3])
-    inherited = os.environ.get("PYTHONPATH")
-    return {**os.environ, "PYTHONPATH": root if not inherited else f"{root}{os.pathsep}{inherited}"}

@@ -15,9 +15,12 @@ from typing import Any
 
 from ortools.sat.python import cp_model
 
+from poet import children
+
 
 def main() -> None:
     """Read one program, solve it, tell what is found."""
+    children.end_with_parent()
     request = json.loads(sys.stdin.readline())
     threading.Thread(target=_end_with_parent, daemon=True).start()
     model, columns = _model_of(request)

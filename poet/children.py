@@ -1,0 +1,66 @@
+"""Processes that poet starts: they take no code from the current folder, and end with whoever started them.
+
+``python -m`` and ``python -c`` put the current folder first on the import path, so that a ``torch.py``
+that lies there would be run. Every interpreter is therefore started by `command`, and those that a
+library starts inherit ``PYTHONSAFEPATH`` from `safe_path`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+_SAFE_PATH = "PYTHONSAFEPATH"
+_PARENT = "POET_PARENT"
+_SET_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of prctl(2)
+
+
+def command(module: str, *arguments: str) -> list[str]:
+    """The command line that runs ``module`` of poet by this interpreter."""
+    return [sys.executable, "-P", "-m", module, *arguments]
+
+
+def environment() -> dict[str, str]:
+    """For a child of `command`: as here, with the folder that poet was imported from first on the import
+    path; the child's own children do not look into the current folder either.
+    """
+    root, inherited = str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH")
+    return {
+        **os.environ,
+        "PYTHONPATH": f"{root}{os.pathsep}{inherited}" if inherited else root,
+        _SAFE_PATH: "1",
+        _PARENT: str(os.getpid()),
+    }
+
+
+@contextlib.contextmanager
+def safe_path() -> Iterator[None]:
+    """Interpreters that a library starts in the ``with`` block do not look into the current folder."""
+    before = os.environ.get(_SAFE_PATH)
+    os.environ[_SAFE_PATH] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            os.environ.pop(_SAFE_PATH, None)
+        else:
+            os.environ[_SAFE_PATH] = before
+
+
+def end_with_parent(parent: int | None = None) -> None:
+    """Let the kernel kill this process as soon as the one that started it is gone, however it went.
+
+    The kernel watches the thread that started this process, which must not end before its children.
+
+    Args:
+        parent: its process number; ``None``: the one that `environment` was called in.
+    """
+    expected = int(os.environ.get(_PARENT, "0")) if parent is None else parent
+    ctypes.CDLL(None).prctl(_SET_DEATH_SIGNAL, int(signal.SIGKILL), 0, 0, 0)
+    if expected and os.getppid() != expected:  # it was gone before the kernel was asked
+        os.kill(os.getpid(), signal.SIGKILL)

@@ -1,0 +1,38 @@
+"""Which process works: a fork copies memory and files, but none of the threads that torch computes with."""
+
+from __future__ import annotations
+
+import os
+
+import torch
+
+from poet.errors import ReplayError
+
+_LOADED_IN = os.getpid()
+
+
+def check_computes() -> None:
+    """Refuse to compute where an op would wait for ever for threads that a fork has not copied.
+
+    Raises:
+        ReplayError: this is a fork of a process that had loaded torch, and several threads are asked for.
+    """
+    if os.getpid() != _LOADED_IN and torch.get_num_threads() > 1:
+        raise ReplayError(
+            f"process {os.getpid()} is a fork of one that had loaded torch, whose threads are not copied: a "
+            "step would wait for them for ever; call torch.set_num_threads(1) in it, or start it by "
+            "multiprocessing's spawn"
+        )
+
+
+def check_owns_pages(opened_in: int) -> None:
+    """Refuse a page file that another process opened, which may be using it.
+
+    Raises:
+        ReplayError: this process is a fork of it.
+    """
+    if os.getpid() != opened_in:
+        raise ReplayError(
+            f"the trainer's page file belongs to process {opened_in}, of which this one is a fork; open a "
+            "trainer here, with a page file of its own"
+        )
