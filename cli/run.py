@@ -34,10 +34,14 @@ def run(
     epochs: Annotated[int, typer.Option(min=1, help="Passes over the data.")] = 1,
     page_file: PageFileOption = None,
     lr: Annotated[float | None, typer.Option(help="Learning rate in place of the plan's.")] = None,
-    seed: Annotated[int, typer.Option(help="Of the samples' order and of dropout.")] = 0,
+    seed: Annotated[
+        int | None,
+        typer.Option(help="Of the samples' order and of dropout; default: 0, or that of what is resumed."),
+    ] = None,
     threads: ThreadsOption = None,
     resume: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Go on from what an earlier run saved.")
+        Path | None,
+        typer.Option(metavar="FILE", help="Go on from what an earlier run saved: same order, same dropout."),
     ] = None,
     output: Annotated[
         Path | None, typer.Option("-o", "--output", metavar="FILE", help="Save the trained state here.")
@@ -45,6 +49,12 @@ def run(
     save_every: Annotated[
         int | None, typer.Option(min=1, metavar="STEPS", help="Save every so many steps as well.")
     ] = None,
+    allow_nan: Annotated[
+        bool,
+        typer.Option(
+            "--allow-nan", help="Take targets that are not finite, and go on where the loss is not."
+        ),
+    ] = False,
     enforce: Annotated[
         bool,
         typer.Option(
@@ -57,12 +67,15 @@ def run(
 
     The trained state is a safetensors file: parameters and module state under the module's names.
     It is saved after each epoch. Ctrl-C ends the training after the step under way and saves it.
+    Where the loss is no longer finite, training ends and the last save is kept.
 
     With --enforce the training runs in a lean process that cannot get more memory than the plan was
     made for, and plain PyTorch is tried on the same model and data under the same limit.
     """
     if save_every is not None and output is None:
         raise InputError("--save-every needs -o FILE to save to")
+    if seed is None and resume is None:
+        seed = 0
     if enforce:
         request = RunRequest(
             plan=str(plan_file),
@@ -76,6 +89,7 @@ def run(
             resume=None if resume is None else str(resume),
             output=None if output is None else str(output),
             save_every=save_every,
+            allow_nan=allow_nan,
         )
         _run_enforced(request, json_file)
         return
@@ -92,9 +106,16 @@ def run(
         torch.set_num_threads(threads)
     done: list[Epoch] = []
     peak_bytes: int | None = None
-    with Trainer.open(plan_file, page_file=page_file, learning_rate=lr, seed=seed, resume=resume) as trainer:
-        samples = load_samples(data, trainer.plan)
-        training = fit(trainer, samples, epochs=epochs, seed=seed, save_path=output, save_every=save_every)
+    with Trainer.open(
+        plan_file,
+        page_file=page_file,
+        learning_rate=lr,
+        seed=seed,
+        resume=resume,
+        allow_nan=allow_nan,
+    ) as trainer:
+        samples = load_samples(data, trainer.plan, allow_nan=allow_nan)
+        training = fit(trainer, samples, epochs=epochs, save_path=output, save_every=save_every)
         while True:
             with trainer.peak_meter() as meter:
                 epoch = next(training, None)

@@ -88,6 +88,7 @@ class _Beginning:
 
     def __init__(self, tensors: Mapping[str, torch.Tensor]) -> None:
         self.steps = 0
+        self.seed: int | None = None
         self.random_state: torch.Tensor | None = torch.get_rng_state()
         self._tensors = tensors
 

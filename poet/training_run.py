@@ -12,7 +12,7 @@ class RunRequest:
     Attributes:
         plan, data: paths of the plan and of the samples.
         budget_bytes: what the child may take above its idle size.
-        epochs, seed, threads, learning_rate, page_file, resume, output: see ``poet run --help``.
+        epochs, seed, threads, learning_rate, page_file, resume, output, allow_nan: see ``poet run --help``.
         save_every: steps between saves to ``output``; ``None``: after each epoch.
         arena: see `poet.runtime.Trainer.open`.
     """
@@ -21,7 +21,7 @@ class RunRequest:
     data: str
     budget_bytes: int
     epochs: int = 1
-    seed: int = 0
+    seed: int | None = None
     threads: int | None = None
     learning_rate: float | None = None
     page_file: str | None = None
@@ -29,6 +29,7 @@ class RunRequest:
     output: str | None = None
     save_every: int | None = None
     arena: bool = True
+    allow_nan: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,18 +37,18 @@ class Epoch:
     """What one pass over the samples gave.
 
     Attributes:
-        number: counts from 1.
-        loss: mean over the steps.
+        number: counts from 1, with those of earlier runs that were resumed.
+        loss: mean over the steps; ``None`` where it is not finite.
         accuracy: share of samples classified right before each update; ``None`` where targets are
             not classes.
-        steps: made; the samples that fill no last batch are left out, others each epoch.
+        steps: made here; the samples that fill no last batch are left out, others each epoch.
         step_seconds: median.
         seconds: of the epoch.
         is_complete: ``False`` where Ctrl-C ended it early.
     """
 
     number: int
-    loss: float
+    loss: float | None
     accuracy: float | None
     steps: int
     step_seconds: float

@@ -18,8 +18,11 @@ from types import FrameType
 from typing import Any
 
 from poet import codec
-from poet.errors import InputError, ReplayError
+from poet.errors import InputError, NotFinite, PoetError, ReplayError
 from poet.training_run import Epoch, RunRequest
+
+_KINDS: dict[str, type[PoetError]] = {kind.__name__: kind for kind in (InputError, NotFinite)}
+"""What a child may say that its failure was; everything else is a `ReplayError`."""
 
 PLAN_CHILD, PLAIN_CHILD = "poet.runtime.confined", "poet.enforce.plain"
 
@@ -70,6 +73,7 @@ def enforce(request: RunRequest, *, on_epoch: Callable[[Epoch], None]) -> Enforc
 
     Raises:
         InputError: a file is not usable.
+        NotFinite: the loss was no longer finite.
         ReplayError: the plan did not stay within its budget, or a child came to harm.
     """
     epochs: list[Epoch] = []
@@ -84,8 +88,7 @@ def enforce(request: RunRequest, *, on_epoch: Callable[[Epoch], None]) -> Enforc
             steps += epochs[-1].steps
             on_epoch(epochs[-1])
         elif event["event"] in ("failed", "refused", "ended"):
-            error = InputError if event.get("is_input") else ReplayError
-            raise error(event["message"])
+            raise _KINDS.get(event.get("kind", ""), ReplayError)(event["message"])
     settled = [size for size in peaks_bytes[1:] or peaks_bytes if size is not None]
     plan = Half(idle_bytes, max(settled, default=None), steps)
     was_interrupted = len(epochs) < request.epochs or not epochs[-1].is_complete

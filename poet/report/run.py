@@ -21,7 +21,8 @@ def epoch_line(epoch: Epoch) -> str:
     accuracy = "" if epoch.accuracy is None else f", accuracy {format_share(epoch.accuracy)}"
     steps = f"{epoch.steps} steps of {format_seconds(epoch.step_seconds)}"
     steps += "" if epoch.is_complete else ", interrupted"
-    return f"epoch {epoch.number}: loss {epoch.loss:.4f}{accuracy}, {steps}"
+    loss = "not finite" if epoch.loss is None else f"{epoch.loss:.4f}"
+    return f"epoch {epoch.number}: loss {loss}{accuracy}, {steps}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from poet import codec
-from poet.errors import InputError, PoetError, ReplayError
+from poet.errors import InputError, NotFinite, PoetError, ReplayError
 from poet.plan_file import PlanFile
 from poet.runtime.confinement import Confinement, idle_bytes
 from poet.runtime.fit import Samples, fit, load_samples
@@ -41,7 +41,7 @@ def train(request: RunRequest, emit: Emit) -> None:
         PoetError: a file is not usable, or the plan did not stay within its budget.
     """
     with PlanFile(request.plan) as file:
-        samples = load_samples(request.data, file.plan)
+        samples = load_samples(request.data, file.plan, allow_nan=request.allow_nan)
         warm_bytes = _warm_up(file, samples, request)
         confinement = Confinement(warm_bytes, request.budget_bytes)
         confinement.enforce()
@@ -64,12 +64,12 @@ def _train(file: PlanFile, samples: Samples, request: RunRequest, emit: Emit) ->
         seed=request.seed,
         resume=request.resume,
         arena=request.arena,
+        allow_nan=request.allow_nan,
     ) as trainer:
         training = fit(
             trainer,
             samples,
             epochs=request.epochs,
-            seed=request.seed,
             save_path=request.output,
             save_every=request.save_every,
         )
@@ -88,7 +88,9 @@ def _warm_up(file: PlanFile, samples: Samples, request: RunRequest) -> int:
     A trainer that is thrown away makes two steps before: libraries load kernels, start threads and fill
     caches.
     """
-    with Trainer.of(file, page_file=request.page_file, seed=request.seed) as trainer:
+    with Trainer.of(
+        file, page_file=request.page_file, seed=request.seed, allow_nan=request.allow_nan
+    ) as trainer:
         inputs, targets = samples.batch(torch.arange(trainer.input_types[0].shape[0]))
         for _ in range(_WARM_UP_STEPS):
             trainer.step(inputs, targets)
@@ -108,12 +110,17 @@ def run_child(work: Callable[[RunRequest, Emit], None], arguments: Sequence[str]
             torch.set_num_threads(request.threads)
         work(request, emit)
     except PoetError as error:
-        emit("failed", {"message": _in_words(error), "is_input": isinstance(error, InputError)})
+        emit("failed", {"message": _in_words(error), "kind": _kind(error)})
         return error.exit_code
     except (RuntimeError, MemoryError) as error:
         emit("refused", {"message": _in_words(error)})
         return 2
     return 0
+
+
+def _kind(error: PoetError) -> str:
+    """What the other side raises; see `poet.enforce`."""
+    return next((kind.__name__ for kind in (InputError, NotFinite) if isinstance(error, kind)), "ReplayError")
 
 
 def _in_words(error: BaseException) -> str:

@@ -23,7 +23,7 @@ from poet.errors import InputError, PlanError, PoetError, ReplayError
 from poet.graph import TensorType
 from poet.plan_file import PlanFile
 from poet.problem import Place
-from poet.runtime import program, state
+from poet.runtime import program, ranges, state
 from poet.runtime.background import Background, Pager
 from poet.runtime.cells import Cells, new_buffer
 from poet.runtime.guards import check_calls
@@ -62,21 +62,26 @@ class Trainer:
     ) -> None:
         self.plan = plan
         self.steps = tensors.steps
+        self.seed = tensors.seed
         self.learning_rate = plan.optimizer.lr
+        self.allow_nan = False
         state.check_fillable(plan.graph)
         check_calls(plan.graph)
         self._pages = pages
         self._cells = Cells(plan.graph)
         in_background = pages is not None and plan.problem.background_storage
         self._pager: Pager | None = Background(pages) if pages is not None and in_background else pages
-        self._program: Program = program.compile_plan(plan, self._cells, pages=self._pager)
+        self._is_random = any(op.random for op in plan.graph.ops)
+        self._generator = _generator_at(tensors.random_state)
+        self._program: Program = program.compile_plan(
+            plan, self._cells, pages=self._pager, generator=self._generator
+        )
         unknown = self._cells.hyperparameters - plan.optimizer.hyperparameters(1).keys()
         if unknown:
             raise PlanError(f"optimizer {plan.optimizer.name} has no hyperparameter {min(unknown)!r}")
         self._is_checked = False
-        self._random_state: torch.Tensor | None = tensors.random_state
-        self._is_random = any(op.random for op in plan.graph.ops)
         self._inputs = tuple(self._input(name) for name in plan.graph.inputs)
+        self._rules = ranges.rules(plan.graph)
         self._persistent = plan.graph.persistent()
         self._held = frozenset(program.initially_in_ram(plan)) & self._persistent
         self._broken: str | None = None
@@ -96,6 +101,7 @@ class Trainer:
         seed: int | None = None,
         resume: str | Path | None = None,
         arena: bool = True,
+        allow_nan: bool = False,
     ) -> Trainer:
         """Open the plan at ``path`` for training.
 
@@ -108,11 +114,16 @@ class Trainer:
                 on real storage: a RAM disk saves no RAM.
             learning_rate: in place of the plan's; `learning_rate` may also be set between steps.
             seed: of dropout and the like: the bits that plain PyTorch gives after
-                ``torch.manual_seed(seed)``. ``None``: the process's own generator goes on.
-            resume: a file written by `save`, to go on from there.
+                ``torch.manual_seed(seed)``, from a generator of the trainer's own: other threads may draw,
+                and train, meanwhile. ``None``: the process's generator goes on, which every thread that
+                draws shares.
+            resume: a file written by `save`, to go on from there: with its count of steps and its generator,
+                unless ``seed`` is another than that of the training that was saved.
             arena: place the memory of steps with the native allocator, where it can be compiled and the
                 budget holds it: the same bits, faster than the heap. One such trainer per process; `memory`
                 tells what came of it.
+            allow_nan: whether targets may be NaN or infinite, and `poet.runtime.fit.fit` goes on where the
+                loss is.
 
         Raises:
             PlanError: a file is damaged, of another version, or does not fit.
@@ -121,7 +132,13 @@ class Trainer:
         return_freed_memory()
         with PlanFile(path) as file:
             return cls.of(
-                file, page_file=page_file, learning_rate=learning_rate, seed=seed, resume=resume, arena=arena
+                file,
+                page_file=page_file,
+                learning_rate=learning_rate,
+                seed=seed,
+                resume=resume,
+                arena=arena,
+                allow_nan=allow_nan,
             )
 
     @classmethod
@@ -134,6 +151,7 @@ class Trainer:
         seed: int | None = None,
         resume: str | Path | None = None,
         arena: bool = True,
+        allow_nan: bool = False,
     ) -> Trainer:
         """`open`, for a plan file that is open already; it may be closed afterwards."""
         plan = file.plan
@@ -148,6 +166,7 @@ class Trainer:
                 if pages is not None:
                     pages.close()
                 raise
+        trainer.allow_nan = allow_nan
         if learning_rate is not None:
             trainer.learning_rate = replace(plan.optimizer, lr=learning_rate).lr
         return trainer
@@ -179,7 +198,8 @@ class Trainer:
             on_instruction: called before each instruction with the index of its step in the schedule.
 
         Raises:
-            InputError: a tensor has another shape or type than the plan's; nothing has happened.
+            InputError: a tensor has another shape or type than the plan's, or holds a class or a row that
+                there is not, or a target that is not finite; nothing has happened.
             ReplayError: the step failed; see the module's docstring for the training state.
         """
         started = time.perf_counter()
@@ -193,7 +213,7 @@ class Trainer:
             if self._placed is None
             else self._placed.step(is_watchable=on_gradient is None)
         )
-        with torch.no_grad(), self._own_generator(), placed:
+        with torch.no_grad(), self._drawing(), placed:
             self._begin(given)
             self._run(on_gradient, on_instruction)
             result = self._hand_over()
@@ -201,7 +221,7 @@ class Trainer:
         if not self._is_checked:
             self._is_checked = True
             self._program = program.compile_plan(
-                self.plan, self._cells, pages=self._pager, after=self._program
+                self.plan, self._cells, pages=self._pager, generator=self._generator, after=self._program
             )
         return StepResult(*result, seconds=time.perf_counter() - started)
 
@@ -232,7 +252,30 @@ class Trainer:
             ReplayError: a step failed halfway, so that there is no state to save.
         """
         self._check_usable()
-        state.save(Path(path), self.plan, self._fetched, steps=self.steps, random_state=self._random_now())
+        state.save(
+            Path(path),
+            self.plan,
+            self._fetched,
+            steps=self.steps,
+            random_state=self._random_now(),
+            seed=self.seed,
+        )
+
+    def not_finite(self) -> str | None:
+        """The name of a trained tensor, or of updated module state, that holds NaN or an infinity, if one does.
+
+        What no op updates is left out: a mask may well hold infinities.
+        """
+        self._check_usable()
+        updated = {buffer for op in self.plan.graph.ops for buffer in op.updates}
+        for value, name in state.saved_names(self.plan.graph).items():
+            if self.plan.graph.buffer_of(value) not in updated:
+                continue
+            tensor = self._fetched(value)
+            if tensor.numel() and tensor.is_floating_point():
+                if not all(bool(item.isfinite()) for item in torch.aminmax(tensor)):  # NaN wins both
+                    return name
+        return None
 
     @property
     def memory(self) -> str:
@@ -287,6 +330,9 @@ class Trainer:
             if (str(tensor.dtype), tuple(tensor.shape)) != (f"torch.{kind.dtype}", kind.shape):
                 found = f"{str(tensor.dtype).removeprefix('torch.')}[{','.join(map(str, tensor.shape))}]"
                 raise InputError(f"{name} is {found}, the plan takes {kind}")
+        for tensor, (name, _) in zip(given, self._inputs, strict=True):
+            if name in self._rules:
+                ranges.check(name, tensor, self._rules[name], allow_nan=self.allow_nan)
         return given
 
     def _begin(self, given: Sequence[torch.Tensor]) -> None:
@@ -355,18 +401,17 @@ class Trainer:
         return loss, predictions
 
     @contextlib.contextmanager
-    def _own_generator(self) -> Iterator[None]:
-        """Draw from the trainer's generator, and leave the process's as it was."""
-        if not self._is_random or self._random_state is None:
+    def _drawing(self) -> Iterator[None]:
+        """A step that fails takes nothing from the trainer's generator."""
+        if not self._is_random or self._generator is None:
             yield
             return
-        others = torch.get_rng_state()
-        torch.set_rng_state(self._random_state)
+        before = self._generator.get_state()
         try:
             yield
-            self._random_state = torch.get_rng_state()
-        finally:
-            torch.set_rng_state(others)
+        except BaseException:
+            self._generator.set_state(before)
+            raise
 
     # --- what lives across steps ---
 
@@ -427,7 +472,7 @@ class Trainer:
     def _random_now(self) -> torch.Tensor | None:
         if not self._is_random:
             return None
-        return torch.get_rng_state() if self._random_state is None else self._random_state
+        return torch.get_rng_state() if self._generator is None else self._generator.get_state()
 
     def _input(self, name: str) -> tuple[str, TensorType]:
         return name, self._cells.types[name]
@@ -452,6 +497,14 @@ class Trainer:
             raise ReplayError(
                 f"the trainer cannot go on: {self._broken}; reopen it with resume= from the last save"
             )
+
+
+def _generator_at(random_state: torch.Tensor | None) -> torch.Generator | None:
+    if random_state is None:
+        return None
+    generator = torch.Generator()
+    generator.set_state(random_state)
+    return generator
 
 
 def _in_words(step: Step) -> str:
