@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
-from poet.errors import InputError
+from poet.errors import InputError, PageFileError
 from poet.plan_file import read_plan
 from poet.training_run import Epoch, RunRequest
 
@@ -19,6 +20,21 @@ EXAMPLES = (
     "poet run plan.poet --data digits.npz --resume trained.safetensors -o trained.safetensors",
     "poet run plan.poet --data digits.npz --enforce",
 )
+
+
+class ArenaChoice(StrEnum):
+    """Where the memory of steps comes from, by the name it has on the command line."""
+
+    AUTO = "auto"
+    REQUIRE = "require"
+    HEAP = "heap"
+
+
+_ARENA: dict[ArenaChoice, bool | Literal["require"]] = {
+    ArenaChoice.AUTO: True,
+    ArenaChoice.REQUIRE: "require",
+    ArenaChoice.HEAP: False,
+}
 
 
 def run(
@@ -49,6 +65,10 @@ def run(
     save_every: Annotated[
         int | None, typer.Option(min=1, metavar="STEPS", help="Save every so many steps as well.")
     ] = None,
+    arena: Annotated[
+        ArenaChoice,
+        typer.Option(help="Place steps in one arena where that is possible, require it, or use the heap."),
+    ] = ArenaChoice.AUTO,
     allow_nan: Annotated[
         bool,
         typer.Option(
@@ -89,6 +109,7 @@ def run(
             resume=None if resume is None else str(resume),
             output=None if output is None else str(output),
             save_every=save_every,
+            arena=_ARENA[arena],
             allow_nan=allow_nan,
         )
         _run_enforced(request, json_file)
@@ -112,6 +133,7 @@ def run(
         learning_rate=lr,
         seed=seed,
         resume=resume,
+        arena=_ARENA[arena],
         allow_nan=allow_nan,
     ) as trainer:
         samples = load_samples(data, trainer.plan, allow_nan=allow_nan)
@@ -126,11 +148,14 @@ def run(
             done.append(epoch)
             typer.echo(epoch_line(epoch), err=str(json_file) == "-")
         plan, memory, pages = trainer.plan, trainer.memory, trainer.page_file
-    storage = None
+    storage, problem = None, ""
     if pages is not None:
-        storage = measure_storage(pages.path.parent, buffer_bytes=pages.buffer_bytes)
+        try:
+            storage = measure_storage(pages.path.parent, buffer_bytes=pages.buffer_bytes)
+        except (PageFileError, OSError, MemoryError) as error:  # the training is done and saved
+            problem = str(error) or "out of memory"
     caveat = native.WITHOUT if memory.startswith("heap") else ""
-    measured = Measured(memory, caveat, peak_bytes, storage)
+    measured = Measured(memory, caveat, peak_bytes, storage, problem)
     answer(run_report(plan, done, measured), lambda: run_data(plan, done, measured), json_file=json_file)
     if len(done) < epochs or not done[-1].is_complete:
         raise KeyboardInterrupt
@@ -157,4 +182,4 @@ def _budget_bytes(plan_file: Path) -> int:
     """What the plan was made for; where it had no budget, what it predicts."""
     plan = read_plan(plan_file)
     budget_bytes = plan.request.limits.ram_budget_bytes
-    return plan.prediction.peak_ram_bytes + plan.page_buffer_bytes if budget_bytes is None else budget_bytes
+    return plan.held_bytes + plan.page_buffer_bytes if budget_bytes is None else budget_bytes

@@ -7,6 +7,7 @@ other step lasts one. Tick 0 is before the first step.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from poet.graph import Graph
@@ -19,6 +20,9 @@ BEFORE = -1
 """The step of what is asked for before the first one."""
 REPLAYED_BY = ("", "pytorch-cpu")
 """Kernels whose pieces were measured; others have one workspace, as their device's profile states."""
+
+PAGE_BYTES = 4096
+"""The unit in which a system gives memory."""
 
 _TORCH_ALIGNMENT_BYTES = 64
 
@@ -45,6 +49,25 @@ class Demand:
     blocks: tuple[Block, ...]
     requests: tuple[Asked, ...]
     standing: tuple[int, ...]
+
+    def parts_bytes(self, offsets_bytes: Sequence[int], arena_bytes: int) -> tuple[int, int]:
+        """Where an arena is divided, and the rest: what stands throughout lies above what changes.
+
+        Args:
+            offsets_bytes: of the blocks, as `poet.layout.lay_out` places them: standing ones on top.
+            arena_bytes: of the arena.
+        """
+        divide_bytes = min((offsets_bytes[number] for number in self.standing), default=arena_bytes)
+        return divide_bytes, arena_bytes - divide_bytes
+
+    def mapped_bytes(self, offsets_bytes: Sequence[int], arena_bytes: int) -> int:
+        """What such an arena takes of the system, which gives each of its two parts in whole pages."""
+        return sum(whole_pages_bytes(part) for part in self.parts_bytes(offsets_bytes, arena_bytes))
+
+
+def whole_pages_bytes(size_bytes: int) -> int:
+    """``size_bytes``, rounded up to pages."""
+    return -(-size_bytes // PAGE_BYTES) * PAGE_BYTES
 
 
 def demand_of(problem: Problem, schedule: Schedule, graph: Graph | None = None) -> Demand:

@@ -283,6 +283,7 @@ class Graph:
         constants: values baked into the model, as (name, value).
         threads: torch's, when the ops' memory and times were measured.
         timed_in_steps: whether the ops' times are those in whole steps; else each ran by itself.
+        busy_ratio: of those steps, wall clock over what they took themselves.
     """
 
     name: str
@@ -298,6 +299,7 @@ class Graph:
     constants: tuple[tuple[str, str], ...] = ()
     threads: int | None = None
     timed_in_steps: bool = False
+    busy_ratio: float = 1.0
     _buffer_of: dict[str, str] = field(init=False, repr=False, compare=False, default_factory=dict)
 
     def __post_init__(self) -> None:

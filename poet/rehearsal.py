@@ -9,6 +9,7 @@ this machine; costs on a device come from its profile.
 from __future__ import annotations
 
 import statistics
+import time
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -19,15 +20,15 @@ from poet.costs import build_problem
 from poet.demand import demand_of
 from poet.errors import PoetError
 from poet.frontend.trace import TrainingStep
-from poet.frontend.workspace import clock
 from poet.graph import Graph
 from poet.layout import lay_out
 from poet.problem import Limits
 from poet.profiles import load_profile
-from poet.runtime import Trainer
+from poet.runtime import StepResult, Trainer
 from poet.schedule import Compute
 from poet.solvers.keep_everything import keep_everything
 from poet.training_plan import Arena, Device, Model, Outcome, Plan, Request, make_plan
+from poet.training_run import BUSY_RATIO
 from poet.verification import random_batch
 
 _WARM_STEPS = 1  # it maps the memory and checks its results
@@ -57,11 +58,11 @@ def rehearsed(step: TrainingStep) -> Graph:
         plan = _keeping_plan(step)
         if plan.held_bytes > _RAM_SHARE * _available_bytes():
             return graph
-        seconds = _op_seconds(plan, step)
+        seconds, busy_ratio = _op_seconds(plan, step)
     except (PoetError, RuntimeError, IndexError, MemoryError):  # data that a kernel refuses, no room
         return graph
     ops = tuple(replace(op, host_seconds=seconds[op.name]) for op in graph.ops)
-    return replace(graph, ops=ops, timed_in_steps=True)
+    return replace(graph, ops=ops, timed_in_steps=True, busy_ratio=busy_ratio)
 
 
 def _keeping_plan(step: TrainingStep) -> Plan:
@@ -97,24 +98,47 @@ class _Beginning:
         target.copy_(self._tensors[value])
 
 
-def _op_seconds(plan: Plan, step: TrainingStep) -> dict[str, float]:
-    """The lower quartile of each op over some steps: what else the machine does only makes them longer."""
+def _op_seconds(plan: Plan, step: TrainingStep) -> tuple[dict[str, float], float]:
+    """The lower quartile of each op over some steps: what else the machine does only makes them longer.
+
+    And how much longer whole steps took than they did themselves. Where that is much, or with one thread, ops
+    have the processor time of this thread, which stands still while others have the processor.
+    """
     batch = random_batch(plan, seed=0)
-    timed: list[dict[str, float]] = []
+    timed: list[tuple[dict[str, float], dict[str, float]]] = []
+    made: list[StepResult] = []
     with Trainer(plan, _Beginning(step.tensors), pages=None) as trainer:
         for _ in range(_WARM_STEPS):
             trainer.step(*batch)
-        spent = 0.0
-        while len(timed) < _LEAST_STEPS or (len(timed) < _MOST_STEPS and spent < _TIMED_SECONDS):
-            stamps: dict[int, float] = {}
+        while len(timed) < _LEAST_STEPS or (
+            len(timed) < _MOST_STEPS and sum(result.seconds for result in made) < _TIMED_SECONDS
+        ):
+            stamps: dict[int, _Instant] = {}
 
-            def stamp(index: int, taken: dict[int, float] = stamps) -> None:
-                taken[index] = clock()
+            def stamp(index: int, taken: dict[int, _Instant] = stamps) -> None:
+                taken[index] = _now()
 
-            begin = clock()
-            spent += trainer.step(*batch, on_instruction=stamp).seconds
-            timed.append(_by_op(plan, stamps, begin, clock()))
-    return {name: _lower_quartile([seconds[name] for seconds in timed]) for name in timed[0]}
+            begin = _now()
+            made.append(trainer.step(*batch, on_instruction=stamp))
+            end = _now()
+            wall, own = (
+                _by_op(plan, {index: at[clock] for index, at in stamps.items()}, begin[clock], end[clock])
+                for clock in (_WALL, _OWN)
+            )
+            timed.append((wall, own))
+    ratio = statistics.median(result.seconds / max(result.own_seconds, 1e-9) for result in made)
+    clock = _OWN if torch.get_num_threads() == 1 or ratio > BUSY_RATIO else _WALL
+    chosen = [clocks[clock] for clocks in timed]
+    return {name: _lower_quartile([seconds[name] for seconds in chosen]) for name in chosen[0]}, ratio
+
+
+_WALL, _OWN = 0, 1
+_Instant = tuple[float, float]
+"""Seconds by the wall clock and by this thread's own."""
+
+
+def _now() -> _Instant:
+    return time.perf_counter(), time.thread_time()
 
 
 def _lower_quartile(seconds: list[float]) -> float:

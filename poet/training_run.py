@@ -28,7 +28,7 @@ class RunRequest:
     resume: str | None = None
     output: str | None = None
     save_every: int | None = None
-    arena: bool = True
+    arena: bool | str = True
     allow_nan: bool = False
 
 
@@ -45,6 +45,7 @@ class Epoch:
         step_seconds: median.
         seconds: of the epoch.
         is_complete: ``False`` where Ctrl-C ended it early.
+        step_own_seconds: median, of what a step took of the processor and of storage alone.
     """
 
     number: int
@@ -54,3 +55,8 @@ class Epoch:
     step_seconds: float
     seconds: float
     is_complete: bool
+    step_own_seconds: float | None = None
+
+
+BUSY_RATIO = 1.25
+"""Of wall clock to what steps took themselves: above it, something else had the processor meanwhile."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -23,8 +23,8 @@ from poet.plan_file import PlanFile
 from poet.runtime.confinement import Confinement, idle_bytes
 from poet.runtime.fit import Samples, fit, load_samples
 from poet.runtime.memory import return_freed_memory
-from poet.runtime.trainer import Trainer
-from poet.training_run import RunRequest
+from poet.runtime.trainer import ArenaUse, Trainer
+from poet.training_run import Epoch, RunRequest
 from poet.units import format_bytes
 
 _WARM_UP_STEPS = 2
@@ -63,7 +63,7 @@ def _train(file: PlanFile, samples: Samples, request: RunRequest, emit: Emit) ->
         learning_rate=request.learning_rate,
         seed=request.seed,
         resume=request.resume,
-        arena=request.arena,
+        arena=_arena_use(request),
         allow_nan=request.allow_nan,
     ) as trainer:
         training = fit(
@@ -75,11 +75,29 @@ def _train(file: PlanFile, samples: Samples, request: RunRequest, emit: Emit) ->
         )
         while True:
             with trainer.peak_meter() as meter:
-                epoch = next(training, None)
+                epoch = _next_epoch(training, trainer)
             if epoch is None:
                 break
             emit("epoch", {"epoch": asdict(epoch), "peak_bytes": meter.peak.bytes})
         emit("done", {"steps": trainer.steps, "memory": trainer.memory})
+
+
+def _next_epoch(training: Iterator[Epoch], trainer: Trainer) -> Epoch | None:
+    """The next one; where a step is refused memory, it is said why there was no arena.
+
+    Raises:
+        ReplayError: a step failed.
+    """
+    try:
+        return next(training, None)
+    except ReplayError as error:
+        if not trainer.memory.startswith("heap: "):
+            raise
+        raise ReplayError(f"{_in_words(error)}; steps ran from the {trainer.memory}") from error
+
+
+def _arena_use(request: RunRequest) -> ArenaUse:
+    return "require" if request.arena == "require" else bool(request.arena)
 
 
 def _warm_up(file: PlanFile, samples: Samples, request: RunRequest) -> int:
@@ -89,7 +107,11 @@ def _warm_up(file: PlanFile, samples: Samples, request: RunRequest) -> int:
     caches.
     """
     with Trainer.of(
-        file, page_file=request.page_file, seed=request.seed, allow_nan=request.allow_nan
+        file,
+        page_file=request.page_file,
+        seed=request.seed,
+        arena=_arena_use(request),
+        allow_nan=request.allow_nan,
     ) as trainer:
         inputs, targets = samples.batch(torch.arange(trainer.input_types[0].shape[0]))
         for _ in range(_WARM_UP_STEPS):

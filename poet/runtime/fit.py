@@ -35,11 +35,13 @@ class Samples:
     Attributes:
         tensors: all samples.
         staged: of the plan's shapes; each batch is copied there, so that a step allocates none.
+        order: numbers of the samples, for each epoch anew; here, so that an epoch allocates none.
         targets: 1 where the last tensor is the loss's, else 0.
     """
 
     tensors: tuple[torch.Tensor, ...]
     staged: tuple[torch.Tensor, ...]
+    order: torch.Tensor
     targets: int
 
     @property
@@ -96,7 +98,8 @@ def load_samples(path: str | Path, plan: Plan, *, allow_nan: bool = False) -> Sa
     if len(tensors[0]) < batch:
         raise InputError(f"{path.name}: {len(tensors[0])} samples, the plan's batch is {batch}")
     staged = tuple(torch.empty((batch, *tensor.shape[1:]), dtype=tensor.dtype) for tensor in tensors)
-    return Samples(tuple(tensors), staged, graph.targets)
+    order = torch.arange(len(tensors[0]))
+    return Samples(tuple(tensors), staged, order, graph.targets)
 
 
 def fit(
@@ -137,7 +140,8 @@ def fit(
     with _deferred_interrupt() as interrupted:
         for number in range(before + 1, before + epochs + 1):
             started = time.perf_counter()
-            order = torch.randperm(samples.count, generator=_generator_of(seed, number))
+            generator = _generator_of(seed, number)
+            order = torch.randperm(samples.count, generator=generator, out=samples.order)
             tally = _Tally(plan)
             for start in range(begun * batch, per_epoch * batch, batch):
                 inputs, targets = samples.batch(order[start : start + batch])
@@ -220,6 +224,7 @@ class _Tally:
         self._has_classes = plan.request.loss == "cross-entropy" and plan.graph.targets == 1
         self._losses: list[float] = []
         self._seconds: list[float] = []
+        self._own_seconds: list[float] = []
         self._right = self._judged = 0
 
     @property
@@ -229,6 +234,7 @@ class _Tally:
     def add(self, result: StepResult, targets: torch.Tensor | None) -> None:
         self._losses.append(result.loss)
         self._seconds.append(result.seconds)
+        self._own_seconds.append(result.own_seconds)
         if self._has_classes and targets is not None:
             scores = result.predictions[0]
             classes_last = scores.dim() == 3 and targets.shape == scores.shape[:-1]
@@ -246,6 +252,7 @@ class _Tally:
             step_seconds=statistics.median(self._seconds),
             seconds=seconds,
             is_complete=is_complete,
+            step_own_seconds=statistics.median(self._own_seconds),
         )
 
 

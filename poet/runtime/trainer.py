@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Literal, Self
 
 import torch
 
@@ -24,7 +24,7 @@ from poet.graph import TensorType
 from poet.plan_file import PlanFile
 from poet.problem import Place
 from poet.runtime import program, ranges, state
-from poet.runtime.background import Background, Pager
+from poet.runtime.background import Background, Timed
 from poet.runtime.cells import Cells, new_buffer
 from poet.runtime.guards import check_calls
 from poet.runtime.memory import PeakMeter, return_freed_memory
@@ -39,6 +39,10 @@ Tap = Callable[[str, torch.Tensor], None]
 """Called with a parameter's name and its gradient, which is only there during the call."""
 
 
+ArenaUse = bool | Literal["require"]
+"""Whether the memory of steps is placed; see `Trainer.open`."""
+
+
 @dataclass(frozen=True, slots=True)
 class StepResult:
     """What one training step gave.
@@ -47,18 +51,21 @@ class StepResult:
         loss: before the update.
         predictions: the model's outputs; keeping them keeps their memory.
         seconds: wall clock of the step.
+        own_seconds: processor time of the thread that made it, and its waits for storage: what the step would
+            have taken on a machine with nothing else to do.
     """
 
     loss: float
     predictions: tuple[torch.Tensor, ...]
     seconds: float
+    own_seconds: float
 
 
 class Trainer:
     """A plan that is open for training; make one with `Trainer.open`."""
 
     def __init__(
-        self, plan: Plan, tensors: state.Source, *, pages: PageFile | None, arena: bool = True
+        self, plan: Plan, tensors: state.Source, *, pages: PageFile | None, arena: ArenaUse = True
     ) -> None:
         self.plan = plan
         self.steps = tensors.steps
@@ -70,7 +77,9 @@ class Trainer:
         self._pages = pages
         self._cells = Cells(plan.graph)
         in_background = pages is not None and plan.problem.background_storage
-        self._pager: Pager | None = Background(pages) if pages is not None and in_background else pages
+        self._pager: Timed | None = None
+        if pages is not None:
+            self._pager = Timed(Background(pages) if in_background else pages)
         self._is_random = any(op.random for op in plan.graph.ops)
         self._generator = _generator_at(tensors.random_state)
         self._program: Program = program.compile_plan(
@@ -100,7 +109,7 @@ class Trainer:
         learning_rate: float | None = None,
         seed: int | None = None,
         resume: str | Path | None = None,
-        arena: bool = True,
+        arena: ArenaUse = True,
         allow_nan: bool = False,
     ) -> Trainer:
         """Open the plan at ``path`` for training.
@@ -121,13 +130,14 @@ class Trainer:
                 unless ``seed`` is another than that of the training that was saved.
             arena: place the memory of steps with the native allocator, where it can be compiled and the
                 budget holds it: the same bits, faster than the heap. One such trainer per process; `memory`
-                tells what came of it.
+                tells what came of it. ``"require"``: make no step that does not lie at the plan's places.
             allow_nan: whether targets may be NaN or infinite, and `poet.runtime.fit.fit` goes on where the
                 loss is.
 
         Raises:
             PlanError: a file is damaged, of another version, or does not fit.
             PageFileError: the page file cannot be had.
+            ReplayError: an arena is required and cannot be had.
         """
         return_freed_memory()
         with PlanFile(path) as file:
@@ -150,7 +160,7 @@ class Trainer:
         learning_rate: float | None = None,
         seed: int | None = None,
         resume: str | Path | None = None,
-        arena: bool = True,
+        arena: ArenaUse = True,
         allow_nan: bool = False,
     ) -> Trainer:
         """`open`, for a plan file that is open already; it may be closed afterwards."""
@@ -202,8 +212,10 @@ class Trainer:
                 there is not, or a target that is not finite; nothing has happened.
             ReplayError: the step failed; see the module's docstring for the training state.
         """
-        started = time.perf_counter()
+        started, own_seconds = time.perf_counter(), -self._own_seconds()
         self._check_usable()
+        if self._placed is not None and self._placed.refusal:
+            raise ReplayError(self._placed.refusal)
         given = self._checked_inputs(inputs, targets)
         self._cells.set_hyperparameters(
             self.plan.optimizer.hyperparameters(self.steps + 1, lr=self.learning_rate)
@@ -223,7 +235,8 @@ class Trainer:
             self._program = program.compile_plan(
                 self.plan, self._cells, pages=self._pager, generator=self._generator, after=self._program
             )
-        return StepResult(*result, seconds=time.perf_counter() - started)
+        own_seconds += self._own_seconds()
+        return StepResult(*result, seconds=time.perf_counter() - started, own_seconds=own_seconds)
 
     def parameters(self) -> dict[str, torch.Tensor]:
         """Copies of the parameters, by the module's names."""
@@ -262,9 +275,9 @@ class Trainer:
         )
 
     def not_finite(self) -> str | None:
-        """The name of a trained tensor, or of updated module state, that holds NaN or an infinity, if one does.
+        """The name of a trained tensor, or of updated module state, that holds NaN or an infinity.
 
-        What no op updates is left out: a mask may well hold infinities.
+        ``None`` where none does. What no op updates is left out: a mask may well hold infinities.
         """
         self._check_usable()
         updated = {buffer for op in self.plan.graph.ops for buffer in op.updates}
@@ -272,9 +285,10 @@ class Trainer:
             if self.plan.graph.buffer_of(value) not in updated:
                 continue
             tensor = self._fetched(value)
-            if tensor.numel() and tensor.is_floating_point():
-                if not all(bool(item.isfinite()) for item in torch.aminmax(tensor)):  # NaN wins both
-                    return name
+            if not tensor.numel() or not tensor.is_floating_point():
+                continue
+            if not all(bool(item.isfinite()) for item in torch.aminmax(tensor)):  # NaN wins both
+                return name
         return None
 
     @property
@@ -317,6 +331,9 @@ class Trainer:
         self.close()
 
     # --- one step ---
+
+    def _own_seconds(self) -> float:
+        return time.thread_time() + (0.0 if self._pager is None else self._pager.waited_seconds)
 
     def _checked_inputs(
         self, inputs: torch.Tensor | Sequence[torch.Tensor], targets: torch.Tensor | None
@@ -415,7 +432,7 @@ class Trainer:
 
     # --- what lives across steps ---
 
-    def _load(self, tensors: state.Source, *, arena: bool) -> None:
+    def _load(self, tensors: state.Source, *, arena: ArenaUse) -> None:
         """Fill the buffers that live across steps, and put copies into storage where the plan has them.
 
         Those that do not begin a step in RAM pass through it first, before any arena takes its share.
@@ -432,7 +449,7 @@ class Trainer:
         }
         for buffer in sorted(values, key=lambda name: name in self._held):
             if arena and self._placed is None and buffer in self._held:
-                self._placed = PlacedSteps(self.plan, self._arena_limit_bytes())
+                self._placed = self._placing(arena)
             self._cells.install(buffer, self._home_of(buffer))
             for name in values[buffer]:
                 tensors.fill(name, self._cells.contents[self._cells.value(name)])
@@ -441,7 +458,10 @@ class Trainer:
             if buffer not in self._held:
                 self._cells.clear(buffer)
         if arena and self._placed is None:
-            self._placed = PlacedSteps(self.plan, self._arena_limit_bytes())
+            self._placed = self._placing(arena)
+
+    def _placing(self, arena: ArenaUse) -> PlacedSteps:
+        return PlacedSteps(self.plan, self._arena_limit_bytes(), is_required=arena == "require")
 
     def _home_of(self, buffer: str) -> torch.Tensor:
         """Zeroed memory for a buffer that lives across steps, at its planned place if it has one."""
