@@ -45,19 +45,22 @@ class PlacedSteps:
         refusal: why the next step must not be made; empty where it may.
     """
 
-    def __init__(self, plan: Plan, limit_bytes: int | None, *, is_required: bool = False) -> None:
+    def __init__(
+        self, plan: Plan, limit_bytes: int | None, *, is_required: bool = False, announces: bool = True
+    ) -> None:
         """Prepare.
 
         Args:
             plan: to be replayed.
             limit_bytes: what an arena found here may take; ``None``: anything.
             is_required: whether steps must lie at the plan's places.
+            announces: whether a fallback to the heap is logged.
 
         Raises:
             ReplayError: they must and cannot.
         """
         self._plan = plan
-        self._is_required = is_required
+        self._is_required, self._announces = is_required, announces
         self.refusal = ""
         self._limit_bytes = limit_bytes
         self._scopes = contextlib.ExitStack()  # of the steps' arena or the recording
@@ -232,7 +235,7 @@ class PlacedSteps:
         self.how = f"heap: {reason}"
         if self._is_required:
             self._refuse(reason)
-        elif reason not in _announced:
+        elif self._announces and reason not in _announced:
             _announced.add(reason)
             _log.warning(
                 "poet: training steps take their memory from the heap: %s. "

@@ -1,7 +1,7 @@
 """Which numbers a training step can use: classes and rows of tables that exist, targets that are finite.
 
-A kernel that meets another number fails in the middle of a step, after batch norm has updated its statistics, or
-gives a loss that is no number. So what is given is looked through before the first op runs.
+A kernel that meets another number fails in the middle of a step, after batch norm has updated its statistics,
+or gives a loss that is no number. So what is given is looked through before the first op runs.
 """
 
 from __future__ import annotations

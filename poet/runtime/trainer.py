@@ -65,7 +65,13 @@ class Trainer:
     """A plan that is open for training; make one with `Trainer.open`."""
 
     def __init__(
-        self, plan: Plan, tensors: state.Source, *, pages: PageFile | None, arena: ArenaUse = True
+        self,
+        plan: Plan,
+        tensors: state.Source,
+        *,
+        pages: PageFile | None,
+        arena: ArenaUse = True,
+        announces: bool = False,
     ) -> None:
         self.plan = plan
         self.steps = tensors.steps
@@ -95,6 +101,7 @@ class Trainer:
         self._held = frozenset(program.initially_in_ram(plan)) & self._persistent
         self._broken: str | None = None
         self._placed: PlacedSteps | None = None
+        self._announces = announces
         with contextlib.ExitStack() as undo:
             undo.callback(self._end_placing)
             self._load(tensors, arena=arena)
@@ -171,7 +178,7 @@ class Trainer:
                 source = undo.enter_context(state.Saved(resume, file, seed=seed))
             pages = _open_pages(plan, file.path.parent, page_file)
             try:
-                trainer = cls(plan, source, pages=pages, arena=arena)
+                trainer = cls(plan, source, pages=pages, arena=arena, announces=True)
             except BaseException:
                 if pages is not None:
                     pages.close()
@@ -461,7 +468,12 @@ class Trainer:
             self._placed = self._placing(arena)
 
     def _placing(self, arena: ArenaUse) -> PlacedSteps:
-        return PlacedSteps(self.plan, self._arena_limit_bytes(), is_required=arena == "require")
+        return PlacedSteps(
+            self.plan,
+            self._arena_limit_bytes(),
+            is_required=arena == "require",
+            announces=self._announces,
+        )
 
     def _home_of(self, buffer: str) -> torch.Tensor:
         """Zeroed memory for a buffer that lives across steps, at its planned place if it has one."""
