@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
-from poet.errors import InputError
+from poet.errors import InputError, PageFileError
 from poet.plan_file import read_plan
 from poet.training_run import Epoch, RunRequest
 
@@ -20,6 +21,21 @@ EXAMPLES = (
     "poet run plan.poet --data digits.npz --resume trained.safetensors -o trained.safetensors",
     "poet run plan.poet --data digits.npz --enforce",
 )
+
+
+class ArenaChoice(StrEnum):
+    """Where the memory of steps comes from, by the name it has on the command line."""
+
+    AUTO = "auto"
+    REQUIRE = "require"
+    HEAP = "heap"
+
+
+_ARENA: dict[ArenaChoice, bool | Literal["require"]] = {
+    ArenaChoice.AUTO: True,
+    ArenaChoice.REQUIRE: "require",
+    ArenaChoice.HEAP: False,
+}
 
 
 def run(
@@ -35,10 +51,14 @@ def run(
     epochs: Annotated[int, typer.Option(min=1, help="Passes over the data.")] = 1,
     page_file: PageFileOption = None,
     lr: Annotated[float | None, typer.Option(help="Learning rate in place of the plan's.")] = None,
-    seed: Annotated[int, typer.Option(help="Of the samples' order and of dropout.")] = 0,
+    seed: Annotated[
+        int | None,
+        typer.Option(help="Of the samples' order and of dropout; default: 0, or that of what is resumed."),
+    ] = None,
     threads: ThreadsOption = None,
     resume: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Go on from what an earlier run saved.")
+        Path | None,
+        typer.Option(metavar="FILE", help="Go on from what an earlier run saved: same order, same dropout."),
     ] = None,
     output: Annotated[
         Path | None, typer.Option("-o", "--output", metavar="FILE", help="Save the trained state here.")
@@ -46,6 +66,16 @@ def run(
     save_every: Annotated[
         int | None, typer.Option(min=1, metavar="STEPS", help="Save every so many steps as well.")
     ] = None,
+    arena: Annotated[
+        ArenaChoice,
+        typer.Option(help="Place steps in one arena where that is possible, require it, or use the heap."),
+    ] = ArenaChoice.AUTO,
+    allow_nan: Annotated[
+        bool,
+        typer.Option(
+            "--allow-nan", help="Take targets that are not finite, and go on where the loss is not."
+        ),
+    ] = False,
     enforce: Annotated[
         bool,
         typer.Option(
@@ -58,6 +88,7 @@ def run(
 
     The trained state is a safetensors file: parameters and module state under the module's names.
     It is saved after each epoch. Ctrl-C ends the training after the step under way and saves it.
+    Where the loss is no longer finite, training ends and the last save is kept.
 
     With --enforce the training runs in a lean process that cannot get more memory than the plan was
     made for, and plain PyTorch is tried on the same model and data under the same limit.
@@ -68,6 +99,8 @@ def run(
     check_files(outputs, reads={"PLAN": plan_file, "--data": data}, page_file=page_file)
     # an earlier state may be replaced by that of the run which goes on from it, and by nothing else
     check_files({"--json": json_file}, reads={"--resume": resume}, page_file=page_file)
+    if seed is None and resume is None:
+        seed = 0
     if enforce:
         request = RunRequest(
             plan=str(plan_file),
@@ -81,6 +114,8 @@ def run(
             resume=None if resume is None else str(resume),
             output=None if output is None else str(output),
             save_every=save_every,
+            arena=_ARENA[arena],
+            allow_nan=allow_nan,
         )
         _run_enforced(request, json_file)
         return
@@ -95,9 +130,17 @@ def run(
         torch.set_num_threads(threads)
     done: list[Epoch] = []
     peak_bytes: int | None = None
-    with Trainer.open(plan_file, page_file=page_file, learning_rate=lr, seed=seed, resume=resume) as trainer:
-        samples = load_samples(data, trainer.plan)
-        training = fit(trainer, samples, epochs=epochs, seed=seed, save_path=output, save_every=save_every)
+    with Trainer.open(
+        plan_file,
+        page_file=page_file,
+        learning_rate=lr,
+        seed=seed,
+        resume=resume,
+        arena=_ARENA[arena],
+        allow_nan=allow_nan,
+    ) as trainer:
+        samples = load_samples(data, trainer.plan, allow_nan=allow_nan)
+        training = fit(trainer, samples, epochs=epochs, save_path=output, save_every=save_every)
         while True:
             with trainer.peak_meter() as meter:
                 epoch = next(training, None)
@@ -108,11 +151,14 @@ def run(
             done.append(epoch)
             typer.echo(epoch_line(epoch), err=str(json_file) == "-")
         plan, memory, pages = trainer.plan, trainer.memory, trainer.page_file
-    storage = None
+    storage, problem = None, ""
     if pages is not None:
-        storage = measure_storage(pages.path.parent, buffer_bytes=pages.buffer_bytes)
+        try:
+            storage = measure_storage(pages.path.parent, buffer_bytes=pages.buffer_bytes)
+        except (PageFileError, OSError, MemoryError) as error:  # the training is done and saved
+            problem = str(error) or "out of memory"
     caveat = native.WITHOUT if memory.startswith("heap") else ""
-    measured = Measured(memory, caveat, peak_bytes, storage)
+    measured = Measured(memory, caveat, peak_bytes, storage, problem)
     answer(run_report(plan, done, measured), lambda: run_data(plan, done, measured), json_file=json_file)
     if len(done) < epochs or not done[-1].is_complete:
         raise KeyboardInterrupt
@@ -137,4 +183,4 @@ def _budget_bytes(plan_file: Path) -> int:
     """What the plan was made for; where it had no budget, what it predicts."""
     plan = read_plan(plan_file)
     budget_bytes = plan.request.limits.ram_budget_bytes
-    return plan.prediction.peak_ram_bytes + plan.page_buffer_bytes if budget_bytes is None else budget_bytes
+    return plan.held_bytes + plan.page_buffer_bytes if budget_bytes is None else budget_bytes

@@ -3,7 +3,7 @@
 Tensors of different sizes leave gaps between them, so an arena may need more than the schedule's peak.
 `settle` lays the schedule out; where the arena does not fit it solves again with the missing bytes held
 back, a few times at most. The bound stays that of the budget asked for: whatever fits with its gaps
-also fits without them.
+also fits without them. Where the arena is mapped by this machine's system, its pages count.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, replace
 
-from poet.demand import demand_of
+from poet.demand import PAGE_BYTES, demand_of
 from poet.kernel_facts import KernelFacts
 from poet.layout import Layout, lay_out
 from poet.problem import Limits, Problem
@@ -24,6 +24,7 @@ from poet.units import format_bytes
 _ROUNDS = 6
 _GROWTH = 1.5  # of what is missing, from the second round on
 _LAYOUT_SECONDS = 2.0
+_MOST_ROUNDED_BYTES = 2 * PAGE_BYTES  # an arena has two parts
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,15 +68,15 @@ def settle(
     if first.schedule is None:
         return None
     budget_bytes = limits.ram_budget_bytes
-    layout = _laid_out(problem, first.schedule, kernels, budget_bytes)
-    loose = Settled(first, _arena(layout), 0)
+    layout, ram_bytes = _laid_out(problem, first.schedule, kernels, budget_bytes)
+    loose, loose_bytes = Settled(first, _arena(layout), 0), ram_bytes
     if budget_bytes is None:
         return loose
     started, reserved_bytes, answer = time.monotonic(), 0, first
     least_bytes = minimum_ram_bytes(problem, limits).bytes
     for round_ in range(_ROUNDS):
         assert answer.schedule is not None
-        missing_bytes = layout.arena_bytes + _buffer_bytes(answer.schedule, budget_bytes) - budget_bytes
+        missing_bytes = ram_bytes + _buffer_bytes(answer.schedule, budget_bytes) - budget_bytes
         if missing_bytes <= 0:
             return Settled(_for_the_budget(answer, first, options), _arena(layout), reserved_bytes)
         assert answer.trace is not None
@@ -89,8 +90,8 @@ def settle(
         answer = solve(problem, held_back, _shorter(options, started, rounds_left=_ROUNDS - round_))
         if answer.schedule is None:
             break
-        layout = _laid_out(problem, answer.schedule, kernels, budget_bytes)
-    size = format_bytes(loose.arena.size_bytes)
+        layout, ram_bytes = _laid_out(problem, answer.schedule, kernels, budget_bytes)
+    size = format_bytes(loose_bytes)
     what = f"With the gaps between its tensors the plan takes {size}: it runs from the heap."
     message = " ".join(filter(None, (first.message, what)))
     return replace(loose, solution=replace(first, message=message))
@@ -98,9 +99,18 @@ def settle(
 
 def _laid_out(
     problem: Problem, schedule: Schedule, kernels: KernelFacts | None, budget_bytes: int | None
-) -> Layout:
-    blocks = demand_of(problem, schedule, kernels).blocks
-    return lay_out(blocks, enough_bytes=budget_bytes or 0, time_limit_seconds=_LAYOUT_SECONDS)
+) -> tuple[Layout, int]:
+    """The layout, and what its arena takes of RAM."""
+    demand = demand_of(problem, schedule, kernels)
+    is_mapped = kernels is not None and kernels.threads is not None
+    enough_bytes = 0
+    if budget_bytes is not None:
+        rounded_bytes = _MOST_ROUNDED_BYTES if is_mapped else 0
+        enough_bytes = max(budget_bytes - _buffer_bytes(schedule, budget_bytes) - rounded_bytes, 0)
+    layout = lay_out(demand.blocks, enough_bytes=enough_bytes, time_limit_seconds=_LAYOUT_SECONDS)
+    if not is_mapped:
+        return layout, layout.arena_bytes
+    return layout, demand.mapped_bytes(layout.offsets_bytes, layout.arena_bytes)
 
 
 def _arena(layout: Layout) -> Arena:

@@ -7,6 +7,7 @@ any other step lasts one. Tick 0 is before the first step.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from poet.kernel_allocations import KernelAllocation, ticks
@@ -17,6 +18,8 @@ from poet.schedule import Compute, Free, PageIn, Schedule
 
 BEFORE = -1
 """The step of what is asked for before the first one."""
+PAGE_BYTES = 4096
+"""The unit in which a system gives memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +44,25 @@ class Demand:
     blocks: tuple[Block, ...]
     requests: tuple[Asked, ...]
     standing: tuple[int, ...]
+
+    def parts_bytes(self, offsets_bytes: Sequence[int], arena_bytes: int) -> tuple[int, int]:
+        """Where an arena is divided, and the rest: what stands throughout lies above what changes.
+
+        Args:
+            offsets_bytes: of the blocks, as `poet.layout.lay_out` places them: standing ones on top.
+            arena_bytes: of the arena.
+        """
+        divide_bytes = min((offsets_bytes[number] for number in self.standing), default=arena_bytes)
+        return divide_bytes, arena_bytes - divide_bytes
+
+    def mapped_bytes(self, offsets_bytes: Sequence[int], arena_bytes: int) -> int:
+        """What such an arena takes of the system, which gives each of its two parts in whole pages."""
+        return sum(whole_pages_bytes(part) for part in self.parts_bytes(offsets_bytes, arena_bytes))
+
+
+def whole_pages_bytes(size_bytes: int) -> int:
+    """``size_bytes``, rounded up to pages."""
+    return -(-size_bytes // PAGE_BYTES) * PAGE_BYTES
 
 
 def demand_of(problem: Problem, schedule: Schedule, kernels: KernelFacts | None = None) -> Demand:

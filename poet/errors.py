@@ -13,6 +13,7 @@
     ├── Infeasible                no schedule exists inside the limits; exit code 3
     ├── OutOfTime                 the time limit passed before any plan was found; exit code 4
     ├── NotExact                  replay and plain PyTorch differ; exit code 1
+    ├── NotFinite                 the loss or the trained state is NaN or infinite; exit code 1
     └── ReplayError               replay had to stop
         └── PageFileError         the page file is full, gone, short or damaged
 
@@ -99,6 +100,12 @@ class OutOfTime(PoetError):
 
 class NotExact(PoetError):
     """Replay and plain PyTorch gave different bits."""
+
+    exit_code = 1
+
+
+class NotFinite(PoetError):
+    """Training came to a loss, or to a state, that is not a finite number."""
 
     exit_code = 1
 

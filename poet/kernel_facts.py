@@ -73,6 +73,7 @@ class KernelFacts:
         alignment_bytes: each allocation is a multiple of this.
         threads: that kernels ran with when they were measured; ``None``: they were not.
         timed_in_steps: whether ``seconds`` are those in whole steps; else each kernel ran by itself.
+        busy_ratio: of those steps, wall clock over what they took themselves.
     """
 
     library: str
@@ -80,6 +81,7 @@ class KernelFacts:
     alignment_bytes: int = 1
     threads: int | None = None
     timed_in_steps: bool = False
+    busy_ratio: float = 1.0
     _by_name: dict[str, OpFacts] = field(init=False, repr=False, compare=False, default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -91,6 +93,8 @@ class KernelFacts:
                 f"kernels {self.library}: an alignment of {self.alignment_bytes} bytes; "
                 f"expected 1 to {_MOST_ALIGNMENT_BYTES}"
             )
+        if not 0.0 <= self.busy_ratio < math.inf:
+            raise KernelFactsError(f"kernels {self.library}: a busy_ratio of {self.busy_ratio}")
         if self.threads is not None and self.threads < 1:
             raise KernelFactsError(f"kernels {self.library}: measured with {self.threads} threads")
 
@@ -104,10 +108,10 @@ class KernelFacts:
         measured = {op: seconds for op, seconds in found.items() if seconds is not None}
         return measured if len(measured) == len(found) else None
 
-    def timed(self, seconds: Mapping[str, float]) -> KernelFacts:
-        """These facts with the ``seconds`` of each op in whole steps."""
+    def timed(self, seconds: Mapping[str, float], busy_ratio: float = 1.0) -> KernelFacts:
+        """These facts with the ``seconds`` of each op in whole steps, made while the machine was so busy."""
         ops = tuple(replace(op, seconds=seconds[op.name]) for op in self.ops)
-        return replace(self, ops=ops, timed_in_steps=True)
+        return replace(self, ops=ops, timed_in_steps=True, busy_ratio=busy_ratio)
 
     def workspaces_as(self, library: str) -> KernelFacts:
         """The same workspaces, assumed of another ``library`` that nothing else is known about."""

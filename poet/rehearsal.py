@@ -49,10 +49,10 @@ def rehearsed(step: TrainingStep) -> KernelFacts:
         plan = _keeping_plan(step)
         if plan.held_bytes > _RAM_SHARE * _available_bytes():
             return kernels
-        seconds = seconds_in_steps(plan, step.tensors, random_batch(plan, seed=0))
+        seconds, busy_ratio = seconds_in_steps(plan, step.tensors, random_batch(plan, seed=0))
     except (PoetError, RuntimeError, IndexError, MemoryError):  # data that a kernel refuses, no room
         return kernels
-    return kernels.timed(seconds)
+    return kernels.timed(seconds, busy_ratio)
 
 
 def _keeping_plan(step: TrainingStep) -> Plan:

@@ -245,13 +245,22 @@ class Plan:
     def has_fitting_arena(self) -> bool:
         """Whether everything can lie in an arena inside the budget."""
         budget_bytes = self.request.limits.ram_budget_bytes
-        return self.arena is not None and (budget_bytes is None or self.arena.size_bytes <= budget_bytes)
+        return self.arena is not None and (budget_bytes is None or self.arena_ram_bytes <= budget_bytes)
+
+    @property
+    def arena_ram_bytes(self) -> int:
+        """What the arena takes of RAM, in whole pages where this machine's kernels fill it; 0 without one."""
+        if self.arena is None:
+            return 0
+        if self.kernels.threads is None:  # the facts are not of kernels that were measured on a machine
+            return self.arena.size_bytes
+        return self.demand.mapped_bytes(self.arena.offsets_bytes, self.arena.size_bytes)
 
     @property
     def held_bytes(self) -> int:
         """What tensors and workspaces take together: the arena that fits, else the schedule's peak."""
         if self.arena is not None and self.has_fitting_arena:
-            return max(self.arena.size_bytes, self.trace.peak_ram_bytes)
+            return max(self.arena_ram_bytes, self.trace.peak_ram_bytes)
         return self.trace.peak_ram_bytes
 
     @property

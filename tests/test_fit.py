@@ -111,13 +111,15 @@ def test_epochs(digits: Path) -> None:
         assert trainer.steps == 8 * 6
     assert [epoch.number for epoch in epochs] == list(range(1, 9))
     assert all(epoch.steps == 6 and epoch.is_complete for epoch in epochs)
+    assert epochs[-1].loss is not None
+    assert epochs[0].loss is not None
     assert epochs[-1].loss < epochs[0].loss
     assert epochs[-1].accuracy == 1.0
     assert 0 < epochs[0].step_seconds <= epochs[0].seconds
 
 
 def test_the_order_follows_the_seed(digits: Path) -> None:
-    def losses(seed: int) -> list[float]:
+    def losses(seed: int) -> list[float | None]:
         with Trainer.open(digits / "net.poet") as trainer:
             samples = load_samples(digits / "d.npz", trainer.plan)
             return [epoch.loss for epoch in fit(trainer, samples, epochs=2, seed=seed)]

@@ -73,7 +73,7 @@ def test_every_request_goes_to_its_planned_place(recompute: bool, threads: int, 
         assert trainer.memory.endswith("as planned")
         assert trainer.placed_steps is not None
         assert trainer.placed_steps.misses == 0
-        assert trainer.held_bytes <= (plan.request.limits.ram_budget_bytes or 0) + 2 * 4096
+        assert trainer.held_bytes <= (plan.request.limits.ram_budget_bytes or 0)
     assert losses(tmp_path / "p", arena=False)[0] == placed
     report = verify(tmp_path / "p", module=module(), steps=3, threads=(threads,))
     report.require()

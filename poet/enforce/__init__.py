@@ -17,8 +17,11 @@ from types import FrameType
 from typing import Any
 
 from poet import children, codec
-from poet.errors import InputError, ReplayError
+from poet.errors import InputError, NotFinite, PoetError, ReplayError
 from poet.training_run import Epoch, RunRequest
+
+_KINDS: dict[str, type[PoetError]] = {kind.__name__: kind for kind in (InputError, NotFinite)}
+"""What a child may say that its failure was; everything else is a `ReplayError`."""
 
 PLAN_CHILD, PLAIN_CHILD = "poet.runtime.confined", "poet.enforce.plain"
 
@@ -34,12 +37,14 @@ class Half:
             memory of their own); of plain PyTorch in a step before; ``None`` where it cannot be measured.
         steps: made while confined.
         refusal: what happened when the kernel refused more memory; ``None``: it never had to.
+        memory: where the memory of the plan's steps came from, as `poet.runtime.Trainer.memory` says.
     """
 
     idle_bytes: int
     peak_bytes: int | None
     steps: int
     refusal: str | None = None
+    memory: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,11 +74,13 @@ def enforce(request: RunRequest, *, on_epoch: Callable[[Epoch], None]) -> Enforc
 
     Raises:
         InputError: a file is not usable.
+        NotFinite: the loss was no longer finite.
         ReplayError: the plan did not stay within its budget, or a child came to harm.
     """
     epochs: list[Epoch] = []
     peaks_bytes: list[int | None] = []
     idle_bytes = steps = 0
+    memory: str | None = None
     for event in _events(PLAN_CHILD, request):
         if event["event"] == "confined":
             idle_bytes = event["idle_bytes"]
@@ -82,11 +89,12 @@ def enforce(request: RunRequest, *, on_epoch: Callable[[Epoch], None]) -> Enforc
             peaks_bytes.append(event["peak_bytes"])
             steps += epochs[-1].steps
             on_epoch(epochs[-1])
+        elif event["event"] == "done":
+            memory = event["memory"]
         elif event["event"] in ("failed", "refused", "ended"):
-            error = InputError if event.get("is_input") else ReplayError
-            raise error(event["message"])
+            raise _KINDS.get(event.get("kind", ""), ReplayError)(event["message"])
     settled = [size for size in peaks_bytes[1:] or peaks_bytes if size is not None]
-    plan = Half(idle_bytes, max(settled, default=None), steps)
+    plan = Half(idle_bytes, max(settled, default=None), steps, memory=memory)
     was_interrupted = len(epochs) < request.epochs or not epochs[-1].is_complete
     plain, why_not = (None, "the training was interrupted") if was_interrupted else _try_plain(request)
     return EnforcedRun(request.budget_bytes, tuple(epochs), was_interrupted, plan, plain, why_not)

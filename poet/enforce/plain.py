@@ -47,7 +47,7 @@ def try_plain(request: RunRequest, emit: Emit) -> None:
             )
         module = load_onnx_structure(structure).module
         _fill(module, file)
-        samples = load_samples(request.data, plan)
+        samples = load_samples(request.data, plan, allow_nan=request.allow_nan)
     tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
     model_bytes = sum(tensor.untyped_storage().nbytes() for tensor in tensors.values())
     _train(module, plan, samples)

@@ -15,7 +15,8 @@ from poet.units import format_bytes
 
 def enforced_report(run: EnforcedRun) -> RenderableType:
     """The sizes that were measured and the two verdicts."""
-    return Group(_sizes(run), "", plan_verdict(run), plain_verdict(run))
+    memory = () if run.plan.memory is None else (f"memory of the plan's steps: {run.plan.memory}",)
+    return Group(_sizes(run), *memory, "", plan_verdict(run), plain_verdict(run))
 
 
 def enforced_data(run: EnforcedRun) -> dict[str, Any]:

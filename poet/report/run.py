@@ -12,7 +12,7 @@ from poet import codec
 from poet.host import HostStorage, host_step_seconds
 from poet.report.plan import columns
 from poet.training_plan import Plan
-from poet.training_run import Epoch
+from poet.training_run import BUSY_RATIO, Epoch
 from poet.units import format_bytes, format_seconds, format_share
 
 
@@ -21,7 +21,8 @@ def epoch_line(epoch: Epoch) -> str:
     accuracy = "" if epoch.accuracy is None else f", accuracy {format_share(epoch.accuracy)}"
     steps = f"{epoch.steps} steps of {format_seconds(epoch.step_seconds)}"
     steps += "" if epoch.is_complete else ", interrupted"
-    return f"epoch {epoch.number}: loss {epoch.loss:.4f}{accuracy}, {steps}"
+    loss = "not finite" if epoch.loss is None else f"{epoch.loss:.4f}"
+    return f"epoch {epoch.number}: loss {loss}{accuracy}, {steps}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,33 +33,78 @@ class Measured:
         memory: where the memory of steps came from, as `poet.runtime.Trainer.memory` says.
         caveat: what that cannot promise; empty where there is nothing to say.
         peak_ram_bytes: of tensor memory; ``None`` where it was not measured.
-        storage: behind the page file; ``None`` where nothing is paged.
+        storage: behind the page file; ``None`` where nothing is paged, or it could not be measured.
+        storage_problem: why it could not.
     """
 
     memory: str
     caveat: str = ""
     peak_ram_bytes: int | None = None
     storage: HostStorage | None = None
+    storage_problem: str = ""
 
 
 def run_report(plan: Plan, epochs: Sequence[Epoch], measured: Measured) -> RenderableType:
     """Peak memory and step time: predicted, and measured over the epochs; where the memory came from."""
     table = columns("per step", "predicted", "measured here", left=1)
-    seconds = measured_step_seconds(epochs)
-    host = predicted_step_seconds(plan, measured.storage)
     table.add_row(
-        "peak of tensor memory", format_bytes(predicted_peak_bytes(plan)), _bytes(measured.peak_ram_bytes)
+        "peak of tensor memory",
+        format_bytes(predicted_peak_bytes(plan)),
+        _bytes(measured.peak_ram_bytes) + _above_budget(plan, measured.peak_ram_bytes),
     )
-    predicted = "" if host is None else format_seconds(host)
-    if host is not None and not plan.replayed_kernels.timed_in_steps:
-        predicted += ", each kernel by itself"
-    table.add_row("time on this machine", predicted, "" if seconds is None else format_seconds(seconds))
+    table.add_row("time on this machine", _predicted_time(plan, measured), _measured_time(epochs))
     table.add_row(f"time on {plan.device.name}", format_seconds(plan.prediction.seconds), "")
-    return Group(table, f"memory: {'; '.join(filter(None, (measured.memory, measured.caveat)))}")
+    memory = f"memory: {'; '.join(filter(None, (measured.memory, measured.caveat)))}"
+    lines = [f"storage was not measured: {measured.storage_problem}"] if measured.storage_problem else []
+    return Group(table, memory, *lines)
+
+
+def _above_budget(plan: Plan, peak_bytes: int | None) -> str:
+    budget_bytes = plan.request.limits.ram_budget_bytes
+    if peak_bytes is None or budget_bytes is None or peak_bytes <= budget_bytes:
+        return ""
+    return f", {format_bytes(peak_bytes - budget_bytes)} above the budget"
+
+
+def _predicted_time(plan: Plan, measured: Measured) -> str:
+    """As the ops took at planning; with what they waited for others then, where that was much."""
+    seconds = predicted_step_seconds(plan, measured)
+    if seconds is None:
+        return ""
+    if not plan.replayed_kernels.timed_in_steps:
+        return f"{format_seconds(seconds)}, each kernel by itself"
+    ratio = plan.replayed_kernels.busy_ratio
+    if ratio <= BUSY_RATIO:
+        return format_seconds(seconds)
+    return f"{format_seconds(seconds)}; machine busy when planned, {format_seconds(seconds * ratio)}"
+
+
+def _measured_time(epochs: Sequence[Epoch]) -> str:
+    """By the wall clock; with the steps' own time where something else had the processor."""
+    fastest = _fastest(epochs)
+    if fastest is None:
+        return ""
+    told = format_seconds(fastest.step_seconds)
+    own_seconds = fastest.step_own_seconds
+    return (
+        told
+        if own_seconds is None or not _is_busy(fastest)
+        else (f"{told}; machine busy, {format_seconds(own_seconds)} of its own")
+    )
+
+
+def _is_busy(epoch: Epoch) -> bool:
+    own_seconds = epoch.step_own_seconds
+    return own_seconds is not None and epoch.step_seconds > BUSY_RATIO * own_seconds
+
+
+def _fastest(epochs: Sequence[Epoch]) -> Epoch | None:
+    return min(epochs, key=lambda epoch: epoch.step_seconds, default=None)
 
 
 def run_data(plan: Plan, epochs: Sequence[Epoch], measured: Measured) -> dict[str, Any]:
     """The same as JSON-ready objects."""
+    fastest = _fastest(epochs)
     return {
         "epochs": codec.encode(tuple(epochs)),
         "memory": measured.memory,
@@ -67,9 +113,13 @@ def run_data(plan: Plan, epochs: Sequence[Epoch], measured: Measured) -> dict[st
         "predicted_peak_ram_bytes": predicted_peak_bytes(plan),
         "measured_peak_ram_bytes": measured.peak_ram_bytes,
         "predicted_device_step_seconds": plan.prediction.seconds,
-        "predicted_host_step_seconds": predicted_step_seconds(plan, measured.storage),
+        "predicted_host_step_seconds": predicted_step_seconds(plan, measured),
         "predicted_from_whole_steps": plan.replayed_kernels.timed_in_steps,
+        "predicted_busy_ratio": plan.replayed_kernels.busy_ratio,
         "measured_host_step_seconds": measured_step_seconds(epochs),
+        "measured_host_own_seconds": None if fastest is None else fastest.step_own_seconds,
+        "machine_was_busy": fastest is not None and _is_busy(fastest),
+        "storage_problem": measured.storage_problem or None,
     }
 
 
@@ -78,14 +128,20 @@ def predicted_peak_bytes(plan: Plan) -> int:
     return plan.held_bytes + plan.page_buffer_bytes
 
 
-def predicted_step_seconds(plan: Plan, storage: HostStorage | None) -> float | None:
-    """Of the ops as measured by the machine that planned, and of the transfers to this ``storage``."""
-    return host_step_seconds(plan.problem, plan.replayed_kernels, plan.schedule, storage)
+def predicted_step_seconds(plan: Plan, measured: Measured) -> float | None:
+    """Of the ops as measured by the machine that planned, and of the transfers to the storage here.
+
+    ``None`` where ops, or the storage that the plan pages to, could not be measured.
+    """
+    if measured.storage_problem:
+        return None
+    return host_step_seconds(plan.problem, plan.replayed_kernels, plan.schedule, measured.storage)
 
 
 def measured_step_seconds(epochs: Sequence[Epoch]) -> float | None:
     """The median step of the fastest epoch: the one that was disturbed least."""
-    return min((epoch.step_seconds for epoch in epochs), default=None)
+    fastest = _fastest(epochs)
+    return None if fastest is None else fastest.step_seconds
 
 
 def _bytes(size_bytes: int | None) -> str:

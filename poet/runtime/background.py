@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -45,6 +47,60 @@ class Pager(Protocol):
 
     def close(self) -> None:
         """Ask for nothing any more; a second call does nothing."""
+
+
+class Timed:
+    """A pager that counts for how long whoever asked stood still; it does what ``pager`` does.
+
+    Attributes:
+        waited_seconds: wall clock less processor time of the calls so far.
+    """
+
+    def __init__(self, pager: Pager) -> None:
+        self._pager = pager
+        self.waited_seconds = 0.0
+
+    @property
+    def is_background(self) -> bool:
+        """See `Pager`."""
+        return self._pager.is_background
+
+    def write(self, tensor: str, data: memoryview) -> None:
+        """See `Pager`."""
+        with self._waiting():
+            self._pager.write(tensor, data)
+
+    def read_into(self, tensor: str, target: memoryview) -> None:
+        """See `Pager`."""
+        with self._waiting():
+            self._pager.read_into(tensor, target)
+
+    def wait(self, tensor: str) -> None:
+        """See `Pager`."""
+        with self._waiting():
+            self._pager.wait(tensor)
+
+    def settle(self) -> None:
+        """See `Pager`."""
+        with self._waiting():
+            self._pager.settle()
+
+    def give_up(self) -> frozenset[str]:
+        """See `Pager`."""
+        return self._pager.give_up()
+
+    def close(self) -> None:
+        """See `Pager`."""
+        self._pager.close()
+
+    @contextmanager
+    def _waiting(self) -> Iterator[None]:
+        began, busy_seconds = time.perf_counter(), -time.thread_time()
+        try:
+            yield
+        finally:
+            busy_seconds += time.thread_time()
+            self.waited_seconds += max(0.0, time.perf_counter() - began - busy_seconds)
 
 
 @dataclass(slots=True)

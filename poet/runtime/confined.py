@@ -11,20 +11,20 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
 import torch
 
 from poet import children, codec
-from poet.errors import InputError, PoetError, ReplayError
+from poet.errors import InputError, NotFinite, PoetError, ReplayError
 from poet.plan_file import PlanFile
 from poet.runtime.confinement import Confinement, idle_bytes
 from poet.runtime.fit import Samples, fit, load_samples
 from poet.runtime.memory import return_freed_memory
-from poet.runtime.trainer import Trainer
-from poet.training_run import RunRequest
+from poet.runtime.trainer import ArenaUse, Trainer
+from poet.training_run import Epoch, RunRequest
 from poet.units import format_bytes
 
 _WARM_UP_STEPS = 2
@@ -41,7 +41,7 @@ def train(request: RunRequest, emit: Emit) -> None:
         PoetError: a file is not usable, or the plan did not stay within its budget.
     """
     with PlanFile(request.plan) as file:
-        samples = load_samples(request.data, file.plan)
+        samples = load_samples(request.data, file.plan, allow_nan=request.allow_nan)
         warm_bytes = _warm_up(file, samples, request)
         confinement = Confinement(warm_bytes, request.budget_bytes)
         confinement.enforce()
@@ -63,23 +63,41 @@ def _train(file: PlanFile, samples: Samples, request: RunRequest, emit: Emit) ->
         learning_rate=request.learning_rate,
         seed=request.seed,
         resume=request.resume,
-        arena=request.arena,
+        arena=_arena_use(request),
+        allow_nan=request.allow_nan,
     ) as trainer:
         training = fit(
             trainer,
             samples,
             epochs=request.epochs,
-            seed=request.seed,
             save_path=request.output,
             save_every=request.save_every,
         )
         while True:
             with trainer.peak_meter() as meter:
-                epoch = next(training, None)
+                epoch = _next_epoch(training, trainer)
             if epoch is None:
                 break
             emit("epoch", {"epoch": asdict(epoch), "peak_bytes": meter.peak.bytes})
         emit("done", {"steps": trainer.steps, "memory": trainer.memory})
+
+
+def _next_epoch(training: Iterator[Epoch], trainer: Trainer) -> Epoch | None:
+    """The next one; where a step is refused memory, it is said why there was no arena.
+
+    Raises:
+        ReplayError: a step failed.
+    """
+    try:
+        return next(training, None)
+    except ReplayError as error:
+        if not trainer.memory.startswith("heap: "):
+            raise
+        raise ReplayError(f"{_in_words(error)}; steps ran from the {trainer.memory}") from error
+
+
+def _arena_use(request: RunRequest) -> ArenaUse:
+    return "require" if request.arena == "require" else bool(request.arena)
 
 
 def _warm_up(file: PlanFile, samples: Samples, request: RunRequest) -> int:
@@ -88,7 +106,13 @@ def _warm_up(file: PlanFile, samples: Samples, request: RunRequest) -> int:
     A trainer that is thrown away makes two steps before: libraries load kernels, start threads and fill
     caches.
     """
-    with Trainer.of(file, page_file=request.page_file, seed=request.seed) as trainer:
+    with Trainer.of(
+        file,
+        page_file=request.page_file,
+        seed=request.seed,
+        arena=_arena_use(request),
+        allow_nan=request.allow_nan,
+    ) as trainer:
         inputs, targets = samples.batch(torch.arange(trainer.input_types[0].shape[0]))
         for _ in range(_WARM_UP_STEPS):
             trainer.step(inputs, targets)
@@ -109,12 +133,17 @@ def run_child(work: Callable[[RunRequest, Emit], None], arguments: Sequence[str]
             torch.set_num_threads(request.threads)
         work(request, emit)
     except PoetError as error:
-        emit("failed", {"message": _in_words(error), "is_input": isinstance(error, InputError)})
+        emit("failed", {"message": _in_words(error), "kind": _kind(error)})
         return error.exit_code
     except (RuntimeError, MemoryError) as error:
         emit("refused", {"message": _in_words(error)})
         return 2
     return 0
+
+
+def _kind(error: PoetError) -> str:
+    """What the other side raises; see `poet.enforce`."""
+    return next((kind.__name__ for kind in (InputError, NotFinite) if isinstance(error, kind)), "ReplayError")
 
 
 def _in_words(error: BaseException) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import math
 import signal
 import statistics
 import threading
@@ -17,8 +19,9 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from poet.errors import InputError
+from poet.errors import InputError, NotFinite
 from poet.graph import TensorType
+from poet.runtime import ranges
 from poet.runtime.trainer import StepResult, Trainer
 from poet.tensorfile import TensorFile
 from poet.training_plan import Plan
@@ -32,11 +35,13 @@ class Samples:
     Attributes:
         tensors: all samples.
         staged: of the plan's shapes; each batch is copied there, so that a step allocates none.
+        order: numbers of the samples, for each epoch anew; here, so that an epoch allocates none.
         targets: 1 where the last tensor is the loss's, else 0.
     """
 
     tensors: tuple[torch.Tensor, ...]
     staged: tuple[torch.Tensor, ...]
+    order: torch.Tensor
     targets: int
 
     @property
@@ -52,19 +57,26 @@ class Samples:
         return self.staged[:inputs], self.staged[-1] if self.targets else None
 
 
-def load_samples(path: str | Path, plan: Plan) -> Samples:
+def load_samples(path: str | Path, plan: Plan, *, allow_nan: bool = False) -> Samples:
     """The arrays of a ``.npz`` or ``.safetensors`` file, checked against the plan.
 
     They are called like the plan's inputs; a plan with one input takes ``x`` or ``inputs`` too, and the
     targets may be called ``y`` or ``targets``. Every array has the samples in its first dimension.
 
+    Args:
+        path: of the file.
+        plan: to train with.
+        allow_nan: whether targets may be NaN or infinite.
+
     Raises:
-        InputError: the file is not readable, or an array is missing or of another shape or type.
+        InputError: the file is not readable, an array is missing or of another shape or type, or a sample
+            holds a class or a row that there is not, or a target that is not finite.
     """
     path = Path(path)
     graph = plan.graph
     types = {value.name: value.type for value in graph.values}
     found = _from_safetensors(path) if path.suffix == ".safetensors" else _from_npz(path)
+    allowed = ranges.rules(graph)
     tensors = []
     for place, name in enumerate(graph.inputs):
         is_targets = graph.targets == 1 and place == len(graph.inputs) - 1
@@ -75,7 +87,10 @@ def load_samples(path: str | Path, plan: Plan) -> Samples:
         if chosen is None:
             wanted = " or ".join(repr(candidate) for candidate in dict.fromkeys(names))
             raise InputError(f"{path.name}: no array is called {wanted}; found {', '.join(found) or 'none'}")
-        tensors.append(_samples(f"{path.name}: {chosen}", found[chosen], types[name]))
+        where = f"{path.name}: {chosen}"
+        tensors.append(_samples(where, found[chosen], types[name]))
+        if name in allowed:
+            ranges.check(where, tensors[-1], allowed[name], allow_nan=allow_nan)
     if len({len(tensor) for tensor in tensors}) > 1:
         counts = ", ".join(str(len(tensor)) for tensor in tensors)
         raise InputError(f"{path.name}: the arrays have different numbers of samples ({counts})")
@@ -83,7 +98,8 @@ def load_samples(path: str | Path, plan: Plan) -> Samples:
     if len(tensors[0]) < batch:
         raise InputError(f"{path.name}: {len(tensors[0])} samples, the plan's batch is {batch}")
     staged = tuple(torch.empty((batch, *tensor.shape[1:]), dtype=tensor.dtype) for tensor in tensors)
-    return Samples(tuple(tensors), staged, graph.targets)
+    order = torch.arange(len(tensors[0]))
+    return Samples(tuple(tensors), staged, order, graph.targets)
 
 
 def fit(
@@ -91,45 +107,96 @@ def fit(
     samples: Samples,
     *,
     epochs: int,
-    seed: int = 0,
+    seed: int | None = None,
     save_path: str | Path | None = None,
     save_every: int | None = None,
 ) -> Iterator[Epoch]:
     """Train for ``epochs`` passes over ``samples``, in a new order each, and yield what each gave.
+
+    Where training stands follows from the trainer's count of steps: one that was resumed goes on with the
+    samples that would have come next, and first ends an epoch that was begun.
 
     Ctrl-C lets the step under way end, yields the incomplete epoch and stops; a second one ends at once.
 
     Args:
         trainer: of the plan for which ``samples`` were loaded.
         samples: see `load_samples`.
-        epochs: how many passes.
-        seed: of the orders.
+        epochs: how many passes; what is left of one that was begun counts as one.
+        seed: of the orders; ``None``: the trainer's, or 0.
         save_path: where the training state is saved after each epoch, an incomplete one too.
         save_every: steps after which it is saved as well.
+
+    Raises:
+        NotFinite: the loss of a step, or the state to be saved, is not finite, and the trainer does not
+            ``allow_nan``. The last save is kept.
     """
     if save_path is not None:
         trainer.check_save_path(save_path)
     plan = trainer.plan
     batch = trainer.input_types[0].shape[0]
-    generator = torch.Generator().manual_seed(seed)
+    per_epoch = samples.count // batch
+    if seed is None:
+        seed = trainer.seed or 0
+    before, begun = divmod(trainer.steps, per_epoch)
+    kept = _Kept(trainer, save_path)
     with _deferred_interrupt() as interrupted:
-        for number in range(1, epochs + 1):
+        for number in range(before + 1, before + epochs + 1):
             started = time.perf_counter()
-            order = torch.randperm(samples.count, generator=generator)
+            generator = _generator_of(seed, number)
+            order = torch.randperm(samples.count, generator=generator, out=samples.order)
             tally = _Tally(plan)
-            for start in range(0, samples.count - batch + 1, batch):
+            for start in range(begun * batch, per_epoch * batch, batch):
                 inputs, targets = samples.batch(order[start : start + batch])
-                tally.add(trainer.step(inputs, targets), targets)
-                if save_path is not None and save_every is not None and trainer.steps % save_every == 0:
-                    trainer.save(save_path)
+                result = trainer.step(inputs, targets)
+                kept.check_loss(result)
+                tally.add(result, targets)
+                if save_every is not None and trainer.steps % save_every == 0:
+                    kept.save()
                 if interrupted.is_set():
                     break
-            if save_path is not None:
-                trainer.save(save_path)
-            complete = tally.steps == samples.count // batch
+            kept.save()
+            complete = tally.steps == per_epoch - begun
+            begun = 0
             yield tally.epoch(number, time.perf_counter() - started, is_complete=complete)
             if interrupted.is_set():
                 return
+
+
+class _Kept:
+    """The saved state, which is of a step after which everything was finite."""
+
+    def __init__(self, trainer: Trainer, path: str | Path | None) -> None:
+        self._trainer, self._path = trainer, None if path is None else Path(path)
+        self._saved_steps: int | None = None
+
+    def check_loss(self, result: StepResult) -> None:
+        if not math.isfinite(result.loss) and not self._trainer.allow_nan:
+            raise self._not_finite(f"the loss of step {self._trainer.steps} is {result.loss}")
+
+    def save(self) -> None:
+        if self._path is None:
+            return
+        name = None if self._trainer.allow_nan else self._trainer.not_finite()
+        if name is not None:
+            raise self._not_finite(f"after step {self._trainer.steps} {name} is not finite")
+        self._trainer.save(self._path)
+        self._saved_steps = self._trainer.steps
+
+    def _not_finite(self, what: str) -> NotFinite:
+        kept = ""
+        if self._path is not None and self._saved_steps is not None:
+            kept = f"; {self._path} has the state after step {self._saved_steps}"
+        elif self._path is not None:
+            kept = f"; {self._path} was not written"
+        return NotFinite(
+            f"{what}{kept}; a smaller learning rate (--lr) may help, and allow_nan (--allow-nan) goes on"
+        )
+
+
+def _generator_of(seed: int, number: int) -> torch.Generator:
+    """For the order of an epoch; of its own, so that any epoch can be the first."""
+    digest = hashlib.sha256(f"{seed} {number}".encode()).digest()
+    return torch.Generator().manual_seed(int.from_bytes(digest[:8], "little") >> 1)
 
 
 def _from_npz(path: Path) -> dict[str, npt.NDArray[np.generic]]:
@@ -159,6 +226,7 @@ class _Tally:
         self._has_classes = plan.request.loss == "cross-entropy" and plan.graph.targets == 1
         self._losses: list[float] = []
         self._seconds: list[float] = []
+        self._own_seconds: list[float] = []
         self._right = self._judged = 0
 
     @property
@@ -168,6 +236,7 @@ class _Tally:
     def add(self, result: StepResult, targets: torch.Tensor | None) -> None:
         self._losses.append(result.loss)
         self._seconds.append(result.seconds)
+        self._own_seconds.append(result.own_seconds)
         if self._has_classes and targets is not None:
             scores = result.predictions[0]
             classes_last = scores.dim() == 3 and targets.shape == scores.shape[:-1]
@@ -176,14 +245,16 @@ class _Tally:
             self._judged += targets.numel()
 
     def epoch(self, number: int, seconds: float, *, is_complete: bool) -> Epoch:
+        loss = statistics.fmean(self._losses)
         return Epoch(
             number=number,
-            loss=statistics.fmean(self._losses),
+            loss=loss if math.isfinite(loss) else None,
             accuracy=self._right / self._judged if self._judged else None,
             steps=self.steps,
             step_seconds=statistics.median(self._seconds),
             seconds=seconds,
             is_complete=is_complete,
+            step_own_seconds=statistics.median(self._own_seconds),
         )
 
 

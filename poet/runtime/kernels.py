@@ -5,8 +5,10 @@ The names are those of `poet.operators`, which says what they may do; whatever e
 
 from __future__ import annotations
 
+import functools
 import mmap
 import sys
+import threading
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -27,12 +29,19 @@ Kernel = Callable[..., Any]
 """Called with a call's arguments; returns a tensor, or a tuple or list of tensors and ``None``."""
 
 
-def kernel(target: str) -> Kernel:
+def kernel(target: str, generator: torch.Generator | None = None) -> Kernel:
     """The torch callable behind an operator's name.
+
+    Args:
+        target: the name.
+        generator: that a random operator draws from; ``None``: torch's default one. Nothing else is drawn
+            from or set, so that other threads may draw meanwhile.
 
     Raises:
         PlanError: the name is not in the table, or this torch has no such operator.
     """
+    if target in _DRAWN:
+        return functools.partial(_DRAWN[target], torch.default_generator if generator is None else generator)
     if target in OWN_KERNELS:
         return OWN_KERNELS[target]
     if target in _WRAPPED:
@@ -40,9 +49,14 @@ def kernel(target: str) -> Kernel:
     if target not in ATEN:
         known = [*ATEN, *OWN]
         raise PlanError(f"operator {target!r} is not one that poet runs{nearest(target, known)}")
+    return _aten(target)
+
+
+def _aten(target: str) -> Kernel:
+    """The ATen operator of that name, without Python in between."""
     _, name, overload = target.split(".")
     try:
-        found: Kernel = getattr(getattr(torch.ops.aten, name), overload)._op  # without Python in between
+        found: Kernel = getattr(getattr(torch.ops.aten, name), overload)._op
     except AttributeError:
         raise PlanError(f"operator {target!r} does not exist in torch {torch.__version__}") from None
     return found
@@ -148,6 +162,7 @@ def outputs_of(result: Any) -> tuple[Tensor | None, ...]:
 
 
 _blanks: list[Tensor] = []  # the largest mapping so far
+_blanks_lock = threading.Lock()
 
 
 def _untouched_pages(size_bytes: int) -> mmap.mmap:
@@ -169,13 +184,15 @@ def blank(type_: TensorType) -> Tensor:
         PlanError: the address space is limited and has no room for it.
     """
     size_bytes = max(type_.extent_bytes, 1)
-    if not _blanks or _blanks[0].numel() < size_bytes:
-        pages = _untouched_pages(size_bytes)
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message="The given buffer is not writable")
-            _blanks[:] = [torch.frombuffer(pages, dtype=torch.uint8)]
+    with _blanks_lock:
+        if not _blanks or _blanks[0].numel() < size_bytes:
+            pages = _untouched_pages(size_bytes)
+            with warnings.catch_warnings():
+                warnings.filterwarnings("ignore", message="The given buffer is not writable")
+                _blanks[:] = [torch.frombuffer(pages, dtype=torch.uint8)]
+        largest = _blanks[0]
     item_bytes = ITEM_BYTES[type_.dtype]
-    whole = _blanks[0][: _blanks[0].numel() // item_bytes * item_bytes].view(dtype(type_.dtype))
+    whole = largest[: largest.numel() // item_bytes * item_bytes].view(dtype(type_.dtype))
     return whole.as_strided(type_.shape, type_.strides, type_.offset)
 
 
@@ -218,38 +235,6 @@ def _scatter(
 
 def _assign(state: Tensor, source: Tensor) -> None:
     state.copy_(source)
-
-
-def _bernoulli(shape: Sequence[int], strides: Sequence[int], element: torch.dtype, p: float) -> Tensor:
-    return _empty(shape, strides, element).bernoulli_(p)
-
-
-def _uniform(
-    shape: Sequence[int], strides: Sequence[int], element: torch.dtype, low: float, high: float
-) -> Tensor:
-    return _empty(shape, strides, element).uniform_(low, high)
-
-
-def _normal(
-    shape: Sequence[int], strides: Sequence[int], element: torch.dtype, mean: float, std: float
-) -> Tensor:
-    return _empty(shape, strides, element).normal_(mean, std)
-
-
-def _rng_state() -> Tensor:
-    return torch.get_rng_state()
-
-
-def _with_rng_state(state: Tensor, target: str, /, *args: object, **kwargs: object) -> Any:
-    """Run a random operator from a generator state taken earlier; leave the generator as it is now."""
-    if target not in RANDOM:
-        raise PlanError(f"operator {target!r} is not random and needs no generator state")
-    present = torch.get_rng_state()
-    torch.set_rng_state(state)
-    try:
-        return kernel(target)(*args, **kwargs)
-    finally:
-        torch.set_rng_state(present)
 
 
 def _sgd(parameter: Tensor, gradient: Tensor, lr: float, weight_decay: float) -> None:
@@ -298,18 +283,134 @@ def _adamw(
     parameter.addcdiv_(exp_avg, denominator, value=-step_size)
 
 
-OWN_KERNELS: dict[str, Kernel] = {
-    "poet.full": _full,
-    "poet.copy": _copy,
-    "poet.scatter": _scatter,
-    "poet.assign": _assign,
+# --- operators that draw: each is given the generator, and does with it what torch does with its own ----
+
+
+def _native_dropout(
+    generator: torch.Generator, source: Tensor, p: float, train: bool | None
+) -> tuple[Tensor, Tensor]:
+    """`torch.native_dropout`, which takes no generator, by the steps of its CPU kernel."""
+    if source.numel() == 0 or train is False:
+        return _aten("aten.native_dropout.default")(source, p, train)  # type: ignore[no-any-return]
+    kept_share = 1.0 - p
+    mask = torch.empty_like(source, dtype=torch.bool)
+    mask.bernoulli_(kept_share, generator=generator)
+    scale = 0.0 if kept_share == 0.0 else 1.0 / kept_share
+    scaled = _aten("aten.mul_.Scalar")(source.mul(mask), scale)  # a tensor's method rounds bfloat16 otherwise
+    return scaled, mask
+
+
+def _given(target: str, overload: str | None = None) -> Kernel:
+    """An ATen operator that takes a generator, under this or another overload's name."""
+    name = target if overload is None else f"{target.rpartition('.')[0]}.{overload}"
+
+    def drawn(generator: torch.Generator, *args: object, **kwargs: object) -> Any:
+        return _aten(name)(*args, **kwargs, generator=generator)
+
+    return drawn
+
+
+def _empty_like(source: Tensor, **kwargs: object) -> Tensor:
+    return _aten("aten.empty_like.default")(source, **kwargs)  # type: ignore[no-any-return]
+
+
+def _rand_like(generator: torch.Generator, source: Tensor, **kwargs: object) -> Tensor:
+    return _empty_like(source, **kwargs).uniform_(generator=generator)
+
+
+def _randn_like(generator: torch.Generator, source: Tensor, **kwargs: object) -> Tensor:
+    return _empty_like(source, **kwargs).normal_(generator=generator)
+
+
+def _randint_like(generator: torch.Generator, source: Tensor, *bounds: int, **kwargs: object) -> Tensor:
+    low, high = bounds if len(bounds) == 2 else (0, *bounds)
+    return _empty_like(source, **kwargs).random_(low, high, generator=generator)
+
+
+def _bernoulli(
+    generator: torch.Generator,
+    shape: Sequence[int],
+    strides: Sequence[int],
+    element: torch.dtype,
+    p: float,
+) -> Tensor:
+    return _empty(shape, strides, element).bernoulli_(p, generator=generator)
+
+
+def _uniform(
+    generator: torch.Generator,
+    shape: Sequence[int],
+    strides: Sequence[int],
+    element: torch.dtype,
+    low: float,
+    high: float,
+) -> Tensor:
+    return _empty(shape, strides, element).uniform_(low, high, generator=generator)
+
+
+def _normal(
+    generator: torch.Generator,
+    shape: Sequence[int],
+    strides: Sequence[int],
+    element: torch.dtype,
+    mean: float,
+    std: float,
+) -> Tensor:
+    return _empty(shape, strides, element).normal_(mean, std, generator=generator)
+
+
+def _rng_state(generator: torch.Generator) -> Tensor:
+    return generator.get_state()
+
+
+def _with_rng_state(
+    _: torch.Generator, state: Tensor, target: str, /, *args: object, **kwargs: object
+) -> Any:
+    """Run a random operator from a generator state taken earlier, in a generator of its own."""
+    if target not in RANDOM:
+        raise PlanError(f"operator {target!r} is not random and needs no generator state")
+    again = torch.Generator()
+    again.set_state(state)
+    return kernel(target, again)(*args, **kwargs)
+
+
+_DRAWN: dict[str, Kernel] = {
+    **{f"aten.bernoulli.{name}": _given(f"aten.bernoulli.{name}") for name in ("default", "p", "Tensor")},
+    "aten.multinomial.default": _given("aten.multinomial.default"),
+    "aten.native_dropout.default": _native_dropout,
+    **{
+        f"aten.normal.{name}": _given(f"aten.normal.{name}")
+        for name in ("Tensor_Tensor", "Tensor_float", "float_Tensor")
+    },
+    "aten.rand.default": _given("aten.rand.default", "generator"),
+    "aten.rand_like.default": _rand_like,
+    "aten.randint.default": _given("aten.randint.default", "generator"),
+    "aten.randint.low": _given("aten.randint.low", "low_generator"),
+    "aten.randint_like.default": _randint_like,
+    "aten.randint_like.low_dtype": _randint_like,
+    "aten.randn.default": _given("aten.randn.default", "generator"),
+    "aten.randn_like.default": _randn_like,
+    "aten.randperm.default": _given("aten.randperm.default", "generator"),
     "poet.bernoulli": _bernoulli,
     "poet.uniform": _uniform,
     "poet.normal": _normal,
     "poet.rng_state": _rng_state,
     "poet.with_rng_state": _with_rng_state,
+}
+"""Every operator of `RANDOM`, and those that keep a generator's state; first comes the generator."""
+
+OWN_KERNELS: dict[str, Kernel] = {
+    "poet.full": _full,
+    "poet.copy": _copy,
+    "poet.scatter": _scatter,
+    "poet.assign": _assign,
     "poet.sgd": _sgd,
     "poet.momentum": _momentum,
     "poet.adamw": _adamw,
+    **{
+        name: functools.partial(row, torch.default_generator)
+        for name, row in _DRAWN.items()
+        if name.startswith("poet.")
+    },
 }
 """The kernels of our own operators, one per name in `poet.operators.OWN`."""

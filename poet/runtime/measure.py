@@ -27,9 +27,10 @@ from poet.kernel_allocations import KernelAllocation, peak_bytes
 from poet.kernel_facts import KernelFacts, OpFacts
 from poet.runtime import kernels, native
 from poet.runtime.kernels import ALIGNMENT_BYTES, LIBRARY, same_layout, tensor_type
-from poet.runtime.trainer import Trainer
+from poet.runtime.trainer import StepResult, Trainer
 from poet.schedule import Compute
 from poet.training_plan import Plan
+from poet.training_run import BUSY_RATIO
 
 _RUNS = 3
 _TIMING_SECONDS = 0.05  # more runs of a kernel only within this time
@@ -312,6 +313,7 @@ class _Beginning:
 
     def __init__(self, tensors: Mapping[str, Tensor]) -> None:
         self.steps = 0
+        self.seed: int | None = None
         self.random_state: Tensor | None = torch.get_rng_state()
         self._tensors = tensors
 
@@ -322,32 +324,53 @@ class _Beginning:
 
 def seconds_in_steps(
     plan: Plan, tensors: Mapping[str, Tensor], batch: tuple[tuple[Tensor, ...], Tensor | None]
-) -> dict[str, float]:
-    """Seconds of each op in whole steps of ``plan``, made here and now.
+) -> tuple[dict[str, float], float]:
+    """Seconds of each op in whole steps of ``plan``, made here and now, and how busy the machine was.
 
-    The lower quartile over some steps: what else the machine does only makes them longer. torch's generator
-    is left as it was.
+    The lower quartile over some steps: what else the machine does only makes them longer. Busy is the wall
+    clock of whole steps over what they took themselves. Where that is much, or with one thread, ops have the
+    processor time of this thread, which stands still while others have the processor. torch's generator is
+    left as it was.
 
     Args:
         plan: whose ops run once each.
         tensors: that training starts from, by value name; they are copied.
         batch: inputs, and targets if there are any, of every step.
     """
-    timed: list[dict[str, float]] = []
+    timed: list[tuple[dict[str, float], dict[str, float]]] = []
+    made: list[StepResult] = []
     with Trainer(plan, _Beginning(tensors), pages=None) as trainer:
         for _ in range(_WARM_STEPS):
             trainer.step(*batch)
-        spent = 0.0
-        while len(timed) < _LEAST_STEPS or (len(timed) < _MOST_STEPS and spent < _TIMED_SECONDS):
-            stamps: dict[int, float] = {}
+        while len(timed) < _LEAST_STEPS or (
+            len(timed) < _MOST_STEPS and sum(result.seconds for result in made) < _TIMED_SECONDS
+        ):
+            stamps: dict[int, _Instant] = {}
 
-            def stamp(index: int, taken: dict[int, float] = stamps) -> None:
-                taken[index] = clock()
+            def stamp(index: int, taken: dict[int, _Instant] = stamps) -> None:
+                taken[index] = _now()
 
-            begin = clock()
-            spent += trainer.step(*batch, on_instruction=stamp).seconds
-            timed.append(_by_op(plan, stamps, begin, clock()))
-    return {name: _lower_quartile([seconds[name] for seconds in timed]) for name in timed[0]}
+            begin = _now()
+            made.append(trainer.step(*batch, on_instruction=stamp))
+            end = _now()
+            wall, own = (
+                _by_op(plan, {index: at[clock] for index, at in stamps.items()}, begin[clock], end[clock])
+                for clock in (_WALL, _OWN)
+            )
+            timed.append((wall, own))
+    ratio = statistics.median(result.seconds / max(result.own_seconds, 1e-9) for result in made)
+    clock = _OWN if torch.get_num_threads() == 1 or ratio > BUSY_RATIO else _WALL
+    chosen = [clocks[clock] for clocks in timed]
+    return {name: _lower_quartile([seconds[name] for seconds in chosen]) for name in chosen[0]}, ratio
+
+
+_WALL, _OWN = 0, 1
+_Instant = tuple[float, float]
+"""Seconds by the wall clock and by this thread's own."""
+
+
+def _now() -> _Instant:
+    return time.perf_counter(), time.thread_time()
 
 
 def _lower_quartile(seconds: list[float]) -> float:

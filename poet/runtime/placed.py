@@ -7,18 +7,20 @@ allocator (`poet.runtime.native`) a step's tensors and hidden temporaries lie in
 - else, or where this processor's kernels ask for something else, at places found here, after a few
   steps on the heap were recorded.
 
-Where neither can be had, or would not fit the budget, steps stay on the heap and `how` says why.
+Where neither can be had, or would not fit the budget, steps stay on the heap: `how` says why, and the log of
+``poet.runtime`` does once, with the way out.
 """
 
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Callable, Iterator
 from itertools import accumulate
 
 import torch
 
-from poet.demand import BEFORE
+from poet.demand import BEFORE, whole_pages_bytes
 from poet.errors import ReplayError
 from poet.runtime import native
 from poet.runtime.kernels import ALIGNMENT_BYTES
@@ -32,17 +34,35 @@ _PLACING_SECONDS = 1.0
 _STRAY_SHARE = 0.01
 """Of the arena: what may come from the heap beside it before places are looked for anew."""
 
+_log = logging.getLogger("poet.runtime")
+_announced: set[str] = set()
+
 
 class PlacedSteps:
     """Where the memory of a trainer's steps comes from.
 
     Attributes:
         how: for reports, where it comes from now.
+        refusal: why the next step must not be made; empty where it may.
     """
 
-    def __init__(self, plan: Plan, limit_bytes: int | None) -> None:
-        """Prepare; an arena found here may take ``limit_bytes``, ``None``: anything."""
+    def __init__(
+        self, plan: Plan, limit_bytes: int | None, *, is_required: bool = False, announces: bool = True
+    ) -> None:
+        """Prepare.
+
+        Args:
+            plan: to be replayed.
+            limit_bytes: what an arena found here may take; ``None``: anything.
+            is_required: whether steps must lie at the plan's places.
+            announces: whether a fallback to the heap is logged.
+
+        Raises:
+            ReplayError: they must and cannot.
+        """
         self._plan = plan
+        self._is_required, self._announces = is_required, announces
+        self.refusal = ""
         self._limit_bytes = limit_bytes
         self._scopes = contextlib.ExitStack()  # of the steps' arena or the recording
         self._standing_scope = contextlib.ExitStack()
@@ -55,9 +75,16 @@ class PlacedSteps:
         self._divide_bytes = 0  # the offset at which standing tensors begin
         self._is_planned = False
         self._steps = self._replayed_steps = 0
-        self.how = "heap" if self._allocator is not None else f"heap: {native.why_unavailable()}"
-        if self._allocator is not None:
-            self._open_planned(self._allocator)
+        self.how = "heap"
+        if self._allocator is None:
+            self._stay_on_the_heap(native.why_unavailable())
+        else:
+            obstacle = self._open_planned(self._allocator)
+            if is_required and obstacle:
+                self._refuse(obstacle)
+        if self.refusal:
+            self.close()
+            raise ReplayError(self.refusal)
 
     @property
     def mark(self) -> Callable[[int], object] | None:
@@ -118,34 +145,45 @@ class PlacedSteps:
 
     # --- at the plan's places ---
 
-    def _open_planned(self, allocator: native.NativeAllocator) -> None:
+    def _open_planned(self, allocator: native.NativeAllocator) -> str:
+        """Open the arena that the plan describes; what is in its way, empty where nothing is."""
         plan = self._plan
         layout, threads = plan.layout, plan.kernels.threads
         if layout is None or threads is None or plan.host_kernels is not None:
-            return  # it is laid out for other kernels than torch's, or for unknown ones
+            return "the plan does not say where tensors lie; plan again, on a machine with a C++ compiler"
         if any(offset % ALIGNMENT_BYTES for offset in layout.offsets_bytes):
-            return
-        if threads != torch.get_num_threads() or not plan.has_fitting_arena:
-            return
+            return (
+                f"the plan's places are no multiples of {ALIGNMENT_BYTES} bytes, as torch's are; plan again"
+            )
+        if threads != torch.get_num_threads():
+            return (
+                f"the plan's memory was measured with {threads} threads and torch has "
+                f"{torch.get_num_threads()}; call torch.set_num_threads({threads}) (--threads {threads})"
+            )
+        if not plan.has_fitting_arena:
+            return (
+                f"with its gaps the plan takes {format_bytes(plan.arena_ram_bytes)}, more than its budget; "
+                "plan with more RAM"
+            )
         standing = set(plan.demand.standing)
         ends = [
             offset + block.size_bytes
             for number, (block, offset) in enumerate(zip(layout.blocks, layout.offsets_bytes, strict=True))
             if number not in standing
         ]
-        divide_bytes = min((layout.offsets_bytes[number] for number in standing), default=layout.arena_bytes)
-        if max(ends, default=0) > divide_bytes:
-            return  # a layout that mixes both; it was not made by `poet.layout.lay_out`
+        divide_bytes, standing_bytes = plan.demand.parts_bytes(layout.offsets_bytes, layout.arena_bytes)
+        if max(ends, default=0) > divide_bytes:  # it was not made by `poet.layout.lay_out`
+            return "the plan's layout mixes what stands throughout with what does not; plan again"
         try:
-            if divide_bytes < layout.arena_bytes:
-                arena = _arena(allocator, layout.arena_bytes - divide_bytes)
+            if standing_bytes:
+                arena = _arena(allocator, standing_bytes)
                 self._standing = self._standing_scope.enter_context(arena)
             self._arena = self._scopes.enter_context(_arena(allocator, divide_bytes))
             self._replay = self._scopes.enter_context(self._arena.replay(_placement(plan, divide_bytes)))
         except ReplayError as error:
             self.close()
             self._stay_on_the_heap(str(error))
-            return
+            return str(error)
         self._divide_bytes, self._is_planned = divide_bytes, True
         self._offsets_bytes = {
             asked_for: layout.offsets_bytes[item.block]
@@ -153,6 +191,7 @@ class PlacedSteps:
             if item.step == BEFORE and (asked_for := layout.blocks[item.block].tensor) is not None
         }
         self.how = f"arena of {format_bytes(layout.arena_bytes)}, as planned"
+        return ""
 
     def _leave_planned(self, stray_bytes: int) -> None:
         """Kernels here ask for other memory than those of the machine that planned: record them."""
@@ -160,7 +199,10 @@ class PlacedSteps:
         self._replay = self._arena = None
         self._is_planned, self._offsets_bytes = False, {}
         self._steps = self._replayed_steps = 0
-        self.how = f"heap: kernels here need {format_bytes(stray_bytes)} that were not planned for"
+        reason = f"kernels here need {format_bytes(stray_bytes)} that were not planned for; plan here"
+        self.how = f"heap: {reason}"
+        if self._is_required:
+            self._refuse(reason)
 
     # --- at places found here ---
 
@@ -178,9 +220,12 @@ class PlacedSteps:
         recorded, self._recording = self._recording.steps, None
         try:
             placement = native.place(recorded, time_limit_seconds=_PLACING_SECONDS)
-            if self._limit_bytes is not None and placement.arena_bytes > self._limit_bytes:
-                size, limit = format_bytes(placement.arena_bytes), format_bytes(self._limit_bytes)
-                raise ReplayError(f"the arena would take {size}, the budget leaves {limit}")
+            needed_bytes = whole_pages_bytes(placement.arena_bytes)
+            if self._limit_bytes is not None and needed_bytes > self._limit_bytes:
+                size, limit = format_bytes(needed_bytes), format_bytes(self._limit_bytes)
+                raise ReplayError(
+                    f"the arena would take {size}, the budget leaves {limit}; plan with more RAM"
+                )
             self._arena = self._scopes.enter_context(_arena(self._allocator, placement.arena_bytes))
             self._replay = self._scopes.enter_context(self._arena.replay(placement))
         except ReplayError as error:
@@ -193,6 +238,18 @@ class PlacedSteps:
     def _stay_on_the_heap(self, reason: str) -> None:
         self._allocator = None
         self.how = f"heap: {reason}"
+        if self._is_required:
+            self._refuse(reason)
+        elif self._announces and reason not in _announced:
+            _announced.add(reason)
+            _log.warning(
+                "poet: training steps take their memory from the heap: %s. "
+                'arena="require" (poet run --arena require) refuses instead of this.',
+                reason,
+            )
+
+    def _refuse(self, reason: str) -> None:
+        self.refusal = f'arena="require": steps cannot have their planned places: {reason}'
 
 
 def _arena(allocator: native.NativeAllocator, size_bytes: int) -> native.Arena:

@@ -47,7 +47,14 @@ class Program:
     oversized: set[str]
 
 
-def compile_plan(plan: Plan, cells: Cells, *, pages: Pager | None, after: Program | None = None) -> Program:
+def compile_plan(
+    plan: Plan,
+    cells: Cells,
+    *,
+    pages: Pager | None,
+    generator: torch.Generator | None = None,
+    after: Program | None = None,
+) -> Program:
     """Bind the schedule of ``plan`` to kernels and ``cells``.
 
     Args:
@@ -56,6 +63,7 @@ def compile_plan(plan: Plan, cells: Cells, *, pages: Pager | None, after: Progra
         pages: where buffers are paged; ``None`` where none is. Where transfers run in the background, an
             instruction waits for those of the buffers that it reads, overwrites or frees, and the last
             one for all.
+        generator: that random ops draw from; ``None``: torch's default one.
         after: the program that ran the first step. Without it, each result is compared with what the
             graph says about it.
 
@@ -85,7 +93,7 @@ def compile_plan(plan: Plan, cells: Cells, *, pages: Pager | None, after: Progra
             op = ops[step.op]
             new = [name for name in graph.writes(op) if name not in in_ram]
             call = op.recall if op.name in ran and op.recall is not None else op.call
-            run = _bind_call(call, cells)
+            run = _bind_call(call, cells, generator)
             if after is None:
                 run = _with_checks(run, op, call, cells, graph, oversized)
             elif oversized.intersection(filter(None, op.outputs)):
@@ -260,10 +268,10 @@ def _settling(run: Instruction, pages: Pager) -> Instruction:
     return settling
 
 
-def _bind_call(call: Call, cells: Cells) -> Callable[[], Any]:
+def _bind_call(call: Call, cells: Cells, generator: torch.Generator | None) -> Callable[[], Any]:
     """The kernel with its arguments' cells; each run fetches them in one go."""
     contents = cells.contents
-    kernel = kernels.kernel(call.target)
+    kernel = kernels.kernel(call.target, generator)
     fixed, fetched = {}, {}
     for key, argument in call.kwargs:
         if isinstance(argument, Ref | Symbol) and _is_fetched(argument):

@@ -2,11 +2,12 @@
 
 A saved state is a safetensors file. Parameters and module state stand under the module's names, the
 optimizer's tensors as ``optimizer/<parameter>/<state>``, the random generator's state as
-``poet.random_state``; the metadata binds it to the model and counts the steps.
+``poet.random_state``; the metadata binds it to the model, counts the steps, and has the seed of the training.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
@@ -15,7 +16,7 @@ from typing import Protocol, Self
 import torch
 
 from poet import tensorfile
-from poet.errors import PlanError
+from poet.errors import InputError, PlanError
 from poet.graph import Graph
 from poet.plan_file import PlanFile
 from poet.tensorfile import RawTensor, TensorFile
@@ -24,6 +25,7 @@ from poet.training_plan import Plan, stored_values
 FORMAT = "poet-state"
 FORMAT_VERSION = 1
 _RANDOM_STATE = "poet.random_state"
+_SEED = re.compile(r"-?\d{1,20}")
 
 
 class Source(Protocol):
@@ -31,10 +33,12 @@ class Source(Protocol):
 
     Attributes:
         steps: made so far.
+        seed: of the training; ``None``: it has none.
         random_state: of the trainer's own generator; ``None``: it draws from the process's.
     """
 
     steps: int
+    seed: int | None
     random_state: torch.Tensor | None
 
     def fill(self, value: str, target: torch.Tensor) -> None:
@@ -46,7 +50,8 @@ class FromPlan:
 
     def __init__(self, file: PlanFile, *, seed: int | None = None) -> None:
         self.steps = 0
-        self.random_state = None if seed is None else torch.Generator().manual_seed(seed).get_state()
+        self.seed = seed
+        self.random_state = None if seed is None else seeded(seed).get_state()
         self._file = file
         for parameter in file.plan.graph.parameters:
             unknown = {name for name, _ in parameter.optimizer_state} - file.plan.optimizer.states.keys()
@@ -72,17 +77,22 @@ class Saved:
     def __init__(self, path: str | Path, plan: PlanFile, *, seed: int | None = None) -> None:
         """Open and check the file.
 
+        The saved generator goes on, unless ``seed`` is another than that of the training that was saved.
+
         Raises:
             PlanError: it is damaged, of another version, or of another model or optimizer.
         """
-        self._constants = FromPlan(plan, seed=seed)
         self._file = TensorFile(Path(path), error=PlanError)
         try:
             self._names = saved_names(plan.plan.graph)
             self.steps = _checked_steps(self._file, plan.plan)
             self._check_entries(plan.plan.graph)
+            began_with = _checked_seed(self._file)
+            self.seed = began_with if seed is None else seed
+            self._constants = FromPlan(plan, seed=self.seed)
             self.random_state = self._constants.random_state
-            if seed is None and _RANDOM_STATE in self._file.entries:
+            goes_on = began_with is None or self.seed == began_with
+            if goes_on and _RANDOM_STATE in self._file.entries:
                 self.random_state = self._read_random_state()
         except BaseException:
             self._file.close()
@@ -156,6 +166,7 @@ def save(
     *,
     steps: int,
     random_state: torch.Tensor | None,
+    seed: int | None = None,
 ) -> None:
     """Write the training state at ``path``, one tensor at a time.
 
@@ -165,6 +176,7 @@ def save(
         fetch: the tensor of one of the graph's values; it is let go before the next is asked for.
         steps: made so far.
         random_state: of the trainer's generator, where it has one.
+        seed: of the training, where it has one.
 
     Raises:
         PoetError: the folder cannot be written or is full; an old file at ``path`` is kept.
@@ -186,6 +198,8 @@ def save(
         "poet.optimizer": plan.optimizer.name,
         "poet.steps": str(steps),
     }
+    if seed is not None:
+        metadata["poet.seed"] = str(seed)
     tensorfile.write_streamed(path, kinds, raw, metadata, digest_key="poet.tensors.sha256")
 
 
@@ -193,6 +207,28 @@ def raw_tensor(tensor: torch.Tensor) -> RawTensor:
     """A tensor's bytes in C order; its own memory where it is contiguous."""
     dtype = str(tensor.dtype).removeprefix("torch.")
     return RawTensor(dtype, tuple(tensor.shape), _bytes_of(tensor.detach().contiguous()))
+
+
+def seeded(seed: int) -> torch.Generator:
+    """A generator at the beginning of what ``seed`` gives.
+
+    Raises:
+        InputError: torch takes no such seed.
+    """
+    try:
+        return torch.Generator().manual_seed(seed)
+    except (RuntimeError, OverflowError, ValueError):
+        raise InputError(f"{seed} is no seed; take a whole number from 0 to {2**63 - 1}") from None
+
+
+def _checked_seed(file: TensorFile) -> int | None:
+    """The seed of the training that was saved; ``None`` where the file does not say it."""
+    text = file.metadata.get("poet.seed")
+    if text is None:
+        return None
+    if not _SEED.fullmatch(text) or not text.isascii():
+        raise PlanError(f"{file.path.name}: its seed is damaged")
+    return int(text)
 
 
 def _checked_steps(file: TensorFile, plan: Plan) -> int:

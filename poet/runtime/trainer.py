@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Literal, Self
 
 import torch
 
@@ -25,8 +25,8 @@ from poet.files import check_apart
 from poet.graph import TensorType
 from poet.plan_file import PlanFile
 from poet.problem import Place
-from poet.runtime import program, state
-from poet.runtime.background import Background, Pager
+from poet.runtime import program, ranges, state
+from poet.runtime.background import Background, Timed
 from poet.runtime.cells import Cells, new_buffer
 from poet.runtime.guards import check_calls
 from poet.runtime.memory import PeakMeter, return_freed_memory
@@ -42,6 +42,10 @@ Tap = Callable[[str, torch.Tensor], None]
 """Called with a parameter's name and its gradient, which is only there during the call."""
 
 
+ArenaUse = bool | Literal["require"]
+"""Whether the memory of steps is placed; see `Trainer.open`."""
+
+
 @dataclass(frozen=True, slots=True)
 class StepResult:
     """What one training step gave.
@@ -50,42 +54,59 @@ class StepResult:
         loss: before the update.
         predictions: the model's outputs; keeping them keeps their memory.
         seconds: wall clock of the step.
+        own_seconds: processor time of the thread that made it, and its waits for storage: what the step would
+            have taken on a machine with nothing else to do.
     """
 
     loss: float
     predictions: tuple[torch.Tensor, ...]
     seconds: float
+    own_seconds: float
 
 
 class Trainer:
     """A plan that is open for training; make one with `Trainer.open`."""
 
     def __init__(
-        self, plan: Plan, tensors: state.Source, *, pages: PageFile | None, arena: bool = True
+        self,
+        plan: Plan,
+        tensors: state.Source,
+        *,
+        pages: PageFile | None,
+        arena: ArenaUse = True,
+        announces: bool = False,
     ) -> None:
         self.plan = plan
         self.steps = tensors.steps
+        self.seed = tensors.seed
         self.learning_rate = plan.optimizer.lr
+        self.allow_nan = False
         state.check_fillable(plan.graph)
         check_calls(plan.graph)
         self._pages = pages
         self._cells = Cells(plan.graph)
         in_background = pages is not None and plan.problem.background_storage
-        self._pager: Pager | None = Background(pages) if pages is not None and in_background else pages
-        self._program: Program = program.compile_plan(plan, self._cells, pages=self._pager)
+        self._pager: Timed | None = None
+        if pages is not None:
+            self._pager = Timed(Background(pages) if in_background else pages)
+        self._is_random = any(op.random for op in plan.graph.ops)
+        self._generator = _generator_at(tensors.random_state)
+        self._program: Program = program.compile_plan(
+            plan, self._cells, pages=self._pager, generator=self._generator
+        )
         unknown = self._cells.hyperparameters - plan.optimizer.hyperparameters(1).keys()
         if unknown:
             raise PlanError(f"optimizer {plan.optimizer.name} has no hyperparameter {min(unknown)!r}")
         self._is_checked = False
         self._plan_path: Path | None = None
         self._opened_in = os.getpid()
-        self._random_state: torch.Tensor | None = tensors.random_state
-        self._is_random = any(op.random for op in plan.graph.ops)
         self._inputs = tuple(self._input(name) for name in plan.graph.inputs)
+        self._rules = ranges.rules(plan.graph)
         self._persistent = plan.graph.persistent()
         self._held = frozenset(program.initially_in_ram(plan)) & self._persistent
         self._broken: str | None = None
         self._placed: PlacedSteps | None = None
+        self._announces = announces
         with contextlib.ExitStack() as undo:
             undo.callback(self._end_placing)
             self._load(tensors, arena=arena)
@@ -100,7 +121,8 @@ class Trainer:
         learning_rate: float | None = None,
         seed: int | None = None,
         resume: str | Path | None = None,
-        arena: bool = True,
+        arena: ArenaUse = True,
+        allow_nan: bool = False,
     ) -> Trainer:
         """Open the plan at ``path`` for training.
 
@@ -113,21 +135,33 @@ class Trainer:
                 on real storage: a RAM disk saves no RAM.
             learning_rate: in place of the plan's; `learning_rate` may also be set between steps.
             seed: of dropout and the like: the bits that plain PyTorch gives after
-                ``torch.manual_seed(seed)``. ``None``: the process's own generator goes on.
-            resume: a file written by `save`, to go on from there.
+                ``torch.manual_seed(seed)``, from a generator of the trainer's own: other threads may draw,
+                and train, meanwhile. ``None``: the process's generator goes on, which every thread that
+                draws shares.
+            resume: a file written by `save`, to go on from there: with its count of steps and its generator,
+                unless ``seed`` is another than that of the training that was saved.
             arena: place the memory of steps with the native allocator, where it can be compiled and the
                 budget holds it: the same bits, faster than the heap. One such trainer per process; `memory`
-                tells what came of it.
+                tells what came of it. ``"require"``: make no step that does not lie at the plan's places.
+            allow_nan: whether targets may be NaN or infinite, and `poet.runtime.fit.fit` goes on where the
+                loss is.
 
         Raises:
             PlanError: a file is damaged, of another version, or does not fit.
             PageFileError: the page file cannot be had.
             InputError: the page file is the plan or the state to resume.
+            ReplayError: an arena is required and cannot be had.
         """
         return_freed_memory()
         with PlanFile(path) as file:
             return cls.of(
-                file, page_file=page_file, learning_rate=learning_rate, seed=seed, resume=resume, arena=arena
+                file,
+                page_file=page_file,
+                learning_rate=learning_rate,
+                seed=seed,
+                resume=resume,
+                arena=arena,
+                allow_nan=allow_nan,
             )
 
     @classmethod
@@ -139,7 +173,8 @@ class Trainer:
         learning_rate: float | None = None,
         seed: int | None = None,
         resume: str | Path | None = None,
-        arena: bool = True,
+        arena: ArenaUse = True,
+        allow_nan: bool = False,
     ) -> Trainer:
         """`open`, for a plan file that is open already; it may be closed afterwards."""
         plan = file.plan
@@ -150,12 +185,13 @@ class Trainer:
                 source = undo.enter_context(state.Saved(resume, file, seed=seed))
             pages = _open_pages(plan, file.path.parent, page_file)
             try:
-                trainer = cls(plan, source, pages=pages, arena=arena)
+                trainer = cls(plan, source, pages=pages, arena=arena, announces=True)
             except BaseException:
                 if pages is not None:
                     pages.close()
                 raise
         trainer._plan_path = file.path
+        trainer.allow_nan = allow_nan
         if learning_rate is not None:
             trainer.learning_rate = replace(plan.optimizer, lr=learning_rate).lr
         return trainer
@@ -187,15 +223,18 @@ class Trainer:
             on_instruction: called before each instruction with the index of its step in the schedule.
 
         Raises:
-            InputError: a tensor has another shape or type than the plan's; nothing has happened.
+            InputError: a tensor has another shape or type than the plan's, or holds a class or a row that
+                there is not, or a target that is not finite; nothing has happened.
             ReplayError: the step failed; see the module's docstring for the training state. Or this is a
                 fork of the process that loaded torch; nothing has happened.
         """
-        started = time.perf_counter()
+        started, own_seconds = time.perf_counter(), -self._own_seconds()
         self._check_usable()
         check_computes()
         if self._pages is not None:
             check_owns_pages(self._opened_in)
+        if self._placed is not None and self._placed.refusal:
+            raise ReplayError(self._placed.refusal)
         given = self._checked_inputs(inputs, targets)
         self._cells.set_hyperparameters(
             self.plan.optimizer.hyperparameters(self.steps + 1, lr=self.learning_rate)
@@ -205,7 +244,7 @@ class Trainer:
             if self._placed is None
             else self._placed.step(is_watchable=on_gradient is None)
         )
-        with torch.no_grad(), self._own_generator(), placed:
+        with torch.no_grad(), self._drawing(), placed:
             self._begin(given)
             self._run(on_gradient, on_instruction)
             result = self._hand_over()
@@ -213,9 +252,10 @@ class Trainer:
         if not self._is_checked:
             self._is_checked = True
             self._program = program.compile_plan(
-                self.plan, self._cells, pages=self._pager, after=self._program
+                self.plan, self._cells, pages=self._pager, generator=self._generator, after=self._program
             )
-        return StepResult(*result, seconds=time.perf_counter() - started)
+        own_seconds += self._own_seconds()
+        return StepResult(*result, seconds=time.perf_counter() - started, own_seconds=own_seconds)
 
     def parameters(self) -> dict[str, torch.Tensor]:
         """Copies of the parameters, by the module's names."""
@@ -246,7 +286,31 @@ class Trainer:
         """
         self._check_usable()
         self.check_save_path(path)
-        state.save(Path(path), self.plan, self._fetched, steps=self.steps, random_state=self._random_now())
+        state.save(
+            Path(path),
+            self.plan,
+            self._fetched,
+            steps=self.steps,
+            random_state=self._random_now(),
+            seed=self.seed,
+        )
+
+    def not_finite(self) -> str | None:
+        """The name of a trained tensor, or of updated module state, that holds NaN or an infinity.
+
+        ``None`` where none does. What no op updates is left out: a mask may well hold infinities.
+        """
+        self._check_usable()
+        updated = {buffer for op in self.plan.graph.ops for buffer in op.updates}
+        for value, name in state.saved_names(self.plan.graph).items():
+            if self.plan.graph.buffer_of(value) not in updated:
+                continue
+            tensor = self._fetched(value)
+            if not tensor.numel() or not tensor.is_floating_point():
+                continue
+            if not all(bool(item.isfinite()) for item in torch.aminmax(tensor)):  # NaN wins both
+                return name
+        return None
 
     def check_save_path(self, path: str | Path) -> None:
         """Refuse a path at which `save` would destroy what the trainer was made from or pages to.
@@ -298,6 +362,9 @@ class Trainer:
 
     # --- one step ---
 
+    def _own_seconds(self) -> float:
+        return time.thread_time() + (0.0 if self._pager is None else self._pager.waited_seconds)
+
     def _checked_inputs(
         self, inputs: torch.Tensor | Sequence[torch.Tensor], targets: torch.Tensor | None
     ) -> tuple[torch.Tensor, ...]:
@@ -310,6 +377,9 @@ class Trainer:
             if (str(tensor.dtype), tuple(tensor.shape)) != (f"torch.{kind.dtype}", kind.shape):
                 found = f"{str(tensor.dtype).removeprefix('torch.')}[{','.join(map(str, tensor.shape))}]"
                 raise InputError(f"{name} is {found}, the plan takes {kind}")
+        for tensor, (name, _) in zip(given, self._inputs, strict=True):
+            if name in self._rules:
+                ranges.check(name, tensor, self._rules[name], allow_nan=self.allow_nan)
         return given
 
     def _begin(self, given: Sequence[torch.Tensor]) -> None:
@@ -378,22 +448,21 @@ class Trainer:
         return loss, predictions
 
     @contextlib.contextmanager
-    def _own_generator(self) -> Iterator[None]:
-        """Draw from the trainer's generator, and leave the process's as it was."""
-        if not self._is_random or self._random_state is None:
+    def _drawing(self) -> Iterator[None]:
+        """A step that fails takes nothing from the trainer's generator."""
+        if not self._is_random or self._generator is None:
             yield
             return
-        others = torch.get_rng_state()
-        torch.set_rng_state(self._random_state)
+        before = self._generator.get_state()
         try:
             yield
-            self._random_state = torch.get_rng_state()
-        finally:
-            torch.set_rng_state(others)
+        except BaseException:
+            self._generator.set_state(before)
+            raise
 
     # --- what lives across steps ---
 
-    def _load(self, tensors: state.Source, *, arena: bool) -> None:
+    def _load(self, tensors: state.Source, *, arena: ArenaUse) -> None:
         """Fill the buffers that live across steps, and put copies into storage where the plan has them.
 
         Those that do not begin a step in RAM pass through it first, before any arena takes its share.
@@ -410,7 +479,7 @@ class Trainer:
         }
         for buffer in sorted(values, key=lambda name: name in self._held):
             if arena and self._placed is None and buffer in self._held:
-                self._placed = PlacedSteps(self.plan, self._arena_limit_bytes())
+                self._placed = self._placing(arena)
             self._cells.install(buffer, self._home_of(buffer))
             for name in values[buffer]:
                 tensors.fill(name, self._cells.contents[self._cells.value(name)])
@@ -419,7 +488,15 @@ class Trainer:
             if buffer not in self._held:
                 self._cells.clear(buffer)
         if arena and self._placed is None:
-            self._placed = PlacedSteps(self.plan, self._arena_limit_bytes())
+            self._placed = self._placing(arena)
+
+    def _placing(self, arena: ArenaUse) -> PlacedSteps:
+        return PlacedSteps(
+            self.plan,
+            self._arena_limit_bytes(),
+            is_required=arena == "require",
+            announces=self._announces,
+        )
 
     def _home_of(self, buffer: str) -> torch.Tensor:
         """Zeroed memory for a buffer that lives across steps, at its planned place if it has one."""
@@ -450,7 +527,7 @@ class Trainer:
     def _random_now(self) -> torch.Tensor | None:
         if not self._is_random:
             return None
-        return torch.get_rng_state() if self._random_state is None else self._random_state
+        return torch.get_rng_state() if self._generator is None else self._generator.get_state()
 
     def _input(self, name: str) -> tuple[str, TensorType]:
         return name, self._cells.types[name]
@@ -475,6 +552,14 @@ class Trainer:
             raise ReplayError(
                 f"the trainer cannot go on: {self._broken}; reopen it with resume= from the last save"
             )
+
+
+def _generator_at(random_state: torch.Tensor | None) -> torch.Generator | None:
+    if random_state is None:
+        return None
+    generator = torch.Generator()
+    generator.set_state(random_state)
+    return generator
 
 
 def _in_words(step: Step) -> str:

@@ -343,9 +343,13 @@ POET_API void poet_merge_peaks(const Gauge* saved) {
 // Returns the cap before. What is in use already is not refused after the fact.
 POET_API int64_t poet_set_cap(int64_t cap) { return std::exchange(Held()->cap, cap); }
 
-// 1: recording. 0: another recording is under way.
+// Whether `busy` belongs to another thread, whose requests would no longer be known as its own.
+bool is_others(const State& s, bool busy) { return busy && s.owner != std::this_thread::get_id(); }
+
+// 1: recording. 0: another recording, or another thread's replay, is under way.
 POET_API int poet_record_begin() {
   Held s;
+  if (is_others(*s, s->plan.arena != nullptr)) return 0;
   if (std::exchange(s->recording, true)) return 0;
   ++s->recordings;
   s->owner = std::this_thread::get_id();
@@ -387,11 +391,11 @@ POET_API void poet_arena_close(Arena* arena) {
   unmap_if_done(*s, arena);
 }
 
-// 1: replaying. 0: another replay is under way. `bounds` has `ops` + 1 entries.
+// 1: replaying. 0: another replay, or another thread's recording, is under way. `bounds` has `ops` + 1 entries.
 POET_API int poet_replay_begin(Arena* arena, int64_t ops, const int64_t* bounds, int64_t slots,
                                const int64_t* bytes, const int64_t* offsets) {
   Held s;
-  if (s->plan.arena) return 0;
+  if (s->plan.arena || is_others(*s, s->recording)) return 0;
   s->owner = std::this_thread::get_id();
   s->plan.arena = arena;
   s->plan.bounds.assign(bounds, bounds + ops + 1);
