@@ -125,6 +125,8 @@ class _Demands:
                 died = end if piece.died is None else now + piece.died - 1
                 self.requests.append((born, Asked(index, piece.size_bytes, len(self.blocks))))
                 self.add_block(name or op.name, None, piece.size_bytes, ((born, died),))
+        for name in op.outputs:  # those of no bytes ask for nothing, and are freed all the same
+            self.present.setdefault(name, _Residency(index, now))
         return end - now + 1
 
     def end(self, tensor: str, died: int) -> None:

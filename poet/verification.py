@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from poet.errors import NotExact, PlanError
+from poet.frontend.eager import original
 from poet.frontend.plain import PlainTrainer
 from poet.graph import Graph, TensorType
 from poet.plan_file import PlanFile
@@ -104,7 +105,7 @@ def verify(
     """
     with PlanFile(path) as file:
         plan = file.plan
-        reference = _from_structure(file) if module is None else module
+        reference = _from_structure(file) if module is None else original(module)
     given = tuple(batches or (random_batch(plan, seed + number) for number in range(steps)))
     comparisons = []
     for count in threads:

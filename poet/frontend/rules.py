@@ -57,6 +57,20 @@ def arguments(node: fx.Node) -> dict[str, object]:
     return {**bound, **node.kwargs}
 
 
+def results_of(node: fx.Node) -> Tensor | tuple[object, ...]:
+    """What ``node`` gives, with ``None`` for each gradient that its ``output_mask`` does not ask for.
+
+    Fake tensors may stand for those all the same, where a kernel gives nothing.
+    """
+    value = node.meta["val"]
+    if isinstance(value, Tensor):
+        return value
+    mask = arguments(node).get("output_mask")
+    if not isinstance(mask, list | tuple):
+        return tuple(value)
+    return tuple(item if keep else None for item, keep in zip(value, mask, strict=True))
+
+
 def functional_form(target: OpOverload, written: str) -> OpOverload | None:
     """The operator that returns what ``target`` writes into its argument ``written`` (self or out)."""
     _, name, _ = str(target).split(".")
@@ -152,10 +166,13 @@ def _batch_norm(lowering: Lowering, node: fx.Node) -> None:
 
 
 def _batch_norm_backward(lowering: Lowering, node: fx.Node) -> None:
-    """In training mode the running statistics are not read, so they are not given."""
+    """A mode reads the running statistics or those that forward saved; it is not given the others.
+
+    Of an evaluating forward pass nothing is saved: those are tensors of no bytes.
+    """
     call = lowering.plain_call(node)
-    if arguments(node)["train"]:
-        call = replace(call, args=(*call.args[:3], None, None, *call.args[5:]))
+    unread = slice(3, 5) if arguments(node)["train"] else slice(5, 7)
+    call = replace(call, args=(*call.args[: unread.start], None, None, *call.args[unread.stop :]))
     lowering.emit(node, call)
 
 

@@ -27,6 +27,7 @@ from torch.utils import _pytree as pytree
 
 from poet.errors import ModelError, PoetError, nearest
 from poet.frontend.assemble import StepNames, assemble
+from poet.frontend.eager import original, without_short_cuts
 from poet.frontend.layouts import compact, dense_like, tensor_type
 from poet.frontend.losses import Loss, loss_named
 from poet.frontend.lower import lower
@@ -71,7 +72,7 @@ def trace_training_step(
     The loss is that of the model's first output; all tensors it returns are predictions.
 
     Args:
-        module: an ordinary module on the CPU; it is not changed.
+        module: an ordinary module on the CPU; it is not changed. Of a compiled one, what it was made from.
         example_inputs: tensors of the types that every step will be given; contents do not matter.
         loss: a name of `poet.frontend.losses.LOSSES`.
         optimizer: `OptimizerSpec()` where not given.
@@ -86,7 +87,7 @@ def trace_training_step(
         ModelError: the module cannot be traced, or nothing of it can be trained.
         UnsupportedOperator: it uses an operator that poet does not run.
     """
-    optimizer = optimizer or OptimizerSpec()
+    module, optimizer = original(module), optimizer or OptimizerSpec()
     inputs = [example_inputs] if isinstance(example_inputs, Tensor) else list(example_inputs)
     for index, item in enumerate(inputs):
         if not isinstance(item, Tensor):
@@ -191,7 +192,10 @@ def _chosen(module: nn.Module, train: Iterable[str] | None) -> tuple[str, ...]:
 def _input_names(module: nn.Module, count: int, given: Sequence[str] | None) -> list[str]:
     if given is None:
         kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-        signature = inspect.signature(module.forward).parameters.values()
+        try:
+            signature = list(inspect.signature(module.forward).parameters.values())
+        except ValueError:  # of a module from torch.jit.trace
+            signature = []
         given = [parameter.name for parameter in signature if parameter.kind in kinds]
     return [*given[:count], *(f"input{index}" for index in range(len(given), count))]
 
@@ -288,7 +292,7 @@ class _Functional:
             f"module.{name}": tensor.detach().requires_grad_() if name in trained else tensor
             for name, tensor in zip(self.names, own, strict=True)
         }
-        with _speaking(self.step.module), torch.enable_grad():
+        with _speaking(self.step.module), without_short_cuts(), torch.enable_grad():
             results: list[Tensor | None] = torch.func.functional_call(self.step, leaves, (inputs, targets))
         return results
 
