@@ -68,8 +68,8 @@ def _norms(module: nn.Module) -> list[_NormBase]:
 
 
 MODES: dict[str, Mode] = {
-    "evaluating": _evaluating,  # type: ignore[dict-item]
-    "frozen-norms": _frozen_norms,  # type: ignore[dict-item]
+    "evaluating": _evaluating,
+    "frozen-norms": _frozen_norms,
     "last-layer": _last_layer,
     "evaluating-last-layer": _evaluating_last_layer,
     "biases": _biases,
@@ -82,7 +82,7 @@ FAST = {"cnn", "shared-norm"}
 
 
 def _cases() -> list[object]:
-    cases = []
+    cases: list[object] = []
     for number, name in enumerate(sorted(ALL)):
         module = ALL[name].build()
         has_biases = any("bias" in key for key, _ in module.named_parameters())

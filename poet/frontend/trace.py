@@ -33,6 +33,7 @@ from poet.frontend.losses import Loss, loss_named
 from poet.frontend.lower import lower
 from poet.frontend.workspace import measured
 from poet.graph import Graph
+from poet.loss import LossSpec
 from poet.optimizer import OptimizerSpec
 from poet.runtime import kernels
 
@@ -46,7 +47,7 @@ class TrainingStep:
         tensors: by value name: parameters, module state, constants, optimizer state. Those of the
             module are not copied: whoever trains with them copies first.
         optimizer: what makes the hyperparameters of each step.
-        loss: the loss's name.
+        loss: its name and options, see `poet.loss`.
     """
 
     graph: Graph
@@ -74,7 +75,7 @@ def trace_training_step(
     Args:
         module: an ordinary module on the CPU; it is not changed. Of a compiled one, what it was made from.
         example_inputs: tensors of the types that every step will be given; contents do not matter.
-        loss: a name of `poet.frontend.losses.LOSSES`.
+        loss: its name and options, as `poet.loss` reads them.
         optimizer: `OptimizerSpec()` where not given.
         train: patterns of parameter names (``layer4.*``) to train; not given: those that require a
             gradient.
@@ -130,7 +131,7 @@ def trace_training_step(
     tensors = {key: compact(tensor) for key, tensor in (parameters | states).items()}
     tensors |= {value: compact(getattr(traced, attribute)) for attribute, value in constants.items()}
     tensors |= _optimizer_state(graph, optimizer, parameters)
-    return TrainingStep(measured(graph, times=measure), tensors, optimizer, loss)
+    return TrainingStep(measured(graph, times=measure), tensors, optimizer, str(LossSpec.parse(loss)))
 
 
 # --- what the module has ----------------------------------------------------------------------
