@@ -17,8 +17,9 @@ ROOT = Path(__file__).parents[1]
 ROOMS = (
     "errors", "units", "codec", "pieces", "graph", "schedule", "problem", "homes", "pins", "simulator",
     "optimizer", "loss", "untrained", "device", "profiles", "cost_table", "costs", "solution", "solvers",
-    "budgets", "fronts", "layout", "demand", "tensorfile", "training_plan", "plan_file", "training_run", "host", "runtime",
-    "frontend", "verification", "enforce", "arena", "rehearsal", "api", "whatif", "report", "cli",
+    "budgets", "fronts", "layout", "demand", "tensorfile", "training_plan", "plan_file", "training_run",
+    "host", "runtime", "frontend", "verification", "enforce", "arena", "rehearsal", "api", "whatif",
+    "report", "cli",
 )  # fmt: skip
 """Bottom first; a module imports only from its own room and the rooms before it."""
 

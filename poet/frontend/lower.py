@@ -212,6 +212,8 @@ class Lowering:
             return
         own = _operator(node)
         target = str(own)
+        if target.startswith(rules.FOR_PROFILERS):
+            return
         if target in rules.SPECIAL:
             rules.SPECIAL[target](self, node)
         elif target in rules.RESHAPING or own.is_view or self._is_alias(node):

@@ -44,6 +44,9 @@ RESHAPING = frozenset(
 )  # fmt: skip
 """In-place operators that change how memory is viewed and not what is in it."""
 
+FOR_PROFILERS = "profiler."
+"""Beginning of the names of operators that mark a stretch of time for a profiler and compute nothing."""
+
 RESIZING = ("aten.resize_", "aten.set_")
 """Beginnings of the names of in-place operators that change which memory a tensor has."""
 
