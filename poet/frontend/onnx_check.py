@@ -195,10 +195,10 @@ class _Way:
 
     def __init__(self, program: Program) -> None:
         self.program = program
-        first = program.outputs[:1]
-        wanted = {v.slot for v in first if v and _has_gradient(v)}
-        self.is_known = None not in first
-        if not self.is_known:  # lost behind a failure: every end counts
+        self.is_known = not program.failures
+        ends = program.outputs[:1] if self.is_known else program.outputs
+        wanted = {v.slot for v in ends if v and _has_gradient(v)}
+        if not self.is_known:  # ways may be lost behind a failure: every end counts
             read = {v.slot for step in program.steps for v in step.operands if v}
             wanted |= {v.slot for v in program.values if v.slot not in read and _has_gradient(v)}
         self.reached: set[int] = set(wanted)
