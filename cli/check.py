@@ -7,11 +7,12 @@ from typing import Annotated
 
 import typer
 
-from .options import BindOption, JsonOption, read_bindings
+from .options import BindOption, JsonOption, LossOption, read_bindings
 
 EXAMPLES = (
     "poet check model.onnx",
     "poet check model.onnx --bind N=8 --parameters",
+    "poet check gpt.onnx --loss cross-entropy:dim=-1",
     "poet check m.onnx --json -",
 )
 
@@ -19,6 +20,7 @@ EXAMPLES = (
 def check(
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="An ONNX model.")],
     bind: BindOption = None,
+    loss: LossOption = None,
     parameters: Annotated[bool, typer.Option("--parameters", help="List every parameter.")] = False,
     json_file: JsonOption = None,
 ) -> None:
@@ -32,7 +34,7 @@ def check(
     from poet.frontend.onnx_check import check_model
     from poet.report.check import check_report
 
-    found = check_model(model, read_bindings(bind))
+    found = check_model(model, read_bindings(bind), loss=loss)
     answer(check_report(found, every_parameter=parameters), found.to_json, json_file=json_file)
     if not found.can_train:
         raise typer.Exit(found.exit_code)

@@ -12,17 +12,9 @@ from typing import Annotated
 import typer
 
 from poet.errors import InputError, nearest
+from poet.loss import LOSSES
 from poet.problem import Objective, Pins
 from poet.units import parse_seconds
-
-
-class Loss(StrEnum):
-    """Losses by the name they have on the command line."""
-
-    CROSS_ENTROPY = "cross-entropy"
-    MSE = "mse"
-    BCE_WITH_LOGITS = "bce-with-logits"
-    OUTPUT = "output"
 
 
 class Optimizer(StrEnum):
@@ -78,6 +70,14 @@ BindOption = Annotated[
 ]
 JsonOption = Annotated[
     Path | None, typer.Option("--json", metavar="FILE", help="Write the answer as JSON; - is stdout.")
+]
+LossOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="LOSS",
+        help=f"{', '.join(LOSSES[:-1])} or {LOSSES[-1]}; default {LOSSES[0]}. "
+        f"{LOSSES[0]}:dim=-1 where classes are last.",
+    ),
 ]
 PageFileOption = Annotated[
     Path | None,

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
+
+from rich.console import Group
+from rich.text import Text
 
 from poet.api import limits_of
 from poet.budgets import SURVEY_SHARES, survey
@@ -44,23 +48,27 @@ def asked_limits(problem: Problem, ask: Ask) -> tuple[Problem, Limits]:
     return dataclasses.replace(problem, storage_capacity_bytes=parse_bytes(ask.storage)), limits
 
 
-def show_without_plan(problem: Problem, limits: Limits, ask: Ask) -> bool:
-    """Show a curve or a survey where no single plan is asked for; whether that was so."""
+def show_without_plan(problem: Problem, limits: Limits, ask: Ask, about: Sequence[str] = ()) -> bool:
+    """Show a curve or a survey, below the lines ``about`` the model, where no single plan is asked for.
+
+    Whether that was so.
+    """
     if ask.trade_off is not None:
-        show_trade_off(problem, limits, ask)
+        show_trade_off(problem, limits, ask, about)
     elif ask.ram is None and ask.minimise is not Objective.RAM:
-        show_survey(problem, limits, ask)
+        show_survey(problem, limits, ask, about)
     else:
         return False
     return True
 
 
-def show_trade_off(problem: Problem, limits: Limits, ask: Ask) -> None:
+def show_trade_off(problem: Problem, limits: Limits, ask: Ask, about: Sequence[str] = ()) -> None:
     """Report the curve of two objectives."""
     assert ask.trade_off is not None
     x, y = ask.trade_off
     curve = trade_off(problem, limits, search_options(ask), x=x, y=y, points=ask.points)
-    answer(trade_off_report(curve), lambda: trade_off_data(problem, curve), json_file=ask.json_file)
+    report = Group(*map(Text, about), trade_off_report(curve))
+    answer(report, lambda: trade_off_data(problem, curve), json_file=ask.json_file)
 
 
 def search(problem: Problem, limits: Limits, ask: Ask) -> tuple[Solution, Comparison | None]:
@@ -101,7 +109,7 @@ def require_plan(problem: Problem, solution: Solution, ask: Ask) -> None:
     raise Infeasible(message) if solution.status is Status.INFEASIBLE else OutOfTime(message)
 
 
-def show_survey(problem: Problem, limits: Limits, ask: Ask) -> None:
+def show_survey(problem: Problem, limits: Limits, ask: Ask, about: Sequence[str] = ()) -> None:
     """Report which RAM budgets make sense; each is searched for its share of the time limit."""
     options = search_options(ask)
     if options.time_limit_seconds is not None:
@@ -109,7 +117,7 @@ def show_survey(problem: Problem, limits: Limits, ask: Ask) -> None:
         options = dataclasses.replace(options, time_limit_seconds=each_seconds)
     with progress(ask.minimise) as show_progress:
         found = survey(problem, limits, dataclasses.replace(options, progress=show_progress))
-    answer(survey_report(found), lambda: survey_data(problem, found), json_file=ask.json_file)
+    answer(survey_report(found, about), lambda: survey_data(problem, found), json_file=ask.json_file)
 
 
 def search_options(ask: Ask) -> SolveOptions:

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from poet.errors import InputError
+from poet.loss import DEFAULT_LOSS, LossSpec
 from poet.optimizer import OptimizerSpec
 from poet.problem import Objective, Pins, Place
 from poet.profiles import profile_path
@@ -18,7 +19,7 @@ from .options import (
     BindOption,
     Home,
     JsonOption,
-    Loss,
+    LossOption,
     Minimise,
     Optimizer,
     read_bindings,
@@ -49,7 +50,7 @@ def solve(
     deadline: Annotated[
         str | None, typer.Option(metavar="TIME", help="For a step: 20ms, or 1.3x of running every op once.")
     ] = None,
-    loss: Annotated[Loss | None, typer.Option(help="What is minimised; default cross-entropy.")] = None,
+    loss: LossOption = None,
     optimizer: Annotated[Optimizer | None, typer.Option(help="Of torch.optim; default sgd.")] = None,
     lr: Annotated[float | None, typer.Option(help="Learning rate; default 0.001.")] = None,
     momentum: Annotated[float | None, typer.Option(help="Of --optimizer momentum; default 0.9.")] = None,
@@ -171,7 +172,7 @@ def solve(
         model,
         ask,
         device=device,
-        loss=(loss or Loss.CROSS_ENTROPY).value,
+        loss=str(LossSpec.parse(DEFAULT_LOSS if loss is None else loss)),
         optimizer=_optimizer(optimizer or Optimizer.SGD, lr, momentum, weight_decay),
         train=train,
         bind=read_bindings(bind),

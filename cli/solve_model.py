@@ -9,6 +9,7 @@ from poet import api
 from poet.optimizer import OptimizerSpec
 from poet.problem import Place
 from poet.report.plan import plan_summary
+from poet.report.training import training_lines
 from poet.solution import Status
 
 from .compare import json_with, report_with
@@ -35,7 +36,8 @@ def solve_model(
     )
     problem, limits = asked_limits(prepared.problem, ask)
     prepared = dataclasses.replace(prepared, problem=problem)
-    if show_without_plan(problem, limits, ask):
+    graph = prepared.step.graph
+    if show_without_plan(problem, limits, ask, training_lines(graph, prepared.step.loss, prepared.train)):
         return
     solution, comparison = search(problem, limits, ask)
     if solution.status is Status.INFEASIBLE:

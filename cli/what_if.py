@@ -8,7 +8,9 @@ from typing import Annotated
 
 import typer
 
-from .options import Home, JsonOption, Loss, ThreadsOption, read_time_limit
+from poet.loss import DEFAULT_LOSS, LossSpec
+
+from .options import Home, JsonOption, LossOption, ThreadsOption, read_time_limit
 
 EXAMPLES = (
     "poet what-if model.onnx --device rpi4b,nrf52840 --ram 64MiB..512MiB:8 --deadline 1.0x..2.0x",
@@ -40,7 +42,7 @@ def what_if(
         typer.Option(metavar="NAME=SIZES", help="Sizes of a dynamic dimension, e.g. L=64,128; repeatable."),
     ] = None,
     optimizer: Annotated[str, typer.Option(metavar="NAMES", help="sgd, momentum, adamw.")] = "sgd",
-    loss: Annotated[Loss, typer.Option(help="What is minimised.")] = Loss.CROSS_ENTROPY,
+    loss: LossOption = None,
     train: Annotated[
         list[str] | None,
         typer.Option(metavar="GLOB", help="Parameters to train, e.g. 'layer4.*'; repeatable; default all."),
@@ -117,7 +119,7 @@ def what_if(
             batch=batch,
             bind=bind or (),
             optimizer=optimizer,
-            loss=loss.value,
+            loss=str(LossSpec.parse(DEFAULT_LOSS if loss is None else loss)),
             train=train,
             home=Place.EITHER if home is Home.AUTO else Place(home.value),
             recompute=not no_recompute,

@@ -136,7 +136,8 @@ def plan(
         device: profile by name, file or record.
         ram: budget for all tensors, in bytes or as text (``"64MiB"``); ``None``: unlimited.
         deadline: for one step: seconds, ``"20ms"``, or ``"1.3x"`` of running every op once.
-        loss: ``cross-entropy``, ``mse``, ``bce-with-logits`` or ``output``.
+        loss: ``cross-entropy``, ``mse``, ``bce-with-logits`` or ``output``, of the model's first output.
+            Classes stand in dim 1, as in torch; ``cross-entropy:dim=-1`` where they are last ([N,T,C]).
         optimizer: ``sgd``, ``momentum``, ``adamw``, or a specification with its settings.
         train: patterns of parameter names; not given: all that require a gradient.
         bind: sizes of an ONNX file's dynamic dimensions.

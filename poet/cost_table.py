@@ -363,7 +363,7 @@ _REDUCTIONS = {
         _R, _pooling(lambda o: o.tensor(0).elements, window=2), "avg_pool2d_backward avg_pool3d_backward"
     ),
     **_aten(_R, _per_element(8), "isin searchsorted bucketize"),
-    **_aten(_R, _bag(0), "_embedding_bag", gathers=True),
+    **_aten(_R, _bag(0), "_embedding_bag _embedding_bag_forward_only", gathers=True),
     **_aten(_R, _bag(1), "_embedding_bag_per_sample_weights_backward"),
     **_aten(_R, _per_picked(1), "nll_loss_forward nll_loss2d_forward", gathers=True),
 }

@@ -141,6 +141,8 @@ class _Demands:
                 died = end if item.died is None else now + item.died - 1
                 self.requests.append((born, Asked(index, item.size_bytes, len(self.blocks))))
                 self.add_block(name or op.name, None, item.size_bytes, ((born, died),))
+        for name in op.outputs:  # those of no bytes ask for nothing, and are freed all the same
+            self.present.setdefault(name, _Residency(index, now))
         return end - now + 1
 
     def allocations_of(

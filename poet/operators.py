@@ -87,7 +87,7 @@ _GROUPS = {
         replication_pad3d_backward roll rot90 select_backward slice_backward stack tril triu
         unfold_backward unsafe_split.Tensor unsafe_split_with_sizes""",
     "indexing": """
-        _embedding_bag _embedding_bag_backward _embedding_bag_per_sample_weights_backward
+        _embedding_bag _embedding_bag_backward _embedding_bag_forward_only _embedding_bag_per_sample_weights_backward
         _unsafe_index.Tensor _unsafe_index_put embedding embedding_dense_backward gather index.Tensor
         index_add index_copy index_fill.int_Scalar index_fill.int_Tensor index_put index_select
         masked_fill.Scalar masked_fill.Tensor masked_scatter scatter.reduce scatter.src scatter.value

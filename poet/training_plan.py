@@ -18,6 +18,7 @@ from poet.errors import InvalidSchedule, PlanError
 from poet.graph import Graph, TensorType
 from poet.kernel_facts import KernelFacts
 from poet.layout import Layout, check_layout, lower_bound_bytes
+from poet.loss import LossSpec
 from poet.optimizer import OptimizerSpec
 from poet.problem import Limits, Objective, Place, Problem
 from poet.schedule import PageIn, PageOut, Schedule, Step, schedule_from_data, schedule_to_data
@@ -56,11 +57,14 @@ class Model:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What was asked for; ``train`` are the patterns of the parameters to train."""
+    """What was asked for; ``loss`` as `poet.loss` reads it, ``train`` are patterns of parameters to train."""
 
     limits: Limits
     loss: str
     train: tuple[str, ...] = ("*",)
+
+    def __post_init__(self) -> None:
+        LossSpec.parse(self.loss)
 
 
 @dataclass(frozen=True, slots=True)

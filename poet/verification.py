@@ -17,9 +17,11 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from poet.errors import NotExact, PlanError
+from poet.errors import ModelError, NotExact, PlanError
+from poet.frontend.eager import original
 from poet.frontend.plain import PlainTrainer
 from poet.graph import Graph, TensorType
+from poet.loss import LossSpec
 from poet.plan_file import PlanFile
 from poet.runtime import Trainer
 from poet.schedule import Compute, PageIn
@@ -104,7 +106,7 @@ def verify(
     """
     with PlanFile(path) as file:
         plan = file.plan
-        reference = _from_structure(file) if module is None else module
+        reference = _from_structure(file) if module is None else original(module)
     given = tuple(batches or (random_batch(plan, seed + number) for number in range(steps)))
     comparisons = []
     for count in threads:
@@ -136,19 +138,30 @@ def random_batch(plan: Plan, seed: int) -> Batch:
     if not graph.targets:
         return tuple(drawn), None
     *inputs, targets = drawn
-    output, wanted = types[graph.predictions[0]].shape, types[graph.inputs[-1]]
-    if plan.request.loss == "cross-entropy" and not output:
-        raise PlanError(f"{plan.model.name}: cross-entropy needs scores of classes, not a single number")
-    if plan.request.loss == "cross-entropy":
-        classes = (
-            output[-1]
-            if len(output) == 3 and wanted.shape == output[:-1]
-            else output[min(1, len(output) - 1)]
-        )
-        targets = _random_tensor(wanted, classes, generator)
-    elif plan.request.loss == "bce-with-logits":
+    loss, output = LossSpec.parse(plan.request.loss), types[graph.predictions[0]].shape
+    if loss.name == "cross-entropy":
+        _check_classes(plan, loss, output, types[graph.inputs[-1]].shape)
+        targets = _random_tensor(types[graph.inputs[-1]], output[loss.class_dim(len(output))], generator)
+    elif loss.name == "bce-with-logits":
         targets = targets.sigmoid()
     return tuple(inputs), targets
+
+
+def _check_classes(plan: Plan, loss: LossSpec, output: tuple[int, ...], targets: tuple[int, ...]) -> None:
+    """Refuse targets that the loss does not take: before it had a dim, [N,T,C] was taken for what it is not.
+
+    Raises:
+        PlanError: says how to plan again.
+    """
+    try:
+        fits = loss.class_dim_of(output, targets) is not None or targets == output
+    except ModelError as error:
+        raise PlanError(f"{plan.model.name}: {error}") from None
+    if not fits:
+        raise PlanError(
+            f"{plan.model.name}: {loss} of an output {list(output)} does not take targets {list(targets)}; "
+            "if its classes are last, plan again with the loss cross-entropy:dim=-1"
+        )
 
 
 # --- both sides -------------------------------------------------------------------------------

@@ -267,11 +267,21 @@ NETS: dict[str, TinyNet] = {
     "noise": TinyNet(_noise, _normal(4, 600), _classes(4)),
     "transformer": TinyNet(_transformer, _normal(4, 7, 16), _classes(4)),
     "masked-attention": TinyNet(_masked_attention, _normal(2, 7, 16), _classes(2)),
-    "gpt": TinyNet(_gpt, lambda: (torch.randint(30, (2, 12)),), lambda: torch.randint(30, (2, 12))),
+    "gpt": TinyNet(
+        _gpt,
+        lambda: (torch.randint(30, (2, 12)),),
+        lambda: torch.randint(30, (2, 12)),
+        loss="cross-entropy:dim=-1",
+    ),
     "lstm": TinyNet(_lstm, _normal(4, 7, 6), _classes(4)),
     "gru": TinyNet(lambda: _recurrent(nn.GRU(6, 8, batch_first=True), 8), _normal(4, 3, 6), _classes(4)),
     "unet": TinyNet(_unet, _normal(2, 3, 8, 8), lambda: torch.randint(5, (2, 8, 8))),
-    "tied": TinyNet(Tied, lambda: (torch.randint(20, (3, 5)),), lambda: torch.randint(20, (3, 5))),
+    "tied": TinyNet(
+        Tied,
+        lambda: (torch.randint(20, (3, 5)),),
+        lambda: torch.randint(20, (3, 5)),
+        loss="cross-entropy:dim=-1",
+    ),
     "frozen": TinyNet(_cnn, _normal(4, 3, 12, 12), _classes(4), train=("4.*", "9.*")),
     "norms": TinyNet(_norms, _normal(4, 3, 8, 8), _classes(4)),
     "channels-last": TinyNet(

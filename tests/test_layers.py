@@ -19,8 +19,8 @@ ROOT = Path(__file__).parents[1]
 ROOMS = (
     "version", "operators", "errors", "files", "children", "cache_folder", "extras",
     "units", "codec", "kernel_allocations", "kernel_facts",
-    "graph", "schedule", "problem", "homes", "pins", "simulator",
-    "optimizer", "device", "profiles", "cost_table", "costs", "solution", "solvers", "budgets", "fronts",
+    "graph", "schedule", "problem", "homes", "pins", "simulator", "optimizer", "loss", "untrained",
+    "device", "profiles", "cost_table", "costs", "solution", "solvers", "budgets", "fronts",
     "layout", "demand", "tensorfile", "training_plan", "plan_file", "training_run", "host", "runtime",
     "frontend", "verification", "enforce", "arena", "rehearsal", "api", "whatif", "report", "cli",
 )  # fmt: skip
@@ -31,7 +31,7 @@ RUNTIME_MAY_READ = frozenset(
         "version", "operators", "errors", "files", "children", "cache_folder",
         "units", "codec", "kernel_allocations", "kernel_facts",
         "graph", "schedule", "problem", "homes", "pins", "simulator",
-        "optimizer", "layout", "demand", "tensorfile", "training_plan", "plan_file", "training_run",
+        "optimizer", "loss", "layout", "demand", "tensorfile", "training_plan", "plan_file", "training_run",
         "host", "runtime",
     }
 )  # fmt: skip

@@ -262,7 +262,9 @@ def test_targets_follow_from_the_loss() -> None:
         return next(value.type.shape for value in graph.values if value.name == "targets")
 
     assert shape((4, 10), "cross-entropy") == (4,)
-    assert shape((4, 7, 10), "cross-entropy") == (4, 7)
+    assert shape((4, 7, 10), "cross-entropy") == (4, 10)
+    assert shape((4, 7, 10), "cross-entropy:dim=-1") == (4, 7)
+    assert shape((10,), "cross-entropy") == ()
     assert shape((4, 10, 5, 6), "cross-entropy") == (4, 5, 6)
     assert shape((4, 3), "bce-with-logits") == (4, 3)
     assert shape((4, 3), "mse") == (4, 3)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -9,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from poet.errors import ModelError, nearest
+from poet.loss import LossSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,26 +27,22 @@ class Loss:
     targets_like: Callable[[Tensor], Tensor | None]
 
 
-def _classes_last(output: Tensor, targets: Tensor) -> bool:
-    """Whether the classes stand in the last of the output's dimensions rather than in the second.
-
-    A sequence model gives [N, T, C] and its targets are [N, T]; images come as [N, C, H, W] with
-    targets [N, H, W], torch's own convention, which is also that of everything with other targets.
-    """
-    return output.dim() == 3 and targets.shape == output.shape[:-1]
-
-
-def _cross_entropy(output: Tensor, targets: Tensor | None) -> Tensor:
+def _cross_entropy(spec: LossSpec, output: Tensor, targets: Tensor | None) -> Tensor:
+    """Torch's own, of [N,C,...]; where the classes stand in another dim, of the [N*...,C] it flattens to."""
     assert targets is not None
-    if _classes_last(output, targets):
-        return F.cross_entropy(output.reshape(-1, output.shape[-1]), targets.reshape(-1))
-    return F.cross_entropy(output, targets)
+    dim = spec.class_dim(output.dim())
+    if dim == min(1, output.dim() - 1):
+        return F.cross_entropy(output, targets)
+    classes = output.shape[dim]
+    flat_output = output.movedim(dim, -1).reshape(-1, classes)
+    if targets.shape == output.shape:  # probabilities
+        return F.cross_entropy(flat_output, targets.movedim(dim, -1).reshape(-1, classes))
+    return F.cross_entropy(flat_output, targets.reshape(-1))
 
 
-def _class_targets(output: Tensor) -> Tensor:
-    if output.dim() == 0:
-        raise ModelError("cross-entropy needs scores of classes; the model's first output is a single number")
-    shape = output.shape[:-1] if output.dim() in (1, 3) else (output.shape[0], *output.shape[2:])
+def _class_targets(spec: LossSpec, output: Tensor) -> Tensor:
+    dim = spec.class_dim(output.dim())
+    shape = (*output.shape[:dim], *output.shape[dim + 1 :])
     return torch.empty(shape, dtype=torch.int64, device=output.device)
 
 
@@ -67,25 +64,17 @@ def _same_as_output(output: Tensor) -> Tensor:
     return torch.empty_like(output)
 
 
-LOSSES: dict[str, Loss] = {
-    loss.name: loss
-    for loss in (
-        Loss("cross-entropy", _cross_entropy, _class_targets),
-        Loss("mse", _mse, _same_as_output),
-        Loss("bce-with-logits", _bce_with_logits, _same_as_output),
-        Loss("output", _output, lambda output: None),
-    )
-}
-"""By name: ``cross-entropy`` (class numbers as targets, [N, T, C] outputs too), ``mse``,
-``bce-with-logits``, and ``output``: the model's first output is the loss, summed if it is no scalar."""
-
-
 def loss_named(name: str) -> Loss:
-    """The loss of that name.
+    """The loss of that name and these options, as `poet.loss` reads them.
 
     Raises:
         ModelError: there is none.
     """
-    if name not in LOSSES:
-        raise ModelError(f"loss {name!r} is not one of {', '.join(LOSSES)}{nearest(name, LOSSES)}")
-    return LOSSES[name]
+    spec = LossSpec.parse(name)
+    if spec.name == "mse":
+        return Loss(name, _mse, _same_as_output)
+    if spec.name == "bce-with-logits":
+        return Loss(name, _bce_with_logits, _same_as_output)
+    if spec.name == "output":
+        return Loss(name, _output, lambda output: None)
+    return Loss(name, functools.partial(_cross_entropy, spec), functools.partial(_class_targets, spec))

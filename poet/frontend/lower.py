@@ -212,6 +212,8 @@ class Lowering:
             return
         own = _operator(node)
         target = str(own)
+        if target.startswith(rules.FOR_PROFILERS):
+            return
         if target in rules.SPECIAL:
             rules.SPECIAL[target](self, node)
         elif target in rules.RESHAPING or own.is_view or self._is_alias(node):
@@ -251,7 +253,7 @@ class Lowering:
         repeat_call: Call | None = None,
     ) -> tuple[object, ...]:
         """Add an op for ``node`` whose outputs are the node's, or ``results``; what they stand for."""
-        value = node.meta["val"] if results is None else results
+        value = rules.results_of(node) if results is None else results
         tensors = (value,) if isinstance(value, Tensor) else tuple(value)
         names = [node.name if len(tensors) == 1 else f"{node.name}.{index}" for index in range(len(tensors))]
         outputs = [

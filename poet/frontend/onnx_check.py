@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,7 +21,10 @@ from poet.frontend.onnx_module import state_names
 from poet.frontend.onnx_node import Value, describe
 from poet.frontend.onnx_reader import DTYPES, OnnxFile, read_onnx
 from poet.frontend.onnx_weights import trainable_initializers, with_own_weights
+from poet.loss import DEFAULT_LOSS, LossSpec
+from poet.untrained import Why, why
 
+_NOWHERE = -1  # the slot of a parameter that no step reads
 _ASSUMED_BATCH, _ASSUMED_PIXELS, _ASSUMED_LENGTH = 2, 64, 16
 
 
@@ -34,7 +37,7 @@ class OperatorCheck:
         count: nodes with it.
         imported: nodes of them that import.
         constant: nodes of them that are computed at import and cost nothing later.
-        with_gradient: nodes of them on a differentiable way from a parameter to an output.
+        with_gradient: nodes of them on a differentiable way from a parameter to the first output, the loss's.
     """
 
     op: str
@@ -55,7 +58,7 @@ class NodeRemark:
 
 @dataclass(frozen=True)
 class ParameterCheck:
-    """A parameter: its name in the module and in the file, and whether a gradient reaches it."""
+    """A parameter: its name in the module and in the file; whether a gradient reaches it, and why not."""
 
     name: str
     initializer: str
@@ -63,6 +66,7 @@ class ParameterCheck:
     dtype: str
     size_bytes: int
     trainable: bool
+    why: Why | None = None
 
 
 @dataclass(frozen=True)
@@ -84,6 +88,8 @@ class CheckReport:
         opset: version of the standard operator set.
         inputs: what a caller gives.
         outputs: names.
+        unread_outputs: names of those that the loss, which is that of the first, does not read.
+        loss: what it reads, or why it cannot be that of this model.
         open_dims: dimensions to bind.
         assumed: sizes this check took for those of them that were not bound.
         bind_hint: how to bind dimensions, as an argument of the command line; empty if there are none.
@@ -100,6 +106,8 @@ class CheckReport:
     opset: int
     inputs: tuple[InputCheck, ...]
     outputs: tuple[str, ...]
+    unread_outputs: tuple[str, ...]
+    loss: str
     open_dims: tuple[str, ...]
     assumed: dict[str, int]
     bind_hint: str
@@ -126,14 +134,19 @@ class CheckReport:
         return {**data, "can_train": self.can_train}
 
 
-def check_model(path: str | Path, bind: Mapping[str, int] | None = None) -> CheckReport:
+def check_model(
+    path: str | Path, bind: Mapping[str, int] | None = None, *, loss: str | None = None
+) -> CheckReport:
     """Looks at every node of the model at ``path``; weights are not read, and nothing is run.
 
-    Dimensions left open are taken to be 2 for a batch, 64 for pixels, 16 for other lengths.
+    Dimensions left open are taken to be 2 for a batch, 64 for pixels, 16 for other lengths. A ``loss``
+    that is asked for (see `poet.loss`) and cannot be that of the model is an obstacle; the one that is
+    taken otherwise, cross-entropy, is not.
 
     Raises:
-        ModelError: the file is damaged, or ``bind`` names no dimension of it.
+        ModelError: the file is damaged, ``bind`` names no dimension of it, or there is no such loss.
     """
+    spec = LossSpec.parse(DEFAULT_LOSS if loss is None else loss)
     original = read_onnx(path)
     file = with_own_weights(original)
     dims = input_dims(file)
@@ -150,6 +163,7 @@ def check_model(path: str | Path, bind: Mapping[str, int] | None = None) -> Chec
     open_dims = tuple(sorted({dim for entry in dims for dim in entry.dims if isinstance(dim, str)}))
     parameters = _parameters(file, trainable, way)
     operators = _operators(original, file, program, way)
+    reads, misfit = _loss(spec, file, program, dims, assumed)
     return CheckReport(
         model=Path(path).name,
         digest=file.digest,
@@ -159,6 +173,8 @@ def check_model(path: str | Path, bind: Mapping[str, int] | None = None) -> Chec
             for entry, bound in zip(dims, inputs, strict=True)
         ),
         outputs=tuple(entry.name for entry in file.model.graph.output),
+        unread_outputs=way.unread_outputs(),
+        loss=reads,
         open_dims=open_dims,
         assumed=assumed,
         bind_hint=_bind_hint(dims, open_dims),
@@ -167,17 +183,22 @@ def check_model(path: str | Path, bind: Mapping[str, int] | None = None) -> Chec
         not_checked=tuple(NodeRemark(f.op, f.node, _reason(f.node, f.error)) for f in not_checked),
         gradient_stops=tuple(way.stops()),
         parameters=parameters,
-        obstacles=tuple(_obstacles(operators, len(not_imported), parameters)),
+        obstacles=(
+            *_obstacles(operators, len(not_imported), parameters, outputs=len(program.outputs)),
+            *([misfit] if misfit and loss is not None else ()),
+        ),
     )
 
 
 class _Way:
-    """Which steps lie between a parameter and an output."""
+    """Which steps lie between a parameter and the first output, whose loss is minimised."""
 
     def __init__(self, program: Program) -> None:
         self.program = program
-        wanted = {v.slot for v in program.outputs if v and _has_gradient(v)}
-        if any(value is None for value in program.outputs):  # lost behind a failure: every end counts
+        self.is_known = not program.failures
+        ends = program.outputs[:1] if self.is_known else program.outputs
+        wanted = {v.slot for v in ends if v and _has_gradient(v)}
+        if not self.is_known:  # ways may be lost behind a failure: every end counts
             read = {v.slot for step in program.steps for v in step.operands if v}
             wanted |= {v.slot for v in program.values if v.slot not in read and _has_gradient(v)}
         self.reached: set[int] = set(wanted)
@@ -186,6 +207,35 @@ class _Way:
             if any(v and v.slot in self.reached for v in step.outputs):
                 self.nodes.add(step.node)
                 self.reached |= {v.slot for v in step.operands if v and _has_gradient(v)}
+
+    def unread_outputs(self) -> tuple[str, ...]:
+        """Names of the outputs on which the first does not depend."""
+        if not self.is_known:
+            return ()
+        before = self._leading_to(self.program.outputs[:1])
+        return tuple(v.name for v in self.program.outputs[1:] if v and v.slot not in before)
+
+    def why_not(self, slots: Mapping[str, int]) -> dict[str, Why]:
+        """Per name of a parameter that no gradient reaches, the reason.
+
+        Args:
+            slots: of the parameters by name; one without a slot is not read at all.
+        """
+        to_loss = self._leading_to(self.program.outputs[:1])
+        out = self._leading_to(self.program.outputs)
+        return {
+            name: why(leads_to_loss=slot in to_loss or not self.is_known, leads_out=slot in out)
+            for name, slot in slots.items()
+            if slot not in self.reached
+        }
+
+    def _leading_to(self, values: Sequence[Value | None]) -> set[int]:
+        """Slots of what ``values`` depend on, differentiably or not."""
+        found = {v.slot for v in values if v}
+        for step in reversed(self.program.steps):
+            if any(v and v.slot in found for v in step.outputs):
+                found |= {v.slot for v in step.operands if v}
+        return found
 
     def stops(self) -> list[NodeRemark]:
         """Steps behind a parameter whose outputs have no gradient."""
@@ -233,6 +283,7 @@ def _operators(original: OnnxFile, file: OnnxFile, program: Program, way: _Way) 
 def _parameters(file: OnnxFile, trainable: frozenset[str], way: _Way) -> tuple[ParameterCheck, ...]:
     slots = {value.state: value.slot for value in way.program.values if value.state}
     names = state_names(sorted(trainable))
+    reasons = way.why_not({initializer: slots.get(initializer, _NOWHERE) for initializer in trainable})
     rows = [
         ParameterCheck(
             name=names[initializer],
@@ -240,7 +291,8 @@ def _parameters(file: OnnxFile, trainable: frozenset[str], way: _Way) -> tuple[P
             shape=file.tensors[initializer].shape,
             dtype=_dtype_name(file.tensors[initializer].dtype),
             size_bytes=file.tensors[initializer].size_bytes,
-            trainable=slots.get(initializer) in way.reached,
+            trainable=initializer not in reasons,
+            why=reasons.get(initializer),
         )
         for initializer in trainable
     ]
@@ -248,7 +300,11 @@ def _parameters(file: OnnxFile, trainable: frozenset[str], way: _Way) -> tuple[P
 
 
 def _obstacles(
-    operators: tuple[OperatorCheck, ...], failed: int, parameters: tuple[ParameterCheck, ...]
+    operators: tuple[OperatorCheck, ...],
+    failed: int,
+    parameters: tuple[ParameterCheck, ...],
+    *,
+    outputs: int,
 ) -> list[str]:
     found = []
     if failed:
@@ -256,8 +312,32 @@ def _obstacles(
     if not parameters:
         found.append("the model has no parameters")
     elif not any(parameter.trainable for parameter in parameters):
-        found.append("no parameter reaches an output by differentiable operators")
+        which = "an output" if outputs == 1 else "the first output, whose loss is minimised,"
+        found.append(f"no parameter reaches {which} by differentiable operators")
     return found
+
+
+def _loss(
+    spec: LossSpec, file: OnnxFile, program: Program, dims: tuple[Dims, ...], assumed: Mapping[str, int]
+) -> tuple[str, str]:
+    """What the loss reads of the first output, with open dimensions by name; and why it cannot, or ""."""
+    first = program.outputs[0] if program.outputs else None
+    if first is None or not isinstance(first.meta, Tensor):
+        return f"{spec}, of a first output that is not known", ""
+    sizes: list[int | str] = list(first.meta.shape)
+    declared = file.model.graph.output[0].type.tensor_type.shape.dim
+    if len(declared) == len(sizes):
+        sizes = [
+            dim.dim_param if assumed.get(dim.dim_param) == size else size
+            for dim, size in zip(declared, sizes, strict=True)
+        ]
+    batch = dims[0].dims[0] if dims and dims[0].dims else None
+    if sizes and isinstance(batch, str) and assumed.get(batch) == sizes[0]:
+        sizes[0] = batch
+    try:
+        return spec.reads(sizes, _dtype_name(first.meta.dtype)), ""
+    except ModelError as error:
+        return f"{spec} cannot be its loss: {error}", str(error)
 
 
 def _assumed(dims: tuple[Dims, ...], bind: Mapping[str, int]) -> dict[str, int]:

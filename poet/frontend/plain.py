@@ -8,12 +8,13 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
+from poet.frontend.eager import without_short_cuts
 from poet.frontend.losses import loss_named
 from poet.optimizer import OptimizerSpec
 
 
 class PlainTrainer:
-    """Trains ``module`` itself, with `torch.optim` and ``loss.backward()``.
+    """Trains ``module`` itself, with `torch.optim` and ``loss.backward()``; see `poet.frontend.eager`.
 
     Attributes:
         gradients: of the last step, by parameter name.
@@ -34,10 +35,11 @@ class PlainTrainer:
     def step(self, inputs: Sequence[Tensor], targets: Tensor | None) -> tuple[Tensor, list[Tensor]]:
         """Make one step; return the loss and the module's outputs."""
         self.optimizer.zero_grad(set_to_none=True)
-        returned = self._module(*inputs)
-        outputs = [item for item in pytree.tree_leaves(returned) if isinstance(item, Tensor)]
-        loss = self._loss.apply(outputs[0], targets)
-        loss.backward()  # type: ignore[no-untyped-call]
+        with without_short_cuts():
+            returned = self._module(*inputs)
+            outputs = [item for item in pytree.tree_leaves(returned) if isinstance(item, Tensor)]
+            loss = self._loss.apply(outputs[0], targets)
+            loss.backward()  # type: ignore[no-untyped-call]
         self.gradients = {
             name: parameter.grad.clone()
             for name, parameter in self._trained.items()

@@ -44,6 +44,9 @@ RESHAPING = frozenset(
 )  # fmt: skip
 """In-place operators that change how memory is viewed and not what is in it."""
 
+FOR_PROFILERS = "profiler."
+"""Beginning of the names of operators that mark a stretch of time for a profiler and compute nothing."""
+
 RESIZING = ("aten.resize_", "aten.set_")
 """Beginnings of the names of in-place operators that change which memory a tensor has."""
 
@@ -55,6 +58,20 @@ def arguments(node: fx.Node) -> dict[str, object]:
     bound = {item.name: item.default_value for item in schema if item.has_default_value()}
     bound.update(zip((item.name for item in schema), node.args, strict=False))
     return {**bound, **node.kwargs}
+
+
+def results_of(node: fx.Node) -> Tensor | tuple[object, ...]:
+    """What ``node`` gives, with ``None`` for each gradient that its ``output_mask`` does not ask for.
+
+    Fake tensors may stand for those all the same, where a kernel gives nothing.
+    """
+    value = node.meta["val"]
+    if isinstance(value, Tensor):
+        return value
+    mask = arguments(node).get("output_mask")
+    if not isinstance(mask, list | tuple):
+        return tuple(value)
+    return tuple(item if keep else None for item, keep in zip(value, mask, strict=True))
 
 
 def functional_form(target: OpOverload, written: str) -> OpOverload | None:
@@ -152,10 +169,13 @@ def _batch_norm(lowering: Lowering, node: fx.Node) -> None:
 
 
 def _batch_norm_backward(lowering: Lowering, node: fx.Node) -> None:
-    """In training mode the running statistics are not read, so they are not given."""
+    """A mode reads the running statistics or those that forward saved; it is not given the others.
+
+    Of an evaluating forward pass nothing is saved: those are tensors of no bytes.
+    """
     call = lowering.plain_call(node)
-    if arguments(node)["train"]:
-        call = replace(call, args=(*call.args[:3], None, None, *call.args[5:]))
+    unread = slice(3, 5) if arguments(node)["train"] else slice(5, 7)
+    call = replace(call, args=(*call.args[: unread.start], None, None, *call.args[unread.stop :]))
     lowering.emit(node, call)
 
 

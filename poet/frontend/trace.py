@@ -27,11 +27,13 @@ from torch.utils import _pytree as pytree
 
 from poet.errors import ModelError, PoetError, nearest
 from poet.frontend.assemble import StepNames, assemble
+from poet.frontend.eager import original, without_short_cuts
 from poet.frontend.layouts import compact, dense_like, tensor_type
 from poet.frontend.losses import Loss, loss_named
 from poet.frontend.lower import lower
 from poet.graph import Graph
 from poet.kernel_facts import KernelFacts
+from poet.loss import LossSpec
 from poet.optimizer import OptimizerSpec
 from poet.runtime import kernels
 from poet.runtime.measure import measured
@@ -48,7 +50,7 @@ class TrainingStep:
         tensors: by value name: parameters, module state, constants, optimizer state. Those of the
             module are not copied: whoever trains with them copies first.
         optimizer: what makes the hyperparameters of each step.
-        loss: the loss's name.
+        loss: its name and options, see `poet.loss`.
     """
 
     graph: Graph
@@ -75,9 +77,9 @@ def trace_training_step(
     The loss is that of the model's first output; all tensors it returns are predictions.
 
     Args:
-        module: an ordinary module on the CPU; it is not changed.
+        module: an ordinary module on the CPU; it is not changed. Of a compiled one, what it was made from.
         example_inputs: tensors of the types that every step will be given; contents do not matter.
-        loss: a name of `poet.frontend.losses.LOSSES`.
+        loss: its name and options, as `poet.loss` reads them.
         optimizer: `OptimizerSpec()` where not given.
         train: patterns of parameter names (``layer4.*``) to train; not given: those that require a
             gradient.
@@ -91,7 +93,7 @@ def trace_training_step(
         UnsupportedOperator: it uses an operator that poet does not run.
     """
     check_computes()
-    optimizer = optimizer or OptimizerSpec()
+    module, optimizer = original(module), optimizer or OptimizerSpec()
     inputs = [example_inputs] if isinstance(example_inputs, Tensor) else list(example_inputs)
     for index, item in enumerate(inputs):
         if not isinstance(item, Tensor):
@@ -135,7 +137,7 @@ def trace_training_step(
     tensors |= {value: compact(getattr(traced, attribute)) for attribute, value in constants.items()}
     tensors |= _optimizer_state(graph, optimizer, parameters)
     graph, kernel_facts = measured(graph, times=measure)
-    return TrainingStep(graph, kernel_facts, tensors, optimizer, loss)
+    return TrainingStep(graph, kernel_facts, tensors, optimizer, str(LossSpec.parse(loss)))
 
 
 # --- what the module has ----------------------------------------------------------------------
@@ -197,7 +199,10 @@ def _chosen(module: nn.Module, train: Iterable[str] | None) -> tuple[str, ...]:
 def _input_names(module: nn.Module, count: int, given: Sequence[str] | None) -> list[str]:
     if given is None:
         kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-        signature = inspect.signature(module.forward).parameters.values()
+        try:
+            signature = list(inspect.signature(module.forward).parameters.values())
+        except ValueError:  # of a module from torch.jit.trace
+            signature = []
         given = [parameter.name for parameter in signature if parameter.kind in kinds]
     return [*given[:count], *(f"input{index}" for index in range(len(given), count))]
 
@@ -294,7 +299,7 @@ class _Functional:
             f"module.{name}": tensor.detach().requires_grad_() if name in trained else tensor
             for name, tensor in zip(self.names, own, strict=True)
         }
-        with _speaking(self.step.module), torch.enable_grad():
+        with _speaking(self.step.module), without_short_cuts(), torch.enable_grad():
             results: list[Tensor | None] = torch.func.functional_call(self.step, leaves, (inputs, targets))
         return results
 

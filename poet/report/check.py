@@ -11,6 +11,7 @@ from rich.text import Text
 
 from poet.report.plan import columns
 from poet.units import format_bytes
+from poet.untrained import in_words
 
 if TYPE_CHECKING:
     from poet.frontend.onnx_check import CheckReport, InputCheck, NodeRemark
@@ -28,6 +29,7 @@ def check_report(report: CheckReport, *, every_parameter: bool = False) -> Rende
         Text(f"{report.model}: ONNX, opset {report.opset}"),
         *(Text(line) for line in _inputs(report.inputs)),
         *(Text(line) for line in _dimensions(report)),
+        Text(f"loss: {report.loss}"),
         Text(),
         _operators(report),
     ]
@@ -38,6 +40,8 @@ def check_report(report: CheckReport, *, every_parameter: bool = False) -> Rende
     ):
         parts += [Text(), *_remarks(heading, remarks)] if remarks else []
     parts += [Text(), _parameters(report, every_parameter=every_parameter), Text()]
+    untrained = list(_untrained(report))
+    parts += [*untrained, Text()] if untrained else []
     answer = "it can be trained" if report.can_train else "it cannot be trained"
     parts += [Text(answer, style="bold"), *(Text(f"  {obstacle}") for obstacle in report.obstacles)]
     return Group(*parts)
@@ -76,6 +80,17 @@ def _remarks(heading: str, remarks: Sequence[NodeRemark]) -> Iterator[Text]:
     yield Text(f"{heading}:", style="bold")
     for remark in remarks:
         yield Text(f"  {remark.node}: {remark.reason}")
+
+
+def _untrained(report: CheckReport) -> Iterator[Text]:
+    """Outputs that the loss does not read, and parameters that no gradient reaches."""
+    count = len(report.outputs)
+    outputs = [
+        f"output {report.outputs.index(name) + 1} of {count} ({name})" for name in report.unread_outputs
+    ]
+    reasons = {item.name: item.why for item in report.parameters if item.why is not None}
+    for line in in_words(reasons, outputs, parameters=len(report.parameters)):
+        yield Text(line)
 
 
 def _parameters(report: CheckReport, *, every_parameter: bool) -> RenderableType:

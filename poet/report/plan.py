@@ -13,6 +13,7 @@ from poet.pins import pinned
 from poet.problem import Limits, Objective, Place, Problem
 from poet.report.amounts import TITLES, format_amount
 from poet.report.facts import OpRuns, Peak, TensorFate, memory_over_time, op_runs, peak, tensor_fates
+from poet.report.training import loss_reads, untrained_lines
 from poet.schedule import Schedule
 from poet.simulator import Trace
 from poet.solution import WHOLE_PROBLEM, Solution, Status
@@ -59,6 +60,9 @@ def plan_heading(plan: Plan) -> Table:
         "training",
         f"{len(trained)} of {len(graph.parameters)} parameters, {plan.request.loss}, {plan.optimizer.name}",
     )
+    table.add_row("loss", Text(loss_reads(graph, plan.request.loss)))
+    for line in untrained_lines(graph, plan.request.train):
+        table.add_row("not trained", Text(line))
     if prediction.plain_peak_ram_bytes is not None:
         table.add_row("plain training", f"needs {format_bytes(prediction.plain_peak_ram_bytes)}")
     if prediction.lower_bound_ram_bytes is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from rich.console import Group, RenderableType
@@ -18,13 +18,14 @@ LARGEST_SHOWN = 2
 """How many of the tensors that make the lower bound are named."""
 
 
-def survey_report(survey: Survey) -> RenderableType:
-    """Keep-everything peak, lower bound and its reason, and a row per budget between them."""
+def survey_report(survey: Survey, about: Sequence[str] = ()) -> RenderableType:
+    """The lines ``about`` the model; keep-everything peak, lower bound and its reason, a row per budget."""
     most, bound = survey.keep_everything_bytes, survey.lower_bound
     table = columns("--ram", "", "answer", "energy above", "time", "recomputed", "paged out", left=1)
     for budget, solution in survey.points:
         table.add_row(f"{budget}B", format_bytes(budget), solution.status.word, *_costs(solution))
     return Group(
+        *map(Text, about),
         Text(f"keeping everything needs {format_bytes(most)} ({most} B) of RAM"),
         Text(f"no schedule needs less than {format_bytes(bound.bytes)} ({bound.bytes} B)"),
         *(Text(f"  {line}") for line in _reasons(bound)),

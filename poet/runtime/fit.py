@@ -21,6 +21,7 @@ import torch
 
 from poet.errors import InputError, NotFinite
 from poet.graph import TensorType
+from poet.loss import LossSpec
 from poet.runtime import ranges
 from poet.runtime.trainer import StepResult, Trainer
 from poet.tensorfile import TensorFile
@@ -223,7 +224,7 @@ class _Tally:
     """Sums over the steps of an epoch."""
 
     def __init__(self, plan: Plan) -> None:
-        self._has_classes = plan.request.loss == "cross-entropy" and plan.graph.targets == 1
+        self._class_dim = _class_dim(plan)
         self._losses: list[float] = []
         self._seconds: list[float] = []
         self._own_seconds: list[float] = []
@@ -237,10 +238,8 @@ class _Tally:
         self._losses.append(result.loss)
         self._seconds.append(result.seconds)
         self._own_seconds.append(result.own_seconds)
-        if self._has_classes and targets is not None:
-            scores = result.predictions[0]
-            classes_last = scores.dim() == 3 and targets.shape == scores.shape[:-1]
-            chosen = scores.argmax(dim=-1 if classes_last or scores.dim() == 1 else 1)
+        if self._class_dim is not None and targets is not None:
+            chosen = result.predictions[0].argmax(dim=self._class_dim)
             self._right += int((chosen == targets).sum())
             self._judged += targets.numel()
 
@@ -256,6 +255,16 @@ class _Tally:
             is_complete=is_complete,
             step_own_seconds=statistics.median(self._own_seconds),
         )
+
+
+def _class_dim(plan: Plan) -> int | None:
+    """Where the classes stand in the first output; ``None`` where the targets are not class numbers."""
+    graph, loss = plan.graph, LossSpec.parse(plan.request.loss)
+    if loss.name != "cross-entropy" or not graph.targets:
+        return None
+    types = {value.name: value.type for value in graph.values}
+    scores, targets = types[graph.predictions[0]].shape, types[graph.inputs[-1]].shape
+    return loss.class_dim_of(scores, targets) if scores else None
 
 
 def _samples(where: str, array: npt.NDArray[np.generic], kind: TensorType) -> torch.Tensor:

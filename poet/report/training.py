@@ -1,0 +1,42 @@
+"""What a step trains: what its loss reads, which outputs it does not, and what is not trained and why."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from poet.errors import InputError
+from poet.graph import Graph
+from poet.loss import LossSpec
+from poet.untrained import Why, in_words, unread_outputs, untrained
+
+
+def loss_reads(graph: Graph, loss: str) -> str:
+    """What ``loss`` reads in ``graph``: ``cross-entropy over dim 1, 5 classes, targets int64[8,9]``."""
+    types = {value.name: value.type for value in graph.values}
+    if not graph.predictions:
+        return loss
+    output, spec = types[graph.predictions[0]], LossSpec.parse(loss)
+    targets = types[graph.inputs[-1]] if graph.targets else None
+    try:
+        if (
+            targets is not None
+            and spec.name == "cross-entropy"
+            and targets.shape != output.shape
+            and spec.class_dim_of(output.shape, targets.shape) is None
+        ):
+            return f"{loss} of {output} with targets {targets}, as an earlier poet read it"
+        return spec.reads(output.shape, output.dtype, None if targets is None else str(targets))
+    except InputError as error:
+        return f"{loss}; {error}"
+
+
+def untrained_lines(graph: Graph, train: Sequence[str] = ("*",)) -> list[str]:
+    """Outputs that the loss does not read, and parameters that were to be trained and are not."""
+    reasons = {name: why for name, why in untrained(graph, train).items() if why is not Why.NOT_ASKED}
+    outputs = [f"output {number} of {len(graph.predictions)}" for number in unread_outputs(graph)]
+    return in_words(reasons, outputs, parameters=len(graph.parameters))
+
+
+def training_lines(graph: Graph, loss: str, train: Sequence[str] = ("*",)) -> list[str]:
+    """What a survey says first."""
+    return [f"loss: {loss_reads(graph, loss)}", *untrained_lines(graph, train)]
