@@ -30,6 +30,7 @@ from poet.frontend.assemble import StepNames, assemble
 from poet.frontend.layouts import compact, dense_like, tensor_type
 from poet.frontend.losses import Loss, loss_named
 from poet.frontend.lower import lower
+from poet.frontend.recurrent import OneOpPerLayer
 from poet.frontend.workspace import measured
 from poet.graph import Graph
 from poet.optimizer import OptimizerSpec
@@ -288,7 +289,7 @@ class _Functional:
             f"module.{name}": tensor.detach().requires_grad_() if name in trained else tensor
             for name, tensor in zip(self.names, own, strict=True)
         }
-        with _speaking(self.step.module), torch.enable_grad():
+        with _speaking(self.step.module), torch.enable_grad(), OneOpPerLayer():
             results: list[Tensor | None] = torch.func.functional_call(self.step, leaves, (inputs, targets))
         return results
 

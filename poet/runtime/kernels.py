@@ -18,6 +18,7 @@ from torch import Tensor
 
 from poet.errors import PlanError, nearest
 from poet.graph import ITEM_BYTES, Argument, Blank, Call, Ref, Symbol, TensorType
+from poet.runtime import recurrent
 
 Kernel = Callable[..., Any]
 """Called with a call's arguments; returns a tensor, or a tuple or list of tensors and ``None``."""
@@ -382,8 +383,10 @@ OWN: dict[str, Kernel] = {
     "poet.normal": _normal,
     "poet.rng_state": _rng_state,
     "poet.with_rng_state": _with_rng_state,
+    "poet.recurrent": recurrent.forward,
+    "poet.recurrent_backward": recurrent.backward,
     "poet.sgd": _sgd,
     "poet.momentum": _momentum,
     "poet.adamw": _adamw,
 }
-"""Operators of our own: factories with explicit strides, saved randomness, optimizer updates."""
+"""Operators of our own: factories with explicit strides, saved randomness, recurrent layers, updates."""
