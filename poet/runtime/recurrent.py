@@ -86,7 +86,10 @@ def forward(
     """All steps' states, stacked, and then the last state, each once per tensor of the state."""
     states = steps(kind, products, initial, weight, bias, reverse)
     last = states[0 if reverse else -1]
-    return [*(torch.stack(entries) for entries in zip(*states, strict=True)), *(item.clone() for item in last)]
+    return [
+        *(torch.stack(entries) for entries in zip(*states, strict=True)),
+        *(item.clone() for item in last),
+    ]
 
 
 def backward(
@@ -167,7 +170,11 @@ def _one(
         roots = [(item, found) for item, found in zip(made, gradients, strict=True) if found is not None]
         if above is not None and needs_state:
             roots.append((state[0], above))
-        inputs = [*leaves, *([] if bias_leaf is None else [bias_leaf]), *(state_leaves if needs_state else ())]
+        inputs = [
+            *leaves,
+            *([] if bias_leaf is None else [bias_leaf]),
+            *(state_leaves if needs_state else ()),
+        ]
         found = torch.autograd.grad(
             [root for root, _ in roots], inputs, [item for _, item in roots], allow_unused=True
         )
