@@ -13,6 +13,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -356,7 +357,7 @@ def _group_norm_step(step: Step, into: Step, norm: Step, scale: Value, shift: Va
 
 
 def _bernoulli(step: Step, view: Steps) -> Step | None:
-    """A cast of Less(uniform numbers from 0 to 1, probability): what ``tensor.bernoulli_(p)`` is exported as."""
+    """A cast of Less(uniform numbers, probability): what ``tensor.bernoulli_(p)`` is exported as."""
     sampled = view.maker(step.inputs[0], "Less") if step.op in ("Cast", "CastLike") else None
     uniform = view.maker(sampled.inputs[0], "RandomUniformLike") if sampled is not None else None
     if sampled is None or uniform is None or uniform.attributes.get("range") != (0.0, 1.0):
@@ -371,7 +372,7 @@ def _bernoulli(step: Step, view: Steps) -> Step | None:
 
 
 def _dropout(step: Step, view: Steps) -> Step | None:
-    """Product with Bernoulli numbers over their probability: ``F.dropout(x, inplace=True)``, or of channels."""
+    """Product with Bernoulli numbers over their probability: dropout in place, or of channels."""
     for x, scaled in _pairs(step) if step.op == "Mul" else ():
         quotient = view.maker(scaled, "Div")
         drawn = view.maker(quotient.inputs[0], "BernoulliLike") if quotient is not None else None
@@ -380,13 +381,14 @@ def _dropout(step: Step, view: Steps) -> Step | None:
         share = drawn.attributes["share"]
         if not isinstance(share, float) or not _is(quotient.inputs[1], share):
             continue
-        shape, dtype = _shape(scaled), x.meta.dtype if isinstance(x.meta, Tensor) else torch.float32
-
-        def train(x: Tensor, share: float = share) -> Tensor:
-            return x * torch.empty(shape, dtype=dtype).bernoulli_(share).div_(share)
-
-        return replace(_joined(step, "Dropout", (x,), train), run=Modal(train=train, evaluate=lambda x: x))
+        run = Modal(train=partial(_drop, shape=_shape(scaled), share=share), evaluate=lambda x: x)
+        return replace(_joined(step, "Dropout", (x,), F.dropout), run=run)
     return None
+
+
+def _drop(x: Tensor, *, shape: tuple[int, ...], share: float) -> Tensor:
+    """``torch.dropout_``, whose other form torch computes by another kernel."""
+    return x * torch.empty(shape, dtype=x.dtype).bernoulli_(share).div_(share)
 
 
 def _shape_of(step: Step) -> tuple[int, ...]:

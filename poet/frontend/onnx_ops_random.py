@@ -1,8 +1,8 @@
 """Operator rows: random numbers, drawn from torch's generator as torch's own functions draw them.
 
-Exporters write ``torch.rand``, ``torch.randn_like`` and ``torch.bernoulli`` as these nodes, and dropout in place
-as four of them, which `poet.frontend.onnx_fuse` puts together again. A node's own seed is not followed: a step
-is seeded as a whole.
+Exporters write ``torch.rand``, ``torch.randn_like`` and ``torch.bernoulli`` as these nodes, and dropout in
+place as several of them, which `poet.frontend.onnx_fuse` puts together again. A node's own seed is not
+followed: a step is seeded as a whole.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ import fnmatch
 import inspect
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, fx, nn
@@ -112,13 +112,14 @@ def trace_training_step(
         lowered.outputs[: len(trained) + 1],
         lowered.outputs[len(trained) + 1 :],
     )
+    unsaved = [key for key in states if key in _unsaved(module) and key not in lowered.written]
     graph = assemble(
         lowered,
         StepNames(
             model=name or type(module).__name__,
             parameters=tuple(parameters),
-            states=tuple(states),
-            constants=tuple(constants.values()),
+            states=tuple(key for key in states if key not in unsaved),
+            constants=(*unsaved, *constants.values()),
             inputs=names,
             targets=len(fake_targets),
             loss=str(found),
@@ -127,6 +128,7 @@ def trace_training_step(
         ),
         optimizer,
     )
+    graph = replace(graph, states=(*graph.states, *_tied(module, parameters | states)))
     tensors = {key: compact(tensor) for key, tensor in (parameters | states).items()}
     tensors |= {value: compact(getattr(traced, attribute)) for attribute, value in constants.items()}
     tensors |= _optimizer_state(graph, optimizer, parameters)
@@ -161,6 +163,26 @@ def _own_tensors(module: nn.Module) -> tuple[dict[str, Tensor], dict[str, Tensor
                 f"{key} and {other} share memory; give each its own, or tie them as one Parameter"
             )
     return parameters, states
+
+
+def _unsaved(module: nn.Module) -> set[str]:
+    """Names of the buffers that the module's state dict leaves out."""
+    return {
+        f"{prefix}.{name}" if prefix else name
+        for prefix, part in module.named_modules(remove_duplicate=False)
+        for name in part._non_persistent_buffers_set
+    }
+
+
+def _tied(module: nn.Module, own: Mapping[str, Tensor]) -> tuple[tuple[str, str], ...]:
+    """Further names that the state dict has for a tensor, each with the name that it has here."""
+    first = {id(item): name for name, item in (*module.named_parameters(), *module.named_buffers())}
+    every = (
+        *module.named_parameters(remove_duplicate=False),
+        *module.named_buffers(remove_duplicate=False),
+    )
+    unsaved = _unsaved(module)
+    return tuple((name, first[id(item)]) for name, item in every if name not in own and name not in unsaved)
 
 
 def _chosen(module: nn.Module, train: Iterable[str] | None) -> tuple[str, ...]:

@@ -109,7 +109,11 @@ def backward(
         kind: the cell.
         gradients: of what `forward` gave, ``None`` where nothing reads it: of the stacked hidden states,
             then of the last state's tensors.
-        products, initial, weight, bias, reverse: as in `forward`.
+        products: as in `forward`, like the next three.
+        initial: state.
+        weight: of the hidden state.
+        bias: of the hidden state.
+        reverse: from the last moment to the first.
         states: all steps' states as `forward` gave them, the tensors of one step's state side by side.
         wanted: per result; there is none for a bias that is not given.
     """
