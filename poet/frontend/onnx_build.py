@@ -350,7 +350,10 @@ def _row(proto: NodeProto) -> Row:
             f"{describe(proto)}: loops are not supported; export the model with its loops unrolled"
         )
     hint = nearest(proto.op_type, ROWS) if proto.domain in _STANDARD_DOMAINS else ""
-    raise UnsupportedOperator(f"{describe(proto)}: the operator is not in the table of supported ones{hint}")
+    raise UnsupportedOperator(
+        f"{describe(proto)}: the operator is not in the table of supported ones{hint}; export with "
+        "torch's other exporter (dynamo=True with optimize=False, or dynamo=False), or plan the module itself"
+    )
 
 
 def _resolve(proto: NodeProto, name: str, scope: Mapping[str, Value | None]) -> Value | None:

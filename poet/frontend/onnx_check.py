@@ -255,7 +255,7 @@ def _obstacles(
         found.append(f"{failed} of {sum(row.count for row in operators)} nodes cannot be imported")
     if not parameters:
         found.append("the model has no parameters")
-    elif not any(parameter.trainable for parameter in parameters):
+    elif not failed and not any(parameter.trainable for parameter in parameters):
         found.append("no parameter reaches an output by differentiable operators")
     return found
 

@@ -243,7 +243,8 @@ def _untransposed(value: Value | None, view: Steps) -> tuple[Value, tuple[int, .
         source = last.inputs[0]
         if source is None or not isinstance(order, tuple) or len(order) != 4:
             return None
-        return source, (order[0], order[1], order[3], order[2])
+        first, second, third, fourth = map(int, order)
+        return source, (first, second, fourth, third)
     outer = view.maker(value, "Reshape")
     middle = view.maker(outer.operands[0], "Transpose") if outer else None
     inner = view.maker(middle.inputs[0], "Reshape") if middle else None

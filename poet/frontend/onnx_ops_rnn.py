@@ -149,4 +149,4 @@ def _library_lstm(
     output, hidden, cell = torch.lstm(
         x, initial, parameters, has_biases, 1, 0.0, True, len(weights) == 2, False
     )
-    return output.unflatten(-1, (len(weights), -1)).transpose(1, 2), [hidden, cell]
+    return output.reshape(*output.shape[:2], len(weights), -1).transpose(1, 2), [hidden, cell]

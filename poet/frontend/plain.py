@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
+from poet.frontend.exporting import as_exporters_do
 from poet.frontend.losses import loss_named
+from poet.frontend.trace import looks_at_contents
 from poet.optimizer import OptimizerSpec
 
 
@@ -30,11 +33,15 @@ class PlainTrainer:
             parameter.requires_grad_(name in chosen)
         self.optimizer = torch_optimizer(optimizer, self._trained.values())
         self.gradients: dict[str, Tensor] = {}
+        self._is_exported: bool | None = None
 
     def step(self, inputs: Sequence[Tensor], targets: Tensor | None) -> tuple[Tensor, list[Tensor]]:
         """Make one step; return the loss and the module's outputs."""
         self.optimizer.zero_grad(set_to_none=True)
-        returned = self._module(*inputs)
+        if self._is_exported is None:
+            self._is_exported = looks_at_contents(self._module, inputs)
+        with as_exporters_do() if self._is_exported else contextlib.nullcontext():
+            returned = self._module(*inputs)
         outputs = [item for item in pytree.tree_leaves(returned) if isinstance(item, Tensor)]
         loss = self._loss.apply(outputs[0], targets)
         loss.backward()  # type: ignore[no-untyped-call]

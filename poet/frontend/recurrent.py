@@ -21,7 +21,7 @@ from poet.runtime import recurrent
 FORWARD, BACKWARD = "poet.recurrent", "poet.recurrent_backward"
 """Our operators' names in a graph."""
 
-_LIBRARY = torch.library.Library("poet", "FRAGMENT")
+_LIBRARY: Any = torch.library.Library("poet", "FRAGMENT")  # type: ignore[no-untyped-call]
 _LIBRARY.define(
     "recurrent(str kind, Tensor products, Tensor[] initial, Tensor weight, Tensor? bias, bool reverse)"
     " -> Tensor[]"
@@ -117,7 +117,8 @@ def layer(
     """
     products = F.linear(x, weights[0], biases[0])
     if isinstance(x, FakeTensor) or x.is_meta:
-        found = _Recurrent.apply(kind, reverse, products, weights[1], biases[1], *initial)
+        apply: Any = _Recurrent.apply
+        found = apply(kind, reverse, products, weights[1], biases[1], *initial)
         return found[0], tuple(found[len(initial) :])
     states = recurrent.steps(kind, products, initial, weights[1], biases[1], reverse)
     return torch.stack([state[0] for state in states]), states[0 if reverse else -1]

@@ -209,7 +209,11 @@ def _product(lowering: Lowering, node: fx.Node) -> None:
 
 def _own(target: str) -> Rule:
     """An operator that tracing knows by our name, and the runtime as one of its own."""
-    return lambda lowering, node: lowering.emit(node, lowering.plain_call(node, target)) and None
+
+    def rule(lowering: Lowering, node: fx.Node) -> None:
+        lowering.emit(node, lowering.plain_call(node, target))
+
+    return rule
 
 
 SPECIAL: dict[str, Rule] = {

@@ -27,6 +27,7 @@ from torch.utils import _pytree as pytree
 
 from poet.errors import ModelError, PoetError, nearest
 from poet.frontend.assemble import StepNames, assemble
+from poet.frontend.exporting import as_exporters_do, line_of
 from poet.frontend.layouts import compact, dense_like, tensor_type
 from poet.frontend.losses import Loss, loss_named
 from poet.frontend.lower import lower
@@ -97,13 +98,14 @@ def trace_training_step(
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     step = _Functional(_Step(module, trained, loss_named(loss)), (*parameters, *states))
     own, fake_inputs = _fakes(mode, (parameters | states).values()), _fakes(mode, inputs)
-    if targets is None:
-        with mode:
-            found_targets = step(own, fake_inputs, None)
-    else:
-        found_targets = [targets]
-    fake_targets = _fakes(mode, [item for item in found_targets if item is not None])
-    traced = _trace(step, (own, fake_inputs, fake_targets))
+    with as_exporters_do() if looks_at_contents(module, inputs) else contextlib.nullcontext():
+        if targets is None:
+            with mode:
+                found_targets = step(own, fake_inputs, None)
+        else:
+            found_targets = [targets]
+        fake_targets = _fakes(mode, [item for item in found_targets if item is not None])
+        traced = _trace(step, (own, fake_inputs, fake_targets))
     constants = _constants(traced, parameters | states)
     wanted = [*_input_names(module, len(inputs), input_names), *(["targets"] if fake_targets else [])]
     names = _free(wanted, {*parameters, *states, *constants.values()})
@@ -133,6 +135,24 @@ def trace_training_step(
     tensors |= {value: compact(getattr(traced, attribute)) for attribute, value in constants.items()}
     tensors |= _optimizer_state(graph, optimizer, parameters)
     return TrainingStep(measured(graph, times=measure), tensors, optimizer, loss)
+
+
+def looks_at_contents(module: nn.Module, inputs: Sequence[Tensor]) -> bool:
+    """Whether the model takes a way that depends on what its tensors contain.
+
+    It is then run as exporters run it, where such shortcuts are left out: for planning and for comparing.
+    """
+    own = dict((*module.named_parameters(), *module.named_buffers()))
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    try:
+        fakes = dict(zip(own, _fakes(mode, own.values()), strict=True))
+        with mode, torch.no_grad(), OneOpPerLayer():
+            torch.func.functional_call(module, fakes, tuple(_fakes(mode, inputs)))
+    except DataDependentOutputException:
+        return True
+    except Exception:
+        return False  # whatever it is, tracing meets it again, and says it
+    return False
 
 
 # --- what the module has ----------------------------------------------------------------------
@@ -326,13 +346,20 @@ def _speaking(module: nn.Module) -> Iterator[None]:
         raise
     except DataDependentOutputException as error:
         raise ModelError(
-            f"{name} reads a tensor's contents while it runs ({error.func}); use tensor ops"
+            f"{name} reads a tensor's contents while it runs ({error.func}){line_of(error.__traceback__)}; "
+            "use tensor ops such as torch.where, or leave it out where torch.compiler.is_exporting()"
         ) from None
     except DynamicOutputShapeException as error:
-        raise ModelError(f"{name}: the output shape of {error.func} depends on data") from None
+        raise ModelError(
+            f"{name}: the output shape of {error.func} depends on data{line_of(error.__traceback__)}; "
+            "keep the shape and mask what is not wanted"
+        ) from None
     except Exception as error:
         line = str(error).strip().splitlines()[0] if str(error).strip() else "no message"
-        raise ModelError(f"{name} fails on the example inputs: {type(error).__name__}: {line}") from error
+        place = line_of(error.__traceback__)
+        raise ModelError(
+            f"{name} fails on the example inputs: {type(error).__name__}: {line}{place}"
+        ) from error
 
 
 def _fakes(mode: FakeTensorMode, tensors: Iterable[Tensor]) -> list[Tensor]:
@@ -345,5 +372,7 @@ def _trace(step: _Functional, arguments: tuple[list[Tensor], ...]) -> fx.GraphMo
     def function(*groups: list[Tensor]) -> object:  # make_fx miscounts a method's arguments
         return step(*groups)
 
-    traced: fx.GraphModule = make_fx(function, tracing_mode="fake", _allow_non_fake_inputs=True)(*arguments)
+    traced: fx.GraphModule = make_fx(
+        function, tracing_mode="fake", _allow_non_fake_inputs=True, record_stack_traces=True
+    )(*arguments)
     return traced
