@@ -1,4 +1,4 @@
-"""Fifteen nets as people write them, small: for the table of what imports, trains and goes back.
+"""Fourteen nets as people write them, small: for the table of what imports, trains and goes back.
 
     net = USUAL["dropout-mobilenet"]
     module, inputs = net.build(), net.inputs()

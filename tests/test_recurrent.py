@@ -15,10 +15,15 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import poet
+from poet import api
+from poet.budgets import budget_between, keep_everything_bytes
 from poet.frontend.onnx_import import load_onnx
 from poet.frontend.trace import trace_training_step
 from poet.optimizer import OptimizerSpec
+from poet.problem import Limits
 from poet.runtime.reference import run_graph
+from poet.solution import SolveOptions
+from poet.solvers import minimum_ram_bytes
 
 
 class Sequences(nn.Module):
@@ -103,11 +108,14 @@ def test_a_plan_that_recomputes_and_pages_a_layer_is_exact(tmp_path: Path) -> No
     torch.manual_seed(0)
     net = Sequences(nn.GRU(6, 16, 2, batch_first=True), "all")
     x = torch.randn(4, 20, 6)
-    survey = poet.plan(net, x, device="rpi4b", ram=None, time_limit_seconds=2.0).plan
-    low, high = survey.lower_bound_ram_bytes, survey.plain_peak_ram_bytes
-    planned = poet.plan(net, x, device="rpi4b", ram=low + (high - low) // 4, time_limit_seconds=2.0)
+    prepared = api.prepare(net, x, device="rpi4b")
+    least = minimum_ram_bytes(prepared.problem, Limits()).bytes
+    budget_bytes = budget_between(least, keep_everything_bytes(prepared.problem), 0.25)
+    planned = api.plan_step(
+        prepared, Limits(ram_budget_bytes=budget_bytes), SolveOptions(time_limit_seconds=2.0)
+    )
     planned.save(tmp_path / "p.poet")
-    report = poet.verify(tmp_path / "p.poet", module=net, steps=2)
+    report = poet.verify(tmp_path / "p.poet", module=net, steps=1)
     assert report.recomputed_runs + report.page_ins > 0
     assert report.exact, [item.difference for item in report.comparisons]
 
@@ -115,9 +123,8 @@ def test_a_plan_that_recomputes_and_pages_a_layer_is_exact(tmp_path: Path) -> No
 @pytest.mark.parametrize("before_reset", [0, 1])
 def test_an_onnx_gru_is_one_op_whichever_reset_it_has(before_reset: int, tmp_path: Path) -> None:
     torch.manual_seed(0)
-    weights = {
-        "w": torch.randn(2, 12, 3).numpy(), "r": torch.randn(2, 12, 4).numpy(), "b": torch.randn(2, 24).numpy()
-    }  # fmt: skip
+    shapes = {"w": (2, 12, 3), "r": (2, 12, 4), "b": (2, 24)}
+    weights = {name: torch.randn(shape).numpy() for name, shape in shapes.items()}
     node = helper.make_node(
         "GRU", ["x", "w", "r", "b"], ["y"], hidden_size=4, direction="bidirectional",
         linear_before_reset=before_reset,

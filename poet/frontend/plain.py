@@ -20,6 +20,7 @@ class PlainTrainer:
 
     Attributes:
         gradients: of the last step, by parameter name.
+        is_exported: whether the module runs as exporters run it, as it then was planned; known after a step.
     """
 
     def __init__(
@@ -33,14 +34,14 @@ class PlainTrainer:
             parameter.requires_grad_(name in chosen)
         self.optimizer = torch_optimizer(optimizer, self._trained.values())
         self.gradients: dict[str, Tensor] = {}
-        self._is_exported: bool | None = None
+        self.is_exported: bool | None = None
 
     def step(self, inputs: Sequence[Tensor], targets: Tensor | None) -> tuple[Tensor, list[Tensor]]:
         """Make one step; return the loss and the module's outputs."""
         self.optimizer.zero_grad(set_to_none=True)
-        if self._is_exported is None:
-            self._is_exported = looks_at_contents(self._module, inputs)
-        with as_exporters_do() if self._is_exported else contextlib.nullcontext():
+        if self.is_exported is None:
+            self.is_exported = looks_at_contents(self._module, inputs)
+        with as_exporters_do() if self.is_exported else contextlib.nullcontext():
             returned = self._module(*inputs)
         outputs = [item for item in pytree.tree_leaves(returned) if isinstance(item, Tensor)]
         loss = self._loss.apply(outputs[0], targets)
