@@ -297,8 +297,6 @@ def test_an_unknown_node_names_the_route_and_is_no_lack_of_gradients(tmp_path: P
     nodes = [helper.make_node("Gemm", ["x", "w"], ["h"]), helper.make_node("Multinomial", ["h"], ["y"])]
     model = make_model(nodes, {"x": [2, 3]}, ["y"], {"w": torch.randn(3, 4).numpy()})
     path = save(model, tmp_path / "m.onnx")
-    with pytest.raises(
-        UnsupportedOperator, match="Multinomial.*torch's other exporter.*or plan the module itself"
-    ):
+    with pytest.raises(UnsupportedOperator, match=r"Multinomial.*torch's other exporter.*or plan the module"):
         load_onnx(path)
     assert check_model(path).obstacles == ("1 of 2 nodes cannot be imported",)

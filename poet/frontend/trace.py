@@ -98,14 +98,14 @@ def trace_training_step(
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     step = _Functional(_Step(module, trained, loss_named(loss)), (*parameters, *states))
     own, fake_inputs = _fakes(mode, (parameters | states).values()), _fakes(mode, inputs)
-    with as_exporters_do() if looks_at_contents(module, inputs) else contextlib.nullcontext():
-        if targets is None:
-            with mode:
-                found_targets = step(own, fake_inputs, None)
-        else:
-            found_targets = [targets]
-        fake_targets = _fakes(mode, [item for item in found_targets if item is not None])
-        traced = _trace(step, (own, fake_inputs, fake_targets))
+    step.step.is_exported = looks_at_contents(module, inputs)
+    if targets is None:
+        with mode:
+            found_targets = step(own, fake_inputs, None)
+    else:
+        found_targets = [targets]
+    fake_targets = _fakes(mode, [item for item in found_targets if item is not None])
+    traced = _trace(step, (own, fake_inputs, fake_targets))
     constants = _constants(traced, parameters | states)
     wanted = [*_input_names(module, len(inputs), input_names), *(["targets"] if fake_targets else [])]
     names = _free(wanted, {*parameters, *states, *constants.values()})
@@ -291,10 +291,13 @@ class _Step(nn.Module):
         self.module = module
         self.trained = tuple(trained)
         self.loss = loss
+        self.is_exported = False
 
     def outputs(self, inputs: list[Tensor]) -> list[Tensor]:
         """The tensors that the module returns."""
-        outputs = [item for item in pytree.tree_leaves(self.module(*inputs)) if isinstance(item, Tensor)]
+        with as_exporters_do() if self.is_exported else contextlib.nullcontext():
+            returned = self.module(*inputs)
+        outputs = [item for item in pytree.tree_leaves(returned) if isinstance(item, Tensor)]
         if not outputs:
             raise ModelError(f"{type(self.module).__name__} returns no tensor")
         return outputs
