@@ -137,14 +137,15 @@ def document(rows: list[Row]) -> str:
         "Raspberry Pi 4B halfway between what keeping everything needs and the lower bound, trained for",
         "two steps of SGD, and compared: *equal* means that loss, predictions, gradients, parameters and",
         "states of a step are those of plain PyTorch bit for bit: of the module, or of what the import made",
-        "of the file. *Loaded back strictly*: `module.load_state_dict(trainer.state_dict())` takes the trained",
-        "state. The net of two heads is trained by its first.",
+        "of the file. *Loaded back strictly*: `module.load_state_dict(trainer.state_dict())` takes the",
+        "trained state. The net of two heads is trained by its first.",
         "",
         f"| {' | '.join(HEADINGS)} |",
         "|---|---|---:|---|---|---|---|",
         *(f"| {' | '.join(cells(row))} |" for row in rows),
     ]
-    missing = [name for name in USUAL if name not in {row.net for row in rows}]
+    done = {(row.net, row.route) for row in rows}
+    missing = [f"{net} {route}" for net in USUAL for route in ROUTES if (net, route) not in done]
     if missing:
         lines += ["", f"Not run when this table was made: {', '.join(missing)}."]
     return "\n".join(lines) + "\n"
