@@ -5,7 +5,7 @@ PYTHON ?= $(shell for python in python3.11 python3; do \
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help setup demo test test-slow lint type table models-table bench-planner bench-large-graphs bench-large-rivals fuzz faults-table readme clean
+.PHONY: help setup demo test test-slow lint type table models-table nets-table bench-planner bench-large-graphs bench-large-rivals fuzz faults-table readme clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*## ' Makefile | sed -E 's/^([a-z-]+):.*## (.*)$$/\1|\2/' | awk -F'|' '{printf "make %-13s %s\n", $$1, $$2}'
@@ -37,6 +37,9 @@ type: $(STAMP) ## mypy --strict
 
 models-table: $(STAMP) ## docs/models.md: every model imported, planned and verified (long)
 	$(BIN)/python examples/models_table.py --time-limit 10
+
+nets-table: $(STAMP) ## docs/nets.md: fourteen usual nets as modules and by both exporters, trained and loaded back
+	$(BIN)/python examples/nets_table.py
 
 bench-planner: $(STAMP) ## docs/planner-benchmark.md: problems x budgets x engines, and the baselines (20 minutes)
 	$(BIN)/python tests/benchmarks/planner.py

@@ -60,6 +60,10 @@ def solve(
         typer.Option(metavar="GLOB", help="Parameters to train, e.g. 'layer4.*'; repeatable; default all."),
     ] = None,
     bind: BindOption = None,
+    names: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="A state dict (.pt, .safetensors) whose names the model gets."),
+    ] = None,
     no_recompute: Annotated[bool, typer.Option("--no-recompute", help="Run every op once.")] = False,
     no_paging: Annotated[bool, typer.Option("--no-paging", help="Move nothing to storage.")] = False,
     minimise: Annotated[
@@ -153,7 +157,7 @@ def solve(
         of_a_model = {
             "--device": device, "--loss": loss, "--optimizer": optimizer, "--lr": lr, "--momentum": momentum,
             "--weight-decay": weight_decay, "--train": train, "--bind": bind, "--output": output,
-            "--home": home,
+            "--home": home, "--names": names,
         }  # fmt: skip
         for option, given in of_a_model.items():
             if given is not None:
@@ -176,6 +180,7 @@ def solve(
         optimizer=_optimizer(optimizer or Optimizer.SGD, lr, momentum, weight_decay),
         train=train,
         bind=read_bindings(bind),
+        names=names,
         home=Place.EITHER if home is Home.AUTO else Place((home or Home.RAM).value),
         output=output,
     )

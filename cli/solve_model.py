@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
+import typer
+
 from poet import api
 from poet.optimizer import OptimizerSpec
 from poet.problem import Place
@@ -27,13 +29,16 @@ def solve_model(
     optimizer: OptimizerSpec,
     train: list[str] | None,
     bind: dict[str, int],
+    names: Path | None,
     home: Place,
     output: Path | None,
 ) -> None:
     """Plan the training of a model, or survey its budgets where no RAM is given."""
     prepared = api.prepare(
-        path, device=device, loss=loss, optimizer=optimizer, train=train, bind=bind, home=home
+        path, device=device, loss=loss, optimizer=optimizer, train=train, bind=bind, home=home, names=names
     )
+    if prepared.names_remark:
+        typer.echo(f"poet: {prepared.names_remark}", err=True)
     problem, limits = asked_limits(prepared.problem, ask)
     prepared = dataclasses.replace(prepared, problem=problem)
     graph = prepared.step.graph

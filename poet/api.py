@@ -14,6 +14,7 @@ import hashlib
 import json
 import math
 import time
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -57,6 +58,7 @@ class Prepared:
         train: patterns of the parameters that are trained.
         import_seconds: wall clock of reading, tracing and measuring.
         model_path: where the model was read from; ``None`` for a module.
+        names_remark: what of the given names could not be matched; empty if all was.
     """
 
     model: Model
@@ -68,6 +70,7 @@ class Prepared:
     train: tuple[str, ...]
     import_seconds: float
     model_path: Path | None = None
+    names_remark: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +121,7 @@ def plan(
     optimizer: str | OptimizerSpec = "sgd",
     train: Iterable[str] | None = None,
     bind: Mapping[str, int] | None = None,
+    names: str | Path | nn.Module | Mapping[str, Tensor] | None = None,
     recompute: bool = True,
     paging: bool = True,
     written: str | int | None = None,
@@ -141,6 +145,8 @@ def plan(
         optimizer: ``sgd``, ``momentum``, ``adamw``, or a specification with its settings.
         train: patterns of parameter names; not given: all that require a gradient.
         bind: sizes of an ONNX file's dynamic dimensions.
+        names: for an ONNX file: the module that was exported, its state dict, or a file of it (``.pt`` or
+            ``.safetensors``), so that what is trained has its names, and what it froze stays frozen.
         recompute: whether ops may run again.
         paging: whether tensors may move to storage.
         written: what a step may write to storage, in bytes or as text.
@@ -166,7 +172,10 @@ def plan(
         train=train,
         bind=bind,
         home=Place(home),
+        names=names,
     )
+    if prepared.names_remark:
+        warnings.warn(prepared.names_remark, stacklevel=2)
     limits = limits_of(
         prepared.problem,
         ram=ram,
@@ -193,6 +202,7 @@ def prepare(
     train: Iterable[str] | None = None,
     bind: Mapping[str, int] | None = None,
     home: Place = Place.RAM,
+    names: str | Path | nn.Module | Mapping[str, Tensor] | None = None,
 ) -> Prepared:
     """Read or take the model, trace its training step, and cost it on the device.
 
@@ -207,7 +217,7 @@ def prepare(
     profile = device if isinstance(device, Profile) else load_profile(device)
     spec = OptimizerSpec(optimizer) if isinstance(optimizer, str) else optimizer
     patterns = None if train is None else tuple(train)
-    source = _source(model, example_inputs, dict(bind or {}))
+    source = _source(model, example_inputs, dict(bind or {}), names)
     step = trace_training_step(
         source.module,
         source.inputs,
@@ -228,6 +238,7 @@ def prepare(
         train=patterns or ("*",),
         import_seconds=time.perf_counter() - start,
         model_path=source.path,
+        names_remark=source.names_remark,
     )
 
 
@@ -364,23 +375,29 @@ class _Source:
     structure: bytes | None = None
     input_names: tuple[str, ...] | None = None
     path: Path | None = None
+    names_remark: str = ""
 
 
 def _source(
-    model: str | Path | nn.Module, example_inputs: Tensor | Sequence[Tensor] | None, bind: dict[str, int]
+    model: str | Path | nn.Module,
+    example_inputs: Tensor | Sequence[Tensor] | None,
+    bind: dict[str, int],
+    names: str | Path | nn.Module | Mapping[str, Tensor] | None,
 ) -> _Source:
     if not isinstance(model, str | Path):
         if example_inputs is None:
             raise ModelError("a module needs example_inputs, tensors of the shapes of every step")
         if bind:
             raise ModelError("a module has no dimensions to bind; its example_inputs say the sizes")
+        if names is not None:
+            raise ModelError("a module has its own names; names are for an ONNX file")
         return _Source(model, example_inputs)
     if example_inputs is not None:
         raise ModelError(f"{model}: an ONNX file brings its own input shapes; leave example_inputs out")
     from poet.frontend.onnx_import import load_onnx, strip_weights
 
     path = Path(model)
-    imported = load_onnx(path, bind=bind)
+    imported = load_onnx(path, bind=bind, names=names)
     return _Source(
         module=imported.module,
         inputs=imported.example_inputs(),
@@ -388,6 +405,7 @@ def _source(
         structure=strip_weights(imported),
         input_names=tuple(item.name for item in imported.inputs),
         path=path,
+        names_remark=imported.remark,
     )
 
 

@@ -191,6 +191,21 @@ def _recurrent(passes: float) -> Rule:
     return rule
 
 
+def _recurrent_steps(passes: float) -> Rule:
+    """Every element of the hidden weights meets every step of every sequence; the gates count a little more.
+
+    The arguments are those of `poet.runtime.recurrent`, the products of the input first among tensors; the
+    backward makes each step again.
+    """
+
+    def rule(o: Operands) -> float:
+        first = 1 if passes == 1.0 else 2
+        products, weight = o.tensor(first), o.tensor(first + 2)
+        return passes * (2.0 * math.prod(products.shape[:2]) * weight.elements + 3.0 * products.elements)
+
+    return rule
+
+
 def _linear_backward(o: Operands) -> float:
     """Both gradients of a linear layer given (input, grad, weight): a product each."""
     return 2 * 2.0 * o.tensor(1).elements * o.tensor(0).shape[-1]
@@ -248,6 +263,8 @@ _PRODUCTS = {
     **_aten(OpClass.MATMUL, _attention(1, 5.0), "_scaled_dot_product_flash_attention_for_cpu_backward"),
     **_aten(OpClass.MATMUL, _recurrent(1.0), "mkldnn_rnn_layer"),
     **_aten(OpClass.MATMUL, _recurrent(3.0), "mkldnn_rnn_layer_backward"),
+    "poet.recurrent": Row(OpClass.MATMUL, _recurrent_steps(1.0)),
+    "poet.recurrent_backward": Row(OpClass.MATMUL, _recurrent_steps(3.0)),
     **_aten(OpClass.MATMUL, _distances, "_cdist_forward _cdist_backward"),
     **_aten(OpClass.MATMUL, _per_element(2), "_trilinear"),
 }

@@ -87,7 +87,8 @@ _GROUPS = {
         replication_pad3d_backward roll rot90 select_backward slice_backward stack tril triu
         unfold_backward unsafe_split.Tensor unsafe_split_with_sizes""",
     "indexing": """
-        _embedding_bag _embedding_bag_backward _embedding_bag_forward_only _embedding_bag_per_sample_weights_backward
+        _embedding_bag _embedding_bag_backward _embedding_bag_forward_only
+        _embedding_bag_per_sample_weights_backward
         _unsafe_index.Tensor _unsafe_index_put embedding embedding_dense_backward gather index.Tensor
         index_add index_copy index_fill.int_Scalar index_fill.int_Tensor index_put index_select
         masked_fill.Scalar masked_fill.Tensor masked_scatter scatter.reduce scatter.src scatter.value
@@ -124,6 +125,10 @@ OWN: Mapping[str, tuple[str, ...]] = {
     "poet.normal": ("shape", "strides", "element", "mean", "std"),
     "poet.rng_state": (),
     "poet.with_rng_state": ("state", "target", "*args", "**kwargs"),
+    "poet.recurrent": ("kind", "products", "initial", "weight", "bias", "reverse"),
+    "poet.recurrent_backward": (
+        "kind", "gradients", "products", "initial", "weight", "bias", "states", "reverse", "wanted",
+    ),
     "poet.sgd": ("parameter", "gradient", "lr", "weight_decay"),
     "poet.momentum": (
         "parameter", "gradient", "momentum_buffer", "lr", "gradient_share", "momentum", "weight_decay",
@@ -135,7 +140,7 @@ OWN: Mapping[str, tuple[str, ...]] = {
     ),
 }  # fmt: skip
 """Operators of our own with the names of their arguments: factories with explicit strides, saved randomness,
-optimizer updates."""
+recurrent layers, optimizer updates."""
 
 WRITES: Mapping[str, tuple[int, ...]] = {
     "poet.assign": (0,),

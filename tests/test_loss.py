@@ -105,7 +105,7 @@ def test_accuracy_is_of_the_dim_of_the_classes(tmp_path: Path) -> None:
         _plan_file(tmp_path / "p", loss)
         x = torch.randn(3, 6, 4)
         targets = _words()(x).argmax(dim)
-        samples = Samples((x, targets), (x.clone(), targets.clone()), 1)
+        samples = Samples((x, targets), (x.clone(), targets.clone()), torch.arange(3), 1)
         with Trainer.open(tmp_path / "p") as trainer:
             (epoch,) = fit(trainer, samples, epochs=1)
         assert epoch.accuracy == 1.0

@@ -116,11 +116,11 @@ def _planned(name: str, mode: str, path: Path) -> tuple[nn.Module, Plan]:
 
 def _with_arena(step: TrainingStep) -> Plan:
     graph = step.graph
-    of = replace(hand_net.problem(graph), alignment_bytes=64)
+    of = replace(hand_net.problem(graph, kernels=step.kernels), alignment_bytes=64)
     schedule = random_schedule(of, 3, share=0.3)
-    layout = lay_out(demand_of(of, schedule, graph).blocks, time_limit_seconds=0.0)
+    layout = lay_out(demand_of(of, schedule, step.kernels).blocks, time_limit_seconds=0.0)
     check_layout(layout)
-    plan = hand_net.plan(of, graph, schedule, optimizer=step.optimizer, loss=step.loss)
+    plan = hand_net.plan(of, graph, schedule, optimizer=step.optimizer, loss=step.loss, kernels=step.kernels)
     return replace(
         plan,
         request=Request(
@@ -136,9 +136,9 @@ def test_a_net_in_a_mode_is_exact_through_its_arena(name: str, mode: str, tmp_pa
     assert plan.trace.recomputed_runs > 0 or any(isinstance(step, PageIn) for step in plan.schedule)
     report = verify(tmp_path / "net.poet", module=copy.deepcopy(module), steps=2, threads=(1, 2))
     report.require()
-    if native.load() is not None and plan.graph.threads is not None:
+    if native.load() is not None and plan.kernels.threads is not None:
         before = torch.get_num_threads()
-        torch.set_num_threads(plan.graph.threads)
+        torch.set_num_threads(plan.kernels.threads)
         with Trainer.open(tmp_path / "net.poet") as trainer:
             assert trainer.memory.endswith("as planned")
         torch.set_num_threads(before)

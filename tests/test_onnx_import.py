@@ -1,9 +1,7 @@
 from __future__ import annotations
 
-import contextlib
 import copy
-import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -70,22 +68,12 @@ def _without_dropout(module: nn.Module) -> nn.Module:
     return module
 
 
-@contextlib.contextmanager
-def _plain_cells(name: str) -> Iterator[None]:
-    """For ``lstm``: torch's own cells, as the import has them, not those of the library it may call."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the switch warns of graphics cards that are not there
-        with torch.backends.mkldnn.flags(enabled=name != "lstm"):
-            yield
-
-
 def _gradients(name: str, module: nn.Module) -> dict[str, Tensor]:
     inputs, targets = zoo_batch(name)
     module.train()
-    with _plain_cells(name):
-        torch.manual_seed(2)
-        loss = LOSSES[NETS[name].loss](module(*inputs), targets)
-        torch.autograd.backward(loss)
+    torch.manual_seed(2)
+    loss = LOSSES[NETS[name].loss](module(*inputs), targets)
+    torch.autograd.backward(loss)
     return {key: p.grad for key, p in module.named_parameters() if p.grad is not None}
 
 

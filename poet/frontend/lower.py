@@ -22,9 +22,12 @@ from torch.utils import _pytree as pytree
 
 from poet.errors import ModelError, UnsupportedOperator
 from poet.frontend import rules
+from poet.frontend.exporting import line_in
 from poet.frontend.layouts import dense_like, is_dense, layout_arguments, tensor_type
 from poet.graph import ITEM_BYTES, Argument, Blank, Call, Op, Ref, Symbol, TensorType, Value
 from poet.operators import ATEN, RANDOM
+
+_WAY_OUT = "write that line with other torch operators, or export the model and plan the ONNX file"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +69,10 @@ def lower(trace: fx.GraphModule, given: Sequence[str], constants: Mapping[str, s
         elif node.op == "get_attr":
             lowering.source(node, constants[str(node.target)])
         elif node.op == "call_function":
-            lowering.call(node)
+            try:
+                lowering.call(node)
+            except UnsupportedOperator as error:
+                raise UnsupportedOperator(f"{error}{line_in(node.stack_trace)}; {_WAY_OUT}") from None
         else:
             return lowering.finish(node.args[0], given)
     raise ModelError("the trace has no output")

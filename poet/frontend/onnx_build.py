@@ -7,6 +7,7 @@ Concat, Reshape leave nothing but the reshape, and an ``If`` is the branch that 
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,6 +22,7 @@ from poet.frontend import (
     onnx_ops_index,
     onnx_ops_math,
     onnx_ops_nn,
+    onnx_ops_random,
     onnx_ops_resize,
     onnx_ops_rnn,
     onnx_ops_shape,
@@ -28,7 +30,10 @@ from poet.frontend import (
 from poet.frontend.onnx_node import ROWS, Alias, Built, Modal, Node, Rebound, Row, Value, describe
 from poet.frontend.onnx_reader import OnnxFile
 
-TABLES = (onnx_ops_index, onnx_ops_math, onnx_ops_nn, onnx_ops_resize, onnx_ops_rnn, onnx_ops_shape)
+TABLES = (
+    onnx_ops_index, onnx_ops_math, onnx_ops_nn, onnx_ops_random, onnx_ops_resize, onnx_ops_rnn,
+    onnx_ops_shape,
+)  # fmt: skip
 """The modules whose import fills the operator table."""
 
 _MAX_CONSTANT_BYTES = 1 << 30
@@ -71,7 +76,7 @@ class Step:
     outputs: tuple[Value | None, ...]
     run: Built
     whole: bool = True
-    attributes: Mapping[str, float | tuple[int, ...]] = field(default_factory=dict)
+    attributes: Mapping[str, float | tuple[float, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -250,7 +255,9 @@ class _Builder:
             raise node.error("the shape of its output depends on data, which cannot be planned for")
         run = built.train if isinstance(built, Modal) else built
         metas = [value.meta if value is not None else None for value in operands]
-        found = _guarded(node, lambda: run(*(_as_list(meta) for meta in metas)))
+        # what is made from nothing, as random numbers are, has no operand that says it is without content
+        with contextlib.nullcontext() if operands else torch.device("meta"):
+            found = _guarded(node, lambda: run(*(_as_list(meta) for meta in metas)))
         whole = isinstance(found, Tensor) or node.proto.op_type in _MAKES_SEQUENCE
         entries = [found if isinstance(found, Tensor) else tuple(found)] if whole else found
         names = [*node.proto.output, *[""] * len(entries)]
@@ -307,12 +314,14 @@ class _Builder:
 _MAKES_SEQUENCE = frozenset({"SplitToSequence", "SequenceConstruct"})
 
 
-def _facts(node: Node) -> Mapping[str, float | tuple[int, ...]]:
+def _facts(node: Node) -> Mapping[str, float | tuple[float, ...]]:
     """Attributes by which rewriting rules recognise a pattern."""
     if node.proto.op_type == "Transpose":
         return {"perm": tuple(node.int_list("perm", list(reversed(range(node.rank(0))))))}
     if node.proto.op_type == "InstanceNormalization":
         return {"epsilon": node.real("epsilon", 1e-5)}
+    if node.proto.op_type == "RandomUniformLike":
+        return {"range": (node.real("low", 0.0), node.real("high", 1.0))}
     if node.proto.op_type == "Softmax":
         return {"axis": (node.axis(node.integer("axis", -1 if node.opset >= 13 else 1)),)}
     if node.proto.op_type == "ReduceMean" and node.integer("keepdims", 1):
@@ -341,7 +350,10 @@ def _row(proto: NodeProto) -> Row:
             f"{describe(proto)}: loops are not supported; export the model with its loops unrolled"
         )
     hint = nearest(proto.op_type, ROWS) if proto.domain in _STANDARD_DOMAINS else ""
-    raise UnsupportedOperator(f"{describe(proto)}: the operator is not in the table of supported ones{hint}")
+    raise UnsupportedOperator(
+        f"{describe(proto)}: the operator is not in the table of supported ones{hint}; export with "
+        "torch's other exporter (dynamo=True with optimize=False, or dynamo=False), or plan the module itself"
+    )
 
 
 def _resolve(proto: NodeProto, name: str, scope: Mapping[str, Value | None]) -> Value | None:

@@ -311,7 +311,7 @@ def _obstacles(
         found.append(f"{failed} of {sum(row.count for row in operators)} nodes cannot be imported")
     if not parameters:
         found.append("the model has no parameters")
-    elif not any(parameter.trainable for parameter in parameters):
+    elif not failed and not any(parameter.trainable for parameter in parameters):
         which = "an output" if outputs == 1 else "the first output, whose loss is minimised,"
         found.append(f"no parameter reaches {which} by differentiable operators")
     return found

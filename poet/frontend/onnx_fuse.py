@@ -13,12 +13,14 @@ import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 
+import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from poet.frontend.onnx_build import Program, Step
-from poet.frontend.onnx_node import Value, number
+from poet.frontend.onnx_node import Modal, Value, complement, number
 
 
 def fuse(program: Program) -> Program:
@@ -241,7 +243,8 @@ def _untransposed(value: Value | None, view: Steps) -> tuple[Value, tuple[int, .
         source = last.inputs[0]
         if source is None or not isinstance(order, tuple) or len(order) != 4:
             return None
-        return source, (order[0], order[1], order[3], order[2])
+        first, second, third, fourth = map(int, order)
+        return source, (first, second, fourth, third)
     outer = view.maker(value, "Reshape")
     middle = view.maker(outer.operands[0], "Transpose") if outer else None
     inner = view.maker(middle.inputs[0], "Reshape") if middle else None
@@ -351,5 +354,49 @@ def _group_norm_step(step: Step, into: Step, norm: Step, scale: Value, shift: Va
     )
 
 
-RULES: tuple[Rule, ...] = (_linear, _linear_bias, _gelu, _silu, _attention, _layer_norm, _group_norm)
+# -- dropout in place -------------------------------------------------------------------------------
+
+
+def _bernoulli(step: Step, view: Steps) -> Step | None:
+    """A cast of Less(uniform numbers, probability): what ``tensor.bernoulli_(p)`` is exported as."""
+    sampled = view.maker(step.inputs[0], "Less") if step.op in ("Cast", "CastLike") else None
+    uniform = view.maker(sampled.inputs[0], "RandomUniformLike") if sampled is not None else None
+    if sampled is None or uniform is None or uniform.attributes.get("range") != (0.0, 1.0):
+        return None
+    share, made = _number(sampled.inputs[1]), step.outputs[0]
+    if share is None or not 0 <= share <= 1 or made is None or not isinstance(made.meta, Tensor):
+        return None
+    share = 1 - complement(share)  # torch is given 1 - p
+    shape, dtype = made.meta.shape, made.meta.dtype
+    drawn = _joined(step, "BernoulliLike", (), lambda: torch.empty(shape, dtype=dtype).bernoulli_(share))
+    return replace(drawn, attributes={"share": share})
+
+
+def _dropout(step: Step, view: Steps) -> Step | None:
+    """Product with Bernoulli numbers over their probability: dropout in place, or of channels."""
+    for x, scaled in _pairs(step) if step.op == "Mul" else ():
+        quotient = view.maker(scaled, "Div")
+        drawn = view.maker(quotient.inputs[0], "BernoulliLike") if quotient is not None else None
+        if quotient is None or drawn is None or _shape(x) != _shape_of(step):
+            continue
+        share = drawn.attributes["share"]
+        if not isinstance(share, float) or not _is(quotient.inputs[1], share):
+            continue
+        run = Modal(train=partial(_drop, shape=_shape(scaled), share=share), evaluate=lambda x: x)
+        return replace(_joined(step, "Dropout", (x,), F.dropout), run=run)
+    return None
+
+
+def _drop(x: Tensor, *, shape: tuple[int, ...], share: float) -> Tensor:
+    """``torch.dropout_``, whose other form torch computes by another kernel."""
+    return x * torch.empty(shape, dtype=x.dtype).bernoulli_(share).div_(share)
+
+
+def _shape_of(step: Step) -> tuple[int, ...]:
+    return _shape(step.outputs[0]) if step.outputs[0] is not None else ()
+
+
+RULES: tuple[Rule, ...] = (
+    _linear, _linear_bias, _gelu, _silu, _attention, _layer_norm, _group_norm, _bernoulli, _dropout,
+)  # fmt: skip
 """In the order in which they are applied."""

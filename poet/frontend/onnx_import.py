@@ -8,18 +8,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 from onnx import ModelProto
-from torch import Tensor
+from torch import Tensor, nn
 
 from poet.errors import ModelError
 from poet.frontend.onnx_build import Input, build
 from poet.frontend.onnx_dims import bind_inputs
 from poet.frontend.onnx_fuse import fuse
 from poet.frontend.onnx_module import ImportedModule, Source
+from poet.frontend.onnx_names import NAMES_KEY, naming_of, read_given, with_given_names
 from poet.frontend.onnx_reader import OnnxFile, StoredTensor, read_onnx, read_structure
 from poet.frontend.onnx_weights import TRAINABLE_KEY, trainable_initializers, with_own_weights
 
@@ -40,6 +41,7 @@ class ImportedModel:
         names: the state name of each initialiser that the module has as parameter or buffer.
         bind: what was bound.
         file: structure and stored tensors, after :func:`with_own_weights`.
+        remark: what of the given names could not be matched; empty if all was.
     """
 
     module: ImportedModule
@@ -50,6 +52,7 @@ class ImportedModel:
     names: Mapping[str, str]
     bind: Mapping[str, int]
     file: OnnxFile
+    remark: str = ""
 
     def example_inputs(self) -> tuple[Tensor, ...]:
         """Tensors of the inputs' shapes and types: floats normally distributed, whole numbers zero."""
@@ -63,7 +66,11 @@ class ImportedModel:
 
 
 def load_onnx(
-    path: str | Path, *, bind: Mapping[str, int] | None = None, training: bool = True
+    path: str | Path,
+    *,
+    bind: Mapping[str, int] | None = None,
+    training: bool = True,
+    names: str | Path | nn.Module | Mapping[str, Tensor] | None = None,
 ) -> ImportedModel:
     """The model at ``path`` as a module with its weights.
 
@@ -74,12 +81,18 @@ def load_onnx(
         training: the mode the module starts in. In training mode batch norm uses the batch's statistics
             and updates the running ones with the node's momentum, and dropout drops, whatever mode the
             file was exported in; ``module.eval()`` switches both off as always.
+        names: the module that was exported, its state dict, or a file of that: tensors get its names and
+            its layout, what it froze stays frozen, and what only it has is carried along.
 
     Raises:
         UnsupportedOperator: the file uses an operator without a row in the table.
         ModelError: the file is damaged, an open dimension is not bound, or a node does not fit.
     """
-    return _imported(with_own_weights(read_onnx(path)), bind or {}, training, _read)
+    file = with_own_weights(read_onnx(path))
+    if names is None:
+        return _imported(file, bind or {}, training, _read)
+    matched = with_given_names(file, read_given(names))
+    return replace(_imported(matched.file, bind or {}, training, _read), remark=matched.remark)
 
 
 def load_onnx_structure(structure: bytes, tensors: Mapping[str, Tensor] | None = None) -> ImportedModel:
@@ -145,7 +158,8 @@ def strip_weights(model: ImportedModel | str | Path, *, bind: Mapping[str, int] 
         tensor.dims.extend(dims)
         if content is not None:
             tensor.raw_data = content.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
-    notes = {
+    naming = {entry.key: entry.value for entry in model.file.model.metadata_props if entry.key == NAMES_KEY}
+    notes = naming | {
         TRAINABLE_KEY: json.dumps(sorted(model.module.initializers)),
         _BIND_KEY: json.dumps(dict(model.bind)),
         _TRAINING_KEY: json.dumps(model.module.training),
@@ -170,9 +184,10 @@ def _on_meta(stored: StoredTensor) -> Tensor:
 def _imported(file: OnnxFile, bind: Mapping[str, int], training: bool, source: Source) -> ImportedModel:
     try:
         inputs, rebound = bind_inputs(file, bind)
-        trainable = trainable_initializers(file)
+        naming = naming_of(file)
+        trainable = trainable_initializers(file) - set(naming.buffers)
         program = fuse(build(file, inputs, trainable=trainable, rebound=rebound))
-        module = ImportedModule(program, file, trainable, source).train(training)
+        module = ImportedModule(program, file, trainable, source, naming).train(training)
     except ModelError as error:
         prefix = "" if str(error).startswith(file.name) else f"{file.name}: "
         raise type(error)(f"{prefix}{error}") from None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from poet.errors import ModelError
 from poet.frontend.onnx_build import Program
+from poet.frontend.onnx_names import Naming
 from poet.frontend.onnx_node import Modal, Run
 from poet.frontend.onnx_reader import OnnxFile, StoredTensor
 
@@ -28,14 +29,24 @@ class ImportedModule(nn.Module):
         calls: what runs, in order.
     """
 
-    def __init__(self, program: Program, file: OnnxFile, trainable: frozenset[str], source: Source) -> None:
+    def __init__(
+        self,
+        program: Program,
+        file: OnnxFile,
+        trainable: frozenset[str],
+        source: Source,
+        naming: Naming | None = None,
+    ) -> None:
         super().__init__()
+        naming = naming or Naming()
         used = {value.slot: value for step in program.steps for value in step.operands if value}
         used.update({value.slot: value for value in program.outputs if value})
         states = [
-            v for v in used.values() if v.state and (v.state in trainable or v.state in program.buffers)
+            v
+            for v in used.values()
+            if v.state and (v.state in trainable or v.state in program.buffers or v.state in naming.names)
         ]
-        self.names = state_names([value.state for value in states if value.state])
+        self.names = state_names([value.state for value in states if value.state], naming.names)
         self.initializers = frozenset(value.state for value in states if value.state in trainable)
         self._homes: dict[int, tuple[nn.Module, str]] = {}
         for value in states:
@@ -43,7 +54,10 @@ class ImportedModule(nn.Module):
             name = self.names[value.state]
             tensor = source(name, file.tensors[value.state])
             is_parameter = value.state in trainable and value.state not in program.buffers
-            self._homes[value.slot] = _register(self, name, nn.Parameter(tensor) if is_parameter else tensor)
+            if is_parameter:
+                tensor = nn.Parameter(tensor, requires_grad=value.state not in naming.frozen)
+            self._homes[value.slot] = _register(self, name, tensor)
+        self._carry(file, trainable, source, naming)
         self._constants: dict[int, str] = {}
         known: dict[tuple[torch.dtype, tuple[int, ...], bytes], str] = {}
         for value in used.values():
@@ -59,6 +73,21 @@ class ImportedModule(nn.Module):
         self._outputs = tuple(value.slot for value in program.outputs if value)
         self.calls = _calls(program)
 
+    def _carry(self, file: OnnxFile, trainable: frozenset[str], source: Source, naming: Naming) -> None:
+        """What the module that was exported has beside what runs: so that its state dict is this one's."""
+        for initializer, name in naming.names.items():
+            if initializer not in self.names:
+                tensor = source(name, file.tensors[initializer])
+                is_parameter = initializer in trainable and initializer not in naming.buffers
+                if is_parameter and initializer in naming.carried:
+                    tensor = nn.Parameter(tensor, requires_grad=False)
+                _register(self, name, tensor)
+                self.names[initializer] = name
+        for alias, initializer in naming.aliases.items():
+            path, _, leaf = self.names[initializer].rpartition(".")
+            _register(self, alias, getattr(self.get_submodule(path), leaf))
+        self._counters = tuple(self.names[counter] for counter in naming.counters.values())
+
     def forward(self, *inputs: Tensor) -> Tensor | tuple[Tensor, ...]:
         """The outputs of the model for ``inputs``, which have the bound shapes.
 
@@ -66,6 +95,9 @@ class ImportedModule(nn.Module):
             ModelError: an input is missing, or has another shape or type than the model was bound to.
         """
         self._check(inputs)
+        for name in self._counters if self.training else ():
+            path, _, leaf = name.rpartition(".")
+            getattr(self.get_submodule(path), leaf).add_(1)
         slots: dict[int, Tensor | Sequence[Tensor]] = {}
         slots.update(zip((value.slot for value in self._inputs), inputs, strict=True))
         for slot, (home, attribute) in self._homes.items():
@@ -137,16 +169,18 @@ def _calls(program: Program) -> tuple[Call, ...]:
     return tuple(reversed(calls))
 
 
-def state_names(initializers: Sequence[str]) -> dict[str, str]:
+def state_names(initializers: Sequence[str], given: Mapping[str, str] | None = None) -> dict[str, str]:
     """A readable, unique name of a module's state for each initialiser.
 
     Dots stay, so that ``layer1.0.conv1.weight`` is what it was in torch; ``/`` becomes a dot, other signs
-    an underscore. A name that is also the prefix of another gets an underscore.
+    an underscore. A name that is also the prefix of another gets an underscore. Names that are ``given``
+    stay as they are.
     """
-    names: dict[str, str] = {}
-    tensors: set[str] = set()
-    folders: set[str] = set()
-    for initializer in sorted(initializers):
+    given = given or {}
+    names: dict[str, str] = {item: given[item] for item in sorted(initializers) if item in given}
+    tensors: set[str] = set(given.values())
+    folders = {name[:place] for name in tensors for place, sign in enumerate(name) if sign == "."}
+    for initializer in sorted(set(initializers) - given.keys()):
         parts = [re.sub(r"\W+", "_", part) for part in re.split(r"[./]+", initializer)]
         path: list[str] = []
         for part in filter(None, parts):

@@ -1,24 +1,20 @@
-"""Operator rows: recurrent layers, as plain cells.
+"""Operator rows: recurrent layers.
 
-The steps are those of torch's own recurrent layers where no fused library kernel takes over
-(``aten/src/ATen/native/RNN.cpp``): all input products at once, then one cell per step. So results are
-bitwise those of ``nn.LSTM`` under ``torch.backends.mkldnn.flags(enabled=False)``, of ``nn.GRU`` and
-of ``nn.RNN``, and a planner sees the steps one by one.
+They are run as ``nn.LSTM``, ``nn.GRU`` and ``nn.RNN`` run them, bit for bit: an LSTM in single precision by
+torch's library kernel, all others by the cells of `poet.runtime.recurrent`. While a step is traced, each
+direction is one op.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from poet.frontend.onnx_node import Built, Node, row
-
-Cell = Callable[["_Weights", Tensor, tuple[Tensor, ...]], tuple[Tensor, ...]]
-"""From weights, input products and state to the next state, whose first entry is the output."""
+from poet.frontend.recurrent import layer
 
 
 @dataclass(frozen=True)
@@ -29,46 +25,6 @@ class _Weights:
     of_hidden: Tensor
     input_bias: Tensor | None
     hidden_bias: Tensor | None
-
-
-def _lstm_cell(weights: _Weights, products: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    hidden, cell = state
-    gates = F.linear(hidden, weights.of_hidden, weights.hidden_bias) + products
-    into, forget, candidate, out = gates.chunk(4, 1)
-    cell = forget.sigmoid() * cell + into.sigmoid() * candidate.tanh()
-    return out.sigmoid() * cell.tanh(), cell
-
-
-def _gru_cell(weights: _Weights, products: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    hidden = state[0]
-    from_input = products.chunk(3, 1)
-    from_hidden = F.linear(hidden, weights.of_hidden, weights.hidden_bias).chunk(3, 1)
-    reset = (from_hidden[0] + from_input[0]).sigmoid()
-    update = (from_hidden[1] + from_input[1]).sigmoid()
-    new = (from_input[2] + from_hidden[2] * reset).tanh()
-    return ((hidden - new) * update + new,)
-
-
-def _gru_cell_reset_first(
-    weights: _Weights, products: Tensor, state: tuple[Tensor, ...]
-) -> tuple[Tensor, ...]:
-    """``linear_before_reset = 0``, ONNX's default, which torch does not have."""
-    hidden = state[0]
-    reset_in, update_in, new_in = products.chunk(3, 1)
-    reset_weight, update_weight, new_weight = weights.of_hidden.chunk(3, 0)
-    biases = (None,) * 3 if weights.hidden_bias is None else weights.hidden_bias.chunk(3, 0)
-    reset = (F.linear(hidden, reset_weight, biases[0]) + reset_in).sigmoid()
-    update = (F.linear(hidden, update_weight, biases[1]) + update_in).sigmoid()
-    new = (new_in + F.linear(reset * hidden, new_weight, biases[2])).tanh()
-    return ((hidden - new) * update + new,)
-
-
-def _rnn_cell(weights: _Weights, products: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    return ((F.linear(state[0], weights.of_hidden, weights.hidden_bias) + products).tanh(),)
-
-
-def _rnn_relu_cell(weights: _Weights, products: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    return ((F.linear(state[0], weights.of_hidden, weights.hidden_bias) + products).relu(),)
 
 
 @dataclass(frozen=True)
@@ -101,21 +57,31 @@ def _recurrent(node: Node) -> Built:
         x: Tensor, w: Tensor, r: Tensor, bias: Tensor | None = None, *initial: Tensor | None
     ) -> tuple[Tensor, ...]:
         x = x.transpose(0, 1) if batch_first else x
-        outputs, finals = [], []
-        for index in range(directions):
-            backward = direction == "reverse" or index == 1
-            state = tuple(
+        weights = [
+            _weights(kind, w[index], r[index], None if bias is None else bias[index])
+            for index in range(directions)
+        ]
+        begin = [
+            tuple(
                 x.new_zeros(x.shape[1], size)
                 if given is None
                 else _state(given, index, x.shape[1], batch_first=batch_first)
                 for given in (*initial[:states], *[None] * (states - len(initial)))
             )
-            weights = _weights(kind, w[index], r[index], None if bias is None else bias[index])
-            output, final = _sequence(cell, weights, x, state, backward=backward)
-            outputs.append(output)
-            finals.append(final)
-        y = torch.stack(outputs, 1)
-        last = [torch.stack(entries, 0) for entries in zip(*finals, strict=True)]
+            for index in range(directions)
+        ]
+        if cell == "lstm" and x.dtype == torch.float32 and direction != "reverse":
+            y, last = _library_lstm(x, weights, begin)
+        else:
+            found = [
+                layer(
+                    cell, x, begin[index], (one.of_input, one.of_hidden),
+                    (one.input_bias, one.hidden_bias), reverse=direction == "reverse" or index == 1,
+                )
+                for index, one in enumerate(weights)
+            ]  # fmt: skip
+            y = torch.stack([output for output, _ in found], 1)
+            last = [torch.stack(entries, 0) for entries in zip(*(final for _, final in found), strict=True)]
         if batch_first:
             y, last = y.permute(2, 0, 1, 3), [entry.transpose(0, 1) for entry in last]
         return y, *last
@@ -123,16 +89,17 @@ def _recurrent(node: Node) -> Built:
     return run
 
 
-def _cell(node: Node, kind: _Kind) -> Cell:
+def _cell(node: Node, kind: _Kind) -> str:
+    """The name of the cell in `poet.runtime.recurrent`."""
     activations = tuple(name.lower() for name in node.texts("activations"))
     directions = 2 if node.text("direction", "forward") == "bidirectional" else 1
     if node.proto.op_type == "RNN" and activations == ("relu",) * directions:
-        return _rnn_relu_cell
+        return "rnn_relu"
     if activations not in ((), kind.activations * directions):
         raise node.error(f"activations {list(activations)} are not supported")
     if node.proto.op_type == "GRU":
-        return _gru_cell if node.integer("linear_before_reset", 0) else _gru_cell_reset_first
-    return _lstm_cell if node.proto.op_type == "LSTM" else _rnn_cell
+        return "gru" if node.integer("linear_before_reset", 0) else "gru_reset_first"
+    return "lstm" if node.proto.op_type == "LSTM" else "rnn_tanh"
 
 
 def _refuse_unsupported(node: Node, *, batch_first: bool) -> None:
@@ -167,13 +134,19 @@ def _state(given: Tensor, index: int, batch: int, *, batch_first: bool) -> Tenso
     return state if state.shape[0] == batch else state[:1].expand(batch, -1)  # a batch baked in
 
 
-def _sequence(
-    cell: Cell, weights: _Weights, x: Tensor, state: tuple[Tensor, ...], *, backward: bool
-) -> tuple[Tensor, tuple[Tensor, ...]]:
-    """Outputs (time, batch, size) and the last state of one direction over ``x`` (time, batch, features)."""
-    products = F.linear(x, weights.of_input, weights.input_bias).unbind(0)
-    outputs = []
-    for product in reversed(products) if backward else products:
-        state = cell(weights, product, state)
-        outputs.append(state[0])
-    return torch.stack(outputs[::-1] if backward else outputs, 0), state
+def _library_lstm(
+    x: Tensor, weights: Sequence[_Weights], states: Sequence[Sequence[Tensor]]
+) -> tuple[Tensor, list[Tensor]]:
+    """What ``nn.LSTM`` calls: outputs (time, directions, batch, size), and the last states."""
+    parameters = [
+        item
+        for one in weights
+        for item in (one.of_input, one.of_hidden, one.input_bias, one.hidden_bias)
+        if item is not None
+    ]
+    initial = tuple(torch.stack(entries, 0) for entries in zip(*states, strict=True))
+    has_biases = weights[0].input_bias is not None
+    output, hidden, cell = torch.lstm(
+        x, initial, parameters, has_biases, 1, 0.0, True, len(weights) == 2, False
+    )
+    return output.reshape(*output.shape[:2], len(weights), -1).transpose(1, 2), [hidden, cell]

@@ -27,16 +27,20 @@ _MASKED = 1e30
 _MAX_FILLED = 1 << 33
 """Elements of a weight that a file gives as one number; more is a trap, not a model."""
 
-# inputs that are never weights: statistics, initial states, limits, scales
+# inputs that are never weights: statistics, initial states, limits, scales, what is only compared or measured
 _NEVER_TRAINED: dict[str, tuple[int, ...]] = {
     "BatchNormalization": (3, 4),
     "Clip": (1, 2),
+    "Greater": (0, 1),
     "Dropout": (1, 2),
     "GRU": (4, 5),
     "LSTM": (4, 5, 6, 7),
+    "Less": (0, 1),
     "OneHot": (1, 2),
     "Pad": (1, 2, 3),
     "RNN": (4, 5),
+    "RandomNormalLike": (0,),
+    "RandomUniformLike": (0,),
     "Range": (0, 1, 2),
     "Resize": (1, 2, 3),
     "Upsample": (1,),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Sequence
 
 import torch
@@ -9,7 +10,9 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from poet.frontend.eager import without_short_cuts
+from poet.frontend.exporting import as_exporters_do
 from poet.frontend.losses import loss_named
+from poet.frontend.trace import looks_at_contents
 from poet.optimizer import OptimizerSpec
 
 
@@ -18,6 +21,7 @@ class PlainTrainer:
 
     Attributes:
         gradients: of the last step, by parameter name.
+        is_exported: whether the module runs as exporters run it, as it then was planned; known after a step.
     """
 
     def __init__(
@@ -31,11 +35,15 @@ class PlainTrainer:
             parameter.requires_grad_(name in chosen)
         self.optimizer = torch_optimizer(optimizer, self._trained.values())
         self.gradients: dict[str, Tensor] = {}
+        self.is_exported: bool | None = None
 
     def step(self, inputs: Sequence[Tensor], targets: Tensor | None) -> tuple[Tensor, list[Tensor]]:
         """Make one step; return the loss and the module's outputs."""
         self.optimizer.zero_grad(set_to_none=True)
-        with without_short_cuts():
+        if self.is_exported is None:
+            self.is_exported = looks_at_contents(self._module, inputs)
+        exported = as_exporters_do() if self.is_exported else contextlib.nullcontext()
+        with without_short_cuts(), exported:
             returned = self._module(*inputs)
             outputs = [item for item in pytree.tree_leaves(returned) if isinstance(item, Tensor)]
             loss = self._loss.apply(outputs[0], targets)

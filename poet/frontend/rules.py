@@ -15,6 +15,7 @@ from torch._ops import OpOverload
 
 from poet.errors import UnsupportedOperator
 from poet.frontend.layouts import dense_like, layout_arguments, tensor_type
+from poet.frontend.recurrent import BACKWARD, FORWARD
 from poet.graph import Blank, Call, Ref, TensorType
 
 if TYPE_CHECKING:
@@ -226,6 +227,15 @@ def _product(lowering: Lowering, node: fx.Node) -> None:
     lowering.emit(node, lowering.plain_call(node))
 
 
+def _own(target: str) -> Rule:
+    """An operator that tracing knows by our name, and the runtime as one of its own."""
+
+    def rule(lowering: Lowering, node: fx.Node) -> None:
+        lowering.emit(node, lowering.plain_call(node, target))
+
+    return rule
+
+
 SPECIAL: dict[str, Rule] = {
     **dict.fromkeys(
         (f"aten.{name}" for name in ("empty.memory_format", "empty_like.default", "empty_strided.default",
@@ -246,6 +256,7 @@ SPECIAL: dict[str, Rule] = {
     **dict.fromkeys(
         ("aten.clone.default", "aten._to_copy.default", "aten.lift_fresh_copy.default"), _clone
     ),
+    **{f"{target}.default": _own(target) for target in (FORWARD, BACKWARD)},
     **dict.fromkeys(("aten.prod.default", "aten.prod.dim_int", "aten.cumprod.default"), _product),
 }  # fmt: skip
 """Operators that do not simply become one op of the same arguments."""

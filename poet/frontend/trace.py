@@ -12,7 +12,7 @@ import fnmatch
 import inspect
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, fx, nn
@@ -28,9 +28,11 @@ from torch.utils import _pytree as pytree
 from poet.errors import ModelError, PoetError, nearest
 from poet.frontend.assemble import StepNames, assemble
 from poet.frontend.eager import original, without_short_cuts
+from poet.frontend.exporting import as_exporters_do, line_of
 from poet.frontend.layouts import compact, dense_like, tensor_type
 from poet.frontend.losses import Loss, loss_named
 from poet.frontend.lower import lower
+from poet.frontend.recurrent import OneOpPerLayer
 from poet.graph import Graph
 from poet.kernel_facts import KernelFacts
 from poet.loss import LossSpec
@@ -103,6 +105,7 @@ def trace_training_step(
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     step = _Functional(_Step(module, trained, loss_named(loss)), (*parameters, *states))
     own, fake_inputs = _fakes(mode, (parameters | states).values()), _fakes(mode, inputs)
+    step.step.is_exported = looks_at_contents(module, inputs)
     if targets is None:
         with mode:
             found_targets = step(own, fake_inputs, None)
@@ -118,13 +121,14 @@ def trace_training_step(
         lowered.outputs[: len(trained) + 1],
         lowered.outputs[len(trained) + 1 :],
     )
+    unsaved = [key for key in states if key in _unsaved(module) and key not in lowered.written]
     graph = assemble(
         lowered,
         StepNames(
             model=name or type(module).__name__,
             parameters=tuple(parameters),
-            states=tuple(states),
-            constants=tuple(constants.values()),
+            states=tuple(key for key in states if key not in unsaved),
+            constants=(*unsaved, *constants.values()),
             inputs=names,
             targets=len(fake_targets),
             loss=str(found),
@@ -133,11 +137,30 @@ def trace_training_step(
         ),
         optimizer,
     )
+    graph = replace(graph, states=(*graph.states, *_tied(module, parameters | states)))
     tensors = {key: compact(tensor) for key, tensor in (parameters | states).items()}
     tensors |= {value: compact(getattr(traced, attribute)) for attribute, value in constants.items()}
     tensors |= _optimizer_state(graph, optimizer, parameters)
     graph, kernel_facts = measured(graph, times=measure)
     return TrainingStep(graph, kernel_facts, tensors, optimizer, str(LossSpec.parse(loss)))
+
+
+def looks_at_contents(module: nn.Module, inputs: Sequence[Tensor]) -> bool:
+    """Whether the model takes a way that depends on what its tensors contain.
+
+    It is then run as exporters run it, where such shortcuts are left out: for planning and for comparing.
+    """
+    own = dict((*module.named_parameters(), *module.named_buffers()))
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    try:
+        fakes = dict(zip(own, _fakes(mode, own.values()), strict=True))
+        with mode, torch.no_grad(), OneOpPerLayer():
+            torch.func.functional_call(module, fakes, tuple(_fakes(mode, inputs)))
+    except DataDependentOutputException:
+        return True
+    except Exception:
+        return False  # whatever it is, tracing meets it again, and says it
+    return False
 
 
 # --- what the module has ----------------------------------------------------------------------
@@ -168,6 +191,26 @@ def _own_tensors(module: nn.Module) -> tuple[dict[str, Tensor], dict[str, Tensor
                 f"{key} and {other} share memory; give each its own, or tie them as one Parameter"
             )
     return parameters, states
+
+
+def _unsaved(module: nn.Module) -> set[str]:
+    """Names of the buffers that the module's state dict leaves out."""
+    return {
+        f"{prefix}.{name}" if prefix else name
+        for prefix, part in module.named_modules(remove_duplicate=False)
+        for name in part._non_persistent_buffers_set
+    }
+
+
+def _tied(module: nn.Module, own: Mapping[str, Tensor]) -> tuple[tuple[str, str], ...]:
+    """Further names that the state dict has for a tensor, each with the name that it has here."""
+    first = {id(item): name for name, item in (*module.named_parameters(), *module.named_buffers())}
+    every = (
+        *module.named_parameters(remove_duplicate=False),
+        *module.named_buffers(remove_duplicate=False),
+    )
+    unsaved = _unsaved(module)
+    return tuple((name, first[id(item)]) for name, item in every if name not in own and name not in unsaved)
 
 
 def _chosen(module: nn.Module, train: Iterable[str] | None) -> tuple[str, ...]:
@@ -259,10 +302,13 @@ class _Step(nn.Module):
         self.module = module
         self.trained = tuple(trained)
         self.loss = loss
+        self.is_exported = False
 
     def outputs(self, inputs: list[Tensor]) -> list[Tensor]:
         """The tensors that the module returns."""
-        outputs = [item for item in pytree.tree_leaves(self.module(*inputs)) if isinstance(item, Tensor)]
+        with as_exporters_do() if self.is_exported else contextlib.nullcontext():
+            returned = self.module(*inputs)
+        outputs = [item for item in pytree.tree_leaves(returned) if isinstance(item, Tensor)]
         if not outputs:
             raise ModelError(f"{type(self.module).__name__} returns no tensor")
         return outputs
@@ -299,7 +345,7 @@ class _Functional:
             f"module.{name}": tensor.detach().requires_grad_() if name in trained else tensor
             for name, tensor in zip(self.names, own, strict=True)
         }
-        with _speaking(self.step.module), without_short_cuts(), torch.enable_grad():
+        with _speaking(self.step.module), without_short_cuts(), torch.enable_grad(), OneOpPerLayer():
             results: list[Tensor | None] = torch.func.functional_call(self.step, leaves, (inputs, targets))
         return results
 
@@ -314,13 +360,20 @@ def _speaking(module: nn.Module) -> Iterator[None]:
         raise
     except DataDependentOutputException as error:
         raise ModelError(
-            f"{name} reads a tensor's contents while it runs ({error.func}); use tensor ops"
+            f"{name} reads a tensor's contents while it runs ({error.func}){line_of(error.__traceback__)}; "
+            "use tensor ops such as torch.where, or leave it out where torch.compiler.is_exporting()"
         ) from None
     except DynamicOutputShapeException as error:
-        raise ModelError(f"{name}: the output shape of {error.func} depends on data") from None
+        raise ModelError(
+            f"{name}: the output shape of {error.func} depends on data{line_of(error.__traceback__)}; "
+            "keep the shape and mask what is not wanted"
+        ) from None
     except Exception as error:
         line = str(error).strip().splitlines()[0] if str(error).strip() else "no message"
-        raise ModelError(f"{name} fails on the example inputs: {type(error).__name__}: {line}") from error
+        place = line_of(error.__traceback__)
+        raise ModelError(
+            f"{name} fails on the example inputs: {type(error).__name__}: {line}{place}"
+        ) from error
 
 
 def _fakes(mode: FakeTensorMode, tensors: Iterable[Tensor]) -> list[Tensor]:
@@ -333,5 +386,7 @@ def _trace(step: _Functional, arguments: tuple[list[Tensor], ...]) -> fx.GraphMo
     def function(*groups: list[Tensor]) -> object:  # make_fx miscounts a method's arguments
         return step(*groups)
 
-    traced: fx.GraphModule = make_fx(function, tracing_mode="fake", _allow_non_fake_inputs=True)(*arguments)
+    traced: fx.GraphModule = make_fx(
+        function, tracing_mode="fake", _allow_non_fake_inputs=True, record_stack_traces=True
+    )(*arguments)
     return traced

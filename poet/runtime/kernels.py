@@ -19,6 +19,7 @@ from torch import Tensor
 from poet.errors import ModelError, PlanError, nearest
 from poet.graph import ITEM_BYTES, Argument, Blank, Call, Ref, Symbol, TensorType
 from poet.operators import ATEN, OWN, RANDOM
+from poet.runtime import recurrent
 
 LIBRARY = "pytorch-cpu"
 """What profiles and plans call torch's kernels."""
@@ -404,6 +405,8 @@ OWN_KERNELS: dict[str, Kernel] = {
     "poet.copy": _copy,
     "poet.scatter": _scatter,
     "poet.assign": _assign,
+    "poet.recurrent": recurrent.forward,
+    "poet.recurrent_backward": recurrent.backward,
     "poet.sgd": _sgd,
     "poet.momentum": _momentum,
     "poet.adamw": _adamw,

@@ -149,8 +149,8 @@ def check_fillable(graph: Graph) -> None:
 
 def saved_names(graph: Graph) -> dict[str, str]:
     """Under which name each value of the training state is saved."""
-    names = {parameter.value: parameter.name for parameter in graph.parameters}
-    names |= {value: name for name, value in graph.states}
+    names = {value: name for name, value in reversed(graph.states)}  # of tied names the first
+    names |= {parameter.value: parameter.name for parameter in graph.parameters}
     names |= {
         value: f"optimizer/{parameter.name}/{name}"
         for parameter in graph.parameters

@@ -1,0 +1,169 @@
+"""The usual nets, three ways: planned, trained, verified, loaded back. Writes docs/nets.md.
+
+Fourteen nets of `usual_nets`, small. Each goes three ways to a plan for a Raspberry Pi 4B: as a module,
+and by torch's two exporters with the module's names given. The budget lies halfway between what keeping
+everything needs and the lower bound; the step is verified by `torch.equal` at 1 and 2 threads, two steps
+are trained, and the trained state is loaded into the original module strictly. What is refused says why.
+
+    python examples/nets_table.py [--only NAME ...] [--output docs/nets.md]
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import importlib.util
+import io
+import logging
+import sys
+import tempfile
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from usual_nets import USUAL, UsualNet
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+ROUTES = ("module", "dynamo=False", "dynamo=True")
+HEADINGS = ("net", "route", "ops", "plan", "trained", "verified at 1, 2 threads", "loaded back strictly")
+SEARCH_SECONDS = 1.0
+
+
+@dataclass(frozen=True)
+class Row:
+    """What one net gave by one route; ``refusal`` in the words of whoever refused, else empty."""
+
+    net: str
+    route: str
+    ops: int = 0
+    plan: str = ""
+    trained: str = ""
+    verified: str = ""
+    loaded: str = ""
+    refusal: str = ""
+
+
+def measure(name: str, route: str) -> Row:
+    """One net by one route; what goes wrong is a refusal."""
+    net = USUAL[name]
+    if net.package is not None and importlib.util.find_spec(net.package) is None:
+        return Row(name, route, refusal=f"{net.package} is not installed; it is the extra `nets`")
+    try:
+        with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return _measured(name, net, route, Path(folder))
+    except Exception as error:
+        line = str(error).strip().splitlines()[0] if str(error).strip() else ""
+        return Row(name, route, refusal=f"{type(error).__name__}: {line}")
+
+
+def _measured(name: str, net: UsualNet, route: str, folder: Path) -> Row:
+    import torch
+
+    from poet import api
+    from poet.budgets import budget_between, keep_everything_bytes
+    from poet.problem import Limits
+    from poet.runtime import Trainer
+    from poet.solution import SolveOptions
+    from poet.solvers import minimum_ram_bytes
+    from poet.verification import random_batch, verify
+
+    torch.manual_seed(0)
+    module, inputs = net.build().train(), net.inputs()
+    is_module = route == "module"
+    if is_module:
+        prepared = api.prepare(module, inputs, device="rpi4b", loss=net.loss)
+    else:
+        path = _exported(module, inputs, folder / "m.onnx", dynamo=route == "dynamo=True")
+        prepared = api.prepare(path, device="rpi4b", loss=net.loss, names=module)
+    least = minimum_ram_bytes(prepared.problem, Limits()).bytes
+    budget_bytes = budget_between(least, keep_everything_bytes(prepared.problem), 0.5)
+    options = SolveOptions(time_limit_seconds=SEARCH_SECONDS)
+    planned = api.plan_step(prepared, Limits(ram_budget_bytes=budget_bytes), options)
+    planned.save(folder / "p.poet")
+    batch = (inputs, random_batch(planned.plan, 0)[1])
+    report = verify(folder / "p.poet", module=module if is_module else None, batches=[batch], steps=1)
+    with Trainer.open(folder / "p.poet", arena=False) as trainer:
+        losses = [trainer.step(*batch).loss for _ in range(2)]
+        state = trainer.state_dict()
+    found = module.load_state_dict(state, strict=False)
+    left = [*found.missing_keys, *found.unexpected_keys]
+    runs = planned.plan.trace.recomputed_runs
+    return Row(
+        net=name,
+        route=route,
+        ops=len(planned.plan.graph.ops),
+        plan=f"{planned.solution.status.word}, {runs} recomputed",
+        trained=f"loss {losses[0]:.4f}, then {losses[1]:.4f}",
+        verified=", ".join(item.difference or "equal" for item in report.comparisons),
+        loaded="yes" if not left else f"no: {', '.join(left[:3])}",
+    )
+
+
+def _exported(module: nn.Module, inputs: tuple[Tensor, ...], path: Path, *, dynamo: bool) -> Path:
+    import torch
+
+    logging.getLogger("torch.onnx._internal.exporter._registration").setLevel(logging.ERROR)
+    with contextlib.redirect_stdout(io.StringIO()):
+        if dynamo:
+            torch.onnx.export(module, inputs, str(path), dynamo=True, optimize=False, verbose=False)
+        else:
+            training = torch.onnx.TrainingMode.TRAINING
+            torch.onnx.export(module, inputs, str(path), dynamo=False, training=training)
+    return path
+
+
+def cells(row: Row) -> Iterator[str]:
+    """The row as its table shows it."""
+    yield from (USUAL[row.net].title, f"`{row.route}`")
+    if row.refusal:
+        yield from ("", "refused: " + row.refusal.replace("|", "\\|"), "", "", "")
+        return
+    yield from (str(row.ops), row.plan, row.trained, row.verified, row.loaded)
+
+
+def document(rows: list[Row]) -> str:
+    """The page with the table."""
+    lines = [
+        "# The usual nets",
+        "",
+        "Made by `make nets-table`: nets as people write them (`examples/usual_nets.py`), small, as modules",
+        "and by both of torch's exporters in training mode (`dynamo=True` with `optimize=False`). From ONNX,",
+        "the module's own names are given (`poet solve --names`, `names=` in Python). Each is planned for a",
+        "Raspberry Pi 4B halfway between what keeping everything needs and the lower bound, trained for",
+        "two steps of SGD, and compared: *equal* means that loss, predictions, gradients, parameters and",
+        "states of a step are those of plain PyTorch bit for bit: of the module, or of what the import made",
+        "of the file. *Loaded back strictly*: `module.load_state_dict(trainer.state_dict())` takes the",
+        "trained state. The net of two heads is trained by its first.",
+        "",
+        f"| {' | '.join(HEADINGS)} |",
+        "|---|---|---:|---|---|---|---|",
+        *(f"| {' | '.join(cells(row))} |" for row in rows),
+    ]
+    done = {(row.net, row.route) for row in rows}
+    missing = [f"{net} {route}" for net in USUAL for route in ROUTES if (net, route) not in done]
+    if missing:
+        lines += ["", f"Not run when this table was made: {', '.join(missing)}."]
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    """Write the table, net by net."""
+    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser.add_argument("--only", nargs="*", choices=list(USUAL), default=list(USUAL))
+    parser.add_argument("--output", type=Path, default=Path("docs/nets.md"))
+    arguments = parser.parse_args()
+    rows: list[Row] = []
+    for name in arguments.only:
+        for route in ROUTES:
+            rows.append(measure(name, route))
+            print(rows[-1], file=sys.stderr, flush=True)
+            arguments.output.write_text(document(rows), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,176 @@
+"""While a step is traced, a recurrent layer is one op per direction, and not a dozen for every moment.
+
+Outside of tracing nothing changes: `nn.GRU` and `nn.RNN` run as they are, and what stands here for a
+node of an ONNX file makes plain torch calls step by step. `nn.LSTM` in single precision is an op of
+torch's own already.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.nn import functional as F
+from torch.overrides import TorchFunctionMode
+
+from poet.runtime import recurrent
+
+FORWARD, BACKWARD = "poet.recurrent", "poet.recurrent_backward"
+"""Our operators' names in a graph."""
+
+_LIBRARY: Any = torch.library.Library("poet", "FRAGMENT")  # type: ignore[no-untyped-call]
+_LIBRARY.define(
+    "recurrent(str kind, Tensor products, Tensor[] initial, Tensor weight, Tensor? bias, bool reverse)"
+    " -> Tensor[]"
+)
+_LIBRARY.define(
+    "recurrent_backward(str kind, Tensor?[] gradients, Tensor products, Tensor[] initial, Tensor weight,"
+    " Tensor? bias, Tensor[] states, bool reverse, bool[] wanted) -> Tensor[]"
+)
+_LIBRARY.impl("recurrent", recurrent.forward, "CPU")
+_LIBRARY.impl("recurrent_backward", recurrent.backward, "CPU")
+
+
+def _types(
+    kind: str, products: Tensor, initial: Sequence[Tensor], weight: Tensor, bias: Tensor | None, reverse: bool
+) -> list[Tensor]:
+    shape = (products.shape[0], *initial[0].shape)
+    stacked = [products.new_empty(shape) for _ in initial]
+    return [*stacked, *(products.new_empty(item.shape) for item in initial)]
+
+
+def _gradient_types(
+    kind: str,
+    gradients: Sequence[Tensor | None],
+    products: Tensor,
+    initial: Sequence[Tensor],
+    weight: Tensor,
+    bias: Tensor | None,
+    states: Sequence[Tensor],
+    reverse: bool,
+    wanted: Sequence[bool],
+) -> list[Tensor]:
+    given = [[products], list(initial), [weight], [] if bias is None else [bias]]
+    asked = [*wanted, False][: len(given)]
+    return [item.new_empty(item.shape) for group, is_wanted in zip(given, asked, strict=True) if is_wanted
+            for item in group]  # fmt: skip
+
+
+torch.library.register_fake("poet::recurrent", _types, lib=_LIBRARY)
+torch.library.register_fake("poet::recurrent_backward", _gradient_types, lib=_LIBRARY)
+
+
+class _Recurrent(torch.autograd.Function):
+    """The op with its gradient."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        kind: str,
+        reverse: bool,
+        products: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        *initial: Tensor,
+    ) -> tuple[Tensor, ...]:
+        ctx.set_materialize_grads(False)
+        found = torch.ops.poet.recurrent(kind, products, list(initial), weight, bias, reverse)
+        ctx.kind, ctx.reverse, ctx.count = kind, reverse, len(initial)
+        ctx.save_for_backward(products, weight, bias, *initial, *found[: len(initial)])
+        cells = found[1 : len(initial)]
+        ctx.mark_non_differentiable(*cells)
+        return tuple(found)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
+        products, weight, bias, *saved = ctx.saved_tensors
+        initial, states = saved[: ctx.count], saved[ctx.count :]
+        needs = ctx.needs_input_grad[2:]
+        wanted = [needs[0], any(needs[3:]), needs[1], bias is not None and needs[2]]
+        found = torch.ops.poet.recurrent_backward(
+            ctx.kind, [gradients[0], *gradients[ctx.count :]], products, initial, weight, bias, states,
+            ctx.reverse, wanted,
+        )  # fmt: skip
+        rest = iter(found)
+        of_products = next(rest) if wanted[0] else None
+        of_initial = [next(rest) if wanted[1] else None for _ in initial]
+        of_weight = next(rest) if wanted[2] else None
+        of_bias = next(rest) if wanted[3] else None
+        return None, None, of_products, of_weight, of_bias, *of_initial
+
+
+def layer(
+    kind: str,
+    x: Tensor,
+    initial: Sequence[Tensor],
+    weights: Sequence[Tensor],
+    biases: Sequence[Tensor | None] = (None, None),
+    *,
+    reverse: bool = False,
+) -> tuple[Tensor, tuple[Tensor, ...]]:
+    """Outputs (time, batch, size) and the last state of one direction over ``x`` (time, batch, features).
+
+    ``weights`` and ``biases`` are those of the input and of the hidden state, in torch's order of gates.
+    """
+    products = F.linear(x, weights[0], biases[0])
+    if isinstance(x, FakeTensor) or x.is_meta:
+        apply: Any = _Recurrent.apply
+        found = apply(kind, reverse, products, weights[1], biases[1], *initial)
+        return found[0], tuple(found[len(initial) :])
+    states = recurrent.steps(kind, products, initial, weights[1], biases[1], reverse)
+    return torch.stack([state[0] for state in states]), states[0 if reverse else -1]
+
+
+class OneOpPerLayer(TorchFunctionMode):
+    """Inside, ``nn.GRU`` and ``nn.RNN`` on padded batches are `layer` for each layer and direction."""
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Sequence[type],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """``func`` itself, unless it is a recurrent layer."""
+        kind = _KINDS.get(getattr(func, "__name__", ""))
+        if kind is not None and not kwargs and len(args) == 9 and isinstance(args[2], list | tuple):
+            return _stack(kind, *args)
+        return func(*args, **(kwargs or {}))
+
+
+_KINDS = {"gru": "gru", "rnn_tanh": "rnn_tanh", "rnn_relu": "rnn_relu"}
+
+
+def _stack(
+    kind: str,
+    x: Tensor,
+    initial: Tensor,
+    parameters: Sequence[Tensor],
+    has_biases: bool,
+    layers: int,
+    dropout: float,
+    train: bool,
+    bidirectional: bool,
+    batch_first: bool,
+) -> tuple[Tensor, Tensor]:
+    """All layers, as ``_rnn_impl_with_concat`` runs them."""
+    x = x.transpose(0, 1) if batch_first else x
+    directions, each = (2 if bidirectional else 1), (4 if has_biases else 2)
+    groups = [parameters[start : start + each] for start in range(0, len(parameters), each)]
+    states, last = initial.unbind(0), []
+    for index in range(layers):
+        outputs = []
+        for direction in range(directions):
+            place = index * directions + direction
+            group = groups[place]
+            biases = group[2:] if has_biases else (None, None)
+            output, final = layer(kind, x, (states[place],), group[:2], biases, reverse=direction == 1)
+            outputs.append(output)
+            last.append(final[0])
+        x = torch.cat(outputs, -1) if bidirectional else outputs[0]
+        if dropout and train and index < layers - 1:
+            x = F.dropout(x, dropout, training=True)
+    return x.transpose(0, 1) if batch_first else x, torch.stack(last, 0)
