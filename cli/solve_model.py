@@ -6,6 +6,7 @@ import dataclasses
 from pathlib import Path
 
 from poet import api
+from poet.arena import searching
 from poet.optimizer import OptimizerSpec
 from poet.problem import Place
 from poet.report.plan import plan_summary
@@ -37,7 +38,7 @@ def solve_model(
     prepared = dataclasses.replace(prepared, problem=problem)
     if show_without_plan(problem, limits, ask):
         return
-    solution, comparison = search(problem, limits, ask)
+    solution, comparison = search(problem, limits, ask, searching(search_options(ask), limits))
     if solution.status is Status.INFEASIBLE:
         said = filter(None, (solution.message, api.home_hint(prepared, limits)))
         solution = dataclasses.replace(solution, message=" ".join(said))

@@ -57,6 +57,8 @@ class SolveOptions:
         start: a schedule to begin with, such as the plan of a neighbouring budget; one that the limits
             do not allow is passed over.
         progress: called at each new plan or bound.
+        start_by: who made ``start``, for the answer's ``solver`` where nothing better is found.
+        spare_seconds: of the time limit, left unused where there is no plan: for what explains that.
     """
 
     time_limit_seconds: float | None = 60.0
@@ -70,6 +72,8 @@ class SolveOptions:
     confirm: bool = True
     start: Schedule | None = None
     progress: Progress | None = None
+    start_by: str = "the plan given as a start"
+    spare_seconds: float = 0.0
 
     def allowed_gap_joules(self, joules: float, baseline_joules: float) -> float:
         """Below which a plan of ``joules`` counts as optimal: both gaps hold, or rounding says no more."""
@@ -133,6 +137,7 @@ class Solution:
         objective: what the plan takes the least of.
         objective_bound: where that is not energy: no plan whose first runs keep the listed order takes
             less of it, in seconds or bytes.
+        was_interrupted: Ctrl-C ended the search.
     """
 
     status: Status
@@ -148,6 +153,7 @@ class Solution:
     objective: Objective = Objective.ENERGY
     objective_bound: float | None = None
     class_bound: ClassBound | None = None
+    was_interrupted: bool = False
 
     @property
     def joules(self) -> float | None:

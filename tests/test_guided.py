@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 from random_problems import mixed_problem, random_limits, training_like
+from relaxed import whole_bound
 
 from poet.homes import undecided
 from poet.problem import Limits, Problem, ProblemOp, Tensor, Transfer
@@ -28,7 +29,8 @@ def test_every_walk_is_a_plan_that_the_judge_accepts(block: int, *, whole: bool)
     for seed in range(30 * block, 30 * block + 30):
         problem = mixed_problem(seed, largest=7)
         limits = random_limits(problem, seed, deadline=seed % 3 == 0)
-        bound = bound_overhead(instance_of(problem, limits), moments=range(0, 7, 2), whole=whole)
+        bounding = whole_bound if whole else bound_overhead
+        bound = bounding(instance_of(problem, limits), moments=range(0, 7, 2))
         best = Cheapest(problem, limits)
         for schedule in walks_along(instance_of(problem, limits, serial=True), bound):
             best.consider(schedule)
@@ -74,7 +76,7 @@ def masked() -> Problem:
 def test_what_nothing_can_make_again_is_held_for_reruns_that_read_it() -> None:
     limits = Limits(ram_budget_bytes=9)
     instance = instance_of(masked(), limits)
-    bound = bound_overhead(instance, moments=range(4), whole=True)
+    bound = whole_bound(instance, moments=range(4))
     assert bound.overhead_joules == pytest.approx(1.0, rel=1e-4)  # one more run of the mask
     plans = list(walks_along(instance, bound))
     assert plans

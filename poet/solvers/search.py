@@ -43,6 +43,8 @@ _SIZEABLE_GAP = 0.02  # of the overhead
 _WIDE_SHARE = 0.5  # of the time left, for that
 _GREEDY_SECONDS = (2.0, 1.0)  # of small and of large steps; the plans tried on small ones take less
 _SHARE = 0.25  # of the time left that one model may take
+_LEAST_SECONDS = 0.01  # of it, where no time is left
+_CONFIRM_SECONDS = 2.0  # that a second opinion may take even where the search took less
 _FIRST_SHARE = 0.4  # of that for HiGHS, where CP-SAT comes second
 
 
@@ -65,6 +67,7 @@ def solve(
     try:
         return search.run()
     except KeyboardInterrupt:
+        search.stopped = True
         return search.solution("Stopped by the user.")
 
 
@@ -108,7 +111,13 @@ class _Search:
             self._consider(self.options.start, "the plan given as a start")
         large = len(self.instance.tasks) > _LARGE_TASKS
         allowed = min(_GREEDY_SECONDS[large], 0.25 * self._seconds_left())
-        schedule = greedy(self.problem, self.limits, seconds=allowed, seed=self.options.seed)
+        schedule = greedy(
+            self.problem,
+            self.limits,
+            seconds=allowed,
+            most_seconds=self._seconds_left(),
+            seed=self.options.seed,
+        )
         if schedule is not None:
             self._consider(schedule, "greedy")
             self._report()
@@ -232,6 +241,8 @@ class _Search:
     def _solve_exactly(self, offered: dict[int, tuple[int, ...]]) -> None:
         """The best plan that only reruns what is offered."""
         self._run(build(timeline_of(self.instance, offered)), bounding=False)
+        if self._finished():
+            return
         if self.problem.background_storage and self.limits.deadline_seconds is not None:
             self._run(build(timeline_of(self.serial, offered)), bounding=False)
 
@@ -275,13 +286,15 @@ class _Search:
         self.stopped = self.stopped or outcome.interrupted
         return outcome
 
-    def _effort(self, seconds: float | None) -> Effort:
+    def _effort(self, seconds: float | None, most_seconds: float | None = None) -> Effort:
+        """For an engine; ``most_seconds`` not given: all that is left."""
         return Effort(
             seconds=seconds,
             threads=self.options.threads,
             seed=self.options.seed,
             absolute_joules=self._engine_gap_joules(),
             relative=0.0,
+            most_seconds=self._seconds_left() if most_seconds is None else most_seconds,
         )
 
     def _consider(self, schedule: Schedule, found_by: str) -> None:
@@ -314,13 +327,16 @@ class _Search:
 
     def _confirm(self, model: Model, below: float | None) -> Confirmation:
         """A second opinion, in about the time that the search has taken; what refutes it is judged."""
-        spent_seconds = time.monotonic() - self.started
-        second_seconds = min(max(spent_seconds, 2.0), max(self._seconds_left(), 0.5))
+        spent_seconds, left_seconds = time.monotonic() - self.started, self._seconds_left()
+        if left_seconds <= 0.0:
+            return Confirmation(Confidence.ALONE, (self.engine,))
+        proof_seconds = min(max(0.1 * spent_seconds, 0.1), 1.0, 0.5 * left_seconds)
+        second_seconds = min(max(spent_seconds, _CONFIRM_SECONDS), left_seconds - proof_seconds)
         confirmation = confirm(
             model,
             self.engine,
-            self._effort(second_seconds),
-            proof_seconds=min(max(0.1 * spent_seconds, 0.1), 1.0),
+            self._effort(second_seconds, left_seconds - proof_seconds),
+            proof_seconds=proof_seconds,
             below_joules=below,
         )
         if confirmation.values is not None:
@@ -350,12 +366,15 @@ class _Search:
 
     def _seconds_left(self) -> float:
         limit = self.options.time_limit_seconds
-        return math.inf if limit is None else limit - (time.monotonic() - self.started)
+        if limit is None:
+            return math.inf
+        spare_seconds = self.options.spare_seconds if self.best.trace is None else 0.0
+        return limit - spare_seconds - (time.monotonic() - self.started)
 
     def _model_seconds(self) -> float | None:
         """What one model may take; ``None``: any time."""
         seconds = self._seconds_left()
-        return None if math.isinf(seconds) else max(seconds * _SHARE, min(seconds, 1.0), 0.1)
+        return None if math.isinf(seconds) else max(seconds * _SHARE, min(seconds, 1.0), _LEAST_SECONDS)
 
     def _report(self) -> None:
         if self.options.progress is None:
@@ -394,6 +413,7 @@ class _Search:
             message=message,
             proof=proof,
             class_bound=self.class_bound,
+            was_interrupted=self.stopped,
         )
 
     def _infeasible(self, message: str, proof: str) -> Solution:
