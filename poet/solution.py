@@ -19,6 +19,12 @@ from poet.simulator import Trace
 
 WHOLE_PROBLEM = "whole problem"
 
+PROVEN = "proven in exact arithmetic"
+"""The ``proof`` of an answer that sums or fractions of our own prove."""
+
+WORD_OF = "the word of "
+"""Begins the ``proof`` of an answer that rests on one engine's search, which nobody else confirmed."""
+
 
 class Status(enum.Enum):
     """How a search ended; the value is the sentence the user reads."""
@@ -154,6 +160,18 @@ class Solution:
     objective_bound: float | None = None
     class_bound: ClassBound | None = None
     was_interrupted: bool = False
+
+    @property
+    def is_confirmed(self) -> bool:
+        """Whether exact arithmetic or a second engine stands behind an optimal or infeasible answer."""
+        return bool(self.proof) and not self.proof.startswith(WORD_OF)
+
+    @property
+    def sentence(self) -> str:
+        """What the user reads of the status; optimal by one engine alone says so, and whose word it is."""
+        if self.status is Status.OPTIMAL and self.proof.startswith(WORD_OF):
+            return f"The plan is optimal only by {self.proof}."
+        return self.status.value
 
     @property
     def joules(self) -> float | None:

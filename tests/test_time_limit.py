@@ -282,7 +282,12 @@ def test_ctrl_c_ends_an_explanation(monkeypatch: pytest.MonkeyPatch) -> None:
         return dataclasses.replace(nothing(problem), was_interrupted=True)
 
     found = nothing(STEP, Status.INFEASIBLE)
-    for pressed in (interrupted, lambda *arguments: press(asked.append(Objective.RAM))):
+
+    def raised(*arguments: object) -> Solution:
+        asked.append(Objective.RAM)
+        raise KeyboardInterrupt
+
+    for pressed in (interrupted, raised):
         asked.clear()
         monkeypatch.setattr(explain, "least", pressed)
         answer = explained(STEP, limits, OPTIONS, found)

@@ -26,7 +26,8 @@ from poet.problem import Limits, Problem, Tensor
 from poet.schedule import Schedule
 from poet.solvers.dtr import ByStaleness
 from poet.solvers.facts import Facts
-from poet.solvers.judged import Cheapest, walked
+from poet.solvers.incumbent import Incumbent
+from poet.solvers.judged import walked
 from poet.solvers.walk import Policy, Walk, Way, Weights
 
 
@@ -70,7 +71,7 @@ def greedy(
     choices = undecided(problem)
     if choices:
         return _at_some_home(problem, limits, choices, seconds=seconds, most_seconds=most_seconds, seed=seed)
-    facts, best = Facts(problem), Cheapest(problem, limits)
+    facts, best = Facts(problem), Incumbent(problem, limits)
     began = time.monotonic()
     end, last = began + (math.inf if seconds is None else seconds), began + most_seconds
     generator = random.Random(seed)  # noqa: S311 - a search, not a secret
@@ -116,7 +117,7 @@ def _at_some_home(
 
     by_price = sorted((t for t in problem.tensors if t.name in set(choices)), key=cheapness)
     held = list(itertools.accumulate(tensor.bytes for tensor in by_price))
-    best = Cheapest(problem, limits)
+    best = Incumbent(problem, limits)
     last = time.monotonic() + most_seconds
     for share in _HOME_SHARES:
         away = [t.name for t, most in zip(by_price, held, strict=True) if most > share * held[-1]]

@@ -19,7 +19,7 @@ from poet.pins import permitted
 from poet.problem import Limits, Objective, Pins, Problem, ProblemOp, Tensor, Transfer
 from poet.schedule import Schedule
 from poet.simulator import Trace, simulate
-from poet.solution import Solution, SolveOptions, Status
+from poet.solution import PROVEN, Solution, SolveOptions, Status
 from poet.solvers.bounds import minimum_ram_bytes
 from poet.solvers.events import Metered
 from poet.solvers.search import solve as least_energy
@@ -173,6 +173,7 @@ def _in_its_unit(
     return replace(
         solution,
         status=Status.OPTIMAL if reached else found.status,
+        message="" if reached and not found.was_interrupted else found.message,
         objective_bound=min(bound, solution.amount),
     )
 
@@ -203,7 +204,7 @@ class _Halving:
     schedule: Schedule | None = None
     trace: Trace | None = None
     solver: str = "none"
-    message: str = ""
+    proof: str = ""  # of ``proven_bytes``
 
     @property
     def peak_bytes(self) -> float:
@@ -214,7 +215,7 @@ def _least_ram(problem: Problem, limits: Limits, options: SolveOptions) -> Solut
     """Halve the budgets between the proven bound and the best plan's peak."""
     started = time.monotonic()
     unit = _unit_bytes(problem, Objective.RAM)
-    halving = _Halving(minimum_ram_bytes(problem, limits).bytes)
+    halving = _Halving(minimum_ram_bytes(problem, limits).bytes, proof=PROVEN)
     left = _seconds_left(started, options)
     wide = _probe(problem, limits, options, left(), halving, limits.ram_budget_bytes)
     if halving.trace is None:
@@ -227,7 +228,7 @@ def _least_ram(problem: Problem, limits: Limits, options: SolveOptions) -> Solut
             gap = 1.0 - halving.proven_bytes / halving.peak_bytes
             options.progress(halving.peak_bytes, halving.proven_bytes, gap, time.monotonic() - started)
         if wide.status is Status.INFEASIBLE and halving.proven_bytes == low:
-            halving.proven_bytes = (budget // unit + 1) * unit
+            halving.proven_bytes, halving.proof = (budget // unit + 1) * unit, wide.proof
         if wide.schedule is None:
             low = (budget // unit + 1) * unit
         budget = low + int((halving.peak_bytes - low) / unit) // 2 * unit
@@ -238,6 +239,7 @@ def _least_ram(problem: Problem, limits: Limits, options: SolveOptions) -> Solut
         schedule=halving.schedule,
         trace=halving.trace,
         solver=halving.solver,
+        proof=halving.proof if bound == halving.peak_bytes else "",
         message=wide.message if wide.was_interrupted else "",
         bound_joules=problem.compute_joules,
         objective=Objective.RAM,

@@ -45,7 +45,7 @@ SOLVING = (
 
 IMPORTING = ("frontend", "runtime", "graph.py", "optimizer.py", "codec.py", "pieces.py", "host.py")
 _ENGINES = ("highspy", "pulp", "ortools")
-_NOT_IN_KEY = ("start", "progress")
+_NOT_IN_KEY = ("start", "start_by", "progress")
 
 
 @dataclass(frozen=True, slots=True)
