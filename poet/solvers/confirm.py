@@ -13,11 +13,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from poet.solution import PROVEN, WORD_OF
+from poet.solvers.affine import Affine, Row
 from poet.solvers.certificate import prove_none
 from poet.solvers.engines import Effort, available_engines, run_engine
 from poet.solvers.engines.outcome import objective_joules
 from poet.solvers.milp import Model
-from poet.solvers.program import Affine, Row
 
 _SECOND = ("cpsat", "highs", "scip", "cbc")  # the surest and quickest at this first
 _TOLERANCE = 1e-6  # relative, of an engine's objective

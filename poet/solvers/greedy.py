@@ -24,10 +24,10 @@ import numpy.typing as npt
 from poet.homes import settle, undecided
 from poet.problem import Limits, Problem, Tensor
 from poet.schedule import Schedule
-from poet.solvers.dtr import ByStaleness
 from poet.solvers.facts import Facts
 from poet.solvers.incumbent import Incumbent
 from poet.solvers.judged import walked
+from poet.solvers.policies import ByStaleness
 from poet.solvers.walk import Policy, Walk, Way, Weights
 
 

@@ -89,7 +89,7 @@ class _Search:
         self.serial = instance_of(problem, limits, serial=True, metered=metered)
         self.baseline_joules = problem.compute_joules
         self.best = Incumbent(problem, self.limits, metered, thorough=True)
-        self.bound = BestBound(self.baseline_joules)
+        self.bound = BestBound[Model](self.baseline_joules)
         self.class_bound: ClassBound | None = None
         self.empty_model: Model | None = None  # that an engine says has no solution
         self.refuted_by = ""  # the bound, after it had closed the gap
