@@ -16,7 +16,7 @@ from poet.cli.main import app
 from random_problems import mixed_problem, random_limits, training_like
 from typer.testing import CliRunner
 
-from poet import arena, budgets
+from poet import arena, budgets, fronts
 from poet.budgets import budget_between, keep_everything_bytes, survey
 from poet.problem import Limits, Objective, Problem
 from poet.simulator import simulate
@@ -170,6 +170,11 @@ def test_laying_out_keeps_the_limit(clock: Clock, monkeypatch: pytest.MonkeyPatc
         assert "it runs from the heap" in settled.solution.message
         assert sum(rounds) <= max(0.0, LIMIT_SECONDS - spent)
         assert bool(rounds) == (spent < 9.0)
+    rounds.clear()
+    stopped = arena.settle(STEP, limits, dataclasses.replace(first, was_interrupted=True), OPTIONS)
+    assert stopped is not None
+    assert stopped.solution.schedule == first.schedule
+    assert not rounds
     whole = arena.searching(OPTIONS, limits).time_limit_seconds
     assert whole is not None
     assert whole < LIMIT_SECONDS
@@ -314,6 +319,24 @@ def test_ctrl_c_ends_a_survey(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(budgets, "solve", stop_at_the_second)
     assert len(survey(STEP).points) == len(searched) == 2
+
+
+@pytest.mark.parametrize("points", [None, 4])
+def test_ctrl_c_ends_a_curve(monkeypatch: pytest.MonkeyPatch, points: int | None) -> None:
+    plan = keep_everything(STEP, Limits())
+    assert plan is not None
+    searched = list[int]()
+
+    def stop_at_the_second(problem: Problem, limits: Limits, options: SolveOptions) -> Solution:
+        searched.append(1)
+        found = dataclasses.replace(nothing(problem), schedule=plan, trace=simulate(problem, plan))
+        return dataclasses.replace(found, objective=options.objective, was_interrupted=len(searched) == 2)
+
+    monkeypatch.setattr(fronts, "solve", stop_at_the_second)
+    curve = fronts.trade_off(STEP, x="ram", y="energy", points=points)
+    assert len(searched) == 2
+    assert curve.points
+    assert not curve.exact
 
 
 def test_highs_in_this_process_hears_ctrl_c(monkeypatch: pytest.MonkeyPatch) -> None:
