@@ -18,7 +18,7 @@ from poet.solution import Solution, SolveOptions, Status
 from poet.solvers import comparison, minimum_ram_bytes, objectives, search, solve, wide
 from poet.solvers import confirm as confirm_module
 from poet.solvers.comparison import compare
-from poet.solvers.engines import Outcome, available_engines
+from poet.solvers.engines import Outcome, available_engines, run_engine
 from poet.solvers.events import Metered
 from poet.solvers.finders import ROUNDS, TIED, WALKS
 from poet.solvers.greedy import greedy
@@ -67,7 +67,7 @@ def test_of_two_engines_the_one_that_found_the_plan_is_named(monkeypatch: pytest
     """HiGHS leaves the relaxed model open, CP-SAT has the plan."""
     if "cpsat" not in available_engines():
         pytest.skip("OR-tools is not installed")
-    run = search.run_engine
+    run = run_engine
 
     def only_cpsat(name: str, *arguments: object, **options: object) -> Outcome:
         if name != "cpsat":
@@ -236,7 +236,7 @@ def test_the_least_ram_is_no_surer_than_what_proves_that_less_is_too_little(
     assert floor.is_confirmed
     word = "the word of highs alone, not proven independently"
     peak = keep_everything_bytes(STEP)
-    least_energy = objectives.least_energy
+    least_energy = search.solve
 
     def doubtful(problem: object, limits: Limits, options: SolveOptions, **others: object) -> Solution:
         if (limits.ram_budget_bytes or peak) < peak:

@@ -42,7 +42,7 @@ def put_off_chain(model: Decisions, content: int) -> list[int]:
 
 
 def add_stays(model: Decisions) -> None:
-    """Add every l that a window asks for, and every m, to the columns of ``model``, complete but for these."""
+    """Add every l that a window asks for, and every m, to ``model``, which has all its other columns."""
     asked: dict[tuple[int, int], set[int]] = {}
     for (content, _), (first, last) in model.eager_stages.items():
         producer = model.instance.tasks[model.instance.contents[content].producer or 0]

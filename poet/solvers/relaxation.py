@@ -196,7 +196,7 @@ def _flow(layout: Windows) -> _Rows:
 
 
 def _need(layout: Windows) -> _Rows:
-    """X[k,w] ≤ P[j,a] + Σ Y[j,v] + W[p,s] for each input j of a rerun of k; p makes j, s spans the windows v."""
+    """X[k,w] ≤ P[j,a] + Σ Y[j,v] + W[p,s] for each input j of a rerun of k, p its producer."""
     for number, columns in layout.run.items():
         windows = itertools.pairwise(layout.grid[layout.tasks[number].outputs[0]])
         for column, (first, last) in zip(columns, windows, strict=True):
