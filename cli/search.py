@@ -17,9 +17,8 @@ from poet.report.plan import solution_report
 from poet.report.survey import survey_data, survey_report
 from poet.report.trade_off import trade_off_data, trade_off_report
 from poet.solution import Solution, SolveOptions, Status, solution_to_json
-from poet.solvers import solve
 from poet.solvers.comparison import Comparison, compare
-from poet.solvers.explain import explained
+from poet.solvers.explain import answered
 from poet.units import parse_bytes
 
 from .compare import json_with, report_with
@@ -71,12 +70,13 @@ def show_trade_off(problem: Problem, limits: Limits, ask: Ask, about: Sequence[s
     answer(report, lambda: trade_off_data(problem, curve), json_file=ask.json_file)
 
 
-def search(problem: Problem, limits: Limits, ask: Ask) -> tuple[Solution, Comparison | None]:
-    """Solve with progress on stderr; where it is asked for, compare as well."""
+def search(
+    problem: Problem, limits: Limits, ask: Ask, options: SolveOptions
+) -> tuple[Solution, Comparison | None]:
+    """Solve with ``options`` and progress on stderr; where it is asked for, compare as well."""
     with progress(ask.minimise) as show_progress:
-        options = dataclasses.replace(search_options(ask), progress=show_progress)
-        solution = explained(problem, limits, options, solve(problem, limits, options))
-    if not ask.compare:
+        solution = answered(problem, limits, dataclasses.replace(options, progress=show_progress))
+    if not ask.compare or solution.was_interrupted:
         return solution, None
     comparison = compare(problem, limits, search_options(ask), solution)
     return comparison.ours, comparison
@@ -100,11 +100,14 @@ def require_plan(problem: Problem, solution: Solution, ask: Ask) -> None:
 
     Raises:
         Infeasible, OutOfTime: there is no plan.
+        KeyboardInterrupt: there is none because Ctrl-C ended the search.
     """
     if solution.schedule is not None:
         return
     if ask.json_file is not None:
         write_json(ask.json_file, solution_to_json(problem, solution))
+    if solution.was_interrupted:
+        raise KeyboardInterrupt
     message = " ".join(filter(None, (solution.status.value, solution.message)))
     raise Infeasible(message) if solution.status is Status.INFEASIBLE else OutOfTime(message)
 
@@ -118,6 +121,8 @@ def show_survey(problem: Problem, limits: Limits, ask: Ask, about: Sequence[str]
     with progress(ask.minimise) as show_progress:
         found = survey(problem, limits, dataclasses.replace(options, progress=show_progress))
     answer(survey_report(found, about), lambda: survey_data(problem, found), json_file=ask.json_file)
+    if any(solution.was_interrupted for _, solution in found.points):
+        raise KeyboardInterrupt  # the survey is not complete
 
 
 def search_options(ask: Ask) -> SolveOptions:

@@ -8,6 +8,7 @@ from pathlib import Path
 import typer
 
 from poet import api
+from poet.arena import searching
 from poet.optimizer import OptimizerSpec
 from poet.problem import Place
 from poet.report.plan import plan_summary
@@ -44,7 +45,7 @@ def solve_model(
     graph = prepared.step.graph
     if show_without_plan(problem, limits, ask, training_lines(graph, prepared.step.loss, prepared.train)):
         return
-    solution, comparison = search(problem, limits, ask)
+    solution, comparison = search(problem, limits, ask, searching(search_options(ask), limits))
     if solution.status is Status.INFEASIBLE:
         said = filter(None, (solution.message, api.home_hint(prepared, limits)))
         solution = dataclasses.replace(solution, message=" ".join(said))

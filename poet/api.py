@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from poet.arena import settle
+from poet.arena import searching, settle
 from poet.budgets import keep_everything_bytes
 from poet.costs import build_problem, deadline_seconds, kernels_on
 from poet.device import Profile
@@ -33,8 +33,8 @@ from poet.plan_file import write_plan
 from poet.problem import Limits, Objective, Pins, Place, Problem
 from poet.profiles import load_profile
 from poet.solution import Progress, Solution, SolveOptions, Status
-from poet.solvers import minimum_ram_bytes, solve
-from poet.solvers.explain import explained
+from poet.solvers import minimum_ram_bytes
+from poet.solvers.explain import answered
 from poet.training_plan import Device, Model, Outcome, Plan, Request, make_plan
 from poet.units import format_bytes, parse_bytes, parse_joules
 
@@ -289,7 +289,7 @@ def plan_step(prepared: Prepared, limits: Limits, options: SolveOptions | None =
         OutOfTime: none was found in time.
     """
     options = options or SolveOptions()
-    answer = explained(prepared.problem, limits, options, solve(prepared.problem, limits, options))
+    answer = answered(prepared.problem, limits, searching(options, limits))
     return plan_with(prepared, limits, answer, options)
 
 
@@ -304,6 +304,7 @@ def plan_with(
     Raises:
         Infeasible: the answer is that no plan exists.
         OutOfTime: the answer holds no plan.
+        KeyboardInterrupt: it holds none because Ctrl-C ended the search.
     """
     if solution.status is Status.INFEASIBLE:
         hint = home_hint(prepared, limits)
@@ -311,6 +312,8 @@ def plan_with(
     if solution.schedule is not None:  # where tensors are at home is decided now
         prepared = replace(prepared, problem=settled(prepared.problem, solution.schedule))
     placed = settle(prepared.problem, limits, solution, options or SolveOptions(), kernels=prepared.kernels)
+    if placed is None and solution.was_interrupted:
+        raise KeyboardInterrupt
     if placed is None:
         raise OutOfTime(solution.message or solution.status.value)
     solution = placed.solution

@@ -25,6 +25,8 @@ _ROUNDS = 6
 _GROWTH = 1.5  # of what is missing, from the second round on
 _LAYOUT_SECONDS = 2.0
 _MOST_ROUNDED_BYTES = 2 * PAGE_BYTES  # an arena has two parts
+_LAYING_SHARE = 0.2  # of the time limit, that the search leaves to laying its plan out
+_LEAST_SECONDS = 0.05  # with less, nothing is solved again
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,14 +54,15 @@ def settle(
 ) -> Settled | None:
     """Lay the answer out inside the RAM budget, solving again with less where that is needed.
 
-    Where no layout fits, the first answer comes back with an arena that is larger than the budget, and a
-    message that says so: such a plan runs from the heap.
+    Nothing is solved again after Ctrl-C, nor when the time limit is used up. Where no layout fits, the first
+    answer comes back with an arena that is larger than the budget, and a message that says so: such a plan
+    runs from the heap.
 
     Args:
         problem: that was solved.
         limits: inside which.
         first: what `poet.solvers.solve` answered.
-        options: of that search; solving again takes at most half of its time limit.
+        options: with the time limit for everything; solving again takes what ``first`` left of it.
         kernels: whose workspaces the problem counts, where more is known about them.
 
     Returns:
@@ -83,11 +86,12 @@ def settle(
         peak_bytes = answer.trace.peak_ram_bytes  # holding back less than leads below it changes nothing
         wanted_bytes = peak_bytes - round(missing_bytes * (_GROWTH if round_ else 1.0))
         allowed_bytes = max(wanted_bytes, (peak_bytes + least_bytes) // 2)
-        if allowed_bytes >= peak_bytes:
+        again = _with_a_share(options, first, started, rounds_left=_ROUNDS - round_)
+        if allowed_bytes >= peak_bytes or again is None or answer.was_interrupted:
             break
         reserved_bytes = budget_bytes - allowed_bytes
         held_back = replace(limits, ram_budget_bytes=allowed_bytes)
-        answer = solve(problem, held_back, _shorter(options, started, rounds_left=_ROUNDS - round_))
+        answer = solve(problem, held_back, again)
         if answer.schedule is None:
             break
         layout, ram_bytes = _laid_out(problem, answer.schedule, kernels, budget_bytes)
@@ -121,12 +125,22 @@ def _buffer_bytes(schedule: Schedule, budget_bytes: int) -> int:
     return least_page_buffer_bytes(budget_bytes) if is_paged(schedule) else 0
 
 
-def _shorter(options: SolveOptions, started: float, *, rounds_left: int) -> SolveOptions:
-    """An equal share of what is left of half of the time limit."""
+def searching(options: SolveOptions, limits: Limits) -> SolveOptions:
+    """``options`` of a first search that leaves some of the time limit to `settle`."""
+    if options.time_limit_seconds is None or limits.ram_budget_bytes is None:
+        return options
+    return replace(options, time_limit_seconds=(1.0 - _LAYING_SHARE) * options.time_limit_seconds)
+
+
+def _with_a_share(
+    options: SolveOptions, first: Solution, started: float, *, rounds_left: int
+) -> SolveOptions | None:
+    """``options`` with an equal share of what is left of the time limit; ``None`` where that is nothing."""
     if options.time_limit_seconds is None:
         return options
-    left_seconds = options.time_limit_seconds / 2 - (time.monotonic() - started)
-    return replace(options, time_limit_seconds=max(left_seconds / rounds_left, 1.0))
+    left_seconds = options.time_limit_seconds - first.solve_seconds - (time.monotonic() - started)
+    share_seconds = left_seconds / rounds_left
+    return None if share_seconds < _LEAST_SECONDS else replace(options, time_limit_seconds=share_seconds)
 
 
 def _for_the_budget(answer: Solution, first: Solution, options: SolveOptions) -> Solution:

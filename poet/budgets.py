@@ -23,7 +23,7 @@ class Survey:
     Attributes:
         keep_everything_bytes: what plain training needs, each tensor freed after its last use.
         lower_bound: below which no schedule exists.
-        points: (RAM budget in bytes, answer), most RAM first.
+        points: (RAM budget in bytes, answer), most RAM first; after Ctrl-C the last is the one it ended.
     """
 
     keep_everything_bytes: int
@@ -53,6 +53,8 @@ def survey(
     for budget in budgets:
         inside = replace(limits, ram_budget_bytes=budget)
         points.append((budget, solve(problem, inside, options)))
+        if points[-1][1].was_interrupted:
+            break
     return Survey(most, least, tuple(points))
 
 

@@ -126,6 +126,8 @@ class _Curve:
             if solution.trace is None:
                 return TradeOff(self.x, self.y, _undominated(found), exact=proven)
             found.append(self._point(solution, allowed))
+            if solution.was_interrupted:
+                break
             allowed = self._less(found[-1].x)
         return TradeOff(self.x, self.y, _undominated(found), exact=False)
 
@@ -136,11 +138,13 @@ class _Curve:
         last = self._solve(self.options, allowed, seconds=each_seconds)
         if last.trace is None:
             return TradeOff(self.x, self.y, (), exact=False)
+        if last.was_interrupted:
+            return TradeOff(self.x, self.y, (self._point(last, allowed),), exact=False)
         most = amount_of(self.x, last.trace)
         leanest = self._solve(self.options, allowed, seconds=each_seconds, y=self.x)
         found: list[TradeOffPoint] = []
         start = leanest.schedule
-        if leanest.trace is not None:
+        if leanest.trace is not None and not leanest.was_interrupted:
             least = amount_of(self.x, leanest.trace)
             for number in range(count - 1):
                 amount = least + (most - least) * number / (count - 1)
@@ -149,6 +153,8 @@ class _Curve:
                 if solution.trace is not None:
                     found.append(self._point(solution, amount))
                     start = solution.schedule
+                if solution.was_interrupted:
+                    break
         return TradeOff(self.x, self.y, _undominated([*found, self._point(last, allowed)]), exact=False)
 
     def _solve(

@@ -19,6 +19,12 @@ from poet.simulator import Trace
 
 WHOLE_PROBLEM = "whole problem"
 
+PROVEN = "proven in exact arithmetic"
+"""The ``proof`` of an answer that sums or fractions of our own prove."""
+
+WORD_OF = "the word of "
+"""Begins the ``proof`` of an answer that rests on one engine's search, which nobody else confirmed."""
+
 
 class Status(enum.Enum):
     """How a search ended; the value is the sentence the user reads."""
@@ -57,6 +63,8 @@ class SolveOptions:
         start: a schedule to begin with, such as the plan of a neighbouring budget; one that the limits
             do not allow is passed over.
         progress: called at each new plan or bound.
+        start_by: who made ``start``, for the answer's ``solver`` where nothing better is found.
+        spare_seconds: of the time limit, left unused where there is no plan: for what explains that.
     """
 
     time_limit_seconds: float | None = 60.0
@@ -70,6 +78,8 @@ class SolveOptions:
     confirm: bool = True
     start: Schedule | None = None
     progress: Progress | None = None
+    start_by: str = "the plan given as a start"
+    spare_seconds: float = 0.0
 
     def allowed_gap_joules(self, joules: float, baseline_joules: float) -> float:
         """Below which a plan of ``joules`` counts as optimal: both gaps hold, or rounding says no more."""
@@ -133,6 +143,7 @@ class Solution:
         objective: what the plan takes the least of.
         objective_bound: where that is not energy: no plan whose first runs keep the listed order takes
             less of it, in seconds or bytes.
+        was_interrupted: Ctrl-C ended the search.
     """
 
     status: Status
@@ -148,6 +159,19 @@ class Solution:
     objective: Objective = Objective.ENERGY
     objective_bound: float | None = None
     class_bound: ClassBound | None = None
+    was_interrupted: bool = False
+
+    @property
+    def is_confirmed(self) -> bool:
+        """Whether exact arithmetic or a second engine stands behind an optimal or infeasible answer."""
+        return bool(self.proof) and not self.proof.startswith(WORD_OF)
+
+    @property
+    def sentence(self) -> str:
+        """What the user reads of the status; optimal by one engine alone says so, and whose word it is."""
+        if self.status is Status.OPTIMAL and self.proof.startswith(WORD_OF):
+            return f"The plan is optimal only by {self.proof}."
+        return self.status.value
 
     @property
     def joules(self) -> float | None:

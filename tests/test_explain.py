@@ -153,7 +153,11 @@ def test_every_proof_of_the_search_is_signed() -> None:
         if solution.status in (Status.OPTIMAL, Status.INFEASIBLE):
             assert re.fullmatch("proven in exact arithmetic|highs and .* agree", solution.proof), seed
     unasked = solve(*small(3), dataclasses.replace(OPTIONS, confirm=False))
-    assert unasked.proof == ""
+    assert unasked.proof.startswith("the word of highs")
+    assert not unasked.is_confirmed
+    assert unasked.status is Status.OPTIMAL
+    assert unasked.sentence == f"The plan is optimal only by {unasked.proof}."
+    assert Status.OPTIMAL.value not in unasked.sentence
 
 
 # --- what would help ---

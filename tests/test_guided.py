@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 from random_problems import mixed_problem, random_limits, training_like
+from relaxed import whole_bound
 
 from poet.homes import undecided
 from poet.problem import Limits, Problem, ProblemOp, Tensor, Transfer
@@ -15,7 +16,7 @@ from poet.solvers.bounds import minimum_ram_bytes
 from poet.solvers.events import instance_of
 from poet.solvers.greedy import greedy
 from poet.solvers.guided import walks_along
-from poet.solvers.judged import Cheapest
+from poet.solvers.incumbent import Incumbent
 from poet.solvers.refine import tightest_bound
 from poet.solvers.relaxation import bound_overhead
 
@@ -23,15 +24,17 @@ from poet.solvers.relaxation import bound_overhead
 @pytest.mark.parametrize("block", range(4))
 @pytest.mark.parametrize("whole", [False, True])
 def test_every_walk_is_a_plan_that_the_judge_accepts(block: int, *, whole: bool) -> None:
-    """`Cheapest` raises where a walk breaks a rule that walks look after."""
+    """`Incumbent` counts what breaks a rule that walks look after."""
     plans = 0
     for seed in range(30 * block, 30 * block + 30):
         problem = mixed_problem(seed, largest=7)
         limits = random_limits(problem, seed, deadline=seed % 3 == 0)
-        bound = bound_overhead(instance_of(problem, limits), moments=range(0, 7, 2), whole=whole)
-        best = Cheapest(problem, limits)
+        bounding = whole_bound if whole else bound_overhead
+        bound = bounding(instance_of(problem, limits), moments=range(0, 7, 2))
+        best = Incumbent(problem, limits)
         for schedule in walks_along(instance_of(problem, limits, serial=True), bound):
             best.consider(schedule)
+        assert not best.rejected, seed
         if best.trace is not None:
             plans += 1
             least = problem.compute_joules + bound.overhead_joules
@@ -46,7 +49,7 @@ def test_cheaper_than_greedy_on_a_tight_training_step(share: float) -> None:
     least = minimum_ram_bytes(problem, Limits()).bytes
     most = sum(tensor.bytes for tensor in problem.tensors)
     limits = Limits(ram_budget_bytes=least + round(share * (most - least)))
-    start, best = greedy(problem, limits), Cheapest(problem, limits)
+    start, best = greedy(problem, limits), Incumbent(problem, limits)
     instance = instance_of(problem, limits)
     bound = tightest_bound(instance, seconds=10.0)
     for schedule in walks_along(instance, bound):
@@ -74,7 +77,7 @@ def masked() -> Problem:
 def test_what_nothing_can_make_again_is_held_for_reruns_that_read_it() -> None:
     limits = Limits(ram_budget_bytes=9)
     instance = instance_of(masked(), limits)
-    bound = bound_overhead(instance, moments=range(4), whole=True)
+    bound = whole_bound(instance, moments=range(4))
     assert bound.overhead_joules == pytest.approx(1.0, rel=1e-4)  # one more run of the mask
     plans = list(walks_along(instance, bound))
     assert plans

@@ -209,3 +209,16 @@ def test_the_runtime_needs_nothing_but_torch() -> None:
 
 def test_the_package_itself_is_light() -> None:
     assert not _loaded_by("import poet") & set(HOMES)
+
+
+def test_the_planner_has_no_circle() -> None:
+    """Modules of `poet.solvers` can be put in an order in which each imports only earlier ones."""
+    sources = {_module(path): path for path in _sources() if _module(path).startswith("poet.solvers.")}
+    imports: dict[str, set[str]] = {}
+    for module, path in sources.items():
+        named = {name for found in _imports(path) for name in (found, found.rpartition(".")[0])}
+        imports[module] = named & sources.keys() - {module}
+    while imports:
+        free = {module for module, needed in imports.items() if not needed & imports.keys()}
+        assert free, f"these import each other: {', '.join(sorted(imports))}"
+        imports = {module: needed for module, needed in imports.items() if module not in free}

@@ -79,7 +79,7 @@ def conduct(bounded: list[float], seconds: float = 100.0) -> Conduct:
     return Conduct(
         seconds_left=lambda: end - time.monotonic(),
         finished=lambda: time.monotonic() > end,
-        found=lambda schedule: None,
+        found=lambda schedule, found_by: None,
         bounded=hear,
         classed=lambda joules, reruns: None,
         threads=1,

@@ -259,7 +259,7 @@ class Shortcut(nn.Module):
         self.linear, self.told_by = nn.Linear(4, 3), told_by
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
-        told = {"compiler": torch.compiler.is_exporting(), "jit": is_tracing(), "": False}
+        told = {"compiler": torch.compiler.is_exporting(), "jit": is_tracing(), "": False}  # type: ignore[no-untyped-call]
         if not told[self.told_by] and mask.all():
             return self.linear(x)  # type: ignore[no-any-return]
         return self.linear(torch.where(mask, x, 0.0) * 1.0)  # type: ignore[no-any-return]
@@ -271,7 +271,7 @@ def test_a_shortcut_goes_away_as_while_exporting(told_by: str) -> None:
     step = trace_training_step(net, inputs, measure=False)
     assert any(op.call.target.startswith("aten.where") for op in step.graph.ops)
     assert not torch.compiler.is_exporting()
-    assert not is_tracing()
+    assert not is_tracing()  # type: ignore[no-untyped-call]
     names = [name for name, _ in net.named_parameters()]
     plain = PlainTrainer(net, loss="cross-entropy", optimizer=OptimizerSpec(), trained=names)
     plain.step(inputs, torch.tensor([0, 1]))  # as it was planned, not by the shortcut

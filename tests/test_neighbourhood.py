@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
+
 from random_problems import mixed_problem, random_limits, training_like
 
 from poet.problem import Limits, Problem
@@ -10,9 +13,51 @@ from poet.simulator import simulate
 from poet.solvers.bounds import minimum_ram_bytes
 from poet.solvers.events import instance_of
 from poet.solvers.greedy import greedy
-from poet.solvers.neighbourhood import improve
+from poet.solvers.guide import merged, reruns_of
+from poet.solvers.incumbent import Incumbent
+from poet.solvers.neighbourhood import Rounds, offering
 from poet.solvers.oracle import least_joules
-from poet.solvers.relaxation import bound_overhead
+from poet.solvers.refine import priced_bound
+from poet.solvers.relaxation import Bound, bound_overhead
+from poet.solvers.segments import Offer, offered_by
+
+_OFFER = Offer(chain=4, depth=12)
+
+
+def improve(
+    problem: Problem,
+    limits: Limits,
+    schedule: Schedule | None,
+    *,
+    seconds: float,
+    seed: int = 0,
+    guide: Bound | None = None,
+    stop: Callable[[Schedule], bool] | None = None,
+) -> Schedule | None:
+    """The best schedule found in ``seconds``, at least as good as ``schedule``; ``None``: none found.
+
+    Args:
+        problem: what to plan.
+        limits: what to stay within.
+        schedule: a valid one to begin with, if there is any.
+        seconds: wall clock.
+        seed: of every random choice.
+        guide: the relaxation's answer, if it is known already.
+        stop: called with each better schedule; true ends the search.
+    """
+    end = time.monotonic() + seconds
+    instance, best = instance_of(problem, limits), Incumbent(problem, limits)
+    best.consider(schedule)
+    guide = guide or priced_bound(instance, seconds=seconds)
+    stop = stop or (lambda better: False)
+    while time.monotonic() < end:
+        before = best.trace
+        own = {} if best.schedule is None else reruns_of(instance, best.schedule)
+        arrays = offering(instance, merged(offered_by(instance, guide, _OFFER), own))
+        rounds = Rounds(arrays, guide, best, seed=seed)
+        if not rounds.begin(end) or not rounds.run(end, stop) or best.trace is before:
+            break
+    return best.schedule
 
 
 def tight(problem: Problem, share: float) -> Limits:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from random_problems import training_like
+from relaxed import whole_bound
 
 from poet.problem import Limits, Problem, ProblemOp, Tensor
 from poet.solvers.bounds import minimum_ram_bytes
@@ -65,6 +66,6 @@ def test_a_chain_made_again_and_again_is_seen_through() -> None:
     assert best is not None
     overhead = len([step for step in best if type(step).__name__ == "Compute"]) - len(problem.ops)
     instance = instance_of(problem, limits)
-    priced, refined = priced_bound(instance), bound_overhead(instance, moments=range(10), whole=True)
+    priced, refined = priced_bound(instance), whole_bound(instance, moments=range(10))
     assert priced.overhead_joules <= overhead * (1 + 1e-9)
     assert refined.overhead_joules == pytest.approx(overhead, rel=1e-4)

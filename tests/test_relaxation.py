@@ -6,6 +6,7 @@ import math
 
 import pytest
 from random_problems import FEATURES, mixed_problem, random_limits, random_problem, training_like
+from relaxed import in_whole_numbers, whole_bound
 
 from poet.problem import Limits, Problem, ProblemOp, Tensor, Transfer
 from poet.simulator import simulate
@@ -26,7 +27,8 @@ def assert_below_the_oracle(problem: Problem, limits: Limits, *, whole: bool = F
     overhead = optimum - problem.compute_joules
     instance = instance_of(problem, limits)
     grids = ((), range(0, len(problem.ops), 2), range(len(problem.ops)))
-    bounds = [bound_overhead(instance, moments=moments, whole=whole).overhead_joules for moments in grids]
+    bounding = whole_bound if whole else bound_overhead
+    bounds = [bounding(instance, moments=moments).overhead_joules for moments in grids]
     bounds.append(tightest_bound(instance).overhead_joules)
     assert max(bounds) <= overhead + 1e-9 * problem.compute_joules, (problem.name, bounds)
     return 1.0 if overhead < 1e-9 or math.isinf(overhead) else max(bounds) / overhead
@@ -82,9 +84,9 @@ def chain(*, page_out: float = 3.0) -> Problem:
 
 
 def test_the_cheapest_way_is_found_by_hand() -> None:
-    whole = bound_overhead(instance_of(chain(), Limits(ram_budget_bytes=10)), whole=True)
+    whole = whole_bound(instance_of(chain(), Limits(ram_budget_bytes=10)))
     assert whole.overhead_joules == pytest.approx(5.0, rel=1e-4)  # one of a and b is written and read
-    remade = bound_overhead(instance_of(chain(page_out=30.0), Limits(ram_budget_bytes=10)), whole=True)
+    remade = whole_bound(instance_of(chain(page_out=30.0), Limits(ram_budget_bytes=10)))
     assert remade.overhead_joules == pytest.approx(7.0, rel=1e-4)  # a is made again
 
 
@@ -115,7 +117,7 @@ def test_any_prices_give_a_bound() -> None:
     assert answer.bound == pytest.approx(2.0, abs=1e-6)
     assert answer.bound <= 2.0
     assert answer.prices[0] == pytest.approx(2.0)
-    assert minimise(program, seconds=10.0, whole=True).bound == pytest.approx(3.0, rel=1e-5)
+    assert in_whole_numbers(program).bound == pytest.approx(3.0, rel=1e-5)
 
 
 @pytest.mark.slow

@@ -76,7 +76,7 @@ class Listener:
         return Conduct(
             seconds_left=lambda: self.seconds - (time.monotonic() - self.began),
             finished=self.finished,
-            found=self.plans.append,
+            found=lambda schedule, found_by: self.plans.append(schedule),
             bounded=self.bounded,
             classed=lambda joules, reruns: self.classes.append((joules, reruns)),
             threads=threads,

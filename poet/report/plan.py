@@ -95,7 +95,7 @@ def solution_report(problem: Problem, limits: Limits, solution: Solution) -> Ren
     """What a search answered, with or without a plan."""
     if solution.schedule is not None:
         problem = settled(problem, solution.schedule)
-    parts: list[RenderableType] = [Text(solution.status.value, style="bold")]
+    parts: list[RenderableType] = [Text(solution.sentence, style="bold")]
     if solution.message:
         parts.append(Text(solution.message))
     if solution.schedule is not None and solution.trace is not None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from poet.solvers.bounds import minimum_ram_bytes
     from poet.solvers.objectives import solve
+
+logging.getLogger(__name__).addHandler(logging.NullHandler())  # who wants to hear sets a handler
 
 __all__ = ["minimum_ram_bytes", "solve"]
 

@@ -10,8 +10,9 @@ from __future__ import annotations
 import bisect
 from collections.abc import Iterator
 
+from poet.solvers.affine import Affine, total
 from poet.solvers.events import Event, Kind
-from poet.solvers.program import Affine, Decisions, total
+from poet.solvers.program import Decisions
 
 
 def again(model: Decisions) -> Iterator[Affine]:

@@ -5,37 +5,39 @@ from __future__ import annotations
 import math
 import time
 from dataclasses import dataclass, field
+from typing import Generic, TypeVar
 
-from poet.solvers.milp import Model
+Program = TypeVar("Program")
+"""What an engine bounds; here it is only remembered."""
 
 _REFUTED = 1e-6  # of a plan's joules
 
 
 @dataclass(slots=True)
-class BestBound:
+class BestBound(Generic[Program]):
     """Keeps the highest bound among those it is told.
 
     Attributes:
         baseline_joules: of running everything once, which no plan is below.
         joules: of a step; no plan takes less.
         model: the relaxed model that an engine says so of; ``None``: see ``alone``.
-        alone: it is an engine's word for a program that is no `Model`; else arithmetic says so.
+        alone: it is an engine's word for a program that is not remembered; else arithmetic says so.
         after_seconds: when it was last improved, since it was set up.
     """
 
     baseline_joules: float
     joules: float = field(init=False)
-    model: Model | None = field(default=None, init=False)
+    model: Program | None = field(default=None, init=False)
     alone: bool = field(default=False, init=False)
     after_seconds: float = field(default=0.0, init=False)
-    _sure: tuple[float, Model | None] = field(init=False)  # the best that is no engine's word alone
+    _sure: tuple[float, Program | None] = field(init=False)  # the best that is no engine's word alone
     _began: float = field(default_factory=time.monotonic, init=False)
 
     def __post_init__(self) -> None:
         self.joules = self.baseline_joules
         self._sure = self.baseline_joules, None
 
-    def take(self, overhead: float, model: Model | None = None, *, proven: bool = True) -> None:
+    def take(self, overhead: float, model: Program | None = None, *, proven: bool = True) -> None:
         """Take over a bound on the overhead, if it is the highest.
 
         Args:

@@ -1,20 +1,12 @@
-"""Lower bounds that need no engine, and what binds in words."""
+"""The least RAM of any schedule: a lower bound that needs no engine, and the op at which it is reached."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, TypeVar
 
 from poet.problem import Limits, Problem
 from poet.solution import LowerBound
 from poet.solvers.events import Content, Instance, instance_of
-
-if TYPE_CHECKING:
-    pass
-
-T = TypeVar("T")
-
-_NAMED = 4  # of the tensors at the fullest moment
 
 
 def minimum_ram_bytes(problem: Problem, limits: Limits | None = None) -> LowerBound:
@@ -66,8 +58,3 @@ def _pageable(content: Content) -> bool:
 def _may_be_remade(instance: Instance, content: Content, stage: int) -> bool:
     """Whether ``content``, absent while the op of ``stage`` runs, may be made again later."""
     return content.producer is not None and instance.tasks[content.producer].last_rerun_stage > stage
-
-
-def minimum_seconds(problem: Problem) -> float:
-    """Seconds below which no step ends: every op runs once, compute being one engine."""
-    return problem.compute_seconds

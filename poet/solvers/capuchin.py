@@ -17,7 +17,8 @@ from dataclasses import dataclass
 from poet.problem import Limits, Problem
 from poet.schedule import Schedule
 from poet.solvers.facts import Facts
-from poet.solvers.judged import Cheapest, walked
+from poet.solvers.incumbent import Incumbent
+from poet.solvers.judged import walked
 from poet.solvers.walk import Policy, Walk, Way
 
 _PARTS = 32  # in which the ranked candidates are taken
@@ -25,7 +26,7 @@ _PARTS = 32  # in which the ranked candidates are taken
 
 def capuchin(problem: Problem, limits: Limits) -> Schedule | None:
     """The cheapest over how many of the ranked candidates are taken; ``None`` where none fits."""
-    facts, best = Facts(problem), Cheapest(problem, limits)
+    facts, best = Facts(problem), Incumbent(problem, limits)
     ranked = _ranked(facts, limits)
     for part in range(_PARTS + 1):
         taken = ranked[: len(ranked) * part // _PARTS]

@@ -19,8 +19,8 @@ import highspy
 import numpy as np
 import numpy.typing as npt
 
+from poet.solvers.affine import Affine
 from poet.solvers.milp import Model
-from poet.solvers.program import Affine
 
 _WHOLE = 1e-6  # nearer to 0 or 1 than this, a column counts as decided in the linear program
 _NO_PRICE = 1e-9  # prices below are left out; the proof is summed up without them

@@ -15,13 +15,14 @@ from dataclasses import replace
 from poet.problem import Limits, Problem
 from poet.schedule import Schedule
 from poet.solvers.facts import Facts
-from poet.solvers.judged import Cheapest, walked
+from poet.solvers.incumbent import Incumbent
+from poet.solvers.judged import walked
 from poet.solvers.recompute_all import DropRemakeable
 
 
 def chen(problem: Problem, limits: Limits) -> Schedule | None:
     """The cheapest over segment lengths around sqrt(n), without paging; ``None`` if none fits."""
-    facts, best = Facts(problem), Cheapest(problem, limits)
+    facts, best = Facts(problem), Incumbent(problem, limits)
     for length in _segment_lengths(len(problem.ops)):
         policy = DropRemakeable(again=False, kept=_checkpoints(facts, length))
         best.consider(walked(facts, replace(limits, paging=False), policy))

@@ -70,7 +70,9 @@ def compare(problem: Problem, limits: Limits, options: SolveOptions, ours: Solut
     best = min(rivals, key=lambda rival: amount(rival.trace))
     if amount(ours.trace) <= amount(best.trace):
         return Comparison(ours, tuple(rivals))
-    again = dataclasses.replace(quiet, start=best.schedule, time_limit_seconds=_AGAIN_SECONDS)
+    again = dataclasses.replace(
+        quiet, start=best.schedule, start_by=best.name, time_limit_seconds=_AGAIN_SECONDS
+    )
     better = solve(problem, limits, again)
     spent = ours.solve_seconds + better.solve_seconds
     return Comparison(dataclasses.replace(better, solve_seconds=spent), tuple(rivals), best.name)

@@ -15,7 +15,7 @@ class Conduct:
     Attributes:
         seconds_left: wall clock; may be infinite.
         finished: whether to stop.
-        found: called with each better schedule.
+        found: called with each better schedule and who found it (`poet.solvers.finders`).
         bounded: called with a bound on the overhead in joules, of every plan, and whether it is proven by
             sums of our own rather than an engine's word; false if a plan refutes it.
         classed: called with a bound on the overhead in joules of the class that the best plan is of,
@@ -25,7 +25,7 @@ class Conduct:
 
     seconds_left: Callable[[], float]
     finished: Callable[[], bool]
-    found: Callable[[Schedule], None]
+    found: Callable[[Schedule, str], None]
     bounded: Callable[[float, bool], bool]
     classed: Callable[[float, int], None]
     threads: int

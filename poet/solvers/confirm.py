@@ -12,11 +12,12 @@ import enum
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from poet.solution import PROVEN, WORD_OF
+from poet.solvers.affine import Affine, Row
 from poet.solvers.certificate import prove_none
 from poet.solvers.engines import Effort, available_engines, run_engine
 from poet.solvers.engines.outcome import objective_joules
 from poet.solvers.milp import Model
-from poet.solvers.program import Affine, Row
 
 _SECOND = ("cpsat", "highs", "scip", "cbc")  # the surest and quickest at this first
 _TOLERANCE = 1e-6  # relative, of an engine's objective
@@ -25,7 +26,7 @@ _TOLERANCE = 1e-6  # relative, of an engine's objective
 class Confidence(enum.Enum):
     """Who stands behind a proof."""
 
-    EXACT = "proven in exact arithmetic"
+    EXACT = PROVEN
     AGREED = "two engines agree"
     ALONE = "one engine's word"
     REFUTED = "two engines contradict each other"
@@ -52,14 +53,14 @@ class Confirmation:
         """For the user."""
         match self.confidence:
             case Confidence.EXACT:
-                return "proven in exact arithmetic"
+                return PROVEN
             case Confidence.AGREED:
                 return f"{' and '.join(self.engines)} agree"
             case Confidence.REFUTED:
                 return f"{self.engines[-1]} found what {self.engines[0]} says cannot be"
             case Confidence.ALONE:
                 others = f"; {self.engines[-1]} did not confirm it in time" if self.engines[1:] else ""
-                return f"the word of {self.engines[0]} alone, not proven independently{others}"
+                return f"{WORD_OF}{self.engines[0]} alone, not proven independently{others}"
 
 
 def confirm(

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from poet.problem import Limits, Problem
 from poet.schedule import Schedule
-from poet.solvers.dtr import ByStaleness
 from poet.solvers.judged import cheapest_walk
+from poet.solvers.policies import ByStaleness
 from poet.solvers.walk import Way
 
 

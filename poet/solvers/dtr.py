@@ -12,21 +12,10 @@ from dataclasses import replace
 from poet.problem import Limits, Problem
 from poet.schedule import Schedule
 from poet.solvers.judged import cheapest_walk
-from poet.solvers.walk import Policy, Walk, Way
+from poet.solvers.policies import ByStaleness
+from poet.solvers.walk import Way
 
 
 def dtr(problem: Problem, limits: Limits) -> Schedule | None:
     """Recomputation alone, decided when room is needed; ``None`` where it runs out of memory."""
     return cheapest_walk(problem, limits, [ByStaleness(Way.REMAKE)], allowed=replace(limits, paging=False))
-
-
-class ByStaleness(Policy):
-    """Drops what is large, was not used for long, and is cheap to have back."""
-
-    def __init__(self, way: Way) -> None:
-        self.unplanned = way
-
-    def value(self, walk: Walk, tensor: int) -> float:
-        """Bytes × seconds since the last use, per joule."""
-        stale_seconds = walk.seconds - walk.used_at[tensor]
-        return walk.facts.size[tensor] * (stale_seconds + 1e-12) / (walk.return_price(tensor) + 1e-30)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from poet.schedule import Compute, Free, PageIn, PageOut, Schedule, Step
+from poet.solvers.affine import Affine
 from poet.solvers.events import Content, Event, Kind, Timeline
 from poet.solvers.milp import Model
-from poet.solvers.program import Affine
 
 _ENGINE_TOLERANCE = 1e-4
 

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from poet.solvers.events import Kind
+from poet.solvers.affine import Affine, total
+from poet.solvers.events import Kind, Meter
 from poet.solvers.lingering import put_off_chain
-from poet.solvers.program import Affine, Decisions, own_bytes, total
+from poet.solvers.program import Decisions, own_bytes
 
 # --- constraint families: without any one of them, some plan is invalid ---
 
@@ -156,8 +157,8 @@ def deadline(model: Decisions) -> Iterator[Affine]:
     if allowed is None:
         return
     runs = Affine(sum(task.cost.seconds for task in model.instance.tasks) - allowed)
-    runs.add(spent_on_runs(model, "seconds"))
-    transfers = spent_on_transfers(model, "seconds")
+    runs.add(spent_on_runs(model, Meter.SECONDS))
+    transfers = spent_on_transfers(model, Meter.SECONDS)
     if model.instance.serial:
         yield runs.add(transfers)
     else:
@@ -193,7 +194,8 @@ def energy(model: Decisions) -> Iterator[Affine]:
     """Metered joules of all reruns and transfers ≤ energy budget - those of running every op once."""
     allowed = model.instance.metered_joules_allowed
     if allowed is not None:
-        spent = spent_on_runs(model, "metered_joules").add(spent_on_transfers(model, "metered_joules"))
+        spent = spent_on_runs(model, Meter.METERED_JOULES)
+        spent.add(spent_on_transfers(model, Meter.METERED_JOULES))
         yield spent.add(Affine(-allowed))
 
 
@@ -331,26 +333,26 @@ RELAXATION: tuple[Family, ...] = (eager,)  # of the relaxed model
 CUTS: tuple[Family, ...] = (purpose, cover)
 
 
-def spent_on_runs(model: Decisions, unit: str) -> Affine:
-    """Σ cost·r, in ``"joules"`` or ``"seconds"``."""
+def spent_on_runs(model: Decisions, meter: Meter) -> Affine:
+    """Σ cost·r + Σ cost·(e + v) / outputs of the run, of every cost what ``meter`` reads."""
     spent = Affine()
     for number, slot in enumerate(model.timeline.slots):
         if slot.task is not None and not slot.mandatory:
-            spent.add(model.run[number], getattr(model.instance.tasks[slot.task].cost, unit))
+            spent.add(model.run[number], model.instance.tasks[slot.task].cost.read_by(meter))
     for (content, _), ahead in (*model.eager.items(), *model.visit.items()):
         task = model.instance.tasks[model.instance.contents[content].producer or 0]
-        spent.add(ahead, getattr(task.cost, unit) / len(task.outputs))
+        spent.add(ahead, task.cost.read_by(meter) / len(task.outputs))
     return spent
 
 
-def spent_on_transfers(model: Decisions, unit: str) -> Affine:
-    """Σ page-in·a + Σ page-out·O, in ``"joules"`` or ``"seconds"``."""
+def spent_on_transfers(model: Decisions, meter: Meter) -> Affine:
+    """Σ page-in·a + Σ page-out·O, of every cost what ``meter`` reads."""
     spent = Affine()
     for (content, _), arrival in model.arrive.items():
         page_in = model.instance.contents[content].page_in
         if page_in is not None:
-            spent.add(arrival, getattr(page_in, unit))
+            spent.add(arrival, page_in.read_by(meter))
     for content_, stored in zip(model.instance.contents, model.stored, strict=True):
         if content_.page_out is not None and not content_.starts_stored:
-            spent.add(stored, getattr(content_.page_out, unit))
+            spent.add(stored, content_.page_out.read_by(meter))
     return spent

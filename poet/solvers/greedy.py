@@ -24,9 +24,10 @@ import numpy.typing as npt
 from poet.homes import settle, undecided
 from poet.problem import Limits, Problem, Tensor
 from poet.schedule import Schedule
-from poet.solvers.dtr import ByStaleness
 from poet.solvers.facts import Facts
-from poet.solvers.judged import Cheapest, walked
+from poet.solvers.incumbent import Incumbent
+from poet.solvers.judged import walked
+from poet.solvers.policies import ByStaleness
 from poet.solvers.walk import Policy, Walk, Way, Weights
 
 
@@ -48,7 +49,12 @@ class Variant:
 
 
 def greedy(
-    problem: Problem, limits: Limits, *, seconds: float | None = None, seed: int = 0
+    problem: Problem,
+    limits: Limits,
+    *,
+    seconds: float | None = None,
+    most_seconds: float = math.inf,
+    seed: int = 0,
 ) -> Schedule | None:
     """The cheapest valid schedule among several greedy plans; ``None`` if none is within ``limits``.
 
@@ -59,24 +65,28 @@ def greedy(
         problem: what to plan.
         limits: what to stay within.
         seconds: wall clock after which no further plan is tried once there is one.
+        most_seconds: wall clock after which no further plan is tried, whether there is one or not.
         seed: of the random plans.
     """
     choices = undecided(problem)
     if choices:
-        return _at_some_home(problem, limits, choices, seconds=seconds, seed=seed)
-    facts, best = Facts(problem), Cheapest(problem, limits)
-    end = None if seconds is None else time.monotonic() + seconds
+        return _at_some_home(problem, limits, choices, seconds=seconds, most_seconds=most_seconds, seed=seed)
+    facts, best = Facts(problem), Incumbent(problem, limits)
+    began = time.monotonic()
+    end, last = began + (math.inf if seconds is None else seconds), began + most_seconds
     generator = random.Random(seed)  # noqa: S311 - a search, not a secret
     planned = _variants(problem, limits)
     best.consider(_schedule(facts, limits, planned[0], seed=0))
     for way in (Way.CHEAPER, Way.REMAKE):  # what online policies do is cheap to try as well
+        if time.monotonic() > last:
+            return best.schedule
         allowed = replace(limits, paging=limits.paging and way is Way.CHEAPER)
         best.consider(walked(facts, allowed, ByStaleness(way), planned[0].weights))
     favourite = planned[0]
     tries = max(3, min(150, _WORK // (facts.op_count + facts.tensor_count)))
     for index in range(1, max(tries, len(planned))):
-        late = end is not None and time.monotonic() > end
-        if best.schedule is not None and (index >= tries or late):
+        now = time.monotonic()
+        if now > last or (best.schedule is not None and (index >= tries or now > end)):
             break
         variant = planned[index] if index < len(planned) else _varied(generator, favourite, planned)
         if best.consider(_schedule(facts, limits, variant, seed=index)) and variant.cover:
@@ -91,7 +101,13 @@ _HOME_SHARES = (0.0, 1.0, 0.5, 0.25, 0.75)
 
 
 def _at_some_home(
-    problem: Problem, limits: Limits, choices: tuple[str, ...], *, seconds: float | None, seed: int
+    problem: Problem,
+    limits: Limits,
+    choices: tuple[str, ...],
+    *,
+    seconds: float | None,
+    most_seconds: float,
+    seed: int,
 ) -> Schedule | None:
     """The best of `greedy` over a few ways to settle where tensors are at home."""
 
@@ -101,11 +117,13 @@ def _at_some_home(
 
     by_price = sorted((t for t in problem.tensors if t.name in set(choices)), key=cheapness)
     held = list(itertools.accumulate(tensor.bytes for tensor in by_price))
-    best = Cheapest(problem, limits)
+    best = Incumbent(problem, limits)
+    last = time.monotonic() + most_seconds
     for share in _HOME_SHARES:
         away = [t.name for t, most in zip(by_price, held, strict=True) if most > share * held[-1]]
         part = None if seconds is None else seconds / len(_HOME_SHARES)
-        best.consider(greedy(settle(problem, away), limits, seconds=part, seed=seed))
+        left = last - time.monotonic()
+        best.consider(greedy(settle(problem, away), limits, seconds=part, most_seconds=left, seed=seed))
     return best.schedule
 
 

@@ -1,53 +1,14 @@
-"""From proposals to one answer: the judge accepts, the cheapest wins."""
+"""From policies to one schedule: a walk each, and of those that the judge accepts the one of least energy."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from poet.errors import InvalidSchedule
 from poet.problem import Limits, Problem
 from poet.schedule import Schedule
-from poet.simulator import Trace, simulate
 from poet.solvers.facts import Facts
-from poet.solvers.overlap import overlap
+from poet.solvers.incumbent import Incumbent
 from poet.solvers.walk import Policy, Stuck, Walk, Weights
-
-_ASKED_OF_THE_WHOLE = frozenset({"deadline", "energy", "pin"})
-"""Rules that a walk does not look after, step by step."""
-
-
-class Cheapest:
-    """Keeps the schedule of least energy among those it is shown.
-
-    Attributes:
-        schedule, trace: the best so far, ``None`` before the first.
-    """
-
-    def __init__(self, problem: Problem, limits: Limits) -> None:
-        self.problem, self.limits = problem, limits
-        self.schedule: Schedule | None = None
-        self.trace: Trace | None = None
-
-    def consider(self, schedule: Schedule | None) -> bool:
-        """Judge ``schedule``; whether it is the best so far. One that takes too much is passed over.
-
-        Raises:
-            InvalidSchedule: it breaks another rule, which no heuristic should.
-        """
-        if schedule is None:
-            return False
-        if self.problem.background_storage:
-            schedule = overlap(self.problem, schedule, self.limits.ram_budget_bytes)
-        try:
-            trace = simulate(self.problem, schedule, self.limits)
-        except InvalidSchedule as verdict:
-            if verdict.rule not in _ASKED_OF_THE_WHOLE:
-                raise
-            return False
-        if self.trace is not None and trace.joules >= self.trace.joules:
-            return False
-        self.schedule, self.trace = schedule, trace
-        return True
 
 
 def walked(facts: Facts, limits: Limits, policy: Policy, weights: Weights | None = None) -> Schedule | None:
@@ -69,7 +30,7 @@ def cheapest_walk(
         policies: one walk each.
         allowed: narrower limits for the walks, where a policy forgoes paging or recomputation.
     """
-    facts, best = Facts(problem), Cheapest(problem, limits)
+    facts, best = Facts(problem), Incumbent(problem, limits)
     for policy in policies:
         best.consider(walked(facts, allowed or limits, policy))
     return best.schedule

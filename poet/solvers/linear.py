@@ -19,6 +19,8 @@ import highspy
 import numpy as np
 import numpy.typing as npt
 
+from poet.solvers.interruptible import run
+
 Numbers = npt.NDArray[np.float64]
 Indices = npt.NDArray[np.int64]
 Term = tuple[float, int]
@@ -103,30 +105,21 @@ class Answer:
     done: bool
 
 
-def minimise(program: Program, *, seconds: float, whole: bool = False, seed: int = 0) -> Answer:
-    """Solve ``program`` on one thread, in whole numbers if asked to.
-
-    The bound of a linear program is certified as the module says. In whole numbers it is the
-    engine's, less a margin for its tolerances; prices are then 0.
-    """
+def minimise(program: Program, *, seconds: float, seed: int = 0) -> Answer:
+    """Solve ``program`` on one thread; its bound is certified as the module says."""
     costs, at_most = np.array(program.costs), np.array(program.at_most)
     entries = program.entries()
     largest = float(costs.max(initial=0.0))
     scale = 1000.0 / largest if largest > 0.0 else 1.0
-    highs = _loaded(costs * scale, at_most, entries, whole=whole)
+    highs = _loaded(costs * scale, at_most, entries)
     highs.setOptionValue("time_limit", max(seconds, 0.01))
     highs.setOptionValue("random_seed", seed)
-    highs.run()
+    run(highs)
     status, info, solution = highs.getModelStatus(), highs.getInfo(), highs.getSolution()
     found = info.primal_solution_status == highspy.SolutionStatus.kSolutionStatusFeasible
     values = np.array(solution.col_value) if found else None
     done = status == highspy.HighsModelStatus.kOptimal
     none = np.zeros(len(at_most))
-    if whole:
-        bound = (
-            max(0.0, info.mip_dual_bound * (1 - 1e-6) - 1e-6) if math.isfinite(info.mip_dual_bound) else 0.0
-        )
-        return Answer(bound / scale, values, none, done)
     if status == highspy.HighsModelStatus.kInfeasible:
         _, has_ray, ray = highs.getDualRay()  # type: ignore[attr-defined]  # missing from its stubs
         if has_ray and _certified(np.zeros_like(costs), at_most, entries, -np.abs(np.array(ray))) > 0.0:
@@ -148,9 +141,7 @@ def _certified(
     return math.fsum(terms) - _ROUNDING * magnitude
 
 
-def _loaded(
-    costs: Numbers, at_most: Numbers, entries: tuple[Indices, Indices, Numbers], *, whole: bool
-) -> highspy.Highs:
+def _loaded(costs: Numbers, at_most: Numbers, entries: tuple[Indices, Indices, Numbers]) -> highspy.Highs:
     rows, columns, factors = entries
     lp = highspy.HighsLp()
     lp.num_col_, lp.num_row_ = len(costs), len(at_most)
@@ -160,13 +151,10 @@ def _loaded(
     lp.a_matrix_.format_ = highspy.MatrixFormat.kRowwise
     lp.a_matrix_.start_ = np.concatenate([[0], np.cumsum(np.bincount(rows, minlength=len(at_most)))])
     lp.a_matrix_.index_, lp.a_matrix_.value_ = columns, factors
-    if whole:
-        lp.integrality_ = [highspy.HighsVarType.kInteger] * len(costs)
     highs = highspy.Highs()  # type: ignore[no-untyped-call]
     highs.setOptionValue("output_flag", False)
     highs.setOptionValue("threads", 1)
-    if not whole:  # presolve takes longer here than it saves
-        highs.setOptionValue("presolve", "off")
-        highs.setOptionValue("solver", "simplex")
+    highs.setOptionValue("presolve", "off")  # it takes longer here than it saves
+    highs.setOptionValue("solver", "simplex")
     highs.passModel(lp)
     return highs

@@ -19,38 +19,10 @@ from f to l some of them, and then i, are in RAM.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from poet.solvers.program import Affine, Decisions
+from poet.solvers.affine import Affine
+from poet.solvers.program import Charge, Decisions, Stays
 
 _DEPTH = 6  # of the chain of inputs that are asked for at a window's end
-
-
-@dataclass(frozen=True, slots=True)
-class Charge:
-    """``bytes`` times ``share`` in RAM at the first runs of stages ``first`` to ``last``."""
-
-    share: Affine
-    bytes: int
-    first: int
-    last: int
-
-
-@dataclass(frozen=True, slots=True)
-class Stays:
-    """The columns, what they occupy, and pairs of them of which the first is the larger.
-
-    Attributes:
-        columns: l by (content, stage).
-        together: m by window, with the inputs that it stands for.
-    """
-
-    columns: dict[tuple[int, int], Affine]
-    together: dict[tuple[int, int], tuple[Affine, tuple[int, ...]]]
-    charges: tuple[Charge, ...]
-    ordered: tuple[tuple[Affine, Affine], ...]
 
 
 def put_off_chain(model: Decisions, content: int) -> list[int]:
@@ -69,8 +41,8 @@ def put_off_chain(model: Decisions, content: int) -> list[int]:
     return chain
 
 
-def stays(model: Decisions) -> Stays:
-    """Every l that a window asks for."""
+def add_stays(model: Decisions) -> None:
+    """Add every l that a window asks for, and every m, to ``model``, which has all its other columns."""
     asked: dict[tuple[int, int], set[int]] = {}
     for (content, _), (first, last) in model.eager_stages.items():
         producer = model.instance.tasks[model.instance.contents[content].producer or 0]
@@ -100,7 +72,7 @@ def stays(model: Decisions) -> Stays:
             least = min(model.instance.contents[c].bytes for c in (window[0], *shared))
             charges.append(Charge(share, least, first, last - 1))
             together[window] = share, shared
-    return Stays(columns, together, tuple(charges), tuple(ordered))
+    model.stays = Stays(columns, together, tuple(charges), tuple(ordered))
 
 
 def _only_here(

@@ -14,6 +14,7 @@ from types import TracebackType
 from poet.solvers.beside import Beside
 from poet.solvers.conduct import Conduct
 from poet.solvers.events import Instance
+from poet.solvers.finders import WALKS
 from poet.solvers.guided import walks_along
 from poet.solvers.outlook import outlook
 from poet.solvers.relaxation import Bound
@@ -87,7 +88,7 @@ class Looks:
                 break
             self._best_joules = max(self._best_joules, bound.overhead_joules)
             for schedule in walks_along(self.instance, bound):
-                self.conduct.found(schedule)
+                self.conduct.found(schedule, WALKS)
             leads = self._best_joules >= bound_joules
             spent = time.monotonic() - began
             if self.conduct.finished() or spent > (leading_seconds if leads else seconds):

@@ -12,6 +12,7 @@ import highspy
 import numpy as np
 import numpy.typing as npt
 
+from poet.solvers.interruptible import run
 from poet.solvers.linear import Indices, Numbers, Program
 from poet.solvers.milp import Model
 
@@ -155,7 +156,7 @@ def solve_part(part: Part, seconds: float, *, whole: bool = True) -> Found:
     highs.setOptionValue("mip_rel_gap", RELATIVE_GAP)
     if not whole:
         highs.setOptionValue("presolve", "off")
-    highs.run()
+    run(highs)
     exhausted = highs.getModelStatus() in (
         highspy.HighsModelStatus.kOptimal,
         highspy.HighsModelStatus.kInfeasible,

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from poet.solvers.events import Timeline
+from poet.solvers.affine import Affine, Column, Row
+from poet.solvers.events import Meter, Timeline
 from poet.solvers.families import CUTS, FAMILIES, RELAXATION, Family, spent_on_runs, spent_on_transfers
+from poet.solvers.lingering import add_stays
 from poet.solvers.packing import packing
-from poet.solvers.program import Affine, Column, Decisions, Row
+from poet.solvers.program import Decisions
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +50,7 @@ def build(
     An input may stay for it past its own last event (`poet.solvers.lingering`).
     """
     decisions = Decisions(timeline, relaxed=relaxed)
+    add_stays(decisions)
     rows = [
         Row(family.__name__, expression)
         for family in families
@@ -66,6 +69,8 @@ def build(
         stored=decisions.stored,
         eager=decisions.eager,
         held=tuple(decisions.held),
-        overhead_joules=spent_on_runs(decisions, "joules").add(spent_on_transfers(decisions, "joules")),
+        overhead_joules=spent_on_runs(decisions, Meter.JOULES).add(
+            spent_on_transfers(decisions, Meter.JOULES)
+        ),
         rows=tuple(rows),
     )

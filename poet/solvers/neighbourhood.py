@@ -20,25 +20,21 @@ from collections.abc import Callable
 
 import numpy as np
 
-from poet.errors import InvalidSchedule
-from poet.problem import Limits, Problem
 from poet.schedule import Schedule
 from poet.solvers.again import again
 from poet.solvers.beside import Beside
 from poet.solvers.emit import schedule_of
-from poet.solvers.events import Instance, instance_of, timeline_of
+from poet.solvers.events import Instance, timeline_of
 from poet.solvers.families import CUTS, FAMILIES
-from poet.solvers.guide import Reruns, merged, reruns_of
-from poet.solvers.judged import Cheapest
+from poet.solvers.finders import ROUNDS
+from poet.solvers.guide import Reruns, merged
+from poet.solvers.incumbent import Incumbent
 from poet.solvers.linear import Numbers, value
 from poet.solvers.matrix import RELATIVE_GAP, Arrays, Choice, Found, Part, arrays_of, part_of, solve_part
 from poet.solvers.milp import build
-from poet.solvers.refine import priced_bound
 from poet.solvers.relaxation import Bound
-from poet.solvers.segments import Offer, offered_by
 from poet.solvers.start import values_of
 
-_OFFER = Offer(chain=4, depth=12)
 _FIRST_SIZE = 100  # decisions that the first round leaves free
 _SMALLEST_SIZE = 40
 _ROUND_SECONDS = 2.5
@@ -46,42 +42,6 @@ _LATE_SECONDS = 12.0  # before the end, from which on no round may overrun its t
 _LISTEN_SECONDS = 0.05
 _PATIENCE = 25  # rounds without a better plan after which a model is given up
 _STRETCHES = (1, 1, 2, 3)  # that a round frees
-
-
-def improve(
-    problem: Problem,
-    limits: Limits,
-    schedule: Schedule | None,
-    *,
-    seconds: float,
-    seed: int = 0,
-    guide: Bound | None = None,
-    stop: Callable[[Schedule], bool] | None = None,
-) -> Schedule | None:
-    """The best schedule found in ``seconds``, at least as good as ``schedule``; ``None``: none found.
-
-    Args:
-        problem: what to plan.
-        limits: what to stay within.
-        schedule: a valid one to begin with, if there is any.
-        seconds: wall clock.
-        seed: of every random choice.
-        guide: the relaxation's answer, if it is known already.
-        stop: called with each better schedule; true ends the search.
-    """
-    end = time.monotonic() + seconds
-    instance, best = instance_of(problem, limits), Cheapest(problem, limits)
-    best.consider(schedule)
-    guide = guide or priced_bound(instance, seconds=seconds)
-    stop = stop or (lambda better: False)
-    while time.monotonic() < end:
-        before = best.trace
-        own = {} if best.schedule is None else reruns_of(instance, best.schedule)
-        arrays = offering(instance, merged(offered_by(instance, guide, _OFFER), own))
-        rounds = Rounds(arrays, guide, best, seed=seed)
-        if not rounds.begin(end) or not rounds.run(end, stop) or best.trace is before:
-            break
-    return best.schedule
 
 
 def offering(instance: Instance, reruns: Reruns) -> Arrays:
@@ -100,7 +60,7 @@ class Rounds:
         seed: of every random choice.
     """
 
-    def __init__(self, arrays: Arrays, guide: Bound, best: Cheapest, *, seed: int = 0) -> None:
+    def __init__(self, arrays: Arrays, guide: Bound, best: Incumbent, *, seed: int = 0) -> None:
         self.arrays, self.best = arrays, best
         self.expected = _expected(arrays, guide)
         self.values = np.zeros(0)
@@ -155,12 +115,9 @@ class Rounds:
         self._resize(found, (time.monotonic() - started) / seconds)
         return found.values is not None and self.take(found.values)
 
-    def take(self, values: Numbers) -> bool:
+    def take(self, values: Numbers, found_by: str = ROUNDS) -> bool:
         """Judge the plan that ``values`` describe; whether it is valid and the best so far."""
-        try:
-            better = self.best.consider(schedule_of(self.arrays.model, values.tolist()))
-        except InvalidSchedule:  # by a rounding error of the engine's
-            return False
+        better = self.best.consider(schedule_of(self.arrays.model, values.tolist()), found_by)
         if better:
             self.values = values
         return better

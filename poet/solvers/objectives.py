@@ -19,14 +19,16 @@ from poet.pins import permitted
 from poet.problem import Limits, Objective, Pins, Problem, ProblemOp, Tensor, Transfer
 from poet.schedule import Schedule
 from poet.simulator import Trace, simulate
-from poet.solution import Solution, SolveOptions, Status
+from poet.solution import PROVEN, Solution, SolveOptions, Status
 from poet.solvers.bounds import minimum_ram_bytes
 from poet.solvers.events import Metered
 from poet.solvers.search import solve as least_energy
 from poet.units import format_joules
 
 _FIRST_SHARE = 0.6  # of the time for the objective; the rest breaks ties
+_PINS_SECONDS = 1.0  # to see whether the pins are what asks for too much
 _PROBE_SHARE = 0.3  # of the time left that one RAM budget may take
+_PROBE_SECONDS = 0.5  # that it may take where that is less
 _TOLERANCE = 1e-9  # relative, of sums of seconds and joules
 
 
@@ -40,14 +42,31 @@ def solve(problem: Problem, limits: Limits | None = None, options: SolveOptions 
         InputError: the engine asked for is not available.
     """
     limits, options = limits or Limits(), options or SolveOptions()
+    left = _seconds_left(time.monotonic(), options)
     found = _solve(permitted(problem, limits), limits, options)
-    if found.status is not Status.INFEASIBLE or limits.pins == Pins():
+    seconds = min(_PINS_SECONDS, left())
+    if found.status is not Status.INFEASIBLE or limits.pins == Pins() or seconds <= 0.0:
         return found
     free = replace(limits, pins=Pins())
-    without = _least_joules(problem, free, replace(_any_plan(limits, options), time_limit_seconds=1.0))
+    without = _least_joules(problem, free, replace(_any_plan(limits, options), time_limit_seconds=seconds))
     if without.schedule is None:
         return found
     return replace(found, message="Without the pins there is a plan: one of them asks for too much.")
+
+
+def least(problem: Problem, limits: Limits, options: SolveOptions) -> Solution:
+    """As `solve`, but of the plans that take as little of the objective any one, not that of least energy."""
+    return _least(permitted(problem, limits), limits, options)
+
+
+def _least(problem: Problem, limits: Limits, options: SolveOptions) -> Solution:
+    match options.objective:
+        case Objective.ENERGY:
+            return _least_joules(problem, limits, options)
+        case Objective.RAM:
+            return _least_ram(problem, limits, options)
+        case Objective.TIME | Objective.WRITES:
+            return _least_priced(problem, limits, options)
 
 
 def _solve(problem: Problem, limits: Limits, options: SolveOptions) -> Solution:
@@ -55,8 +74,8 @@ def _solve(problem: Problem, limits: Limits, options: SolveOptions) -> Solution:
         return _least_joules(problem, limits, options)
     started = time.monotonic()
     first = replace(options, time_limit_seconds=_part(options.time_limit_seconds, _FIRST_SHARE))
-    best = (_least_ram if options.objective is Objective.RAM else _least_priced)(problem, limits, first)
-    if best.schedule is None or best.trace is None or _interrupted(best):
+    best = _least(problem, limits, first)
+    if best.schedule is None or best.trace is None or best.was_interrupted:
         return best
     spent_seconds = time.monotonic() - started
     left = None if options.time_limit_seconds is None else options.time_limit_seconds - spent_seconds
@@ -122,7 +141,10 @@ def _least_priced(problem: Problem, limits: Limits, options: SolveOptions) -> So
         start = _least_joules(problem, limits, _any_plan(limits, options))
         if start.status is Status.INFEASIBLE:
             return replace(start, objective=options.objective, objective_bound=math.inf)
-        options = replace(options, start=start.schedule or options.start)
+        if start.was_interrupted and start.schedule is None:
+            return replace(start, objective=options.objective, objective_bound=None)
+        if start.schedule is not None:
+            options = replace(options, start=start.schedule, start_by=start.solver)
     within = replace(limits, joules_budget=None)
     at_prices = priced(problem, options.objective)
     found = least_energy(at_prices, within, replace(options, enough_joules=None), metered=metered)
@@ -150,6 +172,7 @@ def _in_its_unit(
     return replace(
         solution,
         status=Status.OPTIMAL if reached else found.status,
+        message="" if reached and not found.was_interrupted else found.message,
         objective_bound=min(bound, solution.amount),
     )
 
@@ -180,7 +203,7 @@ class _Halving:
     schedule: Schedule | None = None
     trace: Trace | None = None
     solver: str = "none"
-    message: str = ""
+    proof: str = ""  # of ``proven_bytes``
 
     @property
     def peak_bytes(self) -> float:
@@ -191,20 +214,20 @@ def _least_ram(problem: Problem, limits: Limits, options: SolveOptions) -> Solut
     """Halve the budgets between the proven bound and the best plan's peak."""
     started = time.monotonic()
     unit = _unit_bytes(problem, Objective.RAM)
-    halving = _Halving(minimum_ram_bytes(problem, limits).bytes)
+    halving = _Halving(minimum_ram_bytes(problem, limits).bytes, proof=PROVEN)
     left = _seconds_left(started, options)
     wide = _probe(problem, limits, options, left(), halving, limits.ram_budget_bytes)
     if halving.trace is None:
         return replace(wide, objective=Objective.RAM, objective_bound=float(halving.proven_bytes))
     low = halving.proven_bytes  # below it nothing is worth a try
     budget = low
-    while low < halving.peak_bytes and left() > 0.0 and not _interrupted(wide):
+    while low < halving.peak_bytes and left() > 0.0 and not wide.was_interrupted:
         wide = _probe(problem, limits, options, left(), halving, budget)
         if options.progress is not None:
             gap = 1.0 - halving.proven_bytes / halving.peak_bytes
             options.progress(halving.peak_bytes, halving.proven_bytes, gap, time.monotonic() - started)
         if wide.status is Status.INFEASIBLE and halving.proven_bytes == low:
-            halving.proven_bytes = (budget // unit + 1) * unit
+            halving.proven_bytes, halving.proof = (budget // unit + 1) * unit, wide.proof
         if wide.schedule is None:
             low = (budget // unit + 1) * unit
         budget = low + int((halving.peak_bytes - low) / unit) // 2 * unit
@@ -215,7 +238,8 @@ def _least_ram(problem: Problem, limits: Limits, options: SolveOptions) -> Solut
         schedule=halving.schedule,
         trace=halving.trace,
         solver=halving.solver,
-        message=wide.message if _interrupted(wide) else "",
+        proof=halving.proof if bound == halving.peak_bytes else "",
+        message=wide.message if wide.was_interrupted else "",
         bound_joules=problem.compute_joules,
         objective=Objective.RAM,
         objective_bound=bound,
@@ -231,7 +255,7 @@ def _probe(
     budget_bytes: int | None,
 ) -> Solution:
     """Any plan within ``budget_bytes``, taken over where it is the leanest."""
-    share = None if math.isinf(seconds) else max(_PROBE_SHARE * seconds, min(seconds, 0.5))
+    share = None if math.isinf(seconds) else max(_PROBE_SHARE * seconds, min(seconds, _PROBE_SECONDS))
     asked = replace(_any_plan(limits, options), time_limit_seconds=share)
     found = _least_joules(problem, replace(limits, ram_budget_bytes=budget_bytes), asked)
     if found.trace is not None and found.trace.peak_ram_bytes < halving.peak_bytes:
@@ -245,14 +269,18 @@ def _probe(
 def _any_plan(limits: Limits, options: SolveOptions) -> SolveOptions:
     """Options that end a search with the first plan inside the energy budget."""
     enough = math.inf if limits.joules_budget is None else limits.joules_budget
-    return replace(options, objective=Objective.ENERGY, enough_joules=enough, progress=None)
+    return replace(
+        options, objective=Objective.ENERGY, enough_joules=enough, progress=None, spare_seconds=0.0
+    )
 
 
 def _cheapest_as_good(problem: Problem, limits: Limits, options: SolveOptions, best: Solution) -> Solution:
     """Of the plans that take no more of the objective than ``best``, the one of least energy found."""
     assert best.schedule is not None
     assert best.trace is not None
-    asked = replace(options, objective=Objective.ENERGY, start=best.schedule, progress=None)
+    asked = replace(
+        options, objective=Objective.ENERGY, start=best.schedule, start_by=best.solver, progress=None
+    )
     within = limited(limits, best.objective, amount=best.amount or 0.0)
     cheapest = _least_joules(problem, within, asked)
     schedule, trace = cheapest.schedule or best.schedule, cheapest.trace or best.trace
@@ -262,6 +290,8 @@ def _cheapest_as_good(problem: Problem, limits: Limits, options: SolveOptions, b
         trace=trace,
         bound_joules=min(cheapest.bound_joules, trace.joules),
         solver=best.solver if schedule == best.schedule else cheapest.solver,
+        message=cheapest.message if cheapest.was_interrupted else best.message,
+        was_interrupted=cheapest.was_interrupted,
     )
 
 
@@ -297,7 +327,3 @@ def _part(seconds: float | None, share: float) -> float | None:
 def _seconds_left(started: float, options: SolveOptions) -> Callable[[], float]:
     limit = math.inf if options.time_limit_seconds is None else options.time_limit_seconds
     return lambda: limit - (time.monotonic() - started)
-
-
-def _interrupted(solution: Solution) -> bool:
-    return solution.message == "Stopped by the user."

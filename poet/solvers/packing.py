@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
-from poet.solvers.program import Affine
+from poet.solvers.affine import Affine
 
 _SIZES = 3  # the commonest of a memory row, each of which is tried as the unit
 _EXACT = 1e-9  # relative, within which a share counts as whole

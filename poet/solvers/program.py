@@ -24,61 +24,45 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import accumulate
 
+from poet.solvers.affine import Affine, Column, total
 from poet.solvers.candidates import worth_rerunning
 from poet.solvers.events import Content, Event, Kind, Timeline
-from poet.solvers.lingering import stays
 
 TIGHT_SLOTS = 2500
 """Up to so many slots, r, a and O are integer columns: cuts on memory rows count on that."""
 
 
-class Affine:
-    """A linear expression over column numbers."""
+@dataclass(frozen=True, slots=True)
+class Charge:
+    """``bytes`` times ``share`` in RAM at the first runs of stages ``first`` to ``last``."""
 
-    __slots__ = ("constant", "terms")
-
-    def __init__(self, constant: float = 0.0, column: int | None = None) -> None:
-        self.constant = constant
-        self.terms: dict[int, float] = {} if column is None else {column: 1.0}
-
-    def add(self, other: Affine, factor: float = 1.0) -> Affine:
-        """Add ``factor`` times ``other`` in place; returns itself."""
-        self.constant += factor * other.constant
-        for column, coefficient in other.terms.items():
-            self.terms[column] = self.terms.get(column, 0.0) + factor * coefficient
-        return self
-
-
-def total(*parts: tuple[float, Affine]) -> Affine:
-    """The sum of ``factor * expression``."""
-    result = Affine()
-    for factor, part in parts:
-        result.add(part, factor)
-    return result
+    share: Affine
+    bytes: int
+    first: int
+    last: int
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
-    """``expression <= 0``, named by its family."""
+class Stays:
+    """The columns of `poet.solvers.lingering`, what they occupy, and pairs of which the first is the larger.
 
-    family: str
-    expression: Affine
-
-
-@dataclass(frozen=True, slots=True)
-class Column:
-    """A variable between 0 and 1, named by its kind and its indices.
-
-    ``integer``: an engine must choose 0 or 1; ``whole``: it is 0 or 1 in every plan.
+    Attributes:
+        columns: l by (content, stage).
+        together: m by window, with the inputs that it stands for.
     """
 
-    name: str
-    integer: bool
-    whole: bool = True
+    columns: dict[tuple[int, int], Affine]
+    together: dict[tuple[int, int], tuple[Affine, tuple[int, ...]]]
+    charges: tuple[Charge, ...]
+    ordered: tuple[tuple[Affine, Affine], ...]
 
 
 class Decisions:
-    """The columns while they are laid out; read by the constraint families."""
+    """The columns while they are laid out; read by the constraint families.
+
+    Attributes:
+        stays: none, until `poet.solvers.lingering` lays them out after all others.
+    """
 
     def __init__(self, timeline: Timeline, *, relaxed: bool = False) -> None:
         self.timeline, self.instance, self.relaxed = timeline, timeline.instance, relaxed
@@ -109,7 +93,7 @@ class Decisions:
         for task in self.instance.tasks:
             for needed in task.rerun_reads if task.number in self.worth else ():
                 self.readers.setdefault(needed, set()).add(task.number)
-        self.stays = stays(self)
+        self.stays = Stays({}, {}, (), ())
 
     def add_column(self, name: str, *, integer: bool, whole: bool = True) -> Affine:
         """A new column."""

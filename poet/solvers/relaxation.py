@@ -129,10 +129,8 @@ class Bound:
     answer: Answer
 
 
-def bound_overhead(
-    instance: Instance, *, seconds: float = 60.0, moments: Collection[int] = (), whole: bool = False
-) -> Bound:
-    """The bound that the relaxation gives in ``seconds``; with ``whole``, in whole numbers.
+def bound_overhead(instance: Instance, *, seconds: float = 60.0, moments: Collection[int] = ()) -> Bound:
+    """The bound that the linear program of the relaxation gives in ``seconds``.
 
     A run that is cut short gives a weaker bound, still a valid one.
 
@@ -140,12 +138,11 @@ def bound_overhead(
         instance: what to bound.
         seconds: wall clock.
         moments: to put on the grids of what may be remade or remade from.
-        whole: solve in whole numbers.
     """
     started = time.monotonic()
     relaxation = relax(instance, moments)
     left = seconds - (time.monotonic() - started)
-    answer = minimise(relaxation.program, seconds=left, whole=whole)
+    answer = minimise(relaxation.program, seconds=left)
     return Bound(relaxation.fixed_joules + answer.bound, frozenset(moments), relaxation, answer)
 
 
@@ -199,7 +196,7 @@ def _flow(layout: Windows) -> _Rows:
 
 
 def _need(layout: Windows) -> _Rows:
-    """X[k,w] ≤ P[j,a] + Σ (Y[j,v] + X[p,v]) for each input j of a rerun of k."""
+    """X[k,w] ≤ P[j,a] + Σ Y[j,v] + W[p,s] for each input j of a rerun of k, p its producer."""
     for number, columns in layout.run.items():
         windows = itertools.pairwise(layout.grid[layout.tasks[number].outputs[0]])
         for column, (first, last) in zip(columns, windows, strict=True):

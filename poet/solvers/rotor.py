@@ -32,7 +32,8 @@ from poet.schedule import Schedule
 from poet.simulator import simulate
 from poet.solvers.chain import Stage, chain_of, needed_runs, schedule_of_runs
 from poet.solvers.facts import Facts
-from poet.solvers.judged import Cheapest, walked
+from poet.solvers.incumbent import Incumbent
+from poet.solvers.judged import walked
 from poet.solvers.walk import Policy, Walk, Way, Weights
 
 _Joules = npt.NDArray[np.float64]
@@ -54,7 +55,7 @@ def pofo(problem: Problem, limits: Limits) -> Schedule | None:
 
 
 def _best(problem: Problem, limits: Limits, permissions: list[Limits]) -> Schedule | None:
-    facts, best = Facts(problem), Cheapest(problem, limits)
+    facts, best = Facts(problem), Incumbent(problem, limits)
     stages = chain_of(facts)
     for allowed in permissions:
         for stretch in _STRETCHES:

@@ -23,26 +23,32 @@ from poet.solvers.confirm import Confidence, Confirmation, confirm
 from poet.solvers.emit import schedule_of
 from poet.solvers.engines import Effort, Outcome, available_engines, choose_engine, run_engine
 from poet.solvers.events import Metered, instance_of, timeline_of
+from poet.solvers.finders import GREEDY, model_by
 from poet.solvers.greedy import greedy
 from poet.solvers.guide import merged, reruns_of, suggested
 from poet.solvers.incumbent import Incumbent
 from poet.solvers.looks import Looks
 from poet.solvers.milp import Model, build
-from poet.solvers.sentences import conflict_sentence, impossible_sentence, no_plan_sentence, time_up_sentence
+from poet.solvers.sentences import (
+    conflict_sentence,
+    impossible_sentence,
+    no_plan_sentence,
+    nothing_left_sentence,
+    time_up_sentence,
+)
 from poet.solvers.start import values_of
 from poet.solvers.wide import search_widely
 
 _CHAINS = (3, 8, 8, 8, 16, 16)  # per round, the reruns offered, at most, on the way to one content
 _LARGE_TASKS = 400  # above, models are made of few reruns, and plans improved part by part
 _SMALL_TASKS = 16  # up to here every rerun is offered in every stage, several times
-_WALK = "walks along the relaxation, highs"
-_OWN_FINDERS = {"greedy": "greedy", "neighbourhood search": "neighbourhood search, highs", _WALK: _WALK}
-"""Which ask no engine, or always the same."""
 _SIZEABLE_TASKS = 200  # above, the same is tried after the first round, if the gap is sizeable
 _SIZEABLE_GAP = 0.02  # of the overhead
 _WIDE_SHARE = 0.5  # of the time left, for that
 _GREEDY_SECONDS = (2.0, 1.0)  # of small and of large steps; the plans tried on small ones take less
 _SHARE = 0.25  # of the time left that one model may take
+_LEAST_SECONDS = 0.01  # of it, where no time is left
+_CONFIRM_SECONDS = 2.0  # that a second opinion may take even where the search took less
 _FIRST_SHARE = 0.4  # of that for HiGHS, where CP-SAT comes second
 
 
@@ -65,6 +71,7 @@ def solve(
     try:
         return search.run()
     except KeyboardInterrupt:
+        search.stopped = True
         return search.solution("Stopped by the user.")
 
 
@@ -81,10 +88,11 @@ class _Search:
         # in time even if nothing overlaps
         self.serial = instance_of(problem, limits, serial=True, metered=metered)
         self.baseline_joules = problem.compute_joules
-        self.best = Incumbent(problem, self.limits, metered)
-        self.bound = BestBound(self.baseline_joules)
+        self.best = Incumbent(problem, self.limits, metered, thorough=True)
+        self.bound = BestBound[Model](self.baseline_joules)
         self.class_bound: ClassBound | None = None
         self.empty_model: Model | None = None  # that an engine says has no solution
+        self.refuted_by = ""  # the bound, after it had closed the gap
         self.stopped = False
 
     # --- the order of things ---
@@ -105,12 +113,18 @@ class _Search:
 
     def _start(self) -> None:
         if self.options.start is not None:
-            self._consider(self.options.start, "the plan given as a start")
+            self._consider(self.options.start, self.options.start_by, is_ours=False)
         large = len(self.instance.tasks) > _LARGE_TASKS
         allowed = min(_GREEDY_SECONDS[large], 0.25 * self._seconds_left())
-        schedule = greedy(self.problem, self.limits, seconds=allowed, seed=self.options.seed)
+        schedule = greedy(
+            self.problem,
+            self.limits,
+            seconds=allowed,
+            most_seconds=self._seconds_left(),
+            seed=self.options.seed,
+        )
         if schedule is not None:
-            self._consider(schedule, "greedy")
+            self._consider(schedule, GREEDY)
             self._report()
 
     def _search(self) -> bool:
@@ -118,7 +132,7 @@ class _Search:
         if len(self.instance.tasks) > _LARGE_TASKS:
             return not self._search_widely(1.0)
         pays = _SMALL_TASKS < len(self.instance.tasks) <= _SIZEABLE_TASKS
-        with Looks(self.instance, self._conduct(_WALK), pays=pays) as looks:
+        with Looks(self.instance, self._conduct(), pays=pays) as looks:
             if self._search_in_rounds(looks):
                 return True
         if len(self.instance.tasks) > _SMALL_TASKS or self._finished():
@@ -193,16 +207,16 @@ class _Search:
 
         It may take ``share`` of the time that is left.
         """
-        conduct = self._conduct("neighbourhood search", (1.0 - share) * min(self._seconds_left(), 1e9))
+        conduct = self._conduct((1.0 - share) * min(self._seconds_left(), 1e9))
         in_time = self.problem.background_storage and self.limits.deadline_seconds is not None
         instances = (self.instance, self.serial if in_time else self.instance)
         return search_widely(self.problem, self.limits, instances, self.best.schedule, conduct)
 
-    def _conduct(self, name: str, kept_seconds: float = 0.0) -> Conduct:
-        """For a part of the search by this ``name``, which must leave ``kept_seconds`` to others."""
+    def _conduct(self, kept_seconds: float = 0.0) -> Conduct:
+        """For a part of the search, which must leave ``kept_seconds`` to others."""
 
-        def found(schedule: Schedule) -> None:
-            self._consider(schedule, name)
+        def found(schedule: Schedule, found_by: str) -> None:
+            self._consider(schedule, found_by)
             self._report()
 
         def bounded(overhead: float, proven: bool) -> bool:
@@ -232,6 +246,8 @@ class _Search:
     def _solve_exactly(self, offered: dict[int, tuple[int, ...]]) -> None:
         """The best plan that only reruns what is offered."""
         self._run(build(timeline_of(self.instance, offered)), bounding=False)
+        if self._finished():
+            return
         if self.problem.background_storage and self.limits.deadline_seconds is not None:
             self._run(build(timeline_of(self.serial, offered)), bounding=False)
 
@@ -258,7 +274,7 @@ class _Search:
 
         def watch(values: Sequence[float] | None, bound: float) -> bool:
             if values is not None:
-                self._consider(schedule_of(model, values), engine)
+                self._consider(schedule_of(model, values), model_by(engine), is_ours=not bounding)
             if bounding:
                 self.bound.take(bound, model)
             self._report()
@@ -266,7 +282,7 @@ class _Search:
 
         outcome = run_engine(engine, model, self._effort(seconds), start=start, watcher=watch)
         if outcome.values is not None:
-            self._consider(schedule_of(model, outcome.values), engine)
+            self._consider(schedule_of(model, outcome.values), model_by(engine), is_ours=not bounding)
         if outcome.infeasible:
             self.empty_model = model
         elif bounding:
@@ -275,18 +291,23 @@ class _Search:
         self.stopped = self.stopped or outcome.interrupted
         return outcome
 
-    def _effort(self, seconds: float | None) -> Effort:
+    def _effort(self, seconds: float | None, most_seconds: float | None = None) -> Effort:
+        """For an engine; ``most_seconds`` not given: all that is left."""
         return Effort(
             seconds=seconds,
             threads=self.options.threads,
             seed=self.options.seed,
             absolute_joules=self._engine_gap_joules(),
             relative=0.0,
+            most_seconds=self._seconds_left() if most_seconds is None else most_seconds,
         )
 
-    def _consider(self, schedule: Schedule, found_by: str) -> None:
-        """Judge a plan; a good one may refute what an engine said."""
-        self.best.consider(schedule, found_by)
+    def _consider(self, schedule: Schedule, found_by: str, *, is_ours: bool = True) -> None:
+        """Judge a plan; a good one may refute what an engine said.
+
+        Not ours, in the sense that the judge should accept it, are the caller's and those of relaxed models.
+        """
+        self.best.consider(schedule, found_by, is_ours=is_ours)
         if self.best.trace is not None:
             self.bound.meet(self.best.trace.joules)
 
@@ -303,28 +324,35 @@ class _Search:
         if self.bound.alone:
             return Confirmation(Confidence.ALONE, ("highs",)).words
         model = self.bound.model
-        if model is None or not self.options.confirm:
-            return Confirmation(Confidence.EXACT).words if model is None else ""
+        if model is None:
+            return Confirmation(Confidence.EXACT).words
+        if not self.options.confirm:
+            return Confirmation(Confidence.ALONE, (self.engine,)).words
         joules = self.best.trace.joules
         allowed = joules - self.options.allowed_gap_joules(joules, self.baseline_joules)
         confirmation = self._confirm(model, allowed - self.baseline_joules)
         if confirmation.confidence is Confidence.REFUTED:
+            self.refuted_by = confirmation.words
             self.bound.forget()
         return confirmation.words
 
     def _confirm(self, model: Model, below: float | None) -> Confirmation:
         """A second opinion, in about the time that the search has taken; what refutes it is judged."""
-        spent_seconds = time.monotonic() - self.started
-        second_seconds = min(max(spent_seconds, 2.0), max(self._seconds_left(), 0.5))
+        spent_seconds, left_seconds = time.monotonic() - self.started, self._seconds_left()
+        if left_seconds <= 0.0:
+            return Confirmation(Confidence.ALONE, (self.engine,))
+        proof_seconds = min(max(0.1 * spent_seconds, 0.1), 1.0, 0.5 * left_seconds)
+        second_seconds = min(max(spent_seconds, _CONFIRM_SECONDS), left_seconds - proof_seconds)
         confirmation = confirm(
             model,
             self.engine,
-            self._effort(second_seconds),
-            proof_seconds=min(max(0.1 * spent_seconds, 0.1), 1.0),
+            self._effort(second_seconds, left_seconds - proof_seconds),
+            proof_seconds=proof_seconds,
             below_joules=below,
         )
         if confirmation.values is not None:
-            self._consider(schedule_of(model, confirmation.values), confirmation.engines[-1])
+            found_by = model_by(confirmation.engines[-1])
+            self._consider(schedule_of(model, confirmation.values), found_by, is_ours=False)
         return confirmation
 
     def _engine_gap_joules(self) -> float:
@@ -350,12 +378,15 @@ class _Search:
 
     def _seconds_left(self) -> float:
         limit = self.options.time_limit_seconds
-        return math.inf if limit is None else limit - (time.monotonic() - self.started)
+        if limit is None:
+            return math.inf
+        spare_seconds = self.options.spare_seconds if self.best.trace is None else 0.0
+        return limit - spare_seconds - (time.monotonic() - self.started)
 
     def _model_seconds(self) -> float | None:
         """What one model may take; ``None``: any time."""
         seconds = self._seconds_left()
-        return None if math.isinf(seconds) else max(seconds * _SHARE, min(seconds, 1.0), 0.1)
+        return None if math.isinf(seconds) else max(seconds * _SHARE, min(seconds, 1.0), _LEAST_SECONDS)
 
     def _report(self) -> None:
         if self.options.progress is None:
@@ -374,12 +405,8 @@ class _Search:
             message = message or no_plan_sentence(self.problem, self.limits, in_time=in_time)
         else:
             status = Status.OPTIMAL if self._closed(self.bound.joules) else Status.FEASIBLE
-            if status is Status.FEASIBLE and self._seconds_left() <= 0.0:
-                message = message or time_up_sentence(
-                    self.engine,
-                    plan_seconds=self.best.found_after_seconds,
-                    bound_seconds=self.bound.after_seconds,
-                )
+            if status is Status.FEASIBLE:
+                message = message or self._open_gap_sentence()
         bound = (
             self.bound.joules if self.best.trace is None else min(self.bound.joules, self.best.trace.joules)
         )
@@ -390,11 +417,23 @@ class _Search:
             bound_joules=bound,
             baseline_joules=self.baseline_joules,
             solve_seconds=time.monotonic() - self.started,
-            solver=_OWN_FINDERS.get(self.best.found_by, f"event model, {self.engine}"),
+            solver=model_by(self.engine) if self.best.trace is None else self.best.found_by,
             message=message,
             proof=proof,
             class_bound=self.class_bound,
+            was_interrupted=self.stopped,
         )
+
+    def _open_gap_sentence(self) -> str:
+        """Why the search did not close the gap; empty where a plan that is good enough was asked for."""
+        plan_seconds, bound_seconds = self.best.found_after_seconds, self.bound.after_seconds
+        if self.refuted_by:
+            return f"{self.refuted_by[0].upper()}{self.refuted_by[1:]}: the gap is open again."
+        if self._seconds_left() <= 0.0:
+            return time_up_sentence(self.engine, plan_seconds=plan_seconds, bound_seconds=bound_seconds)
+        if self._enough():
+            return ""
+        return nothing_left_sentence(plan_seconds=plan_seconds, bound_seconds=bound_seconds)
 
     def _infeasible(self, message: str, proof: str) -> Solution:
         self.best.forget()

@@ -6,9 +6,9 @@ from collections.abc import Container
 
 from poet.homes import stored_between_steps, undecided
 from poet.schedule import Compute, Free, PageIn, Schedule
+from poet.solvers.affine import Affine
 from poet.solvers.events import Kind, Timeline
 from poet.solvers.milp import Model
-from poet.solvers.program import Affine
 
 
 def values_of(model: Model, schedule: Schedule) -> tuple[float, ...] | None:

@@ -13,13 +13,14 @@ from dataclasses import replace
 from poet.problem import Limits, Problem
 from poet.schedule import Schedule
 from poet.solvers.facts import Facts
-from poet.solvers.judged import Cheapest, walked
+from poet.solvers.incumbent import Incumbent
+from poet.solvers.judged import walked
 from poet.solvers.walk import Policy, Walk, Way
 
 
 def vdnn(problem: Problem, limits: Limits) -> Schedule | None:
     """The cheaper of both policies over what counts as far; ``None`` where neither fits."""
-    facts, best = Facts(problem), Cheapest(problem, limits)
+    facts, best = Facts(problem), Incumbent(problem, limits)
     seconds = [op.seconds for op in problem.ops]
     mean = statistics.fmean(seconds) if seconds else 0.0
     costly = {t for op, inputs in enumerate(facts.inputs) if seconds[op] > mean for t in inputs}

@@ -28,9 +28,10 @@ from poet.schedule import Schedule
 from poet.solvers.beside import Beside
 from poet.solvers.conduct import Conduct
 from poet.solvers.events import Instance
+from poet.solvers.finders import CLASS, TIED, WALKS
 from poet.solvers.guide import merged, reruns_of
 from poet.solvers.guided import walks_along
-from poet.solvers.judged import Cheapest
+from poet.solvers.incumbent import Incumbent
 from poet.solvers.matrix import RELATIVE_GAP, matrix_of
 from poet.solvers.neighbourhood import Rounds, offering
 from poet.solvers.refine import priced_bound, tightest_bound
@@ -66,16 +67,16 @@ def search_widely(
         schedule: a valid one to begin with, if there is any.
         conduct: the caller's side.
     """
-    best = Cheapest(problem, limits)
+    best = Incumbent(problem, limits)
     best.consider(schedule)
     return _Wide(*instances, best, conduct).run()
 
 
 class _Wide:
-    def __init__(self, bounded: Instance, planned: Instance, best: Cheapest, conduct: Conduct) -> None:
+    def __init__(self, bounded: Instance, planned: Instance, best: Incumbent, conduct: Conduct) -> None:
         self.bounded, self.planned, self.best, self.conduct = bounded, planned, best, conduct
         self.heard: Bound | None = None
-        self.walked = Cheapest(best.problem, best.limits)  # among the walks along answers
+        self.walked = Incumbent(best.problem, best.limits)  # among the walks along answers
         self.tied_first = False  # the best plan came from twins decided alike, before other answers
         self.building_seconds = 0.0  # of the last model
 
@@ -112,7 +113,7 @@ class _Wide:
                 child.begin(tie.matrix, self._share(_ALIKE_SHARE), relative_gap=RELATIVE_GAP)
                 while not child.news.ended and not self.conduct.finished():
                     found = child.news.values if child.listen(_LISTEN_SECONDS) else None
-                    if found is not None and rounds.take(tie.whole(found)):
+                    if found is not None and rounds.take(tie.whole(found), TIED):
                         self.tied_first = True
                         self._tell()
         return rounds
@@ -127,9 +128,9 @@ class _Wide:
     def _walk_along(self, guide: Bound) -> None:
         """Plans that do what the relaxation's answer does, as far as they can."""
         for schedule in walks_along(self.planned, guide):
-            if self.best.consider(schedule):
+            if self.best.consider(schedule, WALKS):
                 self._tell()
-            self.walked.consider(schedule)
+            self.walked.consider(schedule, WALKS)
             if self.conduct.finished():
                 break
 
@@ -173,7 +174,7 @@ class _Wide:
 
     def _tell(self) -> None:
         if self.best.schedule is not None:
-            self.conduct.found(self.best.schedule)
+            self.conduct.found(self.best.schedule, self.best.found_by)
 
     def _bound_in_whole_numbers(self, guide: Bound, rounds: Rounds | None) -> Bound:
         """The relaxation without fractions, for a bound and for plans; the guide that it gives."""
@@ -205,7 +206,7 @@ class _Wide:
             child.begin(matrix, self._share(_CLASS_SHARE))
             while not child.news.ended and not self.conduct.finished():
                 found = child.news.values if self._wait_for(child, rounds) else None
-                if found is not None and rounds.take(found):
+                if found is not None and rounds.take(found, CLASS):
                     self._tell()
                 if math.isfinite(child.news.bound) and self.planned.serial == self.bounded.serial:
                     self.conduct.classed((child.news.bound * (1.0 - _MARGIN) - _MARGIN) / arrays.unit, reruns)

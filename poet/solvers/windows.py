@@ -51,7 +51,7 @@ class Windows:
         return (content for content in self.contents if content.number not in self.small)
 
     def visits(self, content: int, first: int, last: int) -> list[Term] | None:
-        """P + Σ (Y + X): whether ``content`` is in RAM at some time from moment to moment; ``None``: free."""
+        """P + Σ Y + W: whether ``content`` is in RAM at some time from moment to moment; ``None``: free."""
         fixed = self.fixed[content]
         position = bisect.bisect_left(fixed, first)
         if content in self.small or (position < len(fixed) and fixed[position] <= last):

@@ -52,7 +52,7 @@ IMPORTING = (
 )  # fmt: skip
 """What an imported graph and its kernels' facts depend on; of what ``api.py`` imports, these alone."""
 _ENGINES = ("highspy", "pulp", "ortools")
-_NOT_IN_KEY = ("start", "progress")
+_NOT_IN_KEY = ("start", "start_by", "progress")
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,7 +42,9 @@ class Solver:
             found[index] = cached_cell(self.cache, key, item.problem, item.limits)
             if found[index] is None:
                 keys[index] = key
-                options = replace(self.options, start=item.start, progress=None)
+                options = replace(
+                    self.options, start=item.start, start_by="the plan of another point", progress=None
+                )
                 tasks.append(functools.partial(search, pack(data), item.limits, options))
         places = list(keys)
         for number, packed in self.run(tasks):

@@ -123,7 +123,8 @@ class Sweep:
             start = self._known(place).plan
             self._done(place).warm_start = self._index(place[0], start)
             schedule = None if start is None else start.schedule
-            options = replace(self.options, start=schedule, progress=None)
+            maker = self.options.start_by if start is None else start.solver
+            options = replace(self.options, start=schedule, start_by=maker, progress=None)
             tasks.append(functools.partial(search, packed[place[0]], self._limits(place), options))
         self.undecided = sum(1 for _ in self._open(None))
         self._say(level)

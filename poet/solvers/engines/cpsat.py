@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import json
+import math
 import queue
 import subprocess
 import threading
@@ -69,8 +70,8 @@ class Child:
             env=children.environment(),
             start_new_session=True,  # Ctrl-C is this process's to answer
         )
-        seconds = job.effort.seconds
-        self._deadline = None if seconds is None else time.monotonic() + seconds + _GRACE_SECONDS
+        seconds = math.inf if job.effort.seconds is None else job.effort.seconds + _GRACE_SECONDS
+        self._deadline = time.monotonic() + min(seconds, job.effort.most_seconds)
         threading.Thread(target=self._read, daemon=True).start()
         threading.Thread(target=self._write, args=(json.dumps(self._request()),), daemon=True).start()
 
@@ -103,7 +104,7 @@ class Child:
             while True:
                 self._take(line, found)
                 line = self._lines.get_nowait()
-        if self._deadline is not None and time.monotonic() > self._deadline:
+        if time.monotonic() > self._deadline:
             self.ended = True
         return found
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -36,6 +37,7 @@ class Effort:
 
     Attributes:
         seconds: wall clock; ``None``: no limit.
+        most_seconds: wall clock after which an engine in a process of its own is ended, however far it is.
         absolute_joules: gap of the objective at which it may stop.
         relative: the same as a share of the objective, for engines that know its constant part.
     """
@@ -45,6 +47,7 @@ class Effort:
     seed: int
     absolute_joules: float
     relative: float
+    most_seconds: float = math.inf
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,14 @@
+"""Who finds plans: the names that an answer gives as its ``solver``."""
+
+from __future__ import annotations
+
+GREEDY = "greedy"
+WALKS = "walks along the relaxation, highs"
+ROUNDS = "neighbourhood search, highs"
+TIED = "neighbourhood search with tied columns, highs"
+CLASS = "event model of a class of plans, highs"
+
+
+def model_by(engine: str) -> str:
+    """The event model, solved by ``engine``; of two side by side it is not known which found the plan."""
+    return f"event model, {engine}"

@@ -1,0 +1,35 @@
+"""HiGHS in this process, ended by Ctrl-C as soon as it looks up from a simplex iteration or a node.
+
+Python runs signal handlers between two of its own instructions, so none runs while HiGHS works. Its
+callbacks are such instructions: a flag that the handler sets is passed on by them.
+"""
+
+from __future__ import annotations
+
+import signal
+from typing import Any
+
+import highspy
+
+
+def run(highs: highspy.Highs) -> None:
+    """As ``highs.run()``; a Ctrl-C meanwhile ends it, and is then answered as it would have been before."""
+    from poet.solvers.engines.interrupt import sigint_flag
+
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        highs.run()
+        return
+    kinds = highspy.cb.HighsCallbackType
+    with sigint_flag() as pressed:
+
+        def look(kind: Any, message: str, out: Any, into: Any, data: Any) -> None:
+            if pressed:
+                into.user_interrupt = True
+
+        highs.setCallback(look, None)
+        for kind in (kinds.kCallbackSimplexInterrupt, kinds.kCallbackMipInterrupt):
+            highs.startCallback(kind)
+        highs.run()
+        highs.setCallback(None, None)
+    if pressed:
+        signal.raise_signal(signal.SIGINT)

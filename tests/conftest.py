@@ -1,0 +1,27 @@
+"""What every test is held to."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+
+import pytest
+
+
+class _Listener(logging.Handler):
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.heard: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.heard.append(record.getMessage())
+
+
+@pytest.fixture(autouse=True)
+def rejections() -> Iterator[list[str]]:
+    """Schedules of ours that the judge rejected: none, unless a test that makes some clears the list."""
+    listener, logger = _Listener(), logging.getLogger("poet.solvers.incumbent")
+    logger.addHandler(listener)
+    yield listener.heard
+    logger.removeHandler(listener)
+    assert not listener.heard, "a schedule of ours broke a rule that its maker looks after"
