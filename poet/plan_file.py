@@ -17,6 +17,7 @@ from typing import Self
 import poet
 from poet import tensorfile
 from poet.errors import PlanError
+from poet.reading import parse_json
 from poet.tensorfile import Entry, RawTensor, TensorFile
 from poet.training_plan import Plan, stored_values
 
@@ -128,8 +129,8 @@ def _plan_in(file: TensorFile) -> Plan:
     text = metadata["poet.plan"]
     try:
         intact = hashlib.sha256(text.encode()).hexdigest() == metadata["poet.plan.sha256"]
-        data = json.loads(text)
-    except (ValueError, RecursionError):
+        data = parse_json(text)
+    except ValueError:
         intact = False
     if not intact:
         raise PlanError(f"{name}: its plan is damaged; get the plan again")

@@ -28,7 +28,10 @@ def _parse(text: str, factors: dict[str, float] | dict[str, int], what: str, exa
     factor = factors.get(match[2].lower()) if match else None
     if match is None or factor is None:
         raise InputError(f"{text!r} is not {what}; write for example {example}")
-    return float(match[1]) * factor
+    amount = float(match[1]) * factor
+    if not math.isfinite(amount):
+        raise InputError(f"{text[:40]!r} is more than any machine has; write for example {example}")
+    return amount
 
 
 def parse_bytes(text: str) -> int:

@@ -15,7 +15,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 
 ROOMS = (
-    "errors", "units", "codec", "pieces", "graph", "schedule", "problem", "homes", "pins", "simulator",
+    "errors", "reading", "units", "codec", "pieces", "graph", "schedule", "problem", "homes", "pins", "simulator",
     "optimizer", "device", "profiles", "cost_table", "costs", "solution", "solvers", "budgets", "fronts",
     "layout", "demand", "tensorfile", "training_plan", "plan_file", "training_run", "host", "runtime",
     "frontend", "verification", "enforce", "arena", "rehearsal", "api", "whatif", "report", "cli",
@@ -24,7 +24,7 @@ ROOMS = (
 
 RUNTIME_MAY_READ = frozenset(
     {
-        "errors", "units", "codec", "pieces", "graph", "schedule", "problem", "homes", "pins", "simulator",
+        "errors", "reading", "units", "codec", "pieces", "graph", "schedule", "problem", "homes", "pins", "simulator",
         "optimizer", "layout", "demand", "tensorfile", "training_plan", "plan_file", "training_run",
         "host", "runtime",
     }

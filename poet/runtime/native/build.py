@@ -87,14 +87,24 @@ def private_folder(folder: Path) -> Path:
 
 def find_compiler() -> Compiler | None:
     """``$CXX``, else the first C++ compiler on the path."""
-    chosen = shlex.split(os.environ.get("CXX", ""))
+    try:
+        chosen = shlex.split(os.environ.get("CXX", ""))
+    except ValueError as error:
+        raise Unavailable(
+            f"CXX is {os.environ['CXX']!r}, which is no command ({error}); set it to a compiler"
+        ) from None
     for command in [chosen] if chosen else [[name] for name in _COMPILERS]:
         program = shutil.which(command[0])
         if program is None:
             continue
         try:
             asked = subprocess.run(
-                [program, *command[1:], "--version"], capture_output=True, text=True, timeout=60, check=True
+                [program, *command[1:], "--version"],
+                capture_output=True,
+                text=True,
+                errors="replace",
+                timeout=60,
+                check=True,
             )
         except (OSError, subprocess.SubprocessError):
             continue
@@ -109,8 +119,16 @@ def torch_release() -> str:
 
 
 def _default_cache() -> Path:
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base and Path(base).is_absolute() else Path.home() / ".cache") / "poet"
+    base = os.environ.get("XDG_CACHE_HOME", "")
+    if os.path.isabs(base):
+        return Path(base) / "poet"
+    try:
+        home = Path.home()
+    except RuntimeError:  # neither HOME nor an entry among the machine's users
+        home = Path()
+    if not home.is_absolute():
+        raise Unavailable("there is no home folder for the compiled allocator; set XDG_CACHE_HOME")
+    return home / ".cache" / "poet"
 
 
 def _flags() -> tuple[str, ...]:
@@ -172,7 +190,12 @@ def _compile(compiler: Compiler, folder: Path, prefix: str) -> Path:
         command += [str(SOURCE), f"-L{root / 'lib'}", "-lc10", "-ltorch_cpu", "-o", str(built)]
         try:
             done = subprocess.run(
-                command, capture_output=True, text=True, timeout=_COMPILE_SECONDS, check=False
+                command,
+                capture_output=True,
+                text=True,
+                errors="replace",
+                timeout=_COMPILE_SECONDS,
+                check=False,
             )
         except (OSError, subprocess.TimeoutExpired) as error:
             raise Unavailable(f"{compiler.command[0]} did not finish: {error}") from error
