@@ -11,7 +11,7 @@ from poet.errors import InputError
 from poet.plan_file import read_plan
 from poet.training_run import Epoch, RunRequest
 
-from .options import JsonOption, PageFileOption, PlanArgument, ThreadsOption
+from .options import JsonOption, PageFileOption, PlanArgument, ThreadsOption, whole
 
 EXAMPLES = (
     "poet run plan.poet --data digits.npz --epochs 3 --page-file /media/card/pages",
@@ -31,10 +31,10 @@ def run(
             "`targets`.",
         ),
     ],
-    epochs: Annotated[int, typer.Option(min=1, help="Passes over the data.")] = 1,
+    epochs: Annotated[int, typer.Option(min=1, help="Passes over the data.", callback=whole)] = 1,
     page_file: PageFileOption = None,
     lr: Annotated[float | None, typer.Option(help="Learning rate in place of the plan's.")] = None,
-    seed: Annotated[int, typer.Option(help="Of the samples' order and of dropout.")] = 0,
+    seed: Annotated[int, typer.Option(help="Of the samples' order and of dropout.", callback=whole)] = 0,
     threads: ThreadsOption = None,
     resume: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Go on from what an earlier run saved.")
@@ -43,7 +43,8 @@ def run(
         Path | None, typer.Option("-o", "--output", metavar="FILE", help="Save the trained state here.")
     ] = None,
     save_every: Annotated[
-        int | None, typer.Option(min=1, metavar="STEPS", help="Save every so many steps as well.")
+        int | None,
+        typer.Option(min=1, metavar="STEPS", help="Save every so many steps as well.", callback=whole),
     ] = None,
     enforce: Annotated[
         bool,

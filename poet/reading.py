@@ -8,13 +8,14 @@ times their text in RAM: it is weighed before it is parsed.
 from __future__ import annotations
 
 import errno
+import io
 import json
 import math
 import os
 import re
 import stat
 from collections.abc import Callable
-from typing import Any, BinaryIO
+from typing import Any, cast
 
 MOST_ITEMS = 4_000_000
 """Commas and opening brackets in one JSON text. The plan of a net of 1,000 ops has some 250,000."""
@@ -38,7 +39,7 @@ _KINDS: tuple[tuple[Callable[[int], bool], str], ...] = (
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
-def open_regular(path: str | os.PathLike[str], *, buffering: int = -1) -> BinaryIO:
+def open_regular(path: str | os.PathLike[str], *, buffering: int = -1) -> io.BufferedReader | io.FileIO:
     """The file at ``path``, opened for reading; what is no file is refused without waiting for it.
 
     Raises:
@@ -54,7 +55,7 @@ def open_regular(path: str | os.PathLike[str], *, buffering: int = -1) -> Binary
         if not stat.S_ISREG(mode):
             kind = next((name for test, name in _KINDS if test(mode)), "no file")
             raise OSError(errno.EINVAL, f"it is {kind}, not a file", os.fspath(path))
-        return os.fdopen(descriptor, "rb", buffering=buffering)
+        return cast("io.BufferedReader | io.FileIO", os.fdopen(descriptor, "rb", buffering=buffering))
     except BaseException:
         os.close(descriptor)
         raise

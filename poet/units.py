@@ -9,6 +9,7 @@ import math
 import re
 
 from poet.errors import InputError
+from poet.reading import LARGEST_WHOLE
 
 _SIZE_FACTORS = {
     "": 1, "b": 1,
@@ -43,6 +44,8 @@ def parse_bytes(text: str) -> int:
     size = math.floor(_parse(text, _SIZE_FACTORS, "a size", "64MiB, 256KB or 4096"))
     if size < 1:
         raise InputError(f"{text!r} is less than one byte; write for example 64MiB")
+    if size > LARGEST_WHOLE:
+        raise InputError(f"{text!r} is more than any machine has; write for example 64MiB")
     return size
 
 

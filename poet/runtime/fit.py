@@ -6,7 +6,6 @@ import signal
 import statistics
 import threading
 import time
-import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from poet.arrays import read_npz
 from poet.errors import InputError
 from poet.graph import TensorType
 from poet.runtime.trainer import StepResult, Trainer
@@ -64,7 +64,9 @@ def load_samples(path: str | Path, plan: Plan) -> Samples:
     path = Path(path)
     graph = plan.graph
     types = {value.name: value.type for value in graph.values}
-    found = _from_safetensors(path) if path.suffix == ".safetensors" else _from_npz(path)
+    found = _from_safetensors(path) if path.suffix == ".safetensors" else read_npz(path)
+    if not graph.inputs or not all(types[name].shape for name in graph.inputs):
+        raise InputError(f"{plan.model.name}: the plan takes no batches of samples, so it reads no data file")
     tensors = []
     for place, name in enumerate(graph.inputs):
         is_targets = graph.targets == 1 and place == len(graph.inputs) - 1
@@ -80,6 +82,10 @@ def load_samples(path: str | Path, plan: Plan) -> Samples:
         counts = ", ".join(str(len(tensor)) for tensor in tensors)
         raise InputError(f"{path.name}: the arrays have different numbers of samples ({counts})")
     batch = types[graph.inputs[0]].shape[0]
+    if batch < 1:
+        raise InputError(
+            f"{plan.model.name}: the plan's batch has no samples, so there is nothing to train on"
+        )
     if len(tensors[0]) < batch:
         raise InputError(f"{path.name}: {len(tensors[0])} samples, the plan's batch is {batch}")
     staged = tuple(torch.empty((batch, *tensor.shape[1:]), dtype=tensor.dtype) for tensor in tensors)
@@ -128,14 +134,6 @@ def fit(
             yield tally.epoch(number, time.perf_counter() - started, is_complete=complete)
             if interrupted.is_set():
                 return
-
-
-def _from_npz(path: Path) -> dict[str, npt.NDArray[np.generic]]:
-    try:
-        with path.open("rb") as file, np.load(file, allow_pickle=False) as stored:
-            return {name: stored[name] for name in stored.files}
-    except (OSError, ValueError, EOFError, TypeError, zipfile.BadZipFile) as cause:
-        raise InputError(f"{path}: not a readable .npz file ({cause})") from None
 
 
 def _from_safetensors(path: Path) -> dict[str, npt.NDArray[np.generic]]:
