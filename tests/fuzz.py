@@ -1,6 +1,6 @@
 """Opens thousands of mutated files and counts what became of them.
 
-    python tests/fuzz.py                          20,000 plans, 20,000 models, 20,000 profiles
+    python tests/fuzz.py                          20,000 files of each kind in `KINDS`
     python tests/fuzz.py --kind plans --count 500
     python tests/fuzz.py --kind plans --only 1234 one case, with its error
 
@@ -41,7 +41,8 @@ FILE_BYTES = 256 << 20
 HANG_SECONDS, SETUP_SECONDS = 60.0, 600.0
 READY = "ready"
 SETUP_FAILED = 70  # an exit code that no interpreter gives by itself
-KINDS = ("plans", "models", "profiles")
+KINDS = ("plans", "models", "profiles", "tensors", "data", "problems", "caches")
+"""Of files: plans, ONNX models, device profiles, safetensors and npz data, planning problems, cached answers."""
 
 
 class Outcome(enum.StrEnum):
@@ -156,7 +157,7 @@ class Watch:
         self._is_on = False
         profiles = str(importlib.resources.files("poet.hardware_profiles"))
         readable = (sys.prefix, sys.base_prefix, str(ROOT), profiles, "/proc", "/sys", "/usr", "/dev/null")
-        self._readable = (str(folder), *(os.path.realpath(path) for path in readable))
+        self._readable = (str(folder), f"{folder}.d", *(os.path.realpath(path) for path in readable))
         sys.addaudithook(self._hear)
 
     @contextlib.contextmanager
@@ -229,6 +230,7 @@ def _work(kind: str, numbers: Sequence[int]) -> None:
             print(json.dumps(_judged(use, path, watch)), flush=True)
     finally:
         shutil.rmtree(folder)
+        shutil.rmtree(f"{folder}.d", ignore_errors=True)
 
 
 def _judged(use: Callable[[Path], str], path: Path, watch: Watch) -> dict[str, str]:
@@ -268,6 +270,7 @@ Subject = tuple[list[bytes], Callable[[bytes, random.Random], bytes], Callable[[
 
 def _subject(kind: str, folder: Path) -> Subject:
     """Valid files, how to change them, what to do with them, and how their names end."""
+    import fuzz_uses
     import mutators
 
     sys.path.append(str(ROOT / "examples"))
@@ -275,6 +278,8 @@ def _subject(kind: str, folder: Path) -> Subject:
         return _plans(folder), mutators.mutated_plan, use_plan, ".poet"
     if kind == "models":
         return _models(folder), mutators.mutated_onnx, use_model, ".onnx"
+    if kind in fuzz_uses.SUBJECTS:
+        return fuzz_uses.SUBJECTS[kind](folder)
     shipped = sorted((ROOT / "hardware_profiles").glob("*.toml"))
     return [path.read_bytes() for path in shipped], mutators.mutated_profile, use_profile, ".toml"
 

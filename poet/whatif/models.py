@@ -6,7 +6,6 @@ A model is an ONNX file, a module, a saved plan (its graph and optimizer are giv
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import hashlib
 from collections.abc import Callable, Iterable, Sequence
@@ -153,14 +152,23 @@ class OnnxModel:
         except (InputError, ValueError):
             return None
 
+    def _kept_dimensions(self, key: str) -> list[list[int | str]] | None:
+        """Those kept under ``key``; ``None``: there are none, or what is there is something else."""
+        content = self.cache.read("dimensions", key)
+        if content is None:
+            return None
+        try:
+            kept = codec.decode(_Dimensions, {"inputs": parse_json(content)}, where="dimensions")
+        except (InputError, ValueError):
+            return None
+        return [list(dims) for dims in kept.inputs]
+
     def _input_dimensions(self, run: Run) -> list[list[int | str]]:
         """Per input its dimensions, from the cache or by a worker."""
         key = digest_of(self.digest, "dimensions", code_digest(IMPORTING))
-        content = self.cache.read("dimensions", key)
-        if content is not None:
-            with contextlib.suppress(InputError, ValueError):
-                kept = codec.decode(_Dimensions, {"inputs": parse_json(content)}, where="dimensions")
-                return [list(dims) for dims in kept.inputs]
+        kept = self._kept_dimensions(key)
+        if kept is not None:
+            return kept
         task: Task = functools.partial(_open_dimensions, str(self.path))
         return next(self._checked(packed, key, "dimensions") for _, packed in run([task]))
 
