@@ -127,4 +127,6 @@ def _read_array(file: IO[bytes], size_bytes: int) -> Array:
             raise InputError("it ends too early")
         view[done : done + len(chunk)] = chunk
         done += len(chunk)
+    if file.read(1):  # reading to the end also has a zip's member checked against its checksum
+        raise InputError("it goes on after its last element")
     return np.ndarray(shape, dtype, buffer=data, order="F" if in_columns else "C")

@@ -42,7 +42,7 @@ HANG_SECONDS, SETUP_SECONDS = 60.0, 600.0
 READY = "ready"
 SETUP_FAILED = 70  # an exit code that no interpreter gives by itself
 KINDS = ("plans", "models", "profiles", "tensors", "data", "problems", "caches")
-"""Of files: plans, ONNX models, device profiles, safetensors and npz data, planning problems, cached answers."""
+"""Of files: plans, ONNX models, device profiles, safetensors and npz data, problems, cached answers."""
 
 
 class Outcome(enum.StrEnum):

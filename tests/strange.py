@@ -20,10 +20,10 @@ import numpy as np
 
 DIGITS = (
     "1" + "0" * 19, "9" * 30, "1" + "0" * 308, "1" + "0" * 309, "9" * 400, "-" + "9" * 400, "9" * 4300,
-    "9" * 4301, "9" * 20_000, "1e308", "-1e308", "1e309", "-1e400", "1e-308", "5e-324", "1e-400", "1e99999999",
-    "1." + "3" * 5000, "0." + "0" * 5000 + "1", "-0", "-0.0", "NaN", "Infinity", "-Infinity", "nan", "inf",
-    "0x10", "1_000", "01", "1e", "--1", "٣", "true", "null", "1e30", "1.1e30", "9223372036854775807",
-    "9223372036854775808", "-9223372036854775809", "4503599627370497.5", "1e15", "1e22",
+    "9" * 4301, "9" * 20_000, "1e308", "-1e308", "1e309", "-1e400", "1e-308", "5e-324", "1e-400",
+    "1e99999999", "1." + "3" * 5000, "0." + "0" * 5000 + "1", "-0", "-0.0", "NaN", "Infinity", "-Infinity",
+    "nan", "inf", "0x10", "1_000", "01", "1e", "--1", "٣", "true", "null", "1e30", "1.1e30",
+    "9223372036854775807", "9223372036854775808", "-9223372036854775809", "1e15", "1e22",
 )  # fmt: skip
 """Numbers as they may stand in a text, and things like them."""
 
@@ -211,7 +211,7 @@ def _change_member(members: list[list[Any]], rng: random.Random) -> None:
 
 
 def _change_directory(data: bytearray, rng: random.Random) -> None:
-    """Fields of a zip's headers, which lie after their signatures: flags, method, checksum, sizes, offsets."""
+    """Fields of a zip's headers, behind their signatures: flags, method, checksum, sizes, offsets."""
     for _ in range(rng.choice((1, 1, 2, 3))):
         signature, fields = rng.choice(
             (
