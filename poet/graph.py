@@ -20,7 +20,7 @@ from typing import Any, ClassVar
 from poet import codec
 from poet.errors import GraphError
 from poet.pieces import Piece
-from poet.reading import MOST_DIMENSIONS, is_whole, shown
+from poet.reading import LARGEST_WHOLE, MOST_DIMENSIONS, is_whole, shown
 
 FORMAT_VERSION = 1
 
@@ -62,6 +62,8 @@ class TensorType:
             raise GraphError(f"{len(self.shape)} dimensions; a tensor has at most {MOST_DIMENSIONS}")
         if self.offset < 0 or any(size < 0 for size in (*self.shape, *self.strides)):
             raise GraphError(f"negative size, stride or offset in {self}")
+        if self.elements > LARGEST_WHOLE:
+            raise GraphError(f"{self} has more elements than 64 bits can count")
 
     @property
     def elements(self) -> int:

@@ -99,6 +99,12 @@ def read_own(path: str | os.PathLike[str], *, most_bytes: int) -> bytes:
     return content
 
 
+def printable_name(path: os.PathLike[str]) -> str:
+    """The stem of a file's name as text: bytes in it that are not UTF-8 become question marks."""
+    stem = os.path.splitext(os.path.basename(os.fspath(path)))[0]
+    return stem.encode("utf-8", "replace").decode()
+
+
 def parse_json(text: str | bytes | bytearray, *, unique: bool = False) -> Any:
     """What a JSON text says.
 

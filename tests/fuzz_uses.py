@@ -60,7 +60,7 @@ def data_files(folder: Path) -> Subject:
     bases = []
     for write in (np.savez, np.savez_compressed):
         packed = io.BytesIO()
-        write(packed, **{name: rows.numpy() for name, rows in _rows().items()})
+        write(packed, **{name: rows.numpy() for name, rows in _rows().items()})  # type: ignore[arg-type]
         bases.append(packed.getvalue())
 
     def use(path: Path) -> str:

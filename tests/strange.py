@@ -163,7 +163,7 @@ def mutated_npz(content: bytes, rng: random.Random) -> bytes:
     if kind < 0.2:
         return mutators.mutated_bytes(content, rng)
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
-        members = [[info.filename, archive.read(info)] for info in archive.infolist()]
+        members: list[list[Any]] = [[info.filename, archive.read(info)] for info in archive.infolist()]
     if kind < 0.7:
         for _ in range(rng.choice((1, 1, 2))):
             _change_member(members, rng)

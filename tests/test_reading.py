@@ -331,7 +331,7 @@ def test_a_damaged_npz_header_is_one_line(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("offset", "value", "why"),
     [(8, 1, "is encrypted"), (10, 93, "packed by method 93"), (10, 12, "packed by method 12"),
-     (24, 1000, "takes 16000 bytes, it has 1000"), (16, 1, "CRC")],
+     (24, 1000, "takes 16000 bytes, it has 1000|CRC"), (16, 1, "CRC")],
 )  # fmt: skip
 def test_zips_that_numpy_cannot_unpack_are_refused(offset: int, value: int, why: str, tmp_path: Path) -> None:
     path = tmp_path / "d.npz"
@@ -403,3 +403,14 @@ def test_strange_text_is_deterministic_and_of_many_kinds() -> None:
     assert any("[" * 1000 in each for each in made)
     assert any("9" * 400 in each for each in made)
     assert any("\\ud800" in each for each in made)
+
+
+def test_a_file_name_that_is_no_text_becomes_a_name(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Its bytes come as half pairs of surrogates, which neither JSON nor a terminal takes."""
+    path = Path(os.fsdecode(os.fsencode(tmp_path) + b"/probl\xffem.json"))
+    path.write_text(INSTANCE.read_text())
+    output = tmp_path / "points.json"
+    arguments = ["what-if", str(path), "--ram", "keep", "--no-marginal", "--jobs", "1"]
+    arguments += ["--cache", str(tmp_path / "cache"), "-o", str(output)]
+    assert app(arguments, standalone_mode=False) in (0, None), capfd.readouterr().err
+    assert json.loads(output.read_text())["question"]["model"] == "probl?em"

@@ -219,7 +219,7 @@ def test_damage_under_a_seal_counts_as_missing(tmp_path: Path) -> None:
         assert cache.read("answers", "key") is None
 
 
-NO_GRAPHS = [
+NO_GRAPHS: list[object] = [
     [], {}, None, "graph", 10**400, {"format": "poet-graph"}, {"format": "poet-graph", "version": [[[]]]},
     {**hand_net.graph().to_json(), "loss": "nowhere"}, {**hand_net.graph().to_json(), "threads": 10**300},
 ]  # fmt: skip
