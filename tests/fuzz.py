@@ -86,18 +86,19 @@ class Tally:
 
 
 def run(kind: str, numbers: Sequence[int], *, hang_seconds: float = HANG_SECONDS) -> Tally:
-    """Try the cases with these ``numbers``; a worker that ends early is followed by another."""
+    """Try the cases with these ``numbers``, until Ctrl-C; a worker that ends early is followed by another."""
     tally, left, started = Tally(), list(numbers), time.monotonic()
-    while left:
-        with _worker(kind, left) as worker:
-            for outcome, stage, detail in _told(worker, hang_seconds):
-                number = left.pop(0)
-                tally.counts[outcome] += 1
-                tally.stages[stage] += 1
-                if outcome not in GOOD:
-                    tally.findings.append(Finding(kind, number, outcome, detail))
-                if outcome is Outcome.HUNG or not left:
-                    break
+    with contextlib.suppress(KeyboardInterrupt):  # what was counted until then is reported
+        while left:
+            with _worker(kind, left) as worker:
+                for outcome, stage, detail in _told(worker, hang_seconds):
+                    number = left.pop(0)
+                    tally.counts[outcome] += 1
+                    tally.stages[stage] += 1
+                    if outcome not in GOOD:
+                        tally.findings.append(Finding(kind, number, outcome, detail))
+                    if outcome is Outcome.HUNG or not left:
+                        break
     tally.seconds = time.monotonic() - started
     return tally
 
@@ -114,7 +115,11 @@ def _worker(kind: str, numbers: Sequence[int]) -> Iterator[subprocess.Popen[str]
         with contextlib.suppress(BrokenPipeError):
             worker.stdin.write(json.dumps(list(numbers)) + "\n")
             worker.stdin.flush()
-        yield worker
+        try:
+            yield worker
+        except BaseException:
+            worker.kill()
+            raise
         try:
             worker.wait(timeout=10.0)  # it clears up
         except subprocess.TimeoutExpired:

@@ -405,7 +405,9 @@ def test_strange_text_is_deterministic_and_of_many_kinds() -> None:
     assert any("\\ud800" in each for each in made)
 
 
-def test_a_file_name_that_is_no_text_becomes_a_name(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_file_name_that_is_no_text_becomes_a_name(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     """Its bytes come as half pairs of surrogates, which neither JSON nor a terminal takes."""
     path = Path(os.fsdecode(os.fsencode(tmp_path) + b"/probl\xffem.json"))
     path.write_text(INSTANCE.read_text())
