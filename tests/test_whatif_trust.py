@@ -137,10 +137,12 @@ def test_what_is_made_is_for_its_owner(tmp_path: Path, home: Path) -> None:
     before = os.umask(0o002)
     try:
         cache = Cache(tmp_path / "cache")
+        Cache(default_folder()).write("answers", "a", pack([1]))
         cache.write("answers", "a", pack([1]))
     finally:
         os.umask(before)
-    for path in (tmp_path / "cache", tmp_path / "cache" / "answers", home / "poet"):
+    made = (tmp_path / "cache", tmp_path / "cache" / "answers", home / "poet", home / "poet" / "what-if")
+    for path in made:
         assert path.stat().st_mode & 0o777 == 0o700
     assert (tmp_path / "cache" / "answers" / "a.json.gz").stat().st_mode & 0o777 == 0o600
     assert cache.read("answers", "a") == b"[1]"

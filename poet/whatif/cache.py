@@ -140,10 +140,11 @@ class Cache:
             return
         path = self._path(kind, key)
         temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+        sealed = _sealed(packed, f"{kind}/{key}")
         try:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             path.parent.mkdir(mode=0o700, exist_ok=True)
-            _write_own(temporary, _sealed(packed, f"{kind}/{key}"))
+            _write_own(temporary, sealed)
             os.replace(temporary, path)
         except OSError as error:
             raise InputError(
