@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +19,11 @@ import pytest
 import strange
 from poet.cli.main import app
 
-from poet.errors import InputError, PlanError, PoetError, ProblemError, ProfileError
+from poet.costs import estimate
+from poet.errors import GraphError, InputError, PlanError, PoetError, ProblemError, ProfileError
 from poet.frontend.onnx_import import load_onnx_structure
 from poet.frontend.onnx_reader import read_onnx
+from poet.graph import Argument, Blank, Call, TensorType
 from poet.plan_file import PlanFile, read_plan
 from poet.problem import Problem
 from poet.profiles import load_profile
@@ -376,8 +379,6 @@ def test_arrays_are_read_as_numpy_reads_them(dtype: str, order: Any, tmp_path: P
 
 
 def test_a_loss_of_many_elements_is_refused_when_the_plan_is_opened(tmp_path: Path) -> None:
-    from dataclasses import replace
-
     hand_net.write(tmp_path / "net.poet")
     plan = read_plan(tmp_path / "net.poet")
     with pytest.raises(PlanError, match="a step minimises a single number"):
@@ -385,8 +386,6 @@ def test_a_loss_of_many_elements_is_refused_when_the_plan_is_opened(tmp_path: Pa
 
 
 def test_a_bound_above_the_plans_own_joules_is_refused(tmp_path: Path) -> None:
-    from dataclasses import replace
-
     hand_net.write(tmp_path / "net.poet")
     plan = read_plan(tmp_path / "net.poet")
     with pytest.raises(PlanError, match=r"is above the .* J of its own schedule"):
@@ -416,3 +415,22 @@ def test_a_file_name_that_is_no_text_becomes_a_name(
     arguments += ["--cache", str(tmp_path / "cache"), "-o", str(output)]
     assert app(arguments, standalone_mode=False) in (0, None), capfd.readouterr().err
     assert json.loads(output.read_text())["question"]["model"] == "probl?em"
+
+
+STRANGE_CALLS: dict[str, tuple[str, tuple[Argument, ...]]] = {
+    "no dimensions": ("aten.mm.default", (Blank(TensorType("float32", (), ())),) * 2),
+    "windows of any size": (
+        "aten.max_pool2d_with_indices.default",
+        (Blank(TensorType("float32", (1,) * 64, (1,) * 64)), (2**62,)),
+    ),
+}
+
+
+@pytest.mark.parametrize("what", STRANGE_CALLS)
+def test_arguments_that_no_exporter_writes_have_no_cost(what: str) -> None:
+    """The cost rules read arguments as exporters write them; those of a stranger's plan may be others."""
+    graph = hand_net.graph()
+    call = Call(*STRANGE_CALLS[what])
+    graph = replace(graph, ops=(replace(graph.ops[0], call=call, repeat_call=None), *graph.ops[1:]))
+    with pytest.raises(GraphError, match=f"its arguments are not those of {call.target}"):
+        estimate(graph, load_profile("rpi4b"))
