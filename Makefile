@@ -50,7 +50,7 @@ bench-large-graphs: $(STAMP) ## docs/large-graphs.md: seven exported nets x thre
 bench-large-rivals: $(STAMP) ## docs/large-graphs-rivals.md: the other planners on the same problems, after bench-large-graphs
 	$(BIN)/python tests/benchmarks/large_rivals.py
 
-fuzz: $(STAMP) ## 20,000 mutated plans, ONNX models and profiles each: refused or used, nothing else (long)
+fuzz: $(STAMP) ## 20,000 mutated files of each of seven kinds: refused or used, nothing else (long)
 	$(BIN)/python tests/fuzz.py
 
 faults-table: $(STAMP) ## docs/runtime-safety.md: what storage can do to a run, and what is left

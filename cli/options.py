@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -14,6 +14,7 @@ import typer
 from poet.errors import InputError, nearest
 from poet.loss import LOSSES
 from poet.problem import Objective, Pins
+from poet.reading import LARGEST_WHOLE, shown
 from poet.units import parse_seconds
 
 
@@ -64,6 +65,27 @@ class Ask:
     json_file: Path | None
 
 
+MOST_THREADS = 1024
+_MOST_DIGITS = 18  # of a size; more do not fit into 64 bits
+
+
+def _at_most(most: int) -> Callable[[typer.CallbackParam, int | list[int] | None], int | list[int] | None]:
+    """Checks a whole number of an option, which a person may write with any number of digits."""
+
+    def check(option: typer.CallbackParam, given: int | list[int] | None) -> int | list[int] | None:
+        for number in given if isinstance(given, list) else [given]:
+            if number is not None and abs(number) > most:
+                raise InputError(f"{option.opts[0]} is {shown(number)}; give {most} or less")
+        return given
+
+    return check
+
+
+whole = _at_most(LARGEST_WHOLE)
+"""The callback of an option whose number torch, an engine or arithmetic takes: 64 bits."""
+threads_callback = _at_most(MOST_THREADS)
+"""The callback of an option that is a number of threads or processes."""
+
 BindOption = Annotated[
     list[str] | None,
     typer.Option("--bind", metavar="NAME=SIZE", help="Size of a dynamic dimension, e.g. N=8; repeatable."),
@@ -83,7 +105,9 @@ PageFileOption = Annotated[
     Path | None,
     typer.Option(metavar="PATH", help="Where tensors are paged; default: an unnamed file beside the plan."),
 ]
-ThreadsOption = Annotated[int | None, typer.Option(min=1, help="For torch; default: all cores.")]
+ThreadsOption = Annotated[
+    int | None, typer.Option(min=1, help="For torch; default: all cores.", callback=threads_callback)
+]
 PlanArgument = Annotated[Path, typer.Argument(metavar="PLAN", help="A plan file made by `poet solve -o`.")]
 
 
@@ -96,7 +120,7 @@ def read_bindings(bindings: Iterable[str] | None) -> dict[str, int]:
     sizes: dict[str, int] = {}
     for binding in bindings or ():
         name, _, size = binding.partition("=")
-        if not name or not size.isdecimal() or int(size) < 1:
+        if not name or not size.isdecimal() or len(size) > _MOST_DIGITS or int(size) < 1:
             raise InputError(f"--bind {binding!r} is not NAME=SIZE; write for example --bind N=8")
         sizes[name] = int(size)
     return sizes

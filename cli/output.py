@@ -148,7 +148,7 @@ def write_text(path: Path, text: str) -> None:
     """Write ``text`` to the file at ``path``, whole or not at all."""
 
     def write(temporary: Path) -> None:
-        temporary.write_text(text, encoding="utf-8")
+        temporary.write_text(text, encoding="utf-8", errors="backslashreplace")  # of file names
 
     write_atomically(path, write)
 

@@ -12,7 +12,7 @@ from poet.errors import InputError, PageFileError
 from poet.plan_file import read_plan
 from poet.training_run import Epoch, RunRequest
 
-from .options import JsonOption, PageFileOption, PlanArgument, ThreadsOption
+from .options import JsonOption, PageFileOption, PlanArgument, ThreadsOption, whole
 from .output import answer, check_files
 
 EXAMPLES = (
@@ -48,12 +48,15 @@ def run(
             "`targets`.",
         ),
     ],
-    epochs: Annotated[int, typer.Option(min=1, help="Passes over the data.")] = 1,
+    epochs: Annotated[int, typer.Option(min=1, help="Passes over the data.", callback=whole)] = 1,
     page_file: PageFileOption = None,
     lr: Annotated[float | None, typer.Option(help="Learning rate in place of the plan's.")] = None,
     seed: Annotated[
         int | None,
-        typer.Option(help="Of the samples' order and of dropout; default: 0, or that of what is resumed."),
+        typer.Option(
+            help="Of the samples' order and of dropout; default: 0, or that of what is resumed.",
+            callback=whole,
+        ),
     ] = None,
     threads: ThreadsOption = None,
     resume: Annotated[
@@ -64,7 +67,8 @@ def run(
         Path | None, typer.Option("-o", "--output", metavar="FILE", help="Save the trained state here.")
     ] = None,
     save_every: Annotated[
-        int | None, typer.Option(min=1, metavar="STEPS", help="Save every so many steps as well.")
+        int | None,
+        typer.Option(min=1, metavar="STEPS", help="Save every so many steps as well.", callback=whole),
     ] = None,
     arena: Annotated[
         ArenaChoice,

@@ -25,6 +25,8 @@ from .options import (
     read_bindings,
     read_time_limit,
     read_trade_off,
+    threads_callback,
+    whole,
 )
 from .output import check_files
 
@@ -103,7 +105,8 @@ def solve(
         typer.Option(metavar="X,Y", help="The curve of two objectives instead of a plan, e.g. ram,energy."),
     ] = None,
     points: Annotated[
-        int | None, typer.Option(min=2, help="Of --trade-off; default: all of a small problem, else 8.")
+        int | None,
+        typer.Option(min=2, help="Of --trade-off; default: all of a small problem, else 8.", callback=whole),
     ] = None,
     time_limit: Annotated[
         str, typer.Option(metavar="TIME", help="For the search, e.g. 60s; none: until proven.")
@@ -112,7 +115,10 @@ def solve(
         str, typer.Option(help="auto, highs, cpsat, highs+cpsat, scip, cbc or gurobi.")
     ] = "auto",
     threads: Annotated[
-        int, typer.Option(min=1, help="For the search; 2 run HiGHS beside CP-SAT if installed.")
+        int,
+        typer.Option(
+            min=1, help="For the search; 2 run HiGHS beside CP-SAT if installed.", callback=threads_callback
+        ),
     ] = 1,
     compare: Annotated[
         bool, typer.Option("--compare", help="Beside the plan, those of other planners; needs --ram.")

@@ -144,7 +144,7 @@ def _html(result: WhatIf) -> str:
 
 
 def _write_text(path: Path, text: str) -> None:
-    path.write_text(text, encoding="utf-8")
+    path.write_text(text, encoding="utf-8", errors="backslashreplace")  # of file names
 
 
 _WRITERS: dict[str, Callable[[WhatIf], str]] = {".html": _html, ".csv": export.to_csv}

@@ -6,18 +6,23 @@ from typing import Annotated
 
 import typer
 
-from .options import JsonOption, PageFileOption, PlanArgument
+from .options import JsonOption, PageFileOption, PlanArgument, threads_callback, whole
 
 EXAMPLES = ("poet verify plan.poet", "poet verify plan.poet --steps 5 --threads 1 --threads 4")
 
 
 def verify(
     plan_file: PlanArgument,
-    steps: Annotated[int, typer.Option(min=1, help="Training steps to make on each side.")] = 3,
+    steps: Annotated[
+        int, typer.Option(min=1, help="Training steps to make on each side.", callback=whole)
+    ] = 3,
     threads: Annotated[
-        list[int] | None, typer.Option(min=1, help="Number of threads; repeatable; default 1 and 2.")
+        list[int] | None,
+        typer.Option(
+            min=1, help="Number of threads; repeatable; default 1 and 2.", callback=threads_callback
+        ),
     ] = None,
-    seed: Annotated[int, typer.Option(help="Of the random batches and of dropout.")] = 0,
+    seed: Annotated[int, typer.Option(help="Of the random batches and of dropout.", callback=whole)] = 0,
     page_file: PageFileOption = None,
     json_file: JsonOption = None,
 ) -> None:

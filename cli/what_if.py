@@ -10,7 +10,7 @@ import typer
 
 from poet.loss import DEFAULT_LOSS, LossSpec
 
-from .options import Home, JsonOption, LossOption, ThreadsOption, read_time_limit
+from .options import Home, JsonOption, LossOption, ThreadsOption, read_time_limit, threads_callback, whole
 
 EXAMPLES = (
     "poet what-if model.onnx --device rpi4b,nrf52840 --ram 64MiB..512MiB:8 --deadline 1.0x..2.0x",
@@ -56,9 +56,11 @@ def what_if(
         str | None, typer.Option(metavar="ENERGY", help="2J/step, 50J/session or 500J/day.")
     ] = None,
     battery: Annotated[str | None, typer.Option(metavar="CHARGE", help="3000mAh@3.7V or 11Wh.")] = None,
-    steps_per_session: Annotated[int, typer.Option(min=1, help="Steps each time the device trains.")] = 100,
+    steps_per_session: Annotated[
+        int, typer.Option(min=1, help="Steps each time the device trains.", callback=whole)
+    ] = 100,
     sessions_per_day: Annotated[float, typer.Option(help="How often it trains.")] = 1.0,
-    samples: Annotated[int | None, typer.Option(min=1, help="Of one epoch.")] = None,
+    samples: Annotated[int | None, typer.Option(min=1, help="Of one epoch.", callback=whole)] = None,
     grid: Annotated[str | None, typer.Option(metavar="CARBON", help="300g/kWh.")] = None,
     largest: Annotated[
         list[str] | None,
@@ -80,7 +82,10 @@ def what_if(
     ] = False,
     time_limit: Annotated[str, typer.Option(metavar="TIME", help="For one point's search.")] = "5s",
     engine: Annotated[str, typer.Option(help="As for poet solve.")] = "auto",
-    jobs: Annotated[int | None, typer.Option(min=1, help="Worker processes; default: all cores.")] = None,
+    jobs: Annotated[
+        int | None,
+        typer.Option(min=1, help="Worker processes; default: all cores.", callback=threads_callback),
+    ] = None,
     threads: ThreadsOption = None,
     cluster: Annotated[
         str | None, typer.Option(metavar="ADDRESS", help="A Dask scheduler, e.g. tcp://10.0.0.1:8786.")

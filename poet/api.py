@@ -32,6 +32,7 @@ from poet.optimizer import OptimizerSpec
 from poet.plan_file import write_plan
 from poet.problem import Limits, Objective, Pins, Place, Problem
 from poet.profiles import load_profile
+from poet.reading import printable_name
 from poet.solution import Progress, Solution, SolveOptions, Status
 from poet.solvers import minimum_ram_bytes
 from poet.solvers.explain import answered
@@ -404,7 +405,7 @@ def _source(
     return _Source(
         module=imported.module,
         inputs=imported.example_inputs(),
-        identity=Model(path.stem, "onnx", imported.digest, tuple(sorted(bind.items()))),
+        identity=Model(printable_name(path), "onnx", imported.digest, tuple(sorted(bind.items()))),
         structure=strip_weights(imported),
         input_names=tuple(item.name for item in imported.inputs),
         path=path,

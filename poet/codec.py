@@ -18,6 +18,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from poet.errors import InputError, nearest
+from poet.reading import is_whole, shown
 
 T = TypeVar("T")
 
@@ -68,9 +69,7 @@ _Decoder = Callable[[Any, str], Any]
 
 
 def _expect(kind: str, data: Any, where: str) -> _Mismatch:
-    shown = repr(data)
-    shown = shown if len(shown) <= 60 else shown[:57] + "..."
-    return _Mismatch(f"{where}: expected {kind}, found {shown}")
+    return _Mismatch(f"{where}: expected {kind}, found {shown(data)}")
 
 
 @functools.cache
@@ -153,7 +152,8 @@ def _decode_custom(kind: Any, data: Any, where: str) -> Any:
 
 
 def _decode_float(data: Any, where: str) -> float:
-    if isinstance(data, bool) or not isinstance(data, int | float) or not math.isfinite(data):
+    is_number = is_whole(data) or (isinstance(data, float) and math.isfinite(data))
+    if not is_number:
         raise _expect("a finite number", data, where)
     return float(data)
 
@@ -161,10 +161,17 @@ def _decode_float(data: Any, where: str) -> float:
 def _decode_exact(kind: type, name: str, data: Any, where: str) -> Any:
     if type(data) is not kind:
         raise _expect(name, data, where)
+    if kind is int and not is_whole(data):
+        raise _expect(f"{name} of at most 64 bits", data, where)
     return data
 
 
-_EXACT = {int: "a whole number", str: "a string", bool: "true or false", types.NoneType: "null"}
+_EXACT = {
+    int: "a whole number",
+    str: "a string",
+    bool: "true or false",
+    types.NoneType: "null",
+}
 
 
 @functools.cache

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from poet.cost_table import Operands, row_of
 from poet.device import Direction, OpClass, Profile, Storage
-from poet.errors import InputError, ProfileError
+from poet.errors import GraphError, InputError, ProfileError
 from poet.graph import Buffer, Graph, Op, TensorType
 from poet.kernel_facts import KernelFacts, stated
 from poet.problem import Place, Problem, ProblemOp, Tensor, Transfer
@@ -92,7 +92,13 @@ def _op_cost(
         tuple(types[name] if name is not None else None for name in op.outputs),
         sum(sizes_bytes[name] for name in op.updates),
     )
-    flops, bytes_moved = row.flops(operands), row.bytes_moved(operands)
+    try:
+        flops, bytes_moved = row.flops(operands), row.bytes_moved(operands)
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
+        # the rules read arguments as torch's exporters write them; a stranger's plan may hold others
+        raise GraphError(
+            f"op {op.name}: its arguments are not those of {op.call.target} ({type(error).__name__}: {error})"
+        ) from None
     seconds = op_seconds(profile, row.op_class, flops, bytes_moved)
     watts = profile.marginal_watts(profile.compute.watts(row.op_class))
     return OpCost(row.op_class, flops, bytes_moved, seconds, seconds * watts)

@@ -10,7 +10,9 @@ import enum
 from collections.abc import Iterator
 from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, NonNegativeInt, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+
+from poet.reading import LARGEST_AMOUNT, LARGEST_WHOLE
 
 _POSITIVE = frozenset(
     {
@@ -82,7 +84,7 @@ class Figure(_Record):
         note: anything a reader should know.
     """
 
-    value: float = Field(ge=0)
+    value: float = Field(ge=0, le=LARGEST_AMOUNT)
     kind: Kind
     source: str = Field(min_length=1)
     locator: str | None = None
@@ -95,7 +97,7 @@ class Figure(_Record):
         if self.range is not None:
             if self.uncertainty is not None:
                 raise ValueError("an uncertainty and a range; give one of them")
-            if not 0 <= self.range[0] <= self.value <= self.range[1]:
+            if not 0 <= self.range[0] <= self.value <= self.range[1] <= LARGEST_AMOUNT:
                 raise ValueError(f"the range {list(self.range)} does not contain the value {self.value:g}")
         return self
 
@@ -118,7 +120,7 @@ class Figure(_Record):
 class Count(Figure):
     """A figure that is a whole number."""
 
-    value: NonNegativeInt
+    value: int = Field(ge=0, le=LARGEST_WHOLE)
 
 
 class Energy(_Record):

@@ -12,12 +12,14 @@ from __future__ import annotations
 import enum
 import functools
 import math
+import typing
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from poet import codec
 from poet.errors import GraphError
+from poet.reading import LARGEST_WHOLE, MOST_DIMENSIONS, is_whole, shown
 
 FORMAT_VERSION = 2
 
@@ -55,8 +57,12 @@ class TensorType:
             raise GraphError(f"element type {self.dtype!r} is not one of {', '.join(ITEM_BYTES)}")
         if len(self.shape) != len(self.strides):
             raise GraphError(f"shape {self.shape} and strides {self.strides} differ in length")
+        if len(self.shape) > MOST_DIMENSIONS:
+            raise GraphError(f"{len(self.shape)} dimensions; a tensor has at most {MOST_DIMENSIONS}")
         if self.offset < 0 or any(size < 0 for size in (*self.shape, *self.strides)):
             raise GraphError(f"negative size, stride or offset in {self}")
+        if self.elements > LARGEST_WHOLE:
+            raise GraphError(f"{self} has more elements than 64 bits can count")
 
     @property
     def elements(self) -> int:
@@ -321,7 +327,9 @@ class Graph:
         if not isinstance(data, dict) or data.get("format") != "poet-graph":
             raise GraphError(f"{where}: not a poet-graph")
         if data.get("version") != FORMAT_VERSION:
-            raise GraphError(f"{where}: version {data.get('version')!r}, this poet reads {FORMAT_VERSION}")
+            raise GraphError(
+                f"{where}: version {shown(data.get('version'))}, this poet reads {FORMAT_VERSION}"
+            )
         fields = {key: item for key, item in data.items() if key not in ("format", "version")}
         return codec.decode(Graph, fields, where=where, error=GraphError)
 
@@ -456,8 +464,8 @@ def _encode_argument(argument: Argument) -> Any:
 
 
 def _decode_argument(data: Any, where: str, depth: int) -> Argument:
-    if data is None or isinstance(data, bool | int | float | str):
-        return data
+    if data is None or isinstance(data, bool | float | str) or is_whole(data):
+        return typing.cast(Argument, data)
     if isinstance(data, list) and depth < 8:
         return tuple(_decode_argument(item, where, depth + 1) for item in data)
     if isinstance(data, dict) and len(data) == 1:
@@ -471,4 +479,4 @@ def _decode_argument(data: Any, where: str, depth: int) -> Argument:
                 return _SPELLED_FLOATS[name]
             if kind in Symbol.KINDS:
                 return Symbol(kind, name)
-    raise GraphError(f"{where}: {str(data)[:60]!r} is not an operator's argument")
+    raise GraphError(f"{where}: {shown(data)} is not an operator's argument")

@@ -16,6 +16,7 @@ from typing import Self
 
 from poet import tensorfile
 from poet.errors import PlanError
+from poet.reading import parse_json
 from poet.tensorfile import Entry, RawTensor, TensorFile
 from poet.training_plan import Plan, stored_values
 from poet.version import __version__
@@ -129,8 +130,8 @@ def _plan_in(file: TensorFile) -> Plan:
     text = metadata["poet.plan"]
     try:
         intact = hashlib.sha256(text.encode()).hexdigest() == metadata["poet.plan.sha256"]
-        data = json.loads(text)
-    except (ValueError, RecursionError):
+        data = parse_json(text)
+    except ValueError:
         intact = False
     if not intact:
         raise PlanError(f"{name}: its plan is damaged; get the plan again")

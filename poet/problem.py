@@ -17,7 +17,6 @@ fields of the records below may stand in a file; those with a default may be lef
 from __future__ import annotations
 
 import enum
-import json
 import math
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,10 +24,13 @@ from typing import Any
 
 from poet import codec
 from poet.errors import ProblemError
+from poet.reading import LARGEST_AMOUNT, parse_json, read_regular, shown
 
 FORMAT = "poet-problem"
 FORMAT_VERSION = 2
 READABLE_VERSIONS = (1, 2)
+MAX_FILE_BYTES = 1 << 28
+"""Of a problem file; one of 1,000 ops has half a million."""
 
 
 class Place(enum.Enum):
@@ -237,7 +239,7 @@ class Problem:
             raise ProblemError(f'{where}: not a {FORMAT} file (its "format" must be {FORMAT!r})')
         if data.get("version") not in READABLE_VERSIONS:
             readable = " and ".join(map(str, READABLE_VERSIONS))
-            raise ProblemError(f"{where}: version {data.get('version')!r}, this poet reads {readable}")
+            raise ProblemError(f"{where}: version {shown(data.get('version'))}, this poet reads {readable}")
         fields = {key: item for key, item in data.items() if key not in ("format", "version")}
         return codec.decode(Problem, fields, where=where, error=ProblemError)
 
@@ -249,9 +251,10 @@ class Problem:
             ProblemError: the file is not readable, not JSON, or not a problem.
         """
         try:
-            data = json.loads(path.read_bytes())
-        except (OSError, ValueError, RecursionError) as error:
-            raise ProblemError(f"{path}: not a readable JSON file ({error})") from None
+            data = parse_json(read_regular(path, most_bytes=MAX_FILE_BYTES))
+        except (OSError, ValueError) as error:
+            why = error.strerror if isinstance(error, OSError) else error
+            raise ProblemError(f"{path}: not a readable JSON file ({why})") from None
         return Problem.from_json(data, where=path.name)
 
 
@@ -297,11 +300,17 @@ class Limits:
 
 def _check_cost(what: str, seconds: float, joules: float) -> None:
     for amount, unit in ((seconds, "seconds"), (joules, "joules or watts")):
-        if not math.isfinite(amount) or amount < 0:
-            raise ProblemError(f"{what}: {amount} {unit}; a cost is a finite number from 0 up")
+        if not 0 <= amount <= LARGEST_AMOUNT:
+            raise ProblemError(
+                f"{what}: {amount:g} {unit}; a cost is a finite number from 0 up, at most {LARGEST_AMOUNT:g}"
+            )
 
 
 def _check_structure(problem: Problem) -> None:
+    if not problem.ops:
+        raise ProblemError(
+            f"{problem.name}: it has no ops, so there is nothing to plan; give it at least one"
+        )
     tensors = {tensor.name: tensor for tensor in problem.tensors}
     if len(tensors) < len(problem.tensors):
         raise ProblemError(f"{problem.name}: two tensors have the same name")

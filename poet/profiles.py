@@ -17,6 +17,7 @@ from pydantic import BaseModel, ValidationError
 
 from poet.device import UNITS, Profile, unit_of
 from poet.errors import ProfileError, nearest
+from poet.reading import open_regular
 
 __all__ = ["Profile", "load_profile", "profile_names"]
 
@@ -71,7 +72,7 @@ def _read_shipped(name: str) -> dict[str, Any]:
 
 def _read_file(path: Path) -> dict[str, Any]:
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             return _parse(file.read(MAX_FILE_BYTES + 1), path.name)
     except OSError as error:
         raise ProfileError(f"{path}: cannot be read ({error.strerror})") from None

@@ -27,13 +27,14 @@ from typing import Any, BinaryIO, Protocol, Self, TypeVar
 from poet.errors import InputError, PoetError
 from poet.files import check_is_file
 from poet.graph import ITEM_BYTES
+from poet.reading import MOST_DIMENSIONS, is_whole, open_regular, parse_json
 
 _WORDS = {
     "float64": "F64", "float32": "F32", "float16": "F16", "bfloat16": "BF16",
     "int64": "I64", "int32": "I32", "int16": "I16", "int8": "I8", "uint8": "U8", "bool": "BOOL",
 }  # fmt: skip
 _DTYPES = {word: dtype for dtype, word in _WORDS.items()}
-_HEADER_LIMIT_BYTES = 100_000_000  # the library's own limit
+_HEADER_LIMIT_BYTES = 1 << 26  # the header of a plan of 1,000 ops has a hundredth of it
 _DATA_ALIGNMENT_BYTES = 64
 _CHUNK_BYTES = 1 << 20
 
@@ -94,7 +95,7 @@ class TensorFile:
     def __init__(self, path: Path, *, error: type[InputError] = InputError) -> None:
         self.path, self._error = path, error
         try:
-            self._file: BinaryIO = path.open("rb", buffering=0)
+            self._file: BinaryIO = open_regular(path, buffering=0)
         except OSError as cause:
             raise error(f"{path}: cannot be opened ({cause.strerror})") from None
         try:
@@ -166,13 +167,14 @@ class TensorFile:
         self._fill(memoryview(prefix), 0)
         header_bytes = int.from_bytes(prefix, "little")
         if header_bytes > min(_HEADER_LIMIT_BYTES, file_bytes - 8):
-            raise self._damaged(f"its header would take {header_bytes} of {file_bytes} bytes")
+            most = f", at most {_HEADER_LIMIT_BYTES} are read" if header_bytes <= file_bytes - 8 else ""
+            raise self._damaged(f"its header would take {header_bytes} of {file_bytes} bytes{most}")
         raw = bytearray(header_bytes)
         self._fill(memoryview(raw), 8)
         try:
-            header = json.loads(raw.decode(), object_pairs_hook=_without_repetitions)
-        except (ValueError, RecursionError):
-            raise self._damaged("its header is not JSON") from None
+            header = parse_json(raw, unique=True)
+        except ValueError as cause:
+            raise self._damaged(f"its header is not JSON: {cause}") from None
         if not isinstance(header, dict):
             raise self._damaged("its header is not an object")
         metadata = header.pop("__metadata__", {})
@@ -188,8 +190,10 @@ class TensorFile:
         if not isinstance(dtype, str) or dtype not in _DTYPES:
             raise self._damaged(f"{name!r} has the unknown type {str(dtype)[:20]!r}")
         for numbers in (shape, offsets):
-            if not isinstance(numbers, list) or not all(type(n) is int and n >= 0 for n in numbers):
+            if not isinstance(numbers, list) or not all(is_whole(n) and n >= 0 for n in numbers):
                 raise self._damaged(f"{name!r} has a shape or place that is not a list of whole numbers")
+        if len(shape) > MOST_DIMENSIONS:
+            raise self._damaged(f"{name!r} has {len(shape)} dimensions, at most {MOST_DIMENSIONS} are read")
         if len(offsets) != 2 or offsets[1] - offsets[0] != math.prod(shape) * ITEM_BYTES[_DTYPES[dtype]]:
             raise self._damaged(f"{name!r} has another size than its shape says")
         return Entry(_DTYPES[dtype], tuple(shape), base + offsets[0], base + offsets[1])
@@ -342,10 +346,3 @@ def _file_order(tensors: Mapping[str, K]) -> dict[str, K]:
 
 def _label(name: str, dtype: str, shape: tuple[int, ...]) -> bytes:
     return json.dumps([name, dtype, list(shape)]).encode()
-
-
-def _without_repetitions(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    names = dict(pairs)
-    if len(names) < len(pairs):
-        raise ValueError("a name stands twice")
-    return names

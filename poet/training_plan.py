@@ -32,6 +32,7 @@ SLOT_ALIGNMENT_BYTES = 4096
 _LARGEST_BYTES = 1 << 48
 _SMALLEST_PAGE_BUFFER_BYTES, _LARGEST_PAGE_BUFFER_BYTES = 64 * 1024, 1024 * 1024
 _RESERVED_SHARE = 64
+_ROUNDING = 1e-6  # of a plan's joules, that a bound may be above them
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,6 +229,7 @@ class Plan:
             raise PlanError(f"the schedule breaks the rule {error.rule!r} at {error}") from None
         object.__setattr__(self, "trace", trace)
         _check_prediction(self.prediction, trace)
+        _check_outcome(self.outcome, trace)
         _check_slots(self)
         object.__setattr__(self, "demand", demand_of(self.problem, self.schedule, self.kernels))
         _check_arena(self)
@@ -427,6 +429,9 @@ def _check_kernels(graph: Graph, kernels: KernelFacts) -> None:
 def _check_ends(graph: Graph, problem: Problem) -> None:
     """Every step can follow the one before, and its results are there to be handed over."""
     tensors = {tensor.name: tensor for tensor in problem.tensors}
+    loss = next(value.type for value in graph.values if value.name == graph.loss)
+    if loss.elements != 1:
+        raise PlanError(f"the loss {graph.loss} is {loss}; a step minimises a single number")
     produced = {name for op in graph.ops for name in graph.writes(op)}
     inputs = {graph.buffer_of(name) for name in graph.inputs}
     updated = {name for op in graph.ops for name in op.updates}
@@ -457,6 +462,14 @@ def _check_prediction(prediction: Prediction, trace: Trace) -> None:
     close = all(math.isclose(a, b, rel_tol=1e-9) for a, b in zip(said, judged, strict=True))
     if not close or prediction.peak_ram_bytes != trace.peak_ram_bytes:
         raise PlanError("the predictions are not what the simulator says about the schedule")
+
+
+def _check_outcome(outcome: Outcome, trace: Trace) -> None:
+    """What is said of all other plans does not contradict this one."""
+    if outcome.bound_joules > (1 + _ROUNDING) * trace.joules:
+        raise PlanError(
+            f"its bound of {outcome.bound_joules:g} J is above the {trace.joules:g} J of its own schedule"
+        )
 
 
 def _check_slots(plan: Plan) -> None:

@@ -9,6 +9,7 @@ import math
 import re
 
 from poet.errors import InputError
+from poet.reading import LARGEST_WHOLE
 
 _SIZE_FACTORS = {
     "": 1, "b": 1,
@@ -28,7 +29,10 @@ def _parse(text: str, factors: dict[str, float] | dict[str, int], what: str, exa
     factor = factors.get(match[2].lower()) if match else None
     if match is None or factor is None:
         raise InputError(f"{text!r} is not {what}; write for example {example}")
-    return float(match[1]) * factor
+    amount = float(match[1]) * factor
+    if not math.isfinite(amount):
+        raise InputError(f"{text[:40]!r} is more than any machine has; write for example {example}")
+    return amount
 
 
 def parse_bytes(text: str) -> int:
@@ -40,6 +44,8 @@ def parse_bytes(text: str) -> int:
     size = math.floor(_parse(text, _SIZE_FACTORS, "a size", "64MiB, 256KB or 4096"))
     if size < 1:
         raise InputError(f"{text!r} is less than one byte; write for example 64MiB")
+    if size > LARGEST_WHOLE:
+        raise InputError(f"{text!r} is more than any machine has; write for example 64MiB")
     return size
 
 

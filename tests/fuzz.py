@@ -1,6 +1,6 @@
 """Opens thousands of mutated files and counts what became of them.
 
-    python tests/fuzz.py                          20,000 plans, 20,000 models, 20,000 profiles
+    python tests/fuzz.py                          20,000 files of each kind in `KINDS`
     python tests/fuzz.py --kind plans --count 500
     python tests/fuzz.py --kind plans --only 1234 one case, with its error
 
@@ -41,7 +41,8 @@ FILE_BYTES = 256 << 20
 HANG_SECONDS, SETUP_SECONDS = 60.0, 600.0
 READY = "ready"
 SETUP_FAILED = 70  # an exit code that no interpreter gives by itself
-KINDS = ("plans", "models", "profiles")
+KINDS = ("plans", "models", "profiles", "tensors", "data", "problems", "caches")
+"""Of files: plans, ONNX models, device profiles, safetensors and npz data, problems, cached answers."""
 
 
 class Outcome(enum.StrEnum):
@@ -85,18 +86,19 @@ class Tally:
 
 
 def run(kind: str, numbers: Sequence[int], *, hang_seconds: float = HANG_SECONDS) -> Tally:
-    """Try the cases with these ``numbers``; a worker that ends early is followed by another."""
+    """Try the cases with these ``numbers``, until Ctrl-C; a worker that ends early is followed by another."""
     tally, left, started = Tally(), list(numbers), time.monotonic()
-    while left:
-        with _worker(kind, left) as worker:
-            for outcome, stage, detail in _told(worker, hang_seconds):
-                number = left.pop(0)
-                tally.counts[outcome] += 1
-                tally.stages[stage] += 1
-                if outcome not in GOOD:
-                    tally.findings.append(Finding(kind, number, outcome, detail))
-                if outcome is Outcome.HUNG or not left:
-                    break
+    with contextlib.suppress(KeyboardInterrupt):  # what was counted until then is reported
+        while left:
+            with _worker(kind, left) as worker:
+                for outcome, stage, detail in _told(worker, hang_seconds):
+                    number = left.pop(0)
+                    tally.counts[outcome] += 1
+                    tally.stages[stage] += 1
+                    if outcome not in GOOD:
+                        tally.findings.append(Finding(kind, number, outcome, detail))
+                    if outcome is Outcome.HUNG or not left:
+                        break
     tally.seconds = time.monotonic() - started
     return tally
 
@@ -113,7 +115,11 @@ def _worker(kind: str, numbers: Sequence[int]) -> Iterator[subprocess.Popen[str]
         with contextlib.suppress(BrokenPipeError):
             worker.stdin.write(json.dumps(list(numbers)) + "\n")
             worker.stdin.flush()
-        yield worker
+        try:
+            yield worker
+        except BaseException:
+            worker.kill()
+            raise
         try:
             worker.wait(timeout=10.0)  # it clears up
         except subprocess.TimeoutExpired:
@@ -156,7 +162,7 @@ class Watch:
         self._is_on = False
         profiles = str(importlib.resources.files("poet.hardware_profiles"))
         readable = (sys.prefix, sys.base_prefix, str(ROOT), profiles, "/proc", "/sys", "/usr", "/dev/null")
-        self._readable = (str(folder), *(os.path.realpath(path) for path in readable))
+        self._readable = (str(folder), f"{folder}.d", *(os.path.realpath(path) for path in readable))
         sys.addaudithook(self._hear)
 
     @contextlib.contextmanager
@@ -229,6 +235,7 @@ def _work(kind: str, numbers: Sequence[int]) -> None:
             print(json.dumps(_judged(use, path, watch)), flush=True)
     finally:
         shutil.rmtree(folder)
+        shutil.rmtree(f"{folder}.d", ignore_errors=True)
 
 
 def _judged(use: Callable[[Path], str], path: Path, watch: Watch) -> dict[str, str]:
@@ -268,6 +275,7 @@ Subject = tuple[list[bytes], Callable[[bytes, random.Random], bytes], Callable[[
 
 def _subject(kind: str, folder: Path) -> Subject:
     """Valid files, how to change them, what to do with them, and how their names end."""
+    import fuzz_uses
     import mutators
 
     sys.path.append(str(ROOT / "examples"))
@@ -275,6 +283,8 @@ def _subject(kind: str, folder: Path) -> Subject:
         return _plans(folder), mutators.mutated_plan, use_plan, ".poet"
     if kind == "models":
         return _models(folder), mutators.mutated_onnx, use_model, ".onnx"
+    if kind in fuzz_uses.SUBJECTS:
+        return fuzz_uses.SUBJECTS[kind](folder)
     shipped = sorted((ROOT / "hardware_profiles").glob("*.toml"))
     return [path.read_bytes() for path in shipped], mutators.mutated_profile, use_profile, ".toml"
 

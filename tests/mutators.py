@@ -15,6 +15,7 @@ import struct
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import strange
 from onnx import AttributeProto, ModelProto, TensorProto
 
 from poet.errors import PoetError
@@ -143,6 +144,8 @@ def mutated_plan(content: bytes, rng: random.Random) -> bytes:
     size = int.from_bytes(content[:8], "little")
     header, weights = json.loads(content[8 : 8 + size]), bytearray(content[8 + size :])
     if kind < 0.2:
+        if rng.random() < 0.4:
+            return _joined_text(strange.strange_text(json.dumps(header), rng), bytes(weights), rng)
         for _ in range(rng.choice((1, 2))):
             change(header, rng)
         return _joined(header, bytes(weights), rng)
@@ -159,7 +162,8 @@ def mutated_plan(content: bytes, rng: random.Random) -> bytes:
             altered(part, rng)
         if rng.random() < 0.5:
             _predict(plan)
-        header["__metadata__"]["poet.plan"] = json.dumps(plan)
+        text = json.dumps(plan)
+        header["__metadata__"]["poet.plan"] = strange.strange_text(text, rng) if rng.random() < 0.2 else text
     return _joined(_signed(header, bytes(weights)), bytes(weights), rng)
 
 
@@ -191,7 +195,11 @@ def _signed(header: Any, weights: bytes) -> Any:
 
 
 def _joined(header: Any, weights: bytes, rng: random.Random) -> bytes:
-    text = json.dumps(header, separators=(",", ":")).encode()
+    return _joined_text(json.dumps(header, separators=(",", ":")), weights, rng)
+
+
+def _joined_text(header: str, weights: bytes, rng: random.Random) -> bytes:
+    text = header.encode("utf-8", "surrogatepass")
     size = len(text) if rng.random() < 0.97 else rng.choice((0, 1, len(text) - 1, 2**40, 2**64 - 1))
     return size.to_bytes(8, "little") + text + weights
 
@@ -262,6 +270,8 @@ def _change_tensor(tensor: TensorProto, rng: random.Random) -> None:
     if kind == 0 and tensor.dims:
         whole = rng.choice((0, 1, -1, 3, 2**31, 2**48, 2**62))
         tensor.dims[rng.randrange(len(tensor.dims))] = whole
+    elif kind == 1 and rng.random() < 0.2:
+        tensor.dims.extend([rng.choice((1, 2**62))] * rng.choice((1, 64, 65, 20_000)))
     elif kind == 1:
         tensor.data_type = rng.randrange(0, 40)
     elif kind == 2:
@@ -300,9 +310,16 @@ def _change_model(model: ModelProto, rng: random.Random) -> None:
         model.graph.output[0].name = rng.choice(TEXTS)
 
 
+def _change_notes(model: ModelProto, rng: random.Random) -> None:
+    """The note on trainable parameters that a stripped structure carries."""
+    names = [tensor.name for tensor in model.graph.initializer][:5]
+    text = strange.strange_text(json.dumps(names), rng) if rng.random() < 0.8 else json.dumps(names)
+    model.metadata_props.add(key="poet.trainable", value=text.encode("utf-8", "replace").decode())
+
+
 _MODEL_CHANGES = (
     _change_wiring, _change_wiring, _change_attribute, _change_attribute, _change_initializer, _change_shape,
-    _change_model,
+    _change_model, _change_notes,
 )  # fmt: skip
 
 
@@ -313,6 +330,8 @@ def mutated_profile(content: bytes, rng: random.Random) -> bytes:
     """A TOML file changed in its bytes, its lines, or its values."""
     if rng.random() < 0.3:
         return mutated_bytes(content, rng)
+    if rng.random() < 0.2:
+        return strange.strange_text(content.decode(), rng).encode("utf-8", "surrogatepass")
     lines = content.decode().splitlines()
     for _ in range(rng.choice((1, 1, 2, 3))):
         at = rng.randrange(len(lines))

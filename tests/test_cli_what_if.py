@@ -289,7 +289,7 @@ def test_data_that_cannot_be_read_get_one_line(
     (tmp_path / "data.npz").write_bytes(content)
     code, out, err = _run(capsys, TRANSFORMER, "--measure-data", str(tmp_path / "data.npz"), *QUICK)
     assert (code, out) == (2, "")
-    assert "data.npz: cannot be read" in err
+    assert "data.npz: not a readable .npz file" in err
     assert "pickle" not in err
     assert err.count("\n") == 1
 

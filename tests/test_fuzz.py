@@ -11,8 +11,13 @@ import fuzz
 import mutators
 import pytest
 
-QUICK = {"plans": 150, "profiles": 150, "models": 40}
-LONG = {"plans": 2500, "profiles": 2000, "models": 1000}
+QUICK = {
+    "plans": 150, "profiles": 150, "models": 40, "tensors": 200, "data": 300, "problems": 150, "caches": 300,
+}  # fmt: skip
+LONG = {
+    "plans": 2500, "profiles": 2000, "models": 1000, "tensors": 3000, "data": 5000, "problems": 2000,
+    "caches": 5000,
+}  # fmt: skip
 
 
 def _require_clean(kind: str, count: int, *, start: int = 0) -> fuzz.Tally:

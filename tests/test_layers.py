@@ -17,28 +17,28 @@ from poet.version import __version__
 ROOT = Path(__file__).parents[1]
 
 ROOMS = (
-    "version", "operators", "errors", "files", "children", "cache_folder", "extras",
+    "version", "operators", "errors", "reading", "files", "children", "cache_folder", "extras",
     "units", "codec", "kernel_allocations", "kernel_facts",
     "graph", "schedule", "problem", "homes", "pins", "simulator", "optimizer", "loss", "untrained",
     "device", "profiles", "cost_table", "costs", "solution", "solvers", "budgets", "fronts",
-    "layout", "demand", "tensorfile", "training_plan", "plan_file", "training_run", "host", "runtime",
-    "frontend", "verification", "enforce", "arena", "rehearsal", "api", "whatif", "report", "cli",
+    "layout", "demand", "tensorfile", "arrays", "training_plan", "plan_file", "training_run", "host",
+    "runtime", "frontend", "verification", "enforce", "arena", "rehearsal", "api", "whatif", "report", "cli",
 )  # fmt: skip
 """Bottom first; a module imports only from its own room and the rooms before it."""
 
 RUNTIME_MAY_READ = frozenset(
     {
-        "version", "operators", "errors", "files", "children", "cache_folder",
+        "version", "operators", "errors", "reading", "files", "children", "cache_folder",
         "units", "codec", "kernel_allocations", "kernel_facts",
         "graph", "schedule", "problem", "homes", "pins", "simulator",
-        "optimizer", "loss", "layout", "demand", "tensorfile", "training_plan", "plan_file", "training_run",
-        "host", "runtime",
+        "optimizer", "loss", "layout", "demand", "tensorfile", "arrays", "training_plan", "plan_file",
+        "training_run", "host", "runtime",
     }
 )  # fmt: skip
 
 HOMES = {
     "torch": {"frontend", "runtime", "verification", "enforce", "rehearsal", "api", "whatif", "cli"},
-    "numpy": {"solvers", "layout", "frontend", "runtime", "verification", "api", "whatif", "cli"},
+    "numpy": {"arrays", "solvers", "layout", "frontend", "runtime", "verification", "api", "whatif", "cli"},
     "onnx": {"frontend"},
     "google": {"frontend"},  # protobuf's errors while reading ONNX
     "pulp": {"solvers"},

@@ -21,6 +21,7 @@ from poet.solvers.best_bound import BestBound
 from poet.solvers.conduct import Conduct
 from poet.solvers.events import Instance, instance_of
 from poet.solvers.looks import Looks
+from poet.solvers.milp import Model
 from poet.solvers.relaxation import Bound, bound_overhead
 
 OPTIONS = SolveOptions(time_limit_seconds=4.0, confirm=False)
@@ -129,7 +130,7 @@ def test_a_solver_that_says_there_is_no_plan_is_not_asked_again(
 
 
 def test_a_plan_refutes_an_engines_word_but_not_arithmetic() -> None:
-    bound = BestBound(100.0)
+    bound = BestBound[Model](100.0)
     bound.take(5.0)
     bound.take(20.0, proven=False)
     bound.take(7.0)

@@ -22,6 +22,7 @@ from poet.frontend.onnx_node import Value, describe
 from poet.frontend.onnx_reader import DTYPES, OnnxFile, read_onnx
 from poet.frontend.onnx_weights import trainable_initializers, with_own_weights
 from poet.loss import DEFAULT_LOSS, LossSpec
+from poet.reading import MOST_DIMENSIONS
 from poet.untrained import Why, why
 
 _NOWHERE = -1  # the slot of a parameter that no step reads
@@ -373,7 +374,8 @@ def _declared(model: ModelProto, shapes: Mapping[str, tuple[int, ...]]) -> dict[
     for entry in (*bound.graph.value_info, *bound.graph.output):
         kind = entry.type.tensor_type
         sizes = [dim.dim_value for dim in kind.shape.dim]
-        is_sized = all(size > 0 for size in sizes) and math.prod(sizes) <= MOST_ELEMENTS
+        is_sized = len(sizes) <= MOST_DIMENSIONS and all(size > 0 for size in sizes)
+        is_sized = is_sized and math.prod(sizes) <= MOST_ELEMENTS
         if kind.HasField("shape") and is_sized and kind.elem_type in DTYPES:
             found[entry.name] = torch.empty(sizes, dtype=DTYPES[kind.elem_type], device="meta")
     return found

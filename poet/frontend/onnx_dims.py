@@ -12,6 +12,7 @@ from poet.errors import ModelError, nearest
 from poet.frontend.onnx_build import Input
 from poet.frontend.onnx_node import Rebound
 from poet.frontend.onnx_reader import OnnxFile, dtype_of
+from poet.reading import MOST_DIMENSIONS
 
 BATCH_NAMES = ("N", "batch")
 """Names under which a first dimension that the file fixes can be bound to another size."""
@@ -104,6 +105,10 @@ def _shape(entry: Dims, bind: Mapping[str, int], rebound: Rebound | None) -> tup
     shape = [bind[dim] if isinstance(dim, str) else dim for dim in entry.dims]
     if rebound is not None:
         shape[0] = rebound.new
+    if len(shape) > MOST_DIMENSIONS:
+        raise ModelError(
+            f"input {entry.name!r} has {len(shape)} dimensions; a tensor has at most {MOST_DIMENSIONS}"
+        )
     if math.prod(shape) > MOST_ELEMENTS:
         raise ModelError(f"input {entry.name!r} is bound to {shape}; no machine holds such a tensor")
     return tuple(shape)

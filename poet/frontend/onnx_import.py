@@ -23,6 +23,7 @@ from poet.frontend.onnx_module import ImportedModule, Source
 from poet.frontend.onnx_names import NAMES_KEY, naming_of, read_given, with_given_names
 from poet.frontend.onnx_reader import OnnxFile, StoredTensor, read_onnx, read_structure
 from poet.frontend.onnx_weights import TRAINABLE_KEY, trainable_initializers, with_own_weights
+from poet.reading import is_whole, parse_json
 
 _BIND_KEY = "poet.bind"
 _TRAINING_KEY = "poet.training"
@@ -109,10 +110,11 @@ def load_onnx_structure(structure: bytes, tensors: Mapping[str, Tensor] | None =
     file = read_structure(structure)
     notes = {entry.key: entry.value for entry in file.model.metadata_props}
     try:
-        bind = {str(name): int(size) for name, size in json.loads(notes[_BIND_KEY]).items()}
-        training = bool(json.loads(notes[_TRAINING_KEY]))
-    except (KeyError, ValueError, TypeError, AttributeError):
-        raise ModelError("the structure does not say how its dimensions are bound; it is damaged") from None
+        bind, training = parse_json(notes[_BIND_KEY]), parse_json(notes[_TRAINING_KEY])
+    except (KeyError, ValueError):
+        bind = training = None
+    if not isinstance(bind, dict) or not all(map(is_whole, bind.values())) or not isinstance(training, bool):
+        raise ModelError("the structure does not say how its dimensions are bound; it is damaged")
 
     def given(name: str, stored: StoredTensor) -> Tensor:
         if tensors is None:

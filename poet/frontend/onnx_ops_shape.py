@@ -11,6 +11,7 @@ from torch import Tensor
 
 from poet.frontend.onnx_node import Alias, Built, Node, row, shortest
 from poet.frontend.onnx_reader import dtype_of, tensor_value
+from poet.reading import MOST_DIMENSIONS
 
 # -- constants --------------------------------------------------------------------------------------
 
@@ -107,7 +108,7 @@ def _rebound_shape(node: Node, old: tuple[int, ...], wanted: list[int]) -> list[
     first dimension takes the factor (a batch folded into it, as in ``[N * T, C]``, scales likewise).
     """
     rebound = node.rebound
-    if rebound is None or not wanted:
+    if rebound is None or not wanted or len(wanted) > MOST_DIMENSIONS:
         return wanted
     if -1 in wanted:
         batch_leads = bool(old) and old[0] == rebound.new and wanted[0] == rebound.old

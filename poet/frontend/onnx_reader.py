@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import math
 import mmap
+import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +23,7 @@ from torch import Tensor
 from poet.errors import ModelError
 from poet.files import is_same_file
 from poet.frontend.onnx_wire import Span, split_weights
+from poet.reading import MOST_DIMENSIONS, open_regular
 
 OLDEST_OPSET, NEWEST_OPSET = 9, 24
 
@@ -101,11 +103,11 @@ def read_onnx(path: str | Path) -> OnnxFile:
     """
     path = Path(path)
     try:
-        size = path.stat().st_size
-        if size == 0:
-            raise ModelError("the file is empty")
-        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-            structure, spans = split_weights(data)
+        with open_regular(path) as file:
+            if os.fstat(file.fileno()).st_size == 0:
+                raise ModelError("the file is empty")
+            with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+                structure, spans = split_weights(data)
         model = _parse(structure)
         stored = [
             stored_tensor(t, path, span) for t, span in zip(model.graph.initializer, spans, strict=True)
@@ -192,7 +194,7 @@ def stored_tensor(tensor: TensorProto, path: Path | None, span: Span | None) -> 
     """
     where = f"initialiser {tensor.name!r}"
     dtype = dtype_of(tensor.data_type, where)
-    shape = tuple(tensor.dims)
+    shape = _shape(tensor, where)
     if any(size < 0 for size in shape):
         raise ModelError(f"{where} has shape {list(shape)}")
     size_bytes = math.prod(shape) * dtype.itemsize
@@ -210,6 +212,12 @@ def stored_tensor(tensor: TensorProto, path: Path | None, span: Span | None) -> 
     if found != size_bytes:
         raise ModelError(f"{where} needs {size_bytes} bytes, the file holds {found}")
     return StoredTensor(dtype, shape, lambda: _read_file(*source, dtype, shape))
+
+
+def _shape(tensor: TensorProto, where: str) -> tuple[int, ...]:
+    if len(tensor.dims) > MOST_DIMENSIONS:
+        raise ModelError(f"{where} has {len(tensor.dims)} dimensions; a tensor has at most {MOST_DIMENSIONS}")
+    return tuple(tensor.dims)
 
 
 def _typed_data(tensor: TensorProto) -> bool:
@@ -235,7 +243,7 @@ def tensor_value(tensor: TensorProto, where: str) -> Tensor:
         ModelError: its size is not that of its shape, or its data lies elsewhere; ``where`` names it.
     """
     dtype = dtype_of(tensor.data_type, where)
-    shape = tuple(tensor.dims)
+    shape = _shape(tensor, where)
     if tensor.data_location == TensorProto.EXTERNAL:
         raise ModelError(f"{where} has external data, which only initialisers may have")
     if tensor.HasField("raw_data"):
@@ -264,7 +272,7 @@ def _from_bytes(raw: bytearray, dtype: torch.dtype, shape: tuple[int, ...]) -> T
 def _read_file(path: Path, start: int, dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:
     raw = bytearray(math.prod(shape) * dtype.itemsize)
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             file.seek(start)
             found = file.readinto(raw)
     except OSError as error:
@@ -337,7 +345,7 @@ def _digest(path: Path, model: ModelProto) -> str:
     locations = _locations(model)
     digest = hashlib.sha256()
     for file in (path, *(external_path(path, location, path.name) for location in sorted(locations))):
-        with file.open("rb") as stream:
+        with open_regular(file) as stream:
             while block := stream.read(1 << 20):
                 digest.update(block)
     return digest.hexdigest()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections import Counter
@@ -15,6 +14,7 @@ from torch import Tensor
 
 from poet.errors import ModelError
 from poet.frontend.onnx_reader import DTYPES, OnnxFile, StoredTensor, subgraphs, tensor_value
+from poet.reading import MOST_DIMENSIONS, parse_json
 
 TRAINABLE_KEY = "poet.trainable"
 """Metadata of a stripped structure: the parameters, decided when the weights were at hand."""
@@ -182,8 +182,10 @@ def _filled(node: NodeProto, shape: StoredTensor) -> StoredTensor:
         if attribute.name == "value":
             fill = tensor_value(attribute.t, f"node {node.output[0]!r} (ConstantOfShape)")
     sizes = tuple(int(size) for size in shape.read().reshape(-1).tolist()) if shape.read is not None else ()
-    if min(sizes, default=0) < 0 or math.prod(sizes) > _MAX_FILLED:
-        raise ModelError(f"node {node.output[0]!r} (ConstantOfShape): a weight of shape {list(sizes)}")
+    if len(sizes) > MOST_DIMENSIONS or min(sizes, default=0) < 0 or math.prod(sizes) > _MAX_FILLED:
+        raise ModelError(
+            f"node {node.output[0]!r} (ConstantOfShape): a weight of shape {list(sizes[:MOST_DIMENSIONS])}"
+        )
     read: Callable[[], Tensor] = lambda: torch.full(sizes, fill.item(), dtype=fill.dtype)  # noqa: E731
     return StoredTensor(fill.dtype, sizes, read)
 
@@ -222,7 +224,7 @@ def trainable_initializers(file: OnnxFile) -> frozenset[str]:
 def _written_down(file: OnnxFile, text: str) -> frozenset[str]:
     """The names in a structure's note on its parameters."""
     try:
-        names = json.loads(text)
+        names = parse_json(text)
     except ValueError:
         names = None
     floats = {name for name, stored in file.tensors.items() if stored.dtype.is_floating_point}

@@ -8,7 +8,6 @@ import signal
 import statistics
 import threading
 import time
-import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from poet.arrays import read_npz
 from poet.errors import InputError, NotFinite
 from poet.graph import TensorType
 from poet.loss import LossSpec
@@ -76,7 +76,9 @@ def load_samples(path: str | Path, plan: Plan, *, allow_nan: bool = False) -> Sa
     path = Path(path)
     graph = plan.graph
     types = {value.name: value.type for value in graph.values}
-    found = _from_safetensors(path) if path.suffix == ".safetensors" else _from_npz(path)
+    found = _from_safetensors(path) if path.suffix == ".safetensors" else read_npz(path)
+    if not graph.inputs or not all(types[name].shape for name in graph.inputs):
+        raise InputError(f"{plan.model.name}: the plan takes no batches of samples, so it reads no data file")
     allowed = ranges.rules(graph)
     tensors = []
     for place, name in enumerate(graph.inputs):
@@ -96,6 +98,10 @@ def load_samples(path: str | Path, plan: Plan, *, allow_nan: bool = False) -> Sa
         counts = ", ".join(str(len(tensor)) for tensor in tensors)
         raise InputError(f"{path.name}: the arrays have different numbers of samples ({counts})")
     batch = types[graph.inputs[0]].shape[0]
+    if batch < 1:
+        raise InputError(
+            f"{plan.model.name}: the plan's batch has no samples, so there is nothing to train on"
+        )
     if len(tensors[0]) < batch:
         raise InputError(f"{path.name}: {len(tensors[0])} samples, the plan's batch is {batch}")
     staged = tuple(torch.empty((batch, *tensor.shape[1:]), dtype=tensor.dtype) for tensor in tensors)
@@ -198,14 +204,6 @@ def _generator_of(seed: int, number: int) -> torch.Generator:
     """For the order of an epoch; of its own, so that any epoch can be the first."""
     digest = hashlib.sha256(f"{seed} {number}".encode()).digest()
     return torch.Generator().manual_seed(int.from_bytes(digest[:8], "little") >> 1)
-
-
-def _from_npz(path: Path) -> dict[str, npt.NDArray[np.generic]]:
-    try:
-        with path.open("rb") as file, np.load(file, allow_pickle=False) as stored:
-            return {name: stored[name] for name in stored.files}
-    except (OSError, ValueError, EOFError, TypeError, zipfile.BadZipFile) as cause:
-        raise InputError(f"{path}: not a readable .npz file ({cause})") from None
 
 
 def _from_safetensors(path: Path) -> dict[str, npt.NDArray[np.generic]]:

@@ -3,6 +3,10 @@
 A file's name is the hash of everything its content depends on: the problem, the limits, the options of
 the search and the code that answers. Files are gzipped JSON, written to a temporary name and renamed; one
 that cannot be read, or that the simulator does not accept, counts as missing.
+
+The simulator judges plans; that there is none, or none that costs less, is a searcher's word. So every file
+carries a seal, made with a key that only this user can read, and counts as missing without: what is
+read is what this user's own searches and imports wrote under that name, wherever the folder came from.
 """
 
 from __future__ import annotations
@@ -12,10 +16,13 @@ import dataclasses
 import functools
 import gzip
 import hashlib
+import hmac
+import io
 import json
 import math
 import os
 import secrets
+import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
@@ -28,25 +35,27 @@ from poet import codec
 from poet.cache_folder import cache_folder, make_folder
 from poet.errors import InputError, InvalidSchedule
 from poet.problem import Limits, Problem
+from poet.reading import others_may_write, parse_json, read_own
 from poet.schedule import Schedule, schedule_from_data, schedule_to_data
 from poet.simulator import Trace, simulate
 from poet.solution import Solution, SolveOptions, Status
+from poet.solvers.best_bound import refutes
 from poet.version import __version__
 
 FORMAT = "poet-what-if-answer"
 FORMAT_VERSION = 1
-MAX_FILE_BYTES = 1 << 28
+MAX_FILE_BYTES = 1 << 27
 """Of JSON that is read from one file; a step of 100,000 entries takes some 8 MB."""
 
 SOLVING = (
     "solvers", "problem.py", "schedule.py", "simulator.py", "solution.py", "homes.py", "pins.py", "codec.py",
-    "units.py", "errors.py", "extras.py", "children.py",
+    "units.py", "errors.py", "extras.py", "children.py", "reading.py",
 )  # fmt: skip
 """What an answer depends on: the searches and all that they import."""
 
 IMPORTING = (
     "api.py", "frontend", "runtime", "graph.py", "operators.py", "kernel_facts.py", "kernel_allocations.py",
-    "optimizer.py", "codec.py", "errors.py", "units.py", "version.py",
+    "optimizer.py", "codec.py", "errors.py", "units.py", "version.py", "reading.py",
     "training_plan.py", "plan_file.py", "training_run.py", "tensorfile.py", "demand.py", "layout.py",
     "host.py", "problem.py", "schedule.py", "simulator.py", "solution.py", "homes.py", "pins.py",
 )  # fmt: skip
@@ -96,21 +105,28 @@ class Cache:
 
     Attributes:
         folder: is made, for its owner alone, when first written to; ``None``: nothing is kept.
+
+    Raises:
+        InputError: the folder is another user's, or others may write there.
     """
 
     def __init__(self, folder: Path | None) -> None:
         self.folder = folder
+        if folder is not None:
+            _check_own(folder)
 
     def read(self, kind: str, key: str) -> bytes | None:
-        """The content kept under ``key``, unzipped; ``None``: there is none, or it is damaged."""
+        """The content kept under ``key``, unzipped; ``None``: there is none, or none that this user wrote."""
         if self.folder is None:
             return None
+        path = self._path(kind, key)
         try:
-            with gzip.open(self._path(kind, key), "rb") as file:
-                content = file.read(MAX_FILE_BYTES + 1)
-        except (OSError, EOFError, ValueError):
+            if others_may_write(path.parent.stat()):
+                return None
+            packed = _opened(read_own(path, most_bytes=MAX_FILE_BYTES), f"{kind}/{key}")
+        except OSError:
             return None
-        return content if len(content) <= MAX_FILE_BYTES else None
+        return None if packed is None else _unzipped(packed)
 
     def write(self, kind: str, key: str, packed: bytes) -> None:
         """Keep ``packed``, a gzip file's content, under ``key``: whole or not at all.
@@ -122,9 +138,10 @@ class Cache:
             return
         path = self._path(kind, key)
         temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+        sealed = _sealed(packed, f"{kind}/{key}")
         try:
             make_folder(path.parent)
-            temporary.write_bytes(packed)
+            _write_own(temporary, sealed)
             os.replace(temporary, path)
         except OSError as error:
             raise InputError(
@@ -147,6 +164,76 @@ def default_folder() -> Path:
         InputError: the user has no home.
     """
     return cache_folder() / "what-if"
+
+
+# --- whose word it is -------------------------------------------------------------------------
+
+_SEAL_BYTES = 32
+_COMMENT = 0x10  # flag of a gzip header that a text follows its ten bytes (RFC 1952)
+
+
+def _check_own(folder: Path) -> None:
+    try:
+        why = others_may_write(folder.stat())
+    except OSError:
+        return  # it is made, or fails to be, when first written to
+    if why:
+        raise InputError(
+            f"{folder}: the cache cannot be trusted ({why}); make it yours alone (chmod 700) or name another "
+            "folder by --cache"
+        )
+
+
+def _sealed(packed: bytes, name: str) -> bytes:
+    """``packed``, as `pack` made it, with its seal as a comment in its header."""
+    seal = _seal(packed, name).hex().encode()
+    return packed[:3] + bytes([_COMMENT]) + packed[4:10] + seal + b"\0" + packed[10:]
+
+
+def _opened(sealed: bytes, name: str) -> bytes | None:
+    """What `_sealed` was given; ``None``: the seal is not this user's, or is that of something else."""
+    end = 10 + 2 * _SEAL_BYTES
+    packed = sealed[:3] + b"\0" + sealed[4:10] + sealed[end + 1 :]
+    given = sealed[10:end]
+    is_sealed = sealed[3:4] == bytes([_COMMENT]) and sealed[end : end + 1] == b"\0"
+    return packed if is_sealed and hmac.compare_digest(given, _seal(packed, name).hex().encode()) else None
+
+
+def _seal(packed: bytes, name: str) -> bytes:
+    return hmac.digest(_user_key(cache_folder() / "what-if.key"), name.encode() + b"\0" + packed, "sha256")
+
+
+@functools.cache
+def _user_key(path: Path) -> bytes:
+    """The secret of this user's seals, made at first use; without it all that was kept counts as missing."""
+    for _ in range(2):
+        with contextlib.suppress(OSError):
+            if len(key := read_own(path, most_bytes=_SEAL_BYTES)) == _SEAL_BYTES:
+                return key
+            path.unlink()  # damaged
+        temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+        try:
+            make_folder(path.parent)
+            _check_own(path.parent)
+            _write_own(temporary, secrets.token_bytes(_SEAL_BYTES))
+            with contextlib.suppress(FileExistsError):  # another process was first: its key is everyone's
+                os.link(temporary, path)
+        except OSError as error:
+            raise InputError(
+                f"{path}: the key of what-if's cache cannot be written ({error.strerror or error}); set "
+                "XDG_CACHE_HOME to a folder of yours"
+            ) from None
+        finally:
+            with contextlib.suppress(OSError):
+                temporary.unlink()
+    raise InputError(f"{path}: the key of what-if's cache cannot be read; remove it")
+
+
+def _write_own(path: Path, content: bytes) -> None:
+    """Write a new file that nobody else can read or write."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(content)
 
 
 # --- keys -------------------------------------------------------------------------------------
@@ -205,6 +292,16 @@ def unpack(packed: bytes) -> Any:
     return json.loads(gzip.decompress(packed))
 
 
+def _unzipped(packed: bytes) -> bytes | None:
+    """What a gzip file holds; ``None``: it is damaged, or larger than anything of ours."""
+    try:
+        with gzip.GzipFile(fileobj=io.BytesIO(packed)) as file:
+            content = file.read(MAX_FILE_BYTES + 1)
+    except (OSError, EOFError, ValueError, zlib.error):
+        return None
+    return content if len(content) <= MAX_FILE_BYTES else None
+
+
 def pack_solution(solution: Solution) -> bytes:
     """A search's answer as a file's content."""
     return pack(
@@ -231,8 +328,8 @@ def judge_cell(content: bytes, problem: Problem, limits: Limits, *, where: str) 
         InvalidSchedule: the simulator does not accept its schedule.
     """
     try:
-        data = json.loads(content)
-    except (ValueError, RecursionError) as error:
+        data = parse_json(content)
+    except ValueError as error:
         raise InputError(f"{where}: not a readable answer ({error})") from None
     stored = codec.decode(_Stored, data, where=where)
     if (stored.format, stored.version) != (FORMAT, FORMAT_VERSION):
@@ -242,10 +339,13 @@ def judge_cell(content: bytes, problem: Problem, limits: Limits, *, where: str) 
     if stored.status not in words or planned != (stored.schedule is not None):
         raise InputError(f"{where}: the status {stored.status!r} contradicts the rest of the file")
     schedule = None if stored.schedule is None else schedule_from_data(stored.schedule, where=where)
+    trace = None if schedule is None else simulate(problem, schedule, limits)
+    if trace is not None and refutes(trace.joules, stored.bound_joules):
+        raise InputError(f"{where}: its bound is above what its own plan takes")
     return SolvedCell(
         words[stored.status],
         schedule,
-        None if schedule is None else simulate(problem, schedule, limits),
+        trace,
         stored.bound_joules,
         stored.solver,
         stored.solve_seconds,

@@ -15,6 +15,7 @@ from poet.problem import Limits, Problem
 from poet.schedule import Schedule
 from poet.simulator import Trace
 from poet.solution import SolveOptions, Status
+from poet.solvers.best_bound import refutes
 from poet.whatif.cache import SolvedCell
 
 
@@ -89,6 +90,23 @@ class Knowledge:
         self.bounds.append((limits, answer.bound_joules))
         if answer.schedule is not None and answer.trace is not None:
             self.plans.append(Candidate(cell, answer.schedule, answer.trace, answer.solver))
+            self._drop_refuted(answer.trace)
+
+    def refutes(self, limits: Limits, answer: SolvedCell) -> bool:
+        """Whether a plan that is known contradicts what ``answer`` says of all plans inside ``limits``."""
+        cheapest = min((plan.trace.joules for plan in self.plans if fits(plan.trace, limits)), default=None)
+        if cheapest is None:
+            return False
+        return answer.status is Status.INFEASIBLE or refutes(cheapest, answer.bound_joules)
+
+    def _drop_refuted(self, trace: Trace) -> None:
+        """Forget what a plan that does ``trace`` shows to be wrong, whoever said it."""
+        self.barriers = [entry for entry in self.barriers if not fits(trace, entry[0])]
+        self.bounds = [
+            (limits, bound)
+            for limits, bound in self.bounds
+            if not (fits(trace, limits) and refutes(trace.joules, bound))
+        ]
 
     def best(self, limits: Limits) -> Known:
         """What all answers together say about ``limits``."""

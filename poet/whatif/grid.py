@@ -18,6 +18,8 @@ from poet.whatif.question import PERIODS, EnergyBudget
 
 DEFAULT_COUNT = 5
 MOST_VALUES = 1000
+MOST_DIGITS = 18
+"""Of a whole number; more do not fit into 64 bits."""
 NO_DEADLINE = "none"
 WORDS = ("min", "keep")
 
@@ -103,7 +105,7 @@ def counts(text: str, option: str) -> tuple[int, ...]:
     """
 
     def count(part: str) -> float:
-        if not part.isdecimal() or int(part) < 1:
+        if not part.isdecimal() or len(part) > MOST_DIGITS or int(part) < 1:
             raise InputError(f"{option} {text!r}: {part!r} is not a whole number from 1 up")
         return float(part)
 
@@ -213,7 +215,13 @@ def _split(text: str, option: str) -> list[str]:
 def _range(part: str, option: str) -> tuple[tuple[str, str], int]:
     low, _, rest = part.partition("..")
     high, colon, count = rest.partition(":")
-    if not low or not high or (colon and not (count.isdecimal() and 2 <= int(count) <= MOST_VALUES)):
+    if (
+        not low
+        or not high
+        or (
+            colon and not (count.isdecimal() and len(count) <= MOST_DIGITS and 2 <= int(count) <= MOST_VALUES)
+        )
+    ):
         raise InputError(f"{option} {part!r} is not a range; write LOW..HIGH, or LOW..HIGH:8 for 8 of them")
     return (low.strip(), high.strip()), int(count) if colon else DEFAULT_COUNT
 

@@ -10,17 +10,16 @@ from __future__ import annotations
 
 import os
 import time
-import zlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
-from zipfile import BadZipFile
 
 import numpy as np
 from numpy.typing import NDArray
 
+from poet.arrays import read_npy, read_npz
 from poet.errors import InputError
 from poet.tensorfile import TensorFile
 from poet.whatif.question import DataSupply
@@ -128,18 +127,11 @@ def _files(path: Path) -> list[Path]:
 
 def _read(file: Path) -> list[Array]:
     """The arrays in ``file``, read into memory."""
-    try:
-        if file.suffix == ".safetensors":
-            return _read_tensors(file)
-        with file.open("rb") as stream:  # closed here: numpy leaves a damaged archive's file open
-            if file.suffix == ".npy":
-                return [np.load(stream, allow_pickle=False)]
-            with np.load(stream, allow_pickle=False) as archive:
-                return [archive[name] for name in sorted(archive.files)]
-    except (ValueError, OSError, EOFError, KeyError, MemoryError, BadZipFile, zlib.error) as error:
-        # numpy takes what it does not know for a pickle, and advises to trust it
-        what = "it holds no arrays" if "pickle" in str(error) else error
-        raise InputError(f"{file}: cannot be read ({what})") from None
+    if file.suffix == ".safetensors":
+        return _read_tensors(file)
+    if file.suffix == ".npy":
+        return [read_npy(file)]
+    return [array for _, array in sorted(read_npz(file).items())]
 
 
 def _read_tensors(file: Path) -> list[Array]:
@@ -181,7 +173,7 @@ def _samples(files: list[Path]) -> int:
 def _forget(files: list[Path]) -> None:
     """Ask the kernel to drop the files' pages from its cache."""
     for file in files:
-        descriptor = os.open(file, os.O_RDONLY)
+        descriptor = os.open(file, os.O_RDONLY | os.O_NONBLOCK)
         try:
             os.fsync(descriptor)
             os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)

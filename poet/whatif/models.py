@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -19,6 +18,7 @@ from poet.errors import InputError, ModelError
 from poet.graph import Graph
 from poet.kernel_facts import KernelFacts
 from poet.optimizer import OptimizerSpec
+from poet.reading import open_regular, parse_json
 from poet.whatif.cache import IMPORTING, Cache, code_digest, digest_of, pack, unpack
 from poet.whatif.grid import Binding
 from poet.whatif.workers import Run, Task, given_up
@@ -69,6 +69,13 @@ def variant_of(graph: Graph, kernels: KernelFacts, binding: Binding, optimizer: 
     return Variant(graph, kernels, binding, optimizer, shape[0] if shape else None)
 
 
+@dataclass(frozen=True, slots=True)
+class _Dimensions:
+    """Of a model's inputs, as a file holds them: sizes, and names of open ones."""
+
+    inputs: tuple[tuple[int | str, ...], ...]
+
+
 class OnnxModel:
     """An ONNX file whose variants are imported by workers and kept.
 
@@ -89,8 +96,7 @@ class OnnxModel:
         Raises:
             ModelError: the model's first input has no such open dimension, or the model none of a name.
         """
-        key = digest_of(self.digest, "dimensions", code_digest(IMPORTING))
-        inputs = self._kept("dimensions", key, functools.partial(_open_dimensions, str(self.path)), run)
+        inputs = self._input_dimensions(run)
         first = inputs[0] if inputs else []
         if words not in _ALIASES:
             return self._named(words.split("+"), inputs)
@@ -102,7 +108,7 @@ class OnnxModel:
                 f"{self.path}: its first input, {first}, has no open dimension for {words!r}; export the "
                 "model with one, or say its name as --bind does"
             )
-        return tuple(dict.fromkeys(picked))
+        return tuple(dict.fromkeys(map(str, picked)))
 
     def _named(self, names: Sequence[str], inputs: Sequence[Sequence[int | str]]) -> tuple[str, ...]:
         """``names``, all of which must be open dimensions of the model's ``inputs``."""
@@ -123,11 +129,11 @@ class OnnxModel:
         found: dict[int, _Imported] = {}
         missing: list[int] = []
         for index, (binding, spec) in enumerate(wanted):
-            kept = self.cache.read("graphs", self._key(binding, spec))
+            kept = self._kept_import(self._key(binding, spec))
             if kept is None:
                 missing.append(index)
             else:
-                found[index] = _imported(json.loads(kept))
+                found[index] = kept
         tasks = [
             functools.partial(_import, str(self.path), *wanted[index], self.how.loss, self.how.train)
             for index in missing
@@ -140,11 +146,35 @@ class OnnxModel:
             for index, (binding, spec) in enumerate(wanted)
         ]
 
-    def _kept(self, kind: str, key: str, task: Task, run: Run) -> Any:
-        content = self.cache.read(kind, key)
-        if content is not None:
-            return json.loads(content)
-        return next(self._checked(packed, key, kind) for _, packed in run([task]))
+    def _kept_import(self, key: str) -> _Imported | None:
+        """The graph kept under ``key`` and its kernels' facts; ``None``: what is there is something else."""
+        content = self.cache.read("graphs", key)
+        if content is None:
+            return None
+        try:
+            return _imported(parse_json(content))
+        except (InputError, ValueError):
+            return None
+
+    def _kept_dimensions(self, key: str) -> list[list[int | str]] | None:
+        """Those kept under ``key``; ``None``: there are none, or what is there is something else."""
+        content = self.cache.read("dimensions", key)
+        if content is None:
+            return None
+        try:
+            kept = codec.decode(_Dimensions, {"inputs": parse_json(content)}, where="dimensions")
+        except (InputError, ValueError):
+            return None
+        return [list(dims) for dims in kept.inputs]
+
+    def _input_dimensions(self, run: Run) -> list[list[int | str]]:
+        """Per input its dimensions, from the cache or by a worker."""
+        key = digest_of(self.digest, "dimensions", code_digest(IMPORTING))
+        kept = self._kept_dimensions(key)
+        if kept is not None:
+            return kept
+        task: Task = functools.partial(_open_dimensions, str(self.path))
+        return next(self._checked(packed, key, "dimensions") for _, packed in run([task]))
 
     def _checked(self, packed: bytes | None, key: str, kind: str) -> Any:
         """What a worker answered, kept; an error it met is raised here."""
@@ -242,7 +272,8 @@ def _open_dimensions(path: str) -> bytes:
 def _digest(path: Path) -> str:
     """Hash of the file at ``path`` and of those beside it whose name it holds: its external weights."""
     try:
-        content = path.read_bytes()
+        with open_regular(path) as model:
+            content = model.read()
         digest = hashlib.sha256(content)
         for sibling in sorted(path.parent.iterdir()):
             if sibling != path and sibling.name.encode() in content and sibling.is_file():

@@ -17,6 +17,7 @@ from poet.errors import InputError
 from poet.optimizer import OptimizerSpec
 from poet.problem import Limits, Place, Problem
 from poet.profiles import load_profile
+from poet.reading import printable_name
 from poet.solution import SolveOptions
 from poet.whatif import grid
 from poet.whatif.answers import answers_of, choose
@@ -170,7 +171,7 @@ class _Asked:
     @property
     def name(self) -> str:
         """For people."""
-        return self.path.stem if self.path is not None else type(self.model).__name__
+        return printable_name(self.path) if self.path is not None else type(self.model).__name__
 
     @property
     def importers(self) -> Workers:

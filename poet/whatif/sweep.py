@@ -115,7 +115,7 @@ class Sweep:
             limits = self._limits(place)
             keys[place] = cell_key(digests[place[0]], limits, self.options)
             known = cached_cell(self.cache, keys[place], self.settings[place[0]].problem, limits)
-            if known is not None:
+            if known is not None and not self.knowledge[place[0]].refutes(limits, known):
                 self._take(place, known, Origin.CACHE)
         places = list(self._open(level))
         tasks: list[Task] = []

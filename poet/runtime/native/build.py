@@ -69,14 +69,24 @@ def build_library(cache: Path | None = None) -> Path:
 
 def find_compiler() -> Compiler | None:
     """``$CXX``, else the first C++ compiler on the path."""
-    chosen = shlex.split(os.environ.get("CXX", ""))
+    try:
+        chosen = shlex.split(os.environ.get("CXX", ""))
+    except ValueError as error:
+        raise Unavailable(
+            f"CXX is {os.environ['CXX']!r}, which is no command ({error}); set it to a compiler"
+        ) from None
     for command in [chosen] if chosen else [[name] for name in _COMPILERS]:
         program = shutil.which(command[0])
         if program is None:
             continue
         try:
             asked = subprocess.run(
-                [program, *command[1:], "--version"], capture_output=True, text=True, timeout=60, check=True
+                [program, *command[1:], "--version"],
+                capture_output=True,
+                text=True,
+                errors="replace",
+                timeout=60,
+                check=True,
             )
         except (OSError, subprocess.SubprocessError):
             continue
@@ -149,7 +159,12 @@ def _compile(compiler: Compiler, folder: Path, prefix: str) -> Path:
         command += [str(SOURCE), f"-L{root / 'lib'}", "-lc10", "-ltorch_cpu", "-o", str(built)]
         try:
             done = subprocess.run(
-                command, capture_output=True, text=True, timeout=_COMPILE_SECONDS, check=False
+                command,
+                capture_output=True,
+                text=True,
+                errors="replace",
+                timeout=_COMPILE_SECONDS,
+                check=False,
             )
         except (OSError, subprocess.TimeoutExpired) as error:
             raise Unavailable(f"{compiler.command[0]} did not finish: {error}") from error
