@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from poet.problem import Limits, Objective, Problem
 from poet.solution import Solution, SolveOptions, Status
 from poet.solvers.objectives import limit_of, solve
-from poet.units import format_bytes, format_joules, format_seconds, format_share
+from poet.units import format_bytes, format_joules, format_more, format_seconds
 
 MOST_SECONDS = 10.0
 """For all that an explanation searches for; less where the search itself was allowed less."""
@@ -95,7 +95,7 @@ def _sentence(way: _Way, limits: Limits, loosened: Solution) -> str:
     amount, bound = loosened.amount or 0.0, loosened.bound or 0.0
     works = way.called.format(way.show(amount))
     more = amount / limit_of(limits, way.objective) - 1.0 if limit_of(limits, way.objective) else math.inf
-    above = f" ({format_share(more)} more)" if math.isfinite(more) else ""
+    above = f" ({format_more(more)})" if math.isfinite(more) else ""
     if loosened.status is Status.OPTIMAL:
         rest = "works, and nothing less does."
     else:

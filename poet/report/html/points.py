@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from poet.report.html.charts import ACCENT, QUIET, SERIES, WARNING, Axis, Spec, bars, fronts, ladder, squares
 from poet.report.html.tables import DASH, Cell, Column, TableData, count, duration, energy, share, size
-from poet.units import format_bytes, format_joules, format_seconds, format_share, scale_of
+from poet.units import format_bytes, format_gap, format_joules, format_seconds, format_share, scale_of
 from poet.whatif.result import FoundPlan, Point, Setting, Usage, Verdict, WhatIf
 from poet.whatif.wording import duration_text, saving_text
 
@@ -172,7 +172,7 @@ def _hover(point: Planned) -> dict[str, str]:
         "joules": format_joules(point.joules) + each,
         "seconds": format_seconds(point.seconds) + each,
         "status": point.point.verdict.word,
-        "gap": DASH if point.point.gap is None else format_share(point.point.gap),
+        "gap": gap(point.point)[1],
         "recomputed": str(plan.recomputed_runs),
         "written": format_bytes(plan.written_bytes),
     }
@@ -245,7 +245,7 @@ def points_table(result: WhatIf) -> TableData:
                 energy(plan.joules if plan else None),
                 duration(plan.seconds if plan else None),
                 size(plan.peak_ram_bytes if plan else None),
-                share(point.gap),
+                gap(point),
                 count(plan.recomputed_runs if plan else None),
                 size(plan.written_bytes if plan else None),
                 point.origin.value,
@@ -253,6 +253,13 @@ def points_table(result: WhatIf) -> TableData:
             )
         )
     return TableData(columns, rows, noun="points")
+
+
+def gap(point: Point) -> tuple[float | None, str]:
+    """A cell with how far its plan may be above the best."""
+    if point.gap is None:
+        return (None, DASH)
+    return (point.gap, format_gap(point.gap, optimal=point.verdict is Verdict.OPTIMAL))
 
 
 def best_of_settings(points: Iterable[Planned]) -> list[Planned]:
