@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from poet.arena import settle
+from poet.brief import shortened, told
 from poet.budgets import keep_everything_bytes
 from poet.costs import build_problem, deadline_seconds
 from poet.device import Profile
@@ -32,6 +33,7 @@ from poet.profiles import load_profile
 from poet.solution import Progress, Solution, SolveOptions, Status
 from poet.solvers import minimum_ram_bytes, solve
 from poet.solvers.explain import explained
+from poet.summary import as_html, as_text, summary_rows
 from poet.training_plan import Device, Model, Outcome, Plan, Request, make_plan
 from poet.units import format_bytes, parse_bytes, parse_joules
 
@@ -63,6 +65,11 @@ class Prepared:
     train: tuple[str, ...]
     import_seconds: float
 
+    def __repr__(self) -> str:
+        graph = self.step.graph
+        parts = f"{len(graph.ops)} ops, {len(graph.buffers)} buffers"
+        return told(self, f"{shortened(self.model.name)} on {self.profile.name}: {parts}, {self.step.loss}")
+
 
 @dataclass(frozen=True, slots=True)
 class Planned:
@@ -77,6 +84,32 @@ class Planned:
     plan: Plan
     solution: Solution
     prepared: Prepared
+
+    @property
+    def peak_ram_bytes(self) -> int:
+        """The most RAM that a step holds."""
+        return self.plan.prediction.peak_ram_bytes
+
+    @property
+    def joules(self) -> float:
+        """Of one step."""
+        return self.plan.prediction.joules
+
+    @property
+    def seconds(self) -> float:
+        """Of one step on the device."""
+        return self.plan.prediction.seconds
+
+    def summary(self) -> str:
+        """What the plan is for, what a step takes and how good that is, in a dozen lines."""
+        return as_text(summary_rows(self.plan))
+
+    def __repr__(self) -> str:
+        return f"<Planned {repr(self.plan).partition(' ')[2]}"
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        return as_html(summary_rows(self.plan), title=f"Plan for {self.plan.model.name}")
 
     def save(self, path: str | Path) -> None:
         """Write the plan file, whole or not at all.

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from poet.brief import brief
 from poet.graph import Graph
 from poet.layout import Block, Span
 from poet.pieces import Piece, ticks
@@ -45,6 +46,8 @@ class Demand:
     blocks: tuple[Block, ...]
     requests: tuple[Asked, ...]
     standing: tuple[int, ...]
+
+    __repr__ = brief
 
 
 def demand_of(problem: Problem, schedule: Schedule, graph: Graph | None = None) -> Demand:

@@ -12,6 +12,8 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, NonNegativeInt, model_validator
 
+from poet.brief import shortened, told
+
 _POSITIVE = frozenset(
     {
         "flops_per_second",
@@ -288,6 +290,11 @@ class Profile(_Record):
                     f"so expected {idle_watts:g} or more"
                 )
         return self
+
+    def __repr__(self) -> str:
+        return told(self, f"{shortened(self.name)}: {shortened(self.title)}")
+
+    __str__ = __repr__
 
     def figures(self) -> Iterator[tuple[tuple[str, ...], Figure]]:
         """Every figure of the profile with its path, in the order of the schema."""

@@ -24,7 +24,9 @@ from pathlib import Path
 from typing import Any
 
 from poet import codec
+from poet.brief import shortened, told
 from poet.errors import ProblemError
+from poet.units import format_joules, format_seconds
 
 FORMAT = "poet-problem"
 FORMAT_VERSION = 2
@@ -200,6 +202,11 @@ class Problem:
             raise ProblemError(f"{self.name}: alignment_bytes is less than 1")
         _check_cost(self.name, 0.0, self.idle_watts)
         _check_structure(self)
+
+    def __repr__(self) -> str:
+        once = f"{format_joules(self.compute_joules)} and {format_seconds(self.compute_seconds)}"
+        parts = f"{len(self.ops)} ops, {len(self.tensors)} tensors"
+        return told(self, f"{shortened(self.name)}: {parts}; running every op once takes {once}")
 
     def aligned_bytes(self, size_bytes: int) -> int:
         """``size_bytes`` rounded up to the alignment."""

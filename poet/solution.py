@@ -12,10 +12,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from poet.brief import brief, shortened, told
 from poet.homes import homes_of
 from poet.problem import Objective, Problem
 from poet.schedule import Schedule, schedule_to_data
 from poet.simulator import Trace
+from poet.units import format_bytes, format_gap, format_joules, format_seconds
 
 WHOLE_PROBLEM = "whole problem"
 
@@ -93,6 +95,8 @@ class LowerBound:
     tensors: tuple[str, ...]
     workspace_bytes: int = 0
 
+    __repr__ = brief
+
 
 @dataclass(frozen=True, slots=True)
 class ClassBound:
@@ -148,6 +152,14 @@ class Solution:
     objective: Objective = Objective.ENERGY
     objective_bound: float | None = None
     class_bound: ClassBound | None = None
+
+    def __repr__(self) -> str:
+        found = f"{self.status.word}, by {self.solver}"
+        if self.trace is None or self.gap is None:
+            return told(self, f"{found}: no plan; {shortened(self.message)}" if self.message else found)
+        takes = f"{format_bytes(self.trace.peak_ram_bytes)} of RAM, {format_joules(self.trace.joules)}"
+        gap = format_gap(self.gap, optimal=self.status is Status.OPTIMAL)
+        return told(self, f"{found}: {takes}, {format_seconds(self.trace.seconds)}; energy gap {gap}")
 
     @property
     def joules(self) -> float | None:

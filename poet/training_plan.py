@@ -14,6 +14,7 @@ from typing import Any
 
 import poet
 from poet import codec
+from poet.brief import brief, shortened, told
 from poet.demand import REPLAYED_BY, Demand, demand_of
 from poet.errors import InvalidSchedule, PlanError
 from poet.graph import Graph, TensorType
@@ -22,6 +23,7 @@ from poet.optimizer import OptimizerSpec
 from poet.problem import Limits, Objective, Place, Problem
 from poet.schedule import PageIn, PageOut, Schedule, Step, schedule_from_data, schedule_to_data
 from poet.simulator import Trace, simulate
+from poet.units import format_bytes, format_joules, format_seconds
 
 SLOT_ALIGNMENT_BYTES = 4096
 """Slots begin at multiples of this: what direct transfers to storage ask for."""
@@ -151,6 +153,8 @@ class Arena:
     size_bytes: int
     offsets_bytes: tuple[int, ...]
 
+    __repr__ = brief
+
 
 class Steps(tuple[Step, ...]):
     """A `Schedule` with a JSON form of its own, as `poet.codec` asks for."""
@@ -215,6 +219,14 @@ class Plan:
         _check_slots(self)
         object.__setattr__(self, "demand", demand_of(self.problem, self.schedule, self.graph))
         _check_arena(self)
+
+    def __repr__(self) -> str:
+        made = self.prediction
+        takes = f"{format_bytes(made.peak_ram_bytes)} of RAM, {format_joules(made.joules)}"
+        where = f"{shortened(self.model.name)} on {shortened(self.device.name)}"
+        return told(
+            self, f"for {where}: {takes}, {format_seconds(made.seconds)} per step; {self.outcome.status}"
+        )
 
     @property
     def layout(self) -> Layout | None:

@@ -95,7 +95,7 @@ def test_factors(text: str, factor: float | None) -> None:
         (format_joules(3.2e-3), "3.2 mJ"), (format_joules(1500.0), "1.5 kJ"),
         (format_joules(2.5e-9), "2.5 nJ"),
         (format_joules(-2.0), "-2 J"), (format_share(0.00392), "0.392 %"), (format_share(1.0), "100 %"),
-        (format_share(8.02e-8), "< 0.001 %"), (format_share(-8.02e-8), "> -0.001 %"), (format_share(0.0), "0 %"),
+        (format_share(8.02e-8), "< 0.001 %"), (format_share(-8.02e-8), "> -0.001 %"),
         (format_more(0.0345), "3.45 % more"), (format_more(-0.515), "51.5 % less"),
         (format_more(12.36), "13.4 times as much"), (format_more(2e6), "2 million times as much"),
         (format_above(0.0861, "the least"), "8.61 % above the least"),

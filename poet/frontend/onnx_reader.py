@@ -19,6 +19,7 @@ from google.protobuf.message import DecodeError, Message  # type: ignore[import-
 from onnx import AttributeProto, GraphProto, ModelProto, TensorProto
 from torch import Tensor
 
+from poet.brief import brief
 from poet.errors import ModelError
 from poet.frontend.onnx_wire import Span, split_weights
 
@@ -66,6 +67,8 @@ class StoredTensor:
     shape: tuple[int, ...]
     read: Callable[[], Tensor] | None
 
+    __repr__ = brief
+
     @property
     def size_bytes(self) -> int:
         """Bytes of the content."""
@@ -83,6 +86,8 @@ class OnnxFile:
     model: ModelProto
     tensors: Mapping[str, StoredTensor]
     digest: str
+
+    __repr__ = brief
 
     @property
     def opset(self) -> int:

@@ -19,6 +19,7 @@ from typing import Self
 
 import torch
 
+from poet.brief import brief
 from poet.errors import InputError, PlanError, PoetError, ReplayError
 from poet.graph import TensorType
 from poet.plan_file import PlanFile
@@ -52,6 +53,8 @@ class StepResult:
     loss: float
     predictions: tuple[torch.Tensor, ...]
     seconds: float
+
+    __repr__ = brief
 
 
 class Trainer:
