@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from poet.errors import InputError
+from poet.file_kinds import Kind, expect
 from poet.optimizer import OptimizerSpec
 from poet.problem import Objective, Pins, Place
 
@@ -159,6 +160,7 @@ def solve(
 
         solve_problem(model, ask)
         return
+    expect(model, Kind.ONNX, Kind.PROBLEM)
     if device is None:
         raise InputError("a model needs --device; `poet devices list` shows the names, e.g. --device rpi4b")
     if ram is None and output is not None and minimise is not Minimise.RAM:

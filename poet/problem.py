@@ -26,6 +26,7 @@ from typing import Any
 from poet import codec
 from poet.brief import shortened, told
 from poet.errors import ProblemError
+from poet.file_kinds import Kind, says_what_it_is
 from poet.units import format_joules, format_seconds
 
 FORMAT = "poet-problem"
@@ -244,6 +245,7 @@ class Problem:
         return codec.decode(Problem, fields, where=where, error=ProblemError)
 
     @staticmethod
+    @says_what_it_is(Kind.PROBLEM)
     def load(path: Path) -> Problem:
         """The problem in the file at ``path``.
 

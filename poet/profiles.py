@@ -17,6 +17,7 @@ from pydantic import BaseModel, ValidationError
 
 from poet.device import UNITS, Profile, unit_of
 from poet.errors import ProfileError, nearest
+from poet.file_kinds import Kind, says_what_it_is
 
 __all__ = ["Profile", "load_profile", "profile_names"]
 
@@ -30,6 +31,7 @@ def profile_names() -> tuple[str, ...]:
     return tuple(sorted(entry.name[:-5] for entry in entries if entry.name.endswith(".toml")))
 
 
+@says_what_it_is(Kind.PROFILE)
 def load_profile(name_or_path: str | Path) -> Profile:
     """The profile of a device that comes with the package, or the one in a file.
 

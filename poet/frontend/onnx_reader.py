@@ -21,6 +21,7 @@ from torch import Tensor
 
 from poet.brief import brief
 from poet.errors import ModelError
+from poet.file_kinds import Kind, says_what_it_is
 from poet.frontend.onnx_wire import Span, split_weights
 
 OLDEST_OPSET, NEWEST_OPSET = 9, 24
@@ -97,6 +98,7 @@ class OnnxFile:
         )
 
 
+@says_what_it_is(Kind.ONNX)
 def read_onnx(path: str | Path) -> OnnxFile:
     """Reads the model at ``path``; weights stay in the file, and in its external data files.
 

@@ -18,6 +18,7 @@ import numpy.typing as npt
 import torch
 
 from poet.errors import InputError
+from poet.file_kinds import Kind, says_what_it_is
 from poet.graph import TensorType
 from poet.runtime.trainer import StepResult, Trainer
 from poet.tensorfile import TensorFile
@@ -52,6 +53,7 @@ class Samples:
         return self.staged[:inputs], self.staged[-1] if self.targets else None
 
 
+@says_what_it_is(Kind.NPZ, Kind.TENSORS)
 def load_samples(path: str | Path, plan: Plan) -> Samples:
     """The arrays of a ``.npz`` or ``.safetensors`` file, checked against the plan.
 
