@@ -21,6 +21,7 @@ from .options import (
     Loss,
     Minimise,
     Optimizer,
+    device_names,
     read_bindings,
     read_time_limit,
     read_trade_off,
@@ -41,7 +42,8 @@ def solve(
         Path, typer.Argument(metavar="MODEL", help="An ONNX model, or a poet-problem file (.json).")
     ],
     device: Annotated[
-        str | None, typer.Option(help="Profile by name or file; see `poet devices list`.")
+        str | None,
+        typer.Option(help="Profile by name or file; see `poet devices list`.", autocompletion=device_names),
     ] = None,
     ram: Annotated[
         str | None, typer.Option(metavar="SIZE", help="RAM for tensors, e.g. 64MiB. Without it: a survey.")

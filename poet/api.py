@@ -17,14 +17,14 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from poet.arena import settle
 from poet.brief import shortened, told
 from poet.budgets import keep_everything_bytes
 from poet.costs import build_problem, deadline_seconds
 from poet.device import Profile
-from poet.errors import Infeasible, InputError, ModelError, OutOfTime
+from poet.errors import Infeasible, InputError, ModelError, OutOfTime, nearest
 from poet.homes import settled
 from poet.optimizer import OptimizerSpec
 from poet.plan_file import write_plan
@@ -41,6 +41,9 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from poet.frontend.trace import TrainingStep
+
+
+_Word = TypeVar("_Word", Place, Objective)
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +183,7 @@ def plan(
         optimizer=optimizer,
         train=train,
         bind=bind,
-        home=Place(home),
+        home=_one_of(Place, home, "home"),
     )
     limits = limits_of(
         prepared.problem,
@@ -193,7 +196,9 @@ def plan(
         pins=pins,
     )
     options = SolveOptions(
-        time_limit_seconds=time_limit_seconds, progress=progress, objective=Objective(minimise)
+        time_limit_seconds=time_limit_seconds,
+        progress=progress,
+        objective=_one_of(Objective, minimise, "minimise"),
     )
     return plan_step(prepared, limits, options)
 
@@ -341,6 +346,15 @@ def plan_with(
         arena=placed.arena,
     )
     return Planned(made, solution, prepared)
+
+
+def _one_of(words: type[_Word], given: _Word | str, option: str) -> _Word:
+    try:
+        return words(given)
+    except ValueError:
+        known = [str(word.value) for word in words]
+        close = nearest(str(given), known)
+        raise InputError(f"{option} {given!r} is not one of {', '.join(known)}{close}") from None
 
 
 def home_hint(prepared: Prepared, limits: Limits) -> str:
