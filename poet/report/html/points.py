@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from poet.report.html.charts import ACCENT, QUIET, SERIES, WARNING, Axis, Spec, bars, fronts, ladder, squares
 from poet.report.html.tables import DASH, Cell, Column, TableData, count, duration, energy, share, size
@@ -119,6 +120,12 @@ def front_chart(
 ) -> Spec:
     """Points and fronts over two of ``ram``, ``energy`` and ``time``."""
     across, upwards = _amounts(result, points, x), _amounts(result, points, y)
+    references = list(_plain_needs(points)) if x == "ram" else []
+    if references:
+        factor = scale_of(max(point.ram_bytes for point in points), "B")[0]
+        references = [{**line, "x": line["bytes"] / factor} for line in references]
+        values = [*across[1], *(line["x"] for line in references)]
+        across = (Axis(across[0].title, min(values), max(values)), across[1])
     pairs = list(zip(across[1], upwards[1], strict=True))
     series = list(dict.fromkeys(point.series for point in points))
     best = set[int]()
@@ -145,7 +152,18 @@ def front_chart(
         tooltip=_TOOLTIP,
         height=height,
         legend=legend,
+        references=references,
     )
+
+
+def _plain_needs(points: Sequence[Planned]) -> Iterator[dict[str, Any]]:
+    """What plain training needs, once per amount, named where the settings differ in it."""
+    needs: dict[int, list[str]] = {}
+    for point in points:
+        needs.setdefault(point.setting.keep_everything_bytes, []).append(point.series)
+    for size_bytes, series in needs.items():
+        of = f" ({', '.join(dict.fromkeys(series))})" if len(needs) > 1 else ""
+        yield {"bytes": size_bytes, "words": f"plain training{of}"}
 
 
 def _amounts(result: WhatIf, points: Sequence[Planned], name: str) -> tuple[Axis, list[float]]:

@@ -42,8 +42,8 @@ def what_if_page(result: WhatIf) -> str:
     if found:
         charts |= {
             "answer": points.front_chart(result, found, "ram", "energy", height=320, legend=True),
-            "ram-time": points.front_chart(result, found, "ram", "time", height=280),
-            "time-energy": points.front_chart(result, found, "time", "energy", height=280),
+            "ram-time": points.front_chart(result, found, "ram", "time", height=320, legend=True),
+            "time-energy": points.front_chart(result, found, "time", "energy", height=320, legend=True),
         }
     marginal, stalls = points.marginal_chart(result), points.stall_chart(result)
     charts |= {
