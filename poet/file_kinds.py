@@ -94,6 +94,8 @@ def other_kind(path: Path, *wanted: Kind) -> str:
     kind = kind_of(path)
     if kind is None or kind in wanted:
         return ""
+    if Kind.PROFILE in wanted and kind in (Kind.FOLDER, Kind.EMPTY):  # a device may be called like a folder
+        return ""
     expected = "a hardware profile" if wanted[0] is Kind.PROFILE else wanted[0].title
     way_out = kind.way_out
     if kind is Kind.ONNX and wanted[0] is Kind.PLAN:

@@ -59,7 +59,10 @@ LOGARITHMIC_FROM = 30.0
 """An axis whose amounts differ by this factor or more is logarithmic."""
 
 LEGEND: Spec = {"title": None, "orient": "top"}
-STATUS_SHAPES = ("square", "triangle-up", "cross", "diamond", "circle")
+STATUS_SHAPES = {
+    "optimal": "square", "feasible": "triangle-up", "infeasible": "circle", "timeout": "cross",
+    "unsolved": "diamond",
+}  # fmt: skip
 DASHES = ([1, 0], [6, 3], [2, 2], [8, 2, 2, 2], [1, 3], [10, 4], [4, 1], [3, 3, 1, 3])
 """Lines of series, told apart without their colours."""
 
@@ -297,7 +300,8 @@ def fronts(
 
 def _plain_training(references: Sequence[Mapping[str, Any]], x: Spec) -> list[Spec]:
     """Upright lines at the RAM of plain training, each with its words at the top."""
-    data = {"values": list(references)}
+    rows = [{**line, "row": 2 + 14 * number} for number, line in enumerate(references)]
+    data = {"values": rows}  # below each other, so that words of lines that lie near do not overlap
     return [
         {
             "data": data,
@@ -307,10 +311,14 @@ def _plain_training(references: Sequence[Mapping[str, Any]], x: Spec) -> list[Sp
         {
             "data": data,
             "mark": {
-                "type": "text", "align": "right", "baseline": "top", "dx": -4, "y": 2,
+                "type": "text", "align": "right", "baseline": "top", "dx": -4,
                 "color": MUTED, "fontSize": 11,
             },
-            "encoding": {"x": x, "text": {"field": "words", "type": "nominal"}},
+            "encoding": {
+                "x": x,
+                "y": {"field": "row", "type": "quantitative", "scale": None},
+                "text": {"field": "words", "type": "nominal"},
+            },
         },
     ]  # fmt: skip
 
@@ -361,7 +369,7 @@ def squares(rows: Sequence[Mapping[str, Any]], *, x: Axis, colours: Mapping[str,
             "shape": {
                 "field": "status",
                 "type": "nominal",
-                "scale": {"domain": list(colours), "range": list(STATUS_SHAPES[: len(colours)])},
+                "scale": {"domain": list(colours), "range": [STATUS_SHAPES[status] for status in colours]},
                 "legend": LEGEND,
             },
             "tooltip": [{"field": name, "type": "nominal", "title": words} for name, words in hover],
