@@ -124,7 +124,15 @@ def _overlay(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
 def _explain(error: ValidationError, where: str) -> str:
     """All that is wrong, as one line: the file, then each field, what was found, the way out."""
     entries = sorted(error.errors(include_url=False), key=lambda entry: entry["type"] != "extra_forbidden")
-    faults = list(dict.fromkeys(_fault(entry) for entry in entries))
+    said = [(entry, _fault(entry)) for entry in entries]
+    misspelt = {(entry["loc"][:-1], fault.partition("did you mean ")[2]) for entry, fault in said}
+    faults = list(
+        dict.fromkeys(  # a field under a wrong name is not missing as well
+            fault
+            for entry, fault in said
+            if entry["type"] != "missing" or (entry["loc"][:-1], f"{entry['loc'][-1]!r}?") not in misspelt
+        )
+    )
     if len(faults) == 1:
         return f"{where}: {faults[0]}"
     named = "; ".join(f"({number}) {fault}" for number, fault in enumerate(faults[:MOST_FAULTS], 1))
