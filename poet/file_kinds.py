@@ -99,7 +99,7 @@ def other_kind(path: Path, *wanted: Kind) -> str:
     expected = "a hardware profile" if wanted[0] is Kind.PROFILE else wanted[0].title
     way_out = kind.way_out
     if kind is Kind.ONNX and wanted[0] is Kind.PLAN:
-        way_out = f"make a plan of it with: poet solve {path} --device ... --ram ... -o plan.poet"
+        way_out = f"make a plan of it with: poet solve {path.name} --device ... --ram ... -o plan.poet"
     return f"{path}: this is {kind.title}, not {expected}; {way_out}"
 
 

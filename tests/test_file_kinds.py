@@ -106,7 +106,7 @@ def test_a_problem_that_is_none_is_called_what_it_is(
 def test_a_model_in_place_of_a_plan_is_told_how_to_become_one(folder: Path) -> None:
     model = folder / "model.onnx"
     stderr = CliRunner().invoke(app, ["run", str(model), "--data", "x.npz"]).stderr
-    assert f"make a plan of it with: poet solve {model} --device" in stderr
+    assert f"make a plan of it with: poet solve {model.name} --device" in stderr
 
 
 def test_what_may_be_anything_keeps_the_readers_own_words(tmp_path: Path) -> None:

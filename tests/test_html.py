@@ -312,7 +312,7 @@ def test_a_sweeps_page(swept: WhatIf) -> None:
     status = data["charts"]["status"]["encoding"]
     shapes = status["shape"]["scale"]["range"]
     assert len(set(shapes)) == len(shapes) == len(status["color"]["scale"]["domain"])
-    assert data["charts"]["parts"]["encoding"]["color"]["legend"]
+    assert data["charts"]["kinds"]["encoding"]["color"]["legend"]
     charts = json.dumps(data["charts"])
     assert charts.count('"type": "log"') == 0 or ", logarithmic" in charts
 
