@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from .options import JsonOption
+from .options import JsonOption, device_names
+from .usage import Group
 
 EXAMPLES = (
     "poet devices list",
@@ -16,7 +17,7 @@ EXAMPLES = (
     "poet devices validate my-board.toml",
 )
 
-app = typer.Typer(no_args_is_help=True, help="List, show and check hardware profiles.")
+app = typer.Typer(cls=Group, help="List, show and check hardware profiles.")
 
 
 @app.command("list")
@@ -34,7 +35,12 @@ def list_(json_file: JsonOption = None) -> None:
 
 @app.command()
 def show(
-    device: Annotated[str, typer.Argument(metavar="NAME", help="A device, or the path of a profile.")],
+    device: Annotated[
+        str,
+        typer.Argument(
+            metavar="NAME", help="A device, or the path of a profile.", autocompletion=device_names
+        ),
+    ],
     json_file: JsonOption = None,
 ) -> None:
     """Show every figure of a device: value, kind, uncertainty and source."""
@@ -53,7 +59,7 @@ def validate(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A profile of your own, in TOML.")],
     json_file: JsonOption = None,
 ) -> None:
-    """Check a profile against the schema; the first thing wrong is named, with exit code 2."""
+    """Check a profile against the schema; all that is wrong is named, with exit code 2."""
     from poet.profiles import load_profile
     from poet.report.device import profile_data, validation_line
 

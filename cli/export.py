@@ -8,10 +8,11 @@ from typing import Annotated
 import typer
 
 from .options import PlanArgument
+from .usage import Group
 
 EXAMPLES = ("poet export trace plan.poet -o trace.json", "poet export graph plan.poet")
 
-app = typer.Typer(help="Write a plan in another format.", no_args_is_help=True)
+app = typer.Typer(cls=Group, help="Write a plan in another format.")
 
 
 @app.command()

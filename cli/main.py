@@ -9,18 +9,18 @@ from collections.abc import Sequence
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
 
 from poet.errors import PoetError
 from poet.version import __version__
 
 from . import check, devices, diff, explain, export, run, solve, verify, what_if
+from .usage import Group, bad_value
 
 TRACEBACK_VARIABLE = "POET_TRACEBACK"
 INTERRUPTED = 130  # what shells give a program ended by Ctrl-C
 
 
-class Commands(TyperGroup):
+class Commands(Group):
     """A group whose errors are one line on stderr, never a traceback."""
 
     def main(
@@ -39,7 +39,9 @@ class Commands(TyperGroup):
                 stream.reconfigure(errors="replace")  # a terminal without "µ" still gets its report
         try:
             extra.setdefault("obj", tuple(arguments))
-            code = super().main(arguments, prog_name, complete_var, False, windows_expand_args, **extra)
+            code = super().main(
+                arguments, prog_name or "poet", complete_var, False, windows_expand_args, **extra
+            )
             sys.stdout.flush()
         except BrokenPipeError:  # the reader of a pipe has gone; there is nobody to tell
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -60,6 +62,8 @@ def _outcome(error: Exception) -> tuple[int, str]:
         traceback.print_exception(error)
     if isinstance(error, PoetError):
         return error.exit_code, _one_line(str(error))
+    if isinstance(error, typer.BadParameter):
+        return error.exit_code, _one_line(bad_value(error))
     if isinstance(error, typer.TyperException):
         return error.exit_code, _one_line(error.format_message())
     if isinstance(error, typer.Abort):
@@ -93,7 +97,6 @@ app = typer.Typer(
     cls=Commands,
     rich_markup_mode=None,
     context_settings={"max_content_width": 100},
-    add_completion=False,
     help="Plan the training of a neural network for a device with too little RAM, and run the plan.",
     epilog="Sizes: 256KiB, 1MB. Times: 20ms, 1.3x. Exit codes: 0 done, 2 bad input, 3 infeasible, "
     "4 out of time without a plan.",

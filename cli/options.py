@@ -111,6 +111,13 @@ ThreadsOption = Annotated[
 PlanArgument = Annotated[Path, typer.Argument(metavar="PLAN", help="A plan file made by `poet solve -o`.")]
 
 
+def device_names(incomplete: str) -> list[str]:
+    """Devices that come with poet, for the shell's completion."""
+    from poet.profiles import profile_names
+
+    return [name for name in profile_names() if name.startswith(incomplete)]
+
+
 def read_bindings(bindings: Iterable[str] | None) -> dict[str, int]:
     """``["N=8"]`` as ``{"N": 8}``.
 

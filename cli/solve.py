@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from poet.errors import InputError
+from poet.file_kinds import Kind, expect
 from poet.loss import DEFAULT_LOSS, LossSpec
 from poet.optimizer import OptimizerSpec
 from poet.problem import Objective, Pins, Place
@@ -22,6 +23,7 @@ from .options import (
     LossOption,
     Minimise,
     Optimizer,
+    device_names,
     read_bindings,
     read_time_limit,
     read_trade_off,
@@ -44,7 +46,8 @@ def solve(
         Path, typer.Argument(metavar="MODEL", help="An ONNX model, or a poet-problem file (.json).")
     ],
     device: Annotated[
-        str | None, typer.Option(help="Profile by name or file; see `poet devices list`.")
+        str | None,
+        typer.Option(help="Profile by name or file; see `poet devices list`.", autocompletion=device_names),
     ] = None,
     ram: Annotated[
         str | None, typer.Option(metavar="SIZE", help="RAM for tensors, e.g. 64MiB. Without it: a survey.")
@@ -172,6 +175,7 @@ def solve(
 
         solve_problem(model, ask)
         return
+    expect(model, Kind.ONNX, Kind.PROBLEM)
     if device is None:
         raise InputError("a model needs --device; `poet devices list` shows the names, e.g. --device rpi4b")
     if ram is None and output is not None and minimise is not Minimise.RAM:

@@ -18,13 +18,14 @@ import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from poet.arena import searching, settle
+from poet.brief import shortened, told
 from poet.budgets import keep_everything_bytes
 from poet.costs import build_problem, deadline_seconds, kernels_on
 from poet.device import Profile
-from poet.errors import Infeasible, InputError, ModelError, OutOfTime
+from poet.errors import Infeasible, InputError, ModelError, OutOfTime, nearest
 from poet.files import check_apart
 from poet.homes import settled
 from poet.kernel_facts import KernelFacts
@@ -36,6 +37,7 @@ from poet.reading import printable_name
 from poet.solution import Progress, Solution, SolveOptions, Status
 from poet.solvers import minimum_ram_bytes
 from poet.solvers.explain import answered
+from poet.summary import as_html, as_text, summary_rows
 from poet.training_plan import Device, Model, Outcome, Plan, Request, make_plan
 from poet.units import format_bytes, parse_bytes, parse_joules
 
@@ -43,6 +45,9 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from poet.frontend.trace import TrainingStep
+
+
+_Word = TypeVar("_Word", Place, Objective)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +78,11 @@ class Prepared:
     model_path: Path | None = None
     names_remark: str = ""
 
+    def __repr__(self) -> str:
+        graph = self.step.graph
+        parts = f"{len(graph.ops)} ops, {len(graph.buffers)} buffers"
+        return told(self, f"{shortened(self.model.name)} on {self.profile.name}: {parts}, {self.step.loss}")
+
 
 @dataclass(frozen=True, slots=True)
 class Planned:
@@ -87,6 +97,32 @@ class Planned:
     plan: Plan
     solution: Solution
     prepared: Prepared
+
+    @property
+    def peak_ram_bytes(self) -> int:
+        """The most RAM that a step holds."""
+        return self.plan.prediction.peak_ram_bytes
+
+    @property
+    def joules(self) -> float:
+        """Of one step."""
+        return self.plan.prediction.joules
+
+    @property
+    def seconds(self) -> float:
+        """Of one step on the device."""
+        return self.plan.prediction.seconds
+
+    def summary(self) -> str:
+        """What the plan is for, what a step takes and how good that is, in a dozen lines."""
+        return as_text(summary_rows(self.plan))
+
+    def __repr__(self) -> str:
+        return f"<Planned {repr(self.plan).partition(' ')[2]}"
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        return as_html(summary_rows(self.plan), title=f"Plan for {self.plan.model.name}")
 
     def save(self, path: str | Path) -> None:
         """Write the plan file, whole or not at all.
@@ -172,7 +208,7 @@ def plan(
         optimizer=optimizer,
         train=train,
         bind=bind,
-        home=Place(home),
+        home=_one_of(Place, home, "home"),
         names=names,
     )
     if prepared.names_remark:
@@ -188,7 +224,9 @@ def plan(
         pins=pins,
     )
     options = SolveOptions(
-        time_limit_seconds=time_limit_seconds, progress=progress, objective=Objective(minimise)
+        time_limit_seconds=time_limit_seconds,
+        progress=progress,
+        objective=_one_of(Objective, minimise, "minimise"),
     )
     return plan_step(prepared, limits, options)
 
@@ -350,6 +388,15 @@ def plan_with(
         host_kernels=prepared.step.kernels,
     )
     return Planned(made, solution, prepared)
+
+
+def _one_of(words: type[_Word], given: _Word | str, option: str) -> _Word:
+    try:
+        return words(given)
+    except ValueError:
+        known = [str(word.value) for word in words]
+        close = nearest(str(given), known)
+        raise InputError(f"{option} {given!r} is not one of {', '.join(known)}{close}") from None
 
 
 def home_hint(prepared: Prepared, limits: Limits) -> str:

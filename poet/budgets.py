@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
+from poet.brief import brief
 from poet.errors import InputError
 from poet.problem import Limits, Problem
 from poet.simulator import simulate
@@ -29,6 +30,8 @@ class Survey:
     keep_everything_bytes: int
     lower_bound: LowerBound
     points: tuple[tuple[int, Solution], ...]
+
+    __repr__ = brief
 
 
 def survey(

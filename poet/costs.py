@@ -12,6 +12,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from poet.brief import brief
 from poet.cost_table import Operands, row_of
 from poet.device import Direction, OpClass, Profile, Storage
 from poet.errors import GraphError, InputError, ProfileError
@@ -54,6 +55,8 @@ class Costs:
     device: str
     ops: Mapping[str, OpCost]
     buffers: Mapping[str, BufferCost]
+
+    __repr__ = brief
 
 
 def estimate(graph: Graph, profile: Profile) -> Costs:

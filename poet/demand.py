@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from poet.brief import brief
 from poet.kernel_allocations import KernelAllocation, ticks
 from poet.kernel_facts import KernelFacts
 from poet.layout import Block, Span
@@ -44,6 +45,8 @@ class Demand:
     blocks: tuple[Block, ...]
     requests: tuple[Asked, ...]
     standing: tuple[int, ...]
+
+    __repr__ = brief
 
     def parts_bytes(self, offsets_bytes: Sequence[int], arena_bytes: int) -> tuple[int, int]:
         """Where an arena is divided, and the rest: what stands throughout lies above what changes.

@@ -12,6 +12,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
+from poet.brief import shortened, told
 from poet.reading import LARGEST_AMOUNT, LARGEST_WHOLE
 
 _POSITIVE = frozenset(
@@ -290,6 +291,11 @@ class Profile(_Record):
                     f"so expected {idle_watts:g} or more"
                 )
         return self
+
+    def __repr__(self) -> str:
+        return told(self, f"{shortened(self.name)}: {shortened(self.title)}")
+
+    __str__ = __repr__
 
     def figures(self) -> Iterator[tuple[tuple[str, ...], Figure]]:
         """Every figure of the profile with its path, in the order of the schema."""

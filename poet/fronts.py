@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
+from poet.brief import brief
 from poet.errors import InputError
 from poet.problem import Limits, Objective, Problem
 from poet.schedule import Schedule
@@ -47,6 +48,8 @@ class TradeOffPoint:
     y_bound: float
     x_limit: float
     solution: Solution
+
+    __repr__ = brief
 
 
 @dataclass(frozen=True, slots=True)

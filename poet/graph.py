@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from poet import codec
+from poet.brief import shortened, told
 from poet.errors import GraphError
 from poet.reading import LARGEST_WHOLE, MOST_DIMENSIONS, is_whole, shown
 
@@ -289,6 +290,10 @@ class Graph:
     def __post_init__(self) -> None:
         self._buffer_of.update({value.name: value.buffer for value in self.values})
         _check(self)
+
+    def __repr__(self) -> str:
+        parts = f"{len(self.ops)} ops, {len(self.buffers)} buffers, {len(self.parameters)} parameters"
+        return told(self, f"of {shortened(self.name)}: {parts}")
 
     def buffer_of(self, value: str) -> str:
         """The name of the buffer behind ``value``."""

@@ -23,6 +23,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from poet.brief import brief
 from poet.errors import InvalidSchedule
 
 Span = tuple[int, int]
@@ -74,6 +75,8 @@ class Layout:
     offsets_bytes: tuple[int, ...]
     arena_bytes: int
     lower_bound_bytes: int
+
+    __repr__ = brief
 
     @property
     def efficiency(self) -> float:

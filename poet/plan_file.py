@@ -16,6 +16,7 @@ from typing import Self
 
 from poet import tensorfile
 from poet.errors import PlanError
+from poet.file_kinds import Kind, says_what_it_is
 from poet.reading import parse_json
 from poet.tensorfile import Entry, RawTensor, TensorFile
 from poet.training_plan import Plan, stored_values
@@ -39,6 +40,7 @@ class PlanFile:
         entries: the stored tensors, by the graph's value names.
     """
 
+    @says_what_it_is(Kind.PLAN)
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
         self._tensors = TensorFile(self.path, error=PlanError)

@@ -23,8 +23,11 @@ from pathlib import Path
 from typing import Any
 
 from poet import codec
+from poet.brief import shortened, told
 from poet.errors import ProblemError
+from poet.file_kinds import Kind, says_what_it_is
 from poet.reading import LARGEST_AMOUNT, parse_json, read_regular, shown
+from poet.units import format_joules, format_seconds
 
 FORMAT = "poet-problem"
 FORMAT_VERSION = 2
@@ -208,6 +211,11 @@ class Problem:
         _check_cost(self.name, 0.0, self.idle_watts)
         _check_structure(self)
 
+    def __repr__(self) -> str:
+        once = f"{format_joules(self.compute_joules)} and {format_seconds(self.compute_seconds)}"
+        parts = f"{len(self.ops)} ops, {len(self.tensors)} tensors"
+        return told(self, f"{shortened(self.name)}: {parts}; running every op once takes {once}")
+
     def aligned_bytes(self, size_bytes: int) -> int:
         """``size_bytes`` rounded up to the alignment."""
         return -(-size_bytes // self.alignment_bytes) * self.alignment_bytes
@@ -244,6 +252,7 @@ class Problem:
         return codec.decode(Problem, fields, where=where, error=ProblemError)
 
     @staticmethod
+    @says_what_it_is(Kind.PROBLEM)
     def load(path: Path) -> Problem:
         """The problem in the file at ``path``.
 

@@ -11,18 +11,23 @@ import types
 import typing
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ValidationError
 
 from poet.device import UNITS, Profile, unit_of
 from poet.errors import ProfileError, nearest
+from poet.file_kinds import Kind, says_what_it_is
 from poet.reading import open_regular
+
+if TYPE_CHECKING:
+    from pydantic_core import ErrorDetails
 
 __all__ = ["Profile", "load_profile", "profile_names"]
 
 MAX_FILE_BYTES = 1 << 20
 MAX_EXTENDS = 4
+MOST_FAULTS = 8
 
 
 def profile_names() -> tuple[str, ...]:
@@ -31,6 +36,7 @@ def profile_names() -> tuple[str, ...]:
     return tuple(sorted(entry.name[:-5] for entry in entries if entry.name.endswith(".toml")))
 
 
+@says_what_it_is(Kind.PROFILE)
 def load_profile(name_or_path: str | Path) -> Profile:
     """The profile of a device that comes with the package, or the one in a file.
 
@@ -122,21 +128,38 @@ def _overlay(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
 
 
 def _explain(error: ValidationError, where: str) -> str:
-    """The first thing wrong, as one line: the file, the field, what was found, the way out."""
-    first = min(error.errors(include_url=False), key=lambda entry: entry["type"] != "extra_forbidden")
+    """All that is wrong, as one line: the file, then each field, what was found, the way out."""
+    entries = sorted(error.errors(include_url=False), key=lambda entry: entry["type"] != "extra_forbidden")
+    said = [(entry, _fault(entry)) for entry in entries]
+    misspelt = {(entry["loc"][:-1], fault.partition("did you mean ")[2]) for entry, fault in said}
+    faults = list(
+        dict.fromkeys(  # a field under a wrong name is not missing as well
+            fault
+            for entry, fault in said
+            if entry["type"] != "missing" or (entry["loc"][:-1], f"{entry['loc'][-1]!r}?") not in misspelt
+        )
+    )
+    if len(faults) == 1:
+        return f"{where}: {faults[0]}"
+    named = "; ".join(f"({number}) {fault}" for number, fault in enumerate(faults[:MOST_FAULTS], 1))
+    more = f"; and {len(faults) - MOST_FAULTS} more" if len(faults) > MOST_FAULTS else ""
+    return f"{where}: {len(faults)} faults: {named}{more}"
+
+
+def _fault(first: ErrorDetails) -> str:
     path = [str(part) for part in first["loc"]]
     place, leaf = ".".join(path[:-1]), path[-1] if path else ""
     if first["type"] == "extra_forbidden":
         known = [*_model_at(path[:-1]).model_fields, *(() if place else ("extends",))]
-        return f"{where}: {leaf!r} is not a field of {place or 'a profile'}{_suggest(leaf, known)}"
+        return f"{leaf!r} is not a field of {place or 'a profile'}{_suggest(leaf, known)}"
     if first["type"] == "missing":
-        return f"{where}: {place + ': ' if place else ''}the field {leaf!r} is missing"
+        return f"{place + ': ' if place else ''}the field {leaf!r} is missing"
     full = ".".join(path)
     if first["type"] == "value_error":
-        return f"{where}: {full + ': ' if full else ''}{first['ctx']['error']}"
+        return f"{full + ': ' if full else ''}{first['ctx']['error']}"
     found = repr(first["input"])
     found = found if len(found) <= 60 else found[:57] + "..."
-    return f"{where}: {full} is {found}; {_expected(first['type'], first['msg'], leaf)}"
+    return f"{full} is {found}; {_expected(first['type'], first['msg'], leaf)}"
 
 
 def _expected(error_type: str, message: str, leaf: str) -> str:

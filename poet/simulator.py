@@ -34,6 +34,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from poet.brief import told
 from poet.errors import InvalidSchedule
 from poet.homes import settled
 from poet.pins import pinned
@@ -89,6 +90,12 @@ class Trace:
     read_bytes: int
     written_bytes: int
     storage_bytes: int
+
+    def __repr__(self) -> str:
+        takes = f"{format_bytes(self.peak_ram_bytes)} of RAM, {format_joules(self.joules)}"
+        paged = f"{format_bytes(self.read_bytes)} paged in, {format_bytes(self.written_bytes)} paged out"
+        more = f"{self.recomputed_runs} runs recomputed, {paged}"
+        return told(self, f"of {len(self.moments)} steps: {takes}, {format_seconds(self.seconds)}; {more}")
 
 
 def simulate(problem: Problem, schedule: Schedule, limits: Limits | None = None) -> Trace:

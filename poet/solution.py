@@ -12,10 +12,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from poet.brief import brief, shortened, told
 from poet.homes import homes_of
 from poet.problem import Objective, Problem
 from poet.schedule import Schedule, schedule_to_data
 from poet.simulator import Trace
+from poet.units import format_bytes, format_gap, format_joules, format_seconds
 
 WHOLE_PROBLEM = "whole problem"
 
@@ -103,6 +105,8 @@ class LowerBound:
     tensors: tuple[str, ...]
     workspace_bytes: int = 0
 
+    __repr__ = brief
+
 
 @dataclass(frozen=True, slots=True)
 class ClassBound:
@@ -172,6 +176,14 @@ class Solution:
         if self.status is Status.OPTIMAL and self.proof.startswith(WORD_OF):
             return f"The plan is optimal only by {self.proof}."
         return self.status.value
+
+    def __repr__(self) -> str:
+        found = f"{self.status.word}, by {self.solver}"
+        if self.trace is None or self.gap is None:
+            return told(self, f"{found}: no plan; {shortened(self.message)}" if self.message else found)
+        takes = f"{format_bytes(self.trace.peak_ram_bytes)} of RAM, {format_joules(self.trace.joules)}"
+        gap = format_gap(self.gap, optimal=self.status is Status.OPTIMAL)
+        return told(self, f"{found}: {takes}, {format_seconds(self.trace.seconds)}; energy gap {gap}")
 
     @property
     def joules(self) -> float | None:

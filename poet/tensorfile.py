@@ -24,6 +24,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO, Protocol, Self, TypeVar
 
+from poet.brief import brief
 from poet.errors import InputError, PoetError
 from poet.files import check_is_file
 from poet.graph import ITEM_BYTES
@@ -61,6 +62,8 @@ class RawTensor:
     dtype: str
     shape: tuple[int, ...]
     data: memoryview | bytes
+
+    __repr__ = brief
 
     def __post_init__(self) -> None:
         expected = math.prod(self.shape) * ITEM_BYTES[self.dtype]

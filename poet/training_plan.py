@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from poet import codec
+from poet.brief import brief, shortened, told
 from poet.demand import Demand, demand_of
 from poet.errors import InvalidSchedule, PlanError
 from poet.graph import Graph, TensorType
@@ -24,6 +25,7 @@ from poet.problem import Limits, Objective, Place, Problem
 from poet.schedule import PageIn, PageOut, Schedule, Step, schedule_from_data, schedule_to_data
 from poet.simulator import Trace, simulate
 from poet.solution import ClassBound
+from poet.units import format_bytes, format_joules, format_seconds
 from poet.version import __version__
 
 SLOT_ALIGNMENT_BYTES = 4096
@@ -162,6 +164,8 @@ class Arena:
     size_bytes: int
     offsets_bytes: tuple[int, ...]
 
+    __repr__ = brief
+
 
 class Steps(tuple[Step, ...]):
     """A `Schedule` with a JSON form of its own, as `poet.codec` asks for."""
@@ -233,6 +237,14 @@ class Plan:
         _check_slots(self)
         object.__setattr__(self, "demand", demand_of(self.problem, self.schedule, self.kernels))
         _check_arena(self)
+
+    def __repr__(self) -> str:
+        made = self.prediction
+        takes = f"{format_bytes(made.peak_ram_bytes)} of RAM, {format_joules(made.joules)}"
+        where = f"{shortened(self.model.name)} on {shortened(self.device.name)}"
+        return told(
+            self, f"for {where}: {takes}, {format_seconds(made.seconds)} per step; {self.outcome.status}"
+        )
 
     @property
     def replayed_kernels(self) -> KernelFacts:

@@ -21,6 +21,9 @@ _ENERGY_FACTORS = {
     "nj": 1e-9, "uj": 1e-6, "µj": 1e-6, "mj": 1e-3, "j": 1.0, "kj": 1e3,
     "mwh": 3.6, "wh": 3600.0, "kwh": 3.6e6,
 }  # fmt: skip
+LEAST_PER_CENT = 1e-3
+"""Per cent below which a share is only said to be smaller than this."""
+
 _QUANTITY = re.compile(r"\s*([0-9]+(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?|\.[0-9]+)\s*([A-Za-zµ]*)\s*")
 
 
@@ -151,6 +154,32 @@ def scale_of(largest: float, unit: str) -> tuple[float, str]:
 
 
 def format_share(share: float) -> str:
-    """A fraction as per cent with three significant digits, e.g. ``"0.392 %"``."""
+    """A fraction as per cent with three significant digits, e.g. ``"0.392 %"``; never with an exponent."""
     per_cent = 100 * share
+    if 0.0 < abs(per_cent) < LEAST_PER_CENT:
+        return f"< {LEAST_PER_CENT:g} %" if share > 0.0 else f"> -{LEAST_PER_CENT:g} %"
     return f"{per_cent:.0f} %" if abs(per_cent) >= 100 else f"{per_cent:.3g} %"
+
+
+def format_gap(gap: float, *, optimal: bool) -> str:
+    """``gap`` as a share, or ``"proven"``: what is left of an optimal plan's gap is rounding."""
+    return "proven" if optimal and gap <= 1e-6 else format_share(gap)
+
+
+def format_part(share: float) -> str:
+    """A part of something that may be many times as large, e.g. ``"8.61 %"`` or ``"26 times"``."""
+    return format_share(share) if share < 10.0 else f"{format_count(share)} times"
+
+
+def format_more(share: float) -> str:
+    """By how much one amount is above another, e.g. ``"3.45 % more"`` or ``"13.4 times as much"``."""
+    if share >= 1.0:
+        return f"{format_count(1.0 + share)} times as much"
+    return f"{format_share(abs(share))} {'less' if share < 0.0 else 'more'}"
+
+
+def format_above(share: float, what: str) -> str:
+    """The same with what it is above, e.g. ``"8.61 % above the least"``, ``"13.4 times the least"``."""
+    if share >= 1.0:
+        return f"{format_count(1.0 + share)} times {what}"
+    return f"{format_share(share)} above {what}"

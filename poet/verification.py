@@ -48,7 +48,7 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True)
 class VerifyReport:
-    """The outcome of `verify`.
+    """The outcome of `verify`; true if every bit was the same.
 
     Attributes:
         steps: made on each side.
@@ -65,6 +65,9 @@ class VerifyReport:
     def exact(self) -> bool:
         """Whether every bit was the same."""
         return all(comparison.difference is None for comparison in self.comparisons)
+
+    def __bool__(self) -> bool:
+        return self.exact
 
     def require(self) -> None:
         """Do nothing if the plan is exact.

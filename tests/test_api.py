@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Iterator, Sized
 from pathlib import Path
 
 import pytest
@@ -12,7 +14,9 @@ from zoo import NETS, export
 import poet
 import poet.training_plan
 import poet.verification
+from poet.device import Profile
 from poet.errors import Infeasible, ModelError
+from poet.units import format_bytes, format_joules, format_seconds
 
 NET = NETS["resnet18"].small
 
@@ -39,6 +43,61 @@ def test_a_module_is_planned_saved_and_verified(tmp_path: Path) -> None:
     planned.save(tmp_path / "plan.poet")
     report = poet.verify(tmp_path / "plan.poet", module=module, steps=1, threads=(1, 2))
     assert [comparison.difference for comparison in report.comparisons] == [None, None]
+    assert report
+    other = dataclasses.replace(report.comparisons[0], difference="fc.weight differs")
+    assert not dataclasses.replace(report, comparisons=(report.comparisons[1], other))
+    _is_short_and_tells_its_figures(planned)
+
+
+def _is_short_and_tells_its_figures(planned: poet.Planned) -> None:
+    trace = planned.plan.trace
+    assert (planned.peak_ram_bytes, planned.joules, planned.seconds) == (
+        trace.peak_ram_bytes,
+        trace.joules,
+        trace.seconds,
+    )
+    figures = (format_bytes(trace.peak_ram_bytes), format_joules(trace.joules), format_seconds(trace.seconds))
+    for shown in (repr(planned), planned.summary(), planned._repr_html_()):
+        assert all(figure in shown for figure in figures)
+    assert "\n" not in repr(planned)
+    assert 8 <= len(planned.summary().splitlines()) <= 16
+    assert planned._repr_html_().count("<tr>") == len(planned.summary().splitlines())
+    model = dataclasses.replace(planned.plan.model, name="<b>\n&")
+    named = dataclasses.replace(planned, plan=dataclasses.replace(planned.plan, model=model))
+    assert "<b>" not in named._repr_html_()
+    assert "\n" not in repr(named)
+    assert len(planned.plan.graph.ops) > 60
+    own = list(_records(planned, set()))
+    assert {type(record).__name__ for record in own} > {
+        "Plan", "Graph", "Problem", "Prepared", "Trace", "Solution", "TrainingStep", "Demand", "Profile",
+    }  # fmt: skip
+    for record in own:  # a record with a part for each op must not print them all
+        assert len(repr(record)) < 3000, type(record)
+        assert "\n" not in repr(record), type(record)
+        holds_many = any(isinstance(part, Sized) and len(part) > 60 for part in _parts(record))
+        assert not holds_many or len(repr(record)) < 500, type(record)
+
+
+def _parts(record: object) -> list[object]:
+    """The public fields of a record; without those of a pydantic one, which hold figures only."""
+    if dataclasses.is_dataclass(record):
+        fields = [field.name for field in dataclasses.fields(record) if not field.name.startswith("_")]
+        return [part for part in (getattr(record, name) for name in fields) if not isinstance(part, str)]
+    return []
+
+
+def _records(item: object, seen: set[int]) -> Iterator[object]:
+    """Every record of the package that ``item`` holds, itself included."""
+    if id(item) in seen:
+        return
+    seen.add(id(item))
+    if isinstance(item, Profile) or dataclasses.is_dataclass(item):
+        yield item
+        for part in _parts(item):
+            yield from _records(part, seen)
+    elif isinstance(item, tuple | list):
+        for part in item:
+            yield from _records(part, seen)
 
 
 def test_an_onnx_file_is_planned_with_its_dimensions_bound(tmp_path: Path) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer
@@ -82,6 +84,64 @@ def test_bad_usage_is_one_line_and_exit_code_2(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert invoke(*arguments) == (2, "", line + "\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (("plan", "x"), "No such command 'plan'. Did you mean 'solve'?"),
+        (("train",), "No such command 'train'. Did you mean 'run'?"),
+        (("What_If",), "No such command 'What_If'. Did you mean 'what-if'?"),
+        (("devices", "shwo"), "No such command 'shwo'. Did you mean 'show'?"),
+        (("devices", "foo"), "No such command 'foo'. The commands are list, show, validate."),
+        (("net.onnx",), "No such command 'net.onnx'. A command comes before a file, for example: "
+                        "poet solve net.onnx --device rpi4b"),
+        (("net.poet",), "No such command 'net.poet'. A command comes before a file, for example: "
+                        "poet explain net.poet"),
+        (("solve", "m", "--loss", "nll"),
+         "--loss 'nll' is not one of cross-entropy, mse, bce-with-logits, output"),
+        (("solve", "m", "--optimizer", "adam"),
+         "--optimizer 'adam' is not one of sgd, momentum, adamw; did you mean 'adamw'?"),
+        (("what-if", "m", "--home", "stroage"),
+         "--home 'stroage' is not one of ram, storage, auto; did you mean 'storage'?"),
+        (("solve", "m", "--threads", "0"), "--threads '0' is too small; expected 1 or more"),
+        (("solve", "m", "--threads", "x"), "--threads 'x' is not a whole number"),
+        (("solve", "m", "--lr", "x"), "--lr 'x' is not a number"),
+    ],
+)  # fmt: skip
+def test_what_was_meant_is_said_in_our_words(arguments: tuple[str, ...], line: str) -> None:
+    assert invoke(*arguments) == (2, "", f"poet: {line}\n")
+
+
+@pytest.mark.parametrize("command", ["devices", "export"])
+def test_a_group_without_a_command_helps(command: str) -> None:
+    assert invoke(command) == invoke(command, "--help")
+
+
+def test_no_option_of_any_command_leaks_the_parsers_words() -> None:
+    tried = 0
+    groups: list[tuple[tuple[str, ...], Any]] = [((), typer.main.get_command(app))]
+    while groups:
+        names, command = groups.pop()
+        groups += [((*names, name), below) for name, below in getattr(command, "commands", {}).items()]
+        for option in command.params:
+            name = option.opts[0]
+            if not names or not name.startswith("--") or getattr(option, "is_flag", False):
+                continue
+            tried += 1
+            _, _, err = invoke(*names, "x", *(["y"] if names == ("diff",) else []), name, "\u00a0")
+            assert not re.search(r"Value error|Input should|valid (integer|number)|pydantic", err), err
+    assert tried > 60
+
+
+def test_it_runs_as_a_module_and_completes() -> None:
+    words = {"_POET_COMPLETE": "complete_bash", "COMP_CWORD": "4", "COMP_WORDS": "poet solve m --device rpi4"}
+    python = [sys.executable, "-m", "poet"]
+    done = subprocess.run([*python, "--version"], capture_output=True, text=True, check=True)
+    assert done.stdout == "poet 0.1.0\n"
+    done = subprocess.run(python, capture_output=True, text=True, check=True, env={**os.environ, **words})
+    assert done.stdout.split() == ["rpi4b"]
+    assert "--install-completion" in invoke("--help")[1]
 
 
 def test_every_error_has_its_exit_code_and_one_line() -> None:

@@ -25,7 +25,9 @@ from poet.errors import InputError
 from poet.homes import settled
 from poet.problem import Limits, Pins, Problem
 from poet.report.diff import diff_plans
+from poet.report.energy import kind_of
 from poet.report.html import charts, diff_page, plan_page, points, what_if_page
+from poet.report.html.charts import Axis, _position
 from poet.report.html.page import _chart_library
 from poet.report.html.sections import headline
 from poet.report.html.subject import Subject, subject_of_plan
@@ -304,6 +306,33 @@ def test_a_sweeps_page(swept: WhatIf) -> None:
     assert data["downloads"]["json"] == json.loads(json.dumps(to_json(swept)))
     ringed = [row for row in data["charts"]["answer"]["data"]["values"] if row["chosen"]]
     assert len(ringed) == 1
+    for name in ("answer", "ram-time"):
+        layers = data["charts"][name]["layer"]
+        assert any("plain training" in str(layer.get("data")) for layer in layers)
+    status = data["charts"]["status"]["encoding"]
+    shapes = status["shape"]["scale"]["range"]
+    assert len(set(shapes)) == len(shapes) == len(status["color"]["scale"]["domain"])
+    assert data["charts"]["kinds"]["encoding"]["color"]["legend"]
+    charts = json.dumps(data["charts"])
+    assert charts.count('"type": "log"') == 0 or ", logarithmic" in charts
+
+
+def test_an_axis_that_is_logarithmic_says_so() -> None:
+    assert _position("x", Axis("energy (mJ)", 1.0, 100.0))["axis"]["title"] == "energy (mJ), logarithmic"
+    assert _position("x", Axis("energy (mJ)", 50.0, 100.0))["axis"]["title"] == "energy (mJ)"
+
+
+@pytest.mark.parametrize(
+    ("op", "kind"),
+    [
+        ("net.0.avg_pool2d", "avg pool2d"), ("net.0.log1p", "log1p"), ("net.0.log10", "log10"),
+        ("net.relu6_1", "relu6"), ("net.atan2_backward", "atan2 backward"),
+        ("net.upsample_nearest2d", "upsample nearest2d"),
+        ("3:layer3_Linear", "layer Linear"), ("15:layer15_Linear", "layer Linear"),
+    ],
+)  # fmt: skip
+def test_a_kind_of_op_keeps_the_digits_of_its_name(op: str, kind: str) -> None:
+    assert kind_of(op) == kind
 
 
 def test_a_sweep_that_finds_nothing_has_a_page(swept: WhatIf) -> None:

@@ -18,18 +18,19 @@ ROOT = Path(__file__).parents[1]
 
 ROOMS = (
     "version", "operators", "errors", "reading", "files", "children", "cache_folder", "extras",
-    "units", "codec", "kernel_allocations", "kernel_facts",
+    "units", "brief", "file_kinds", "codec", "kernel_allocations", "kernel_facts",
     "graph", "schedule", "problem", "homes", "pins", "simulator", "optimizer", "loss", "untrained",
     "device", "profiles", "cost_table", "costs", "solution", "solvers", "budgets", "fronts",
     "layout", "demand", "tensorfile", "arrays", "training_plan", "plan_file", "training_run", "host",
-    "runtime", "frontend", "verification", "enforce", "arena", "rehearsal", "api", "whatif", "report", "cli",
+    "runtime", "frontend", "verification", "enforce", "arena", "rehearsal", "summary", "api", "whatif",
+    "report", "cli", "__main__",
 )  # fmt: skip
 """Bottom first; a module imports only from its own room and the rooms before it."""
 
 RUNTIME_MAY_READ = frozenset(
     {
         "version", "operators", "errors", "reading", "files", "children", "cache_folder",
-        "units", "codec", "kernel_allocations", "kernel_facts",
+        "units", "brief", "file_kinds", "codec", "kernel_allocations", "kernel_facts",
         "graph", "schedule", "problem", "homes", "pins", "simulator",
         "optimizer", "loss", "layout", "demand", "tensorfile", "arrays", "training_plan", "plan_file",
         "training_run", "host", "runtime",
@@ -45,6 +46,7 @@ HOMES = {
     "highspy": {"solvers"},
     "ortools": {"solvers"},
     "pydantic": {"device", "profiles"},
+    "pydantic_core": {"profiles"},
     "typer": {"cli"},
     "rich": {"report", "cli"},
     "jinja2": {"report"},

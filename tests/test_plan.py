@@ -383,7 +383,7 @@ def test_another_version_is_told_first_with_the_way_out(path: Path, version: str
 def test_something_else_than_a_plan(tmp_path: Path) -> None:
     path = tmp_path / "model.onnx"
     path.write_bytes(b"\x08\x07\x12\x07pytorch" * 9)
-    with pytest.raises(PlanError, match=r"model\.onnx: not a usable safetensors file") as error:
+    with pytest.raises(PlanError, match=r"model\.onnx: this is an ONNX model, not a plan; ") as error:
         read_plan(path)
     _one_line(error)
     with pytest.raises(PlanError, match="cannot be opened"):

@@ -263,6 +263,19 @@ HOSTILE = {
 }
 
 
+def test_all_faults_are_named_at_once(tmp_path: Path) -> None:
+    path = tmp_path / "bad.toml"
+    path.write_text(
+        'extends = "rpi4b"\nname = "bad"\ntitel = "x"\n[energy.idle_watts]\nvalue = -1.0\nkind = "guess"\n'
+        'source = "x"\n'
+    )
+    with pytest.raises(ProfileError) as error:
+        load_profile(path)
+    assert str(error.value).startswith("bad.toml: 3 faults: (1) 'titel' is not a field of a profile; did you")
+    for named in ("(2) energy.idle_watts.value is -1.0", "(3) energy.idle_watts.kind is 'guess'"):
+        assert named in str(error.value)
+
+
 @pytest.mark.parametrize("case", HOSTILE)
 def test_hostile_files_get_one_line(case: str, tmp_path: Path) -> None:
     _error(tmp_path / "p.toml", HOSTILE[case])

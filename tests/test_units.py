@@ -8,8 +8,12 @@ from hypothesis import strategies as st
 
 from poet.errors import InputError
 from poet.units import (
+    format_above,
     format_bytes,
+    format_gap,
     format_joules,
+    format_more,
+    format_part,
     format_seconds,
     format_share,
     parse_bytes,
@@ -91,6 +95,14 @@ def test_factors(text: str, factor: float | None) -> None:
         (format_joules(3.2e-3), "3.2 mJ"), (format_joules(1500.0), "1.5 kJ"),
         (format_joules(2.5e-9), "2.5 nJ"),
         (format_joules(-2.0), "-2 J"), (format_share(0.00392), "0.392 %"), (format_share(1.0), "100 %"),
+        (format_share(8.02e-8), "< 0.001 %"), (format_share(-8.02e-8), "> -0.001 %"),
+        (format_more(0.0345), "3.45 % more"), (format_more(-0.515), "51.5 % less"),
+        (format_more(12.36), "13.4 times as much"), (format_more(2e6), "2 million times as much"),
+        (format_above(0.0861, "the least"), "8.61 % above the least"),
+        (format_above(12.36, "the least"), "13.4 times the least"),
+        (format_part(1.23), "123 %"), (format_part(26.04), "26 times"),
+        (format_gap(8.02e-8, optimal=True), "proven"), (format_gap(8.02e-8, optimal=False), "< 0.001 %"),
+        (format_gap(0.02, optimal=True), "2 %"),
     ],
 )  # fmt: skip
 def test_what_is_shown(shown: str, expected: str) -> None:

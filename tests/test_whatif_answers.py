@@ -92,6 +92,12 @@ def test_every_question_asked_is_answered_and_numbers_are_those_of_the_points() 
     assert plan is not None
     figures = {name: dict(answer.figures) for name, answer in said.items()}
     assert figures["headline"]["joules"] == plan.joules
+    setting = result.points[result.chosen].setting
+    mine = [(p.limits.ram_budget_bytes, result.plan_of(p)) for p in result.points if p.setting == setting]
+    least = min(found.joules for _, found in mine if found is not None)
+    near = [ram or math.inf for ram, found in mine if found is not None and found.joules <= 1.2 * least]
+    assert result.points[result.chosen].limits.ram_budget_bytes == min(near)
+    assert "within 20 % of the least energy it has the least RAM; plain" in said["headline"].sentence
     assert figures["energy-budget"]["steps"] == math.floor(500 / plan.joules)
     assert figures["battery"]["battery_share_per_session"] == pytest.approx(20 * plan.joules / 39960)
     assert figures["wall-time"]["session_seconds"] == pytest.approx(20 * plan.seconds)

@@ -13,6 +13,7 @@ import torch
 from onnx import ModelProto
 from torch import Tensor
 
+from poet.brief import brief
 from poet.codec import encode
 from poet.errors import ModelError
 from poet.frontend.onnx_build import DependsOnFailure, Program, Step, build, op_name
@@ -118,6 +119,8 @@ class CheckReport:
     gradient_stops: tuple[NodeRemark, ...]
     parameters: tuple[ParameterCheck, ...]
     obstacles: tuple[str, ...]
+
+    __repr__ = brief
 
     @property
     def can_train(self) -> bool:

@@ -15,6 +15,7 @@ import torch
 from onnx import ModelProto
 from torch import Tensor, nn
 
+from poet.brief import brief
 from poet.errors import ModelError
 from poet.frontend.onnx_build import Input, build
 from poet.frontend.onnx_dims import bind_inputs
@@ -54,6 +55,8 @@ class ImportedModel:
     bind: Mapping[str, int]
     file: OnnxFile
     remark: str = ""
+
+    __repr__ = brief
 
     def example_inputs(self) -> tuple[Tensor, ...]:
         """Tensors of the inputs' shapes and types: floats normally distributed, whole numbers zero."""

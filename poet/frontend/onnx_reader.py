@@ -20,7 +20,9 @@ from google.protobuf.message import DecodeError, Message  # type: ignore[import-
 from onnx import AttributeProto, GraphProto, ModelProto, TensorProto
 from torch import Tensor
 
+from poet.brief import brief
 from poet.errors import ModelError
+from poet.file_kinds import Kind, says_what_it_is
 from poet.files import is_same_file
 from poet.frontend.onnx_wire import Span, split_weights
 from poet.reading import MOST_DIMENSIONS, open_regular
@@ -69,6 +71,8 @@ class StoredTensor:
     shape: tuple[int, ...]
     read: Callable[[], Tensor] | None
 
+    __repr__ = brief
+
     @property
     def size_bytes(self) -> int:
         """Bytes of the content."""
@@ -87,6 +91,8 @@ class OnnxFile:
     tensors: Mapping[str, StoredTensor]
     digest: str
 
+    __repr__ = brief
+
     @property
     def opset(self) -> int:
         """The version of the standard operator set."""
@@ -95,6 +101,7 @@ class OnnxFile:
         )
 
 
+@says_what_it_is(Kind.ONNX)
 def read_onnx(path: str | Path) -> OnnxFile:
     """Reads the model at ``path``; weights stay in the file, and in its external data files.
 

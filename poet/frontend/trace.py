@@ -25,6 +25,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn.parameter import is_lazy
 from torch.utils import _pytree as pytree
 
+from poet.brief import shortened, told
 from poet.errors import ModelError, PoetError, nearest
 from poet.frontend.assemble import StepNames, assemble
 from poet.frontend.eager import original, without_short_cuts
@@ -60,6 +61,12 @@ class TrainingStep:
     tensors: Mapping[str, Tensor]
     optimizer: OptimizerSpec
     loss: str
+
+    def __repr__(self) -> str:
+        parameters = self.graph.parameters
+        trained = sum(parameter.gradient is not None for parameter in parameters)
+        parts = f"{len(self.graph.ops)} ops, {trained} of {len(parameters)} parameters trained"
+        return told(self, f"of {shortened(self.graph.name)}: {parts}, {self.loss}, {self.optimizer.name}")
 
 
 def trace_training_step(

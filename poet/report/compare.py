@@ -11,7 +11,7 @@ from poet.report.plan import columns
 from poet.simulator import Trace
 from poet.solution import Status
 from poet.solvers.comparison import Comparison, Rival
-from poet.units import format_bytes, format_joules, format_seconds, format_share
+from poet.units import format_bytes, format_joules, format_part, format_seconds
 
 _NO_PLAN = {Status.INFEASIBLE: "none exists", Status.TIMEOUT: "none in time", None: "none found"}
 """What stands in place of an energy."""
@@ -80,7 +80,7 @@ def _figures(trace: Trace, comparison: Comparison) -> list[str]:
     energy_ratio, time_ratio = ("" if ratio is None else f"{ratio:.4g}" for ratio in ratios)
     return [
         format_joules(trace.joules),
-        format_share(above / once_joules if once_joules else 0.0),
+        format_part(above / once_joules if once_joules else 0.0),
         energy_ratio,
         format_seconds(trace.seconds),
         time_ratio,

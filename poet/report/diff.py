@@ -14,7 +14,7 @@ from poet.report.facts import tensor_fates
 from poet.report.plan import columns
 from poet.report.reasons import decision_of
 from poet.training_plan import Plan
-from poet.units import format_bytes, format_joules, format_seconds, format_share
+from poet.units import format_bytes, format_count, format_joules, format_more, format_seconds, format_share
 
 ABSENT = "absent"
 """The decision on a tensor that the other plan does not have."""
@@ -215,6 +215,8 @@ def format_change(change: Change) -> str:
         return "same"
     if change.share is None:
         return "new" if change.before in (None, 0) else "gone"
+    if change.share >= 1.0:
+        return f"{format_count(1.0 + change.share)} times"
     return f"{'+' if change.share > 0 else '−'}{format_share(abs(change.share))}"
 
 
@@ -222,16 +224,13 @@ def headline(diff: PlanDiff) -> str:
     """One sentence: what happened to energy, time and RAM."""
     figures = {change.what: change for change in diff.changes}
     words = []
-    for what, more, less in (
-        ("energy", "more energy", "less energy"),
-        ("time", "more time", "less time"),
-        ("RAM at the peak", "more RAM", "less RAM"),
-    ):
+    for what, noun in (("energy", "energy"), ("time", "time"), ("RAM at the peak", "RAM")):
         share = figures[what].share
         if share:
-            words.append(f"{format_share(abs(share))} {more if share > 0 else less}")
-    costs = ", ".join(words) if words else "the same energy, time and RAM"
-    return f"{diff.after} takes {costs} than {diff.before}" if words else f"Both plans take {costs}"
+            words.append(f"{format_more(share)} {noun}")
+    if not words:
+        return "Both plans take the same energy, time and RAM"
+    return f"Compared with {diff.before}, {diff.after} takes {', '.join(words)}"
 
 
 def moves_by_kind(diff: PlanDiff) -> tuple[tuple[str, str, int, int], ...]:

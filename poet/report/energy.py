@@ -32,17 +32,23 @@ _WORDS = {
 }  # fmt: skip
 
 
+_COUNTING = re.compile(r"(?<!log)(?<!atan)(?<!arctan)(?<!relu)(?<!exp)(?<!\d)\d+(?=_|$)")
+"""A number at the end of a word, where it is not part of an operator's name like ``log10``."""
+
+
 def kind_of(op: str) -> str:
     """What sort of op a name speaks of, e.g. ``"convolution backward"``.
 
-    Names are a module's path and the operator's name, with a number where it repeats; of other
-    names the digits are left out, so that ``3:layer3_Linear`` and ``5:layer5_Linear`` are one kind.
+    Names are a module's path and the operator's name, with a number where it repeats. Numbers that
+    count are left out, so that ``3:layer3_Linear`` and ``5:layer5_Linear`` are one kind; those that
+    belong to an operator's name stay: ``avg_pool2d``, ``log1p``, ``relu6``.
     """
     parts = op.split(".")
     while len(parts) > 1 and (parts[-1] in _SPLIT or parts[-1].isdecimal()):
         parts.pop()
     words = re.sub(r"_\d+$", "", parts[-1])
-    words = re.sub(r"\d+:?", "", words).strip("_").removeprefix("native_")
+    words = re.sub(r"^\d+:", "", words)
+    words = _COUNTING.sub("", words).strip("_").removeprefix("native_")
     words = re.sub(r"_backward_data$", "_backward", words).replace("_", " ").strip()
     return _WORDS.get(words, words) or op
 

@@ -18,7 +18,7 @@ from poet.schedule import Schedule
 from poet.simulator import Trace
 from poet.solution import WHOLE_PROBLEM, Solution, Status
 from poet.training_plan import Plan
-from poet.units import format_bytes, format_joules, format_seconds, format_share
+from poet.units import format_above, format_bytes, format_gap, format_joules, format_seconds, format_share
 
 BINDING_SHARE = 0.99
 """A limit of which at least this share is used counts as used up."""
@@ -122,18 +122,17 @@ def _cost_rows(
     yield from _objective_rows(solution)
     once_joules = solution.baseline_joules
     above = trace.joules / once_joules - 1.0 if once_joules else 0.0
-    overhead = format_share(above if abs(above) > 1e-12 else 0.0)  # less is the sums' rounding
+    above = above if abs(above) > 1e-12 else 0.0  # less is the sums' rounding
     yield (
         "energy",
         format_joules(trace.joules),
-        f"{overhead} above running every op once ({format_joules(once_joules)})",
+        format_above(above, f"running every op once ({format_joules(once_joules)})"),
     )
     scope = "" if solution.bound_scope == WHOLE_PROBLEM else f" ({solution.bound_scope})"
     yield (
         "energy bound",
         format_joules(solution.bound_joules),
-        f"gap {format_share(solution.gap or 0.0)} of the energy, "
-        f"{format_share(solution.overhead_gap or 0.0)} of what is above running every op once{scope}",
+        f"{_gap_words(solution)}{scope}",
     )
     if solution.class_bound is not None:
         yield (
@@ -173,13 +172,24 @@ def _cost_rows(
     yield "search", format_seconds(solution.solve_seconds), f"by {solution.solver}{proof}"
 
 
+def _gap_words(solution: Solution) -> str:
+    gap = format_gap(solution.gap or 0.0, optimal=solution.status is Status.OPTIMAL)
+    if gap == "proven":
+        return "proven: no valid plan takes less"
+    return (
+        f"gap {gap} of the energy, "
+        f"{format_share(solution.overhead_gap or 0.0)} of what is above running every op once"
+    )
+
+
 def _objective_rows(solution: Solution) -> Iterator[tuple[str, str, str]]:
     """What was minimised where that is not energy, beside its bound."""
     objective, amount, bound = solution.objective, solution.amount, solution.bound
     if objective is not Objective.ENERGY and amount is not None and bound is not None:
-        gap = format_share(solution.objective_gap or 0.0)
+        gap = format_gap(solution.objective_gap or 0.0, optimal=solution.status is Status.OPTIMAL)
+        gap = gap if gap == "proven" else f"gap {gap}"
         least = format_amount(objective, bound)
-        yield f"least {TITLES[objective]}", format_amount(objective, amount), f"bound {least}, gap {gap}"
+        yield f"least {TITLES[objective]}", format_amount(objective, amount), f"bound {least}, {gap}"
 
 
 def _choice_rows(problem: Problem, limits: Limits) -> Iterator[tuple[str, str, str]]:

@@ -12,7 +12,7 @@ from poet.budgets import Survey
 from poet.problem import Problem
 from poet.report.plan import columns
 from poet.solution import LowerBound, Solution, solution_to_json
-from poet.units import format_bytes, format_joules, format_seconds, format_share
+from poet.units import format_bytes, format_joules, format_part, format_seconds
 
 LARGEST_SHOWN = 2
 """How many of the tensors that make the lower bound are named."""
@@ -47,7 +47,7 @@ def _costs(solution: Solution) -> tuple[str, ...]:
         return ("", "", "", "")
     above = solution.overhead_joules or 0.0
     return (
-        f"{format_joules(above)} ({format_share(above / once_joules if once_joules else 0.0)})",
+        f"{format_joules(above)} ({format_part(above / once_joules if once_joules else 0.0)})",
         format_seconds(trace.seconds),
         f"{trace.recomputed_runs} runs",
         format_bytes(trace.written_bytes),

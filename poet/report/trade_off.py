@@ -12,8 +12,8 @@ from poet.fronts import TradeOff
 from poet.problem import Problem
 from poet.report.amounts import TITLES, format_amount
 from poet.report.plan import columns
-from poet.solution import solution_to_json
-from poet.units import format_share
+from poet.solution import Status, solution_to_json
+from poet.units import format_gap
 
 
 def trade_off_report(curve: TradeOff) -> RenderableType:
@@ -28,7 +28,7 @@ def trade_off_report(curve: TradeOff) -> RenderableType:
             format_amount(x, point.x),
             format_amount(y, point.y),
             format_amount(y, point.y_bound),
-            format_share(point.solution.objective_gap or 0.0),
+            format_gap(point.solution.objective_gap or 0.0, optimal=point.solution.status is Status.OPTIMAL),
             point.solution.status.word,
         )
     heading = f"{said}: the least {TITLES[y]} for each amount of {TITLES[x]}."

@@ -20,6 +20,7 @@ import torch
 
 from poet.arrays import read_npz
 from poet.errors import InputError, NotFinite
+from poet.file_kinds import Kind, says_what_it_is
 from poet.graph import TensorType
 from poet.loss import LossSpec
 from poet.runtime import ranges
@@ -58,6 +59,7 @@ class Samples:
         return self.staged[:inputs], self.staged[-1] if self.targets else None
 
 
+@says_what_it_is(Kind.NPZ, Kind.TENSORS)
 def load_samples(path: str | Path, plan: Plan, *, allow_nan: bool = False) -> Samples:
     """The arrays of a ``.npz`` or ``.safetensors`` file, checked against the plan.
 

@@ -17,6 +17,7 @@ import torch
 
 from poet import tensorfile
 from poet.errors import InputError, PlanError
+from poet.file_kinds import Kind, says_what_it_is
 from poet.graph import Graph
 from poet.plan_file import PlanFile
 from poet.tensorfile import RawTensor, TensorFile
@@ -74,6 +75,7 @@ class FromPlan:
 class Saved:
     """The state in a file that `save` wrote; constants come from the plan itself."""
 
+    @says_what_it_is(Kind.STATE)
     def __init__(self, path: str | Path, plan: PlanFile, *, seed: int | None = None) -> None:
         """Open and check the file.
 

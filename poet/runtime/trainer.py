@@ -20,6 +20,7 @@ from typing import Literal, Self
 
 import torch
 
+from poet.brief import brief
 from poet.errors import InputError, PlanError, PoetError, ReplayError
 from poet.files import check_apart
 from poet.graph import TensorType
@@ -62,6 +63,8 @@ class StepResult:
     predictions: tuple[torch.Tensor, ...]
     seconds: float
     own_seconds: float
+
+    __repr__ = brief
 
 
 class Trainer:

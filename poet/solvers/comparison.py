@@ -7,6 +7,7 @@ import math
 import time
 from dataclasses import dataclass
 
+from poet.brief import brief
 from poet.errors import InvalidSchedule
 from poet.pins import permitted
 from poet.problem import Limits, Objective, Problem
@@ -51,6 +52,8 @@ class Comparison:
     ours: Solution
     rivals: tuple[Rival, ...]
     started_from: str | None = None
+
+    __repr__ = brief
 
 
 def compare(problem: Problem, limits: Limits, options: SolveOptions, ours: Solution) -> Comparison:

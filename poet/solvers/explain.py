@@ -20,7 +20,7 @@ from poet.schedule import Schedule
 from poet.simulator import Trace, simulate
 from poet.solution import Solution, SolveOptions, Status, amount_of
 from poet.solvers.objectives import least, limit_of, solve
-from poet.units import format_bytes, format_joules, format_seconds, format_share
+from poet.units import format_bytes, format_joules, format_more, format_seconds
 
 MOST_SECONDS = 2.0
 """For all that an explanation searches for; less where less is left of the time limit."""
@@ -158,7 +158,7 @@ def _sentence(way: _Way, limits: Limits, loosened: Solution) -> str:
     amount, bound = loosened.amount or 0.0, loosened.bound or 0.0
     works = way.called.format(way.show(amount))
     more = amount / limit_of(limits, way.objective) - 1.0 if limit_of(limits, way.objective) else math.inf
-    above = f" ({format_share(more)} more)" if math.isfinite(more) else ""
+    above = f" ({format_more(more)})" if math.isfinite(more) else ""
     if loosened.status is Status.OPTIMAL:
         rest = "works, and nothing less does."
     else:

@@ -9,7 +9,7 @@ from poet.problem import Limits, Problem
 from poet.solution import LowerBound
 from poet.solvers.bounds import minimum_ram_bytes
 from poet.solvers.confirm import Confirmation
-from poet.units import format_bytes, format_joules, format_seconds, format_share
+from poet.units import format_above, format_bytes, format_joules, format_seconds
 
 T = TypeVar("T")
 
@@ -34,10 +34,10 @@ def budget_sentence(problem: Problem, limits: Limits) -> str:
     if budget is None:
         return ""
     floor = minimum_ram_bytes(problem, limits)
-    above = f"{format_share(budget / floor.bytes - 1.0)} above" if floor.bytes else "above"
-    at = "at" if floor.bytes == budget else above
     where = f"op {floor.op} needs" if floor.op is not None else "the start and the end of the step need"
-    return f"The budget of {format_bytes(budget)} is {at} the least that {where}."
+    least = f"the least that {where}"
+    above = format_above(budget / floor.bytes - 1.0, least) if floor.bytes else f"above {least}"
+    return f"The budget of {format_bytes(budget)} is {f'at {least}' if floor.bytes == budget else above}."
 
 
 def conflict_sentence(problem: Problem, limits: Limits, confirmation: Confirmation) -> str:

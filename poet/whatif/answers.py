@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator
 
-from poet.units import format_bytes, format_joules, format_seconds
+from poet.units import format_bytes, format_joules, format_seconds, format_share
 from poet.whatif.daily import (
     battery,
     carbon,
@@ -35,19 +35,33 @@ from poet.whatif.wording import (
 
 _FEW = 4
 
+NEAR_BEST = 1.2
+"""Times the least energy per sample that the headline's plan may take."""
+
 
 def choose(result: WhatIf) -> int | None:
-    """The point that the headline speaks of: the best plan within the energy budget.
+    """The point that the headline speaks of: the least RAM at which the energy is near the best.
 
-    Best is the least energy per sample, then the least RAM budget, then the latest deadline.
+    Plans within the energy budget count. Of the setting with the least energy per sample, those that
+    take at most `NEAR_BEST` of it: of these the least RAM budget, then the least energy, then the latest
+    deadline. The least energy itself is most often plain training's, which needs no plan.
     """
     duty = result.question.duty
     planned = [
-        (per_sample(result, index), point.limits.ram_budget_bytes or 0, -latest_seconds(point), index)
+        (per_sample(result, index), point.limits.ram_budget_bytes or math.inf, -latest_seconds(point), index)
         for index, point, plan in planned_points(result)
         if within_budget(plan, duty) and there(result, point, plan)
     ]
-    return min(planned, default=(0.0, 0, 0.0, None))[3]
+    if not planned:
+        return None
+    best_joules, _, _, best = min(planned)
+    setting = result.points[best].setting
+    near = (
+        (ram, joules, later, index)
+        for joules, ram, later, index in planned
+        if joules <= NEAR_BEST * best_joules and result.points[index].setting == setting
+    )
+    return min(near)[3]
 
 
 def answers_of(result: WhatIf) -> tuple[Answer, ...]:
@@ -107,7 +121,7 @@ def headline(result: WhatIf) -> Iterator[Answer]:
         "headline",
         f"{name} trains on {setting.label} in {budget_text(point)} of RAM{deadline_text(point)}: "
         f"{format_joules(plan.joules)} and {format_seconds(plan.seconds)} per step, "
-        f"{overhead_text(share)}; {proof_text(point)}.",
+        f"{overhead_text(share)}; {proof_text(point)}. {_least_text(setting)}",
         Basis.SOLVED,
         (result.chosen,),
         (
@@ -204,6 +218,15 @@ def least_energy(result: WhatIf) -> Iterator[Answer]:
 
 
 # --- words ------------------------------------------------------------------------------------
+
+
+def _least_text(setting: Setting) -> str:
+    """What the headline's RAM is the least of, and what plain training needs."""
+    near = format_share(NEAR_BEST - 1.0)
+    plain = format_bytes(setting.keep_everything_bytes)
+    return (
+        f"Of the plans within {near} of the least energy it has the least RAM; plain training needs {plain}."
+    )
 
 
 def _why_not(result: WhatIf, device: str) -> str:

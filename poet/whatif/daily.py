@@ -40,7 +40,7 @@ def energy_budget(result: WhatIf) -> Iterator[Answer]:
         figures.append(("epochs", usage.budget_epochs))
     yield Answer(
         "energy-budget",
-        f"{allowed} buys {', '.join(bought)} per {budget.per} with the best plan, {setting.label}.",
+        f"{allowed} buys {', '.join(bought)} per {budget.per} with the headline's plan, {setting.label}.",
         Basis.SOLVED,
         (result.chosen,),
         tuple(figures),

@@ -11,6 +11,7 @@ import enum
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from poet.brief import brief, shortened, told
 from poet.device import Profile
 from poet.problem import Limits, Problem
 from poet.schedule import Schedule
@@ -121,6 +122,8 @@ class FoundPlan:
     written_bytes: int
     worn_bytes: int
     solver: str
+
+    __repr__ = brief
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,6 +294,12 @@ class WhatIf:
     searched: int
     from_cache: int
     by_monotonicity: int
+
+    def __repr__(self) -> str:
+        parts = f"{len(self.settings)} settings, {len(self.points)} points, {len(self.plans)} plans"
+        return told(
+            self, f"for {shortened(self.question.model)}: {parts}{'' if self.complete else '; stopped early'}"
+        )
 
     def setting_of(self, point: Point) -> Setting:
         """The planning problem of ``point``."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from poet.units import format_bytes, format_seconds, format_share
+from poet.units import format_above, format_bytes, format_more, format_seconds, format_share
 from poet.whatif.question import Duty
 from poet.whatif.result import FoundPlan, Point, Setting, Usage, Verdict, WhatIf
 
@@ -90,8 +90,8 @@ def overhead_text(share: float) -> str:
     if share < _NOTHING:
         return "as much as running every op once"
     if share < 1.0:
-        return f"{format_share(share)} above running every op once"
-    return f"{1.0 + share:.3g} times as much as running every op once"
+        return format_above(share, "running every op once")
+    return f"{format_more(share)} as running every op once"
 
 
 def duration_text(seconds: float) -> str:
@@ -105,7 +105,7 @@ def saving_text(share: float) -> str:
     """What saving a ``share`` of the energy is called; below 0 it costs more."""
     if abs(share) < _NOTHING:
         return "saves nothing"
-    return f"{'saves' if share > 0 else 'costs'} {format_share(abs(share))}{' more' if share < 0 else ''}"
+    return f"saves {format_share(share)}" if share > 0 else f"costs {format_more(-share)}"
 
 
 def duty_text(result: WhatIf) -> str:

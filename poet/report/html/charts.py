@@ -58,6 +58,14 @@ def chart(height: int, **parts: Any) -> Spec:
 LOGARITHMIC_FROM = 30.0
 """An axis whose amounts differ by this factor or more is logarithmic."""
 
+LEGEND: Spec = {"title": None, "orient": "top"}
+STATUS_SHAPES = {
+    "optimal": "square", "feasible": "triangle-up", "infeasible": "circle", "timeout": "cross",
+    "unsolved": "diamond",
+}  # fmt: skip
+DASHES = ([1, 0], [6, 3], [2, 2], [8, 2, 2, 2], [1, 3], [10, 4], [4, 1], [3, 3, 1, 3])
+"""Lines of series, told apart without their colours."""
+
 SHAPES = ("circle", "triangle-up", "square")
 
 
@@ -99,7 +107,10 @@ def bars(rows: Sequence[Mapping[str, Any]], *, title: str, colours: Mapping[str,
                 "stack": "zero",
             },
             "order": {"field": "order", "type": "quantitative"},
-            "color": _colour("series", list(colours), list(colours.values())),
+            "color": {
+                **_colour("series", list(colours), list(colours.values())),
+                "legend": LEGEND if len(colours) > 1 else None,
+            },
             "tooltip": [
                 {"field": "name", "type": "nominal", "title": " "},
                 {"field": "text", "type": "nominal", "title": "  "},
@@ -218,6 +229,7 @@ def fronts(
     tooltip: Sequence[tuple[str, str]],
     height: int,
     legend: bool,
+    references: Sequence[Mapping[str, Any]] = (),
 ) -> Spec:
     """Points of a sweep with the front of each series as a staircase.
 
@@ -231,6 +243,7 @@ def fronts(
         tooltip: fields and titles of what hovering shows.
         height: of the chart.
         legend: whether it names the series, which a click on a name then singles out.
+        references: with ``x`` and ``words``: what plain training needs, upright lines.
     """
     position = {"x": _position("x", x), "y": _position("y", y)}
     names = {"title": None, "orient": "top", "labelLimit": 300} if legend and len(series) > 1 else None
@@ -239,6 +252,12 @@ def fronts(
         "field": "series",
         "type": "nominal",
         "scale": {"domain": list(series), "range": colours},
+        "legend": names,
+    }
+    dash = {
+        "field": "series",
+        "type": "nominal",
+        "scale": {"domain": list(series), "range": [DASHES[n % len(DASHES)] for n in range(len(series))]},
         "legend": names,
     }
     shape = {
@@ -262,8 +281,9 @@ def fronts(
             {
                 "transform": [{"filter": "datum.front"}],
                 "mark": line,
-                "encoding": {**position, "color": colour, **dim},
+                "encoding": {**position, "color": colour, "strokeDash": dash, **dim},
             },
+            *(_plain_training(references, position["x"]) if references else []),
             {
                 **({"params": [picked]} if names else {}),
                 "mark": point,
@@ -278,8 +298,34 @@ def fronts(
     )
 
 
+def _plain_training(references: Sequence[Mapping[str, Any]], x: Spec) -> list[Spec]:
+    """Upright lines at the RAM of plain training, each with its words at the top."""
+    rows = [{**line, "row": 2 + 14 * number} for number, line in enumerate(references)]
+    data = {"values": rows}  # below each other, so that words of lines that lie near do not overlap
+    return [
+        {
+            "data": data,
+            "mark": {"type": "rule", "color": MUTED, "strokeDash": [2, 3], "strokeWidth": 1.25},
+            "encoding": {"x": x},
+        },
+        {
+            "data": data,
+            "mark": {
+                "type": "text", "align": "right", "baseline": "top", "dx": -4,
+                "color": MUTED, "fontSize": 11,
+            },
+            "encoding": {
+                "x": x,
+                "y": {"field": "row", "type": "quantitative", "scale": None},
+                "text": {"field": "words", "type": "nominal"},
+            },
+        },
+    ]  # fmt: skip
+
+
 def _position(field: str, axis: Axis) -> Spec:
-    drawn = {**_axis(axis.title), "tickCount": {"expr": f"{'width' if field == 'x' else 'height'} / 75"}}
+    title = f"{axis.title}, logarithmic" if axis.logarithmic else axis.title
+    drawn = {**_axis(title), "tickCount": {"expr": f"{'width' if field == 'x' else 'height'} / 75"}}
     scale: Spec = {"zero": False, "padding": 12}
     if axis.logarithmic:
         drawn |= {"values": log_ticks(axis.lowest, axis.highest), "labelOverlap": False}
@@ -295,7 +341,7 @@ def log_ticks(lowest: float, highest: float) -> list[float]:
 
 
 def squares(rows: Sequence[Mapping[str, Any]], *, x: Axis, colours: Mapping[str, str]) -> Spec:
-    """One square per point, in a row per ``row``, coloured by ``status``.
+    """One mark per point, in a row per ``row``, its colour and its shape by ``status``.
 
     Args:
         rows: with ``x``, ``row``, ``status``, and for hovering ``ram``, ``joules``, ``why``, ``origin``.
@@ -310,7 +356,7 @@ def squares(rows: Sequence[Mapping[str, Any]], *, x: Axis, colours: Mapping[str,
     return chart(
         max(60, 20 * len(names)),
         data={"values": list(rows)},
-        mark={"type": "square", "size": 110, "opacity": 1},
+        mark={"type": "point", "filled": True, "size": 110, "opacity": 1},
         encoding={
             "y": {"field": "row", "type": "nominal", "sort": names, "axis": {**_labels(), "labelLimit": 220}},
             "x": _position("x", x),
@@ -318,7 +364,13 @@ def squares(rows: Sequence[Mapping[str, Any]], *, x: Axis, colours: Mapping[str,
                 "field": "status",
                 "type": "nominal",
                 "scale": {"domain": list(colours), "range": list(colours.values())},
-                "legend": {"title": None, "orient": "top"},
+                "legend": LEGEND,
+            },
+            "shape": {
+                "field": "status",
+                "type": "nominal",
+                "scale": {"domain": list(colours), "range": [STATUS_SHAPES[status] for status in colours]},
+                "legend": LEGEND,
             },
             "tooltip": [{"field": name, "type": "nominal", "title": words} for name, words in hover],
         },

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from poet.report.html.charts import ACCENT, QUIET, SERIES, WARNING, Axis, Spec, bars, fronts, ladder, squares
 from poet.report.html.tables import DASH, Cell, Column, TableData, count, duration, energy, share, size
-from poet.units import format_bytes, format_joules, format_seconds, format_share, scale_of
+from poet.units import format_bytes, format_gap, format_joules, format_seconds, format_share, scale_of
 from poet.whatif.result import FoundPlan, Point, Setting, Usage, Verdict, WhatIf
 from poet.whatif.wording import duration_text, saving_text
 
@@ -119,6 +120,12 @@ def front_chart(
 ) -> Spec:
     """Points and fronts over two of ``ram``, ``energy`` and ``time``."""
     across, upwards = _amounts(result, points, x), _amounts(result, points, y)
+    references = list(_plain_needs(points)) if x == "ram" else []
+    if references:
+        factor = scale_of(max(point.ram_bytes for point in points), "B")[0]
+        references = [{**line, "x": line["bytes"] / factor} for line in references]
+        values = [*across[1], *(line["x"] for line in references)]
+        across = (Axis(across[0].title, min(values), max(values)), across[1])
     pairs = list(zip(across[1], upwards[1], strict=True))
     series = list(dict.fromkeys(point.series for point in points))
     best = set[int]()
@@ -145,7 +152,18 @@ def front_chart(
         tooltip=_TOOLTIP,
         height=height,
         legend=legend,
+        references=references,
     )
+
+
+def _plain_needs(points: Sequence[Planned]) -> Iterator[dict[str, Any]]:
+    """What plain training needs, once per amount, named where the settings differ in it."""
+    needs: dict[int, list[str]] = {}
+    for point in points:
+        needs.setdefault(point.setting.keep_everything_bytes, []).append(point.series)
+    for size_bytes, series in needs.items():
+        of = f" ({', '.join(dict.fromkeys(series))})" if len(needs) > 1 else ""
+        yield {"bytes": size_bytes, "words": f"plain training{of}"}
 
 
 def _amounts(result: WhatIf, points: Sequence[Planned], name: str) -> tuple[Axis, list[float]]:
@@ -172,7 +190,7 @@ def _hover(point: Planned) -> dict[str, str]:
         "joules": format_joules(point.joules) + each,
         "seconds": format_seconds(point.seconds) + each,
         "status": point.point.verdict.word,
-        "gap": DASH if point.point.gap is None else format_share(point.point.gap),
+        "gap": gap(point.point)[1],
         "recomputed": str(plan.recomputed_runs),
         "written": format_bytes(plan.written_bytes),
     }
@@ -245,7 +263,7 @@ def points_table(result: WhatIf) -> TableData:
                 energy(plan.joules if plan else None),
                 duration(plan.seconds if plan else None),
                 size(plan.peak_ram_bytes if plan else None),
-                share(point.gap),
+                gap(point),
                 count(plan.recomputed_runs if plan else None),
                 size(plan.written_bytes if plan else None),
                 point.origin.value,
@@ -253,6 +271,13 @@ def points_table(result: WhatIf) -> TableData:
             )
         )
     return TableData(columns, rows, noun="points")
+
+
+def gap(point: Point) -> tuple[float | None, str]:
+    """A cell with how far its plan may be above the best."""
+    if point.gap is None:
+        return (None, DASH)
+    return (point.gap, format_gap(point.gap, optimal=point.verdict is Verdict.OPTIMAL))
 
 
 def best_of_settings(points: Iterable[Planned]) -> list[Planned]:

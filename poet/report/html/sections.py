@@ -31,7 +31,15 @@ from poet.report.html.subject import Subject
 from poet.report.html.tables import DASH, Column, TableData, count, duration, energy, size, small_share
 from poet.report.html.timeline_data import timeline_data
 from poet.report.plan import what_binds
-from poet.units import format_bytes, format_count, format_joules, format_seconds, format_share, scale_of
+from poet.units import (
+    format_bytes,
+    format_count,
+    format_gap,
+    format_joules,
+    format_seconds,
+    format_share,
+    scale_of,
+)
 from poet.whatif.wording import overhead_text
 
 MOST_KINDS = 10
@@ -334,9 +342,12 @@ def _proof_rows(subject: Subject) -> Iterator[tuple[str, str]]:
     yield "energy", format_joules(subject.trace.joules)
     scope = "" if proof.bound_scope == "whole problem" else f" ({proof.bound_scope})"
     yield "no plan takes less than", format_joules(proof.bound_joules) + scope
-    if proof.gap is not None:
-        yield "gap", f"{format_share(proof.gap)} of the energy"
-    if proof.overhead_gap is not None:
+    gap = None if proof.gap is None else format_gap(proof.gap, optimal=proof.word == "optimal")
+    if gap == "proven":
+        yield "gap", "none: proven"
+    elif gap is not None:
+        yield "gap", f"{gap} of the energy"
+    if proof.overhead_gap is not None and gap != "proven":
         yield "", f"{format_share(proof.overhead_gap)} of what is above running every op once"
     yield "judge", f"the simulator accepted all {len(subject.schedule)} steps"
     if proof.solver:

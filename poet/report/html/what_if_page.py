@@ -11,9 +11,9 @@ from poet.report.html.page import Content, render
 from poet.report.html.sections import Tile, figure_rows, plan_content, plan_context, unbroken
 from poet.report.html.subject import subject_of_point
 from poet.report.html.tables import DASH
-from poet.units import format_bytes, format_count, format_joules, format_seconds, format_share
+from poet.units import format_bytes, format_count, format_gap, format_joules, format_seconds, format_share
 from poet.whatif import export
-from poet.whatif.result import Answer, Basis, WhatIf
+from poet.whatif.result import Answer, Basis, Point, Verdict, WhatIf
 
 QUESTIONS = {
     "which-device": "Which device?",
@@ -42,8 +42,8 @@ def what_if_page(result: WhatIf) -> str:
     if found:
         charts |= {
             "answer": points.front_chart(result, found, "ram", "energy", height=320, legend=True),
-            "ram-time": points.front_chart(result, found, "ram", "time", height=280),
-            "time-energy": points.front_chart(result, found, "time", "energy", height=280),
+            "ram-time": points.front_chart(result, found, "ram", "time", height=320, legend=True),
+            "time-energy": points.front_chart(result, found, "time", "energy", height=320, legend=True),
         }
     marginal, stalls = points.marginal_chart(result), points.stall_chart(result)
     charts |= {
@@ -119,7 +119,7 @@ def _tiles(result: WhatIf) -> Iterator[Tile]:
     if plan is None:
         return
     budget = point.limits.ram_budget_bytes
-    yield Tile("Energy per step", format_joules(plan.joules), _gap(point.gap))
+    yield Tile("Energy per step", format_joules(plan.joules), _gap(point))
     yield Tile("Time per step", format_seconds(plan.seconds), _deadline(point.deadline))
     yield Tile(
         "RAM at the peak",
@@ -154,5 +154,6 @@ def _deadline(deadline: str | None) -> str:
     return "no deadline" if deadline is None else f"deadline {deadline}"
 
 
-def _gap(gap: float | None) -> str:
-    return "proven least" if not gap else f"at most {format_share(gap)} above the least"
+def _gap(point: Point) -> str:
+    gap = format_gap(point.gap or 0.0, optimal=point.verdict is Verdict.OPTIMAL)
+    return "proven least" if gap == "proven" else f"at most {gap} above the least"

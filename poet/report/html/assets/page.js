@@ -121,6 +121,15 @@
       }, column.heading),
     ));
 
+    // Where nothing but a note is known of a row, the note has the room of the missing amounts.
+    const lastKnown = (row) => shownColumns.findLastIndex(({ index }) => text(row[index]) !== NOTHING);
+    const isUnsolved = (row) => note >= 0 && text(row[note]) && shownColumns.length - lastKnown(row) > 4;
+    function cellsOf(row) {
+      if (!isUnsolved(row)) return shownColumns;
+      const known = shownColumns.slice(0, lastKnown(row) + 1);
+      return [...known, { why: shownColumns.length - known.length }];
+    }
+
     function show() {
       const wanted = rows.filter((row) =>
         Array.from(state.choices).every(([index, value]) => text(row[index]) === value)
@@ -135,11 +144,12 @@
       });
       body.replaceChildren(...wanted.slice(0, state.shown).map((row) => element(
         "tr", {},
-        ...shownColumns.map(({ column, index }) => {
+        ...cellsOf(row).map(({ column, index, why }) => {
+          if (why) return element("td", { colspan: why, class: "why" }, text(row[note]));
           const kinds = [column.numeric && "num", text(row[index]) === NOTHING && "nothing"].filter(Boolean);
           const cell = element("td", { class: kinds.join(" ") || null, "data-label": column.heading });
           cell.append(column.code ? element("code", {}, text(row[index])) : text(row[index]));
-          if (index === 0 && note >= 0 && text(row[note])) cell.append(element("p", { class: "why" }, text(row[note])));
+          if (index === 0 && note >= 0 && text(row[note]) && !isUnsolved(row)) cell.append(element("p", { class: "why" }, text(row[note])));
           return cell;
         }),
       )));

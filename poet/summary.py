@@ -1,0 +1,71 @@
+"""A plan in a dozen lines, as text and as HTML: what it is for, what a step takes, how good it is."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Iterator
+
+from poet.solution import WHOLE_PROBLEM, Status
+from poet.training_plan import Plan
+from poet.units import format_above, format_bytes, format_gap, format_joules, format_seconds
+
+Row = tuple[str, str]
+"""What it is, and the figure."""
+
+
+def summary_rows(plan: Plan) -> tuple[Row, ...]:
+    """Model, device, RAM, energy, time, what is recomputed and paged, and the search."""
+    return (*_asked(plan), *_answered(plan))
+
+
+def as_text(rows: tuple[Row, ...]) -> str:
+    """The rows in two columns."""
+    width = max(len(name) for name, _ in rows)
+    return "\n".join(f"{name:<{width}}  {figure}".rstrip() for name, figure in rows)
+
+
+def as_html(rows: tuple[Row, ...], *, title: str) -> str:
+    """The rows as a table for a notebook."""
+    cells = "".join(
+        f'<tr><th style="text-align:left">{html.escape(name)}</th>'
+        f'<td style="text-align:left">{html.escape(figure)}</td></tr>'
+        for name, figure in rows
+    )
+    return f"<table><caption>{html.escape(title)}</caption><tbody>{cells}</tbody></table>"
+
+
+def _asked(plan: Plan) -> Iterator[Row]:
+    graph, limits = plan.graph, plan.request.limits
+    trained = sum(parameter.gradient is not None for parameter in graph.parameters)
+    sizes = "".join(f", {name}={size}" for name, size in plan.model.binding)
+    yield "model", f"{plan.model.name}{sizes}: {len(graph.ops)} ops, {len(graph.buffers)} buffers"
+    yield "device", plan.device.title or plan.device.name
+    parameters = f"{trained} of {len(graph.parameters)} parameters"
+    yield "training", f"{parameters}, {plan.request.loss}, {plan.optimizer.name}"
+    budget = "no budget" if limits.ram_budget_bytes is None else format_bytes(limits.ram_budget_bytes)
+    deadline = "" if limits.deadline_seconds is None else f", {format_seconds(limits.deadline_seconds)}"
+    yield "allowed", f"{budget}{' of RAM' if limits.ram_budget_bytes is not None else ''}{deadline}"
+
+
+def _answered(plan: Plan) -> Iterator[Row]:
+    made, outcome, trace = plan.prediction, plan.outcome, plan.trace
+    yield "answer", Status[outcome.status.upper()].value
+    plain = made.plain_peak_ram_bytes
+    yield (
+        "RAM at the peak",
+        format_bytes(made.peak_ram_bytes)
+        + ("" if plain is None else f"; plain training needs {format_bytes(plain)}"),
+    )
+    once = outcome.baseline_joules
+    above = max(0.0, made.joules / once - 1.0) if once else 0.0
+    yield "energy", f"{format_joules(made.joules)}; {format_above(above, 'running every op once')}"
+    gap = format_gap(outcome.gap, optimal=outcome.status == "optimal")
+    scope = "" if outcome.bound_scope == WHOLE_PROBLEM else f" ({outcome.bound_scope})"
+    yield (
+        "energy bound",
+        f"{format_joules(outcome.bound_joules)}; {'' if gap == 'proven' else 'gap '}{gap}{scope}",
+    )
+    yield "time", format_seconds(made.seconds)
+    yield "recomputed", f"{trace.recomputed_runs} runs"
+    yield "paged", f"{format_bytes(trace.written_bytes)} out, {format_bytes(trace.read_bytes)} in"
+    yield "search", f"{format_seconds(outcome.solve_seconds)}, by {outcome.solver}"
