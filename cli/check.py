@@ -31,7 +31,7 @@ def check(
     from .output import answer, check_files
 
     check_files({"--json": json_file}, model=model)
-    from poet.frontend.onnx_check import check_model
+    from poet.frontend.onnx.check import check_model
     from poet.report.check import check_report
 
     found = check_model(model, read_bindings(bind), loss=loss)

@@ -10,7 +10,7 @@ from rich.text import Text
 from poet.problem import Problem
 from poet.report.compare import comparison_data, comparison_report
 from poet.solution import Solution, solution_to_json
-from poet.solvers.comparison import Comparison
+from poet.solvers.literature.comparison import Comparison
 
 
 def report_with(report: RenderableType, comparison: Comparison | None) -> RenderableType:

@@ -23,7 +23,7 @@ app = typer.Typer(cls=Group, help="List, show and check hardware profiles.")
 @app.command("list")
 def list_(json_file: JsonOption = None) -> None:
     """List the devices that come with poet."""
-    from poet.profiles import load_profile, profile_names
+    from poet.devices.load import load_profile, profile_names
     from poet.report.device import devices_data, devices_report
 
     from .output import answer, check_files
@@ -44,7 +44,7 @@ def show(
     json_file: JsonOption = None,
 ) -> None:
     """Show every figure of a device: value, kind, uncertainty and source."""
-    from poet.profiles import load_profile, profile_path
+    from poet.devices.load import load_profile, profile_path
     from poet.report.device import profile_data, profile_report
 
     from .output import answer, check_files
@@ -60,7 +60,7 @@ def validate(
     json_file: JsonOption = None,
 ) -> None:
     """Check a profile against the schema; all that is wrong is named, with exit code 2."""
-    from poet.profiles import load_profile
+    from poet.devices.load import load_profile
     from poet.report.device import profile_data, validation_line
 
     from .output import answer, check_files

@@ -35,8 +35,8 @@ def explain(
     json_file: JsonOption = None,
 ) -> None:
     """Show what a plan keeps, recomputes and pages, memory over time, and what binds."""
+    from poet.devices.load import load_profile, profile_path
     from poet.plan_file import read_plan
-    from poet.profiles import load_profile, profile_path
     from poet.report.data import plan_data
     from poet.report.plan import plan_report
 

@@ -12,9 +12,9 @@ from typing import Annotated
 import typer
 
 from poet.errors import InputError, nearest
+from poet.files.reading import LARGEST_WHOLE, shown
 from poet.loss import LOSSES
 from poet.problem import Objective, Pins
-from poet.reading import LARGEST_WHOLE, shown
 from poet.units import parse_seconds
 
 
@@ -113,7 +113,7 @@ PlanArgument = Annotated[Path, typer.Argument(metavar="PLAN", help="A plan file 
 
 def device_names(incomplete: str) -> list[str]:
     """Devices that come with poet, for the shell's completion."""
-    from poet.profiles import profile_names
+    from poet.devices.load import profile_names
 
     return [name for name in profile_names() if name.startswith(incomplete)]
 

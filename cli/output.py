@@ -18,7 +18,7 @@ from typing import Any
 from rich.console import Console, RenderableType
 
 from poet.errors import InputError
-from poet.files import Paths, check_apart, check_is_file
+from poet.files.apart import Paths, check_apart, check_is_file
 from poet.problem import Objective
 from poet.report.amounts import format_amount
 from poet.solution import Progress
@@ -105,7 +105,7 @@ def _weight_files(model: Path, written: Iterable[Path]) -> list[Path]:
     there = [path for path in written if path.exists()]
     if model.suffix == ".json" or not there:
         return []
-    from poet.frontend.onnx_reader import data_files
+    from poet.frontend.onnx.reader import data_files
 
     return data_files(model, there)
 

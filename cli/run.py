@@ -10,7 +10,7 @@ import typer
 
 from poet.errors import InputError, PageFileError
 from poet.plan_file import read_plan
-from poet.training_run import Epoch, RunRequest
+from poet.run_request import Epoch, RunRequest
 
 from .options import JsonOption, PageFileOption, PlanArgument, ThreadsOption, whole
 from .output import answer, check_files

@@ -9,16 +9,16 @@ from rich.console import Group
 from rich.text import Text
 
 from poet.api import limits_of
-from poet.budgets import SURVEY_SHARES, survey
 from poet.errors import Infeasible, OutOfTime
-from poet.fronts import trade_off
 from poet.problem import Limits, Objective, Problem
+from poet.ram_survey import SURVEY_SHARES, survey
 from poet.report.plan import solution_report
 from poet.report.survey import survey_data, survey_report
 from poet.report.trade_off import trade_off_data, trade_off_report
 from poet.solution import Solution, SolveOptions, Status, solution_to_json
-from poet.solvers.comparison import Comparison, compare
-from poet.solvers.explain import answered
+from poet.solvers.literature.comparison import Comparison, compare
+from poet.solvers.search.explain import answered
+from poet.trade_off_curve import trade_off
 from poet.units import parse_bytes
 
 from .compare import json_with, report_with

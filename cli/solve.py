@@ -8,12 +8,12 @@ from typing import Annotated
 
 import typer
 
+from poet.devices.load import profile_path
 from poet.errors import InputError
-from poet.file_kinds import Kind, expect
+from poet.files.kinds import Kind, expect
 from poet.loss import DEFAULT_LOSS, LossSpec
 from poet.optimizer import OptimizerSpec
 from poet.problem import Objective, Pins, Place
-from poet.profiles import profile_path
 
 from .options import (
     Ask,

@@ -8,7 +8,7 @@ from pathlib import Path
 import typer
 
 from poet import api
-from poet.arena import searching
+from poet.fit_layout import searching
 from poet.optimizer import OptimizerSpec
 from poet.problem import Place
 from poet.report.plan import plan_summary

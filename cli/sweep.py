@@ -11,8 +11,8 @@ from typing import TypeVar
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
+from poet.devices.load import profile_path
 from poet.errors import InputError
-from poet.profiles import profile_path
 from poet.report.whatif import what_if_report
 from poet.solution import SolveOptions
 from poet.units import format_seconds, parse_bytes

@@ -10,7 +10,7 @@ import typer
 from typer.core import TyperGroup
 
 from poet.errors import InputError, nearest
-from poet.file_kinds import Kind, kind_of
+from poet.files.kinds import Kind, kind_of
 
 _MEANT = {
     "plan": "solve", "optimise": "solve", "optimize": "solve", "train": "run", "fit": "run", "exec": "run",

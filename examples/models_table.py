@@ -87,8 +87,8 @@ def measure(name: str, time_limit_seconds: float) -> Row:
     import torch
 
     from poet import api
-    from poet.budgets import budget_between, keep_everything_bytes
     from poet.problem import Limits
+    from poet.ram_survey import budget_between, keep_everything_bytes
     from poet.solvers import minimum_ram_bytes
 
     torch.set_num_threads(1)

@@ -65,8 +65,8 @@ def _measured(name: str, net: UsualNet, route: str, folder: Path) -> Row:
     import torch
 
     from poet import api
-    from poet.budgets import budget_between, keep_everything_bytes
     from poet.problem import Limits
+    from poet.ram_survey import budget_between, keep_everything_bytes
     from poet.runtime import Trainer
     from poet.solution import SolveOptions
     from poet.solvers import minimum_ram_bytes

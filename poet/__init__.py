@@ -14,16 +14,16 @@ from poet.version import __version__
 if TYPE_CHECKING:
     from poet.api import Planned as Planned
     from poet.api import plan as plan
-    from poet.budgets import survey as survey
-    from poet.fronts import trade_off as trade_off
     from poet.optimizer import OptimizerSpec as OptimizerSpec
     from poet.problem import Limits as Limits
     from poet.problem import Objective as Objective
     from poet.problem import Pins as Pins
     from poet.problem import Problem as Problem
+    from poet.ram_survey import survey as survey
     from poet.simulator import simulate as simulate
     from poet.solution import SolveOptions as SolveOptions
     from poet.solvers import solve as solve
+    from poet.trade_off_curve import trade_off as trade_off
     from poet.verification import verify as verify
     from poet.whatif.run import what_if as what_if
 
@@ -38,8 +38,8 @@ _HOMES = {
     "plan": "poet.api",
     "simulate": "poet.simulator",
     "solve": "poet.solvers",
-    "survey": "poet.budgets",
-    "trade_off": "poet.fronts",
+    "survey": "poet.ram_survey",
+    "trade_off": "poet.trade_off_curve",
     "verify": "poet.verification",
     "what_if": "poet.whatif.run",
 }

@@ -20,23 +20,23 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from poet.arena import searching, settle
 from poet.brief import shortened, told
-from poet.budgets import keep_everything_bytes
-from poet.costs import build_problem, deadline_seconds, kernels_on
-from poet.device import Profile
+from poet.devices.costs import build_problem, deadline_seconds, kernels_on
+from poet.devices.load import load_profile
+from poet.devices.profile import Profile
 from poet.errors import Infeasible, InputError, ModelError, OutOfTime, nearest
-from poet.files import check_apart
+from poet.files.apart import check_apart
+from poet.files.reading import printable_name
+from poet.fit_layout import searching, settle
 from poet.homes import settled
 from poet.kernel_facts import KernelFacts
 from poet.optimizer import OptimizerSpec
 from poet.plan_file import write_plan
 from poet.problem import Limits, Objective, Pins, Place, Problem
-from poet.profiles import load_profile
-from poet.reading import printable_name
+from poet.ram_survey import keep_everything_bytes
 from poet.solution import Progress, Solution, SolveOptions, Status
 from poet.solvers import minimum_ram_bytes
-from poet.solvers.explain import answered
+from poet.solvers.search.explain import answered
 from poet.summary import as_html, as_text, summary_rows
 from poet.training_plan import Device, Model, Outcome, Plan, Request, make_plan
 from poet.units import format_bytes, parse_bytes, parse_joules
@@ -142,7 +142,7 @@ class Planned:
         model = self.prepared.model_path
         if model is None:
             return {}
-        from poet.frontend.onnx_reader import data_files
+        from poet.frontend.onnx.reader import data_files
 
         return {"the model": model, "the model's weights": data_files(model, [path])}
 
@@ -338,7 +338,7 @@ def plan_with(
     """Put the plan together from an answer that `solve` gave for ``prepared.problem`` and ``limits``.
 
     Everything is laid out in one arena inside the budget. Where the answer's tensors leave too large gaps,
-    it is searched again, with ``options`` and the missing bytes held back (see `poet.arena`).
+    it is searched again, with ``options`` and the missing bytes held back (see `poet.fit_layout`).
 
     Raises:
         Infeasible: the answer is that no plan exists.
@@ -445,7 +445,7 @@ def _source(
         return _Source(model, example_inputs)
     if example_inputs is not None:
         raise ModelError(f"{model}: an ONNX file brings its own input shapes; leave example_inputs out")
-    from poet.frontend.onnx_import import load_onnx, strip_weights
+    from poet.frontend.onnx.importer import load_onnx, strip_weights
 
     path = Path(model)
     imported = load_onnx(path, bind=bind, names=names)

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from poet.errors import InputError, nearest
-from poet.reading import is_whole, shown
+from poet.files.reading import is_whole, shown
 
 T = TypeVar("T")
 

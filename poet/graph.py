@@ -20,7 +20,7 @@ from typing import Any, ClassVar
 from poet import codec
 from poet.brief import shortened, told
 from poet.errors import GraphError
-from poet.reading import LARGEST_WHOLE, MOST_DIMENSIONS, is_whole, shown
+from poet.files.reading import LARGEST_WHOLE, MOST_DIMENSIONS, is_whole, shown
 
 FORMAT_VERSION = 2
 

@@ -14,11 +14,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from poet import tensorfile
 from poet.errors import PlanError
-from poet.file_kinds import Kind, says_what_it_is
-from poet.reading import parse_json
-from poet.tensorfile import Entry, RawTensor, TensorFile
+from poet.files import tensorfile
+from poet.files.kinds import Kind, says_what_it_is
+from poet.files.reading import parse_json
+from poet.files.tensorfile import Entry, RawTensor, TensorFile
 from poet.training_plan import Plan, stored_values
 from poet.version import __version__
 

@@ -25,8 +25,8 @@ from typing import Any
 from poet import codec
 from poet.brief import shortened, told
 from poet.errors import ProblemError
-from poet.file_kinds import Kind, says_what_it_is
-from poet.reading import LARGEST_AMOUNT, parse_json, read_regular, shown
+from poet.files.kinds import Kind, says_what_it_is
+from poet.files.reading import LARGEST_AMOUNT, parse_json, read_regular, shown
 from poet.units import format_joules, format_seconds
 
 FORMAT = "poet-problem"

@@ -12,16 +12,16 @@ from pathlib import Path
 
 import torch
 
-from poet.costs import build_problem
 from poet.demand import demand_of
+from poet.devices.costs import build_problem
+from poet.devices.load import load_profile
 from poet.errors import PoetError
 from poet.frontend.trace import TrainingStep
 from poet.kernel_facts import KernelFacts
 from poet.layout import lay_out
 from poet.problem import Limits
-from poet.profiles import load_profile
 from poet.runtime.measure import seconds_in_steps
-from poet.solvers.keep_everything import keep_everything
+from poet.solvers.heuristics.keep_everything import keep_everything
 from poet.training_plan import Arena, Device, Model, Outcome, Plan, Request, make_plan
 from poet.verification import random_batch
 

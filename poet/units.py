@@ -9,7 +9,7 @@ import math
 import re
 
 from poet.errors import InputError
-from poet.reading import LARGEST_WHOLE
+from poet.files.reading import LARGEST_WHOLE
 
 _SIZE_FACTORS = {
     "": 1, "b": 1,

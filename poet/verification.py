@@ -227,7 +227,7 @@ def _from_structure(file: PlanFile) -> nn.Module:
             f"{file.path.name} was planned from a module and carries no ONNX structure; "
             "call poet.verify(path, module=...)"
         )
-    from poet.frontend.onnx_import import load_onnx_structure
+    from poet.frontend.onnx.importer import load_onnx_structure
 
     return load_onnx_structure(structure).module
 

@@ -20,7 +20,7 @@ class _Listener(logging.Handler):
 @pytest.fixture(autouse=True)
 def rejections() -> Iterator[list[str]]:
     """Schedules of ours that the judge rejected: none, unless a test that makes some clears the list."""
-    listener, logger = _Listener(), logging.getLogger("poet.solvers.incumbent")
+    listener, logger = _Listener(), logging.getLogger("poet.solvers.instance.incumbent")
     logger.addHandler(listener)
     yield listener.heard
     logger.removeHandler(listener)

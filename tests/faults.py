@@ -23,16 +23,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from unittest import mock
 
-import hand_net
 import torch
-from schedules import random_schedule
+from helpers import hand_net
+from helpers.schedules import random_schedule
 from torch import Tensor
 
 from poet.errors import PoetError, ReplayError
 from poet.plan_file import write_plan
 from poet.runtime import Trainer
 from poet.simulator import simulate
-from poet.solvers.overlap import overlap
+from poet.solvers.instance.overlap import overlap
 
 DOCUMENT = Path(__file__).parents[1] / "docs" / "runtime-safety.md"
 BEGIN, END = "<!-- faults: begin -->\n", "<!-- faults: end -->\n"

@@ -275,8 +275,7 @@ Subject = tuple[list[bytes], Callable[[bytes, random.Random], bytes], Callable[[
 
 def _subject(kind: str, folder: Path) -> Subject:
     """Valid files, how to change them, what to do with them, and how their names end."""
-    import fuzz_uses
-    import mutators
+    from helpers import fuzz_uses, mutators
 
     sys.path.append(str(ROOT / "examples"))
     if kind == "plans":
@@ -311,8 +310,8 @@ def use_plan(path: Path) -> str:
 
 def use_model(path: Path) -> str:
     """``poet check``, and the import where the check is content."""
-    from poet.frontend.onnx_check import check_model
-    from poet.frontend.onnx_import import load_onnx
+    from poet.frontend.onnx.check import check_model
+    from poet.frontend.onnx.importer import load_onnx
 
     report = check_model(path)
     report.to_json()
@@ -324,15 +323,15 @@ def use_model(path: Path) -> str:
 
 def use_profile(path: Path) -> str:
     """Read and validate the profile."""
-    from poet.profiles import load_profile
+    from poet.devices.load import load_profile
 
     load_profile(path)
     return "valid"
 
 
 def _plans(folder: Path) -> list[bytes]:
-    import hand_net
-    from schedules import random_schedule
+    from helpers import hand_net
+    from helpers.schedules import random_schedule
     from test_runtime import write_small
 
     path, plans = folder / "base.poet", []
@@ -350,7 +349,7 @@ def _plans(folder: Path) -> list[bytes]:
 def _models(folder: Path) -> list[bytes]:
     import onnx
     import torch
-    from onnx_tools import zoo_export
+    from helpers.onnx_tools import zoo_export
 
     del folder
     light = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light"

@@ -16,16 +16,16 @@ from torch.utils import _pytree as pytree
 
 from poet.errors import PlanError
 from poet.frontend.losses import loss_named
-from poet.frontend.onnx_import import load_onnx_structure
+from poet.frontend.onnx.importer import load_onnx_structure
 from poet.frontend.plain import torch_optimizer
 from poet.plan_file import PlanFile
+from poet.run_request import RunRequest
 from poet.runtime.confined import Emit, run_child
 from poet.runtime.confinement import Confinement, idle_bytes
 from poet.runtime.fit import Samples, load_samples
 from poet.runtime.memory import PeakMeter
 from poet.runtime.state import FromPlan
 from poet.training_plan import Plan
-from poet.training_run import RunRequest
 
 _STEPS_OF_ONE_OPTIMIZER = 2
 _CONFINED_ROUNDS = 2

@@ -14,7 +14,7 @@ from poet.units import format_bytes
 from poet.untrained import in_words
 
 if TYPE_CHECKING:
-    from poet.frontend.onnx_check import CheckReport, InputCheck, NodeRemark
+    from poet.frontend.onnx.check import CheckReport, InputCheck, NodeRemark
 
 MOST_INPUTS = 8
 """How many inputs are listed; old files list their weights as inputs, too."""

@@ -10,7 +10,7 @@ from rich.text import Text
 from poet.report.plan import columns
 from poet.simulator import Trace
 from poet.solution import Status
-from poet.solvers.comparison import Comparison, Rival
+from poet.solvers.literature.comparison import Comparison, Rival
 from poet.units import format_bytes, format_joules, format_part, format_seconds
 
 _NO_PLAN = {Status.INFEASIBLE: "none exists", Status.TIMEOUT: "none in time", None: "none found"}

@@ -6,8 +6,8 @@ from typing import Any
 
 from poet import codec
 from poet.problem import Problem
-from poet.report.facts import op_runs, peak, tensor_fates
 from poet.report.plan import solution_of
+from poet.report.schedule_rows import op_runs, peak, tensor_fates
 from poet.schedule import Schedule
 from poet.simulator import Trace
 from poet.solution import solution_to_json

@@ -10,7 +10,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from poet.device import PRIOR_FACTOR, Figure, OpClass, Profile, unit_of
+from poet.devices.profile import PRIOR_FACTOR, Figure, OpClass, Profile, unit_of
 from poet.units import format_bytes, format_quantity
 
 EXACT_DIGITS = 10

@@ -12,7 +12,7 @@ from poet.homes import settled
 from poet.pins import pinned
 from poet.problem import Limits, Objective, Place, Problem
 from poet.report.amounts import TITLES, format_amount
-from poet.report.facts import OpRuns, Peak, TensorFate, memory_over_time, op_runs, peak, tensor_fates
+from poet.report.schedule_rows import OpRuns, Peak, TensorFate, memory_over_time, op_runs, peak, tensor_fates
 from poet.report.training import loss_reads, untrained_lines
 from poet.schedule import Schedule
 from poet.simulator import Trace

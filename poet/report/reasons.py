@@ -10,7 +10,7 @@ from itertools import pairwise
 
 from poet.pins import Pinned, pinned
 from poet.problem import Limits, Place, Problem, ProblemOp, Tensor
-from poet.report.facts import TensorFate
+from poet.report.schedule_rows import TensorFate
 from poet.report.timeline import Timeline
 from poet.units import format_bytes, format_joules
 

@@ -9,10 +9,10 @@ from typing import Any
 from rich.console import Group, RenderableType
 
 from poet import codec
-from poet.host import HostStorage, host_step_seconds
+from poet.devices.host import HostStorage, host_step_seconds
 from poet.report.plan import columns
+from poet.run_request import BUSY_RATIO, Epoch
 from poet.training_plan import Plan
-from poet.training_run import BUSY_RATIO, Epoch
 from poet.units import format_bytes, format_seconds, format_share
 
 

@@ -8,8 +8,8 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from poet.budgets import Survey
 from poet.problem import Problem
+from poet.ram_survey import Survey
 from poet.report.plan import columns
 from poet.solution import LowerBound, Solution, solution_to_json
 from poet.units import format_bytes, format_joules, format_part, format_seconds

@@ -12,7 +12,7 @@ from typing import Any
 
 from poet.graph import Role
 from poet.problem import Limits, Problem
-from poet.report.facts import NO_ROLE
+from poet.report.schedule_rows import NO_ROLE
 from poet.report.timeline import Timeline, timeline
 from poet.schedule import Schedule
 from poet.simulator import Trace

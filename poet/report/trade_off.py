@@ -8,11 +8,11 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from poet.fronts import TradeOff
 from poet.problem import Problem
 from poet.report.amounts import TITLES, format_amount
 from poet.report.plan import columns
 from poet.solution import Status, solution_to_json
+from poet.trade_off_curve import TradeOff
 from poet.units import format_gap
 
 

@@ -20,11 +20,11 @@ import torch
 from poet import children, codec
 from poet.errors import InputError, NotFinite, PoetError, ReplayError
 from poet.plan_file import PlanFile
+from poet.run_request import Epoch, RunRequest
 from poet.runtime.confinement import Confinement, idle_bytes
 from poet.runtime.fit import Samples, fit, load_samples
 from poet.runtime.memory import return_freed_memory
 from poet.runtime.trainer import ArenaUse, Trainer
-from poet.training_run import Epoch, RunRequest
 from poet.units import format_bytes
 
 _WARM_UP_STEPS = 2

@@ -18,16 +18,16 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from poet.arrays import read_npz
 from poet.errors import InputError, NotFinite
-from poet.file_kinds import Kind, says_what_it_is
+from poet.files.arrays import read_npz
+from poet.files.kinds import Kind, says_what_it_is
+from poet.files.tensorfile import TensorFile
 from poet.graph import TensorType
 from poet.loss import LossSpec
+from poet.run_request import Epoch
 from poet.runtime import ranges
 from poet.runtime.trainer import StepResult, Trainer
-from poet.tensorfile import TensorFile
 from poet.training_plan import Plan
-from poet.training_run import Epoch
 
 
 @dataclass(frozen=True, slots=True)

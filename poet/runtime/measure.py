@@ -25,12 +25,12 @@ from poet.errors import ModelError
 from poet.graph import ITEM_BYTES, Argument, Call, Graph, Op, Ref, TensorType
 from poet.kernel_allocations import KernelAllocation, peak_bytes
 from poet.kernel_facts import KernelFacts, OpFacts
+from poet.run_request import BUSY_RATIO
 from poet.runtime import kernels, native
 from poet.runtime.kernels import ALIGNMENT_BYTES, LIBRARY, same_layout, tensor_type
 from poet.runtime.trainer import StepResult, Trainer
 from poet.schedule import Compute
 from poet.training_plan import Plan
-from poet.training_run import BUSY_RATIO
 
 _RUNS = 3
 _TIMING_SECONDS = 0.05  # more runs of a kernel only within this time

@@ -15,12 +15,12 @@ from typing import Protocol, Self
 
 import torch
 
-from poet import tensorfile
 from poet.errors import InputError, PlanError
-from poet.file_kinds import Kind, says_what_it_is
+from poet.files import tensorfile
+from poet.files.kinds import Kind, says_what_it_is
+from poet.files.tensorfile import RawTensor, TensorFile
 from poet.graph import Graph
 from poet.plan_file import PlanFile
-from poet.tensorfile import RawTensor, TensorFile
 from poet.training_plan import Plan, stored_values
 
 FORMAT = "poet-state"

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from poet.host import HostStorage, Line
+from poet.devices.host import HostStorage, Line
 from poet.runtime.page_file import PageFile
 from poet.training_plan import Slot
 

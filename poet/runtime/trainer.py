@@ -22,7 +22,7 @@ import torch
 
 from poet.brief import brief
 from poet.errors import InputError, PlanError, PoetError, ReplayError
-from poet.files import check_apart
+from poet.files.apart import check_apart
 from poet.graph import TensorType
 from poet.plan_file import PlanFile
 from poet.problem import Place

@@ -6,8 +6,8 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from poet.solvers.bounds import minimum_ram_bytes
-    from poet.solvers.objectives import solve
+    from poet.solvers.instance.ram_bound import minimum_ram_bytes
+    from poet.solvers.search.objectives import solve
 
 logging.getLogger(__name__).addHandler(logging.NullHandler())  # who wants to hear sets a handler
 
@@ -17,11 +17,11 @@ __all__ = ["minimum_ram_bytes", "solve"]
 def __getattr__(name: str) -> Any:
     """Import engines only where they are used."""
     if name == "solve":
-        from poet.solvers.objectives import solve
+        from poet.solvers.search.objectives import solve
 
         return solve
     if name == "minimum_ram_bytes":
-        from poet.solvers.bounds import minimum_ram_bytes
+        from poet.solvers.instance.ram_bound import minimum_ram_bytes
 
         return minimum_ram_bytes
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

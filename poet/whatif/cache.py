@@ -32,14 +32,14 @@ from pathlib import Path
 from typing import Any
 
 from poet import codec
-from poet.cache_folder import cache_folder, make_folder
 from poet.errors import InputError, InvalidSchedule
+from poet.files.cache_folder import cache_folder, make_folder
+from poet.files.reading import others_may_write, parse_json, read_own
 from poet.problem import Limits, Problem
-from poet.reading import others_may_write, parse_json, read_own
 from poet.schedule import Schedule, schedule_from_data, schedule_to_data
 from poet.simulator import Trace, simulate
 from poet.solution import Solution, SolveOptions, Status
-from poet.solvers.best_bound import refutes
+from poet.solvers.search.best_bound import refutes
 from poet.version import __version__
 
 FORMAT = "poet-what-if-answer"

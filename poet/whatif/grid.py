@@ -57,7 +57,7 @@ def largest_ram(text: str) -> int | None:
 
 
 def deadlines(text: str | None) -> tuple[str | None, ...]:
-    """Deadlines as `poet.costs.deadline_seconds` reads them; ``None``: no deadline.
+    """Deadlines as `poet.devices.costs.deadline_seconds` reads them; ``None``: no deadline.
 
     Raises:
         InputError: ``text`` holds no deadlines, or a range mixes factors and times.

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from poet.api import limits_of
-from poet.device import Profile
+from poet.devices.profile import Profile
 from poet.errors import InputError, ModelError
 from poet.problem import Limits, Place
 from poet.solution import Status

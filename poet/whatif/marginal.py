@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from poet.costs import buffer_cost
-from poet.device import Direction, Profile
+from poet.devices.costs import buffer_cost
+from poet.devices.profile import Direction, Profile
 from poet.problem import Limits, Problem, Tensor
 from poet.units import format_bytes
 from poet.whatif.cache import SolvedCell

@@ -19,9 +19,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from poet.arrays import read_npy, read_npz
 from poet.errors import InputError
-from poet.tensorfile import TensorFile
+from poet.files.arrays import read_npy, read_npz
+from poet.files.tensorfile import TensorFile
 from poet.whatif.question import DataSupply
 
 Array = NDArray[Any]

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 from poet import codec
 from poet.errors import InputError, ModelError
+from poet.files.reading import open_regular, parse_json
 from poet.graph import Graph
 from poet.kernel_facts import KernelFacts
 from poet.optimizer import OptimizerSpec
-from poet.reading import open_regular, parse_json
 from poet.whatif.cache import IMPORTING, Cache, code_digest, digest_of, pack, unpack
 from poet.whatif.grid import Binding
 from poet.whatif.workers import Run, Task, given_up
@@ -260,8 +260,8 @@ def _imported(data: Any) -> _Imported:
 
 def _open_dimensions(path: str) -> bytes:
     """Per input its dimensions: sizes, and names of open ones."""
-    from poet.frontend.onnx_dims import input_dims
-    from poet.frontend.onnx_reader import read_onnx
+    from poet.frontend.onnx.dims import input_dims
+    from poet.frontend.onnx.reader import read_onnx
 
     try:
         return pack([list(entry.dims) for entry in input_dims(read_onnx(path))])

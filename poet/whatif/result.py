@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from poet.brief import brief, shortened, told
-from poet.device import Profile
+from poet.devices.profile import Profile
 from poet.problem import Limits, Problem
 from poet.schedule import Schedule
 from poet.solution import LowerBound

@@ -12,12 +12,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from poet.device import Profile
+from poet.devices.load import load_profile
+from poet.devices.profile import Profile
 from poet.errors import InputError
+from poet.files.reading import printable_name
 from poet.optimizer import OptimizerSpec
 from poet.problem import Limits, Place, Problem
-from poet.profiles import load_profile
-from poet.reading import printable_name
 from poet.solution import SolveOptions
 from poet.whatif import grid
 from poet.whatif.answers import answers_of, choose

@@ -6,16 +6,16 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from poet.api import limits_of
-from poet.budgets import keep_everything_bytes
-from poet.costs import build_problem, kernels_on
-from poet.device import Profile
+from poet.devices.costs import build_problem, kernels_on
+from poet.devices.load import load_profile
+from poet.devices.profile import Profile
 from poet.errors import InputError, ProfileError
 from poet.plan_file import read_plan
 from poet.problem import Limits, Place, Problem
-from poet.profiles import load_profile
+from poet.ram_survey import keep_everything_bytes
 from poet.solvers import minimum_ram_bytes
-from poet.whatif.cells import Cell, levels
 from poet.whatif.grid import ram_budgets
+from poet.whatif.knowledge import Cell, levels
 from poet.whatif.models import Variant, variant_of
 from poet.whatif.question import Question
 from poet.whatif.result import Setting

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from poet.device import OpClass, Profile
+from poet.devices.profile import OpClass, Profile
 from poet.errors import InputError
 from poet.whatif.question import DataSupply
 from poet.whatif.result import DataStall, FoundPlan, Setting

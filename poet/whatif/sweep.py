@@ -17,10 +17,10 @@ from dataclasses import dataclass, field, replace
 from poet.problem import Limits
 from poet.simulator import simulate
 from poet.solution import SolveOptions
-from poet.solvers.keep_everything import keep_everything
+from poet.solvers.heuristics.keep_everything import keep_everything
 from poet.units import format_bytes
 from poet.whatif.cache import Cache, SolvedCell, cached_cell, cell_key, digest_of, judge_cell, pack
-from poet.whatif.cells import Candidate, Cell, Knowledge, Known
+from poet.whatif.knowledge import Candidate, Cell, Knowledge, Known
 from poet.whatif.result import FoundPlan, Origin, Point, Setting, Verdict
 from poet.whatif.usage import found_plan
 from poet.whatif.workers import Run, Task, given_up, search

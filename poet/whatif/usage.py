@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 
-from poet.device import Profile
+from poet.devices.profile import Profile
 from poet.problem import Problem
 from poet.schedule import PageOut, Schedule
-from poet.whatif.cells import Candidate
+from poet.whatif.knowledge import Candidate
 from poet.whatif.question import Duty
 from poet.whatif.result import FoundPlan, Setting, Usage
 

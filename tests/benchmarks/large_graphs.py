@@ -23,10 +23,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from poet.budgets import budget_between, keep_everything_bytes
-from poet.costs import build_problem, kernels_on
+from poet.devices.costs import build_problem, kernels_on
+from poet.devices.load import load_profile
 from poet.problem import Limits, Problem
-from poet.profiles import load_profile
+from poet.ram_survey import budget_between, keep_everything_bytes
 from poet.solution import Solution, SolveOptions
 from poet.solvers import minimum_ram_bytes, solve
 from poet.units import format_bytes

@@ -2,9 +2,10 @@
 
     python tests/benchmarks/large_rivals.py [--only NAME ...] [--fresh]
 
-Takes our plans' energy from what `large_graphs.py` measured (build/large-graphs/rows.jsonl), and runs each
-quick baseline of `poet.solvers.baselines` on the same problem inside the same budget. Each answer is kept
-as a line, so that a run which was stopped goes on. Writes docs/large-graphs-rivals.md.
+Takes our plans' energy from what `large_graphs.py` measured (build/large-graphs/rows.jsonl), and runs
+each quick baseline of `poet.solvers.literature.registry` on the same problem inside the same budget.
+Each answer is kept as a line, so that a run which was stopped goes on. Writes
+docs/large-graphs-rivals.md.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from large_graphs import BUILD, NETS, ROOT, Row, problem_of, rows_of
 
 from poet.problem import Limits
 from poet.simulator import simulate
-from poet.solvers.baselines import BASELINES
+from poet.solvers.literature.registry import BASELINES
 
 PAGE = ROOT / "docs" / "large-graphs-rivals.md"
 RIVALS = tuple(name for name in BASELINES if name != "greedy")  # that one is ours

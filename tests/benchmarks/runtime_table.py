@@ -76,9 +76,9 @@ def plan_all(net: str, batch: int, threads: int, shares: Sequence[float], folder
     from step_worker import net as build
 
     from poet import api
-    from poet.budgets import budget_between, keep_everything_bytes
-    from poet.host import on_host
+    from poet.devices.host import on_host
     from poet.problem import Limits
+    from poet.ram_survey import budget_between, keep_everything_bytes
     from poet.runtime.storage_speed import measure_storage
     from poet.solution import SolveOptions
     from poet.solvers import minimum_ram_bytes

@@ -26,8 +26,8 @@ from workers import WARM_STEPS, Worker, paired, ratio
 
 from poet import api
 from poet.api import Prepared
+from poet.devices.host import on_host
 from poet.errors import PoetError
-from poet.host import on_host
 from poet.problem import Limits
 from poet.runtime.storage_speed import measure_storage
 from poet.solution import SolveOptions

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from poet.graph import Role
-from poet.report.facts import NO_ROLE
+from poet.report.schedule_rows import NO_ROLE
 
 Spec = dict[str, Any]
 

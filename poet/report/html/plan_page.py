@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from poet.device import Profile
+from poet.devices.profile import Profile
 from poet.report.html.page import render
 from poet.report.html.sections import plan_content, plan_context
 from poet.report.html.subject import subject_of_plan

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from poet.device import Figure, Profile, unit_of
+from poet.devices.profile import Figure, Profile, unit_of
 from poet.report.alternatives import Alternative
 from poet.report.device import format_figure, format_uncertainty
 from poet.report.energy import Share

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from poet.device import Profile
+from poet.devices.load import load_profile
+from poet.devices.profile import Profile
 from poet.errors import ProfileError
 from poet.problem import Limits, Problem
-from poet.profiles import load_profile
 from poet.report.alternatives import Alternative, alternatives
 from poet.report.energy import Share, energy_by_kind, energy_by_part
-from poet.report.facts import Peak, peak, tensor_fates
 from poet.report.reasons import TensorVerdict, tensor_verdicts
+from poet.report.schedule_rows import Peak, peak, tensor_fates
 from poet.report.timeline import Timeline, timeline
 from poet.schedule import Schedule
 from poet.simulator import Trace, simulate

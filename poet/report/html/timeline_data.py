@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from poet.report.facts import NO_ROLE
 from poet.report.html.charts import ROLE_ORDER, role_colour
 from poet.report.html.subject import Subject
+from poet.report.schedule_rows import NO_ROLE
 from poet.units import format_bytes, scale_of
 
 KINDS = ("compute", "recompute", "page_out", "page_in")

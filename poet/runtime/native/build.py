@@ -1,7 +1,7 @@
 """Compile the allocator once per user, and load nothing that is not what was compiled.
 
 The library is built with the torch headers of the installed wheel by one compiler call, at first use.
-It is kept in poet's cache folder (`poet.cache_folder`), which must belong to the user and be closed to
+It is kept in poet's cache folder (`poet.files.cache_folder`), which must belong to the user and be closed to
 others. Its file name holds two keys and its own SHA-256: the first key covers the source, the flags and
 torch's build, the second the compiler. Without a compiler, a library that another compiler built
 from the same source for the same torch will do.
@@ -26,8 +26,8 @@ from pathlib import Path
 
 import torch
 
-from poet.cache_folder import cache_folder, private_folder
 from poet.errors import InputError
+from poet.files.cache_folder import cache_folder, private_folder
 
 SOURCE = Path(__file__).with_name("allocator.cpp")
 _COMPILERS = ("c++", "g++", "clang++")

@@ -16,7 +16,7 @@ from poet.solvers.engines.cpsat import run_cpsat
 from poet.solvers.engines.outcome import Effort, Job, Outcome, Watcher
 from poet.solvers.engines.portfolio import run_portfolio
 from poet.solvers.engines.through_pulp import run_cbc, run_gurobi, run_highs, run_scip
-from poet.solvers.milp import Model
+from poet.solvers.event_model.model import Model
 
 __all__ = ["ENGINES", "Effort", "Outcome", "Watcher", "available_engines", "choose_engine", "run_engine"]
 

@@ -26,8 +26,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from poet.solvers.affine import Row
-from poet.solvers.milp import Model
+from poet.solvers.event_model.affine import Row
+from poet.solvers.event_model.model import Model
 
 _LARGEST_SUM = 2.0**52  # of a row or the objective: exact as a double, far from overflow in the engine
 _ROW_PRECISION = 2.0**30  # to which rows of real numbers are rounded, relative to their sum

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from poet.solvers.milp import Model
+from poet.solvers.event_model.model import Model
 
 Watcher = Callable[[Sequence[float] | None, float], bool]
 """Called with a better solution's values (or ``None``) and the bound; true stops the engine."""

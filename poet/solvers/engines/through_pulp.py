@@ -11,10 +11,10 @@ from typing import Any
 import pulp
 from pulp.apis.coin_api import PULP_CBC_CMD
 
-from poet.solvers.affine import Row
 from poet.solvers.engines.interrupt import sigint_flag
 from poet.solvers.engines.outcome import Job, Outcome, objective_joules
-from poet.solvers.milp import Model
+from poet.solvers.event_model.affine import Row
+from poet.solvers.event_model.model import Model
 
 PULP_NAMES = {"highs": "HiGHS", "scip": "SCIP_PY", "cbc": "PULP_CBC_CMD", "gurobi": "GUROBI"}
 

@@ -1,0 +1,265 @@
+"""From a training graph and a device to costs, and from costs to a planning problem.
+
+The model: an op lasts ``max(flops / throughput of its class, bytes moved / memory bandwidth)`` plus
+the overhead of a call, and draws its class's power meanwhile; a transfer lasts ``latency + bytes /
+bandwidth`` in whole pages, and a page-out of flash that the host erases carries the erase as well.
+No torch: the graph's types and the profile's figures are all it takes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from poet.brief import brief
+from poet.devices.cost_table import Operands, row_of
+from poet.devices.profile import Direction, OpClass, Profile, Storage
+from poet.errors import GraphError, InputError, ProfileError
+from poet.graph import Buffer, Graph, Op, TensorType
+from poet.kernel_facts import KernelFacts, stated
+from poet.problem import Place, Problem, ProblemOp, Tensor, Transfer
+from poet.units import parse_factor, parse_seconds
+
+
+@dataclass(frozen=True, slots=True)
+class OpCost:
+    """One run of one op; joules are above idle power."""
+
+    op_class: OpClass
+    flops: float
+    bytes_moved: int
+    seconds: float
+    joules: float
+
+
+@dataclass(frozen=True, slots=True)
+class BufferCost:
+    """Copying one buffer from and to storage; ``None`` throughout on a device without storage."""
+
+    page_in: Transfer | None
+    page_out: Transfer | None
+    stored_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """What a graph's parts cost on a device.
+
+    Attributes:
+        device: the profile's name.
+        ops: per op, by name.
+        buffers: per buffer, by name.
+    """
+
+    device: str
+    ops: Mapping[str, OpCost]
+    buffers: Mapping[str, BufferCost]
+
+    __repr__ = brief
+
+
+def estimate(graph: Graph, profile: Profile) -> Costs:
+    """What each op of ``graph`` and each transfer of its buffers costs on ``profile``'s device.
+
+    Raises:
+        UnsupportedOperator: an op has no row in the cost table.
+    """
+    types = {value.name: value.type for value in graph.values}
+    sizes_bytes = {buffer.name: buffer.size_bytes for buffer in graph.buffers}
+    return Costs(
+        profile.name,
+        {op.name: _op_cost(op, types, sizes_bytes, profile) for op in graph.ops},
+        {buffer.name: buffer_cost(buffer.size_bytes, profile) for buffer in graph.buffers},
+    )
+
+
+def op_seconds(profile: Profile, op_class: OpClass, flops: float, bytes_moved: int) -> float:
+    """How long a run of ``flops`` lasts that moves ``bytes_moved`` to and from RAM."""
+    throughput = profile.compute.throughput(op_class)
+    bandwidth = profile.memory.bandwidth_bytes_per_second
+    busy_seconds = max(
+        flops / throughput.flops_per_second.value if throughput is not None else 0.0,
+        bytes_moved / bandwidth.value if bandwidth is not None else 0.0,
+    )
+    return busy_seconds + profile.compute.overhead_seconds(op_class)
+
+
+def _op_cost(
+    op: Op, types: Mapping[str, TensorType], sizes_bytes: Mapping[str, int], profile: Profile
+) -> OpCost:
+    row = row_of(op.call.target)
+    operands = Operands(
+        op.call,
+        types,
+        tuple(types[name] if name is not None else None for name in op.outputs),
+        sum(sizes_bytes[name] for name in op.updates),
+    )
+    try:
+        flops, bytes_moved = row.flops(operands), row.bytes_moved(operands)
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
+        # the rules read arguments as torch's exporters write them; a stranger's plan may hold others
+        raise GraphError(
+            f"op {op.name}: its arguments are not those of {op.call.target} ({type(error).__name__}: {error})"
+        ) from None
+    seconds = op_seconds(profile, row.op_class, flops, bytes_moved)
+    watts = profile.marginal_watts(profile.compute.watts(row.op_class))
+    return OpCost(row.op_class, flops, bytes_moved, seconds, seconds * watts)
+
+
+def buffer_cost(size_bytes: int, profile: Profile) -> BufferCost:
+    """What copying ``size_bytes`` costs in each direction: whole pages, and the erase with a write."""
+    storage = profile.storage
+    if storage is None:
+        return BufferCost(None, None, None)
+    page_bytes = storage.page_bytes.value
+    stored_bytes = math.ceil(size_bytes / page_bytes) * page_bytes
+    page_in = _transfer(storage.read, stored_bytes, profile)
+    page_out = _transfer(storage.write, stored_bytes, profile)
+    return BufferCost(page_in, _with_erase(page_out, storage, stored_bytes), stored_bytes)
+
+
+def _transfer(direction: Direction, stored_bytes: int, profile: Profile) -> Transfer:
+    seconds = direction.latency_seconds.value + stored_bytes / direction.bandwidth_bytes_per_second.value
+    return Transfer(seconds, seconds * profile.marginal_watts(direction.active_watts.value))
+
+
+def _with_erase(write: Transfer, storage: Storage, stored_bytes: int) -> Transfer:
+    erase = storage.erase
+    if erase is None:
+        return write
+    blocks = math.ceil(stored_bytes / erase.block_bytes.value)
+    return Transfer(
+        write.seconds + blocks * erase.block_seconds.value, write.joules + blocks * erase.block_joules.value
+    )
+
+
+def kernels_on(profile: Profile, graph: Graph, measured: KernelFacts, *others: KernelFacts) -> KernelFacts:
+    """The facts of the kernels that run ``graph`` on ``profile``'s device.
+
+    The workspace that the profile states for every op; else the facts of the profile's library; else, where
+    there are none, the workspaces of the ``measured`` one.
+    """
+    library, workspace = profile.kernels.name, profile.kernels.workspace_bytes
+    if workspace is not None:
+        return stated(library, (op.name for op in graph.ops), workspace_bytes=workspace.value)
+    known = {facts.library: facts for facts in (*others, measured)}
+    return known.get(library) or measured.workspaces_as(library)
+
+
+def build_problem(
+    graph: Graph, profile: Profile, kernels: KernelFacts, *, home: Place = Place.RAM
+) -> Problem:
+    """The planning problem of one training step of ``graph`` on ``profile``'s device.
+
+    Args:
+        graph: the training step.
+        profile: of the device.
+        kernels: whose workspaces are counted; see `kernels_on`.
+        home: where parameters, optimizer state, module state and constants are between steps. At
+            home in RAM, those that no op updates have a valid copy in storage as well. `Place.EITHER`:
+            as the plan chooses, one by one.
+
+    Raises:
+        ProfileError: ``home`` is storage and the device has none.
+        UnsupportedOperator: an op has no row in the cost table.
+    """
+    if home is Place.BOTH:
+        raise InputError("parameters are at home in ram or in storage, not in both")
+    if home is Place.EITHER and profile.storage is None:
+        home = Place.RAM
+    if home is Place.STORAGE and profile.storage is None:
+        raise ProfileError(f"{profile.name} has no storage for parameters to live in; keep them in RAM")
+    costs = estimate(graph, profile)
+    kept = {graph.buffer_of(value) for value in (graph.loss, *graph.predictions)}
+    updated = {name for op in graph.ops for name in op.updates}
+    persistent = graph.persistent()
+    places = {
+        buffer.name: _places(
+            home,
+            persistent=buffer.name in persistent,
+            updated=buffer.name in updated,
+            kept=buffer.name in kept,
+            stored=profile.storage is not None,
+        )
+        for buffer in graph.buffers
+    }
+    storage = profile.storage
+    return Problem(
+        name=graph.name,
+        source=f"poet's cost model for {profile.title}",
+        tensors=tuple(
+            _tensor(buffer, costs.buffers[buffer.name], *places[buffer.name]) for buffer in graph.buffers
+        ),
+        ops=tuple(
+            _problem_op(graph, op, costs.ops[op.name], kernels.of(op.name).workspace_bytes)
+            for op in graph.ops
+        ),
+        alignment_bytes=profile.memory.alignment_bytes.value,
+        idle_watts=profile.charged_idle_watts,
+        background_storage=storage is not None and storage.transfers == "background",
+        storage_capacity_bytes=storage.capacity_bytes.value if storage and storage.capacity_bytes else None,
+        kernels=kernels.library,
+    )
+
+
+def _places(
+    home: Place, *, persistent: bool, updated: bool, kept: bool, stored: bool
+) -> tuple[Place | None, Place | None]:
+    """Where a buffer is when the step begins and where its last content must be when it ends.
+
+    What is handed to the caller, ``kept``, ends in RAM, and a parameter among it is at home there.
+    """
+    if not persistent:
+        return None, Place.RAM if kept else None
+    if home is Place.STORAGE and not kept:
+        return Place.STORAGE, Place.STORAGE if updated else None
+    if home is Place.EITHER and not kept:
+        return Place.EITHER, None
+    return Place.BOTH if stored and not updated else Place.RAM, Place.RAM
+
+
+def _tensor(buffer: Buffer, cost: BufferCost, initially: Place | None, finally_: Place | None) -> Tensor:
+    return Tensor(
+        name=buffer.name,
+        bytes=buffer.size_bytes,
+        page_in=cost.page_in,
+        page_out=cost.page_out,
+        role=buffer.role.value,
+        initially=initially,
+        finally_=finally_,
+        stored_bytes=cost.stored_bytes,
+    )
+
+
+def _problem_op(graph: Graph, op: Op, cost: OpCost, workspace_bytes: int) -> ProblemOp:
+    inputs = tuple(dict.fromkeys((*graph.reads(op.call), *op.updates)))
+    rerun = graph.reads(op.recall) if op.recall is not None else None
+    return ProblemOp(
+        name=op.name,
+        inputs=inputs,
+        outputs=graph.writes(op),
+        seconds=cost.seconds,
+        joules=cost.joules,
+        workspace_bytes=workspace_bytes,
+        updates=op.updates,
+        recompute_inputs=rerun if rerun is not None and rerun != inputs else None,
+        recomputable=rerun is not None,
+        random=op.random,
+    )
+
+
+def deadline_seconds(text: str, problem: Problem) -> float:
+    """The deadline in ``"1.3x"``, relative to running every op of ``problem`` once, or in ``"20ms"``.
+
+    Raises:
+        InputError: ``text`` is neither.
+    """
+    factor = parse_factor(text)
+    try:
+        seconds = parse_seconds(text) if factor is None else factor * problem.compute_seconds
+    except InputError:
+        seconds = math.nan
+    if not 0 < seconds < math.inf:
+        raise InputError(f"{text!r} is not a deadline; write for example 1.3x or 20ms")
+    return seconds

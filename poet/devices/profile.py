@@ -1,0 +1,320 @@
+"""What is known about a device, figure by figure: the records behind a hardware profile.
+
+Every figure says what kind of knowledge it is, where it comes from and how far it may be off; its
+unit is the end of its name. `poet.devices.load` reads the files that hold these records.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterator
+from typing import Annotated, Literal, Self
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+
+from poet.brief import shortened, told
+from poet.files.reading import LARGEST_AMOUNT, LARGEST_WHOLE
+
+_POSITIVE = frozenset(
+    {
+        "flops_per_second",
+        "bandwidth_bytes_per_second",
+        "page_bytes",
+        "block_bytes",
+        "alignment_bytes",
+        "ram_bytes",
+    }
+)
+
+Kind = Literal["measured", "datasheet", "vendor-doc", "standard", "published", "derived", "assumed"]
+"""Where a figure comes from: a measurement, a maker's data sheet or other document, a standard, a
+publication's own model, a calculation from such figures, or a guess that says so."""
+
+PRIOR_FACTOR: dict[Kind, float] = {
+    "measured": 1.2, "datasheet": 1.2, "vendor-doc": 1.2, "standard": 1.2,
+    "published": 2.0, "derived": 2.0, "assumed": 5.0,
+}  # fmt: skip
+"""Per kind, the factor by which a figure without a stated uncertainty may be off either way. The
+spread between honest laboratories on one chip is 14 %; between kernel libraries it is far more."""
+
+UNITS = {
+    "flops_per_second": "FLOP/s", "bytes_per_second": "B/s", "seconds": "s", "watts": "W",
+    "joules": "J", "bytes": "B", "cycles": "cycles",
+}  # fmt: skip
+"""Endings of figure names and the unit that each stands for."""
+
+
+class OpClass(enum.Enum):
+    """What limits an op. A device has one throughput per class; they lie up to 100 times apart."""
+
+    MATMUL = "matmul"  # matrix products, attention, recurrent layers
+    CONVOLUTION = "convolution"
+    ELEMENTWISE = "elementwise"
+    REDUCTION = "reduction"  # sums, norms, pooling
+    TRANSCENDENTAL = "transcendental"  # exp, log, tanh ...: one evaluation counts as one FLOP
+    MOVEMENT = "movement"  # copies, concatenation, gathers: one element counts as one FLOP
+
+
+def unit_of(field: str) -> str:
+    """The unit that ends the name of a figure, e.g. ``"B/s"`` for ``bandwidth_bytes_per_second``."""
+    return next(unit for ending, unit in UNITS.items() if field == ending or field.endswith("_" + ending))
+
+
+# --- the records ------------------------------------------------------------------------------
+
+
+class _Record(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+
+Range = Annotated[
+    tuple[float, float], BeforeValidator(lambda data: tuple(data) if isinstance(data, list) else data)
+]
+
+
+class Figure(_Record):
+    """One number and what is known about it.
+
+    Attributes:
+        value: in the unit that ends the figure's name.
+        kind: see `Kind`.
+        source: who says so, as text.
+        locator: where in the source: page, table, row, commit, conditions.
+        uncertainty: relative, 0 to 1 (0: exact by definition or by count).
+        range: lowest and highest credible value, in place of ``uncertainty``.
+        note: anything a reader should know.
+    """
+
+    value: float = Field(ge=0, le=LARGEST_AMOUNT)
+    kind: Kind
+    source: str = Field(min_length=1)
+    locator: str | None = None
+    uncertainty: float | None = Field(default=None, ge=0, lt=1)
+    range: Range | None = None
+    note: str | None = None
+
+    @model_validator(mode="after")
+    def _check_range(self) -> Self:
+        if self.range is not None:
+            if self.uncertainty is not None:
+                raise ValueError("an uncertainty and a range; give one of them")
+            if not 0 <= self.range[0] <= self.value <= self.range[1] <= LARGEST_AMOUNT:
+                raise ValueError(f"the range {list(self.range)} does not contain the value {self.value:g}")
+        return self
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """Lowest and highest credible value: stated, or the prior of the figure's kind."""
+        if self.range is not None:
+            return self.range
+        if self.uncertainty is not None:
+            return self.value * (1 - self.uncertainty), self.value * (1 + self.uncertainty)
+        factor = PRIOR_FACTOR[self.kind]
+        return self.value / factor, self.value * factor
+
+    @property
+    def stated(self) -> bool:
+        """Whether the profile states the uncertainty, so that no prior stands in for it."""
+        return self.range is not None or self.uncertainty is not None
+
+
+class Count(Figure):
+    """A figure that is a whole number."""
+
+    value: int = Field(ge=0, le=LARGEST_WHOLE)
+
+
+class Energy(_Record):
+    """How watts are to be read, and the idle power.
+
+    Attributes:
+        accounting: ``total``: every ``active_watts`` is what the rail draws while busy, idle power
+            included, and the idle power of the whole step is charged. ``marginal``: every
+            ``active_watts`` is what being busy adds, and idle power is not charged.
+        rail: where the power is drawn, e.g. the chip's supply or the board's 5 V input.
+        idle_watts: drawn by the rail while nothing runs.
+    """
+
+    accounting: Literal["marginal", "total"]
+    rail: str
+    idle_watts: Figure
+
+
+class Memory(_Record):
+    """RAM. Without a bandwidth, data movement costs no time of its own."""
+
+    ram_bytes: Count
+    alignment_bytes: Count
+    bandwidth_bytes_per_second: Figure | None = None
+
+
+class Throughput(_Record):
+    """How fast a class of op runs, and its overhead and power where they are not those of all ops."""
+
+    flops_per_second: Figure
+    call_overhead_seconds: Figure | None = None
+    active_watts: Figure | None = None
+
+
+class Compute(_Record):
+    """The processor and its kernels.
+
+    Each class of op has its throughput, or ``all`` stands for those that have none of their own. A
+    convolution runs as a matrix product where it has none, and ``movement`` is limited by the
+    memory's bandwidth alone.
+    """
+
+    call_overhead_seconds: Figure
+    active_watts: Figure
+    all: Throughput | None = None
+    matmul: Throughput | None = None
+    convolution: Throughput | None = None
+    elementwise: Throughput | None = None
+    reduction: Throughput | None = None
+    transcendental: Throughput | None = None
+    movement: Throughput | None = None
+
+    @model_validator(mode="after")
+    def _check_classes(self) -> Self:
+        for op_class in OpClass:
+            if self.throughput(op_class) is None and op_class is not OpClass.MOVEMENT:
+                raise ValueError(f"no throughput for {op_class.value}; give compute.{op_class.value}")
+        return self
+
+    def throughput(self, op_class: OpClass) -> Throughput | None:
+        """The record that holds for ``op_class``; ``None``: only the memory limits it."""
+        own: Throughput | None = getattr(self, op_class.value)
+        if own is None and op_class is OpClass.CONVOLUTION:
+            own = self.matmul
+        return own or self.all
+
+    def overhead_seconds(self, op_class: OpClass) -> float:
+        """What calling a kernel of ``op_class`` costs beyond its work."""
+        throughput = self.throughput(op_class)
+        own = throughput.call_overhead_seconds if throughput is not None else None
+        return (own or self.call_overhead_seconds).value
+
+    def watts(self, op_class: OpClass) -> float:
+        """Drawn while an op of ``op_class`` runs, as the profile's accounting has it."""
+        throughput = self.throughput(op_class)
+        own = throughput.active_watts if throughput is not None else None
+        return (own or self.active_watts).value
+
+
+class Direction(_Record):
+    """Reading from or writing to storage: ``latency + bytes / bandwidth`` at ``active_watts``."""
+
+    latency_seconds: Figure
+    bandwidth_bytes_per_second: Figure
+    active_watts: Figure
+
+
+class Erase(_Record):
+    """What erasing one block costs before it can be written again."""
+
+    block_bytes: Count
+    block_seconds: Figure
+    block_joules: Figure
+
+
+class Storage(_Record):
+    """Where tensors are paged to.
+
+    Attributes:
+        title: what is attached and how.
+        transfers: ``blocking``: compute waits; ``background``: both run at once.
+        capacity_bytes: what pages may take; ``None``: no limit.
+        page_bytes: transfers are whole pages.
+        read, write: costs of a transfer.
+        erase: charged with every page-out, for flash that the host itself must erase.
+        endurance_cycles: erases that a block survives, wear levelled over the capacity.
+        endurance_written_bytes: what may be written in a lifetime, as card makers state it.
+    """
+
+    title: str
+    transfers: Literal["blocking", "background"]
+    page_bytes: Count
+    read: Direction
+    write: Direction
+    capacity_bytes: Count | None = None
+    erase: Erase | None = None
+    endurance_cycles: Count | None = None
+    endurance_written_bytes: Figure | None = None
+
+    @property
+    def lifetime_written_bytes(self) -> float | None:
+        """Bytes that can be written before the storage is worn out; ``None``: not known."""
+        if self.endurance_written_bytes is not None:
+            return self.endurance_written_bytes.value
+        if self.endurance_cycles is not None and self.capacity_bytes is not None:
+            return float(self.endurance_cycles.value * self.capacity_bytes.value)
+        return None
+
+
+class Kernels(_Record):
+    """Whose kernels run on the device, and so whose workspaces a plan counts.
+
+    Without ``workspace_bytes`` each op's workspace is the one measured in PyTorch when the model
+    was imported; with it, every op needs that much.
+    """
+
+    name: str
+    workspace_bytes: Count | None = None
+
+
+class Profile(_Record):
+    """A device, as far as planning needs to know it."""
+
+    version: Literal[1]
+    name: str = Field(pattern=r"^[a-z0-9]+(-[a-z0-9]+)*$")
+    title: str
+    notes: str = ""
+    kernels: Kernels
+    energy: Energy
+    memory: Memory
+    compute: Compute
+    storage: Storage | None = None
+
+    @model_validator(mode="after")
+    def _check_whole(self) -> Self:
+        movement = self.compute.throughput(OpClass.MOVEMENT)
+        if self.memory.bandwidth_bytes_per_second is None and movement is None:
+            raise ValueError("nothing limits data movement; give memory.bandwidth_bytes_per_second")
+        idle_watts = self.energy.idle_watts.value
+        for path, figure in self.figures():
+            name = ".".join(path)
+            if path[-1] in _POSITIVE and figure.value == 0:
+                raise ValueError(f"{name} is 0; expected more")
+            if path[-1] == "active_watts" and self.marginal_watts(figure.value) < 0:
+                raise ValueError(
+                    f"{name} is {figure.value:g}; total accounting includes energy.idle_watts in it, "
+                    f"so expected {idle_watts:g} or more"
+                )
+        return self
+
+    def __repr__(self) -> str:
+        return told(self, f"{shortened(self.name)}: {shortened(self.title)}")
+
+    __str__ = __repr__
+
+    def figures(self) -> Iterator[tuple[tuple[str, ...], Figure]]:
+        """Every figure of the profile with its path, in the order of the schema."""
+        return _figures(self, ())
+
+    def marginal_watts(self, watts: float) -> float:
+        """What an ``active_watts`` of this profile adds to the idle power."""
+        return watts - self.energy.idle_watts.value if self.energy.accounting == "total" else watts
+
+    @property
+    def charged_idle_watts(self) -> float:
+        """Power charged for every second of the step: idle power, or none in marginal accounting."""
+        return self.energy.idle_watts.value if self.energy.accounting == "total" else 0.0
+
+
+def _figures(record: BaseModel, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Figure]]:
+    for name in type(record).model_fields:
+        value = getattr(record, name)
+        if isinstance(value, Figure):
+            yield (*path, name), value
+        elif isinstance(value, BaseModel):
+            yield from _figures(value, (*path, name))

@@ -1,0 +1,132 @@
+"""Arrays from strangers: npy and npz files, read whole into memory and never executed.
+
+numpy and zipfile read what a file claims before they look whether it can be: an array of 2**60 elements
+is asked for, a zip that unpacks to a thousand times its size is unpacked, and a damaged one ends in one of
+a dozen kinds of error. Here sizes are held against the file first, and whatever fails is one sentence.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import zipfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from poet.errors import InputError
+from poet.files.reading import MOST_DIMENSIONS, open_regular
+from poet.units import format_bytes
+
+MEMORY_SHARE = 0.8
+"""Of the machine's memory that a file's arrays may take together."""
+
+_MOST_MEMBERS = 10_000
+_SUFFIX = ".npy"
+_ENCRYPTED = 0x1  # flag of a zip's member
+
+Array = npt.NDArray[Any]
+
+
+def read_npz(path: Path) -> dict[str, Array]:
+    """The arrays of a ``.npz`` file, by name.
+
+    Raises:
+        InputError: it is no such file, damaged, encrypted, holds objects, or unpacks to more than fits.
+    """
+    try:
+        with open_regular(path) as file, zipfile.ZipFile(file) as archive:
+            members = [member for member in archive.infolist() if member.filename.endswith(_SUFFIX)]
+            _check_members(members)
+            return {
+                member.filename.removesuffix(_SUFFIX): _read_member(archive, member) for member in members
+            }
+    except InputError as error:
+        raise InputError(f"{path}: not a readable .npz file ({error})") from None
+    except Exception as error:  # zlib, zipfile and numpy raise a dozen kinds; each means the same here
+        raise InputError(f"{path}: not a readable .npz file ({_said(error)})") from None
+
+
+def read_npy(path: Path) -> Array:
+    """The array of a ``.npy`` file.
+
+    Raises:
+        InputError: it is no such file, is damaged, or holds objects.
+    """
+    try:
+        with open_regular(path) as file:
+            return _read_array(file, os.fstat(file.fileno()).st_size)
+    except InputError as error:
+        raise InputError(f"{path}: not a readable .npy file ({error})") from None
+    except Exception as error:
+        raise InputError(f"{path}: not a readable .npy file ({_said(error)})") from None
+
+
+def _said(error: Exception) -> str:
+    return (
+        "it needs more memory than there is"
+        if isinstance(error, MemoryError)
+        else " ".join(str(error).split())
+    )
+
+
+def _most_bytes() -> int:
+    return int(MEMORY_SHARE * os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+
+
+def _check_members(members: Sequence[zipfile.ZipInfo]) -> None:
+    if len(members) > _MOST_MEMBERS:
+        raise InputError(f"it has {len(members)} members")
+    for member in members:
+        if member.flag_bits & _ENCRYPTED:
+            raise InputError(f"{member.filename!r} in it is encrypted; save it without a password")
+        if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+            raise InputError(
+                f"{member.filename!r} in it is packed by method {member.compress_type}; numpy.savez and "
+                "numpy.savez_compressed write what can be read"
+            )
+    if len({member.filename for member in members}) < len(members):
+        raise InputError("two arrays in it have the same name")
+    needed, most = sum(member.file_size for member in members), _most_bytes()
+    if needed > most:
+        raise InputError(
+            f"it unpacks to {format_bytes(needed)}, this machine has room for {format_bytes(most)}"
+        )
+
+
+def _read_member(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> Array:
+    with archive.open(member) as file:
+        return _read_array(file, member.file_size)
+
+
+def _read_array(file: IO[bytes], size_bytes: int) -> Array:
+    """The array in ``file``, which has ``size_bytes`` from its beginning on."""
+    version = np.lib.format.read_magic(file)
+    readers = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+    if version not in readers:
+        raise InputError(f"it is in version {version[0]}.{version[1]} of numpy's format; save it again")
+    shape, in_columns, dtype = readers[version](file)
+    if dtype.hasobject:
+        raise InputError("it holds Python objects, which are never read")
+    if len(shape) > MOST_DIMENSIONS or any(size < 0 for size in shape):
+        raise InputError("it has a shape that no array has")
+    count = math.prod(shape)
+    needed = count * dtype.itemsize
+    if needed > min(size_bytes, _most_bytes()):
+        raise InputError(f"its shape {list(shape)} takes {needed} bytes, it has {size_bytes}")
+    if dtype.itemsize == 0 and count:
+        raise InputError("its elements take no bytes")
+    data = bytearray(needed)
+    view, done = memoryview(data), 0
+    while done < needed:
+        chunk = file.read(min(needed - done, 1 << 20))
+        if not chunk:
+            raise InputError("it ends too early")
+        view[done : done + len(chunk)] = chunk
+        done += len(chunk)
+    if file.read(1):  # reading to the end also has a zip's member checked against its checksum
+        raise InputError("it goes on after its last element")
+    return np.ndarray(shape, dtype, buffer=data, order="F" if in_columns else "C")

@@ -1,0 +1,1 @@
+"""ONNX files: read, checked, and rebuilt as a torch module."""

@@ -1,0 +1,363 @@
+"""A model's own names for what an exporter renamed, turned, or left out: from its state dict or module.
+
+What an ONNX file calls a tensor is the exporter's business. Where the module, or its saved state dict, is at
+hand, each initialiser gets the name under which the module has the same values, in the module's layout, so
+that ``module.load_state_dict`` takes what was trained. Which parameters are frozen is taken over, too.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from onnx import AttributeProto, ModelProto, NodeProto
+from torch import Tensor, nn
+
+from poet.errors import ModelError
+from poet.frontend.onnx.reader import DTYPES, OnnxFile, StoredTensor
+from poet.frontend.onnx.weights import trainable_initializers
+
+NAMES_KEY = "poet.names"
+"""Metadata of a model whose tensors have the names of a module."""
+
+_COUNTER, _MEAN = "num_batches_tracked", "running_mean"
+
+
+@dataclass(frozen=True)
+class Naming:
+    """What a file's initialisers are called in the module.
+
+    Attributes:
+        names: of the module, by initialiser.
+        frozen: initialisers of parameters that are not trained.
+        buffers: initialisers that are buffers of the module.
+        carried: initialisers that no node reads, but the module has.
+        counters: initialiser that counts batches, by that of the running mean beside it.
+        aliases: names under which the module has a tensor once more; by name, the initialiser.
+    """
+
+    names: Mapping[str, str] = field(default_factory=dict)
+    frozen: tuple[str, ...] = ()
+    buffers: tuple[str, ...] = ()
+    carried: tuple[str, ...] = ()
+    counters: Mapping[str, str] = field(default_factory=dict)
+    aliases: Mapping[str, str] = field(default_factory=dict)
+
+    def to_note(self) -> str:
+        """JSON for a model's metadata."""
+        return json.dumps(asdict(self), sort_keys=True)
+
+
+@dataclass(frozen=True)
+class Given:
+    """A module's tensors by name; which are parameters and which are trained, where that is known."""
+
+    tensors: Mapping[str, Tensor]
+    parameters: frozenset[str] | None
+    frozen: frozenset[str]
+    where: str
+
+
+@dataclass(frozen=True)
+class Matched:
+    """The file with the module's names, and a line about what could not be matched (or empty)."""
+
+    file: OnnxFile
+    remark: str
+
+
+def read_given(source: str | Path | nn.Module | Mapping[str, Tensor]) -> Given:
+    """The tensors of a module, of a state dict, or of a file that ``torch.save`` or safetensors wrote.
+
+    Raises:
+        ModelError: it is no state dict, or cannot be read as tensors alone.
+    """
+    if isinstance(source, nn.Module):
+        tensors, where = source.state_dict(keep_vars=True), type(source).__name__
+        known = frozenset(name for name, _ in source.named_parameters(remove_duplicate=False))
+        frozen = frozenset(name for name in known if not tensors[name].requires_grad)
+        return Given({name: item.detach() for name, item in tensors.items()}, known, frozen, where)
+    if isinstance(source, Mapping):
+        found, where = dict(source), "the given state dict"
+    else:
+        found, where = _read(Path(source)), Path(source).name
+    if not found or not all(isinstance(k, str) and isinstance(t, Tensor) for k, t in found.items()):
+        raise ModelError(f"{where} is no state dict; write it with torch.save(module.state_dict(), ...)")
+    parameters = frozenset(name for name, item in found.items() if isinstance(item, nn.Parameter))
+    frozen = frozenset(name for name in parameters if not found[name].requires_grad)
+    return Given({k: t.detach() for k, t in found.items()}, parameters or None, frozen, where)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    if path.suffix == ".safetensors":
+        from poet.files.tensorfile import TensorFile
+
+        with TensorFile(path, error=ModelError) as file:
+            return {
+                name: torch.frombuffer(bytearray(file.read(name)), dtype=getattr(torch, entry.dtype)).reshape(
+                    entry.shape
+                )
+                if math.prod(entry.shape)
+                else torch.empty(entry.shape, dtype=getattr(torch, entry.dtype))
+                for name, entry in file.entries.items()
+            }
+    try:
+        found = torch.load(path, map_location="cpu", weights_only=True)
+    except OSError as error:
+        raise ModelError(f"{path}: {error.strerror or error}") from None
+    except Exception as error:
+        raise ModelError(
+            f"{path.name}: not tensors alone ({type(error).__name__}); "
+            "write it with torch.save(module.state_dict(), ...)"
+        ) from None
+    return dict(found) if isinstance(found, Mapping) else {}
+
+
+def with_given_names(file: OnnxFile, given: Given) -> Matched:
+    """``file`` with the names of ``given``, its layout where that differs, and what only the module has."""
+    match = _Match(file, given)
+    match.by_name()
+    match.by_content()
+    match.rest()
+    return Matched(match.named(), match.remark())
+
+
+def naming_of(file: OnnxFile) -> Naming:
+    """What `with_given_names` wrote into the file's metadata; empty where it did not.
+
+    Raises:
+        ModelError: the note is damaged.
+    """
+    for entry in file.model.metadata_props:
+        if entry.key == NAMES_KEY:
+            try:
+                data = json.loads(entry.value)
+                naming = Naming(
+                    names=dict(data["names"]),
+                    frozen=tuple(data["frozen"]),
+                    buffers=tuple(data["buffers"]),
+                    carried=tuple(data["carried"]),
+                    counters=dict(data["counters"]),
+                    aliases=dict(data["aliases"]),
+                )
+                spoken = {*naming.names, *naming.frozen, *naming.buffers, *naming.carried}
+                spoken |= {*naming.counters, *naming.counters.values(), *naming.aliases.values()}
+                if not spoken <= file.tensors.keys() or not _are_names(
+                    [*naming.names.values(), *naming.aliases]
+                ):
+                    raise ValueError("it names tensors that the model does not have")
+            except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+                raise ModelError(f"its note {NAMES_KEY!r} is damaged") from None
+            return naming
+    return Naming()
+
+
+def _are_names(keys: list[object]) -> bool:
+    """Whether a module can have tensors of all these names."""
+    texts = [key for key in keys if isinstance(key, str)]
+    parts = [part for key in texts for part in key.split(".")]
+    folders = {key[:place] for key in texts for place, sign in enumerate(key) if sign == "."}
+    return (
+        len({*texts}) == len(keys)
+        and folders.isdisjoint(texts)
+        and not any(not part or hasattr(nn.Module, part) for part in parts)
+    )
+
+
+class _Match:
+    """The state of matching one file."""
+
+    def __init__(self, file: OnnxFile, given: Given) -> None:
+        self.file, self.given = file, given
+        self.trainable = trainable_initializers(file)
+        self.names: dict[str, str] = {}  # initialiser -> key
+        self.turned: dict[str, Tensor] = {}  # initialiser whose layout is not the module's -> the module's
+        self.aliases: dict[str, str] = {}
+        self.carried: dict[str, str] = {}
+        self.counters: dict[str, str] = {}
+        self.readers: dict[str, NodeProto] = {}
+        for node in file.model.graph.node:
+            for name in node.input:
+                self.readers.setdefault(name, node)
+
+    def open_keys(self) -> list[str]:
+        taken = {*self.names.values(), *self.aliases, *self.carried.values()}
+        return [key for key in self.given.tensors if key not in taken]
+
+    def by_name(self) -> None:
+        for name, stored in self.file.tensors.items():
+            tensor = self.given.tensors.get(name)
+            if tensor is not None and (tuple(tensor.shape), tensor.dtype) == (stored.shape, stored.dtype):
+                self.names[name] = name
+
+    def by_content(self) -> None:
+        for name, stored in self.file.tensors.items():
+            if name in self.names or stored.read is None or math.prod(stored.shape) < 2:
+                continue
+            is_trained = name in self.trainable
+            keys = [
+                key
+                for key in self.open_keys()
+                if self.given.tensors[key].numel() == math.prod(stored.shape)
+                and self.given.tensors[key].dtype == stored.dtype
+                and (is_trained or self.given.parameters is None or key not in self.given.parameters)
+            ]
+            if not keys:
+                continue
+            content = stored.read()
+            fitting = [key for key in keys if _laid_out(content, self.given.tensors[key], is_trained)]
+            chosen = self.nearest(name, fitting)
+            if chosen is not None:
+                self.names[name] = chosen
+                if tuple(self.given.tensors[chosen].shape) != stored.shape or not torch.equal(
+                    self.given.tensors[chosen], content
+                ):
+                    self.turned[name] = self.given.tensors[chosen]
+
+    def nearest(self, name: str, keys: list[str]) -> str | None:
+        """The only key, or the only one whose module is where the reading node says that it is."""
+        if len(keys) <= 1:
+            return keys[0] if keys else None
+        reader = self.readers.get(name)
+        place = "." + reader.name.replace("/", ".").strip(".") + "." if reader is not None else ""
+        near = [key for key in keys if f".{key.rpartition('.')[0]}." in place and "." in key]
+        return near[0] if len(near) == 1 else None
+
+    def rest(self) -> None:
+        """What the file does not have: counters, tied names, and what the model never reads."""
+        initializers = {key: name for name, key in self.names.items()}
+        for key in self.open_keys():
+            module, _, leaf = key.rpartition(".")
+            mean = initializers.get(f"{module}.{_MEAN}" if module else _MEAN)
+            if leaf == _COUNTER and mean is not None:
+                self.counters[mean] = key
+                self.carried[key] = key
+        known = self.given.parameters
+        explained = all(name in self.names for name in self.trainable)
+        for key in self.open_keys():
+            tensor = self.given.tensors[key]
+            twin = next(
+                (other for other in initializers if other != key and self.is_same(tensor, other)), None
+            )
+            is_parameter = tensor.is_floating_point() if known is None else key in known
+            if twin is not None and is_parameter:
+                self.aliases[key] = initializers[twin]
+            elif explained or not is_parameter:
+                self.carried[key] = key
+
+    def is_same(self, tensor: Tensor, other: str) -> bool:
+        """Whether two names stand for one tensor of the module; equal constants do not make one."""
+        twin = self.given.tensors[other]
+        if tensor.shape != twin.shape or tensor.dtype != twin.dtype or tensor.numel() < 2:
+            return False
+        if tensor.data_ptr() == twin.data_ptr():
+            return True
+        return bool((tensor != tensor.reshape(-1)[0]).any()) and torch.equal(tensor, twin)
+
+    # --- the file ---------------------------------------------------------------------------------
+
+    def named(self) -> OnnxFile:
+        model = ModelProto()
+        model.CopyFrom(self.file.model)
+        tensors, names = dict(self.file.tensors), dict(self.names)
+        nodes = list(model.graph.node)
+        used = {name for node in nodes for name in (*node.input, *node.output)} | tensors.keys()
+
+        def entered(key: str, tensor: Tensor) -> str:
+            name = key
+            while name in used:
+                name += "_"
+            used.add(name)
+            number = next(number for number, dtype in DTYPES.items() if dtype == tensor.dtype)
+            model.graph.initializer.add(name=name, dims=tensor.shape, data_type=number)
+            own = tensor.detach().clone(memory_format=torch.contiguous_format)
+            tensors[name] = StoredTensor(own.dtype, tuple(own.shape), lambda: own)
+            return name
+
+        before: list[NodeProto] = []
+        for name, tensor in self.turned.items():
+            shape = self.file.tensors[name].shape
+            key = names.pop(name)
+            del tensors[name]
+            kept = [entry for entry in model.graph.initializer if entry.name != name]
+            del model.graph.initializer[:]
+            model.graph.initializer.extend(kept)
+            source = entered(key, tensor)
+            names[source] = key
+            before += _laying_out(source, name, tensor, shape, entered)
+        carried = {key: entered(key, self.given.tensors[key]) for key in self.carried.values()}
+        names |= {name: key for key, name in carried.items()}
+        del model.graph.node[:]
+        model.graph.node.extend([*before, *nodes])
+        renamed = {key: name for name, key in names.items()}
+        buffers = (
+            ()
+            if self.given.parameters is None
+            else tuple(name for name, key in names.items() if key not in self.given.parameters)
+        )
+        note = Naming(
+            names=names,
+            frozen=tuple(name for name, key in names.items() if key in self.given.frozen),
+            buffers=buffers,
+            carried=tuple(carried.values()),
+            counters={mean: carried[key] for mean, key in self.counters.items()},
+            aliases={key: renamed[self.names[name]] for key, name in self.aliases.items()},
+        )  # fmt: skip
+        model.metadata_props.add(key=NAMES_KEY, value=note.to_note())
+        return replace(self.file, model=model, tensors=tensors)
+
+    def remark(self) -> str:
+        """What is left over on either side, and what is not known."""
+        found = []
+        missing = self.open_keys()
+        unmatched = sorted(self.trainable - self.names.keys())
+        if missing or unmatched:
+            found.append(
+                f"{self.given.where}: {len(missing)} of {len(self.given.tensors)} tensors were not found in "
+                f"the model{_some(missing)}, and {len(unmatched)} of the model's {len(self.trainable)} "
+                f"parameters keep the file's names{_some(unmatched)}; load_state_dict(strict=True) will "
+                "not take them. Export in training mode, where nothing is folded"
+            )
+        if self.given.parameters is None:
+            found.append(
+                f"{self.given.where} does not say which parameters are frozen; give the module, save "
+                "module.state_dict(keep_vars=True), or name what to train"
+            )
+        return "; ".join(found)
+
+
+def _some(names: list[str]) -> str:
+    return f" ({', '.join(names[:3])}{', ...' if len(names) > 3 else ''})" if names else ""
+
+
+def _laid_out(content: Tensor, wanted: Tensor, is_trained: bool) -> bool:
+    """Whether ``content`` is ``wanted``, or for a weight: turned, or with dimensions of one more or less."""
+    if content.shape == wanted.shape and torch.equal(content, wanted):
+        return True
+    if not is_trained:
+        return False
+    if content.dim() == 2 and content.t().shape == wanted.shape and torch.equal(content.t(), wanted):
+        return True
+    sizes = [[size for size in tensor.shape if size != 1] for tensor in (content, wanted)]
+    return sizes[0] == sizes[1] and torch.equal(content.reshape(wanted.shape), wanted)
+
+
+def _laying_out(
+    source: str, name: str, tensor: Tensor, shape: tuple[int, ...], entered: Any
+) -> Iterator[NodeProto]:
+    """The node that makes ``name`` of the module's tensor."""
+    if [size for size in tensor.shape if size != 1] == [size for size in shape if size != 1] and (
+        tuple(tensor.shape) != shape
+    ):
+        sizes = entered(f"{source}.shape", torch.tensor(shape, dtype=torch.int64))
+        yield NodeProto(op_type="Reshape", input=[source, sizes], output=[name], name=f"{source}.reshape")
+        return
+    order = AttributeProto(name="perm", type=AttributeProto.INTS, ints=(1, 0))
+    yield NodeProto(
+        op_type="Transpose", input=[source], output=[name], name=f"{source}.turn", attribute=[order]
+    )

@@ -1,0 +1,356 @@
+"""Operator rows: arithmetic, comparisons, activations, reductions, products."""
+
+from __future__ import annotations
+
+import functools
+import math
+import operator
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from poet.frontend.onnx.node import Alias, Built, Modal, Node, Run, plain, row
+from poet.frontend.onnx.reader import dtype_of
+
+plain(
+    {
+        "Abs": torch.abs, "Acos": torch.acos, "Acosh": torch.acosh, "Asin": torch.asin, "Asinh": torch.asinh,
+        "Atan": torch.atan, "Atanh": torch.atanh, "Ceil": torch.ceil, "Cos": torch.cos, "Cosh": torch.cosh,
+        "Erf": torch.erf, "Exp": torch.exp, "Floor": torch.floor, "IsNaN": torch.isnan, "Log": torch.log,
+        "Neg": torch.neg, "Not": torch.logical_not, "Reciprocal": torch.reciprocal, "Relu": torch.relu,
+        "Round": torch.round, "Sigmoid": torch.sigmoid, "Sign": torch.sign, "Sin": torch.sin,
+        "Sinh": torch.sinh, "Softplus": F.softplus, "Softsign": F.softsign, "Sqrt": torch.sqrt,
+        "Tan": torch.tan, "Tanh": torch.tanh, "HardSwish": F.hardswish, "Mish": F.mish, "Where": torch.where,
+        "MatMul": torch.matmul, "Det": torch.linalg.det, "BitwiseNot": torch.bitwise_not,
+    }
+)  # fmt: skip
+
+_BINARY: dict[str, Callable[..., Tensor]] = {
+    "Add": operator.add, "Sub": operator.sub, "Mul": operator.mul, "Pow": operator.pow,
+    "Equal": operator.eq, "Greater": operator.gt, "GreaterOrEqual": operator.ge, "Less": operator.lt,
+    "LessOrEqual": operator.le, "And": torch.logical_and, "Or": torch.logical_or, "Xor": torch.logical_xor,
+    "BitwiseAnd": operator.and_, "BitwiseOr": operator.or_, "BitwiseXor": operator.xor,
+}  # fmt: skip
+_TENSORS_ONLY = frozenset({"And", "Or", "Xor"})
+
+
+@row(*_BINARY)
+def _binary(node: Node) -> Built:
+    function = _BINARY[node.proto.op_type]
+    if node.proto.op_type in _TENSORS_ONLY:
+        return function
+    return _with_numbers(node, function)
+
+
+def _with_numbers(node: Node, function: Callable[..., Tensor]) -> Run:
+    """``function`` of two operands, of which one may be a Python number.
+
+    A constant of one element was a number in the model's source; ``x ** 2`` and ``x ** tensor(2)`` are
+    computed differently.
+    """
+    if node.is_constant(0) and node.is_constant(1):
+        return function
+    right = node.operand_number(1)
+    if right is not None:
+        return lambda x: function(x, right)
+    left = node.operand_number(0)
+    if left is not None:
+        return lambda y: function(left, y)
+    return function
+
+
+@row("Div")
+def _div(node: Node) -> Built:
+    if node.meta(0).is_floating_point():
+        return _with_numbers(node, operator.truediv)
+    return lambda x, y: torch.div(x, y, rounding_mode="trunc")
+
+
+@row("Mod")
+def _mod(node: Node) -> Built:
+    return torch.fmod if node.integer("fmod", 0) else torch.remainder
+
+
+@row("BitShift")
+def _bit_shift(node: Node) -> Built:
+    return torch.bitwise_left_shift if node.text("direction", "LEFT") == "LEFT" else torch.bitwise_right_shift
+
+
+_VARIADIC: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "Sum": torch.add, "Mean": torch.add, "Max": torch.maximum, "Min": torch.minimum,
+}  # fmt: skip
+
+
+@row(*_VARIADIC)
+def _variadic(node: Node) -> Built:
+    function = _VARIADIC[node.proto.op_type]
+    count = len(node.inputs)
+
+    def run(*tensors: Tensor) -> Tensor:
+        total = functools.reduce(function, tensors)
+        return total / count if node.proto.op_type == "Mean" else total
+
+    return run
+
+
+@row("IsInf")
+def _is_inf(node: Node) -> Built:
+    positive, negative = node.integer("detect_positive", 1), node.integer("detect_negative", 1)
+    if positive and negative:
+        return torch.isinf
+    return torch.isposinf if positive else torch.isneginf
+
+
+@row("Cast", ignored=("saturate", "round_mode"))
+def _cast(node: Node) -> Built:
+    return _to_dtype(node, dtype_of(node.integer("to", 0), node.where))
+
+
+@row("CastLike", ignored=("saturate", "round_mode"))
+def _cast_like(node: Node) -> Built:
+    node.drop(1)
+    return _to_dtype(node, node.meta(1).dtype)
+
+
+def _to_dtype(node: Node, dtype: torch.dtype) -> Built:
+    return Alias() if node.meta(0).dtype == dtype else lambda x: x.to(dtype)
+
+
+@row("Clip")
+def _clip(node: Node) -> Built:
+    if node.opset < 11:
+        low: float | None = node.real("min", -math.inf)
+        high: float | None = node.real("max", math.inf)
+    else:
+        low, high = node.optional_scalar(1, "minimum"), node.optional_scalar(2, "maximum")
+    low = None if low == -math.inf else low
+    high = None if high == math.inf else high
+    if low is None and high is None:
+        return Alias()
+    if low == 0 and high == 6 and node.meta(0).is_floating_point():
+        return F.relu6
+    return lambda x: torch.clamp(x, low, high)
+
+
+# -- activations ------------------------------------------------------------------------------------
+
+
+@row("LeakyRelu")
+def _leaky_relu(node: Node) -> Built:
+    slope = node.real("alpha", 0.01)
+    return lambda x: F.leaky_relu(x, slope)
+
+
+@row("PRelu")
+def _prelu(node: Node) -> Built:
+    channels = node.shape(0)[1] if node.rank(0) > 1 else 1
+    slope = node.shape(1)
+    per_channel = len(slope) == node.rank(0) - 1 and slope[:1] == (channels,) and math.prod(slope) == channels
+    if math.prod(slope) == 1 or per_channel:
+        return lambda x, weight: F.prelu(x, weight.reshape(-1))
+    return lambda x, weight: torch.where(x >= 0, x, weight * x)
+
+
+@row("Elu")
+def _elu(node: Node) -> Built:
+    alpha = node.real("alpha", 1.0)
+    return lambda x: F.elu(x, alpha)
+
+
+@row("Celu")
+def _celu(node: Node) -> Built:
+    alpha = node.real("alpha", 1.0)
+    return lambda x: F.celu(x, alpha)
+
+
+@row("Selu")
+def _selu(node: Node) -> Built:
+    alpha, gamma = node.real("alpha", 1.6732632), node.real("gamma", 1.0507009)
+    if math.isclose(alpha, 1.6732632, rel_tol=1e-6) and math.isclose(gamma, 1.0507009, rel_tol=1e-6):
+        return F.selu
+    return lambda x: gamma * F.elu(x, alpha)
+
+
+@row("Gelu")
+def _gelu(node: Node) -> Built:
+    approximate = node.text("approximate", "none")
+    return lambda x: F.gelu(x, approximate=approximate)
+
+
+@row("HardSigmoid")
+def _hard_sigmoid(node: Node) -> Built:
+    alpha, beta = node.real("alpha", 0.2), node.real("beta", 0.5)
+    if math.isclose(alpha, 1 / 6, rel_tol=1e-5) and beta == 0.5:
+        return F.hardsigmoid
+    return lambda x: torch.clamp(alpha * x + beta, 0, 1)
+
+
+@row("Swish")
+def _swish(node: Node) -> Built:
+    alpha = node.real("alpha", 1.0)
+    return F.silu if alpha == 1.0 else lambda x: x * torch.sigmoid(alpha * x)
+
+
+@row("ThresholdedRelu")
+def _thresholded_relu(node: Node) -> Built:
+    alpha = node.real("alpha", 1.0)
+    return lambda x: F.threshold(x, alpha, 0.0)
+
+
+@row("Shrink")
+def _shrink(node: Node) -> Built:
+    bias, limit = node.real("bias", 0.0), node.real("lambd", 0.5)
+    return lambda x: torch.where(x < -limit, x + bias, torch.where(x > limit, x - bias, 0.0))
+
+
+_SOFTMAXES: dict[str, Callable[..., Tensor]] = {"Softmax": torch.softmax, "LogSoftmax": torch.log_softmax}
+
+
+@row(*_SOFTMAXES)
+def _softmax(node: Node) -> Built:
+    function = _SOFTMAXES[node.proto.op_type]
+    axis = node.axis(node.integer("axis", -1 if node.opset >= 13 else 1))
+    if node.opset >= 13 or axis == node.rank(0) - 1:
+        return lambda x: function(x, dim=axis)
+    if all(size == 1 for size in node.shape(0)[axis + 1 :]):
+        return lambda x: function(x, dim=axis)
+    # before operator set 13: over all dimensions from `axis` on
+    return lambda x: function(x.flatten(axis), dim=axis).reshape(x.shape)
+
+
+@row("Hardmax")
+def _hardmax(node: Node) -> Built:
+    axis = node.axis(node.integer("axis", -1))
+    if node.opset < 13 and axis != node.rank(0) - 1:
+        raise node.error("only over the last axis before operator set 13")
+    return lambda x: F.one_hot(x.argmax(axis), x.shape[axis]).to(x.dtype).movedim(-1, axis)
+
+
+@row("Dropout", random=True, ignored=("seed", "is_test"))
+def _dropout(node: Node) -> Built:
+    if node.opset >= 12:
+        ratio = node.optional_scalar(1, "ratio")
+        if node.has(2):
+            node.drop(2)
+    else:
+        ratio = node.real("ratio", 0.5)
+    share = 0.5 if ratio is None else float(ratio)
+    if not 0 <= share < 1:
+        raise node.error(f"ratio {share}, expected one from 0 up to 1")
+    if node.output_count == 1:
+        return Modal(train=lambda x: F.dropout(x, share, training=True), evaluate=lambda x: x)
+    return Modal(
+        train=lambda x: torch.native_dropout(x, share, True),
+        evaluate=lambda x: (x, torch.ones_like(x, dtype=torch.bool)),
+    )
+
+
+# -- reductions -------------------------------------------------------------------------------------
+
+_REDUCTIONS: dict[str, Callable[[Tensor, list[int], bool], Tensor]] = {
+    "ReduceMean": lambda x, axes, keep: x.mean(axes, keepdim=keep),
+    "ReduceSum": lambda x, axes, keep: x.sum(axes, keepdim=keep, dtype=x.dtype),
+    "ReduceMax": lambda x, axes, keep: x.amax(axes, keepdim=keep),
+    "ReduceMin": lambda x, axes, keep: x.amin(axes, keepdim=keep),
+    "ReduceL1": lambda x, axes, keep: x.abs().sum(axes, keepdim=keep),
+    "ReduceL2": lambda x, axes, keep: torch.linalg.vector_norm(x, 2, axes, keepdim=keep),
+    "ReduceLogSum": lambda x, axes, keep: x.sum(axes, keepdim=keep).log(),
+    "ReduceLogSumExp": lambda x, axes, keep: torch.logsumexp(x, axes, keepdim=keep),
+    "ReduceSumSquare": lambda x, axes, keep: x.square().sum(axes, keepdim=keep),
+    "ReduceProd": lambda x, axes, keep: _product(x, axes, keep),
+}
+
+
+def _product(x: Tensor, axes: list[int], keep: bool) -> Tensor:
+    for axis in sorted(axes, reverse=True):
+        x = x.prod(axis, keepdim=keep, dtype=x.dtype)
+    return x
+
+
+@row(*_REDUCTIONS)
+def _reduce(node: Node) -> Built:
+    function = _REDUCTIONS[node.proto.op_type]
+    keep = bool(node.integer("keepdims", 1))
+    axes = node.ints_or_attribute(1, "axes")
+    if not axes:
+        if node.integer("noop_with_empty_axes", 0):
+            return Alias()
+        axes = list(range(node.rank(0)))
+    axes = [node.axis(axis) for axis in axes]
+    return lambda x: function(x, axes, keep)
+
+
+@row("ArgMax", "ArgMin")
+def _arg(node: Node) -> Built:
+    axis = node.axis(node.integer("axis", 0))
+    keep = bool(node.integer("keepdims", 1))
+    function = torch.argmax if node.proto.op_type == "ArgMax" else torch.argmin
+    if not node.integer("select_last_index", 0):
+        return lambda x: function(x, axis, keepdim=keep)
+    last = node.shape(0)[axis] - 1
+    return lambda x: last - function(x.flip(axis), axis, keepdim=keep)
+
+
+@row("CumSum")
+def _cumsum(node: Node) -> Built:
+    axis = node.axis(int(node.scalar(1, "axis")))
+    exclusive, reverse = node.integer("exclusive", 0), node.integer("reverse", 0)
+
+    def run(x: Tensor) -> Tensor:
+        x = x.flip(axis) if reverse else x
+        total = x.cumsum(axis, dtype=x.dtype)
+        total = total - x if exclusive else total
+        return total.flip(axis) if reverse else total
+
+    return run
+
+
+@row("TopK")
+def _top_k(node: Node) -> Built:
+    count = node.integer("k", 0) if node.opset < 10 else int(node.scalar(1, "k"))
+    axis = node.axis(node.integer("axis", -1))
+    largest, in_order = bool(node.integer("largest", 1)), bool(node.integer("sorted", 1))
+
+    def run(x: Tensor) -> tuple[Tensor, ...]:
+        values, indices = torch.topk(x, count, axis, largest=largest, sorted=in_order)
+        return values, indices
+
+    return run
+
+
+@row("NonZero", by_data=True)
+def _nonzero(node: Node) -> Built:
+    return lambda x: x.nonzero().t()
+
+
+# -- products ---------------------------------------------------------------------------------------
+
+
+@row("Gemm")
+def _gemm(node: Node) -> Built:
+    left, right = bool(node.integer("transA", 0)), bool(node.integer("transB", 0))
+    alpha, beta = node.real("alpha", 1.0), node.real("beta", 1.0)
+    if alpha == beta == 1.0 and right and not left and (not node.has(2) or node.rank(2) == 1):
+        return F.linear
+
+    def run(a: Tensor, b: Tensor, c: Tensor | None = None) -> Tensor:
+        a, b = (a.t() if left else a), (b.t() if right else b)
+        if c is not None:
+            return torch.addmm(c, a, b, beta=beta, alpha=alpha)
+        return a @ b if alpha == 1.0 else alpha * (a @ b)
+
+    return run
+
+
+@row("Einsum")
+def _einsum(node: Node) -> Built:
+    equation = node.text("equation", "")
+    return lambda *tensors: torch.einsum(equation, *tensors)
+
+
+@row("LpNormalization")
+def _lp_normalization(node: Node) -> Built:
+    power, axis = node.integer("p", 2), node.axis(node.integer("axis", -1))
+    return lambda x: F.normalize(x, power, axis)

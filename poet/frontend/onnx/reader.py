@@ -1,0 +1,365 @@
+"""From an ONNX file to its structure and its tensors, which stay on disk until they are asked for.
+
+Everything read here was written by a stranger: sizes are checked against the file before anything is
+allocated, external data must lie in the model's folder, and nothing is ever executed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import mmap
+import os
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import onnx
+import torch
+from google.protobuf.message import DecodeError, Message  # type: ignore[import-untyped]
+from onnx import AttributeProto, GraphProto, ModelProto, TensorProto
+from torch import Tensor
+
+from poet.brief import brief
+from poet.errors import ModelError
+from poet.files.apart import is_same_file
+from poet.files.kinds import Kind, says_what_it_is
+from poet.files.reading import MOST_DIMENSIONS, open_regular
+from poet.frontend.onnx.wire import Span, split_weights
+
+OLDEST_OPSET, NEWEST_OPSET = 9, 24
+
+DTYPES: dict[int, torch.dtype] = {
+    TensorProto.FLOAT: torch.float32,
+    TensorProto.DOUBLE: torch.float64,
+    TensorProto.FLOAT16: torch.float16,
+    TensorProto.BFLOAT16: torch.bfloat16,
+    TensorProto.INT64: torch.int64,
+    TensorProto.INT32: torch.int32,
+    TensorProto.INT16: torch.int16,
+    TensorProto.INT8: torch.int8,
+    TensorProto.UINT8: torch.uint8,
+    TensorProto.UINT16: torch.uint16,
+    TensorProto.UINT32: torch.uint32,
+    TensorProto.UINT64: torch.uint64,
+    TensorProto.BOOL: torch.bool,
+}
+"""ONNX element types and the torch types that stand for them."""
+
+
+def dtype_of(data_type: int, where: str) -> torch.dtype:
+    """The torch type of an ONNX element type.
+
+    Raises:
+        ModelError: torch has no such type, or it is not one of numbers; ``where`` names its place.
+    """
+    if data_type in DTYPES:
+        return DTYPES[data_type]
+    known = TensorProto.DataType.items()
+    name = next((name for name, number in known if number == data_type), str(data_type))
+    raise ModelError(f"{where} has element type {name}, which is not supported")
+
+
+@dataclass(frozen=True)
+class StoredTensor:
+    """A tensor of the file: its type now, its content when asked for.
+
+    ``read`` is ``None`` where a structure came without its weights.
+    """
+
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    read: Callable[[], Tensor] | None
+
+    __repr__ = brief
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of the content."""
+        return math.prod(self.shape) * self.dtype.itemsize
+
+
+@dataclass(frozen=True)
+class OnnxFile:
+    """A model as read: ``model`` has no weights inside, ``tensors`` has one entry per initialiser.
+
+    ``digest`` is the SHA-256 of the file followed by its external data files in the order of their names.
+    """
+
+    name: str
+    model: ModelProto
+    tensors: Mapping[str, StoredTensor]
+    digest: str
+
+    __repr__ = brief
+
+    @property
+    def opset(self) -> int:
+        """The version of the standard operator set."""
+        return next(
+            (entry.version for entry in self.model.opset_import if entry.domain in ("", "ai.onnx")), 0
+        )
+
+
+@says_what_it_is(Kind.ONNX)
+def read_onnx(path: str | Path) -> OnnxFile:
+    """Reads the model at ``path``; weights stay in the file, and in its external data files.
+
+    Raises:
+        ModelError: the file is missing, damaged, of an unknown operator set, or points outside its folder.
+    """
+    path = Path(path)
+    try:
+        with open_regular(path) as file:
+            if os.fstat(file.fileno()).st_size == 0:
+                raise ModelError("the file is empty")
+            with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+                structure, spans = split_weights(data)
+        model = _parse(structure)
+        stored = [
+            stored_tensor(t, path, span) for t, span in zip(model.graph.initializer, spans, strict=True)
+        ]
+        return _checked(path.name, model, stored, _digest(path, model))
+    except OSError as error:
+        raise ModelError(f"{path}: cannot be read: {error.strerror}") from None
+    except ModelError as error:
+        raise ModelError(f"{path}: {error}") from None
+
+
+def read_structure(structure: bytes, name: str = "structure") -> OnnxFile:
+    """The same from bytes made by :func:`poet.frontend.onnx.module.strip_weights`.
+
+    Raises:
+        ModelError: the bytes are not an ONNX model.
+    """
+    try:
+        model = _parse(structure)
+        stored = [stored_tensor(t, None, None) for t in model.graph.initializer]
+        return _checked(name, model, stored, hashlib.sha256(structure).hexdigest())
+    except ModelError as error:
+        raise ModelError(f"{name}: {error}") from None
+
+
+def _parse(structure: bytes) -> ModelProto:
+    model = ModelProto()
+    try:
+        model.ParseFromString(structure)
+        _read_texts(model)
+    except (DecodeError, UnicodeDecodeError):
+        raise ModelError("not an ONNX model, or a damaged one") from None
+    return model
+
+
+def _read_texts(message: Message) -> None:
+    """Reads every string once: protobuf gives bytes for one that is no text, or finds out only then."""
+    for field, value in message.ListFields():
+        if field.type == field.TYPE_STRING:
+            if any(
+                isinstance(entry, bytes) for entry in (value if not isinstance(value, bytes) else [value])
+            ):
+                raise ModelError(f"a damaged ONNX model: its field {field.name!r} is no text")
+        elif field.message_type is not None:
+            for entry in (value,) if isinstance(value, Message) else value:
+                _read_texts(entry)
+
+
+def _checked(name: str, model: ModelProto, stored: list[StoredTensor], digest: str) -> OnnxFile:
+    if not model.graph.node or not model.graph.output:
+        raise ModelError("not an ONNX model: it has no graph with nodes and outputs")
+    if model.graph.sparse_initializer:
+        raise ModelError("sparse initialisers are not supported; export dense ones")
+    names = [tensor.name for tensor in model.graph.initializer]
+    if len(set(names)) != len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ModelError(f"the initialiser {twice!r} is there twice")
+    file = OnnxFile(name, model, dict(zip(names, stored, strict=True)), digest)
+    if not OLDEST_OPSET <= file.opset <= NEWEST_OPSET:
+        raise ModelError(
+            f"operator set {file.opset}; supported are {OLDEST_OPSET} to {NEWEST_OPSET}: "
+            "export the model again with one of them"
+        )
+    if model.functions:
+        file = OnnxFile(name, _inlined(model), file.tensors, digest)
+    return file
+
+
+def _inlined(model: ModelProto) -> ModelProto:
+    """Model-local functions replaced by their nodes."""
+    import onnx.inliner
+
+    try:
+        return onnx.inliner.inline_local_functions(model)
+    except (ValueError, RuntimeError, onnx.checker.ValidationError) as error:
+        raise ModelError(f"its local functions cannot be inlined: {str(error).splitlines()[0]}") from None
+
+
+def stored_tensor(tensor: TensorProto, path: Path | None, span: Span | None) -> StoredTensor:
+    """An initialiser of the model at ``path``, whose raw data lies at ``span`` if not in ``tensor``.
+
+    Raises:
+        ModelError: its type is unknown, its size not that of its data, or its data out of bounds.
+    """
+    where = f"initialiser {tensor.name!r}"
+    dtype = dtype_of(tensor.data_type, where)
+    shape = _shape(tensor, where)
+    if any(size < 0 for size in shape):
+        raise ModelError(f"{where} has shape {list(shape)}")
+    size_bytes = math.prod(shape) * dtype.itemsize
+    if tensor.data_location == TensorProto.EXTERNAL:
+        if path is None:
+            raise ModelError(f"{where} has external data; a structure must not")
+        location, start, found = _external(tensor, path, size_bytes)
+        source = (location, start)
+    elif span is not None and path is not None:
+        source, found = (path, span.start), span.size
+    elif not tensor.HasField("raw_data") and not _typed_data(tensor) and size_bytes > 0:
+        return StoredTensor(dtype, shape, None)
+    else:
+        return StoredTensor(dtype, shape, _inline_reader(tensor, dtype, shape, where))
+    if found != size_bytes:
+        raise ModelError(f"{where} needs {size_bytes} bytes, the file holds {found}")
+    return StoredTensor(dtype, shape, lambda: _read_file(*source, dtype, shape))
+
+
+def _shape(tensor: TensorProto, where: str) -> tuple[int, ...]:
+    if len(tensor.dims) > MOST_DIMENSIONS:
+        raise ModelError(f"{where} has {len(tensor.dims)} dimensions; a tensor has at most {MOST_DIMENSIONS}")
+    return tuple(tensor.dims)
+
+
+def _typed_data(tensor: TensorProto) -> bool:
+    return any(
+        len(field)
+        for field in (
+            tensor.float_data, tensor.int32_data, tensor.int64_data, tensor.double_data, tensor.uint64_data,
+        )
+    )  # fmt: skip
+
+
+def _inline_reader(
+    tensor: TensorProto, dtype: torch.dtype, shape: tuple[int, ...], where: str
+) -> Callable[[], Tensor]:
+    value = tensor_value(tensor, where)
+    return lambda: value.clone()
+
+
+def tensor_value(tensor: TensorProto, where: str) -> Tensor:
+    """The content of a tensor that is stored in the message itself.
+
+    Raises:
+        ModelError: its size is not that of its shape, or its data lies elsewhere; ``where`` names it.
+    """
+    dtype = dtype_of(tensor.data_type, where)
+    shape = _shape(tensor, where)
+    if tensor.data_location == TensorProto.EXTERNAL:
+        raise ModelError(f"{where} has external data, which only initialisers may have")
+    if tensor.HasField("raw_data"):
+        raw = tensor.raw_data
+    else:
+        count = max(len(tensor.float_data), len(tensor.int32_data), len(tensor.int64_data),
+                    len(tensor.double_data), len(tensor.uint64_data))  # fmt: skip
+        if count != math.prod(shape):
+            raise ModelError(f"{where} has shape {list(shape)}, but {count} numbers")
+        try:
+            raw = onnx.numpy_helper.to_array(tensor).tobytes()
+        except (ValueError, TypeError):
+            raise ModelError(f"{where} keeps its numbers under another element type than its own") from None
+    needed = math.prod(shape) * dtype.itemsize
+    if len(raw) != needed or any(size < 0 for size in shape):
+        raise ModelError(f"{where} needs {needed} bytes for shape {list(shape)}, but has {len(raw)}")
+    return _from_bytes(bytearray(raw), dtype, shape)
+
+
+def _from_bytes(raw: bytearray, dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:
+    if not raw:
+        return torch.empty(shape, dtype=dtype)
+    return torch.frombuffer(raw, dtype=torch.uint8).view(dtype).reshape(shape)
+
+
+def _read_file(path: Path, start: int, dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:
+    raw = bytearray(math.prod(shape) * dtype.itemsize)
+    try:
+        with open_regular(path) as file:
+            file.seek(start)
+            found = file.readinto(raw)
+    except OSError as error:
+        raise ModelError(f"{path}: cannot be read: {error.strerror}") from None
+    if found != len(raw):
+        raise ModelError(f"{path}: has {found} bytes at {start}, expected {len(raw)}; did it change?")
+    return _from_bytes(raw, dtype, shape)
+
+
+def _external(tensor: TensorProto, path: Path, size_bytes: int) -> tuple[Path, int, int]:
+    """Where the tensor's external data lies: file, offset, bytes."""
+    where = f"initialiser {tensor.name!r}"
+    entries = {entry.key: entry.value for entry in tensor.external_data}
+    file = external_path(path, entries.get("location", ""), where)
+    try:
+        start = int(entries.get("offset", "0"))
+        found = int(entries.get("length", str(size_bytes)))
+    except ValueError:
+        raise ModelError(f"{where}: offset and length of its external data are not numbers") from None
+    if not file.is_file():
+        raise ModelError(f"{where}: its data file {file.name!r} is missing beside the model")
+    available = file.stat().st_size
+    if start < 0 or found < 0 or start + found > available:
+        raise ModelError(
+            f"{where}: bytes {start} to {start + found} of {file.name!r}, which has {available} bytes"
+        )
+    return file, start, found
+
+
+def external_path(model: Path, location: str, where: str) -> Path:
+    """The file that ``location`` names, which must lie in the model's folder or below it.
+
+    Raises:
+        ModelError: it is absolute, climbs out, or is a link that leads out.
+    """
+    folder = model.parent.resolve()
+    if not location or "\0" in location or "\\" in location or Path(location).is_absolute():
+        raise ModelError(f"{where}: {location!r} is not a file name relative to the model")
+    file = (folder / location).resolve()
+    if ".." in Path(location).parts or not file.is_relative_to(folder):
+        raise ModelError(f"{where}: its data file {location!r} lies outside the model's folder")
+    return file
+
+
+def data_files(path: Path, among: Iterable[Path]) -> list[Path]:
+    """Which of the files ``among`` hold weights of the model at ``path``; none where it cannot be read."""
+    try:
+        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+            named = [other for other in among if content.find(other.name.encode()) >= 0]
+            if not named:
+                return []
+            model = _parse(split_weights(content)[0])
+        stored = [external_path(path, location, path.name) for location in _locations(model)]
+        return [other for other in named if any(is_same_file(other, file) for file in stored)]
+    except (OSError, ValueError, ModelError):  # an empty file cannot be mapped
+        return []
+
+
+def _locations(model: ModelProto) -> set[str]:
+    return {
+        entry.value
+        for tensor in model.graph.initializer
+        if tensor.data_location == TensorProto.EXTERNAL
+        for entry in tensor.external_data
+        if entry.key == "location"
+    }
+
+
+def _digest(path: Path, model: ModelProto) -> str:
+    locations = _locations(model)
+    digest = hashlib.sha256()
+    for file in (path, *(external_path(path, location, path.name) for location in sorted(locations))):
+        with open_regular(file) as stream:
+            while block := stream.read(1 << 20):
+                digest.update(block)
+    return digest.hexdigest()
+
+
+def subgraphs(attribute: AttributeProto) -> list[GraphProto]:
+    """The graphs inside an attribute."""
+    if attribute.type == AttributeProto.GRAPH:
+        return [attribute.g]
+    return list(attribute.graphs)

@@ -1,0 +1,246 @@
+"""Which initialisers are weights: what exporters did to them undone, parameters told from constants."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+
+import torch
+from onnx import AttributeProto, GraphProto, ModelProto, NodeProto
+from torch import Tensor
+
+from poet.errors import ModelError
+from poet.files.reading import MOST_DIMENSIONS, parse_json
+from poet.frontend.onnx.reader import DTYPES, OnnxFile, StoredTensor, subgraphs, tensor_value
+
+TRAINABLE_KEY = "poet.trainable"
+"""Metadata of a stripped structure: the parameters, decided when the weights were at hand."""
+
+_KIND_KEY = "pkg.torch.export.graph_signature.InputSpec.kind"
+_SHAPE_SUFFIX = "__SHAPE"
+# what exporters call constants that were numbers or masks in the model's source
+_CONSTANT_NAME = re.compile(r"\d+|val_\d+|onnx::.*|.*(lifted_tensor|scalar_tensor|_tensor_constant).*")
+_MASKED = 1e30
+_MAX_FILLED = 1 << 33
+"""Elements of a weight that a file gives as one number; more is a trap, not a model."""
+
+# inputs that are never weights: statistics, initial states, limits, scales, what is only compared or measured
+_NEVER_TRAINED: dict[str, tuple[int, ...]] = {
+    "BatchNormalization": (3, 4),
+    "Clip": (1, 2),
+    "Greater": (0, 1),
+    "Dropout": (1, 2),
+    "GRU": (4, 5),
+    "LSTM": (4, 5, 6, 7),
+    "Less": (0, 1),
+    "OneHot": (1, 2),
+    "Pad": (1, 2, 3),
+    "RNN": (4, 5),
+    "RandomNormalLike": (0,),
+    "RandomUniformLike": (0,),
+    "Range": (0, 1, 2),
+    "Resize": (1, 2, 3),
+    "Upsample": (1,),
+}
+
+
+def with_own_weights(file: OnnxFile) -> OnnxFile:
+    """``file`` with each weight as an initialiser of its own, in torch's layout.
+
+    - The legacy exporter, in evaluation mode, stores tensors of equal content once and copies them by
+      Identity nodes: layer norms that are all ones would become one parameter. Copies of a tensor whose
+      elements are all equal get their own again; others are one parameter that the model uses twice.
+    - It also stores the weight of a linear layer transposed, under a name of its own. Such a weight gets
+      its layout back, and its name after the bias; or it is the word embedding that a head shares.
+    - Initialisers that nothing reads are left out.
+    - ``light_*`` models give their weights as ``ConstantOfShape(name + "__SHAPE")``.
+    """
+    model = ModelProto()
+    model.CopyFrom(file.model)
+    edit = _Edit(model, dict(file.tensors))
+    for node in file.model.graph.node:
+        edit.node(node)
+    del model.graph.node[:]
+    model.graph.node.extend(edit.kept)
+    # before IR version 4 initialisers were inputs, too
+    inputs = [entry for entry in model.graph.input if entry.name not in file.tensors]
+    del model.graph.input[:]
+    model.graph.input.extend(inputs)
+    read = _read_names(model.graph)
+    initializers = [tensor for tensor in model.graph.initializer if tensor.name in read]
+    del model.graph.initializer[:]
+    model.graph.initializer.extend(initializers)
+    return replace(
+        file, model=model, tensors={tensor.name: edit.tensors[tensor.name] for tensor in initializers}
+    )
+
+
+def _read_names(graph: GraphProto) -> set[str]:
+    """Names that a node of ``graph`` or of a graph inside it reads, and its outputs."""
+    inner = [entry for node in graph.node for attribute in node.attribute for entry in subgraphs(attribute)]
+    names = {name for node in graph.node for name in node.input} | {output.name for output in graph.output}
+    return names.union(*map(_read_names, inner))
+
+
+class _Edit:
+    def __init__(self, model: ModelProto, tensors: dict[str, StoredTensor]) -> None:
+        self.model = model
+        self.tensors = tensors
+        self.kept: list[NodeProto] = []
+        self.renamed: dict[str, str] = {}
+        self.named = [name for name in tensors if not _CONSTANT_NAME.fullmatch(name)]
+        self.outputs = {output.name for output in model.graph.output}
+        self.uses = Counter(name for node in model.graph.node for name in node.input)
+        self.vectors = {
+            other: name
+            for node in model.graph.node
+            if node.op_type == "Add" and len(node.input) == 2
+            for name, other in (tuple(node.input), tuple(reversed(node.input)))
+            if name in tensors and len(tensors[name].shape) == 1
+        }
+
+    def node(self, original: NodeProto) -> None:
+        node = NodeProto()
+        node.CopyFrom(original)
+        for index, used in enumerate(node.input):
+            node.input[index] = self.renamed.get(used, used)
+        name = node.output[0] if node.output else ""
+        first = node.input[0] if node.input else ""
+        if node.op_type == "Identity" and first in self.tensors and name not in self.outputs:
+            if _all_equal(self.tensors[first]):
+                self.add(name, self.tensors[first])
+            else:
+                self.renamed[name] = first
+        elif node.op_type == "ConstantOfShape" and first == name + _SHAPE_SUFFIX and first in self.tensors:
+            self.add(name, _filled(node, self.tensors[first]))
+        else:
+            if node.op_type == "MatMul" and len(node.input) == 2:
+                self.untranspose(node)
+            self.kept.append(node)
+
+    def add(self, name: str, stored: StoredTensor) -> None:
+        """Enters an initialiser; its content is in ``tensors`` only."""
+        number = next(number for number, dtype in DTYPES.items() if dtype == stored.dtype)
+        self.model.graph.initializer.add(name=name, dims=stored.shape, data_type=number)
+        self.tensors[name] = stored
+
+    def untranspose(self, node: NodeProto) -> None:
+        name = node.input[1]
+        stored = self.tensors.get(name)
+        if stored is None or len(stored.shape) != 2 or self.uses[name] != 1:
+            return
+        if not stored.dtype.is_floating_point:
+            return
+        turned = StoredTensor(stored.dtype, stored.shape[::-1], _transposed(stored))
+        weight = self.shared(name, turned)
+        if weight is None:
+            weight = self.weight_name(name, self.vectors.get(node.output[0], ""))
+            self.add(weight, turned)
+        transposed = f"{node.output[0]}::transposed"
+        order = AttributeProto(name="perm", type=AttributeProto.INTS, ints=(1, 0))
+        self.kept.append(
+            NodeProto(op_type="Transpose", input=[weight], output=[transposed], attribute=[order])
+        )
+        node.input[1] = transposed
+
+    def weight_name(self, name: str, bias: str) -> str:
+        """What to call the transposed ``name``: the sibling of ``bias`` if the exporter invented ``name``."""
+        sibling = bias.removesuffix(".bias") + ".weight"
+        invented = _CONSTANT_NAME.fullmatch(name) is not None
+        return sibling if invented and sibling not in (".weight", *self.tensors) else f"{name}.transposed"
+
+    def shared(self, name: str, turned: StoredTensor) -> str | None:
+        """Another initialiser with the content of ``turned``, if the exporter invented ``name``."""
+        if not _CONSTANT_NAME.fullmatch(name) or turned.read is None:
+            return None
+        content = None
+        for other in self.named:
+            stored = self.tensors[other]
+            if (stored.shape, stored.dtype) == (turned.shape, turned.dtype) and stored.read is not None:
+                content = turned.read() if content is None else content
+                if torch.equal(stored.read(), content) and not _all_equal(stored):
+                    return other
+        return None
+
+
+def _transposed(stored: StoredTensor) -> Callable[[], Tensor] | None:
+    read = stored.read
+    return None if read is None else lambda: read().t().contiguous()
+
+
+def _all_equal(stored: StoredTensor) -> bool:
+    content = stored.read() if stored.read is not None else None
+    return content is not None and content.numel() > 0 and bool((content == content.reshape(-1)[0]).all())
+
+
+def _filled(node: NodeProto, shape: StoredTensor) -> StoredTensor:
+    fill = torch.zeros(1)
+    for attribute in node.attribute:
+        if attribute.name == "value":
+            fill = tensor_value(attribute.t, f"node {node.output[0]!r} (ConstantOfShape)")
+    sizes = tuple(int(size) for size in shape.read().reshape(-1).tolist()) if shape.read is not None else ()
+    if len(sizes) > MOST_DIMENSIONS or min(sizes, default=0) < 0 or math.prod(sizes) > _MAX_FILLED:
+        raise ModelError(
+            f"node {node.output[0]!r} (ConstantOfShape): a weight of shape {list(sizes[:MOST_DIMENSIONS])}"
+        )
+    read: Callable[[], Tensor] = lambda: torch.full(sizes, fill.item(), dtype=fill.dtype)  # noqa: E731
+    return StoredTensor(fill.dtype, sizes, read)
+
+
+def trainable_initializers(file: OnnxFile) -> frozenset[str]:
+    """The initialisers that are parameters.
+
+    Floating-point initialisers are, except: what torch's exporter marks as a buffer; inputs that are
+    never weights (running statistics, initial states, limits); single numbers with an exporter's name;
+    masks (with infinities or values beyond 1e30); and tensors without elements.
+    """
+    for entry in file.model.metadata_props:
+        if entry.key == TRAINABLE_KEY:
+            return _written_down(file, entry.value)
+    kinds = {
+        value.name: entry.value
+        for value in file.model.graph.value_info
+        for entry in value.metadata_props
+        if entry.key == _KIND_KEY
+    }
+    fixed = {
+        node.input[index]
+        for node in file.model.graph.node
+        for index in _NEVER_TRAINED.get(node.op_type, ())
+        if index < len(node.input)
+    }
+    return frozenset(
+        name
+        for name, stored in file.tensors.items()
+        if stored.dtype.is_floating_point and name not in fixed and 0 not in stored.shape
+        if kinds.get(name, "PARAMETER") == "PARAMETER"
+        if kinds.get(name) == "PARAMETER" or not _looks_constant(name, stored)
+    )
+
+
+def _written_down(file: OnnxFile, text: str) -> frozenset[str]:
+    """The names in a structure's note on its parameters."""
+    try:
+        names = parse_json(text)
+    except ValueError:
+        names = None
+    floats = {name for name, stored in file.tensors.items() if stored.dtype.is_floating_point}
+    if not isinstance(names, list) or not all(isinstance(name, str) and name in floats for name in names):
+        raise ModelError(f"its note {TRAINABLE_KEY!r} does not name parameters of the model; it is damaged")
+    return frozenset(names)
+
+
+def _looks_constant(name: str, stored: StoredTensor) -> bool:
+    if len(stored.shape) == 0:
+        return _CONSTANT_NAME.fullmatch(name) is not None
+    if "__SHAPE" in name or stored.read is None:
+        return False
+    # masks are small beside weights, and square or with leading ones: do not read every weight for them
+    square = len(stored.shape) >= 2 and stored.shape[-1] == stored.shape[-2]
+    if not square or stored.size_bytes > 1 << 26:
+        return False
+    content = stored.read()
+    return bool((content.abs() > _MASKED).any())

@@ -1,0 +1,1 @@
+"""Lower bounds for large steps: the windows relaxation, its refinement, and suffix dynamic programs."""

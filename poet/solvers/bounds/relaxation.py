@@ -1,0 +1,330 @@
+"""A lower bound on the joules of every schedule, from a linear program that grows with the reads.
+
+Between two moments at which a tensor must be in RAM it is either held throughout or comes back.
+Which of these happens, how often, and what it takes, is all that this relaxation knows of a
+schedule; how deep recomputations nest, and in which order they run, does not matter to its size.
+
+**What is counted.** Take any valid schedule whose first runs keep the listed order. Stage t is what
+follows the first run of op t − 1, up to and with the first run of op t; stage T, after the last op,
+ends the step. Moment t is the first run of op t, moment −1 the start, moment T the end. Each content
+i (one version of a tensor, see `poet.solvers.instance.instance`) has a grid of moments g0 < g1 < …, with all
+its *fixed* moments: its birth, each op that reads it, the end if it must be there; the outputs of
+one op share a grid. A *window* is what lies between neighbouring moments, (g, g']. Set to 1, else 0:
+
+======== ====================================================================================
+P[i,g]   i is in RAM at moment g; 1 at fixed moments; 0 at the start if it begins in storage
+K[i,w]   i is in RAM throughout, from moment g to moment g'
+Y[i,w]   i is paged in at least once in the stages g + 1 … g' of window w
+X[k,w]   op k is rerun at least once in these stages; w is a window of its outputs
+O[i]     i has a copy in storage at some time
+W[k,s]   k is rerun at least once in a *stretch* s of neighbouring windows of its outputs
+======== ====================================================================================
+
+**What holds.** Each row below is true of these numbers, whatever the schedule does otherwise:
+
+- *flow* P[i,g'] ≤ K[i,w] + Y[i,w] + X[k,w], k the producer: what is there at g' was held since g, or
+  appeared in between, and contents appear by page-in or by a run of their producer only.
+- *hold* K[i,w] ≤ P[i,g].  *store* Y[i,w] ≤ O[i].
+- *need* X[k,w] ≤ P[j,a] + Σ Y[j,v] + W[p,s] for each j that a rerun of k reads, p its producer: the
+  rerun finds j in RAM at some time from moment g to g'. Either it was there at the last moment a ≤ g
+  of its grid, or it appeared after a, in one of its windows v up to its first moment ≥ g', which
+  together are the stretch s. No row where j has a fixed moment from g to g': then it may be there for
+  that.
+- *cover* 1 ≤ K[i,w] + O[i] + W[k,s], s from window w to the next fixed moment of i.
+- *again* W[k,s] ≤ Σ X[k,v] over the windows v of s, and need holds for W[k,s] as it does for X. So
+  chains of reruns are followed through whole stretches. All this follows from flow and need in whole
+  numbers, and is stronger in fractions: half a rerun in each of two windows is half a visit of j in
+  each, but a whole one together. A stretch of one window has X in the place of W.
+- *memory*, at moment t: what op t reads and makes, and its workspace, plus Σ bytes·P[i,t] where t is
+  on the grid of i, plus Σ bytes·K[i,w] where t lies inside w, is at most the budget: all these are
+  different bytes, in RAM together. What an update makes in place is counted as the old content.
+- *home*, where the plan chooses it: h = P[i,start] says that i is at home in RAM. Then it is held up to its
+  first use, for one that is not is as well at home in storage; else its last content is written there.
+- *deadline*, *capacity*, *wear*: seconds spent, bytes stored and bytes written are at least those of
+  the runs, transfers and copies counted.
+
+**Which moments.** With fixed moments alone, a content may be remade while its inputs are still there
+from their own making, before RAM is short, and held where it is not. So some moments get on the grids
+of all that is remade or remade from, and the program is solved again: `poet.solvers.bounds.refinement`.
+
+**What it costs.** At least c_k for each X[k,w] (windows of one op do not overlap, one rerun of an op
+with several outputs counts once), page_in for each Y[i,w], page_out for each O[i] that is written in
+the step. So the least cost of the program, over all numbers from 0 to 1, is a lower bound on the
+joules above running every op once. Idle power is part of each cost where transfers block compute;
+where they may run beside it, transfers are charged none and the first runs their own.
+
+**What may be left out.** Dropping a row, or bytes from a memory row, can only lower the minimum; so
+contents that together take a ten-thousandth of the budget are taken to be in RAM whenever somebody reads
+them, for no more than the transfers that the problem itself demands of them. An op whose rerun costs at
+least as much as writing and reading all its outputs has no X: some cheapest schedule never reruns it
+(`worth_rerunning`). The bound itself is computed from the engine's prices by
+`poet.solvers.engines.linear`.
+"""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+import math
+import time
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+
+from poet.solvers.bounds.windows import Windows
+from poet.solvers.engines.linear import NOUGHT, ONE, Answer, Program, Term, minimise
+from poet.solvers.instance.instance import Instance
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A content between two neighbouring fixed moments, with the columns that say what becomes of it.
+
+    Attributes:
+        content: its number.
+        after, until: the fixed moments; ``after`` may be the start at which it is in storage only.
+        moments: of its grid, from ``after`` on: at which each window begins.
+        kept, paged, made: columns or constants, per window.
+    """
+
+    content: int
+    after: int
+    until: int
+    moments: tuple[int, ...]
+    kept: tuple[int, ...]
+    paged: tuple[int, ...]
+    made: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Relaxation:
+    """The program of an instance and the meaning of its columns.
+
+    Attributes:
+        program: costs are joules.
+        fixed_joules: of transfers that no schedule can do without.
+        segments: by content, in order of time; ``tails``: after the last fixed moments, where contents
+            wait for reruns that read them.
+        moments: of the memory rows; they are the first rows, in this order.
+    """
+
+    program: Program
+    fixed_joules: float
+    segments: tuple[Segment, ...]
+    tails: tuple[Segment, ...]
+    moments: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """A proof about every schedule of an instance whose first runs keep the listed order.
+
+    Attributes:
+        overhead_joules: no schedule takes less above running every op once; ``inf``: there is none.
+        moments: that were on the grids beside those of the contents themselves.
+        relaxation, answer: what proved it.
+    """
+
+    overhead_joules: float
+    moments: frozenset[int]
+    relaxation: Relaxation
+    answer: Answer
+
+
+def bound_overhead(instance: Instance, *, seconds: float = 60.0, moments: Collection[int] = ()) -> Bound:
+    """The bound that the linear program of the relaxation gives in ``seconds``.
+
+    A run that is cut short gives a weaker bound, still a valid one.
+
+    Args:
+        instance: what to bound.
+        seconds: wall clock.
+        moments: to put on the grids of what may be remade or remade from.
+    """
+    started = time.monotonic()
+    relaxation = relax(instance, moments)
+    left = seconds - (time.monotonic() - started)
+    answer = minimise(relaxation.program, seconds=left)
+    return Bound(relaxation.fixed_joules + answer.bound, frozenset(moments), relaxation, answer)
+
+
+def relax(instance: Instance, moments: Collection[int] = ()) -> Relaxation:
+    """The program of ``instance``, with ``moments`` on the grids of what may be remade or remade from."""
+    return relaxation_of(laid_out(instance, moments))
+
+
+def relaxation_of(layout: Windows) -> Relaxation:
+    """The program of ``layout`` and the meaning of its columns."""
+    return Relaxation(
+        program=layout.program,
+        fixed_joules=layout.fixed_joules,
+        segments=tuple(_segments(layout)),
+        tails=tuple(_tails(layout)),
+        moments=tuple(layout.moments),
+    )
+
+
+def laid_out(instance: Instance, moments: Collection[int] = ()) -> Windows:
+    """The columns of ``instance`` with all their rows."""
+    layout = Windows(instance, moments)
+    for family in (_flow, _need, _cover, _again, _come_home, _time, _storage):
+        for terms, at_most in family(layout):
+            layout.program.row(terms, at_most)
+    return layout
+
+
+# --- the families, as the module's docstring names them; memory rows grow with the columns ---
+
+_Rows = Iterator[tuple[list[Term], float]]
+
+
+def _less(terms: list[Term]) -> list[Term]:
+    return [(-factor, column) for factor, column in terms]
+
+
+def _flow(layout: Windows) -> _Rows:
+    """P[i,g'] ≤ K[i,w] + Y[i,w] + X[k,w]; K[i,w] ≤ P[i,g]; Y[i,w] ≤ O[i]."""
+    for content in layout.large():
+        i = content.number
+        present, made = layout.present[i], layout.made(i)
+        for window, (kept, paged) in enumerate(zip(layout.kept[i], layout.paged[i], strict=True)):
+            if kept != ONE:
+                arrived = [(-1.0, kept), (-1.0, paged), (-1.0, made[window])]
+                yield [(1.0, present[window + 1]), *arrived], 0.0
+            if kept != present[window] and present[window] != ONE:
+                yield [(1.0, kept), (-1.0, present[window])], 0.0
+            if paged != NOUGHT and layout.stored[i] != ONE:
+                yield [(1.0, paged), (-1.0, layout.stored[i])], 0.0
+
+
+def _need(layout: Windows) -> _Rows:
+    """X[k,w] ≤ P[j,a] + Σ Y[j,v] + W[p,s] for each input j of a rerun of k, p its producer."""
+    for number, columns in layout.run.items():
+        windows = itertools.pairwise(layout.grid[layout.tasks[number].outputs[0]])
+        for column, (first, last) in zip(columns, windows, strict=True):
+            if column != NOUGHT:
+                yield from _needed(layout, number, column, first, last)
+
+
+def _cover(layout: Windows) -> _Rows:
+    """1 ≤ K[i,w] + O[i] + W, of its producer from window w to its next fixed moment."""
+    for content in layout.large():
+        i = content.number
+        grid = layout.grid[i]
+        copy = NOUGHT if content.page_in is None else layout.stored[i]
+        for moment, following in itertools.pairwise(layout.fixed[i] if copy != ONE else ()):
+            begin, stop = bisect.bisect_left(grid, moment), bisect.bisect_left(grid, following)
+            for window in range(begin, stop):
+                if layout.kept[i][window] == ONE:
+                    continue
+                remade = NOUGHT if content.producer is None else layout.again(content.producer, window, stop)
+                yield [(-1.0, layout.kept[i][window]), (-1.0, copy), (-1.0, remade)], -1.0
+
+
+def _again(layout: Windows) -> _Rows:
+    """W ≤ Σ X[k,v] over the windows v of its stretch; need for W, which may ask for more such columns."""
+    while layout.owed:
+        stretch = layout.owed.pop()
+        number, begin, stop = stretch
+        grid = layout.grid[layout.tasks[number].outputs[0]]
+        runs = [(-1.0, column) for column in layout.run[number][begin:stop]]
+        yield [(1.0, layout.stretches[stretch]), *runs], 0.0
+        yield from _needed(layout, number, layout.stretches[stretch], grid[begin], grid[stop])
+
+
+def _needed(layout: Windows, number: int, again: int, first: int, last: int) -> _Rows:
+    """A rerun of task ``number`` between two moments wants visits of all that it reads."""
+    task = layout.tasks[number]
+    for read in task.rerun_reads:
+        visits = layout.visits(read, first, min(last, task.last_rerun_stage))
+        if visits is not None:
+            yield [(1.0, again), *_less(visits)], 0.0
+
+
+def _come_home(layout: Windows) -> _Rows:
+    """P[i,start] ≤ K[i,w] up to the first use; 1 - P[i,start] ≤ O of the last content if it is another."""
+    for last in layout.large():
+        if last.home is None or not last.comes_home or last.home in layout.small:
+            continue
+        first = last.home
+        at_home = layout.present[first][0]
+        used = bisect.bisect_left(layout.grid[first], layout.fixed[first][0]) if layout.fixed[first] else 0
+        for kept in layout.kept[first][:used]:
+            yield [(1.0, at_home), (-1.0, kept)], 0.0
+        if first != last.number:
+            yield [(-1.0, at_home), (-1.0, layout.stored[last.number])], -1.0
+
+
+def _time(layout: Windows) -> _Rows:
+    """Seconds of reruns and of transfers ≤ what the deadline leaves; each alone where both engines run."""
+    allowed = layout.instance.limits.deadline_seconds
+    if allowed is None:
+        return
+    first_runs = math.fsum(task.cost.seconds for task in layout.tasks)
+    allowed *= 1 + 2e-9  # the judge's own tolerance, and rounding
+    runs = [
+        (layout.tasks[number].cost.seconds, column)
+        for number, columns in layout.run.items()
+        for column in columns
+    ]
+    transfers = [
+        (content.page_in.seconds, column)
+        for content in layout.large()
+        for column in layout.paged[content.number]
+        if content.page_in is not None
+    ]
+    transfers += [
+        (content.page_out.seconds, layout.stored[content.number])
+        for content in layout.contents
+        if content.page_out is not None and not content.starts_stored and content.home != content.number
+    ]
+    if layout.instance.serial:
+        yield runs + transfers, allowed - first_runs
+    else:
+        yield runs, allowed - first_runs
+        yield transfers, allowed
+
+
+def _storage(layout: Windows) -> _Rows:
+    """Σ stored bytes·O ≤ what storage holds beyond what begins there, and ≤ what may be written."""
+    written = [
+        (float(content.stored_bytes), layout.stored[content.number])
+        for content in layout.contents
+        if not content.starts_stored and content.home != content.number
+    ]
+    begun = sum(content.stored_bytes for content in layout.contents if content.starts_stored)
+    capacity = layout.instance.problem.storage_capacity_bytes
+    budget = layout.instance.limits.written_budget_bytes
+    for allowed in (None if capacity is None else max(0, capacity - begun), budget):
+        if allowed is not None and written:
+            unit = max(1.0, max(size for size, _ in written))
+            yield [(size / unit, column) for size, column in written], allowed / unit
+
+
+def _segments(layout: Windows) -> Iterator[Segment]:
+    for content in layout.large():
+        fixed = layout.fixed[content.number]
+        if fixed and fixed[0] != content.birth:  # it begins in storage
+            fixed = [content.birth, *fixed]
+        for after, until in itertools.pairwise(fixed):
+            yield _segment(layout, content.number, after, until)
+
+
+def _tails(layout: Windows) -> Iterator[Segment]:
+    for content in layout.large():
+        last = layout.grid[content.number][-1]
+        if layout.fixed[content.number] and layout.fixed[content.number][-1] < last:
+            yield _segment(layout, content.number, layout.fixed[content.number][-1], last)
+
+
+def _segment(layout: Windows, content: int, after: int, until: int) -> Segment:
+    grid = layout.grid[content]
+    begin, stop = bisect.bisect_left(grid, after), bisect.bisect_left(grid, until)
+    return Segment(
+        content=content,
+        after=after,
+        until=until,
+        moments=tuple(grid[begin:stop]),
+        kept=tuple(layout.kept[content][begin:stop]),
+        paged=tuple(layout.paged[content][begin:stop]),
+        made=tuple(layout.made(content)[begin:stop]),
+    )

@@ -1,0 +1,188 @@
+"""Rows that hold the relaxation to what an endgame's tables say.
+
+The relaxation (`poet.solvers.bounds.relaxation`) knows what a plan holds at the moment at which an
+endgame (`poet.solvers.bounds.suffix_program`) begins, if that moment is on its grids. Let e be the
+joules that the rest takes beyond the relaxation's own columns, P[j] whether j is held at the moment,
+u[i] whether i is paged in later, and v the value of a set S in a table with the free group g. Then all
+plans for which the table holds have
+
+    Σ c·x after the moment + e + Σ out(i)·u[i] over i not in g + Σ b[j]·P[j] over j not in S  ≥  v
+
+where the b[j] are *lifted*, one after the other: each as small as it can be for the row to hold in every
+state. Whether something is paged in twice, and of which group, is one more choice of the program; it
+says which tables hold. S is what the last answer holds, as it is and *widened* by what changes the
+value least, which makes a weaker row for this answer and a stronger one for others.
+"""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+
+from poet.solvers.bounds.suffix_program import Endgame, Table
+from poet.solvers.bounds.windows import Windows
+from poet.solvers.engines.linear import NOUGHT, ONE, Numbers, Term, value
+
+_HELD = 0.5  # share of a content from which on an answer holds it
+_VIOLATED = 1e-6  # of the most joules of a table, by how much an answer must break a row
+_KEPT = ((1.0, 0.0), (0.3, 0.0), (0.02, 0.0), (0.02, 0.5), (0.02, 0.5))
+"""Per row, what must be left of a violation where a set is widened, and how much chance there is in that."""
+_MEMORY = 0.7  # of what earlier answers held
+_SLIGHT = 0.01  # weight of that beside what the last one holds
+
+
+class EndgameCuts:
+    """The rows found so far, for one endgame; they outlive the program that they were found for."""
+
+    def __init__(self, game: Endgame, seed: int) -> None:
+        self.game = game
+        self.most = max(float(table.joules.max()) for table in game.tables)
+        self.found: list[tuple[Table, float, dict[int, float]]] = []
+        self.popular = np.zeros(len(game.contents))
+        self.random = np.random.default_rng(seed)
+
+    def join(self, layout: Windows) -> Joined:
+        """Add the endgame's columns and all rows so far to the program of ``layout``."""
+        joined = Joined(self.game, layout, self.most)
+        for table, worth, lifted in self.found:
+            joined.add(table, worth, lifted)
+        return joined
+
+    def add(self, joined: Joined, values: Numbers) -> bool:
+        """Add the rows that ``values`` break; false if they break none."""
+        shares = np.array([value(column, values) for column in joined.present])
+        self.popular = _MEMORY * self.popular + (1.0 - _MEMORY) * shares
+        held = self._held(joined, shares)
+        before = len(self.found)
+        for table in self.game.tables:
+            worth = float(table.joules[_position(self.game, held)])
+            over = joined.violation(table, worth, values)
+            if over > _VIOLATED * self.most:
+                for kept, chance in _KEPT:
+                    wish = shares + _SLIGHT * self.popular + chance * self.random.random(len(shares))
+                    order = [int(bit) for bit in np.argsort(-wish, kind="stable")]
+                    wide = _widened(self.game, table, held, worth - (1.0 - kept) * over, order)
+                    worth_wide = float(table.joules[_position(self.game, wide)])
+                    self.found.append((table, worth_wide, lifted(self.game, table, wide, order)))
+                    joined.add(*self.found[-1])
+        return len(self.found) > before
+
+    def _held(self, joined: Joined, shares: Numbers) -> int:
+        """The set that an answer holds, as far as it fits."""
+        contents, left = joined.layout.contents, joined.layout.instance.limits.ram_budget_bytes or 0
+        mask = 0
+        for bit in np.argsort(-shares, kind="stable"):
+            size = contents[self.game.contents[bit]].bytes
+            if shares[bit] > _HELD and size <= left:
+                mask, left = mask | 1 << int(bit), left - size
+        return mask
+
+
+class Joined:
+    """An endgame in a program: its columns, and rows over them."""
+
+    def __init__(self, game: Endgame, layout: Windows, most: float) -> None:
+        self.game, self.layout, self.most = game, layout, most
+        program = layout.program
+        self.beyond = program.column(most, whole=False)
+        self.present = [self._presence(content) for content in game.contents]
+        self.paged = {content: self._paged_column(content) for content in game.page_outs}
+        self.twice = {table.free: program.column() for table in game.tables if table.twice}
+        self.spent = [(-joules, column) for joules, column in self._own_columns()]
+        self.spent.append((-most, self.beyond))
+        for free, column in self.twice.items():
+            program.row([(1.0, column), *((-1.0, self.paged[c]) for c in free)], 0.0)
+        self.choices = list(self.twice.values())
+        if len(game.page_outs) > 1:
+            two = program.column()
+            self.choices.append(two)
+            program.row([(2.0, two), *((-1.0, column) for column in self.paged.values())], 0.0)
+            self._row_of_joules([(game.six_page_ins_joules, two), *self.spent], 0.0)
+        program.row([(1.0, column) for column in self.choices], 1.0)
+
+    def add(self, table: Table, worth: float, lifted_joules: dict[int, float]) -> None:
+        """One row."""
+        terms, at_most = self._row(table, worth)
+        terms += [(-joules, self.present[bit]) for bit, joules in lifted_joules.items()]
+        self._row_of_joules(terms, at_most)
+
+    def _row_of_joules(self, terms: list[Term], at_most: float) -> None:
+        """In a unit in which no factor is above 1, whatever a step takes."""
+        unit = self.most or 1.0  # 0: the tables ask for nothing
+        self.layout.program.row([(joules / unit, column) for joules, column in terms], at_most / unit)
+
+    def violation(self, table: Table, worth: float, values: Numbers) -> float:
+        """By how many joules ``values`` break the row of what they hold."""
+        terms, at_most = self._row(table, worth)
+        return sum(factor * value(column, values) for factor, column in terms) - at_most
+
+    def _row(self, table: Table, worth: float) -> tuple[list[Term], float]:
+        """Its terms but for presences: they are at most -``worth`` where the table holds."""
+        fares = [(-out, self.paged[c]) for c, out in self.game.page_outs.items() if c not in table.free]
+        if table.twice:
+            return [*self.spent, *fares, (worth, self.twice[table.free])], 0.0
+        return [*self.spent, *fares, *((-worth, column) for column in self.choices)], -worth
+
+    def _own_columns(self) -> list[Term]:
+        """What the relaxation pays for tracked contents in windows that end after the moment.
+
+        Those that begin before it may hold what is paid before it, or after it, so they count as well.
+        """
+        layout, terms = self.layout, list[Term]()
+        for content in self.game.tracked:
+            producer = layout.contents[content].producer
+            for window, end in enumerate(layout.grid[content][1:]):
+                if end > self.game.moment and producer is not None:
+                    columns = layout.paged[content][window], layout.run[producer][window]
+                    terms += [(layout.program.costs[c], c) for c in columns if c not in (NOUGHT, ONE)]
+        return terms
+
+    def _presence(self, content: int) -> int:
+        """P at the moment; where the relaxation does not say it, it may be there."""
+        grid = self.layout.grid[content]
+        return self.layout.present[content][grid.index(self.game.moment)] if self.game.moment in grid else ONE
+
+    def _paged_column(self, content: int) -> int:
+        """u: at most the copy and the page-ins after the moment."""
+        layout = self.layout
+        windows = zip(layout.paged[content], itertools.pairwise(layout.grid[content]), strict=True)
+        page_ins = [column for column, (_, end) in windows if end > self.game.moment and column != NOUGHT]
+        if not page_ins:
+            return NOUGHT
+        column = layout.program.column()
+        layout.program.row([(1.0, column), (-1.0, layout.stored[content])], 0.0)
+        layout.program.row([(1.0, column), *((-1.0, page_in) for page_in in page_ins)], 0.0)
+        return column
+
+
+def lifted(game: Endgame, table: Table, held: int, order: list[int]) -> dict[int, float]:
+    """B per bit: Σ b over what a state has beyond ``held`` covers by how much less it is worth."""
+    less = float(table.joules[_position(game, held)]) - table.joules
+    worth_less = less > 0.0
+    more, less = game.masks[worth_less] & ~held, less[worth_less]
+    ranked = [bit for bit in order if not held >> bit & 1]
+    last = np.full(len(more), -1)
+    for rank, bit in enumerate(ranked):
+        last[more >> bit & 1 == 1] = rank
+    found = {}
+    for rank, bit in enumerate(ranked):
+        joules = float(less[last == rank].max(initial=0.0))
+        if joules > 0.0:
+            found[bit] = joules
+            less[more >> bit & 1 == 1] -= joules
+    return found
+
+
+def _widened(game: Endgame, table: Table, held: int, least: float, order: list[int]) -> int:
+    """``held`` and more, in ``order``, as far as it fits and is worth ``least``."""
+    for bit in order:
+        wider = held | 1 << bit
+        position = _position(game, wider)
+        if game.masks[position] == wider and table.joules[position] >= least:
+            held = wider
+    return held
+
+
+def _position(game: Endgame, mask: int) -> int:
+    return min(int(np.searchsorted(game.masks, mask)), len(game.masks) - 1)

@@ -1,0 +1,212 @@
+"""Moments, windows and columns of the relaxation, as `poet.solvers.bounds.relaxation` defines them."""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+from collections.abc import Collection, Iterator
+
+import numpy as np
+
+from poet.solvers.engines.linear import NOUGHT, ONE, Program, Term
+from poet.solvers.instance.candidates import last_use_stages, worth_rerunning
+from poet.solvers.instance.instance import Content, Instance
+
+_MANY_CONTENTS = 400  # from here on the smallest are left out
+_NEGLIGIBLE = 1e-4  # of the budget, that they may take together
+
+
+class Windows:
+    """Grids and columns, and the memory rows that grow with them; read by the constraint families."""
+
+    def __init__(self, instance: Instance, moments: Collection[int]) -> None:
+        self.instance, self.contents, self.tasks = instance, instance.contents, instance.tasks
+        self.end = len(instance.tasks)
+        self.program = Program()
+        self.worth = worth_rerunning(instance)
+        self.last_use = last_use_stages(instance, self.worth)
+        self.small = _negligible(instance)
+        self.fixed = _fixed_moments(instance)
+        self.grid = self._grids(moments)
+        self._open_memory_rows()
+        self.fixed_joules = 0.0
+        self.stretches: dict[tuple[int, int, int], int] = {}
+        self.owed: list[tuple[int, int, int]] = []
+        self.run = {task.number: self._run_columns(task.number) for task in self.tasks if task.outputs}
+        self.stored = [self._stored_column(content) for content in self.contents]
+        self.present: list[list[int]] = [[] for _ in self.contents]
+        self.kept: list[list[int]] = [[] for _ in self.contents]
+        self.paged: list[list[int]] = [[] for _ in self.contents]
+        for content in self.contents:
+            if content.number not in self.small:
+                self._lay_out(content)
+
+    def made(self, content: int) -> list[int]:
+        """X per window of a content."""
+        producer = self.contents[content].producer
+        return [NOUGHT] * len(self.grid[content]) if producer is None else self.run[producer]
+
+    def large(self) -> Iterator[Content]:
+        """The contents that count."""
+        return (content for content in self.contents if content.number not in self.small)
+
+    def visits(self, content: int, first: int, last: int) -> list[Term] | None:
+        """P + Σ Y + W: whether ``content`` is in RAM at some time from moment to moment; ``None``: free."""
+        fixed = self.fixed[content]
+        position = bisect.bisect_left(fixed, first)
+        if content in self.small or (position < len(fixed) and fixed[position] <= last):
+            return None
+        grid = self.grid[content]
+        begin = bisect.bisect_right(grid, first) - 1
+        stop = min(bisect.bisect_left(grid, last), len(grid) - 1)
+        producer = self.contents[content].producer
+        remade = NOUGHT if producer is None else self.again(producer, begin, stop)
+        arrivals = [*self.paged[content][begin:stop], remade]
+        return [(1.0, self.present[content][begin]), *((1.0, column) for column in arrivals)]
+
+    def again(self, number: int, begin: int, stop: int) -> int:
+        """W: whether a task is rerun at all in the windows from ``begin`` to ``stop`` of its outputs.
+
+        Its rows are owed once it is asked for: `owed`.
+        """
+        windows = [w for w in range(begin, stop) if self.run[number][w] != NOUGHT]
+        if len(windows) < 2:
+            return self.run[number][windows[0]] if windows else NOUGHT
+        stretch = number, windows[0], windows[-1] + 1
+        if stretch not in self.stretches:
+            self.stretches[stretch] = self.program.column()
+            self.owed.append(stretch)
+        return self.stretches[stretch]
+
+    def _grids(self, moments: Collection[int]) -> list[list[int]]:
+        points: list[set[int]] = [set() for _ in self.contents]
+        family = {c.number: self._family(c) for c in self.contents}
+        read_again = {c for number in self.worth for c in self.tasks[number].rerun_reads}
+        split = set[int]()
+        for content in self.contents:
+            mine = points[family[content.number]]
+            mine.update((content.birth, *self.fixed[content.number]))
+            mine.add(max(content.birth, self.last_use[content.number]))
+            if content.producer in self.worth:  # what an update then forbids to remake is held from here on
+                mine.add(min(self.tasks[content.producer].last_rerun_stage, max(mine)))
+            if content.producer in self.worth or content.number in read_again:
+                split.add(family[content.number])
+        for number in split - self.small:
+            first, last = min(points[number]), max(points[number])
+            points[number].update(moment for moment in moments if first < moment < last)
+        shared = [sorted(mine) for mine in points]
+        return [shared[family[content.number]] for content in self.contents]
+
+    def _family(self, content: Content) -> int:
+        """The first of the contents that share a grid with ``content``."""
+        return content.number if content.producer is None else self.tasks[content.producer].outputs[0]
+
+    def _open_memory_rows(self) -> None:
+        """One row for each moment at which the budget could be exceeded, with what is there for certain."""
+        budget = self.instance.limits.ram_budget_bytes
+        self.moments: list[int] = []
+        self.row_of = np.full(self.end + 2, -1, dtype=np.int64)
+        if budget is None:
+            return
+        self.unit = float(max(budget, 1))
+        certain = np.array([self._certain_bytes(moment) for moment in range(self.end + 1)], dtype=np.float64)
+        most = certain.copy()
+        for content in self.large():
+            last = self.grid[content.number][-1]
+            most[max(content.birth + 1, 0) : last + 1] += content.bytes
+            inside = [moment for moment in self.fixed[content.number] if content.birth < moment <= last]
+            most[inside] -= content.bytes
+        self.moments = [int(moment) for moment in np.flatnonzero(most > budget)]
+        for moment in self.moments:
+            self.row_of[moment] = self.program.row((), (budget - certain[moment]) / self.unit)
+
+    def _certain_bytes(self, moment: int) -> int:
+        if moment == self.end:
+            return sum(content.bytes for content in self.contents if content.ends_in_ram)
+        task = self.tasks[moment]
+        return task.workspace_bytes + sum(self.contents[c].bytes for c in {*task.reads, *task.outputs})
+
+    def _occupy(self, content: Content, first: int, last: int, column: int) -> None:
+        """Count ``content`` in the memory rows of the moments ``first`` to ``last``."""
+        if self.moments and first <= last:
+            rows = self.row_of[max(first, 0) : last + 1]
+            self.program.add(rows[rows >= 0], content.bytes / self.unit, column)
+
+    def _binds(self, first: int, last: int) -> bool:
+        position = bisect.bisect_left(self.moments, first)
+        return position < len(self.moments) and self.moments[position] <= last
+
+    def _run_columns(self, number: int) -> list[int]:
+        task = self.tasks[number]
+        grid = self.grid[task.outputs[0]]
+        last = min(task.last_rerun_stage, max(self.last_use[c] for c in task.outputs))
+        pays = number in self.worth and not self.small.issuperset(task.outputs)
+        return [
+            self.program.column(task.cost.joules) if pays and moment < last else NOUGHT
+            for moment in grid[:-1]
+        ]
+
+    def _stored_column(self, content: Content) -> int:
+        """O; transfers that the problem demands are added up on the way."""
+        page_in, page_out = content.page_in, content.page_out
+        if content.starts_stored:
+            paid = content.number in self.small and not content.starts_in_ram and content.home is None
+            if paid and self.fixed[content.number]:
+                self.fixed_joules += page_in.joules if page_in else 0.0
+            return ONE
+        if content.home == content.number:  # perhaps at home in storage
+            return ONE
+        if content.ends_stored:
+            self.fixed_joules += page_out.joules if page_out else 0.0
+            return ONE
+        if content.number in self.small or page_in is None or page_out is None:
+            return NOUGHT
+        return self.program.column(page_out.joules)
+
+    def _lay_out(self, content: Content) -> None:
+        number, grid = content.number, self.grid[content.number]
+        fixed = set(self.fixed[number])
+        may_return = content.page_in is not None and self.stored[number] != NOUGHT
+        for moment in grid:
+            certain = moment in fixed
+            absent = moment == -1 and not content.starts_in_ram and content.home != number
+            column = ONE if certain else NOUGHT if absent else self.program.column()
+            self.present[number].append(column)
+            if not certain:
+                self._occupy(content, moment, moment, column)
+        for window, (moment, following) in enumerate(itertools.pairwise(grid)):
+            kept = self.present[number][window]
+            if kept != NOUGHT and self._binds(moment + 1, following - 1):
+                kept = self.program.column()
+                self._occupy(content, moment + 1, following - 1, kept)
+            self.kept[number].append(kept)
+            joules = content.page_in.joules if content.page_in else 0.0
+            self.paged[number].append(self.program.column(joules) if may_return else NOUGHT)
+
+
+def _negligible(instance: Instance) -> frozenset[int]:
+    """The smallest contents, as many as do not matter."""
+    budget = instance.limits.ram_budget_bytes
+    many = len(instance.contents) > _MANY_CONTENTS
+    left = 0.0 if budget is None or not many else _NEGLIGIBLE * budget
+    small = set()
+    for content in sorted(instance.contents, key=lambda content: content.bytes):
+        left -= content.bytes
+        if left < 0.0 or not (many or content.bytes == 0):
+            break
+        small.add(content.number)
+    return frozenset(small)
+
+
+def _fixed_moments(instance: Instance) -> list[list[int]]:
+    fixed: list[list[int]] = [
+        [content.birth] if content.birth >= 0 or content.starts_in_ram else []
+        for content in instance.contents
+    ]
+    for task in instance.tasks:
+        for content_number in task.reads:
+            fixed[content_number].append(task.number)
+    for content in instance.contents:
+        if content.ends_in_ram:
+            fixed[content.number].append(len(instance.tasks))
+    return fixed

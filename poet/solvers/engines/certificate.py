@@ -1,0 +1,160 @@
+"""Proofs that need no trust in an engine: a model has no solution, or none that costs less.
+
+An engine solves linear programs here, but only its prices are used, and what they prove is summed
+up in exact fractions. For prices y ≥ 0 of the rows A x ≤ b and columns between l and u (Farkas):
+
+    every solution has  y·b ≥ yA·x ≥ Σ min(l·yA, u·yA),   so there is none if  y·b < Σ min(l·yA, u·yA).
+
+Where the linear program has a solution, a column that must be 0 or 1 is not, and both are tried. A
+proof is the tree of those choices with prices at each leaf; the choices and sums are made here.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from fractions import Fraction
+
+import highspy
+import numpy as np
+import numpy.typing as npt
+
+from poet.solvers.event_model.affine import Affine
+from poet.solvers.event_model.model import Model
+
+_WHOLE = 1e-6  # nearer to 0 or 1 than this, a column counts as decided in the linear program
+_NO_PRICE = 1e-9  # prices below are left out; the proof is summed up without them
+_MOST_FACTORS = 400_000  # of a model; summing up larger ones exactly takes too long
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """That a model has no solution.
+
+    Attributes:
+        leaves: cases that the proof distinguishes.
+        families: constraint families that it rests on, the heaviest first.
+    """
+
+    leaves: int
+    families: tuple[str, ...]
+
+
+def prove_none(model: Model, *, seconds: float, below_joules: float | None = None) -> Proof | None:
+    """A proof that ``model`` has no solution, or none that costs less than ``below_joules``.
+
+    ``None`` if there is a solution, or no proof within ``seconds``.
+    """
+    rows = [(row.family, row.expression) for row in model.rows]
+    if below_joules is not None:
+        rows.append(("joules", Affine(-below_joules).add(model.overhead_joules)))
+    if sum(len(expression.terms) for _, expression in rows) > _MOST_FACTORS:
+        return None
+    return _Prover(model, rows, time.monotonic() + seconds).prove()
+
+
+class _Prover:
+    """A depth-first search over 0 or 1 for the undecided columns; every leaf is closed by prices."""
+
+    def __init__(self, model: Model, rows: list[tuple[str, Affine]], end: float) -> None:
+        self.rows, self.end = rows, end
+        self.whole = [number for number, column in enumerate(model.columns) if column.integer]
+        self.columns = len(model.columns)
+        self.weights: dict[str, float] = {}
+        self.leaves = 0
+        self.scales = [_scale(expression) for _, expression in rows]
+        self.highs = _elastic(rows, self.scales, self.columns)
+
+    def prove(self) -> Proof | None:
+        """Close every case, or give up."""
+        pending: list[dict[int, int]] = [{}]
+        fixed: dict[int, int] = {}
+        while pending:
+            wanted = pending.pop()
+            self._fix(fixed, wanted)
+            fixed = wanted
+            if time.monotonic() > self.end:
+                return None
+            self.highs.setOptionValue("time_limit", self.highs.getRunTime() + self.end - time.monotonic())
+            self.highs.run()
+            if self.highs.getModelStatus() != highspy.HighsModelStatus.kOptimal:
+                return None
+            solution = self.highs.getSolution()
+            if self._closes(np.array(solution.row_dual), fixed):
+                self.leaves += 1
+                continue
+            column = self._undecided(np.array(solution.col_value), fixed)
+            if column is None:
+                return None
+            value = round(solution.col_value[column])
+            pending += [{**fixed, column: 1 - value}, {**fixed, column: value}]
+        families = sorted(self.weights, key=lambda family: -self.weights[family])
+        return Proof(self.leaves, tuple(families))
+
+    def _fix(self, before: dict[int, int], now: dict[int, int]) -> None:
+        for column in before.keys() - now.keys():
+            self.highs.changeColBounds(column, 0.0, 1.0)
+        for column, value in now.items():
+            if before.get(column) != value:
+                self.highs.changeColBounds(column, float(value), float(value))
+
+    def _undecided(self, values: npt.NDArray[np.float64], fixed: dict[int, int]) -> int | None:
+        """The column to decide next: the one nearest to a half."""
+        far = {c: abs(values[c] - round(values[c])) for c in self.whole if c not in fixed}
+        column = max(far, key=far.__getitem__, default=None)
+        if column is None or far[column] < _WHOLE:
+            return None
+        return column
+
+    def _closes(self, duals: npt.NDArray[np.float64], fixed: dict[int, int]) -> bool:
+        """Whether prices prove that the case has no solution, in exact fractions."""
+        right = Fraction(0)
+        sums: dict[int, Fraction] = {}
+        used: dict[str, float] = {}
+        for (family, expression), scale, dual in zip(self.rows, self.scales, duals, strict=True):
+            if dual >= -_NO_PRICE:
+                continue
+            price = Fraction(-float(dual)) * Fraction(scale)
+            right -= price * Fraction(expression.constant)
+            for column, factor in expression.terms.items():
+                sums[column] = sums.get(column, Fraction(0)) + price * Fraction(factor)
+            used[family] = used.get(family, 0.0) - float(dual)
+        least = sum(
+            (total * fixed[c] if c in fixed else min(Fraction(0), total) for c, total in sums.items()),
+            Fraction(0),
+        )
+        if right >= least:
+            return False
+        for family, weight in used.items():
+            self.weights[family] = self.weights.get(family, 0.0) + weight
+        return True
+
+
+def _scale(expression: Affine) -> float:
+    """Makes the largest factor 1."""
+    return 1.0 / (max((abs(factor) for factor in expression.terms.values()), default=0.0) or 1.0)
+
+
+def _elastic(rows: list[tuple[str, Affine]], scales: list[float], columns: int) -> highspy.Highs:
+    """Minimise by how much the scaled rows must be loosened together."""
+    lp = highspy.HighsLp()
+    lp.num_col_, lp.num_row_ = columns + len(rows), len(rows)
+    lp.col_cost_ = np.concatenate([np.zeros(columns), np.ones(len(rows))])
+    lp.col_lower_ = np.zeros(columns + len(rows))
+    lp.col_upper_ = np.concatenate([np.ones(columns), np.full(len(rows), highspy.kHighsInf)])
+    lp.row_lower_ = np.full(len(rows), -highspy.kHighsInf)
+    pairs = list(zip(rows, scales, strict=True))
+    lp.row_upper_ = np.array([-scale * expression.constant for (_, expression), scale in pairs])
+    starts, index, value = [0], list[int](), list[float]()
+    for number, ((_, expression), scale) in enumerate(pairs):
+        index += [*expression.terms, columns + number]
+        value += [*(scale * factor for factor in expression.terms.values()), -1.0]
+        starts.append(len(index))
+    lp.a_matrix_.format_ = highspy.MatrixFormat.kRowwise
+    lp.a_matrix_.start_ = np.array(starts)
+    lp.a_matrix_.index_, lp.a_matrix_.value_ = np.array(index), np.array(value)
+    highs = highspy.Highs()  # type: ignore[no-untyped-call]
+    highs.setOptionValue("output_flag", False)
+    highs.setOptionValue("threads", 1)
+    highs.passModel(lp)
+    return highs

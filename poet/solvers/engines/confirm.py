@@ -1,0 +1,117 @@
+"""A second opinion on what an engine says cannot be: exact arithmetic, else another engine.
+
+"There is no plan" and "no plan costs less" are what an engine says after a search that nobody sees.
+Before either is repeated to a user, `certificate` tries to prove it in exact fractions; where that
+takes too long, an engine of another make is asked the same. Which of the two succeeded, or that none
+did, is part of the answer.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from poet.solution import PROVEN, WORD_OF
+from poet.solvers.engines import Effort, available_engines, run_engine
+from poet.solvers.engines.certificate import prove_none
+from poet.solvers.engines.outcome import objective_joules
+from poet.solvers.event_model.affine import Affine, Row
+from poet.solvers.event_model.model import Model
+
+_SECOND = ("cpsat", "highs", "scip", "cbc")  # the surest and quickest at this first
+_TOLERANCE = 1e-6  # relative, of an engine's objective
+
+
+class Confidence(enum.Enum):
+    """Who stands behind a proof."""
+
+    EXACT = PROVEN
+    AGREED = "two engines agree"
+    ALONE = "one engine's word"
+    REFUTED = "two engines contradict each other"
+
+
+@dataclass(frozen=True, slots=True)
+class Confirmation:
+    """How sure a proof is.
+
+    Attributes:
+        confidence: who stands behind it.
+        engines: that agree or differ, the one asked first comes first; none where arithmetic says it all.
+        families: constraint families that an exact proof rests on, the heaviest first.
+        values: of the columns, in the solution that refutes it.
+    """
+
+    confidence: Confidence
+    engines: tuple[str, ...] = ()
+    families: tuple[str, ...] = ()
+    values: Sequence[float] | None = None
+
+    @property
+    def words(self) -> str:
+        """For the user."""
+        match self.confidence:
+            case Confidence.EXACT:
+                return PROVEN
+            case Confidence.AGREED:
+                return f"{' and '.join(self.engines)} agree"
+            case Confidence.REFUTED:
+                return f"{self.engines[-1]} found what {self.engines[0]} says cannot be"
+            case Confidence.ALONE:
+                others = f"; {self.engines[-1]} did not confirm it in time" if self.engines[1:] else ""
+                return f"{WORD_OF}{self.engines[0]} alone, not proven independently{others}"
+
+
+def confirm(
+    model: Model, engine: str, effort: Effort, *, proof_seconds: float, below_joules: float | None = None
+) -> Confirmation:
+    """Whether ``model`` really has no solution, or none below ``below_joules``, as ``engine`` says.
+
+    Args:
+        model: the program that the engine was given.
+        engine: that says so.
+        effort: for a second engine.
+        proof_seconds: for the proof in fractions, which comes first.
+        below_joules: of the model's objective; ``None``: no solution at all.
+    """
+    proof = prove_none(model, seconds=proof_seconds, below_joules=below_joules)
+    if proof is not None:
+        return Confirmation(Confidence.EXACT, (), proof.families)
+    usable = available_engines()
+    second = next((name for name in _SECOND if name not in engine and name in usable), None)
+    if second is None:
+        return Confirmation(Confidence.ALONE, (engine,))
+    outcome = run_engine(second, _cut_off(model, below_joules), replace(effort, threads=1))
+    none_below = below_joules is not None and outcome.bound_joules >= below_joules
+    if outcome.infeasible or none_below:  # rounding may let the program of some engines have solutions
+        return Confirmation(Confidence.AGREED, (engine, second))
+    found = outcome.values
+    if found is None or not _solves(model, found) or not _clearly_below(model, found, below_joules):
+        return Confirmation(Confidence.ALONE, (engine, second))
+    return Confirmation(Confidence.REFUTED, (engine, second), values=found)
+
+
+def _cut_off(model: Model, below_joules: float | None) -> Model:
+    """``model`` without the solutions that cost more."""
+    if below_joules is None:
+        return model
+    dearer = Row("joules", Affine(-below_joules).add(model.overhead_joules))
+    return replace(model, rows=(*model.rows, dearer))
+
+
+def _solves(model: Model, values: Sequence[float]) -> bool:
+    """Whether the rounded ``values`` keep every row, rounding of real factors aside."""
+    rounded = [round(v) if column.whole else v for column, v in zip(model.columns, values, strict=True)]
+    for row in model.rows:
+        parts = [row.expression.constant, *(f * rounded[c] for c, f in row.expression.terms.items())]
+        if sum(parts) > _TOLERANCE * max(map(abs, parts)):
+            return False
+    return True
+
+
+def _clearly_below(model: Model, values: Sequence[float], joules: float | None) -> bool:
+    if joules is None:
+        return True
+    found = objective_joules(model, values)
+    return found < joules - _TOLERANCE * max(abs(found), abs(joules))

@@ -1,0 +1,91 @@
+"""HiGHS at the other end of the pipes of `poet.solvers.engines.highs_process`.
+
+The process ends when stdin is closed or its parent is gone, so it does not outlive the one that wants its
+answer.
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import math
+import os
+import queue
+import sys
+import threading
+import time
+from typing import Any
+
+import highspy
+import numpy as np
+
+from poet import children
+from poet.solvers.engines.linear import Numbers
+from poet.solvers.engines.matrix import Matrix, loaded
+
+_TELL_SECONDS = 0.2  # between two bounds
+
+
+def main() -> None:
+    """Read programs, solve one after the other, tell what is found."""
+    children.end_with_parent()
+    requests = queue.SimpleQueue[bytes]()
+    threading.Thread(target=_read, args=(requests,), daemon=True).start()
+    while True:
+        _solve(requests.get())
+
+
+def _solve(packed: bytes) -> None:
+    request = np.load(io.BytesIO(packed), allow_pickle=False)
+    names = ("costs", "rows", "columns", "factors", "at_most", "whole")
+    start = request["start"] if len(request["start"]) else None
+    matrix = Matrix(
+        offset=float(request["offset"][0]), start=start, **{name: request[name] for name in names}
+    )
+    seconds, relative_gap = map(float, request["options"])
+    highs = loaded(matrix)
+    highs.setOptionValue("time_limit", seconds)
+    highs.setOptionValue("mip_rel_gap", relative_gap)
+    _listen_to(highs)
+    highs.run()
+    info, status = highs.getInfo(), highs.getModelStatus()
+    found = info.primal_solution_status == highspy.SolutionStatus.kSolutionStatusFeasible
+    done = (highspy.HighsModelStatus.kOptimal, highspy.HighsModelStatus.kInfeasible)
+    values = np.array(highs.getSolution().col_value) if found else None
+    _tell(info.mip_dual_bound, values, exhausted=status in done, last=True)
+
+
+def _listen_to(highs: highspy.Highs) -> None:
+    kinds = highspy.cb.HighsCallbackType
+    told = [0.0]
+
+    def hear(kind: Any, message: str, out: Any, into: Any, data: Any) -> None:
+        if kind == kinds.kCallbackMipImprovingSolution:
+            _tell(out.mip_dual_bound, np.array(out.mip_solution))
+        elif time.monotonic() - told[0] > _TELL_SECONDS:
+            told[0] = time.monotonic()
+            _tell(out.mip_dual_bound, None)
+
+    highs.setCallback(hear, None)
+    highs.startCallback(kinds.kCallbackMipInterrupt)
+    highs.startCallback(kinds.kCallbackMipImprovingSolution)
+
+
+def _tell(bound: float, values: Numbers | None, *, exhausted: bool = False, last: bool = False) -> None:
+    packed = None if values is None else base64.b64encode(values.tobytes()).decode()
+    known = bound if math.isfinite(bound) else None
+    said = {"bound": known, "values": packed, "exhausted": exhausted, "last": last}
+    sys.stdout.write(json.dumps(said) + "\n")
+    sys.stdout.flush()
+
+
+def _read(requests: queue.SimpleQueue[bytes]) -> None:
+    stdin = sys.stdin.buffer
+    while size := stdin.read(8):
+        requests.put(stdin.read(int.from_bytes(size, "little")))
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

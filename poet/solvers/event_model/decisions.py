@@ -1,0 +1,265 @@
+"""The columns of the event model, and the linear expressions over them.
+
+Decisions, per content i, event m and optional slot σ (see `poet.solvers.instance.instance`):
+
+====== ========== ==================================================================
+``K``  binary     K[i,m]: i stays in RAM from event m to event m + 1
+``r``  binary     r[σ]: the optional slot's task runs again
+``a``  binary     a[i,m]: i is paged in for optional slot m; at mandatory uses 1 - K⁻
+``O``  binary     O[i]: i has a copy in storage
+``H``  continuous H[σ]: share of the budget kept around slot σ, in large models only
+``e``  binary     e[i,m], relaxed model: i is remade before event m at no slot, and held to it
+``v``  binary     v[i,m], relaxed model: i is remade before event m at no slot, and dropped again
+====== ========== ==================================================================
+
+K⁻ and K⁺ are the gaps before and after an event, X its presence: 1 at mandatory events, K⁻ + a at
+optional uses, K⁻ + r where an optional run makes i. Where K is 0 or 1, so are r, a and O, which
+large models therefore leave continuous. What may stay in the relaxed model past its last event is
+said by columns of `poet.solvers.event_model.implicit_residency`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import accumulate
+
+from poet.solvers.event_model.affine import Affine, Column, total
+from poet.solvers.instance.candidates import worth_rerunning
+from poet.solvers.instance.instance import Content
+from poet.solvers.instance.timeline import Event, Kind, Timeline
+
+TIGHT_SLOTS = 2500
+"""Up to so many slots, r, a and O are integer columns: cuts on memory rows count on that."""
+
+
+@dataclass(frozen=True, slots=True)
+class Charge:
+    """``bytes`` times ``share`` in RAM at the first runs of stages ``first`` to ``last``."""
+
+    share: Affine
+    bytes: int
+    first: int
+    last: int
+
+
+@dataclass(frozen=True, slots=True)
+class Stays:
+    """Columns of `implicit_residency`, what they occupy, and pairs of which the first is the larger.
+
+    Attributes:
+        columns: l by (content, stage).
+        together: m by window, with the inputs that it stands for.
+    """
+
+    columns: dict[tuple[int, int], Affine]
+    together: dict[tuple[int, int], tuple[Affine, tuple[int, ...]]]
+    charges: tuple[Charge, ...]
+    ordered: tuple[tuple[Affine, Affine], ...]
+
+
+class Decisions:
+    """The columns while they are laid out; read by the constraint families.
+
+    Attributes:
+        stays: none, until `poet.solvers.event_model.implicit_residency` lays them out after all others.
+    """
+
+    def __init__(self, timeline: Timeline, *, relaxed: bool = False) -> None:
+        self.timeline, self.instance, self.relaxed = timeline, timeline.instance, relaxed
+        self.columns: list[Column] = []
+        self.tight = len(timeline.slots) <= TIGHT_SLOTS
+        self.upper_bytes = _upper_bytes(timeline)
+        self.held: list[tuple[int, Affine]] = []
+        self.first_run = {slot.stage: n for n, slot in enumerate(timeline.slots) if slot.mandatory}
+        self.stage_slots: dict[int, tuple[int, int]] = {}
+        for number, slot in enumerate(timeline.slots):
+            self.stage_slots[slot.stage] = (self.stage_slots.get(slot.stage, (number, 0))[0], number)
+        self.keep: dict[tuple[int, int], Affine] = {}
+        self.run: dict[int, Affine] = {}
+        self.arrive: dict[tuple[int, int], Affine] = {}
+        self.eager: dict[tuple[int, int], Affine] = {}
+        self.visit: dict[tuple[int, int], Affine] = {}
+        self.eager_stages: dict[tuple[int, int], tuple[int, int]] = {}
+        self.offered = {(slot.stage, slot.task) for slot in timeline.slots if not slot.mandatory}
+        self.worth = worth_rerunning(self.instance) if relaxed else frozenset[int]()
+        for number, slot in enumerate(timeline.slots):
+            self.run[number] = (
+                Affine(1.0) if slot.mandatory else self.add_column(f"r_{number}", integer=self.tight)
+            )
+        for content in self.instance.contents:
+            self._add_life(content)
+        self.stored = tuple(self._stored(content) for content in self.instance.contents)
+        self.readers: dict[int, set[int]] = {}
+        for task in self.instance.tasks:
+            for needed in task.rerun_reads if task.number in self.worth else ():
+                self.readers.setdefault(needed, set()).add(task.number)
+        self.stays = Stays({}, {}, (), ())
+
+    def add_column(self, name: str, *, integer: bool, whole: bool = True) -> Affine:
+        """A new column."""
+        self.columns.append(Column(name, integer, whole))
+        return Affine(0.0, len(self.columns) - 1)
+
+    def _stored(self, content: Content) -> Affine:
+        if content.starts_stored or content.ends_stored:
+            return Affine(1.0)
+        if content.comes_home and content.page_out is not None and self.timeline.events[content.number]:
+            return self.add_column(f"o_{content.number}", integer=self.tight)
+        life = range(len(self.timeline.events[content.number]))
+        arrivals = [self.arrive.get((content.number, index), Affine()) for index in life]
+        if (
+            content.page_out is None
+            or content.page_in is None
+            or not any(a.terms or a.constant for a in arrivals)
+        ):
+            return Affine(0.0)
+        return self.add_column(f"o_{content.number}", integer=self.tight)
+
+    def _add_life(self, content: Content) -> None:
+        life = self.timeline.events[content.number]
+        pageable = content.page_in is not None
+        certain = False
+        for index, event in enumerate(life):
+            before, key = self.gap_before(content.number, index), (content.number, index)
+            if event.kind is Kind.USE and event.mandatory:
+                self.arrive[key] = Affine(1.0).add(before, -1.0).add(self._add_eager(key), -1.0)
+            elif event.kind is Kind.USE or (self.relaxed and event.kind is Kind.MAKE):
+                self._add_eager(key)
+                name = f"a_{content.number}_{index}"
+                self.arrive[key] = self.add_column(name, integer=self.tight) if pageable else Affine()
+            certain = certain or event.mandatory
+            if index + 1 < len(life):
+                following = life[index + 1]
+                charged = range(event.slot + 1, following.slot + (not following.mandatory))
+                certain = certain and not any(self.may_bind(slot) for slot in charged)
+                pinned = self._pinned_gap(content, index)
+                certain = certain if pinned is None else pinned
+                if certain or pinned is not None:
+                    self.keep[content.number, index] = Affine(float(certain))
+                else:
+                    name = f"k_{content.number}_{index}"
+                    self.keep[content.number, index] = self.add_column(name, integer=True)
+
+    def _pinned_gap(self, content: Content, index: int) -> bool | None:
+        """Whether a pin wants ``content`` in RAM, or not, through the gap after an event."""
+        life = self.timeline.events[content.number]
+        if content.dropped:
+            between = range(life[index].slot + 1, life[index + 1].slot)
+            return False if any(self.timeline.slots[slot].mandatory for slot in between) else None
+        mandatory = [number for number, event in enumerate(life) if event.mandatory] if content.kept else []
+        return True if mandatory and mandatory[0] <= index < mandatory[-1] else None
+
+    def _add_eager(self, key: tuple[int, int]) -> Affine:
+        """E of the gap before an event, where the relaxed model has one."""
+        content, index = key
+        producer = self.instance.contents[content].producer
+        if not self.relaxed or index == 0 or producer is None or producer not in self.worth:
+            return Affine()
+        life, slots = self.timeline.events[content], self.timeline.slots
+        first, stage = slots[life[index - 1].slot].stage + 1, slots[life[index].slot].stage
+        last = stage - 1 if (stage, producer) in self.offered else stage
+        last = min(last, self.instance.tasks[producer].last_rerun_stage)
+        if first > last:
+            return Affine()
+        self.eager_stages[key] = (first, last)
+        self.eager[key] = self.add_column(f"e_{content}_{index}", integer=True)
+        if not life[index].mandatory:
+            self.visit[key] = self.add_column(f"v_{content}_{index}", integer=True)
+        return self.eager[key]
+
+    def may_bind(self, slot: int) -> bool:
+        """Whether ``slot`` has a memory row: the budget could be exceeded there if nothing were freed."""
+        budget = self.instance.limits.ram_budget_bytes
+        return budget is not None and self.upper_bytes[slot] > budget
+
+    def counts(self, after: int, slot: int, until: int) -> bool:
+        """Whether ``slot`` holds what is kept from slot ``after`` to ``until``, around it."""
+        if not self.relaxed or self.timeline.slots[slot].mandatory:
+            return True
+        first, last = self.stage_slots[self.timeline.slots[slot].stage]
+        return after < first and last <= until
+
+    def gap_before(self, content: int, index: int) -> Affine:
+        """K⁻ of an event."""
+        return self.keep[content, index - 1] if index > 0 else Affine()
+
+    def gap_after(self, content: int, index: int) -> Affine:
+        """K⁺ of an event."""
+        return self.keep.get((content, index)) or Affine()
+
+    def presence(self, content: int, index: int) -> Affine:
+        """X of an event."""
+        event = self.timeline.events[content][index]
+        if event.mandatory:
+            return Affine(1.0)
+        if event.kind is Kind.BIRTH:
+            return self.home(content)
+        there = total((1.0, self.gap_before(content, index)), (1.0, self.arrival(content, index)))
+        return there.add(self.run[event.slot]) if event.kind is Kind.MAKE else there
+
+    def arrival(self, content: int, index: int) -> Affine:
+        """A + e of the gap before an event."""
+        arrived = total((1.0, self.arrive.get((content, index)) or Affine()))
+        return arrived.add(self.eager.get((content, index)) or Affine())
+
+    def home(self, content: int) -> Affine:
+        """Whether a tensor is at home in RAM: its first content, ``content``, is held from the start."""
+        return self.keep.get((content, 0)) or Affine()
+
+    def away(self, content: Content) -> Affine:
+        """Whether a tensor is at home in storage."""
+        return Affine(1.0).add(self.home(content.home or 0), -1.0)
+
+    def wanted(self, content: Content, index: int) -> Affine:
+        """Whether an optional use takes place: its slot's run, or at the end that the tensor comes home."""
+        event = self.timeline.events[content.number][index]
+        if content.comes_home and event.slot == len(self.timeline.slots) - 1:
+            return self.home(content.home or 0)
+        return self.run[event.slot]
+
+    def readable(self, content: Content) -> Affine:
+        """O of a content that may be paged in; else 0."""
+        if content.page_in is None:
+            return Affine()
+        stored = self.stored[content.number]
+        if content.home != content.number:
+            return stored
+        away = self.away(content)
+        if not self.instance.limits.paging:
+            return away
+        return stored if content.starts_stored else away.add(stored)
+
+    def lives(self) -> Iterator[tuple[Content, int, Event]]:
+        """Every event with its content and its index."""
+        for content in self.instance.contents:
+            for index, event in enumerate(self.timeline.events[content.number]):
+                yield content, index, event
+
+
+def own_bytes(timeline: Timeline, number: int) -> int:
+    """What a slot holds beside the contents that its events count: workspace, outputs never used."""
+    slot = timeline.slots[number]
+    if slot.task is None:
+        return 0
+    task, contents = timeline.instance.tasks[slot.task], timeline.instance.contents
+    unused = [c for c in task.outputs if timeline.events[c][-1].slot < number]
+    return task.workspace_bytes + sum(contents[c].bytes for c in unused)
+
+
+def _upper_bytes(timeline: Timeline) -> list[int]:
+    """Per slot, RAM if everything is kept from its first event to its last."""
+    change = [0] * (len(timeline.slots) + 1)
+    for content, life in zip(timeline.instance.contents, timeline.events, strict=True):
+        if life:
+            change[life[0].slot] += content.bytes
+            change[life[-1].slot + 1] -= content.bytes
+    held = list(accumulate(change))
+    upper = []
+    for number, slot in enumerate(timeline.slots):
+        again = 0
+        if slot.task is not None and not slot.mandatory:
+            outputs = timeline.instance.tasks[slot.task].outputs
+            again = sum(timeline.instance.contents[c].bytes for c in outputs)
+        upper.append(held[number] + again + own_bytes(timeline, number))
+    return upper

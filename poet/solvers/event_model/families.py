@@ -1,0 +1,359 @@
+"""The constraint families of the event model, one function each; its docstring is the formula.
+
+Symbols are those of `poet.solvers.event_model.decisions`. A family yields expressions that must not exceed 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from poet.solvers.event_model.affine import Affine, total
+from poet.solvers.event_model.decisions import Decisions, own_bytes
+from poet.solvers.event_model.implicit_residency import put_off_chain
+from poet.solvers.instance.instance import Meter
+from poet.solvers.instance.timeline import Kind
+
+# --- constraint families: without any one of them, some plan is invalid ---
+
+
+def need(model: Decisions) -> Iterator[Affine]:
+    """X[i,σ] ≥ r[σ]: an optional run has every input in RAM; X[i,end] ≥ h of what comes home to RAM."""
+    for content, index, event in model.lives():
+        if event.kind is Kind.USE and not event.mandatory:
+            wanted, there = model.wanted(content, index), model.presence(content.number, index)
+            yield total((1.0, wanted), (-1.0, there))
+
+
+def hold(model: Decisions) -> Iterator[Affine]:
+    """K⁺[i,m] ≤ X[i,m]: only what is there can be kept."""
+    for content, index, event in model.lives():
+        if not event.mandatory:
+            after = model.gap_after(content.number, index)
+            yield total((1.0, after), (-1.0, model.presence(content.number, index)))
+
+
+def store(model: Decisions) -> Iterator[Affine]:
+    """a[i,m] ≤ O[i]: only what is in storage, and may be read from there, can be paged in."""
+    for (content, _), arrival in model.arrive.items():
+        copy = model.readable(model.instance.contents[content])
+        yield total((1.0, arrival), (-1.0, copy))
+
+
+def memory(model: Decisions) -> Iterator[Affine]:
+    """Σ bytes·K over gaps around σ + Σ bytes·X over events at σ + workspace·r[σ] ≤ budget.
+
+    In the relaxed model an optional run counts only what is in RAM in every order of its stage:
+    what it reads and makes, and what is held through the whole stage. A content remade ahead is
+    counted from the last stage in which that could have been.
+    """
+    timeline, contents = model.timeline, model.instance.contents
+    budget = model.instance.limits.ram_budget_bytes
+    if budget is None:
+        return
+    rows = {
+        number: total((1.0, Affine(-budget)), (own_bytes(timeline, number), model.run[number]))
+        for number in range(len(timeline.slots))
+        if model.may_bind(number)
+    }
+    born_in_place = {c for task in model.instance.tasks for c in task.updated}
+    for content, index, event in model.lives():
+        size = float(content.bytes)
+        in_place = event.kind is Kind.BIRTH and content.number in born_in_place
+        if event.slot in rows and not in_place:
+            loose = model.relaxed and not event.mandatory and event.kind is not Kind.BIRTH
+            there = model.wanted(content, index) if loose else model.presence(content.number, index)
+            rows[event.slot].add(there, size)
+    large = sum(len(life) for life in timeline.events) * len(rows) > _LARGE
+    yield from _add_kept_by_steps(model, rows) if large else _add_kept(model, rows)
+    for (content_number, index), ahead in model.eager.items():
+        used = timeline.slots[timeline.events[content_number][index].slot].stage
+        for stage in range(model.eager_stages[content_number, index][1], used):
+            if model.first_run[stage] in rows:
+                rows[model.first_run[stage]].add(ahead, contents[content_number].bytes)
+    for charge in model.stays.charges:
+        for stage in range(charge.first, charge.last + 1):
+            if model.first_run[stage] in rows:
+                rows[model.first_run[stage]].add(charge.share, charge.bytes)
+    yield from rows.values()
+
+
+_LARGE = 10_000_000  # events times rows, above which rows that list every gap are too dense
+
+
+def _gaps(model: Decisions) -> Iterator[tuple[int, int, Affine]]:
+    """The slots around every gap, and its bytes·K."""
+    for content, index, event in model.lives():
+        life = model.timeline.events[content.number]
+        if index + 1 < len(life):
+            kept = total((float(content.bytes), model.keep[content.number, index]))
+            yield event.slot, life[index + 1].slot, kept
+
+
+def _add_kept(model: Decisions, rows: dict[int, Affine]) -> Iterator[Affine]:
+    """Add Σ bytes·K over the gaps around each slot to its row, term by term."""
+    for after, until, kept in _gaps(model):
+        for slot in range(after + 1, until):
+            if slot in rows and model.counts(after, slot, until):
+                rows[slot].add(kept)
+    yield from ()
+
+
+def _add_kept_by_steps(model: Decisions, rows: dict[int, Affine]) -> Iterator[Affine]:
+    """The same sum as one column per row: budget·H[σ] ≥ budget·H[σ-] + gaps begun - gaps ended."""
+    budget = float(model.instance.limits.ram_budget_bytes or 0)
+    slots = model.timeline.slots
+    begun: list[list[Affine]] = [[] for _ in slots]
+    ended: list[list[Affine]] = [[] for _ in slots]
+    ended_from_outside: dict[int, Affine] = {}
+    for after, until, kept in _gaps(model):
+        begun[after].append(kept)
+        ended[until].append(kept)
+        stage = slots[until].stage
+        if after < model.stage_slots[stage][0] and not slots[until].mandatory:
+            ended_from_outside.setdefault(stage, Affine()).add(kept)
+    around, through_stage = Affine(), Affine()
+    for number, slot in enumerate(slots):
+        if number == model.stage_slots[slot.stage][0]:
+            through_stage = total((1.0, around), (-1.0, ended_from_outside.get(slot.stage) or Affine()))
+        for kept in ended[number]:
+            around.add(kept, -1.0)
+        if number in rows and (slot.mandatory or not model.relaxed):
+            share = model.add_column(f"h_{number}", integer=False, whole=False)
+            held = total((1.0, around))
+            model.held.append((max(share.terms), total((1.0 / budget if budget else 0.0, held))))
+            around = total((budget, share))
+            yield held.add(around, -1.0)
+            rows[number].add(around)
+        elif number in rows:
+            rows[number].add(through_stage)
+        for kept in begun[number]:
+            around.add(kept)
+        around.terms = {column: factor for column, factor in around.terms.items() if factor}
+
+
+def come_home(model: Decisions) -> Iterator[Affine]:
+    """1 - h ≤ O of a last content that was updated: what is at home in storage is written there.
+
+    Where paging is not allowed, only what is at home in storage moves: O ≤ 1 - h. Pinned to be kept,
+    what is at home in RAM stays to the end: h ≤ K.
+    """
+    for content in model.instance.contents:
+        life = model.timeline.events[content.number]
+        if content.home is None or not life:
+            continue
+        away, stored = model.away(content), model.stored[content.number]
+        if content.comes_home and content.home != content.number:
+            yield total((1.0, away), (-1.0, stored))
+        if content.kept and content.comes_home:
+            held = model.keep[content.number, len(life) - 2]
+            yield total((1.0, model.home(content.home)), (-1.0, held))
+        if not model.instance.limits.paging and not content.starts_stored:
+            first = content.home == content.number
+            yield total((1.0, stored), (0.0 if first else -1.0, away))
+
+
+def deadline(model: Decisions) -> Iterator[Affine]:
+    """Seconds of all runs and transfers ≤ deadline; of each alone where they run side by side."""
+    allowed = model.instance.limits.deadline_seconds
+    if allowed is None:
+        return
+    runs = Affine(sum(task.cost.seconds for task in model.instance.tasks) - allowed)
+    runs.add(spent_on_runs(model, Meter.SECONDS))
+    transfers = spent_on_transfers(model, Meter.SECONDS)
+    if model.instance.serial:
+        yield runs.add(transfers)
+    else:
+        yield runs
+        yield transfers.add(Affine(-allowed))
+
+
+def capacity(model: Decisions) -> Iterator[Affine]:
+    """Σ stored bytes·O ≤ storage capacity; contents that are at home in storage included.
+
+    The relaxed model leaves those out: a tensor at home in RAM that is stored once and read back once
+    takes less storage than one at home in storage, to which it is otherwise equal.
+    """
+    allowed = model.instance.problem.storage_capacity_bytes
+    written = _written_bytes(model)
+    if allowed is None or not (written.terms or written.constant):
+        return
+    begun = sum(c.stored_bytes for c in model.instance.contents if c.starts_stored)
+    for content in model.instance.contents:
+        if content.home == content.number and not (content.starts_stored or model.relaxed):
+            written.add(model.away(content), content.stored_bytes)
+    yield written.add(Affine(-max(0, allowed - begun)))
+
+
+def wear(model: Decisions) -> Iterator[Affine]:
+    """Σ stored bytes·O over contents written in this step ≤ written budget."""
+    allowed = model.instance.limits.written_budget_bytes
+    if allowed is not None:
+        yield _written_bytes(model).add(Affine(-allowed))
+
+
+def energy(model: Decisions) -> Iterator[Affine]:
+    """Metered joules of all reruns and transfers ≤ energy budget - those of running every op once."""
+    allowed = model.instance.metered_joules_allowed
+    if allowed is not None:
+        spent = spent_on_runs(model, Meter.METERED_JOULES)
+        spent.add(spent_on_transfers(model, Meter.METERED_JOULES))
+        yield spent.add(Affine(-allowed))
+
+
+def _written_bytes(model: Decisions) -> Affine:
+    written = Affine()
+    for content in model.instance.contents:
+        if not content.starts_stored:
+            written.add(model.stored[content.number], content.stored_bytes)
+    return written
+
+
+# --- cuts: no plan worth having breaks them, and they make the proof short ---
+
+
+def purpose(model: Decisions) -> Iterator[Affine]:
+    """a[i,σ] ≤ r[σ]; r[σ] ≤ Σ K⁺ of its outputs; K⁻ + r[σ] ≤ 1 where σ makes one output.
+
+    The first two not in the relaxed model: there a rerun without a slot may use what σ makes.
+    """
+    timeline = model.timeline
+    for content, index, event in model.lives():
+        if event.mandatory:
+            continue
+        run = model.run[event.slot]
+        if event.kind is Kind.USE and not model.relaxed:
+            wanted = model.wanted(content, index)
+            yield total((1.0, model.arrive[content.number, index]), (-1.0, wanted))
+        if event.kind is Kind.MAKE and len(model.instance.tasks[content.producer or 0].outputs) == 1:
+            yield total((1.0, model.gap_before(content.number, index)), (1.0, run), (-1.0, Affine(1.0)))
+    kept_after: dict[int, Affine] = {
+        number: Affine() for number, slot in enumerate(timeline.slots) if not slot.mandatory
+    }
+    for content, index, event in model.lives():
+        if event.kind is Kind.MAKE:
+            kept_after[event.slot].add(model.gap_after(content.number, index))
+    for slot, kept in kept_after.items() if not model.relaxed else ():
+        yield total((1.0, model.run[slot]), (-1.0, kept))
+
+
+def cover(model: Decisions) -> Iterator[Affine]:
+    """K[i,q] + O[i] + Σ r over i's productions before its next mandatory use ≥ 1."""
+    for content in model.instance.contents:
+        life = model.timeline.events[content.number]
+        pending: Affine | None = None
+        for index in range(len(life) - 1, 0, -1):
+            event = life[index]
+            if event.mandatory:
+                pending = Affine()
+            elif event.kind is Kind.MAKE and pending is not None:
+                pending = total((1.0, pending), (1.0, model.run[event.slot]))
+            eager = model.eager.get((content.number, index))
+            if pending is not None and eager is not None:
+                pending = total((1.0, pending), (1.0, eager))
+            if pending is not None and pending.terms:
+                kept = model.keep[content.number, index - 1]
+                copy = model.readable(content)
+                yield total((1.0, Affine(1.0)), (-1.0, kept), (-1.0, copy), (-1.0, pending))
+
+
+def eager(model: Decisions) -> Iterator[Affine]:
+    """K⁻ + e + v ≤ 1 at [i,m]; e + v ≤ Σ (K⁻ + a + e + v + r)[u,n] + l[u] for each input u of i's producer.
+
+    The sum is over the gaps of u that meet the stages in which i may be remade; an input that a
+    first run touches there is present anyway, and so may be one that has no later event.
+    """
+    for (content, index), ahead in model.eager.items():
+        remade = total((1.0, ahead), (1.0, model.visit.get((content, index)) or Affine()))
+        yield total((1.0, model.gap_before(content, index)), (1.0, remade), (-1.0, Affine(1.0)))
+        first, last = model.eager_stages[content, index]
+        producer = model.instance.tasks[model.instance.contents[content].producer or 0]
+        for needed in producer.rerun_reads:
+            visits = _visits(model, needed, first, last)
+            if visits is not None:
+                stay = model.stays.columns.get((needed, first)) or Affine()
+                yield total((1.0, remade), (-1.0, visits), (-1.0, stay))
+        yield from _put_off(model, content, ahead, last)
+    for window, (share, inputs) in model.stays.together.items():
+        for needed in inputs:
+            visits = _visits(model, needed, model.eager_stages[window][1], model.eager_stages[window][1])
+            if visits is not None:
+                yield total((1.0, model.eager[window]), (-1.0, visits), (-1.0, share))
+    for more, less in model.stays.ordered:
+        yield total((1.0, less), (-1.0, more))
+
+
+def _put_off(model: Decisions, content: int, ahead: Affine, last: int) -> Iterator[Affine]:
+    """At stage ``last``, e ≤ Σ (K⁻ + a + e + r + l)[u] + v over inputs u of inputs of i; v of the last u."""
+    there = Affine()
+    for needed in put_off_chain(model, content):
+        visits = _visits(model, needed, last, last)
+        if visits is None:
+            return
+        stay = model.stays.columns.get((needed, last)) or Affine()
+        yield total((1.0, ahead), (-1.0, there), (-1.0, visits), (-1.0, stay))
+        passing = _passing(model, needed, last)
+        if not passing.terms:
+            return
+        there.add(visits).add(stay).add(passing, -1.0)
+
+
+def _passing(model: Decisions, content: int, stage: int) -> Affine:
+    """Σ v of the gaps of a content that meet ``stage``."""
+    passing = Affine()
+    for index, event in enumerate(model.timeline.events[content]):
+        at = model.timeline.slots[event.slot].stage
+        if at >= stage:
+            passing.add(model.visit.get((content, index)) or Affine())
+        if at > stage:
+            break
+    return passing
+
+
+def _visits(model: Decisions, content: int, first: int, last: int) -> Affine | None:
+    """Σ (K⁻ + a + e + v + r) of the gaps meeting stages first to last; ``None``: there for certain."""
+    visits = Affine()
+    life = model.timeline.events[content]
+    for index, event in enumerate(life):
+        stage = model.timeline.slots[event.slot].stage
+        if stage < first - 1 or (stage < first and not event.mandatory):
+            continue
+        if event.mandatory:
+            return None
+        visits.add(model.gap_before(content, index)).add(model.arrival(content, index))
+        visits.add(model.visit.get((content, index)) or Affine())
+        if stage > last:
+            return visits
+        if event.kind is Kind.MAKE:
+            visits.add(model.run[event.slot])
+    return None
+
+
+Family = Callable[[Decisions], Iterator[Affine]]
+FAMILIES: tuple[Family, ...] = (need, hold, store, memory, come_home, deadline, capacity, wear, energy)
+RELAXATION: tuple[Family, ...] = (eager,)  # of the relaxed model
+CUTS: tuple[Family, ...] = (purpose, cover)
+
+
+def spent_on_runs(model: Decisions, meter: Meter) -> Affine:
+    """Σ cost·r + Σ cost·(e + v) / outputs of the run, of every cost what ``meter`` reads."""
+    spent = Affine()
+    for number, slot in enumerate(model.timeline.slots):
+        if slot.task is not None and not slot.mandatory:
+            spent.add(model.run[number], model.instance.tasks[slot.task].cost.read_by(meter))
+    for (content, _), ahead in (*model.eager.items(), *model.visit.items()):
+        task = model.instance.tasks[model.instance.contents[content].producer or 0]
+        spent.add(ahead, task.cost.read_by(meter) / len(task.outputs))
+    return spent
+
+
+def spent_on_transfers(model: Decisions, meter: Meter) -> Affine:
+    """Σ page-in·a + Σ page-out·O, of every cost what ``meter`` reads."""
+    spent = Affine()
+    for (content, _), arrival in model.arrive.items():
+        page_in = model.instance.contents[content].page_in
+        if page_in is not None:
+            spent.add(arrival, page_in.read_by(meter))
+    for content_, stored in zip(model.instance.contents, model.stored, strict=True):
+        if content_.page_out is not None and not content_.starts_stored:
+            spent.add(stored, content_.page_out.read_by(meter))
+    return spent

@@ -1,0 +1,44 @@
+"""Cuts from the memory rows: how many contents of one size fit beside each other."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator
+
+from poet.solvers.event_model.affine import Affine
+
+_SIZES = 3  # the commonest of a memory row, each of which is tried as the unit
+_EXACT = 1e-9  # relative, within which a share counts as whole
+
+
+def packing(rows: Iterable[Affine]) -> Iterator[Affine]:
+    """Σ (⌊b/d⌋ + max(0, (frac(b/d) - f) / (1 - f)))·x ≤ ⌊budget/d⌋, f = frac(budget/d), d a size.
+
+    The mixed-integer rounding of Σ b·x ≤ budget (Nemhauser and Wolsey, 1990): it holds for x of 0s
+    and 1s, as all columns of a memory row are in every plan. A budget of 7.5 contents of one size
+    keeps 7 of them, where the row itself lets a linear program keep half of another.
+    """
+    for row in rows:
+        sizes = {column: size for column, size in row.terms.items() if size}
+        budget = -row.constant
+        if budget <= 0.0 or min(sizes.values(), default=0.0) < 0.0 or sum(sizes.values()) <= budget:
+            continue
+        for unit, _ in Counter(sizes.values()).most_common(_SIZES):
+            cut = _rounded(sizes, budget, unit)
+            if cut is not None:
+                yield cut
+
+
+def _rounded(sizes: dict[int, float], budget: float, unit: float) -> Affine | None:
+    whole = math.floor(budget / unit + _EXACT)
+    spare = budget / unit - whole
+    if not _EXACT < spare < 1.0 - _EXACT:
+        return None
+    cut = Affine(-float(whole))
+    for column, size in sizes.items():
+        share = math.floor(size / unit + _EXACT)
+        weight = share + max(0.0, (size / unit - share - spare) / (1.0 - spare))
+        if weight > _EXACT:
+            cut.terms[column] = weight
+    return cut if sum(cut.terms.values()) > whole + _EXACT else None

@@ -1,0 +1,84 @@
+"""The event model: which contents stay in RAM through which gaps, as a mixed-integer program."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from poet.solvers.event_model.affine import Affine, Column, Row
+from poet.solvers.event_model.decisions import Decisions
+from poet.solvers.event_model.families import (
+    CUTS,
+    FAMILIES,
+    RELAXATION,
+    Family,
+    spent_on_runs,
+    spent_on_transfers,
+)
+from poet.solvers.event_model.implicit_residency import add_stays
+from poet.solvers.event_model.knapsack_cuts import packing
+from poet.solvers.instance.instance import Meter
+from poet.solvers.instance.timeline import Timeline
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """The program: columns, rows, and what to minimise.
+
+    Attributes:
+        keep: K by (content, event).
+        run: r by slot.
+        arrive: a by (content, event), for uses.
+        stored: O by content.
+        eager: e by (content, event), for the gap before the event.
+        held: columns H with what they are the value of, in order.
+        overhead_joules: the objective, in joules above running every op once.
+    """
+
+    timeline: Timeline
+    columns: tuple[Column, ...]
+    keep: dict[tuple[int, int], Affine]
+    run: dict[int, Affine]
+    arrive: dict[tuple[int, int], Affine]
+    stored: tuple[Affine, ...]
+    eager: dict[tuple[int, int], Affine]
+    held: tuple[tuple[int, Affine], ...]
+    overhead_joules: Affine
+    rows: tuple[Row, ...]
+
+
+def build(
+    timeline: Timeline, *, families: tuple[Family, ...] = FAMILIES + RELAXATION + CUTS, relaxed: bool = False
+) -> Model:
+    """The program over ``timeline``, made of ``families``.
+
+    With ``relaxed`` the optimum is a lower bound for every schedule whose first runs keep the
+    listed order, whichever reruns the timeline offers: neither the order of reruns within a stage
+    nor how often an op reruns there makes a difference, and a rerun at a moment for which there is
+    no slot costs its joules and needs its inputs some time since the last event, but holds no RAM.
+    An input may stay for it past its own last event (`poet.solvers.event_model.implicit_residency`).
+    """
+    decisions = Decisions(timeline, relaxed=relaxed)
+    add_stays(decisions)
+    rows = [
+        Row(family.__name__, expression)
+        for family in families
+        for expression in family(decisions)
+        if expression.terms or expression.constant > 0.0
+    ]
+    if decisions.tight and not decisions.held:
+        memory_rows = [row.expression for row in rows if row.family == "memory"]
+        rows += [Row("packing", cut) for cut in packing(memory_rows)]
+    return Model(
+        timeline=timeline,
+        columns=tuple(decisions.columns),
+        keep=decisions.keep,
+        run=decisions.run,
+        arrive=decisions.arrive,
+        stored=decisions.stored,
+        eager=decisions.eager,
+        held=tuple(decisions.held),
+        overhead_joules=spent_on_runs(decisions, Meter.JOULES).add(
+            spent_on_transfers(decisions, Meter.JOULES)
+        ),
+        rows=tuple(rows),
+    )

@@ -1,0 +1,36 @@
+"""From policies to one schedule: a walk each, and of those that the judge accepts the one of least energy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from poet.problem import Limits, Problem
+from poet.schedule import Schedule
+from poet.solvers.heuristics.list_scheduler import Policy, Stuck, Walk, Weights
+from poet.solvers.instance.incumbent import Incumbent
+from poet.solvers.instance.indexed import Facts
+
+
+def walked(facts: Facts, limits: Limits, policy: Policy, weights: Weights | None = None) -> Schedule | None:
+    """The schedule of one walk, or ``None`` where the policy got stuck."""
+    try:
+        return Walk(facts, limits, policy, weights or Weights()).run()
+    except Stuck:
+        return None
+
+
+def cheapest_walk(
+    problem: Problem, limits: Limits, policies: Iterable[Policy], *, allowed: Limits | None = None
+) -> Schedule | None:
+    """The best schedule of the walks of several policies within ``limits``.
+
+    Args:
+        problem: what to plan.
+        limits: what the result must be within.
+        policies: one walk each.
+        allowed: narrower limits for the walks, where a policy forgoes paging or recomputation.
+    """
+    facts, best = Facts(problem), Incumbent(problem, limits)
+    for policy in policies:
+        best.consider(walked(facts, allowed or limits, policy))
+    return best.schedule

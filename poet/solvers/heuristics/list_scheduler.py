@@ -1,0 +1,430 @@
+"""The mechanism that heuristics share: first runs in the listed order, and exact memory.
+
+A walk runs the ops in the order of the problem. Before each it brings the inputs into RAM, by
+page-in or by recomputing the ops that lead to them, and makes room by dropping other tensors; what
+to drop, when and how is the policy's. A tensor is dropped only if it can come back: it is stored,
+or it is written first, or it is remade from tensors that are then held until it is needed. So with
+paging allowed everywhere a walk ends in every budget in which the largest op fits.
+
+The result of a walk is a proposal: the simulator judges it.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+from dataclasses import dataclass
+
+from poet.pins import pinned
+from poet.problem import Limits, Transfer
+from poet.schedule import Compute, Free, PageIn, PageOut, Schedule, Step
+from poet.solvers.instance.indexed import Facts
+
+
+class Way(enum.Enum):
+    """How a dropped tensor comes back."""
+
+    PAGE = "page"
+    REMAKE = "recompute"
+    CHEAPER = "whichever costs less"
+
+
+class Stuck(Exception):
+    """The policy found no way on inside the limits."""
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """What a second costs in joules, so that one number compares ways.
+
+    Attributes:
+        compute_watts: per second of an op.
+        transfer_watts: per second of a transfer.
+        remake_factor: multiplies the joules of recomputation; above 1 it prefers paging.
+    """
+
+    compute_watts: float = 0.0
+    transfer_watts: float = 0.0
+    remake_factor: float = 1.0
+
+
+class Policy:
+    """What a walk asks of a way to decide. This one never drops what is still needed."""
+
+    eager = False
+    """Whether what is marked is dropped at once, or only when room is needed."""
+
+    unplanned = Way.CHEAPER
+    """How to drop what `value` picks and `mark` did not."""
+
+    def mark(self, walk: Walk, tensor: int) -> Way | None:
+        """How to drop ``tensor``, which has just been used or made and is needed later."""
+        return None
+
+    def value(self, walk: Walk, tensor: int) -> float | None:
+        """How good it is to drop ``tensor`` now, marked ones first; ``None``: it must stay."""
+        return None
+
+    def lingers(self, walk: Walk, tensor: int) -> int:
+        """The op before which ``tensor``, of no use any more, may serve a rerun; -1: it may go."""
+        return -1
+
+
+class Walk:
+    """One schedule in the making."""
+
+    def __init__(self, facts: Facts, limits: Limits, policy: Policy, weights: Weights) -> None:
+        problem = facts.problem
+        self.facts, self.limits, self.policy = facts, limits, policy
+        self.budget = math.inf if limits.ram_budget_bytes is None else limits.ram_budget_bytes
+        self.position = 0  # the next op to run for the first time
+        self.steps: list[Step] = []
+        self.step_limit = 60 * facts.op_count + 10 * facts.tensor_count + 1000
+        self.present = [False] * facts.tensor_count
+        self.in_ram = set[int]()  # those present that take room
+        self.stored = [False] * facts.tensor_count  # with the current content
+        self.held_until = [-1] * facts.tensor_count  # something is to be remade from it before this op
+        self.released: list[list[int]] = [[] for _ in range(facts.op_count + 1)]
+        self.marked: dict[int, Way] = {}
+        self.pinned: set[int] = set()
+        self.protected: dict[int, int] = {}  # uses left in the recomputation that is under way
+        self.in_price = [self._transfer(t.page_in, weights) for t in problem.tensors]
+        self.out_price = [self._transfer(t.page_out, weights) for t in problem.tensors]
+        self.price: list[float | None] = [None] * facts.tensor_count  # of coming back, once asked for
+        self.op_price = [
+            op.joules * weights.remake_factor + weights.compute_watts * op.seconds for op in problem.ops
+        ]
+        for tensor in facts.starts_in_ram:
+            self._appear(tensor)
+        for tensor in facts.starts_stored:
+            self.stored[tensor] = True
+        pins = pinned(problem, limits)
+        self.kept = {t for t, tensor in enumerate(problem.tensors) if tensor.name in pins.kept}
+        self.dropped = {t for t, tensor in enumerate(problem.tensors) if tensor.name in pins.dropped}
+        self.seconds = 0.0  # as blocking transfers and ops add up
+        self.used_at = [0.0] * facts.tensor_count  # seconds
+        self.ram_bytes = sum(facts.size[tensor] for tensor in facts.starts_in_ram)
+        capacity = problem.storage_capacity_bytes
+        self.room_in_storage = math.inf if capacity is None else capacity
+        self.room_in_storage -= sum(facts.stored_size[tensor] for tensor in facts.starts_stored)
+        if limits.written_budget_bytes is not None:
+            self.room_in_storage = min(self.room_in_storage, limits.written_budget_bytes)
+        self.owed = [False] * facts.tensor_count  # its last content has yet to be written
+        for tensor in facts.ends_stored:
+            self.owed[tensor] = not self.stored[tensor] or bool(facts.update_ops[tensor])
+        self.owed_bytes = sum(facts.stored_size[tensor] for tensor in facts.ends_stored if self.owed[tensor])
+
+    @staticmethod
+    def _transfer(cost: Transfer | None, weights: Weights) -> float:
+        return math.inf if cost is None else cost.joules + weights.transfer_watts * cost.seconds
+
+    def run(self) -> Schedule:
+        """The schedule.
+
+        Raises:
+            Stuck: the policy leaves no way on.
+        """
+        facts = self.facts
+        if self.ram_bytes > self.budget:
+            raise Stuck
+        for tensor in facts.starts_in_ram:
+            self._settle(tensor)
+        for op in range(facts.op_count):
+            self._obtain(facts.inputs[op])
+            self._make_room(sum(facts.size[t] for t in facts.outputs[op]) + facts.workspace[op])
+            self._compute(op)
+            self.position = op + 1
+            for tensor in facts.updates[op]:
+                self.stored[tensor] = False
+            self.pinned.clear()
+            for tensor in (*facts.inputs[op], *facts.outputs[op], *self.released[op]):
+                self._settle(tensor)
+        self._obtain(tuple(facts.ends_in_ram))
+        for tensor in facts.ends_stored:
+            if self.owed[tensor]:  # it was held to the end
+                self._page_out(tensor)
+        return tuple(self.steps)
+
+    # --- what policies may ask ---
+
+    def next_need(self, tensor: int) -> int | None:
+        """The next op for which ``tensor`` is wanted in RAM, itself or to remake another."""
+        use = self.facts.next_use(tensor, self.position)
+        held = self.held_until[tensor]
+        if held < self.position:
+            return use
+        return held if use is None else min(use, held)
+
+    def page_price(self, tensor: int) -> float:
+        """Joules of writing ``tensor`` if need be and reading it once; infinite where it must not move."""
+        if self._readable(tensor):
+            return self.in_price[tensor]
+        return self.in_price[tensor] + self.out_price[tensor] if self.may_page_out(tensor) else math.inf
+
+    def remake_price(self, tensor: int, most_ops: int = 48) -> float:
+        """Joules of recomputing ``tensor`` when it is needed next, by a guess at what is there then."""
+        need = self._horizon(tensor)
+        facts, price = self.facts, 0.0
+        pending, ops = [tensor], set[int]()
+        while pending:
+            current = pending.pop()
+            if current != tensor:
+                if self.present[current] and current not in self.marked:
+                    last = facts.uses[current][-1:] or [-1]
+                    if max(last[0], self.held_until[current]) >= need:
+                        continue
+                if self._readable(current):
+                    price += self.in_price[current]
+                    continue
+                if self.present[current] and not self.may_rerun(facts.producer[current], need):
+                    price += min(self.page_price(current), self.in_price[current])
+                    continue
+            op = facts.producer[current]
+            if not self.may_rerun(op, need) or len(ops) > most_ops:
+                return math.inf
+            if op not in ops:
+                ops.add(op)
+                price += self.op_price[op]
+                pending.extend(facts.rerun_inputs[op])
+        return price
+
+    def return_price(self, tensor: int) -> float:
+        """Joules of having ``tensor`` back, the cheaper way; as of the first question since its last use."""
+        price = self.price[tensor]
+        if price is None:
+            price = self.price[tensor] = min(self.page_price(tensor), self.remake_price(tensor))
+        return price
+
+    def may_page_out(self, tensor: int) -> bool:
+        """Whether the present content may be written, with room left for what must be written yet."""
+        if self.stored[tensor] or not self.may_move(tensor) or math.isinf(self.out_price[tensor]):
+            return False
+        pays = self.owed[tensor] and not self._updates_ahead(tensor)
+        owed = self.owed_bytes - (self.facts.stored_size[tensor] if pays else 0)
+        return self.room_in_storage >= self.facts.stored_size[tensor] + owed
+
+    # --- dropping ---
+
+    def drop(self, tensor: int, way: Way) -> bool:
+        """Give the RAM of ``tensor`` back so that it can return; ``False`` where it cannot."""
+        if not self._readable(tensor):
+            if self.owed[tensor] and not self._updates_ahead(tensor):
+                way = Way.PAGE
+            if way is Way.CHEAPER:
+                way = Way.PAGE if self.page_price(tensor) <= self.remake_price(tensor) else Way.REMAKE
+            ways = (self._store, self._rely) if way is Way.PAGE else (self._rely, self._store)
+            if not any(prepare(tensor) for prepare in ways):
+                return False
+        self._free(tensor)
+        return True
+
+    def _store(self, tensor: int) -> bool:
+        """Write ``tensor``; ``False`` where it may not move there and back."""
+        if not self.may_page_out(tensor) or math.isinf(self.in_price[tensor]):
+            return False
+        self._page_out(tensor)
+        return True
+
+    def _readable(self, tensor: int) -> bool:
+        return self.stored[tensor] and self.may_move(tensor) and not math.isinf(self.in_price[tensor])
+
+    def _rely(self, tensor: int) -> bool:
+        """Hold what ``tensor`` can be remade from until it is needed; ``False`` where it cannot be."""
+        need = self._horizon(tensor)
+        pending, ops, leaves = [tensor], set[int](), []
+        if tensor in self.protected:  # the recomputation under way would chase its own tail
+            return False
+        if self.owed[tensor] and self.facts.next_use(tensor, self.position) is None:
+            return False
+        while pending:
+            current = pending.pop()
+            if current != tensor and (self.present[current] or self._readable(current)):
+                leaves.append(current)
+                continue
+            op = self.facts.producer[current]
+            if not self.may_rerun(op, need):
+                return False
+            if op not in ops:
+                ops.add(op)
+                pending.extend(self.facts.rerun_inputs[op])
+        for leaf in leaves:
+            self._hold(leaf, need)
+        return True
+
+    def _hold(self, tensor: int, need: int) -> None:
+        """Let ``tensor`` not go for good before op ``need``."""
+        if self.held_until[tensor] < need:
+            self.held_until[tensor] = need
+            self.released[need].append(tensor)
+
+    def _horizon(self, tensor: int) -> int:
+        use = self.facts.next_use(tensor, self.position)
+        return self.held_until[tensor] if use is None else use
+
+    def may_rerun(self, op: int, position: int) -> bool:
+        if op < 0 or not self.limits.recompute:
+            return False
+        return self.facts.rerun_limit[op] >= position and self.facts.rerun_need[op] <= self.budget
+
+    def may_move(self, tensor: int) -> bool:
+        return self.limits.paging or self.facts.must_move[tensor]
+
+    def _updates_ahead(self, tensor: int) -> bool:
+        updates = self.facts.update_ops[tensor]
+        return bool(updates) and updates[-1] >= self.position
+
+    def _make_room(self, new_bytes: int) -> None:
+        hopeless: set[int] = set()
+        while self.ram_bytes + new_bytes > self.budget:
+            victim, way = self._victim(hopeless)
+            if not self.drop(victim, way):
+                hopeless.add(victim)
+
+    def _victim(self, hopeless: set[int]) -> tuple[int, Way]:
+        barred = self.pinned | self.protected.keys() | hopeless | self.kept
+        best, best_value = -1, -math.inf
+        for tensor in self.marked:
+            if tensor not in barred:
+                value = self.policy.value(self, tensor)
+                if value is not None and value > best_value:
+                    best, best_value = tensor, value
+        if best >= 0:
+            return best, self.marked[best]
+        for tensor in sorted(self.in_ram - barred):
+            value = self.policy.value(self, tensor)
+            if value is not None and value > best_value:
+                best, best_value = tensor, value
+        if best >= 0:
+            return best, self.policy.unplanned
+        for tensor in self.protected:
+            if self.present[tensor] and tensor not in self.pinned and tensor not in hopeless:
+                return tensor, Way.PAGE
+        raise Stuck
+
+    def _settle(self, tensor: int) -> None:
+        """Free ``tensor`` if nothing needs it any more; else ask the policy about it."""
+        self.used_at[tensor] = self.seconds
+        if not self.present[tensor] or tensor in self.protected or tensor in self.pinned:
+            return
+        self.marked.pop(tensor, None)
+        self.price[tensor] = None
+        if self.next_need(tensor) is None:
+            self._hold(tensor, min(self.policy.lingers(self, tensor), self.facts.op_count - 1))
+        if self.next_need(tensor) is None:
+            if self.owed[tensor]:
+                self._page_out(tensor)
+            self._free(tensor)
+            return
+        idle = tensor in self.dropped and self.next_need(tensor) != self.position
+        if idle and self.drop(tensor, Way.CHEAPER):
+            return
+        way = self.policy.mark(self, tensor)
+        if way is not None and not (self.policy.eager and self.drop(tensor, way)):
+            self.marked[tensor] = way
+
+    # --- bringing back ---
+
+    def _obtain(self, needed: tuple[int, ...]) -> None:
+        """Bring ``needed`` into RAM, all at once, and pin them."""
+        missing = [tensor for tensor in needed if not self.present[tensor]]
+        if missing:
+            ops = self._to_rerun(missing)
+            for tensor in (*needed, *(t for op in ops for t in self.facts.rerun_inputs[op])):
+                self.protected[tensor] = self.protected.get(tensor, 0) + 1
+            for op in ops:
+                self._rerun(op)
+            self.protected.clear()
+        self.pinned.update(tensor for tensor in needed if self.present[tensor])
+        for tensor in needed:
+            self._page_in(tensor)
+
+    def _to_rerun(self, missing: list[int]) -> list[int]:
+        """The ops that lead from what is in RAM or stored to ``missing``, in order."""
+        pending, ops = list(missing), set[int]()
+        while pending:
+            current = pending.pop()
+            op = self.facts.producer[current]
+            if self.present[current] or op in ops:
+                continue
+            if self._readable(current) and not self._cheap(current):
+                continue
+            if not self.may_rerun(op, self.position):
+                raise Stuck
+            ops.add(op)
+            pending.extend(self.facts.rerun_inputs[op])
+        return sorted(ops)
+
+    def _cheap(self, tensor: int) -> bool:
+        """Whether a stored tensor is cheaper to remake from what is in RAM than to read."""
+        op = self.facts.producer[tensor]
+        return (
+            self.may_rerun(op, self.position)
+            and self.op_price[op] < self.in_price[tensor]
+            and all(self.present[i] for i in self.facts.rerun_inputs[op])
+        )
+
+    def _rerun(self, op: int) -> None:
+        facts = self.facts
+        self.pinned.update(tensor for tensor in facts.rerun_inputs[op] if self.present[tensor])
+        for tensor in facts.rerun_inputs[op]:
+            self._page_in(tensor)
+        for tensor in facts.outputs[op]:
+            if self.present[tensor]:
+                self._free(tensor)
+        self._make_room(sum(facts.size[t] for t in facts.outputs[op]) + facts.workspace[op])
+        self._compute(op)
+        self.pinned.clear()
+        for tensor in facts.rerun_inputs[op]:
+            self.protected[tensor] -= 1
+            if not self.protected[tensor]:
+                del self.protected[tensor]
+        for tensor in (*facts.rerun_inputs[op], *facts.outputs[op]):
+            self._settle(tensor)
+
+    # --- the four steps ---
+
+    def _appear(self, tensor: int) -> None:
+        self.present[tensor] = True
+        if self.facts.size[tensor]:
+            self.in_ram.add(tensor)
+
+    def _compute(self, op: int) -> None:
+        if len(self.steps) > self.step_limit:
+            raise Stuck
+        self.steps.append(Compute(self.facts.problem.ops[op].name))
+        self.seconds += self.facts.problem.ops[op].seconds
+        for tensor in self.facts.outputs[op]:
+            self._appear(tensor)
+            self.ram_bytes += self.facts.size[tensor]
+
+    def _page_in(self, tensor: int) -> None:
+        if self.present[tensor]:
+            return
+        if not self._readable(tensor):
+            raise Stuck
+        self._make_room(self.facts.size[tensor])
+        what = self.facts.problem.tensors[tensor]
+        self.steps.append(PageIn(what.name))
+        self.seconds += 0.0 if what.page_in is None else what.page_in.seconds
+        self._appear(tensor)
+        self.ram_bytes += self.facts.size[tensor]
+        self.pinned.add(tensor)
+
+    def _page_out(self, tensor: int) -> None:
+        if not self.may_page_out(tensor):
+            raise Stuck
+        what = self.facts.problem.tensors[tensor]
+        self.steps.append(PageOut(what.name))
+        self.seconds += 0.0 if what.page_out is None else what.page_out.seconds
+        self.stored[tensor] = True
+        self.room_in_storage -= self.facts.stored_size[tensor]
+        if self.owed[tensor] and not self._updates_ahead(tensor):
+            self.owed[tensor] = False
+            self.owed_bytes -= self.facts.stored_size[tensor]
+
+    def _free(self, tensor: int) -> None:
+        self.steps.append(Free(self.facts.problem.tensors[tensor].name))
+        self.present[tensor] = False
+        self.in_ram.discard(tensor)
+        self.ram_bytes -= self.facts.size[tensor]
+        self.marked.pop(tensor, None)

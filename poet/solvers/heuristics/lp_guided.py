@@ -1,0 +1,136 @@
+"""Walks that do what the relaxation's answer does, as far as memory allows.
+
+The relaxation (`poet.solvers.bounds.relaxation`) says of each content in which windows it is away from
+RAM, and how it comes back. A walk (`poet.solvers.heuristics.list_scheduler`) with exact memory follows
+this: when it needs room, it drops first what the relaxation drops before its next use, and beyond that
+what relieves most per joule. What the relaxation pretends costs extra here, but the decisions that
+matter, what is absent at the few moments at which RAM is short, are taken together and well. An answer
+in whole numbers is a better guide than one in fractions.
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from poet.homes import undecided
+from poet.schedule import Schedule
+from poet.solvers.bounds.relaxation import Bound, Segment
+from poet.solvers.engines.linear import Numbers, value
+from poet.solvers.heuristics.judged import walked
+from poet.solvers.heuristics.list_scheduler import Policy, Walk, Way, Weights
+from poet.solvers.instance.indexed import Facts
+from poet.solvers.instance.instance import Instance
+
+_SURELY = (0.5, 0.99)  # shares of a content from which on it counts as kept
+_BIASES = (1.4, 1.0, 0.7)  # exponents of the price in what is dropped first
+_COMES_BACK = 0.3  # share of a content from which on it counts as made or paged in
+
+
+def walks_along(instance: Instance, bound: Bound) -> Iterator[Schedule]:
+    """Schedules of a few walks that follow the answer of ``bound``; none without an answer.
+
+    None as well where the plan chooses the homes of tensors, which a walk cannot.
+    """
+    values, problem = bound.answer.values, instance.problem
+    if values is None or undecided(problem):
+        return
+    facts, told = Facts(problem), set[tuple[tuple[_Absence, ...], ...]]()
+    idle = problem.idle_watts
+    weights = Weights(idle, 0.0 if problem.background_storage else idle)
+    for surely in _SURELY:
+        stretches = bound.relaxation.segments + bound.relaxation.tails
+        absences = _absences(facts, instance, stretches, values, surely)
+        if absences in told:  # in whole numbers
+            continue
+        told.add(absences)
+        wanted = _wanted(facts, instance, stretches, values)
+        for bias in _BIASES:
+            schedule = walked(facts, instance.limits, AsRelaxed(absences, wanted, bias), weights)
+            if schedule is not None:
+                yield schedule
+
+
+@dataclass(frozen=True, slots=True)
+class _Absence:
+    """A tensor is away between two first runs, of op ``after`` and op ``until``, and comes back in a way."""
+
+    after: int
+    until: int
+    way: Way
+
+
+class AsRelaxed(Policy):
+    """Drops what is absent in the relaxation's answer before its next use, then what relieves most.
+
+    Args:
+        absences: per tensor, in order of time.
+        wanted: per tensor, the last op before which something is remade from it.
+        bias: exponent of the joules of coming back; above 1 it prefers small prices to long gaps.
+    """
+
+    def __init__(
+        self, absences: tuple[tuple[_Absence, ...], ...], wanted: tuple[int, ...], bias: float
+    ) -> None:
+        self.absences, self.wanted, self.bias = absences, wanted, bias
+        self.starts = [[absence.after for absence in mine] for mine in absences]
+
+    def mark(self, walk: Walk, tensor: int) -> Way | None:
+        need = walk.next_need(tensor)
+        index = bisect.bisect_left(self.starts[tensor], walk.position - 1)
+        if index == len(self.starts[tensor]):
+            return None
+        absence = self.absences[tensor][index]
+        return absence.way if need is None or absence.after < need else None
+
+    def value(self, walk: Walk, tensor: int) -> float:
+        need = walk.next_need(tensor)
+        distance = (walk.facts.op_count + 1 if need is None else need) - walk.position + 1
+        return float(walk.facts.size[tensor] * distance / (walk.return_price(tensor) ** self.bias + 1e-30))
+
+    def lingers(self, walk: Walk, tensor: int) -> int:
+        """What cannot be made again, till the last rerun that reads it, or the relaxation lets it go."""
+        if walk.may_rerun(walk.facts.producer[tensor], walk.position):
+            return -1
+        index = bisect.bisect_left(self.starts[tensor], walk.position) - 1
+        away = index >= 0 and walk.position <= self.absences[tensor][index].until
+        return -1 if away else self.wanted[tensor]
+
+
+def _absences(
+    facts: Facts, instance: Instance, segments: tuple[Segment, ...], values: Numbers, surely: float
+) -> tuple[tuple[_Absence, ...], ...]:
+    """Per tensor, the windows of all its contents through which less than ``surely`` of it is kept."""
+    number = {tensor.name: index for index, tensor in enumerate(facts.problem.tensors)}
+    absences: list[list[_Absence]] = [[] for _ in number]
+    for segment in segments:
+        tensor = number[instance.contents[segment.content].tensor]
+        for window, kept in enumerate(segment.kept):
+            if value(kept, values) < surely:
+                until = (*segment.moments, segment.until)[window + 1]
+                way = _way_back(segment, window, values)
+                absences[tensor].append(_Absence(segment.moments[window], until, way))
+    return tuple(tuple(sorted(mine, key=lambda absence: absence.after)) for mine in absences)
+
+
+def _way_back(segment: Segment, window: int, values: Numbers) -> Way:
+    """How the content appears after it was dropped in ``window``."""
+    for paged, made in zip(segment.paged[window:], segment.made[window:], strict=True):
+        in_pages, in_runs = value(paged, values), value(made, values)
+        if in_pages + in_runs > _COMES_BACK:
+            return Way.REMAKE if in_runs > in_pages else Way.PAGE
+    return Way.CHEAPER
+
+
+def _wanted(
+    facts: Facts, instance: Instance, segments: tuple[Segment, ...], values: Numbers
+) -> tuple[int, ...]:
+    """Per tensor, the last op before which the answer remakes something from it; -1: none."""
+    wanted = [-1] * facts.tensor_count
+    for segment in segments:
+        producer = instance.contents[segment.content].producer
+        if producer is not None and any(value(made, values) > _COMES_BACK for made in segment.made):
+            for tensor in facts.rerun_inputs[producer]:
+                wanted[tensor] = max(wanted[tensor], segment.until)
+    return tuple(wanted)

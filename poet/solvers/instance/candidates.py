@@ -1,0 +1,176 @@
+"""Which optional reruns a model offers: only those that may pay, near the op that needs them.
+
+The *depth* of a rerun is its distance, along producers, from an input of the stage's op. A model
+with few slots is a restriction of the problem as it stands; its relaxed form is a bound for all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import accumulate
+
+from poet.solvers.instance.instance import Instance, Task
+
+
+def worth_rerunning(instance: Instance) -> frozenset[int]:
+    """Tasks that paging does not dominate.
+
+    Where a rerun costs at least as much as writing and reading back everything it makes, page-ins
+    right before the next uses can replace it: they hold RAM for a shorter time. With a deadline
+    this must hold for seconds too, with an energy budget beside another objective for its joules; a
+    limit on storage forbids the argument. Beside background transfers a rerun may hide its idle
+    power and a transfer may fail to, which is what is compared then.
+    """
+    problem, limits = instance.problem, instance.limits
+    limited = problem.storage_capacity_bytes is not None or limits.written_budget_bytes is not None
+    worth = set()
+    for task in instance.tasks:
+        if task.last_rerun_stage < 0:
+            continue
+        costs = [(instance.contents[c].page_in, instance.contents[c].page_out) for c in task.outputs]
+        moves = [cost for pair in costs for cost in pair if cost is not None]
+        pageable = len(moves) == 2 * len(costs)
+        moves_seconds, idle_watts = sum(cost.seconds for cost in moves), problem.idle_watts
+        hidden = 0.0 if instance.serial else idle_watts * (task.cost.seconds + moves_seconds)
+        cheaper = task.cost.joules - hidden < sum(cost.joules for cost in moves)
+        quicker = task.cost.seconds < moves_seconds
+        metered = instance.metered_joules_allowed is not None and (
+            not instance.serial or task.cost.metered_joules < sum(cost.metered_joules for cost in moves)
+        )
+        hurried = limits.deadline_seconds is not None and (quicker or not instance.serial)
+        if limited or not pageable or cheaper or hurried or metered:
+            worth.add(task.number)
+    return frozenset(worth)
+
+
+def candidates(instance: Instance, depth: int | None, *, passes: int = 1) -> dict[int, tuple[int, ...]]:
+    """Per stage, the tasks that may run again before its op, in order.
+
+    Args:
+        instance: the problem.
+        depth: of the longest chain of reruns that ends at what the stage's op reads; ``None``:
+            every rerun that may pay, also ahead of the stage that needs it.
+        passes: how often a stage may go through its reruns in order.
+    """
+    worth = worth_rerunning(instance)
+    last_use = last_use_stages(instance, worth)
+    presence = _Presence(instance, worth, last_use)
+    by_stage = {}
+    for stage in range(len(instance.tasks) + 1):
+        if depth is None:
+            reachable: Iterable[int] = range(stage)
+        else:
+            reachable = sorted(chains_to(instance, worth, stage, _needed(instance, stage), depth))
+        useful = [
+            number
+            for number in reachable
+            if number in worth
+            and stage <= instance.tasks[number].last_rerun_stage
+            and stage <= max(last_use[c] for c in instance.tasks[number].outputs)
+            and not presence.certain(instance.tasks[number], stage)
+        ]
+        if useful:
+            by_stage[stage] = tuple(useful) * passes
+    return by_stage
+
+
+def fullest(instance: Instance) -> dict[int, tuple[int, ...]]:
+    """Every rerun that may pay, in the stage whose op would run in the most RAM if all were kept."""
+    worth = worth_rerunning(instance)
+    last_use = last_use_stages(instance, worth)
+    held = _held(instance, last_use)
+    stage = max(range(len(instance.tasks)), key=lambda stage: held[stage + 1])
+    useful = tuple(
+        number
+        for number in sorted(worth)
+        if number < stage <= instance.tasks[number].last_rerun_stage
+        and stage <= max(last_use[c] for c in instance.tasks[number].outputs)
+    )
+    return {stage: useful} if useful else {}
+
+
+def _held(instance: Instance, last_use: list[int]) -> list[int]:
+    """Bytes of contents at the first run of op t, at index t + 1, if everything is kept to its last use."""
+    end = len(instance.tasks)
+    change = [0] * (end + 3)
+    for content in instance.contents:
+        if last_use[content.number] >= content.birth:
+            change[content.birth + 1] += content.bytes
+            change[last_use[content.number] + 2] -= content.bytes
+    return list(accumulate(change))
+
+
+def _needed(instance: Instance, stage: int) -> Iterable[int]:
+    if stage < len(instance.tasks):
+        return instance.tasks[stage].reads
+    return (content.number for content in instance.contents if content.ends_in_ram)
+
+
+def chains_to(
+    instance: Instance, worth: frozenset[int], stage: int, contents: Iterable[int], depth: int
+) -> set[int]:
+    """Tasks worth rerunning before ``stage``'s op that lead within ``depth`` steps to ``contents``."""
+    wanted, tasks = set(contents), set[int]()
+    for _ in range(depth):
+        makers = {instance.contents[c].producer for c in wanted}
+        fresh = {
+            maker
+            for maker in makers
+            if maker in worth and maker < stage <= instance.tasks[maker].last_rerun_stage
+        } - tasks
+        if not fresh:
+            break
+        tasks |= fresh
+        wanted = {c for maker in fresh for c in instance.tasks[maker].rerun_reads}
+    return tasks
+
+
+def last_use_stages(instance: Instance, worth: frozenset[int]) -> list[int]:
+    """Per content, the last stage in which something may read it; -1: none."""
+    end = len(instance.tasks)
+    last = [end if content.ends_in_ram else -1 for content in instance.contents]
+    for task in reversed(instance.tasks):
+        for content in task.reads:
+            last[content] = max(last[content], task.number)
+        if task.number in worth:
+            again = min(task.last_rerun_stage, max(last[c] for c in task.outputs))
+            if again > task.number:
+                for content in task.rerun_reads:
+                    last[content] = max(last[content], again)
+    return last
+
+
+class _Presence:
+    """Knows where no memory row can bind, so that everything made is still there."""
+
+    def __init__(self, instance: Instance, worth: frozenset[int], last_use: list[int]) -> None:
+        self.instance = instance
+        budget = instance.limits.ram_budget_bytes
+        end = len(instance.tasks)
+        held = _held(instance, last_use)
+        extra = max((_transient_bytes(instance, instance.tasks[k]) for k in worth), default=0)
+        tight = []
+        for task in instance.tasks:
+            unused = sum(instance.contents[c].bytes for c in task.outputs if last_use[c] < task.number)
+            first_run = held[task.number + 1] + unused + task.workspace_bytes
+            tight.append(budget is not None and max(first_run, held[task.number + 1] + extra) > budget)
+        tight.append(budget is not None and held[end + 1] + extra > budget)
+        self.tight_before = [0, *accumulate(tight)]  # number of tight stages below an index
+        self.present: list[list[int]] = [[content.birth] for content in instance.contents]
+        for task in instance.tasks:
+            for content_number in task.reads:
+                self.present[content_number].append(task.number)
+
+    def certain(self, task: Task, stage: int) -> bool:
+        """Whether all outputs of ``task`` may be taken to be in RAM when ``stage`` begins."""
+        return all(self._held(content, stage) for content in task.outputs)
+
+    def _held(self, content: int, stage: int) -> bool:
+        if self.instance.contents[content].dropped:
+            return False
+        last = max(moment for moment in self.present[content] if moment < stage)
+        return self.tight_before[stage + 1] == self.tight_before[last + 1]
+
+
+def _transient_bytes(instance: Instance, task: Task) -> int:
+    return sum(instance.contents[c].bytes for c in task.outputs) + task.workspace_bytes

@@ -1,0 +1,250 @@
+"""A problem as integers: contents, tasks, slots and events. Pure bookkeeping, no engine.
+
+A *content* is one version of a tensor: an update ends one and begins the next in the same bytes. A
+*slot* is a moment at which an op may run: the first run of op t, or an optional rerun in the stage
+before it. The *events* of a content are the slots that make or use it; between two of them lies a
+*gap*, through which it is kept in RAM or not. Idle power is folded into every cost.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, replace
+
+from poet.pins import pinned
+from poet.problem import Limits, Place, Problem, Tensor, Transfer
+from poet.simulator import content_versions
+
+
+class Meter(enum.Enum):
+    """What may be added up of costs."""
+
+    SECONDS = enum.auto()
+    JOULES = enum.auto()
+    METERED_JOULES = enum.auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """Of one run or one transfer.
+
+    Attributes:
+        seconds: that it lasts.
+        joules: with idle power included; what is minimised.
+        metered_joules: what counts against an energy budget, where something else is minimised.
+    """
+
+    seconds: float
+    joules: float
+    metered_joules: float = 0.0
+
+    def read_by(self, meter: Meter) -> float:
+        """The part of it that ``meter`` counts."""
+        match meter:
+            case Meter.SECONDS:
+                return self.seconds
+            case Meter.JOULES:
+                return self.joules
+            case Meter.METERED_JOULES:
+                return self.metered_joules
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """One version of a tensor.
+
+    Attributes:
+        number: index into `Instance.contents`.
+        tensor, version: what it is a content of.
+        bytes: in RAM, aligned; ``stored_bytes``: in storage.
+        birth: op whose first run makes it; -1: there from the start.
+        death: op that overwrites it; the number of ops: never.
+        producer: op whose rerun may make it again; ``None``: nothing can.
+        starts_in_ram, starts_stored, ends_in_ram, ends_stored: the step's two ends.
+        page_in, page_out: ``None`` where not allowed.
+        home: where the plan chooses whether the tensor is at home in RAM or in storage: the number of
+            its first content; ``comes_home``: this is the last one.
+        kept, dropped: pinned to stay in RAM while it is needed, or not to while it is idle.
+    """
+
+    number: int
+    tensor: str
+    version: int
+    bytes: int
+    stored_bytes: int
+    birth: int
+    death: int
+    producer: int | None
+    starts_in_ram: bool
+    starts_stored: bool
+    ends_in_ram: bool
+    ends_stored: bool
+    page_in: Cost | None
+    page_out: Cost | None
+    home: int | None = None
+    comes_home: bool = False
+    kept: bool = False
+    dropped: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One op by numbers.
+
+    Attributes:
+        reads, rerun_reads: contents that the first run, and a rerun, need in RAM.
+        outputs: contents that every run makes; ``updated``: those that the first run makes in place.
+        last_rerun_stage: the last op before which it may run again; -1: never.
+    """
+
+    number: int
+    name: str
+    reads: tuple[int, ...]
+    rerun_reads: tuple[int, ...]
+    outputs: tuple[int, ...]
+    updated: tuple[int, ...]
+    workspace_bytes: int
+    cost: Cost
+    last_rerun_stage: int
+
+
+@dataclass(frozen=True, slots=True)
+class Instance:
+    """A problem and its limits as tasks and contents.
+
+    ``serial``: transfers block compute, or are planned as if they did. ``metered_joules_allowed``: above
+    running every op once; ``None``: any.
+    """
+
+    problem: Problem
+    limits: Limits
+    serial: bool
+    tasks: tuple[Task, ...]
+    contents: tuple[Content, ...]
+    metered_joules_allowed: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Metered:
+    """An energy budget where something else than energy is minimised.
+
+    Attributes:
+        problem: whose joules count; but for them it is the problem that is solved.
+        joules_budget: what one step may take.
+    """
+
+    problem: Problem
+    joules_budget: float
+
+
+def instance_of(
+    problem: Problem, limits: Limits, *, serial: bool | None = None, metered: Metered | None = None
+) -> Instance:
+    """``problem`` inside ``limits``, numbered; ``serial`` is as the problem's storage unless given.
+
+    Where transfers run beside compute their idle power may be hidden, so they are charged none.
+    """
+    if metered is not None:
+        plain = instance_of(problem, limits, serial=serial)
+        return _with_meter(plain, instance_of(metered.problem, limits, serial=serial), metered)
+    serial = not problem.background_storage if serial is None else serial
+    numbers = {op.name: index for index, op in enumerate(problem.ops)}
+    births: dict[str, list[int]] = {tensor.name: [-1] for tensor in problem.tensors}
+    for op in problem.ops:
+        for name in op.outputs:
+            births[name] = [numbers[op.name]]
+    producers = {name: op for op in problem.ops for name in op.outputs}
+    for op in problem.ops:
+        for name in dict.fromkeys(op.updates):
+            births[name].append(numbers[op.name])
+    idle_watts = problem.idle_watts if serial else 0.0
+    pins, starting = pinned(problem, limits), (Place.STORAGE, Place.BOTH)
+    contents: list[Content] = []
+    number_of: dict[tuple[str, int], int] = {}
+    for tensor in problem.tensors:
+        made_at, chosen = births[tensor.name], tensor.initially is Place.EITHER
+        for version, birth in enumerate(made_at):
+            last = version == len(made_at) - 1
+            number_of[tensor.name, version] = len(contents)
+            first_run = version == 0 and tensor.name in producers
+            contents.append(
+                Content(
+                    number=len(contents),
+                    tensor=tensor.name,
+                    version=version,
+                    bytes=problem.aligned_bytes(tensor.bytes),
+                    stored_bytes=tensor.storage_bytes,
+                    birth=birth,
+                    death=len(problem.ops) if last else made_at[version + 1],
+                    producer=numbers[producers[tensor.name].name] if first_run else None,
+                    starts_in_ram=birth == -1 and tensor.initially not in (Place.STORAGE, Place.EITHER),
+                    starts_stored=birth == -1 and (tensor.initially in starting or (chosen and last)),
+                    ends_in_ram=last and tensor.finally_ is Place.RAM,
+                    ends_stored=last and tensor.finally_ is Place.STORAGE,
+                    page_in=_allowed(limits, tensor, tensor.page_in, idle_watts),
+                    page_out=_allowed(limits, tensor, tensor.page_out, idle_watts),
+                    home=len(contents) - version if chosen else None,
+                    comes_home=chosen and last,
+                    kept=tensor.name in pins.kept,
+                    dropped=tensor.name in pins.dropped,
+                )
+            )
+    tasks = _tasks(problem, limits, number_of, contents)
+    return Instance(problem, limits, serial, tasks, tuple(contents))
+
+
+def _with_meter(instance: Instance, original: Instance, metered: Metered) -> Instance:
+    """``instance`` with the joules of ``original``, which has the same tasks and contents, metered."""
+
+    def both(cost: Cost | None, other: Cost | None) -> Cost | None:
+        return replace(cost, metered_joules=other.joules) if cost is not None and other is not None else None
+
+    tasks = tuple(
+        replace(task, cost=replace(task.cost, metered_joules=other.cost.joules))
+        for task, other in zip(instance.tasks, original.tasks, strict=True)
+    )
+    contents = tuple(
+        replace(
+            content,
+            page_in=both(content.page_in, other.page_in),
+            page_out=both(content.page_out, other.page_out),
+        )
+        for content, other in zip(instance.contents, original.contents, strict=True)
+    )
+    allowed = metered.joules_budget * (1 + 1e-9) - metered.problem.compute_joules
+    return replace(instance, tasks=tasks, contents=contents, metered_joules_allowed=allowed)
+
+
+def _allowed(limits: Limits, tensor: Tensor, transfer: Transfer | None, idle_watts: float) -> Cost | None:
+    must_move = Place.STORAGE in (tensor.initially, tensor.finally_) or tensor.initially is Place.EITHER
+    if transfer is None or not (limits.paging or must_move):
+        return None
+    return Cost(transfer.seconds, transfer.joules + idle_watts * transfer.seconds)
+
+
+def _tasks(
+    problem: Problem, limits: Limits, number_of: dict[tuple[str, int], int], contents: list[Content]
+) -> tuple[Task, ...]:
+    tasks = []
+    versions = content_versions(problem)
+    for index, op in enumerate(problem.ops):
+        at = dict(versions[op.name])
+        reads = tuple(number_of[name, at[name]] for name in dict.fromkeys(op.inputs))
+        again = tuple(number_of[name, at[name]] for name in dict.fromkeys(op.rerun_inputs))
+        outputs = tuple(number_of[name, 0] for name in op.outputs)
+        last = min((contents[c].death for c in (*again, *outputs)), default=-1)
+        may_rerun = bool(limits.recompute and op.recomputable and outputs)
+        tasks.append(
+            Task(
+                number=index,
+                name=op.name,
+                reads=reads,
+                rerun_reads=again,
+                outputs=outputs,
+                updated=tuple(number_of[name, at[name] + 1] for name in dict.fromkeys(op.updates)),
+                workspace_bytes=problem.aligned_bytes(op.workspace_bytes),
+                cost=Cost(op.seconds, op.joules + problem.idle_watts * op.seconds),
+                last_rerun_stage=last if may_rerun and last > index else -1,
+            )
+        )
+    return tuple(tasks)

@@ -1,0 +1,1 @@
+"""Planners as published, one file each, for comparison by the same judge."""

@@ -1,0 +1,99 @@
+"""A plan beside those of the literature's planners, on the same problem and by the same judge."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import time
+from dataclasses import dataclass
+
+from poet.brief import brief
+from poet.errors import InvalidSchedule
+from poet.pins import permitted
+from poet.problem import Limits, Objective, Problem
+from poet.schedule import Schedule
+from poet.simulator import Trace, simulate
+from poet.solution import Solution, SolveOptions, Status, amount_of
+from poet.solvers import solve
+from poet.solvers.literature.registry import BASELINES, EXACT_BASELINES
+
+_AGAIN_SECONDS = 10.0  # of searching on from another planner's better plan, at most
+
+
+@dataclass(frozen=True, slots=True)
+class Rival:
+    """What another planner made of the problem.
+
+    Attributes:
+        name: its key in the registry of baselines.
+        status: ``None`` where the planner proves nothing, as most do.
+        schedule, trace: its plan and the judge's account of it; ``None``: it found none inside the limits.
+        solve_seconds: wall clock.
+    """
+
+    name: str
+    status: Status | None
+    schedule: Schedule | None
+    trace: Trace | None
+    solve_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Our answer and the others'.
+
+    Attributes:
+        ours: takes no more of its objective than any of ``rivals``.
+        rivals: in the order of the registry, quick ones first.
+        started_from: the rival whose plan was better than what our search had found alone, and from
+            which it went on; ``None``: there was none.
+    """
+
+    ours: Solution
+    rivals: tuple[Rival, ...]
+    started_from: str | None = None
+
+    __repr__ = brief
+
+
+def compare(problem: Problem, limits: Limits, options: SolveOptions, ours: Solution) -> Comparison:
+    """``ours`` beside every baseline, each exact one within the time limit of ``options``.
+
+    Should a rival's plan take less of the objective, our search goes on from it, so that ours never
+    takes more. The baselines know energy only, and are judged by all of ``limits``.
+    """
+    quiet = dataclasses.replace(options, progress=None)
+    allowed = permitted(problem, limits)
+    rivals = [_quick(name, allowed, limits) for name in BASELINES]
+    rivals += [_exact(name, allowed, limits, quiet) for name in EXACT_BASELINES]
+
+    def amount(trace: Trace | None) -> float:
+        return math.inf if trace is None else amount_of(ours.objective, trace)
+
+    best = min(rivals, key=lambda rival: amount(rival.trace))
+    if amount(ours.trace) <= amount(best.trace):
+        return Comparison(ours, tuple(rivals))
+    again = dataclasses.replace(
+        quiet, start=best.schedule, start_by=best.name, time_limit_seconds=_AGAIN_SECONDS
+    )
+    better = solve(problem, limits, again)
+    spent = ours.solve_seconds + better.solve_seconds
+    return Comparison(dataclasses.replace(better, solve_seconds=spent), tuple(rivals), best.name)
+
+
+def _quick(name: str, problem: Problem, limits: Limits) -> Rival:
+    started = time.monotonic()
+    schedule = BASELINES[name](problem, limits)
+    seconds = time.monotonic() - started
+    trace = None if schedule is None else simulate(problem, schedule, limits)
+    return Rival(name, None, schedule, trace, seconds)
+
+
+def _exact(name: str, problem: Problem, limits: Limits, options: SolveOptions) -> Rival:
+    energy = dataclasses.replace(options, objective=Objective.ENERGY)
+    answer = EXACT_BASELINES[name](problem, limits, energy)
+    try:
+        trace = None if answer.schedule is None else simulate(problem, answer.schedule, limits)
+    except InvalidSchedule:  # the energy budget and the pins are no concern of theirs
+        return Rival(name, None, None, None, answer.solve_seconds)
+    return Rival(name, answer.status, answer.schedule, trace, answer.solve_seconds)

@@ -1,0 +1,26 @@
+"""Write every tensor to storage once made and read it back for every use."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from poet.problem import Limits, Problem
+from poet.schedule import Schedule
+from poet.solvers.heuristics.judged import cheapest_walk
+from poet.solvers.heuristics.list_scheduler import Policy, Walk, Way
+
+
+def page_everything(problem: Problem, limits: Limits) -> Schedule | None:
+    """RAM holds what the current and the next op need; ``None`` where that is not within ``limits``."""
+    return cheapest_walk(problem, limits, [_PageAll()], allowed=replace(limits, recompute=False))
+
+
+class _PageAll(Policy):
+    eager = True
+
+    def mark(self, walk: Walk, tensor: int) -> Way | None:
+        return None if walk.next_need(tensor) == walk.position else Way.PAGE
+
+    def value(self, walk: Walk, tensor: int) -> float | None:
+        """Where the next op's tensors are too much, drop what is largest."""
+        return float(walk.facts.size[tensor])

@@ -1,0 +1,45 @@
+"""Drop whatever an op made once the next op does not need it, and recompute it for each later use."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from poet.problem import Limits, Problem
+from poet.schedule import Schedule
+from poet.solvers.heuristics.judged import cheapest_walk
+from poet.solvers.heuristics.list_scheduler import Policy, Walk, Way
+
+
+def recompute_all(problem: Problem, limits: Limits) -> Schedule | None:
+    """Nothing that can be recomputed is kept; ``None`` where that is not within ``limits``.
+
+    The knob is whether a recomputed tensor is dropped again at once (least RAM, a number of runs
+    that grows with the square of the depth) or kept until its last use (each op runs at most twice
+    on a chain).
+    """
+    policies = [DropRemakeable(again=False), DropRemakeable(again=True)]
+    return cheapest_walk(problem, limits, policies, allowed=replace(limits, paging=False))
+
+
+class DropRemakeable(Policy):
+    """Drops what an op made and the next op does not need.
+
+    Args:
+        again: also after it was recomputed.
+        kept: tensors by index that stay, such as checkpoints.
+    """
+
+    eager = True
+
+    def __init__(self, *, again: bool, kept: frozenset[int] = frozenset()) -> None:
+        self.again, self.kept = again, kept
+        self.dropped: set[int] = set()
+
+    def mark(self, walk: Walk, tensor: int) -> Way | None:
+        """Recompute it, unless the next op needs it."""
+        if walk.facts.producer[tensor] < 0 or tensor in self.kept:
+            return None
+        if walk.next_need(tensor) == walk.position or (tensor in self.dropped and not self.again):
+            return None
+        self.dropped.add(tensor)
+        return Way.REMAKE

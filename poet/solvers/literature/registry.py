@@ -1,0 +1,48 @@
+"""The registry of baselines: what a plan is compared with. A new one is a file and a row here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from poet.problem import Limits, Problem
+from poet.schedule import Schedule
+from poet.solution import Solution, SolveOptions
+from poet.solvers.heuristics.greedy import greedy
+from poet.solvers.heuristics.keep_everything import keep_everything
+from poet.solvers.literature.capuchin import capuchin
+from poet.solvers.literature.checkmate import checkmate
+from poet.solvers.literature.chen import chen
+from poet.solvers.literature.delta import delta
+from poet.solvers.literature.dtr import dtr
+from poet.solvers.literature.optimal_paging import optimal_paging
+from poet.solvers.literature.page_everything import page_everything
+from poet.solvers.literature.recompute_all import recompute_all
+from poet.solvers.literature.rotor import pofo, rotor
+from poet.solvers.literature.vdnn import vdnn
+
+Baseline = Callable[[Problem, Limits], Schedule | None]
+"""A schedule within the limits, best over the baseline's own knob, or ``None`` where it finds none."""
+
+ExactBaseline = Callable[[Problem, Limits, SolveOptions | None], Solution]
+"""The answer to a restricted problem, with its own bound."""
+
+BASELINES: dict[str, Baseline] = {
+    "keep-everything": keep_everything,
+    "recompute-all": recompute_all,
+    "chen": chen,
+    "page-everything": page_everything,
+    "rotor": rotor,
+    "pofo": pofo,
+    "vdnn": vdnn,
+    "capuchin": capuchin,
+    "dtr": dtr,
+    "delta": delta,
+    "greedy": greedy,
+}
+"""Quick ones: each answers a graph of some thousand ops in seconds."""
+
+EXACT_BASELINES: dict[str, ExactBaseline] = {
+    "checkmate": checkmate,
+    "optimal-paging": optimal_paging,
+}
+"""Restricted problems solved by the model, each up to the time limit of `SolveOptions`."""

@@ -1,0 +1,45 @@
+"""Offload feature maps: Rhu et al., "vDNN: Virtualized Deep Neural Networks" (MICRO 2016).
+
+Activations whose next reader lies far ahead, as forward activations' backward readers do, are
+written right after their last near use and read back before the far one. ``vDNN_all`` does so with
+all of them, ``vDNN_conv`` with the inputs of the costly layers only.
+"""
+
+from __future__ import annotations
+
+import statistics
+from dataclasses import replace
+
+from poet.problem import Limits, Problem
+from poet.schedule import Schedule
+from poet.solvers.heuristics.judged import walked
+from poet.solvers.heuristics.list_scheduler import Policy, Walk, Way
+from poet.solvers.instance.incumbent import Incumbent
+from poet.solvers.instance.indexed import Facts
+
+
+def vdnn(problem: Problem, limits: Limits) -> Schedule | None:
+    """The cheaper of both policies over what counts as far; ``None`` where neither fits."""
+    facts, best = Facts(problem), Incumbent(problem, limits)
+    seconds = [op.seconds for op in problem.ops]
+    mean = statistics.fmean(seconds) if seconds else 0.0
+    costly = {t for op, inputs in enumerate(facts.inputs) if seconds[op] > mean for t in inputs}
+    for far_ops in (2, 4, 8, 16, 32):
+        for chosen in (frozenset(range(facts.tensor_count)), frozenset(costly)):
+            policy = _Offload(chosen, far_ops)
+            best.consider(walked(facts, replace(limits, recompute=False), policy))
+    return best.schedule
+
+
+class _Offload(Policy):
+    eager = True
+
+    def __init__(self, tensors: frozenset[int], far_ops: int) -> None:
+        self.tensors, self.far_ops = tensors, far_ops
+
+    def mark(self, walk: Walk, tensor: int) -> Way | None:
+        """Write activations that are needed again only far ahead."""
+        need = walk.next_need(tensor)
+        far = need is not None and need - walk.position >= self.far_ops
+        made = walk.facts.producer[tensor] >= 0
+        return Way.PAGE if far and made and tensor in self.tensors else None

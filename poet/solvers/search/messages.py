@@ -1,0 +1,104 @@
+"""What the search has to say in words: what binds, what conflicts, what more time may bring."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from poet.problem import Limits, Problem
+from poet.solution import LowerBound
+from poet.solvers.engines.confirm import Confirmation
+from poet.solvers.instance.ram_bound import minimum_ram_bytes
+from poet.units import format_above, format_bytes, format_joules, format_seconds
+
+T = TypeVar("T")
+
+_NAMED = 4  # of the tensors at the fullest moment
+
+
+def floor_sentence(problem: Problem, floor: LowerBound) -> str:
+    """What binds: the moment that needs the most RAM, and who holds it."""
+    sizes = {tensor.name: problem.aligned_bytes(tensor.bytes) for tensor in problem.tensors}
+    largest = [f"{name} ({format_bytes(sizes[name])})" for name in floor.tensors[:_NAMED]]
+    more = len(floor.tensors) - len(largest)
+    held = ", ".join(largest) + (f" and {more} more" if more > 0 else "")
+    workspace = f", and works in {format_bytes(floor.workspace_bytes)}" if floor.workspace_bytes else ""
+    where = f"op {floor.op}" if floor.op is not None else "the start or the end of the step"
+    needs = f"{problem.name} needs at least {floor.bytes} bytes ({format_bytes(floor.bytes)})"
+    return f"{needs}: {where} holds {held}{workspace}."
+
+
+def budget_sentence(problem: Problem, limits: Limits) -> str:
+    """Where the RAM budget stands against the least that any schedule needs; empty without a budget."""
+    budget = limits.ram_budget_bytes
+    if budget is None:
+        return ""
+    floor = minimum_ram_bytes(problem, limits)
+    where = f"op {floor.op} needs" if floor.op is not None else "the start and the end of the step need"
+    least = f"the least that {where}"
+    above = format_above(budget / floor.bytes - 1.0, least) if floor.bytes else f"above {least}"
+    return f"The budget of {format_bytes(budget)} is {f'at {least}' if floor.bytes == budget else above}."
+
+
+def conflict_sentence(problem: Problem, limits: Limits, confirmation: Confirmation) -> str:
+    """Which limits no plan keeps together, and who says so."""
+    allowed = {
+        "memory": _said("the RAM budget of {}", limits.ram_budget_bytes, format_bytes),
+        "deadline": _said("the deadline of {}", limits.deadline_seconds, format_seconds),
+        "wear": _said("the write budget of {} per step", limits.written_budget_bytes, format_bytes),
+        "capacity": _said("the storage of {}", problem.storage_capacity_bytes, format_bytes),
+        "energy": _said("the energy budget of {}", limits.joules_budget, format_joules),
+    }
+    rests_on = set(confirmation.families) or set(allowed)
+    if "packing" in rests_on:  # cuts that follow from memory rows
+        rests_on.add("memory")
+    limiting = [said for family, said in allowed.items() if said and family in rests_on]
+    if len(limiting) <= 1:
+        what = f"Paging and recomputation as allowed cannot keep the step inside {''.join(limiting)}"
+    else:
+        what = f"No plan keeps {', '.join(limiting[:-1])} and {limiting[-1]} together"
+    return f"{what}: {confirmation.words}."
+
+
+def _said(text: str, amount: T | None, show: Callable[[T], str]) -> str:
+    return "" if amount is None else text.format(show(amount))
+
+
+def impossible_sentence(problem: Problem, limits: Limits) -> str:
+    """Why no plan can exist, by arithmetic alone; empty where it does not say."""
+    budget, allowed = limits.ram_budget_bytes, limits.deadline_seconds
+    floor = minimum_ram_bytes(problem, limits)
+    if budget is not None and floor.bytes > budget:
+        return floor_sentence(problem, floor)
+    least = problem.compute_seconds
+    if allowed is not None and least > allowed * (1 + 1e-9):
+        return (
+            f"Running every op once takes {format_seconds(least)}, longer than the deadline of "
+            f"{format_seconds(allowed)} by {format_seconds(least - allowed)}."
+        )
+    return ""
+
+
+def no_plan_sentence(problem: Problem, limits: Limits, *, in_time: bool) -> str:
+    """That no plan was found, and where the budget stands; ``in_time``: the search came to its end."""
+    ended = ", nor a proof that there is none" if in_time else " in time"
+    return f"No plan was found{ended}. {budget_sentence(problem, limits)}".rstrip()
+
+
+def nothing_left_sentence(*, plan_seconds: float, bound_seconds: float) -> str:
+    """Why a search ended before its time limit though the gap is open."""
+    plan, bound = format_seconds(plan_seconds), format_seconds(bound_seconds)
+    return (
+        "The search ended before its time limit with a gap left: every program that this planner makes "
+        f"for the problem was solved or given up. The plan was last improved after {plan}, the bound "
+        f"after {bound}."
+    )
+
+
+def time_up_sentence(engine: str, *, plan_seconds: float, bound_seconds: float) -> str:
+    """What more time may bring, judged by when plan and bound last became better."""
+    plan, bound = format_seconds(plan_seconds), format_seconds(bound_seconds)
+    more = "a longer time limit may close the gap"
+    if "+" not in engine:
+        more += ", and so may two threads with CP-SAT installed"
+    return f"The plan was last improved after {plan}, the bound after {bound}: {more}."

@@ -1,0 +1,188 @@
+"""Large-neighbourhood search: free a part of a plan, solve that part exactly, keep the rest.
+
+The relaxation (`poet.solvers.bounds.relaxation`) says where reruns may pay; the event model with the
+reruns offered there (`poet.solvers.search.slots_of_relaxation`), and with the plan's own, is laid out
+once. Each round leaves free some of its decisions whether a content stays in RAM through a gap, fixes
+the others as in the best plan, and lets HiGHS find the best completion. Free are decisions of gaps that
+begin or end in a stretch of the step: so a stretch of the forward pass comes with its mirror image.
+Several stretches together can trade RAM with each other. They lie more often where the plan and the
+relaxation disagree; in every third round only decisions in dispute are free. A round that was easy makes
+the next one larger, one that ran out of time smaller. What comes back counts if the simulator accepts it
+and it takes fewer joules.
+"""
+
+from __future__ import annotations
+
+import bisect
+import random
+import time
+from collections.abc import Callable
+
+import numpy as np
+
+from poet.schedule import Schedule
+from poet.solvers.bounds.relaxation import Bound
+from poet.solvers.engines.highs_process import Beside
+from poet.solvers.engines.linear import Numbers, value
+from poet.solvers.engines.matrix import (
+    RELATIVE_GAP,
+    Arrays,
+    Choice,
+    Found,
+    Part,
+    arrays_of,
+    part_of,
+    solve_part,
+)
+from poet.solvers.event_model.emit import schedule_of
+from poet.solvers.event_model.families import CUTS, FAMILIES
+from poet.solvers.event_model.model import build
+from poet.solvers.event_model.rerun_cuts import again
+from poet.solvers.event_model.start import values_of
+from poet.solvers.instance.incumbent import Incumbent
+from poet.solvers.instance.instance import Instance
+from poet.solvers.instance.timeline import timeline_of
+from poet.solvers.search.finders import ROUNDS
+from poet.solvers.search.slots_of_plans import Reruns, merged
+
+_FIRST_SIZE = 100  # decisions that the first round leaves free
+_SMALLEST_SIZE = 40
+_ROUND_SECONDS = 2.5
+_LATE_SECONDS = 12.0  # before the end, from which on no round may overrun its time
+_LISTEN_SECONDS = 0.05
+_PATIENCE = 25  # rounds without a better plan after which a model is given up
+_STRETCHES = (1, 1, 2, 3)  # that a round frees
+
+
+def offering(instance: Instance, reruns: Reruns) -> Arrays:
+    """The event model that may rerun what is offered, with the cuts for many reruns, as a matrix."""
+    families = (*FAMILIES, *CUTS, again)
+    return arrays_of(build(timeline_of(instance, merged(reruns)), families=families))
+
+
+class Rounds:
+    """Rounds of the search on one model.
+
+    Args:
+        arrays: the model.
+        guide: says what is in dispute.
+        best: the best plan; better ones are put there.
+        seed: of every random choice.
+    """
+
+    def __init__(self, arrays: Arrays, guide: Bound, best: Incumbent, *, seed: int = 0) -> None:
+        self.arrays, self.best = arrays, best
+        self.expected = _expected(arrays, guide)
+        self.values = np.zeros(0)
+        self.rng = random.Random(seed)  # noqa: S311 - a search, not a secret
+        self.size = _FIRST_SIZE
+
+    def begin(self, end: float) -> bool:
+        """Take the best plan's values; where there is none, round the linear program's. False without any."""
+        if self.best.schedule is not None:
+            values = values_of(self.arrays.model, self.best.schedule)
+            self.values = np.array(values or ())
+            return values is not None
+        everything = part_of(self.arrays, self.arrays.decided, None)
+        relaxed = solve_part(everything, _share(end), whole=False).values
+        if relaxed is None:
+            return False
+        for surely in (0.5, 0.0):  # at first, whole numbers of the linear program are kept; then only its 1s
+            free = self.arrays.decided & (np.abs(relaxed - surely) < 1.0 - surely - 1e-6)
+            found = _solve_beside(part_of(self.arrays, free, relaxed), _share(end)).values
+            if found is not None and self.take(found):
+                return True
+        return False
+
+    def run(self, end: float, stop: Callable[[Schedule], bool], *, patience: int = _PATIENCE) -> bool:
+        """Rounds until time or patience is at its end; false if ``stop`` ended them. See `begin`.
+
+        Args:
+            end: of the time, on the monotonic clock.
+            stop: called with each better schedule.
+            patience: rounds without a better plan.
+        """
+        vain = number = 0
+        while (left := end - time.monotonic()) > 0.0 and vain < patience:
+            late = left < _LATE_SECONDS
+            better = self.round(min(_ROUND_SECONDS, left), disputed=number % 3 == 2, late=late)
+            number, vain = number + 1, 0 if better else vain + 1
+            if better and self.best.schedule is not None and stop(self.best.schedule):
+                return False
+        return True
+
+    def round(self, seconds: float, *, disputed: bool = False, late: bool = False) -> bool:
+        """One round of ``seconds`` at most; whether it found a better plan.
+
+        Args:
+            seconds: wall clock; the engine may take longer unless ``late``.
+            disputed: free decisions in dispute only.
+            late: run the engine where it can be ended.
+        """
+        started = time.monotonic()
+        part = part_of(self.arrays, self._part(disputed=disputed), self.values)
+        found = _solve_beside(part, seconds) if late else solve_part(part, seconds)
+        self._resize(found, (time.monotonic() - started) / seconds)
+        return found.values is not None and self.take(found.values)
+
+    def take(self, values: Numbers, found_by: str = ROUNDS) -> bool:
+        """Judge the plan that ``values`` describe; whether it is valid and the best so far."""
+        better = self.best.consider(schedule_of(self.arrays.model, values.tolist()), found_by)
+        if better:
+            self.values = values
+        return better
+
+    def _part(self, *, disputed: bool) -> Choice:
+        """The decisions to leave free: those nearest to some moments, of all or of those in dispute."""
+        arrays = self.arrays
+        apart = np.abs(self.values - self.expected) * arrays.decided
+        decisions = np.flatnonzero(arrays.decided & (apart > 0.01) if disputed else arrays.decided)
+        if len(decisions) == 0:
+            return arrays.decided
+        weights = (apart[decisions] + 0.02).tolist()
+        distance = np.full(len(decisions), np.iinfo(np.int64).max)
+        for middle in self.rng.choices(decisions.tolist(), weights, k=self.rng.choice(_STRETCHES)):
+            moment = int(arrays.first[middle] if self.rng.random() < 0.5 else arrays.last[middle])
+            for ends in (arrays.first, arrays.last):
+                distance = np.minimum(distance, np.abs(ends[decisions] - moment))
+        rank = min(self.size, len(decisions)) - 1
+        part = np.zeros(len(apart), dtype=np.bool_)
+        part[decisions[distance <= np.partition(distance, rank)[rank]]] = True
+        return part
+
+    def _resize(self, found: Found, share: float) -> None:
+        if found.exhausted and share < 0.3:
+            self.size = int(self.size * 1.3) + 1
+        elif not found.exhausted:
+            self.size = max(_SMALLEST_SIZE, int(self.size * 0.7))
+
+
+def _solve_beside(part: Part, seconds: float) -> Found:
+    with Beside() as child:
+        child.begin(part.matrix, seconds, relative_gap=RELATIVE_GAP)
+        while not child.news.ended:
+            child.listen(_LISTEN_SECONDS)
+        values = child.news.values
+        return Found(None if values is None else part.whole(values), child.news.exhausted)
+
+
+def _share(end: float) -> float:
+    return 0.4 * (end - time.monotonic())
+
+
+def _expected(arrays: Arrays, guide: Bound) -> Numbers:
+    """For each decision, whether the relaxation keeps the content between the fixed moments around."""
+    expected, values = np.full(len(arrays.decided), 0.5), guide.answer.values
+    if values is None:
+        return expected
+    starts: dict[int, list[int]] = {}
+    shares: dict[int, list[float]] = {}
+    for segment in guide.relaxation.segments:
+        kept = min(value(column, values) for column in segment.kept)
+        starts.setdefault(segment.content, []).append(segment.after)
+        shares.setdefault(segment.content, []).append(kept)
+    for (content, _), gap in arrays.model.keep.items():
+        for column in gap.terms if content in starts else ():
+            position = bisect.bisect_right(starts[content], int(arrays.first[column])) - 1
+            expected[column] = shares[content][max(position, 0)]
+    return expected

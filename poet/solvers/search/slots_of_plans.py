@@ -1,0 +1,59 @@
+"""Which slots deserve a place in the exact model: those near what a relaxed plan or a real plan reruns.
+
+The relaxed model says cheaply what is worth remaking, and when; it need not say how. Around each
+such moment the exact model is offered the chain of reruns that leads there. So it stays small
+enough to be solved to its optimum, while the relaxed model bounds what any other slots could give.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from poet.schedule import Compute, Schedule
+from poet.solvers.event_model.emit import is_chosen
+from poet.solvers.event_model.model import Model
+from poet.solvers.instance.candidates import chains_to, worth_rerunning
+from poet.solvers.instance.instance import Instance
+
+Reruns = Mapping[int, Iterable[int]]
+"""Per stage, tasks that may run again before its op."""
+
+
+def merged(*parts: Reruns) -> dict[int, tuple[int, ...]]:
+    """All reruns of ``parts``, in order within each stage."""
+    together: dict[int, set[int]] = {}
+    for part in parts:
+        for stage, tasks in part.items():
+            together.setdefault(stage, set()).update(tasks)
+    return {stage: tuple(sorted(tasks)) for stage, tasks in together.items() if tasks}
+
+
+def reruns_of(instance: Instance, schedule: Schedule) -> dict[int, set[int]]:
+    """What ``schedule`` reruns, by stage."""
+    number = {task.name: task.number for task in instance.tasks}
+    stage, reruns = 0, dict[int, set[int]]()
+    for step in schedule:
+        if isinstance(step, Compute):
+            if number[step.op] == stage:
+                stage += 1
+            else:
+                reruns.setdefault(stage, set()).add(number[step.op])
+    return reruns
+
+
+def suggested(model: Model, values: Sequence[float], *, chain: int) -> dict[int, set[int]]:
+    """Chains of up to ``chain`` reruns that lead to what a relaxed plan remakes, by stage."""
+    timeline, instance = model.timeline, model.timeline.instance
+    remade: dict[int, set[int]] = {}
+    for (content, index), ahead in model.eager.items():
+        if is_chosen(ahead, values):
+            stage = timeline.slots[timeline.events[content][index].slot].stage
+            producer = instance.contents[content].producer or 0  # whose last chance may come earlier
+            stage = min(stage, instance.tasks[producer].last_rerun_stage)
+            remade.setdefault(stage, set()).add(content)
+    for number, run in model.run.items():
+        slot = timeline.slots[number]
+        if slot.task is not None and not slot.mandatory and is_chosen(run, values):
+            remade.setdefault(slot.stage, set()).update(instance.tasks[slot.task].outputs)
+    worth = worth_rerunning(instance)
+    return {stage: chains_to(instance, worth, stage, contents, chain) for stage, contents in remade.items()}

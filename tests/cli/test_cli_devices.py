@@ -1,0 +1,105 @@
+"""``poet devices``: what a user sees of the profiles."""
+
+from __future__ import annotations
+
+import json
+from importlib.resources import files
+from pathlib import Path
+
+import pytest
+from poet.cli.devices import EXAMPLES, app
+from typer.main import get_command
+
+from poet.devices.load import load_profile, profile_names
+from poet.devices.profile import UNITS
+from poet.errors import ProfileError
+
+
+def _devices(*arguments: str) -> None:
+    """Run ``poet devices`` in this process; its errors stay exceptions here."""
+    get_command(app).main(list(arguments), prog_name="poet devices", standalone_mode=False)
+
+
+def test_the_list_has_a_line_per_device(capsys: pytest.CaptureFixture[str]) -> None:
+    _devices("list")
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split()[:2] == ["name", "device"]
+    first_words = {line.split()[0] for line in lines[1:] if not line.startswith(" ")}
+    assert first_words == set(profile_names())
+    assert any(line.startswith("rpi4b") and "15 GFLOP/s" in line for line in lines)
+
+
+def test_the_list_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+    _devices("list", "--json", "-")
+    devices = {device["name"]: device for device in json.loads(capsys.readouterr().out)}
+    assert set(devices) == set(profile_names())
+    assert devices["nrf52840"]["ram_bytes"] == 262144
+
+
+@pytest.mark.parametrize("name", profile_names())
+def test_show_gives_every_figure_with_its_source(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    profile = load_profile(name)
+    _devices("show", name)
+    text = " ".join(capsys.readouterr().out.split())
+    assert profile.title in text
+    assert "accounting" in text
+    _devices("show", name, "--json", "-")
+    data = json.loads(capsys.readouterr().out)
+    shown = {entry["figure"]: entry for entry in data["figures"]}
+    assert set(shown) == {".".join(path) for path, _ in profile.figures()}
+    for path, figure in profile.figures():
+        entry = shown[".".join(path)]
+        assert (entry["value"], entry["kind"], entry["source"]) == (figure.value, figure.kind, figure.source)
+        assert (entry["low"], entry["high"]) == figure.interval
+        assert entry["unit"] in UNITS.values()
+
+
+def test_show_rounds_to_what_is_known(capsys: pytest.CaptureFixture[str]) -> None:
+    _devices("show", "rpi4b")
+    rows = {line.split()[0]: line for line in capsys.readouterr().out.splitlines() if line[:1].isalpha()}
+    assert "15 GFLOP/s" in rows["compute.matmul"]
+    assert "5.0 GFLOP/s to 24 GFLOP/s" in rows["compute.matmul"]
+    assert "200 MFLOP/s" in rows["compute.transcendental"]
+    assert "factor 5 (prior)" in rows["compute.transcendental"]
+    assert "exact" in rows["memory.alignment_bytes"]
+
+
+def test_show_and_validate_read_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "board.toml"
+    file.write_text(files("poet.hardware_profiles").joinpath("mkr1000.toml").read_text())
+    _devices("show", str(file))
+    assert capsys.readouterr().out.startswith("mkr1000: Arduino MKR1000")
+    _devices("validate", str(file))
+    line = capsys.readouterr().out
+    assert line.startswith("board.toml: a valid profile of Arduino MKR1000")
+    figures = [figure for _, figure in load_profile(file).figures()]
+    assert f"{len(figures)} figures" in " ".join(line.split())
+
+
+def test_validate_refuses_with_the_field_and_the_nearest_right_one(tmp_path: Path) -> None:
+    file = tmp_path / "rpi4b.toml"
+    text = files("poet.hardware_profiles").joinpath("rpi4b.toml").read_text()
+    file.write_text(text.replace("[compute.matmul.flops_per_second]", "[compute.matmul.flops]"))
+    with pytest.raises(ProfileError) as caught:
+        _devices("validate", str(file))
+    expected = "rpi4b.toml: 'flops' is not a field of compute.matmul; did you mean 'flops_per_second'?"
+    assert str(caught.value) == expected
+    assert caught.value.exit_code == 2
+
+
+def test_an_unknown_device_is_refused_with_the_names() -> None:
+    with pytest.raises(ProfileError, match=r"did you mean 'mkr1000'\? \(devices: compat-m4f, "):
+        _devices("show", "mkr100")
+
+
+def test_the_examples_run_as_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    profile = files("poet.hardware_profiles").joinpath("rpi4b.toml").read_text()
+    (tmp_path / "my-board.toml").write_text(profile.replace('name = "rpi4b"', 'name = "my-board"'))
+    for example in EXAMPLES:
+        words = example.split()
+        assert words[:2] == ["poet", "devices"]
+        _devices(*words[2:])
+        assert capsys.readouterr().out

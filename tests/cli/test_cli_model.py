@@ -1,0 +1,165 @@
+"""From an ONNX file to a verified, trained plan, by commands alone."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from poet.cli.main import app
+from typer.testing import CliRunner
+from zoo import NETS, export
+
+from poet.files.tensorfile import TensorFile
+
+BATCH = 4
+DEVICE = ("--device", "rpi4b", "--bind", f"N={BATCH}")
+
+
+def invoke(*arguments: str | Path) -> str:
+    """What a command that must succeed prints to stdout."""
+    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    assert result.exit_code == 0, result.stderr
+    return result.stdout
+
+
+def fail(*arguments: str | Path) -> tuple[int, str]:
+    """Exit code and stderr of a command that must fail, in one line."""
+    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    assert result.stderr.count("\n") == 1, result.stderr
+    return result.exit_code, result.stderr
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a small ResNet, data for it, and a plan that recomputes and pages."""
+    folder = tmp_path_factory.mktemp("model")
+    torch.manual_seed(0)
+    net = NETS["resnet18"].small
+    export(net.build(), net.inputs(2), folder / "net.onnx", exporter="legacy")
+    rng = np.random.default_rng(0)
+    np.savez(
+        folder / "data.npz",
+        inputs=rng.standard_normal((10, *net.input_shape), dtype=np.float32),
+        targets=rng.integers(0, 10, 10),
+    )
+    return folder
+
+
+@pytest.fixture(scope="module")
+def plan(folder: Path) -> Path:
+    survey = folder / "survey.json"
+    invoke("solve", folder / "net.onnx", *DEVICE, "--time-limit", "1s", "--json", survey)
+    least_bytes = json.loads(survey.read_text())["lower_bound_bytes"]
+    plan = folder / "plan.poet"
+    options = ("--ram", str(least_bytes), "--no-recompute", "--time-limit", "5s", "-o", plan)
+    invoke("solve", folder / "net.onnx", *DEVICE, *options, "--json", folder / "answer.json")
+    return plan
+
+
+def test_check_lists_ops_and_parameters(folder: Path) -> None:
+    text = invoke("check", folder / "net.onnx", "--parameters")
+    assert re.search(r"^Conv +\d+ +\d+", text, re.MULTILINE)
+    assert "conv1.weight" in text
+    assert text.endswith("it can be trained\n")
+    data = json.loads(invoke("check", folder / "net.onnx", "--json", "-"))
+    assert data["can_train"] is True
+
+
+def test_a_survey_lies_between_the_bound_and_keeping_everything(folder: Path, plan: Path) -> None:
+    survey = json.loads((folder / "survey.json").read_text())
+    most, least = survey["keep_everything_bytes"], survey["lower_bound_bytes"]
+    budgets = [point["ram_budget_bytes"] for point in survey["points"]]
+    assert budgets == sorted(budgets, reverse=True)
+    assert least == budgets[-1] < budgets[0] < most
+    for point in survey["points"]:
+        assert point["peak_ram_bytes"] <= point["ram_budget_bytes"]
+
+
+def test_the_answer_and_the_explanation_agree(folder: Path, plan: Path) -> None:
+    told = json.loads((folder / "answer.json").read_text())
+    explained = json.loads(invoke("explain", plan, "--json", "-"))
+    assert told["status"] in ("optimal", "feasible")
+    assert told["written_bytes"] > 0
+    for key in (
+        "joules", "seconds", "peak_ram_bytes", "schedule", "proof", "bound_joules", "bound_scope",
+        "class_bound_joules", "class_bound_scope", "class_overhead_gap",
+    ):  # fmt: skip
+        assert explained[key] == told[key]
+    assert sum(explained["peak"]["by_role"].values()) == told["peak_ram_bytes"]
+    text = invoke("explain", plan, "--tensors", "--ops")
+    assert "paged out" in text
+    assert "Raspberry Pi 4" in text
+    for name in ("conv1.weight", "native_batch_norm"):
+        assert name in text
+
+
+def test_running_trains_pages_and_saves(folder: Path, plan: Path) -> None:
+    saved, pages = folder / "trained.safetensors", folder / "pages"
+    data = ("--data", folder / "data.npz", "--page-file", pages, "--lr", "0.1")
+    text = invoke("run", plan, *data, "--epochs", "2", "-o", saved, "--json", folder / "run.json")
+    assert re.search(r"^epoch 2: loss \d+\.\d+, accuracy [\d.]+ %, 2 steps of ", text, re.MULTILINE)
+    report = json.loads((folder / "run.json").read_text())
+    assert [epoch["steps"] for epoch in report["epochs"]] == [2, 2]
+    assert report["measured_host_step_seconds"] > 0
+    with TensorFile(saved) as file:
+        assert "conv1.weight" in file.entries
+    again = invoke("run", plan, *data, "--resume", saved)
+    assert again.startswith("epoch 1: loss")
+
+
+def test_verifying_compares_bits(plan: Path) -> None:
+    text = invoke("verify", plan, "--steps", "1", "--threads", "1")
+    assert text.endswith("bitwise equal to plain PyTorch: yes\n")
+    assert "all equal by torch.equal" in text
+
+
+def test_running_is_lean(folder: Path, plan: Path) -> None:
+    arguments = ["run", str(plan), "--data", str(folder / "data.npz")]
+    code = (
+        "import sys\nfrom poet.cli.main import app\n"
+        f"assert not app({arguments!r}, standalone_mode=False)\n"
+        "heavy = {'onnx', 'pulp', 'highspy', 'google', 'torch._dynamo', 'sympy'} & set(sys.modules)\n"
+        "assert not heavy, heavy"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_what_cannot_be_is_one_line_with_its_exit_code(folder: Path, plan: Path) -> None:
+    net = folder / "net.onnx"
+    (folder / "cut.onnx").write_bytes(net.read_bytes()[:1000])
+    (folder / "cut.poet").write_bytes(plan.read_bytes()[:1000])
+    np.savez(folder / "wrong.npz", inputs=np.zeros((8, 3), np.float32), targets=np.zeros(8, np.int64))
+    code, line = fail("solve", net, *DEVICE, "--ram", "1KiB")
+    assert code == 3
+    assert line.startswith("poet: No plan exists inside the limits.")
+    for arguments, word in (
+        (("solve", net, "--device", "rpi4", "--ram", "1MiB"), "rpi4b"),
+        (("solve", folder / "cut.onnx", *DEVICE), "cut.onnx"),
+        (("solve", net, *DEVICE, "--ram", "much"), "'much' is not a size"),
+        (("check", folder / "cut.onnx"), "cut.onnx"),
+        (("explain", folder / "cut.poet"), "cut.poet"),
+        (("explain", net), "net.onnx"),
+        (("run", plan, "--data", folder / "wrong.npz"), "wrong.npz"),
+        (("run", plan, "--data", plan), "plan.poet"),
+        (("verify", folder / "absent.poet"), "absent.poet"),
+    ):
+        code, line = fail(*arguments)
+        assert (code, word in line) == (2, True), line
+
+
+def test_a_model_that_cannot_be_trained_is_exit_code_2(tmp_path: Path) -> None:
+    class Identity(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x * 2
+
+    export(Identity(), (torch.zeros(1, 2),), tmp_path / "identity.onnx", exporter="legacy", training=False)
+    result = CliRunner().invoke(app, ["check", str(tmp_path / "identity.onnx")])
+    assert result.exit_code == 2
+    assert "it cannot be trained" in result.stdout

@@ -1,0 +1,88 @@
+"""The nine ``light_*`` models that ship in the onnx package."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from helpers.onnx_tools import run_onnxruntime, save
+from onnx import ModelProto, numpy_helper
+
+from poet.frontend.onnx.check import check_model
+from poet.frontend.onnx.importer import load_onnx, load_onnx_structure, strip_weights
+
+FOLDER = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light"
+NAMES = sorted(path.stem for path in FOLDER.glob("light_*.onnx"))
+LARGE = {"light_bvlc_alexnet", "light_vgg19", "light_zfnet512"}
+"""Hundreds of megabytes of weights each."""
+
+ALL = [pytest.param(name, marks=[pytest.mark.slow] if name in LARGE else []) for name in NAMES]
+
+
+def _with_random_weights(path: Path) -> ModelProto:
+    """The files give all weights as one number, which hides mistakes: the same net with random ones."""
+    model = onnx.load(path)
+    shapes = {tensor.name: tensor for tensor in model.graph.initializer}
+    generator = np.random.default_rng(0)
+    kept = []
+    for node in model.graph.node:
+        if node.op_type != "ConstantOfShape":
+            kept.append(node)
+            continue
+        shape = numpy_helper.to_array(shapes[node.input[0]])
+        matrix = len(shape) > 1
+        scale = np.sqrt(2 / np.prod(shape[1:])) if matrix else 0.1
+        content = generator.standard_normal(shape) * scale
+        content = content if matrix else np.abs(content) + 0.5  # variances among them
+        tensor = numpy_helper.from_array(content.astype(np.float32), node.output[0])
+        model.graph.initializer.append(tensor)
+    del model.graph.node[:]
+    model.graph.node.extend(kept)
+    return model
+
+
+def test_there_are_nine() -> None:
+    assert len(NAMES) == 9
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_forward_is_that_of_onnxruntime(name: str, tmp_path: Path) -> None:
+    file = _with_random_weights(FOLDER / f"{name}.onnx")
+    torch.manual_seed(0)
+    x = torch.randn(1, 3, 224, 224)
+    model = load_onnx(save(file, tmp_path / "m.onnx"))
+    with torch.no_grad():
+        found = model.module.eval()(x)
+    assert (found - found.mean()).abs().max() > 1e-4
+    torch.testing.assert_close(found, run_onnxruntime(file, [x])[0], rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_everything_trains(name: str) -> None:
+    report = check_model(FOLDER / f"{name}.onnx", {"N": 2})
+    assert report.can_train
+    assert report.not_imported == report.gradient_stops == ()
+    assert all(parameter.trainable for parameter in report.parameters)
+
+
+def test_one_step_reaches_every_parameter(tmp_path: Path) -> None:
+    path = save(_with_random_weights(FOLDER / "light_squeezenet.onnx"), tmp_path / "m.onnx")
+    module = load_onnx(path, bind={"N": 2}).module
+    torch.manual_seed(0)
+    module(torch.randn(2, 3, 224, 224)).square().sum().backward()
+    assert len(list(module.parameters())) == 52
+    for name, parameter in module.named_parameters():
+        assert parameter.grad is not None
+        assert bool(parameter.grad.any()), name
+
+
+def test_the_structure_is_small() -> None:
+    model = load_onnx(FOLDER / "light_resnet50.onnx", bind={"N": 2})
+    structure = strip_weights(model)
+    assert len(structure) < 100_000
+    again = load_onnx_structure(structure, model.module.state_dict())
+    assert again.inputs[0].shape == (2, 3, 224, 224)
+    assert again.module.state_dict().keys() == model.module.state_dict().keys()

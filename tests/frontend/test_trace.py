@@ -1,0 +1,477 @@
+"""What tracing makes of a module: names, roles, order, workspaces; and what it refuses."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+import torch
+import torch.nn.functional as F
+from helpers.nets import NETS, Net, OwnState, Sums, Tied
+from helpers.reference import run_graph
+from torch import Tensor, nn
+
+from poet.errors import ModelError, UnsupportedOperator
+from poet.frontend.trace import TrainingStep, trace_training_step
+from poet.graph import Graph, Op, Role
+from poet.kernel_facts import KernelFacts
+from poet.optimizer import OptimizerSpec
+from poet.runtime import kernels, native
+from poet.runtime.measure import measured
+
+
+def _step(name: str, optimizer: OptimizerSpec | None = None, *, measure: bool = False) -> TrainingStep:
+    net = NETS[name]
+    torch.manual_seed(1)
+    return trace_training_step(
+        net.build(),
+        net.inputs(),
+        loss=net.loss,
+        optimizer=optimizer,
+        train=net.train,
+        targets=net.targets(),
+        measure=measure,
+    )
+
+
+def _op(graph: Graph, target: str) -> Op:
+    return next(op for op in graph.ops if op.call.target == target)
+
+
+def _targets(graph: Graph) -> list[str]:
+    return [op.call.target for op in graph.ops]
+
+
+# --- structure --------------------------------------------------------------------------------
+
+
+def test_a_linear_layer_as_a_person_reads_it() -> None:
+    step = trace_training_step(nn.Linear(3, 2), torch.ones(4, 3), loss="mse", measure=False)
+    assert step.graph.to_text() == (
+        "graph Linear\n"
+        "  %weight: float32[2,3] = parameter @weight (24 B)\n"
+        "  %bias: float32[2] = parameter @bias (8 B)\n"
+        "  %input: float32[4,3] = input @input (48 B)\n"
+        "  %targets: float32[4,2] = input @targets (32 B)\n"
+        "  %t: float32[3,2] = parameter @weight (24 B)\n"
+        "  %addmm: float32[4,2] = aten.addmm.default(%bias, %input, %t)\n"
+        "  %mse_loss: float32[] = aten.mse_loss.default(%addmm, %targets)\n"
+        "  %ones_like: float32[] = poet.full([], [], float32, 1)\n"
+        "  %mse_loss_backward: float32[4,2] = "
+        "aten.mse_loss_backward.default(%ones_like, %addmm, %targets, 1)\n"
+        "    %t_1: float32[2,4] views @mse_loss_backward\n"
+        "  %weight.grad: float32[2,3] = aten.mm.default(%t_1, %input)\n"
+        "  _ = poet.sgd(%weight, %weight.grad, lr, 0.0)    # updates @weight; never recomputed\n"
+        "  %sum_1: float32[1,2] = aten.sum.dim_IntList(%mse_loss_backward, [0], True)\n"
+        "    %bias.grad: float32[2] views @sum_1\n"
+        "  _ = poet.sgd(%bias, %bias.grad, lr, 0.0)    # updates @bias; never recomputed\n"
+        "  loss %mse_loss; predictions %addmm\n"
+    )
+
+
+@pytest.mark.parametrize("name", NETS)
+def test_graphs_survive_json(name: str) -> None:
+    graph = _step(name, OptimizerSpec("adamw")).graph
+    assert Graph.from_json(json.loads(json.dumps(graph.to_json()))) == graph
+
+
+@pytest.mark.parametrize("name", NETS)
+def test_every_persistent_value_has_its_tensor(name: str) -> None:
+    step = _step(name, OptimizerSpec("adamw"))
+    types = {value.name: value.type for value in step.graph.values}
+    sizes = {buffer.name: buffer.size_bytes for buffer in step.graph.buffers}
+    assert set(step.tensors) == step.graph.persistent()
+    for value, tensor in step.tensors.items():
+        assert types[value].shape == tuple(tensor.shape)
+        assert types[value].strides == tensor.stride()
+        assert sizes[value] == tensor.untyped_storage().nbytes()
+
+
+def test_roles() -> None:
+    graph = _step("cnn", OptimizerSpec("momentum")).graph
+    role = {buffer.name: buffer.role for buffer in graph.buffers}
+    assert role["0.weight"] is Role.PARAMETER
+    assert role["1.running_mean"] is Role.STATE
+    assert role["0.weight.momentum_buffer"] is Role.OPTIMIZER_STATE
+    assert role["0.weight.grad"] is Role.GRADIENT
+    assert role["input"] is role["targets"] is Role.INPUT
+    assert role[_op(graph, "aten.convolution.default").outputs[0] or ""] is Role.SAVED
+    assert role[_op(graph, "aten.threshold_backward.default").outputs[0] or ""] is Role.ACTIVATION
+
+
+def test_an_update_follows_its_gradient_and_the_last_reader_of_the_old_parameter() -> None:
+    for name in NETS:
+        graph = _step(name, OptimizerSpec("adamw")).graph
+        for parameter in graph.parameters:
+            if parameter.gradient is None:
+                continue
+            at = next(i for i, op in enumerate(graph.ops) if parameter.value in op.updates)
+            touching = [
+                index
+                for index, op in enumerate(graph.ops)
+                if parameter.value in graph.reads(op.call)
+                or graph.buffer_of(parameter.gradient) in graph.writes(op)
+            ]
+            assert max(touching) == at
+            before = max(index for index in touching if index != at)
+            assert all(not op.outputs for op in graph.ops[before + 1 : at]), "only other updates between"
+
+
+def test_frozen_parameters_prune_the_backward() -> None:
+    whole, part = _step("cnn").graph, _step("frozen").graph
+    assert len(part.ops) < len(whole.ops)
+    trained = [parameter.name for parameter in part.parameters if parameter.gradient is not None]
+    assert trained == ["4.weight", "4.bias", "9.weight", "9.bias"]
+    assert _targets(part).count("aten.convolution_backward.default") == 1
+
+
+def test_convolution_gradients_are_two_ops_and_read_no_more_than_they_need() -> None:
+    graph = _step("cnn").graph
+    weight, inputs = [op for op in graph.ops if op.call.target == "aten.convolution_backward.default"][:2]
+    assert "4.weight" not in graph.reads(weight.call)
+    assert graph.reads(inputs.call)[1:] == ("4.weight",)
+
+
+def test_views_are_values_and_not_ops() -> None:
+    graph = _step("gpt").graph
+    assert not any(
+        target.startswith(("aten.t.", "aten.view.", "aten.transpose.", "aten.expand.", "aten.detach."))
+        for target in _targets(graph)
+    )
+    assert len(graph.values) > len(graph.buffers)
+
+
+def test_nothing_is_written_in_place_but_what_lives_across_steps() -> None:
+    for name in NETS:
+        graph = _step(name).graph
+        assert not any(target.split(".")[1].endswith("_") for target in _targets(graph))
+        made_once = {item for op in graph.ops for item in op.updates} - graph.persistent()
+        assert all("statistics" in item for item in made_once), name  # instance norm's repeated ones
+
+
+def test_in_place_activations_need_no_copies() -> None:
+    """Eager clones what ReLU6 overwrites before it saves it; without overwriting nothing is copied."""
+    assert "aten.clone.default" not in _targets(_step("mobile").graph)
+
+
+def test_dropout_is_recomputed_from_the_generators_state() -> None:
+    graph = _step("dropout").graph
+    drawn = [op for op in graph.ops if op.call.target == "poet.bernoulli"]
+    assert len(drawn) == 3
+    for op in drawn:
+        assert op.random
+        assert op.recall is not None
+        assert op.recall.target == "poet.with_rng_state"
+        before = graph.ops[graph.ops.index(op) - 1]
+        assert before.call.target == "poet.rng_state"
+        assert before.recall is None
+
+
+def test_a_small_mask_is_kept_rather_than_the_state() -> None:
+    net = nn.Sequential(nn.Linear(6, 4), nn.Dropout(0.5))
+    graph = trace_training_step(net, torch.ones(2, 6), loss="output", measure=False).graph
+    op = _op(graph, "poet.bernoulli")
+    assert op.random
+    assert not op.repeatable
+    assert "poet.rng_state" not in _targets(graph)
+
+
+def test_batch_norm_updates_its_statistics_once() -> None:
+    op = _op(_step("cnn").graph, "aten.native_batch_norm.default")
+    assert op.updates == ("1.running_mean", "1.running_var")
+    assert op.recall is not None
+    assert op.recall.args[3:5] == (None, None)
+
+
+def test_own_state_is_assigned() -> None:
+    graph = _step("own-state").graph
+    assigned = [op.updates[0] for op in graph.ops if op.call.target == "poet.assign"]
+    assert sorted(assigned) == ["counts", "mean"]
+    assert [name for name, _ in graph.constants] == ["constant0"]
+
+
+def test_tied_parameters_are_one() -> None:
+    graph = trace_training_step(Tied(), torch.zeros(3, 5, dtype=torch.int64), measure=False).graph
+    assert [parameter.name for parameter in graph.parameters] == [
+        "words.weight",
+        "inner.weight",
+        "inner.bias",
+    ]
+
+
+def test_gradients_lie_as_their_parameters_do() -> None:
+    step = trace_training_step(Sums(), torch.ones(3, 4), loss="output", measure=False)
+    types = {value.name: value.type for value in step.graph.values}
+    for parameter in step.graph.parameters:
+        assert parameter.gradient is not None
+        assert types[parameter.gradient].strides == types[parameter.value].strides
+    assert types["turned"].strides == (1, 3)
+
+
+def test_channels_last_is_kept() -> None:
+    graph = _step("channels-last").graph
+    types = {value.name: value.type for value in graph.values}
+    assert types["input"].strides == (432, 1, 36, 3)
+    output = _op(graph, "aten.convolution.default").outputs[0]
+    assert output is not None
+    assert types[output].strides[1] == 1
+
+
+def test_an_unused_parameter_is_not_updated() -> None:
+    net = Net(lambda parts, x: parts[0](x), nn.Linear(6, 4), nn.Linear(3, 3))
+    graph = trace_training_step(net, torch.ones(2, 6), measure=False).graph
+    gradients = {parameter.name: parameter.gradient for parameter in graph.parameters}
+    assert gradients["parts.1.weight"] is None
+    assert not any("parts.1.weight" in op.updates for op in graph.ops)
+
+
+def test_predictions_are_all_outputs_and_never_a_parameter_itself() -> None:
+    net = Net(lambda parts, x: {"a": parts[0](x), "b": (parts[0].weight, None)}, nn.Linear(6, 4))
+    graph = trace_training_step(net, torch.ones(2, 6), measure=False).graph
+    assert len(graph.predictions) == 2
+    assert not {graph.buffer_of(name) for name in graph.predictions} & graph.persistent()
+
+
+def test_inputs_have_the_names_of_forward() -> None:
+    assert _step("bags").graph.inputs == ("input0", "input1", "targets")
+    graph = trace_training_step(
+        OwnState(), torch.ones(2, 6), loss="mse", input_names=["pixels"], measure=False
+    ).graph
+    assert graph.inputs == ("pixels", "targets")
+    assert graph.targets == 1
+
+
+def test_the_module_is_left_as_it_was() -> None:
+    torch.manual_seed(1)
+    module = NETS["cnn"].build()
+    before = {name: tensor.clone() for name, tensor in module.state_dict().items()}
+    generator = torch.get_rng_state()
+    trace_training_step(module, torch.randn(4, 3, 12, 12), optimizer=OptimizerSpec("adamw"))
+    assert all(torch.equal(tensor, before[name]) for name, tensor in module.state_dict().items())
+    assert all(parameter.grad is None for parameter in module.parameters())
+    torch.set_rng_state(generator)
+
+
+def test_targets_follow_from_the_loss() -> None:
+    def shape(output: tuple[int, ...], loss: str) -> tuple[int, ...]:
+        net = Net(
+            lambda parts, x: parts[0](x.sum()[None]).view(output), nn.Linear(1, torch.Size(output).numel())
+        )
+        graph = trace_training_step(net, torch.ones(3), loss=loss, measure=False).graph
+        return next(value.type.shape for value in graph.values if value.name == "targets")
+
+    assert shape((4, 10), "cross-entropy") == (4,)
+    assert shape((4, 7, 10), "cross-entropy") == (4, 10)
+    assert shape((4, 7, 10), "cross-entropy:dim=-1") == (4, 7)
+    assert shape((10,), "cross-entropy") == ()
+    assert shape((4, 10, 5, 6), "cross-entropy") == (4, 5, 6)
+    assert shape((4, 3), "bce-with-logits") == (4, 3)
+    assert shape((4, 3), "mse") == (4, 3)
+
+
+# --- measuring --------------------------------------------------------------------------------
+
+
+SCALARS_BYTES = 256
+"""What a kernel's own numbers, wrapped as tensors, may take."""
+
+
+def test_workspaces_show_hidden_temporaries() -> None:
+    """oneDNN reorders a convolution's operands, and batch norm's backward makes a second gradient."""
+    step = _step("mobile", measure=True)
+    sizes = {buffer.name: buffer.size_bytes for buffer in step.graph.buffers}
+    backward = _op(step.graph, "aten.native_batch_norm_backward.default")
+    facts = {op.name: step.kernels.of(op.name) for op in step.graph.ops}
+    assert facts[backward.name].workspace_bytes >= sizes[backward.outputs[0] or ""]
+    assert any(
+        facts[op.name].workspace_bytes > 0
+        for op in step.graph.ops
+        if op.call.target == "aten.convolution_backward.default"
+    )
+    assert facts[_op(step.graph, "aten.hardtanh.default").name].workspace_bytes <= SCALARS_BYTES
+    assert all(item.seconds is not None and item.seconds > 0 for item in facts.values())
+    assert [item.name for item in step.kernels.ops] == [op.name for op in step.graph.ops]
+    assert (step.kernels.library, step.kernels.threads) == ("pytorch-cpu", torch.get_num_threads())
+    assert KernelFacts.from_json(json.loads(json.dumps(step.kernels.to_json()))) == step.kernels
+
+
+def test_without_measuring_nothing_is_known_of_kernels() -> None:
+    step = _step("mobile")
+    assert step.kernels == KernelFacts("pytorch-cpu", alignment_bytes=64)
+
+
+def test_adamw_needs_one_temporary_per_parameter() -> None:
+    step = trace_training_step(nn.Linear(64, 64), torch.ones(2, 64), optimizer=OptimizerSpec("adamw"))
+    update = next(op for op in step.graph.ops if op.updates[:1] == ("weight",))
+    assert 0 <= step.kernels.of(update.name).workspace_bytes - 64 * 64 * 4 <= SCALARS_BYTES
+
+
+def test_an_lstms_workspace_is_an_output_of_its_true_size() -> None:
+    step = _step("lstm")
+    op = _op(step.graph, "aten.mkldnn_rnn_layer.default")
+    workspace = op.outputs[3]
+    assert workspace is not None
+    size_bytes = next(item.size_bytes for item in step.graph.buffers if item.name == workspace)
+    assert size_bytes > 1000
+
+
+@pytest.mark.parametrize("name", ["mobile", "lstm", "transformer", "unet"])
+def test_workspaces_cover_what_the_allocator_hands_out(name: str) -> None:
+    """The native allocator sees every request; one thread, as the profiler sees the calling one only."""
+    allocator = native.load()
+    if allocator is None:
+        pytest.skip(native.why_unavailable())
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    step, net = _step(name, measure=True), NETS[name]
+    targets = net.targets()
+    given = dict(
+        zip(step.graph.inputs, (*net.inputs(), *([] if targets is None else [targets])), strict=True)
+    )
+    present = run_graph(step.graph, step.tensors, given, {"lr": 0.1})
+    sizes = {buffer.name: buffer.size_bytes for buffer in step.graph.buffers}
+    with torch.no_grad():
+        for op in step.graph.ops:
+            with allocator.tracking() as tracked:
+                kernels.run(op.call, present.__getitem__, {"lr": 0.1}.__getitem__)
+            made_bytes = sum(-(-sizes[item] // 64) * 64 for item in step.graph.writes(op))
+            assert tracked.peak_bytes <= made_bytes + step.kernels.of(op.name).workspace_bytes
+    torch.set_num_threads(before)
+
+
+def test_measuring_leaves_the_generator_alone() -> None:
+    graph = _step("dropout").graph
+    before = torch.get_rng_state()
+    measured(graph)
+    assert torch.equal(before, torch.get_rng_state())
+
+
+# --- refusals ---------------------------------------------------------------------------------
+
+
+def _refused(module: nn.Module, message: str, *inputs: Tensor, **options: object) -> None:
+    with pytest.raises(ModelError, match=re.escape(message)) as caught:
+        trace_training_step(module, inputs or (torch.ones(2, 6),), **options)  # type: ignore[arg-type]
+    assert "\n" not in str(caught.value)
+
+
+def _linear() -> nn.Module:
+    return nn.Linear(6, 4)
+
+
+def test_nothing_to_train() -> None:
+    _refused(_linear().requires_grad_(False), "no parameter of Linear requires a gradient")
+    _refused(_linear(), "no parameter is called 'wieght'; did you mean 'weight'", train=["wieght"])
+    _refused(nn.ReLU(), "nothing to train")
+    net = Net(lambda parts, x: parts[0](x).detach(), _linear())
+    _refused(net, "the loss does not depend on any parameter")
+
+
+def test_unknown_loss() -> None:
+    _refused(_linear(), "loss 'cross_entropy' is not one of", loss="cross_entropy")
+    _refused(Net(lambda parts, x: parts[0](x).sum(), _linear()), "needs scores of classes")
+
+
+def test_a_model_that_looks_at_its_data() -> None:
+    def branch(parts: nn.ModuleList, x: Tensor) -> object:
+        y = parts[0](x)
+        return y if y.sum() > 0 else -y
+
+    _refused(Net(branch, _linear()), "reads a tensor's contents")
+    _refused(Net(lambda parts, x: parts[0](x)[x[:, 0] > 0], _linear()), "depends on data")
+
+
+def test_a_model_that_fails() -> None:
+    _refused(_linear(), "Linear fails on the example inputs: RuntimeError", torch.ones(2, 5))
+    _refused(Net(lambda parts, x: "nothing", _linear()), "returns no tensor")
+
+
+def test_operators_without_a_row() -> None:
+    net = Net(lambda parts, x: torch.linalg.inv(parts[0](x)), nn.Linear(6, 2))
+    with pytest.raises(UnsupportedOperator, match=r"aten\.linalg_inv_ex"):
+        trace_training_step(net, torch.ones(2, 6), loss="output")
+    with pytest.raises(UnsupportedOperator, match=r"aten\.prod"):
+        trace_training_step(
+            Net(lambda parts, x: parts[0](x).prod(1), _linear()), torch.ones(2, 6), loss="output"
+        )
+
+
+def test_memory_that_two_tensors_share() -> None:
+    net = nn.Sequential(nn.Linear(6, 6), nn.Linear(6, 6))
+    whole = torch.randn(6, 6)
+    for layer in net:
+        layer.weight = nn.Parameter(whole[:4] if layer is net[0] else whole[2:])
+    _refused(net, "0.weight and 1.weight share memory")
+
+
+def test_tensors_that_are_not_the_modules_own() -> None:
+    class Hidden(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = nn.Linear(6, 4)
+            self.held = [self.inner.weight]
+            self.count = torch.zeros(1)
+
+        def forward(self, x: Tensor) -> Tensor:
+            y: Tensor = self.inner(x) + F.linear(x, self.held[0])
+            return y
+
+    class Counting(Hidden):
+        def forward(self, x: Tensor) -> Tensor:
+            self.count += 1
+            y: Tensor = self.inner(x) * self.count
+            return y
+
+    _refused(Hidden(), "uses inner.weight through a reference of its own")
+    _refused(Counting(), "register it with register_buffer")
+
+
+def test_a_model_that_writes_a_trained_parameter() -> None:
+    def run(parts: nn.ModuleList, x: Tensor) -> object:
+        with torch.no_grad():
+            torch.as_tensor(parts[0].weight).clamp_(-1, 1)
+        return parts[0](x)
+
+    _refused(Net(run, _linear()), "the model writes its parameter parts.0.weight itself")
+
+
+def test_types_without_a_row() -> None:
+    _refused(Net(lambda parts, x: parts[0](x), nn.Linear(6, 4, dtype=torch.complex64)), "complex64")
+
+
+def test_inputs_and_parameters_that_are_no_tensors_yet() -> None:
+    _refused(nn.LazyLinear(4), "weight has no shape yet")
+    with pytest.raises(ModelError, match="input 1 is of type int"):
+        trace_training_step(_linear(), [torch.ones(2, 6), 3])  # type: ignore[list-item]
+
+
+def test_a_parameter_may_be_called_as_the_targets_are() -> None:
+    module = nn.Module()
+    module.register_parameter("targets", nn.Parameter(torch.ones(6, 4)))
+    module.forward = lambda x: x @ module.targets
+    graph = trace_training_step(module, torch.ones(2, 6), measure=False).graph
+    assert graph.inputs == ("x", "targets_")
+
+
+def test_what_is_not_on_the_cpu() -> None:
+    _refused(nn.Linear(6, 4, device="meta"), "move the model to the CPU")
+
+
+# --- names ------------------------------------------------------------------------------------
+
+
+def test_ops_are_named_after_the_modules_they_belong_to() -> None:
+    graph = _step("cnn").graph
+    names = {op.name for op in graph.ops}
+    assert {"0.convolution", "1.native_batch_norm", "4.convolution_backward.weight", "9.addmm"} <= names
+    assert {buffer.name for buffer in graph.buffers} >= {
+        "0.convolution",
+        "1.native_batch_norm.1",
+        "9.weight.grad",
+    }
+
+
+def test_a_module_that_runs_twice_has_two_ops() -> None:
+    names = {op.name for op in _step("shared-norm").graph.ops}
+    assert {"parts.1.native_batch_norm", "parts.1.native_batch_norm_1"} <= names

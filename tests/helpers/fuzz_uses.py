@@ -1,0 +1,206 @@
+"""What `fuzz` does with data files, saved states, planning problems and cached answers."""
+
+from __future__ import annotations
+
+import io
+import json
+import random
+import zlib
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from rich.console import Console
+from safetensors.torch import save
+
+from helpers import hand_net, strange
+from helpers.random_problems import mixed_problem
+from poet.errors import InputError
+from poet.files.tensorfile import TensorFile
+from poet.loss import DEFAULT_LOSS
+from poet.plan_file import PlanFile, read_plan
+from poet.problem import Limits, Problem
+from poet.ram_survey import budget_between, keep_everything_bytes
+from poet.report.plan import solution_report
+from poet.runtime import Trainer
+from poet.runtime.fit import fit, load_samples
+from poet.runtime.state import Saved
+from poet.simulator import simulate
+from poet.solution import SolveOptions, solution_to_json
+from poet.solvers import minimum_ram_bytes, solve
+from poet.solvers.heuristics.keep_everything import keep_everything
+from poet.whatif import cache
+from poet.whatif.knowledge import Knowledge
+from poet.whatif.measure import _read
+from poet.whatif.models import OnnxModel, TrainedAs
+from poet.whatif.settings import setting_of
+
+Mutate = Callable[[bytes, random.Random], bytes]
+Subject = tuple[list[bytes], Mutate, Callable[[Path], str], str]
+
+INSTANCES = Path(__file__).parent / "instances"
+LIMITS = Limits()
+QUICK = SolveOptions(time_limit_seconds=0.05, engine="highs", confirm=False)
+_SEARCHED = 4  # one problem in so many is searched as well; the others are planned greedily
+
+
+# --- data files and saved states --------------------------------------------------------------
+
+
+def _rows() -> dict[str, torch.Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    return {name: torch.randn(20, hand_net.WIDTH, generator=generator) for name in ("x", "y")}
+
+
+def data_files(folder: Path) -> Subject:
+    """npz files for a plan, read as `poet run` and as `poet what-if --measure-data` do."""
+    plan_path = _plan(folder)
+    bases = []
+    for write in (np.savez, np.savez_compressed):
+        packed = io.BytesIO()
+        write(packed, **{name: rows.numpy() for name, rows in _rows().items()})  # type: ignore[arg-type]
+        bases.append(packed.getvalue())
+
+    def use(path: Path) -> str:
+        samples = load_samples(path, read_plan(plan_path))
+        assert sum(rows.numel() for rows in samples.tensors) < 1 << 24
+        _read(path)
+        return "read"
+
+    return bases, strange.mutated_npz, use, ".npz"
+
+
+def tensor_files(folder: Path) -> Subject:
+    """safetensors files: data for a plan, and a training state to go on from."""
+    plan_path = _plan(folder)
+    state = folder / "state.safetensors"
+    with Trainer.open(plan_path, seed=0, arena=False) as trainer:
+        for _ in fit(trainer, load_samples(_written(folder / "d.npz"), trainer.plan), epochs=1):
+            trainer.save(state)
+    bases = [save(_rows()), state.read_bytes()]
+    for name in ("state.safetensors", "d.npz"):
+        (folder / name).unlink()
+
+    def use(path: Path) -> str:
+        with TensorFile(path) as file:
+            is_state = "poet.format" in file.metadata
+            file.digest()
+        if not is_state:
+            load_samples(path, read_plan(plan_path))
+            _read(path)
+            return "read as data"
+        with PlanFile(plan_path) as plan, Saved(path, plan, seed=0):
+            return "read as a state"
+
+    return bases, strange.mutated_tensors, use, ".safetensors"
+
+
+def _plan(folder: Path) -> Path:
+    """A plan outside of the scratch folder, which must be empty between cases."""
+    path = Path(f"{folder}.d") / "net.poet"
+    path.parent.mkdir()
+    hand_net.write(path)
+    return path
+
+
+def _written(path: Path) -> Path:
+    np.savez(path, **{name: rows.numpy() for name, rows in _rows().items()})  # type: ignore[arg-type]
+    return path
+
+
+# --- planning problems ------------------------------------------------------------------------
+
+
+def problem_files(folder: Path) -> Subject:
+    """poet-problem files, bounded, planned, some searched, and reported."""
+    del folder
+    bases = [(INSTANCES / name).read_bytes() for name in ("linear.m4.json", "transformer.m4.json")]
+    bases += [json.dumps(mixed_problem(seed).to_json()).encode() for seed in range(12)]
+    return bases, strange.mutated_json, use_problem, ".json"
+
+
+def use_problem(path: Path) -> str:
+    """``poet solve problem.json --ram ...``, in short."""
+    problem = Problem.load(path)
+    least, most = minimum_ram_bytes(problem, LIMITS).bytes, keep_everything_bytes(problem)
+    limits = Limits(ram_budget_bytes=max(1, budget_between(least, most, 0.5)))
+    setting_of(problem)
+    if zlib.crc32(path.read_bytes()) % _SEARCHED or len(problem.ops) > 200:
+        schedule = keep_everything(problem, LIMITS)
+        if schedule is not None:
+            json.dumps(simulate(problem, schedule).joules, allow_nan=False)
+        return "bounded"
+    solution = solve(problem, limits, QUICK)
+    json.dumps(solution_to_json(problem, solution), ensure_ascii=False, allow_nan=False).encode()
+    if solution.trace is not None:
+        console = Console(file=io.StringIO(), width=110)
+        console.print(solution_report(problem, limits, solution))
+        written = console.file.getvalue()  # type: ignore[attr-defined]
+        assert "nan " not in written
+        assert "inf " not in written
+        written.encode()
+    return "bounded and searched"
+
+
+# --- cached answers ---------------------------------------------------------------------------
+
+_KINDS = ("answers", "graphs", "dimensions")
+_KEY = "k"
+
+
+class _OneFile(cache.Cache):
+    """A cache in which every answer is the file at ``path``."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path.parent)
+        self.path = path
+
+    def _path(self, kind: str, key: str) -> Path:
+        return self.path
+
+
+def cache_files(folder: Path) -> Subject:
+    """Files of what-if's cache; half of the changed ones carry a seal all the same."""
+    problem = mixed_problem(7)
+    model = Path(f"{folder}.d") / "model.onnx"
+    model.parent.mkdir()
+    model.write_bytes(b"")
+    found = solve(problem, LIMITS, SolveOptions(time_limit_seconds=2.0, engine="highs"))
+    contents: dict[str, Sequence[bytes]] = {
+        "answers": [cache.pack_solution(found)],
+        "graphs": [cache.pack(hand_net.graph().to_json())],
+        "dimensions": [cache.pack([["N", 3, 16, 16], [5]])],
+    }
+    bases = [cache._sealed(packed, f"{kind}/{_KEY}") for kind in _KINDS for packed in contents[kind]]
+
+    def mutate(content: bytes, rng: random.Random) -> bytes:
+        if rng.random() < 0.5:
+            return strange.mutated_gzip(content, rng)
+        kind = next(kind for kind in _KINDS if cache._opened(content, f"{kind}/{_KEY}") is not None)
+        packed = strange.mutated_gzip(cache._opened(content, f"{kind}/{_KEY}") or b"", rng)
+        return cache._sealed(packed, f"{kind}/{_KEY}") if packed[3:4] == b"\0" else packed
+
+    def use(path: Path) -> str:
+        kept = _OneFile(path)
+        onnx = OnnxModel(model, TrainedAs(DEFAULT_LOSS), kept)
+        cell = cache.cached_cell(kept, _KEY, problem, LIMITS)
+        if cell is not None:
+            setting = setting_of(problem)
+            known = Knowledge(problem, setting.lower_bound.bytes, "", QUICK)
+            known.refutes(LIMITS, cell)
+            known.add(0, LIMITS, cell)
+            known.best(LIMITS)
+            return "believed"
+        if onnx._kept_import(_KEY) is not None:
+            return "believed"
+        if onnx._kept_dimensions(_KEY) is not None:
+            return "believed"
+        raise InputError("counts as missing")
+
+    return bases, mutate, use, ".json.gz"
+
+
+SUBJECTS: dict[str, Callable[[Path], Subject]] = {
+    "data": data_files, "tensors": tensor_files, "problems": problem_files, "caches": cache_files,
+}  # fmt: skip

@@ -1,0 +1,502 @@
+"""The judge bites: each rule alone, mutations of valid schedules, memory recomputed from scratch."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import random
+from collections.abc import Callable, Iterator
+
+import pytest
+from helpers.random_problems import keep_bytes, mixed_problem, random_limits
+
+from poet.errors import InvalidSchedule
+from poet.problem import Limits, Place, Problem, ProblemOp, Tensor, Transfer
+from poet.schedule import Compute, Free, PageIn, PageOut, Schedule, Step
+from poet.simulator import Trace, simulate
+from poet.solvers.heuristics.greedy import greedy
+
+RULES = {
+    "unknown", "input", "stale", "recompute", "order", "free", "page_out", "page_in", "ram",
+    "storage", "deadline", "missing", "final",
+}  # fmt: skip
+IN, OUT = Transfer(3.0, 0.3), Transfer(5.0, 0.5)
+
+
+def tensor(name: str, size: int = 10, **fields: object) -> Tensor:
+    return dataclasses.replace(Tensor(name, size, IN, OUT), **fields)  # type: ignore[arg-type]
+
+
+def op(name: str, inputs: str, outputs: str, **fields: object) -> ProblemOp:
+    made = ProblemOp(name, tuple(inputs.split()), tuple(outputs.split()), seconds=2.0, joules=1.0)
+    return dataclasses.replace(made, **fields)  # type: ignore[arg-type]
+
+
+def net(**fields: object) -> Problem:
+    """x → a → b; c reads a and b; u updates the parameter p with c; d reads the new p."""
+    made = Problem(
+        "net",
+        (
+            tensor("x"), tensor("p", 4, finally_=Place.RAM), tensor("a"), tensor("b"), tensor("c", 6),
+            tensor("d", 1, finally_=Place.STORAGE),
+        ),
+        (
+            op("A", "x p", "a"), op("B", "a", "b"), op("C", "a b", "c", workspace_bytes=3),
+            op("U", "p c", "", updates=("p",), recomputable=False), op("D", "p", "d"),
+        ),
+    )  # fmt: skip
+    return dataclasses.replace(made, **fields)  # type: ignore[arg-type]
+
+
+def steps(text: str) -> Schedule:
+    """``"A +a -a !a"``: compute A, page a in, free a, page a out."""
+    kinds: dict[str, Callable[[str], Step]] = {"+": PageIn, "-": Free, "!": PageOut}
+    return tuple(kinds[word[0]](word[1:]) if word[0] in kinds else Compute(word) for word in text.split())
+
+
+PLAIN = "A -x B C -a -b U -c D !d -d"
+PAGED = "A -x B !a -a +a C -a -b !p U -c D !d -d"
+REMADE = "A B -a A C -a -b -x U -c D !d -d"
+
+
+def verdict(of: Problem, schedule: Schedule, limits: Limits | None = None) -> str | None:
+    """The rule that ``schedule`` breaks, or ``None``."""
+    try:
+        simulate(of, schedule, limits)
+    except InvalidSchedule as error:
+        return error.rule
+    return None
+
+
+# --- each rule alone --------------------------------------------------------------------------
+
+RANDOM_PAIR = Problem(
+    "pair", (tensor("x"), tensor("r"), tensor("s")),
+    (op("R", "x", "r", random=True), op("S", "x", "s", random=True)),
+)  # fmt: skip
+FIXED = net(
+    tensors=tuple(dataclasses.replace(t, page_out=None) if t.name == "a" else t for t in net().tensors)
+)
+SEALED = net(
+    tensors=tuple(dataclasses.replace(t, page_in=None) if t.name == "a" else t for t in net().tensors)
+)
+ONCE = net(ops=tuple(dataclasses.replace(o, recomputable=False) for o in net().ops))
+REUPDATED = Problem(
+    "reupdated", (tensor("x"), tensor("a"), tensor("b"), tensor("c")),
+    (op("A", "x", "a"), op("U", "a", "b", updates=("a",)), op("C", "a b", "c")),
+)  # fmt: skip
+FULL = net(storage_capacity_bytes=11)
+
+# rule, problem, a schedule that breaks it, limits, and the nearest schedule and limits that break none
+CASES: list[tuple[str, Problem, str, Limits, str, Limits]] = [
+    ("unknown", net(), "A Z", Limits(), PLAIN, Limits()),
+    ("unknown", net(), "A -z", Limits(), PLAIN, Limits()),
+    ("input", net(), PLAIN.replace("-x B", "-x -a B"), Limits(), PLAIN, Limits()),
+    ("input", net(), "B A", Limits(), PLAIN, Limits()),
+    ("input", net(), REMADE.replace("A B", "A -x B"), Limits(), REMADE, Limits()),
+    ("stale", net(), "A -x B C -a -b D !d U", Limits(), PLAIN, Limits()),  # D means the new p
+    ("stale", net(), PAGED.replace("U -c D", "U -c -p +p D"), Limits(), PAGED, Limits()),  # old p in storage
+    ("stale", net(), "A B C U A D !d", Limits(), "A B C A U D !d", Limits()),  # A meant the old p
+    ("recompute", ONCE, REMADE, Limits(), PLAIN, Limits()),
+    ("recompute", net(), REMADE, Limits(recompute=False), REMADE, Limits()),
+    ("recompute", REUPDATED, "A U A C", Limits(), "A A U C", Limits()),
+    ("order", RANDOM_PAIR, "S R", Limits(), "R S", Limits()),
+    ("free", net(), PLAIN.replace("-x", "-x -x"), Limits(), PLAIN, Limits()),
+    ("free", net(), "-a " + PLAIN, Limits(), PLAIN, Limits()),
+    ("page_out", net(), "!a " + PLAIN, Limits(), PLAIN, Limits()),
+    ("page_out", net(), PAGED.replace("!a", "!a !a"), Limits(), PAGED, Limits()),
+    ("page_out", net(), PAGED.replace("+a C", "+a !a C"), Limits(), PAGED, Limits()),  # same content again
+    ("page_out", net(), PAGED, Limits(paging=False), PLAIN, Limits(paging=False)),
+    ("page_out", FIXED, PAGED, Limits(), PLAIN, Limits()),
+    ("page_in", SEALED, PAGED, Limits(), PLAIN, Limits()),
+    ("page_in", net(), PAGED.replace("-a +a", "+a"), Limits(), PAGED, Limits()),
+    ("page_in", net(), PAGED.replace("!a -a", "-a"), Limits(), PAGED, Limits()),
+    ("ram", net(), PLAIN, Limits(ram_budget_bytes=32), PLAIN, Limits(ram_budget_bytes=33)),
+    ("ram", net(), "A A " + PLAIN[2:], Limits(ram_budget_bytes=33), PLAIN, Limits(ram_budget_bytes=33)),
+    ("ram", net(alignment_bytes=4), PLAIN, Limits(ram_budget_bytes=39), PLAIN, Limits(ram_budget_bytes=40)),
+    ("storage", FULL, PAGED, Limits(), PAGED.replace(" !p", ""), Limits()),
+    ("storage", net(), PAGED, Limits(written_budget_bytes=14), PAGED, Limits(written_budget_bytes=15)),
+    ("deadline", net(), PAGED, Limits(deadline_seconds=27.9), PAGED, Limits(deadline_seconds=28.0)),
+    ("missing", net(), "A -x B C -a -b U -c", Limits(), PLAIN, Limits()),
+    ("final", net(), PLAIN.replace("!d", ""), Limits(), PLAIN, Limits()),
+    ("final", net(), PLAIN + " -p", Limits(), PLAIN, Limits()),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("rule", "of", "bad", "bad_limits", "good", "good_limits"), CASES)
+def test_each_rule_alone(
+    rule: str, of: Problem, bad: str, bad_limits: Limits, good: str, good_limits: Limits
+) -> None:
+    assert verdict(of, steps(bad), bad_limits) == rule
+    assert verdict(of, steps(good), good_limits) is None
+
+
+def test_every_rule_has_a_case() -> None:
+    assert {case[0] for case in CASES} == RULES
+
+
+def test_an_old_content_in_storage_does_not_satisfy_the_end() -> None:
+    parameter = tensor("p", finally_=Place.STORAGE)
+    of = Problem("p", (parameter, tensor("g")), (op("U", "p g", "", updates=("p",)),))
+    assert verdict(of, steps("!p U")) == "final"
+    assert verdict(of, steps("U !p")) is None
+    assert verdict(of, steps("!p U !p")) is None  # two contents, each written once
+
+
+def test_what_begins_in_ram_counts_before_the_first_step() -> None:
+    with pytest.raises(InvalidSchedule) as error:
+        simulate(net(), steps("-x " + PLAIN), Limits(ram_budget_bytes=13))
+    assert (error.value.rule, error.value.step) == ("ram", -1)
+    assert str(error.value).startswith("at the start: ")
+
+
+def test_what_begins_in_storage_moves_even_without_paging() -> None:
+    of = net(
+        tensors=tuple(
+            dataclasses.replace(t, initially=Place.STORAGE) if t.name == "x" else t for t in net().tensors
+        )
+    )
+    assert verdict(of, steps(PLAIN)) == "input"
+    assert verdict(of, steps("+x " + PLAIN), Limits(paging=False)) is None
+
+
+def test_both_places_need_no_page_out_and_allow_none() -> None:
+    of = net(
+        tensors=tuple(
+            dataclasses.replace(t, initially=Place.BOTH) if t.name == "x" else t for t in net().tensors
+        )
+    )
+    assert verdict(of, steps("-x +x " + PLAIN)) is None
+    assert verdict(of, steps("!x " + PLAIN)) == "page_out"
+    assert simulate(of, steps(PLAIN)).storage_bytes == 11
+
+
+def test_rerun_reads_its_own_inputs_only() -> None:
+    of = net(
+        ops=tuple(dataclasses.replace(o, recompute_inputs=("x",)) if o.name == "A" else o for o in net().ops)
+    )
+    assert verdict(of, steps("A B C U -a A D !d")) is None  # p is new, but the rerun does not read it
+    assert verdict(net(), steps("A B C U -a A D !d")) == "stale"
+
+
+def test_totals_of_a_schedule_worked_by_hand() -> None:
+    trace = simulate(dataclasses.replace(net(), idle_watts=0.1), steps(PAGED))
+    assert trace.compute_seconds == 10.0
+    assert (trace.page_in_seconds, trace.page_out_seconds) == (3.0, 15.0)
+    assert trace.seconds == 28.0
+    assert trace.joules == pytest.approx(5.0 + 0.3 + 1.5 + 2.8)
+    assert (trace.read_bytes, trace.written_bytes, trace.storage_bytes) == (10, 15, 15)
+    assert trace.recomputed_runs == 0
+    assert simulate(net(), steps(REMADE)).recomputed_runs == 1
+    # C: a, b, p, its output c and its workspace; A and B hold 24 only
+    assert (trace.peak_ram_bytes, trace.peak_step) == (33, 6)
+    assert [moment.ram_bytes for moment in trace.moments][:4] == [24, 24, 24, 24]
+
+
+def test_the_peak_step_is_the_first_at_the_peak() -> None:
+    trace = simulate(RANDOM_PAIR, steps("R S !x !r"))
+    assert [moment.ram_bytes for moment in trace.moments] == [20, 30, 30, 30]
+    assert trace.peak_step == 1
+
+
+def test_an_output_that_is_there_costs_twice_while_its_op_runs_again() -> None:
+    trace = simulate(net(), steps("A A -x B C U D !d"))
+    assert [moment.ram_bytes for moment in trace.moments][:3] == [24, 34, 24]
+
+
+# --- background transfers, worked by hand: ops take 2 s, page-ins 3 s, page-outs 5 s ------------
+
+BACKGROUND = net(background_storage=True)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "seconds"),
+    [
+        # A 0-2, !a 2-7 beside B 2-4, C 4-6, U 6-8, D 8-10, !d after both engines: 10-15
+        ("A !a B C U D !d", 15.0),
+        # the free waits for the page-out until 7, then C would lack a: +a 7-10, C 10-12, U, D to 16, !d 21
+        ("A !a B -a +a C U D !d", 21.0),
+        # freed later, so that B runs meanwhile: A 0-2, !a 2-7, B 2-4, C 4-6, free waits to 7, U 7-9, D -11
+        ("A !a B C -a U D !d", 16.0),
+        # the update overwrites p: it waits for p's page-out 0-5; C ended at 6, so U 6-8, D 10, !d 15
+        ("!p A B C U D !d", 15.0),
+        # page-outs are served one by one: !p 0-5, !x 5-10; U needs p's only: U 6-8; !d 10-15
+        ("!p !x A B C U D !d", 15.0),
+        # !x first: 0-5, !p 5-10, U waits: 10-12, D 14, !d 19
+        ("!x !p A B C U D !d", 19.0),
+        # a is back at 10 (A -2, !a -7, free, +a -10); rerunning A needs no a but overwrites it: waits: 12
+        ("A !a -a +a A B C U D !d", 25.0),
+        # the step lasts until the last transfer is done, here one that nobody needs: !x 0-5, +x 5-8 ...
+        ("!x -x +x A B C U D !b !c !d", 33.0),
+    ],
+)
+def test_background_makespan(schedule: str, seconds: float) -> None:
+    trace = simulate(BACKGROUND, steps(schedule))
+    assert trace.seconds == seconds
+    assert verdict(BACKGROUND, steps(schedule), Limits(deadline_seconds=seconds - 0.01)) == "deadline"
+    blocking = simulate(net(), steps(schedule))
+    assert blocking.peak_ram_bytes == trace.peak_ram_bytes
+    assert blocking.seconds >= trace.seconds
+    busy = (trace.compute_seconds, trace.page_in_seconds + trace.page_out_seconds)
+    assert blocking.seconds == sum(busy)
+    assert trace.seconds >= max(busy)
+
+
+def test_a_page_in_counts_from_its_start_and_delays_its_reader() -> None:
+    trace = simulate(BACKGROUND, steps("A !a B C U -a +a D !d"))
+    read, compute = trace.moments[6], trace.moments[7]
+    assert read.ram_bytes == compute.ram_bytes - 1  # a's buffer is counted while D runs beside the transfer
+    assert (read.start_seconds, read.end_seconds) == (8.0, 11.0)
+    assert (compute.start_seconds, compute.end_seconds) == (8.0, 10.0)  # D does not read a
+
+
+# --- laws over random valid schedules ------------------------------------------------------------
+
+
+def valid_schedules(count: int) -> Iterator[tuple[Problem, Limits, Schedule, Trace]]:
+    """``count`` valid schedules of random problems, tight ones among them."""
+    found = 0
+    for seed in range(10 * count):
+        of = mixed_problem(seed, largest=9)
+        limits = random_limits(of, seed)
+        schedule = greedy(of, limits, seconds=0.0, seed=seed)
+        if schedule is not None:
+            yield of, limits, schedule, simulate(of, schedule, limits)
+            found += 1
+        if found == count:
+            return
+
+
+def ram_by_hand(of: Problem, schedule: Schedule, index: int) -> int:
+    """RAM at step ``index`` from nothing but the list: who arrived and was not freed since."""
+
+    def rounded(size: int) -> int:
+        return math.ceil(size / of.alignment_bytes) * of.alignment_bytes
+
+    ops = {op.name: op for op in of.ops}
+    made = {name for op in of.ops for name in op.outputs}
+    held = 0
+    for tensor in of.tensors:
+        there = tensor.name not in made and tensor.initially is not Place.STORAGE
+        for step in schedule[:index]:
+            if isinstance(step, Compute):
+                there = there or tensor.name in ops[step.op].outputs
+            elif step.tensor == tensor.name and not isinstance(step, PageOut):
+                there = isinstance(step, PageIn)
+        held += rounded(tensor.bytes) if there else 0
+    now = schedule[index]
+    if isinstance(now, Compute):
+        outputs = [tensor for tensor in of.tensors if tensor.name in ops[now.op].outputs]
+        return held + sum(rounded(t.bytes) for t in outputs) + rounded(ops[now.op].workspace_bytes)
+    if isinstance(now, PageIn):
+        return held + sum(rounded(tensor.bytes) for tensor in of.tensors if tensor.name == now.tensor)
+    return held
+
+
+def test_ram_equals_live_sets_recomputed_from_scratch() -> None:
+    for of, _, schedule, trace in valid_schedules(120):
+        by_hand = [ram_by_hand(of, schedule, index) for index in range(len(schedule))]
+        assert [moment.ram_bytes for moment in trace.moments] == by_hand
+        assert trace.peak_ram_bytes >= max(by_hand)
+
+
+def test_the_peak_is_tight() -> None:
+    for of, limits, schedule, trace in valid_schedules(60):
+        exact = dataclasses.replace(limits, ram_budget_bytes=trace.peak_ram_bytes)
+        assert simulate(of, schedule, exact) == trace
+        if trace.peak_ram_bytes > 0:
+            less = dataclasses.replace(limits, ram_budget_bytes=trace.peak_ram_bytes - 1)
+            assert verdict(of, schedule, less) == "ram"
+        late = dataclasses.replace(limits, deadline_seconds=trace.seconds * (1 - 1e-6))
+        assert trace.seconds == 0.0 or verdict(of, schedule, late) == "deadline"
+
+
+def test_energy_is_the_sum_of_what_the_steps_cost() -> None:
+    for of, _, schedule, trace in valid_schedules(60):
+        ops, tensors = {op.name: op for op in of.ops}, {tensor.name: tensor for tensor in of.tensors}
+        joules = of.idle_watts * trace.seconds
+        for step in schedule:
+            if isinstance(step, Compute):
+                joules += ops[step.op].joules
+            elif not isinstance(step, Free):
+                transfer = tensors[step.tensor]
+                cost = transfer.page_in if isinstance(step, PageIn) else transfer.page_out
+                assert cost is not None
+                joules += cost.joules
+        assert trace.joules == pytest.approx(joules, rel=1e-12)
+
+
+# --- mutations of valid schedules ----------------------------------------------------------------
+
+
+def first_runs(schedule: Schedule) -> set[int]:
+    seen: set[str] = set()
+    found = set()
+    for index, step in enumerate(schedule):
+        if isinstance(step, Compute) and step.op not in seen:
+            seen.add(step.op)
+            found.add(index)
+    return found
+
+
+def read_later(of: Problem, schedule: Schedule, index: int, name: str) -> bool:
+    """Whether a step after ``index`` needs ``name`` in RAM before anything brings it there."""
+    ops = {op.name: op for op in of.ops}
+    seen = {step.op for step in schedule[: index + 1] if isinstance(step, Compute)}
+    for step in schedule[index + 1 :]:
+        if isinstance(step, Compute):
+            op = ops[step.op]
+            if name in (op.rerun_inputs if step.op in seen else op.inputs):
+                return True
+            if name in op.outputs:
+                return False
+            seen.add(step.op)
+        elif step.tensor == name:
+            return not isinstance(step, PageIn)
+    return next(t for t in of.tensors if t.name == name).finally_ is Place.RAM
+
+
+def test_dropping_any_step_but_a_spare_one_is_noticed() -> None:
+    noticed: dict[str, int] = {}
+    for of, limits, schedule, trace in valid_schedules(80):
+        tight = dataclasses.replace(limits, ram_budget_bytes=trace.peak_ram_bytes)
+        firsts = first_runs(schedule)
+        for index, step in enumerate(schedule):
+            rule = verdict(of, schedule[:index] + schedule[index + 1 :], tight)
+            if index in firsts:  # an op of no outputs and effects is missed at the end, others at once
+                assert rule in {"missing", "input", "order", "free", "page_out", "stale"}
+            elif isinstance(step, PageIn):
+                assert rule in {"input", "free", "final", "page_out"} or not read_later(
+                    of, schedule, index, step.tensor
+                )
+            noticed[str(rule)] = noticed.get(str(rule), 0) + 1
+    assert {"missing", "input", "order", "free", "page_in", "final", "ram"} <= noticed.keys()
+
+
+def test_doubling_a_step_that_is_no_computation_is_noticed() -> None:
+    expected = {Free: "free", PageOut: "page_out", PageIn: "page_in"}
+    for of, limits, schedule, _ in valid_schedules(60):
+        for index, step in enumerate(schedule):
+            if not isinstance(step, Compute):
+                assert (
+                    verdict(of, (*schedule[:index], step, *schedule[index:]), limits) == expected[type(step)]
+                )
+
+
+def last_reader(of: Problem, schedule: Schedule, index: int, name: str) -> int | None:
+    """The step before ``index`` that last needed ``name`` in RAM, if none made it since."""
+    ops, firsts = {op.name: op for op in of.ops}, first_runs(schedule)
+    for at in range(index - 1, -1, -1):
+        step = schedule[at]
+        if isinstance(step, Compute):
+            op = ops[step.op]
+            if name in (op.inputs if at in firsts else op.rerun_inputs):
+                return at
+            if name in op.outputs:
+                return None
+        elif step.tensor == name:
+            return at if isinstance(step, PageOut) else None
+    return None
+
+
+def test_freeing_before_the_last_reader_is_noticed() -> None:
+    tried = 0
+    for of, limits, schedule, _ in valid_schedules(80):
+        for index, step in enumerate(schedule):
+            reader = last_reader(of, schedule, index, step.tensor) if isinstance(step, Free) else None
+            if reader is not None:
+                early = list(schedule)
+                early.insert(reader, early.pop(index))
+                tried += 1
+                assert verdict(of, tuple(early), limits) in {"input", "page_out"}
+    assert tried > 200
+
+
+def test_swapping_a_first_run_before_its_producer_is_noticed() -> None:
+    for of, limits, schedule, _ in valid_schedules(60):
+        for index in sorted(first_runs(schedule)):
+            step = schedule[index]
+            assert isinstance(step, Compute)
+            inputs = next(op.inputs for op in of.ops if op.name == step.op)
+            made = {name for op in of.ops for name in op.outputs}
+            if made & set(inputs):
+                early = (step, *schedule[:index], *schedule[index + 1 :])
+                assert verdict(of, early, limits) in {"input", "order", "stale"}
+
+
+def test_permissions_are_enforced() -> None:
+    seen = set()
+    for of, limits, schedule, trace in valid_schedules(150):
+        if trace.recomputed_runs:
+            assert verdict(of, schedule, dataclasses.replace(limits, recompute=False)) == "recompute"
+            firsts = first_runs(schedule)
+            rerun = {s.op for i, s in enumerate(schedule) if isinstance(s, Compute) and i not in firsts}
+            once = tuple(dataclasses.replace(o, recomputable=o.name not in rerun) for o in of.ops)
+            assert verdict(dataclasses.replace(of, ops=once), schedule, limits) == "recompute"
+            seen.add("recompute")
+        if trace.written_bytes:
+            less = dataclasses.replace(limits, written_budget_bytes=trace.written_bytes - 1)
+            assert verdict(of, schedule, less) == "storage"
+            full = dataclasses.replace(of, storage_capacity_bytes=trace.storage_bytes - 1)
+            assert verdict(full, schedule, limits) == "storage"
+            exact = dataclasses.replace(of, storage_capacity_bytes=trace.storage_bytes)
+            assert verdict(exact, schedule, limits) is None
+            seen.add("storage")
+        if trace.joules:
+            assert verdict(of, schedule, dataclasses.replace(limits, joules_budget=trace.joules)) is None
+            less_energy = dataclasses.replace(limits, joules_budget=trace.joules * (1 - 1e-6))
+            assert verdict(of, schedule, less_energy) == "energy"
+            seen.add("energy")
+        for name in {step.tensor for step in schedule if isinstance(step, PageIn)}:
+            sealed = [dataclasses.replace(t, page_in=None) if t.name == name else t for t in of.tensors]
+            if all(t.page_in is not None or t.initially is not Place.STORAGE for t in sealed):
+                fixed = dataclasses.replace(of, tensors=tuple(sealed))
+                assert verdict(fixed, schedule, limits) == "page_in"
+                seen.add("page_in")
+    assert seen == {"recompute", "storage", "page_in", "energy"}
+
+
+def test_an_update_makes_every_later_use_of_the_old_content_stale() -> None:
+    tried = 0
+    for of, limits, schedule, _ in valid_schedules(250):
+        updaters = {op.name: op for op in of.ops if op.updates and op.inputs}
+        for index, step in enumerate(schedule):
+            if isinstance(step, Compute) and step.op in updaters and index in first_runs(schedule):
+                victim = updaters[step.op].updates[0]
+                for reader in of.ops[: of.ops.index(updaters[step.op])]:
+                    if victim in reader.rerun_inputs and reader.recomputable:
+                        again = (*schedule[: index + 1], Compute(reader.name), *schedule[index + 1 :])
+                        roomy = dataclasses.replace(
+                            limits, ram_budget_bytes=2 * keep_bytes(of), recompute=True
+                        )
+                        assert verdict(of, again, roomy) in {"stale", "recompute", "input"}
+                        tried += 1
+    assert tried > 30
+
+
+def test_random_mutations_never_escape_the_accounts() -> None:
+    """Whatever a mutation does, the judge rejects it or its RAM is that of the list, by hand."""
+    rng = random.Random(7)
+    rejected = accepted = 0
+    for of, limits, schedule, _ in valid_schedules(80):
+        for _ in range(10):
+            mutant = list(schedule)
+            for _ in range(rng.randint(1, 2)):
+                one, two = rng.randrange(len(mutant)), rng.randrange(len(mutant))
+                match rng.randrange(3):
+                    case 0:
+                        mutant[one], mutant[two] = mutant[two], mutant[one]
+                    case 1:
+                        mutant.insert(one, mutant[two])
+                    case _:
+                        mutant.insert(one, mutant.pop(two))
+            if verdict(of, tuple(mutant), limits) is not None:
+                rejected += 1
+                continue
+            accepted += 1
+            trace = simulate(of, tuple(mutant), limits)
+            by_hand = [ram_by_hand(of, tuple(mutant), index) for index in range(len(mutant))]
+            assert [moment.ram_bytes for moment in trace.moments] == by_hand
+            assert limits.ram_budget_bytes is None or max(by_hand) <= limits.ram_budget_bytes
+    assert rejected > 400
+    assert accepted > 40

@@ -1,0 +1,75 @@
+"""The example app: short, and all it needs is a plan, torch and numpy."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from helpers import hand_net
+from helpers.schedules import random_schedule
+from safetensors.torch import load_file
+
+ROOT = Path(__file__).parents[2]
+APP = ROOT / "examples" / "on_device_app.py"
+PLANNING_ONLY = {"onnx", "pulp", "highspy", "typer", "rich", "pydantic"}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    of = hand_net.problem(hand_net.graph())
+    hand_net.write(tmp_path / "plan.poet", random_schedule(of, 5))
+    batches = [hand_net.batch(number) for number in range(3)]
+    inputs, targets = (torch.cat([batch[place] for batch in batches]).numpy() for place in range(2))
+    np.savez(tmp_path / "samples.npz", inputs=inputs, targets=targets)
+    return tmp_path
+
+
+def run(folder: Path, *, before: str = "pass", after: str = "pass") -> str:
+    """What the app prints; ``before`` and ``after`` are Python around it."""
+    names = [str(folder / name) for name in ("plan.poet", "samples.npz", "state.safetensors")]
+    code = f"""
+import runpy, sys, torch
+torch.set_num_threads(1)
+{before}
+sys.argv = [{str(APP)!r}, *{names!r}]
+runpy.run_path({str(APP)!r}, run_name="__main__")
+{after}
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_the_app_is_short() -> None:
+    assert len(APP.read_text().splitlines()) <= 40
+
+
+def test_the_app_trains_like_plain_pytorch_and_goes_on_after_a_restart(folder: Path) -> None:
+    torch.set_num_threads(1)
+    module = hand_net.net()
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+    expected: list[str] = []
+    for number in [0, 1, 2] * 2:
+        x, y = hand_net.batch(number)
+        optimizer.zero_grad()
+        loss = torch.nn.functional.mse_loss(module(x), y)
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        expected.append(f"step {len(expected) + 1}: loss {loss.item():.4f}")
+    printed = [line.split(" in ")[0] for _ in range(2) for line in run(folder).splitlines()]
+    assert printed == expected
+    state = load_file(folder / "state.safetensors")
+    assert all(torch.equal(state[name], tensor) for name, tensor in module.state_dict().items())
+
+
+def test_the_app_needs_nothing_of_what_planning_needs(folder: Path) -> None:
+    before = f"for name in {sorted(PLANNING_ONLY)!r}: sys.modules[name] = None  # importing it fails"
+    after = "import json; print(json.dumps(sorted(name for name in sys.modules if name.startswith('poet'))))"
+    modules = json.loads(run(folder, before=before, after=after).splitlines()[-1])
+    rooms = {name.split(".")[1] for name in modules if "." in name}
+    assert rooms.isdisjoint({"frontend", "solvers", "profiles", "costs", "report", "cli", "api"})

@@ -1,0 +1,156 @@
+"""Training over a data file: shapes and names are checked, epochs counted, Ctrl-C ends a step, not in one."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from helpers import hand_net
+from helpers.schedules import keep_everything
+from safetensors.torch import save_file
+from torch import nn
+
+from poet.errors import InputError
+from poet.frontend.trace import trace_training_step
+from poet.plan_file import read_plan, write_plan
+from poet.runtime import Trainer
+from poet.runtime.fit import fit, load_samples
+from poet.runtime.state import raw_tensor
+from poet.runtime.trainer import StepResult
+from poet.training_plan import Plan
+
+
+@pytest.fixture
+def plan(tmp_path: Path) -> Plan:
+    hand_net.write(tmp_path / "net.poet")
+    return read_plan(tmp_path / "net.poet")
+
+
+def save(path: Path, **arrays: object) -> Path:
+    np.savez(path, **arrays)  # type: ignore[arg-type]
+    return path
+
+
+@pytest.mark.parametrize("names", [("x", "y"), ("inputs", "targets"), ("inputs", "y")])
+def test_arrays_by_their_usual_names(plan: Plan, tmp_path: Path, names: tuple[str, str]) -> None:
+    x, y = (torch.randn(20, hand_net.WIDTH) for _ in range(2))
+    path = save(tmp_path / "d.npz", **dict(zip(names, (x.double().numpy(), y.numpy()), strict=True)))
+    samples = load_samples(path, plan)
+    assert samples.count == 20
+    assert torch.equal(samples.tensors[0], x)
+    assert torch.equal(samples.tensors[1], y)
+
+
+def test_samples_in_a_safetensors_file(plan: Plan, tmp_path: Path) -> None:
+    x, y = (torch.randn(20, hand_net.WIDTH) for _ in range(2))
+    save_file({"x": x.double(), "targets": y}, tmp_path / "d.safetensors")
+    samples = load_samples(tmp_path / "d.safetensors", plan)
+    assert torch.equal(samples.tensors[0], x)
+    assert torch.equal(samples.tensors[1], y)
+    save_file({"x": x.bfloat16(), "y": y}, tmp_path / "d.safetensors")
+    with pytest.raises(InputError, match=r"d\.safetensors: x is bfloat16; save samples as float32"):
+        load_samples(tmp_path / "d.safetensors", plan)
+    (tmp_path / "d.safetensors").write_bytes(b"cut")
+    with pytest.raises(InputError, match="not a usable safetensors file"):
+        load_samples(tmp_path / "d.safetensors", plan)
+
+
+ROWS = np.zeros((20, hand_net.WIDTH), np.float32)
+WRONG: dict[str, tuple[dict[str, object], str]] = {
+    "missing": ({"x": ROWS}, r"d\.npz: no array is called 'y' or 'targets'; found x"),
+    "shape": ({"x": ROWS[:, 1:], "y": ROWS}, r"x has shape \[20, 63\], the plan takes \[samples, 64\]"),
+    "type": ({"x": ROWS.astype(np.complex64), "y": ROWS}, "x has elements of type complex64"),
+    "counts": ({"x": ROWS, "y": ROWS[1:]}, r"different numbers of samples \(20, 19\)"),
+    "few": ({"x": ROWS[:7], "y": ROWS[:7]}, "7 samples, the plan's batch is 8"),
+    "objects": ({"x": np.array([{}] * 20), "y": ROWS}, "not a readable .npz file"),
+}
+
+
+@pytest.mark.parametrize("kind", WRONG)
+def test_wrong_arrays(plan: Plan, tmp_path: Path, kind: str) -> None:
+    arrays, message = WRONG[kind]
+    with pytest.raises(InputError, match=message) as error:
+        load_samples(save(tmp_path / "d.npz", **arrays), plan)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("content", [b"", b"PK\x03\x04 cut off", b"\x80\x04K\x01."])
+def test_what_is_no_npz_file(plan: Plan, tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "d.npz"
+    path.write_bytes(content)
+    with pytest.raises(InputError, match=r"not a readable \.npz file"):
+        load_samples(path, plan)
+    with pytest.raises(InputError, match=r"not a readable \.npz file"):
+        load_samples(tmp_path / "nothing.npz", plan)
+    np.save(tmp_path / "d.npy", ROWS)
+    with pytest.raises(InputError, match=r"not a readable \.npz file"):
+        load_samples(tmp_path / "d.npy", plan)
+
+
+@pytest.fixture
+def digits(tmp_path: Path) -> Path:
+    """A plan of a classifier, and a data file that it can learn."""
+    torch.manual_seed(0)
+    step = trace_training_step(nn.Linear(4, 3), torch.zeros(5, 4), measure=False)
+    of = hand_net.problem(step.graph)
+    plan = hand_net.plan(of, step.graph, keep_everything(of), loss="cross-entropy")
+    write_plan(tmp_path / "net.poet", plan, {name: raw_tensor(t) for name, t in step.tensors.items()})
+    classes = np.arange(33) % 3
+    save(tmp_path / "d.npz", x=np.eye(4, dtype=np.float32)[classes], y=classes)
+    return tmp_path
+
+
+def test_epochs(digits: Path) -> None:
+    with Trainer.open(digits / "net.poet", learning_rate=0.5) as trainer:
+        samples = load_samples(digits / "d.npz", trainer.plan)
+        epochs = list(fit(trainer, samples, epochs=8))
+        assert trainer.steps == 8 * 6
+    assert [epoch.number for epoch in epochs] == list(range(1, 9))
+    assert all(epoch.steps == 6 and epoch.is_complete for epoch in epochs)
+    assert epochs[-1].loss is not None
+    assert epochs[0].loss is not None
+    assert epochs[-1].loss < epochs[0].loss
+    assert epochs[-1].accuracy == 1.0
+    assert 0 < epochs[0].step_seconds <= epochs[0].seconds
+
+
+def test_the_order_follows_the_seed(digits: Path) -> None:
+    def losses(seed: int) -> list[float | None]:
+        with Trainer.open(digits / "net.poet") as trainer:
+            samples = load_samples(digits / "d.npz", trainer.plan)
+            return [epoch.loss for epoch in fit(trainer, samples, epochs=2, seed=seed)]
+
+    assert losses(1) == losses(1) != losses(2)
+
+
+def test_ctrl_c_ends_after_the_step_and_saves(digits: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    state = digits / "state"
+    with Trainer.open(digits / "net.poet") as trainer:
+        samples = load_samples(digits / "d.npz", trainer.plan)
+        step, before = trainer.step, signal.getsignal(signal.SIGINT)
+
+        def interrupted(inputs: list[torch.Tensor], targets: torch.Tensor) -> StepResult:
+            if trainer.steps == 8:
+                os.kill(os.getpid(), signal.SIGINT)
+            return step(inputs, targets)
+
+        monkeypatch.setattr(trainer, "step", interrupted)
+        epochs = list(fit(trainer, samples, epochs=5, save_path=state))
+        assert trainer.steps == 9
+        assert signal.getsignal(signal.SIGINT) is before
+    assert [(epoch.steps, epoch.is_complete) for epoch in epochs] == [(6, True), (3, False)]
+    with Trainer.open(digits / "net.poet", resume=state) as trainer:
+        assert trainer.steps == 9
+
+
+def test_saving_every_so_many_steps(digits: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Trainer.open(digits / "net.poet") as trainer:
+        saved: list[int] = []
+        monkeypatch.setattr(trainer, "save", lambda path: saved.append(trainer.steps))
+        samples = load_samples(digits / "d.npz", trainer.plan)
+        epoch = next(fit(trainer, samples, epochs=1, save_path=tmp_path / "s", save_every=2))
+        assert saved == [*range(2, epoch.steps + 1, 2), epoch.steps]

@@ -1,0 +1,615 @@
+"""The native allocator: exact counts, a cap that holds, steps replayed in one arena, no way to crash it."""
+
+from __future__ import annotations
+
+import gc
+import mmap
+import os
+import random
+import shutil
+import subprocess
+import sys
+import textwrap
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from poet.errors import ReplayError
+from poet.runtime import native
+from poet.runtime.native import NativeAllocator, Placement, RecordedStep, build
+from poet.runtime.native.library import Library
+from poet.runtime.native.placement import Allocation
+
+Step = Callable[[], object]
+
+
+class _Residual(nn.Module):
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(channels, channels, 3, padding=1, bias=False)
+        self.norm = nn.BatchNorm2d(channels)
+        self.second = nn.Conv2d(channels, channels, 3, padding=1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return functional.relu(x + self.second(functional.relu(self.norm(self.first(x)))))
+
+
+def _convolutional() -> tuple[nn.Module, torch.Tensor, torch.Tensor]:
+    layers = [nn.Conv2d(3, 16, 3, padding=1), _Residual(16), nn.MaxPool2d(2), nn.Conv2d(16, 32, 3, stride=2)]
+    head = [_Residual(32), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(32, 10)]
+    return nn.Sequential(*layers, *head), torch.randn(4, 3, 32, 32), torch.randint(10, (4,))
+
+
+class _Transformer(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(100, 64)
+        layer = nn.TransformerEncoderLayer(64, 4, 128, dropout=0.1, batch_first=True)
+        self.body = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+        self.head = nn.Linear(64, 100)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        logits: torch.Tensor = self.head(self.body(self.embed(x))).flatten(0, 1)
+        return logits
+
+
+def _transformer() -> tuple[nn.Module, torch.Tensor, torch.Tensor]:
+    return _Transformer(), torch.randint(100, (4, 32)), torch.randint(100, (128,))
+
+
+NETS = {"convolutional": _convolutional, "transformer": _transformer}
+
+
+def training(net: str) -> tuple[nn.Module, Step]:
+    """A small net and its eager training step: forward, backward, SGD with momentum."""
+    torch.manual_seed(0)
+    module, inputs, targets = NETS[net]()
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.01, momentum=0.9)
+
+    def step() -> float:
+        optimizer.zero_grad()
+        loss = functional.cross_entropy(module(inputs), targets)
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        return loss.item()
+
+    return module, step
+
+
+def recorded(allocator: NativeAllocator, step: Step) -> Placement:
+    """The placement of ``step``, after one that sets everything up."""
+    step()
+    with allocator.recording() as recording:
+        for _ in range(2):
+            with recording.step():
+                step()
+    return native.place(recording.steps, time_limit_seconds=0.2)
+
+
+@pytest.fixture
+def allocator() -> Iterator[NativeAllocator]:
+    loaded = native.load()
+    if loaded is None:
+        pytest.skip(native.why_unavailable())
+    yield loaded
+    assert not loaded.is_attached(), "a scope or a block in an arena was left behind"
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def run_python(source: str, *arguments: str) -> str:
+    """The output of a fresh interpreter that runs ``source``; it must end well and say nothing else."""
+    paths = os.pathsep.join([str(Path(__file__).parents[1]), *sys.path])
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(source), *arguments],
+        capture_output=True, text=True, timeout=300, check=False, env={**os.environ, "PYTHONPATH": paths},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+# --- counting ---
+
+
+@pytest.mark.parametrize("net", NETS)
+def test_counts_are_those_of_torchs_own_profiler(allocator: NativeAllocator, net: str) -> None:
+    """In a fresh process: the profiler remembers addresses from one profile to the next."""
+    output = run_python(
+        """
+        import itertools, sys, torch
+        from poet.runtime import native
+        from test_native import training
+        module, step = training(sys.argv[1])
+        step()
+        module.zero_grad()
+        with native.load().tracking() as tracked:
+            with torch.autograd.profiler.profile(profile_memory=True) as profile:
+                step()
+        events = [event for event in profile.kineto_results.events() if event.name() == "[memory]"]
+        changes = [event.nbytes() for event in sorted(events, key=lambda event: event.start_ns())]
+        running = list(itertools.accumulate(changes))
+        print(sum(change > 0 for change in changes), running[-1], max(running))
+        print(tracked.counts().requests, tracked.live_bytes, tracked.peak_bytes)
+        """,
+        net,
+    )
+    profiled, counted = output.splitlines()
+    assert profiled == counted
+    assert int(counted.split()[2]) > 100_000
+
+
+def test_scopes_nest_and_each_has_its_own_peak(allocator: NativeAllocator) -> None:
+    with allocator.tracking() as outer:
+        kept = torch.empty(1000, dtype=torch.uint8)
+        torch.empty(5000, dtype=torch.uint8)
+        with allocator.tracking() as inner:
+            torch.empty(0)
+            torch.empty(2000, dtype=torch.uint8)
+            del kept
+        assert (inner.live_bytes, inner.peak_bytes, inner.counts().requests) == (-1000, 2000, 1)
+    assert (outer.live_bytes, outer.peak_bytes, outer.counts().requests) == (0, 6000, 3)
+
+
+def test_a_tensor_may_outlive_its_scope_and_grow(allocator: NativeAllocator) -> None:
+    before = torch.arange(1000)
+    with allocator.tracking() as tracked:
+        inside = torch.arange(1000)
+        before.resize_(5000)
+    assert tracked.live_bytes > 0
+    inside.resize_(100_000)
+    assert torch.equal(inside[:1000], torch.arange(1000))
+    assert torch.equal(before[:1000], torch.arange(1000))
+
+
+def test_onednn_tensors_may_cross_the_border_both_ways(allocator: NativeAllocator) -> None:
+    """ideep frees its memory through whichever allocator is registered at that time."""
+    dense = torch.randn(8, 16)
+    before = dense.to_mkldnn()
+    with allocator.tracking() as tracked:
+        inside = dense.to_mkldnn()
+        assert tracked.live_bytes >= 8 * 16 * 4
+        del before
+    assert torch.equal(inside.to_dense(), dense)
+    del inside
+    with allocator.tracking():
+        assert torch.equal(dense.to_mkldnn().to_dense(), dense)
+
+
+# --- the cap ---
+
+
+def test_a_request_over_the_cap_names_bytes_and_cap_and_training_goes_on(allocator: NativeAllocator) -> None:
+    module, step = training("convolutional")
+    reference, plain_step = training("convolutional")
+    plain = [plain_step() for _ in range(3)]
+    losses = [step()]
+    with allocator.tracking() as tracked:
+        losses.append(step())
+    used_bytes = allocator.usage().footprint_bytes
+    cap_bytes = used_bytes + tracked.peak_bytes // 2
+    with allocator.tracking() as capped, allocator.capped(cap_bytes):
+        with pytest.raises(
+            torch.OutOfMemoryError, match=rf"^poet: \d+ bytes asked for .* the cap is {cap_bytes} bytes$"
+        ):
+            step()
+        assert capped.counts().refused == 1
+    losses.append(step())
+    assert losses == plain
+    for name, tensor in module.state_dict().items():
+        if "running" not in name and "tracked" not in name:  # the refused forward pass updated those
+            assert torch.equal(tensor, reference.state_dict()[name]), name
+
+
+def test_caps_nest_and_bound_arenas(allocator: NativeAllocator) -> None:
+    used_bytes = allocator.usage().footprint_bytes
+    with allocator.capped(used_bytes + 1_000_000):
+        with allocator.capped(used_bytes + 1000):
+            with pytest.raises(torch.OutOfMemoryError):
+                torch.empty(1001, dtype=torch.uint8)
+            with pytest.raises(ReplayError, match="more than the cap leaves"):
+                allocator.arena(1_000_000)
+        with allocator.arena(900_000):
+            with pytest.raises(torch.OutOfMemoryError):
+                torch.empty(200_000, dtype=torch.uint8)
+            torch.empty(50_000, dtype=torch.uint8)
+    with pytest.raises(ReplayError, match="-1 bytes"), allocator.capped(-1):
+        pass
+
+
+def test_an_arena_that_the_system_refuses_is_one_error(allocator: NativeAllocator) -> None:
+    with pytest.raises(ReplayError, match="more than the system gives"):
+        allocator.arena(1 << 60)
+
+
+# --- placing ---
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("net", NETS)
+def test_a_replayed_step_is_bitwise_equal_without_a_miss(
+    allocator: NativeAllocator, net: str, threads: int
+) -> None:
+    torch.set_num_threads(threads)
+    plain_module, plain_step = training(net)
+    plain = [plain_step() for _ in range(8)]
+    module, step = training(net)
+    placement = recorded(allocator, step)
+    assert placement.efficiency > 0.85
+    losses = []
+    with allocator.arena(placement.arena_bytes) as arena, arena.replay(placement) as replay:
+        for _ in range(5):
+            with replay.step():
+                losses.append(step())
+        heap_bytes = allocator.usage().heap_bytes
+        assert all(_lies_in(arena.address, arena.size_bytes, p.grad) for p in module.parameters())
+    counts = replay.counts()
+    assert (counts.misses, counts.foreign, counts.unplanned) == (0, 0, 0)
+    assert counts.placed == counts.requests == 5 * len(placement.sizes_bytes)
+    assert allocator.is_attached(), "the gradients lie in the arena"
+    assert losses == plain[3:]
+    for mine, theirs in zip(module.state_dict().values(), plain_module.state_dict().values(), strict=True):
+        assert torch.equal(mine, theirs)
+    module.zero_grad()
+    assert allocator.usage().heap_bytes == heap_bytes
+
+
+def _lies_in(address: int, size_bytes: int, tensor: torch.Tensor | None) -> bool:
+    return tensor is not None and address <= tensor.data_ptr() < address + size_bytes
+
+
+def test_ops_are_matched_by_their_marks(allocator: NativeAllocator) -> None:
+    """An op that is skipped, or asks for other sizes, does not put the others out of step."""
+
+    def step(second: int = 3000) -> None:
+        for op, size in enumerate((1000, second, 2000)):
+            allocator.mark(op)
+            torch.empty(size, dtype=torch.uint8)
+
+    with allocator.recording() as recording:
+        for _ in range(2):
+            with recording.step():
+                step()
+    assert [(a.op, a.size_bytes, a.died_op) for a in recording.steps[0].allocations] == [
+        (0, 1000, 0), (1, 3000, 1), (2, 2000, 2),
+    ]  # fmt: skip
+    placement = native.place(recording.steps)
+    with allocator.arena(placement.arena_bytes) as arena, arena.replay(placement) as replay:
+        for second in (3000, 4000):
+            with replay.step():
+                step(second)
+    assert (replay.counts().placed, replay.counts().misses) == (5, 1)
+
+
+def test_workspace_is_what_an_op_held_beyond_what_it_left(allocator: NativeAllocator) -> None:
+    x = torch.randn(1000)
+    with allocator.recording() as recording:
+        for _ in range(2):
+            with recording.step():
+                y = x.exp().exp()  # 4,000 bytes to be kept, 8,000 while it is made
+                allocator.mark(1)
+                z = y.neg()
+                allocator.mark(2)
+                del y, z
+    assert recording.steps[0].workspace_bytes() == {0: 4000, 1: 0}
+
+
+def test_what_lives_too_long_is_left_on_the_heap(allocator: NativeAllocator) -> None:
+    kept: list[torch.Tensor] = []
+    one = torch.ones(100)
+
+    def step() -> None:
+        kept.append(one.cumsum(0))
+        kept[-1].exp()
+
+    placement = recorded(allocator, step)
+    assert placement.offsets_bytes.count(native.ON_HEAP) == 1
+    with allocator.arena(placement.arena_bytes) as arena, arena.replay(placement) as replay, replay.step():
+        step()
+    assert (replay.counts().placed, replay.counts().unplanned, replay.counts().misses) == (1, 1, 0)
+    assert all(torch.equal(tensor, one.cumsum(0)) for tensor in kept)
+
+
+def test_steps_that_differ_are_not_placed(allocator: NativeAllocator) -> None:
+    with allocator.recording() as recording:
+        for size in (1000, 2000):
+            with recording.step():
+                torch.empty(size, dtype=torch.uint8)
+    with pytest.raises(ReplayError, match="op 0 asked for 1000 bytes 1 times, then 0 times"):
+        native.place(recording.steps)
+    with pytest.raises(ReplayError, match="record two"):
+        native.place(recording.steps[:1])
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_blocks_alive_together_never_overlap(seed: int) -> None:
+    """The judge replays random lifetimes over three steps and knows nothing of how they were placed."""
+    step = _random_step(random.Random(seed))
+    residents = [5000, 100_000]
+    placement = native.place([step, step], residents_bytes=residents, time_limit_seconds=0.05)
+    events: list[tuple[int, int, int, int]] = []
+    ordered = sorted(step.allocations, key=lambda a: a.op)
+    for repeat in range(3):
+        for index, (a, offset) in enumerate(zip(ordered, placement.offsets_bytes, strict=True)):
+            shift = repeat * step.ticks
+            assert (offset == native.ON_HEAP) == (
+                a.died_tick is None or a.died_tick >= a.born_tick + step.ticks
+            )
+            if a.died_tick is not None and offset != native.ON_HEAP:
+                assert offset % (4096 if a.size_bytes >= 65536 else 64) == 0
+                events += [
+                    (a.born_tick + shift, 1, offset, a.size_bytes),
+                    (a.died_tick + shift, 0, offset, index),
+                ]
+    living = dict(zip(placement.resident_offsets_bytes, residents, strict=True))
+    for _, born, offset, size in sorted(events):
+        if not born:
+            del living[offset]
+            continue
+        assert offset + size <= placement.arena_bytes
+        assert all(offset + size <= start or start + held <= offset for start, held in living.items())
+        living[offset] = size
+
+
+def _random_step(generator: random.Random) -> RecordedStep:
+    count = 60
+    ticks = list(range(2 * count))
+    generator.shuffle(ticks)
+    allocations = []
+    for index in range(count):
+        born, died = ticks[2 * index : 2 * index + 2]
+        if died < born:  # released by the next step, or never within reach
+            died += 2 * count
+        size = generator.choice([generator.randrange(1, 60_000), generator.randrange(65_536, 300_000)])
+        allocations.append(Allocation(size, born * 5 // (2 * count), born, died, None))
+    allocations[0] = Allocation(100, allocations[0].op, allocations[0].born_tick, None, None)
+    return RecordedStep(tuple(sorted(allocations, key=lambda a: a.born_tick)), 2 * count)
+
+
+def test_requests_of_a_parallel_region_may_come_in_any_order() -> None:
+    """Each is placed as if all of its region lived together."""
+    region = [Allocation(64, 0, 2 * i, 2 * i + 1, 0, parallel=True) for i in range(3)]
+    step = RecordedStep((*region, Allocation(64, 0, 6, 7, 0)), 8)
+    offsets = native.place([step, step]).offsets_bytes
+    assert len(set(offsets[:3])) == 3
+    assert offsets[3] in offsets[:3]
+
+
+def test_residents_and_direct_transfers(allocator: NativeAllocator, tmp_path: Path) -> None:
+    """Storage reads into and writes from a place in the arena, past every cache."""
+    page_file = tmp_path / "pages"
+    with allocator.arena(1 << 20) as arena:
+        assert arena.address % mmap.PAGESIZE == 0
+        first = arena.empty(0, (128, 1024), torch.float32)
+        second = arena.empty(first.nbytes, (128, 1024), torch.float32)
+        assert second.data_ptr() == arena.address + first.nbytes
+        for offset in (4, first.nbytes - 4, (1 << 20) - 4, -4):
+            with pytest.raises(ReplayError, match="are taken or outside"):
+                arena.empty(offset, (1024,), torch.float32)
+        first.normal_()
+        try:
+            file = os.open(page_file, os.O_RDWR | os.O_CREAT | os.O_DIRECT, 0o600)
+        except OSError:
+            pytest.skip("this file system has no direct transfers")
+        assert os.pwritev(file, [first.numpy().data], 0) == first.nbytes
+        assert os.preadv(file, [second.numpy().data], 0) == first.nbytes
+        os.close(file)
+        assert torch.equal(first, second)
+        del first, second
+        assert arena.empty(4, (3,), torch.float32).shape == (3,)
+    with pytest.raises(ReplayError, match="closed"):
+        arena.empty(0, (1,), torch.float32)
+
+
+def test_a_step_that_fails_while_it_is_recorded_does_not_count(allocator: NativeAllocator) -> None:
+    module, step = training("transformer")
+    step()
+    with allocator.recording() as recording:
+        with pytest.raises(RuntimeError, match="shapes"), recording.step():
+            torch.ones(2, 2) @ torch.ones(3, 3)
+        for _ in range(2):
+            with recording.step():
+                step()
+    placement = native.place(recording.steps, time_limit_seconds=0.2)
+    with allocator.arena(placement.arena_bytes) as arena, arena.replay(placement) as replay:
+        for _ in range(2):
+            with replay.step():
+                step()
+    assert (replay.counts().misses, replay.counts().placed) == (0, 2 * len(placement.sizes_bytes))
+    module.zero_grad()
+
+
+def test_one_recording_and_one_replay_at_a_time(allocator: NativeAllocator) -> None:
+    placement = recorded(allocator, lambda: torch.ones(10).sum().item())
+    with allocator.arena(placement.arena_bytes) as arena:
+        with arena.replay(placement), pytest.raises(ReplayError, match="under way"), arena.replay(placement):
+            pass
+        with allocator.recording(), pytest.raises(ReplayError, match="under way"), allocator.recording():
+            pass
+        too_large = Placement((), (), (0,), (), arena.size_bytes + 1, 0)
+        with pytest.raises(ReplayError, match="needs 4097 bytes"), arena.replay(too_large):
+            pass
+
+
+# --- what must not matter ---
+
+
+@pytest.mark.parametrize("broken", ["all at zero", "of another net", "shifted"])
+def test_a_wrong_plan_costs_misses_and_not_bits(allocator: NativeAllocator, broken: str) -> None:
+    _, plain_step = training("convolutional")
+    plain = [plain_step() for _ in range(6)]
+    module, step = training("convolutional")
+    right = recorded(allocator, step)
+    size_bytes = right.arena_bytes
+    if broken == "of another net":
+        placement = recorded(allocator, training("transformer")[1])
+        size_bytes = max(size_bytes, placement.arena_bytes)
+    else:
+        shift = {"all at zero": 0, "shifted": 64}[broken]
+        offsets = tuple(shift * (index % 3) for index, _ in enumerate(right.offsets_bytes))
+        placement = Placement(right.sizes_bytes, offsets, right.op_bounds, (), right.arena_bytes, 0)
+    with allocator.arena(size_bytes) as arena, arena.replay(placement) as replay:
+        losses = []
+        for _ in range(3):
+            with replay.step():
+                losses.append(step())
+    assert losses == plain[3:]
+    assert replay.counts().misses > 100
+    module.zero_grad()
+
+
+def test_tensors_that_outlive_step_and_arena_keep_their_values(allocator: NativeAllocator) -> None:
+    x = torch.randn(100, 100)
+
+    def step() -> torch.Tensor:
+        return (x @ x).exp().sum(0)
+
+    placement = recorded(allocator, lambda: step().sum().item())
+    with allocator.arena(placement.arena_bytes) as arena, arena.replay(placement) as replay:
+        kept = []
+        for _ in range(3):
+            with replay.step():
+                kept.append(step())
+        assert replay.counts().conflicts > 0
+    expected = step()
+    assert all(torch.equal(tensor, expected) for tensor in kept)
+    assert allocator.is_attached()
+    mapped_bytes = allocator.usage().footprint_bytes
+    kept.clear()
+    assert not allocator.is_attached()
+    assert allocator.usage().footprint_bytes <= mapped_bytes - arena.size_bytes
+
+
+def test_an_exception_in_the_middle_of_a_step_spoils_nothing(allocator: NativeAllocator) -> None:
+    module, step = training("convolutional")
+    placement = recorded(allocator, step)
+    plain_step = training("convolutional")[1]
+    plain = [plain_step() for _ in range(4)]
+    with allocator.arena(placement.arena_bytes) as arena, arena.replay(placement) as replay:
+
+        def interrupt(_: torch.Tensor) -> None:
+            raise KeyboardInterrupt
+
+        def prepare(_: nn.Module, __: object, output: torch.Tensor) -> None:
+            output.register_hook(interrupt)  # type: ignore[no-untyped-call]
+
+        hook = module[4].second.register_forward_hook(prepare)  # type: ignore[index]
+        state = {name: tensor.clone() for name, tensor in module.state_dict().items()}
+        with pytest.raises(KeyboardInterrupt), replay.step():
+            step()
+        hook.remove()
+        gc.collect()  # the exception holds the frames, and those hold the step's tensors
+        module.load_state_dict(state)
+        before = replay.counts()
+        with replay.step():
+            assert step() == plain[3]
+        assert replay.counts().since(before).misses == 0
+    module.zero_grad()
+
+
+def test_other_threads_are_kept_out_of_the_arena(allocator: NativeAllocator) -> None:
+    module, step = training("convolutional")
+    placement = recorded(allocator, step)
+    stop = threading.Event()
+    wrong = 0
+
+    def bystander() -> None:
+        nonlocal wrong
+        sizes = sorted(set(placement.sizes_bytes))
+        generator = random.Random(0)
+        while not stop.is_set():
+            tensor = torch.full((generator.choice(sizes),), 7, dtype=torch.uint8)
+            wrong += _lies_in(arena.address, arena.size_bytes, tensor) or not bool((tensor == 7).all())
+
+    with allocator.arena(placement.arena_bytes) as arena, arena.replay(placement) as replay:
+        thread = threading.Thread(target=bystander)
+        thread.start()
+        for _ in range(5):
+            with replay.step():
+                step()
+        stop.set()
+        thread.join()
+    assert (replay.counts().misses, wrong) == (0, 0)
+    assert replay.counts().placed == 5 * len(placement.sizes_bytes)
+    assert replay.counts().foreign > 0
+    module.zero_grad()
+
+
+def test_a_child_of_fork_goes_on_while_a_thread_allocates(allocator: NativeAllocator) -> None:
+    output = run_python(
+        """
+        import os, threading, torch
+        from poet.runtime import native
+        torch.set_num_threads(1)
+        allocator = native.load()
+        with allocator.tracking(), allocator.arena(1 << 16) as arena:
+            placed = arena.empty(0, (100,), torch.float32).fill_(3)
+            stop = threading.Event()
+            def busy():
+                while not stop.is_set():
+                    torch.empty(1000)
+            thread = threading.Thread(target=busy)
+            thread.start()
+            for _ in range(30):
+                child = os.fork()
+                if child == 0:
+                    placed.fill_(5)
+                    torch.ones(1000)
+                    os._exit(int(placed.sum().item() != 500))
+                assert os.waitpid(child, 0)[1] == 0
+            stop.set()
+            thread.join()
+            assert placed.sum().item() == 300
+        print("done")
+        """
+    )
+    assert output == "done\n"
+
+
+def test_the_interpreter_may_end_in_the_middle_of_everything(allocator: NativeAllocator) -> None:
+    output = run_python(
+        """
+        from poet.runtime import native
+        from test_native import recorded, training
+        allocator = native.load()
+        module, step = training("convolutional")
+        placement = recorded(allocator, step)
+        arena = allocator.arena(placement.arena_bytes)
+        scopes = [allocator.tracking(), arena.replay(placement), allocator.recording()]
+        opened = [scope.__enter__() for scope in scopes]
+        opened[1].step().__enter__()
+        step()
+        cycle = [module, step]
+        cycle.append(cycle)
+        print(allocator.is_attached())
+        """
+    )
+    assert output == "True\n"
+
+
+def test_another_librarys_allocator_is_respected(allocator: NativeAllocator, tmp_path: Path) -> None:
+    """A second copy of the library stands for someone else's."""
+    copy = tmp_path / "other.so"
+    shutil.copy(build.build_library(), copy)
+    other = Library(str(copy))
+    assert other.attach()
+    try:
+        with pytest.raises(ReplayError, match="another library"), allocator.tracking():
+            pass
+        with pytest.raises(ReplayError, match="another library"):
+            allocator.arena(4096)
+        assert other.attached()
+    finally:
+        other.detach()
+    with allocator.tracking():
+        assert allocator.is_attached()

@@ -1,0 +1,31 @@
+"""SIGKILL at random instants loses no committed step, wherever parameters live."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+TRIALS = 15  # of each of the four kinds
+
+
+@pytest.mark.slow
+def test_no_committed_step_is_lost() -> None:
+    """In a process of its own: it forks, which one with many threads must not."""
+    script = Path(__file__).parents[1] / "helpers" / "power_cut.py"
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [sys.executable, script, "--trials", str(TRIALS)],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=environment,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    lines = done.stdout.splitlines()
+    assert len(lines) == 4
+    assert all(f"killed {TRIALS} times" in line and line.endswith(", 0 lost") for line in lines)
+    assert sum("saving" in line for line in lines) >= 2  # kills did strike saves

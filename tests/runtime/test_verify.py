@@ -1,0 +1,116 @@
+"""Verification: it finds nothing in an exact plan, and names the first tensor that differs otherwise."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from helpers import hand_net
+from helpers.schedules import keep_everything, random_schedule
+from torch import nn
+
+from poet.errors import NotExact, PlanError
+from poet.frontend.trace import trace_training_step
+from poet.graph import Call
+from poet.plan_file import read_plan, write_plan
+from poet.runtime.state import raw_tensor
+from poet.verification import random_batch, verify
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    of = hand_net.problem(hand_net.graph())
+    hand_net.write(tmp_path / "net.poet", random_schedule(of, 5))
+    return tmp_path / "net.poet"
+
+
+def test_an_exact_plan(path: Path) -> None:
+    report = verify(path, module=hand_net.net(), steps=2, threads=(1, 2))
+    assert report.exact
+    report.require()
+    assert [comparison.threads for comparison in report.comparisons] == [1, 2]
+    assert {comparison.tensors for comparison in report.comparisons} == {2 * (1 + 1 + 4 + 4)}
+    assert report.page_ins > 0
+    assert report.recomputed_runs > 0
+
+
+def test_the_module_and_torch_are_left_as_they_were(path: Path) -> None:
+    module = hand_net.net(seed=9)  # other weights: those of the plan are used on both sides
+    before = {name: tensor.clone() for name, tensor in module.state_dict().items()}
+    threads = torch.get_num_threads()
+    torch.manual_seed(4)
+    expected = torch.rand(1)
+    torch.manual_seed(4)
+    assert verify(path, module=module, threads=(1,)).exact
+    assert torch.equal(torch.rand(1), expected)
+    assert torch.get_num_threads() == threads
+    assert all(torch.equal(tensor, before[name]) for name, tensor in module.state_dict().items())
+    assert all(parameter.grad is None for parameter in module.parameters())
+
+
+WRONG: dict[str, tuple[str, Callable[[Call], Call]]] = {
+    "the loss": ("op_h", lambda call: replace(call, target="aten.tanh.default")),
+    "the gradient of first.weight": ("op_ga", lambda call: replace(call, args=(*call.args[:2], 0.1))),
+    "first.bias": ("update_first.bias", lambda call: replace(call, args=(*call.args[:3], 0.1))),
+}
+"""Per tensor that differs first: an op of the net and a call that is valid there and wrong."""
+
+
+@pytest.mark.parametrize("tensor", WRONG)
+def test_a_wrong_plan_is_caught(tensor: str, tmp_path: Path) -> None:
+    op_name, change = WRONG[tensor]
+    right = hand_net.graph()
+    ops = tuple(replace(op, call=change(op.call)) if op.name == op_name else op for op in right.ops)
+    what = replace(right, ops=ops)
+    of = hand_net.problem(what)
+    write_plan(tmp_path / "p", hand_net.plan(of, what, keep_everything(of)), hand_net.stored(hand_net.net()))
+    report = verify(tmp_path / "p", module=hand_net.net(), threads=(1,))
+    assert not report.exact
+    with pytest.raises(
+        NotExact, match=rf"with 1 thread\(s\), step 1: {tensor} differs from plain PyTorch in"
+    ):
+        report.require()
+
+
+def test_without_structure_a_module_is_needed(path: Path) -> None:
+    with pytest.raises(PlanError, match="carries no ONNX structure"):
+        verify(path)
+
+
+class Tokens(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(7, 4)
+        self.head = nn.Linear(4, 3)
+
+    def forward(self, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = self.head((self.table(ids) * mask.unsqueeze(-1)).sum(1))
+        return result
+
+
+@pytest.fixture
+def tokens(tmp_path: Path) -> Path:
+    module = Tokens()
+    step = trace_training_step(
+        module, (torch.zeros(50, 5, dtype=torch.int64), torch.zeros(50, 5)), measure=False
+    )
+    of = hand_net.problem(step.graph)
+    plan = hand_net.plan(of, step.graph, keep_everything(of), loss="cross-entropy")
+    weights = {name: raw_tensor(tensor) for name, tensor in step.tensors.items()}
+    write_plan(tmp_path / "p", plan, weights)
+    return tmp_path / "p"
+
+
+def test_random_batches_stay_inside_tables_and_classes(tokens: Path) -> None:
+    plan = read_plan(tokens)
+    (ids, mask), classes = random_batch(plan, 0)
+    assert classes is not None
+    assert (int(ids.min()), int(ids.max())) == (0, 6)
+    assert (int(classes.min()), int(classes.max())) == (0, 2)
+    assert mask.dtype == torch.float32
+    assert torch.equal(random_batch(plan, 0)[0][0], ids)
+    assert not torch.equal(random_batch(plan, 1)[0][0], ids)
+    assert verify(tokens, module=Tokens(), threads=(1,)).exact

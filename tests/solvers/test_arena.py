@@ -1,0 +1,77 @@
+"""Answers are laid out inside the budget; where gaps do not fit, the search is repeated with less."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import pytest
+from helpers import hand_net
+from helpers.random_problems import random_problem
+
+from poet.demand import demand_of
+from poet.fit_layout import settle
+from poet.layout import Layout, check_layout
+from poet.problem import Limits, Problem
+from poet.ram_survey import budget_between, keep_everything_bytes
+from poet.simulator import simulate
+from poet.solution import SolveOptions, Status
+from poet.solvers import minimum_ram_bytes, solve
+
+OPTIONS = SolveOptions(time_limit_seconds=60.0)  # for all rounds together; they end much sooner
+
+
+def uneven(seed: int) -> Problem:
+    """Tensors of sizes that leave gaps."""
+    problem = random_problem(seed, ops=10, features=("outputs", "workspace"))
+    generator = random.Random(seed)
+    tensors = tuple(replace(item, bytes=generator.randint(1, 99)) for item in problem.tensors)
+    return replace(problem, tensors=tensors)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_what_is_settled_fits_as_a_whole_or_says_that_it_does_not(seed: int) -> None:
+    problem = uneven(seed)
+    most, least = keep_everything_bytes(problem), minimum_ram_bytes(problem, Limits()).bytes
+    limits = Limits(ram_budget_bytes=budget_between(least, most, 0.5))
+    first = solve(problem, limits, OPTIONS)
+    settled = settle(problem, limits, first, OPTIONS)
+    if first.schedule is None:
+        assert settled is None
+        return
+    assert settled is not None
+    solution, arena, budget_bytes = settled.solution, settled.arena, limits.ram_budget_bytes
+    assert solution.schedule is not None
+    simulate(problem, solution.schedule, limits)
+    blocks = demand_of(problem, solution.schedule).blocks
+    check_layout(Layout(blocks, arena.offsets_bytes, arena.size_bytes, 0))
+    assert solution.bound_joules == first.bound_joules
+    assert budget_bytes is not None
+    fits = arena.size_bytes <= budget_bytes
+    assert fits or "it runs from the heap" in solution.message
+    assert solution.status is not Status.OPTIMAL or (solution.gap or 0.0) <= OPTIONS.relative_gap
+
+
+def test_what_is_missing_is_held_back_and_the_bound_stays() -> None:
+    """Replay rounds to 64 bytes; a problem that was solved to the byte lacks a few."""
+    graph = hand_net.graph()
+    problem = hand_net.problem(graph)
+    most, least = keep_everything_bytes(problem), minimum_ram_bytes(problem, Limits()).bytes
+    reserved = []
+    for share in (0.5, 0.7, 0.9, 1.0):
+        limits = Limits(ram_budget_bytes=budget_between(least, most, share))
+        first = solve(problem, limits, OPTIONS)
+        settled = settle(problem, limits, first, OPTIONS, kernels=hand_net.KERNELS)
+        assert settled is not None
+        assert settled.solution.trace is not None
+        assert settled.arena.size_bytes <= (limits.ram_budget_bytes or 0)
+        assert settled.solution.trace.joules >= settled.solution.bound_joules == first.bound_joules
+        reserved.append(settled.reserved_bytes)
+    assert max(reserved) > 0
+
+
+def test_without_a_budget_everything_is_laid_out() -> None:
+    problem = uneven(1)
+    settled = settle(problem, Limits(), solve(problem, Limits(), OPTIONS), OPTIONS)
+    assert settled is not None
+    assert settled.arena.size_bytes >= keep_everything_bytes(problem)

@@ -1,0 +1,274 @@
+"""Every engine against the oracle; CP-SAT's child: whole numbers, warm start, time limit, Ctrl-C."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import os
+import signal
+import sys
+import threading
+import time
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+from helpers.oracle import least_joules
+from helpers.random_problems import floor_bytes, keep_bytes, mixed_problem, random_limits, training_like
+
+from poet.errors import InputError
+from poet.problem import Limits, Problem
+from poet.schedule import Schedule
+from poet.simulator import simulate
+from poet.solution import SolveOptions, Status
+from poet.solvers import solve
+from poet.solvers.engines import Effort, available_engines, choose_engine, cpsat, run_engine
+from poet.solvers.engines.integers import integer_program
+from poet.solvers.engines.outcome import Job, objective_joules
+from poet.solvers.event_model.emit import schedule_of
+from poet.solvers.event_model.model import Model, build
+from poet.solvers.event_model.start import values_of
+from poet.solvers.instance.candidates import candidates
+from poet.solvers.instance.instance import instance_of
+from poet.solvers.instance.timeline import timeline_of
+
+EFFORT = Effort(seconds=20.0, threads=1, seed=0, absolute_joules=1e-7, relative=0.0)
+INSTANCES = Path(__file__).parents[1] / "instances"
+
+every_engine = pytest.mark.parametrize("engine", available_engines())
+
+
+def small(seed: int) -> tuple[Problem, Limits]:
+    problem = dataclasses.replace(mixed_problem(seed, smallest=3, largest=5), background_storage=False)
+    return problem, random_limits(problem, seed, deadline=seed % 3 == 0)
+
+
+def model_of(problem: Problem, limits: Limits, *, depth: int | None = None, relaxed: bool = False) -> Model:
+    instance = instance_of(problem, limits)
+    return build(timeline_of(instance, candidates(instance, depth)), relaxed=relaxed)
+
+
+def instance_model(name: str, *, above_floor: float, depth: int) -> Model:
+    """Of an instance, with ``above_floor`` of the way from the least RAM to all tensors together."""
+    problem = Problem.load(INSTANCES / f"{name}.json")
+    budget = floor_bytes(problem) + round(above_floor * (keep_bytes(problem) - floor_bytes(problem)))
+    return model_of(problem, Limits(ram_budget_bytes=budget), depth=depth)
+
+
+def hard_model() -> Model:
+    """Not solved within seconds."""
+    return instance_model("resnet18_cifar.m4", above_floor=0.05, depth=6)
+
+
+def test_the_engines_that_come_with_poet_are_there() -> None:
+    assert {"highs", "cbc"} <= set(available_engines())
+
+
+@every_engine
+def test_exact_and_relaxed_optima_agree_with_the_oracle(engine: str) -> None:
+    answered = 0
+    for seed in range(9):
+        problem, limits = small(seed)
+        best = least_joules(problem, limits)
+        exact = run_engine(engine, model_of(problem, limits), EFFORT)
+        relaxed = run_engine(engine, model_of(problem, limits, relaxed=True), EFFORT)
+        if best is None:
+            assert exact.infeasible, seed
+            continue
+        least = simulate(problem, best, limits).joules - problem.compute_joules
+        assert exact.done
+        assert exact.values is not None
+        plan = schedule_of(model_of(problem, limits), exact.values)
+        assert simulate(problem, plan, limits).joules - problem.compute_joules >= least - 1e-9
+        for outcome in (exact, relaxed):
+            assert not outcome.infeasible, seed
+            tolerance = 1e-6 * problem.compute_joules
+            assert outcome.bound_joules <= objective_joules_of(problem, plan, limits) + tolerance
+        assert relaxed.bound_joules <= least + 1e-6 * problem.compute_joules, seed
+        answered += 1
+    assert answered > 4
+
+
+def objective_joules_of(problem: Problem, plan: Schedule, limits: Limits) -> float:
+    return simulate(problem, plan, limits).joules - problem.compute_joules
+
+
+@every_engine
+def test_a_bound_holds_when_the_time_runs_out(engine: str) -> None:
+    model = instance_model("linear.m4", above_floor=0.05, depth=5)
+    best = run_engine("highs", model, EFFORT)
+    assert best.done
+    assert best.values is not None
+    assert objective_joules(model, best.values) > 0.0
+    for seconds in (0.02, 0.1, 0.5):
+        cut_short = run_engine(engine, model, dataclasses.replace(EFFORT, seconds=seconds))
+        assert cut_short.bound_joules <= objective_joules(model, best.values) * (1 + 1e-6)
+
+
+@every_engine
+def test_a_start_is_never_lost(engine: str) -> None:
+    model = instance_model("linear.m4", above_floor=0.05, depth=5)
+    best = run_engine("highs", model, EFFORT)
+    assert best.values is not None
+    start = values_of(model, schedule_of(model, best.values))
+    again = run_engine(engine, model, EFFORT, start=start)
+    assert again.done
+    assert again.values is not None
+    assert objective_joules(model, again.values) == pytest.approx(objective_joules(model, best.values))
+
+
+@pytest.mark.slow
+@every_engine
+def test_whole_searches_equal_the_oracle_and_bound_it_when_cut_short(engine: str) -> None:
+    optimal = 0
+    for seed in range(100, 112 if "cpsat" in engine else 150):
+        problem = mixed_problem(seed, largest=6)
+        limits = random_limits(problem, seed, deadline=seed % 3 == 0)
+        best = least_joules(problem, limits)
+        for seconds in (0.02, 20.0):
+            solution = solve(problem, limits, SolveOptions(time_limit_seconds=seconds, engine=engine))
+            if best is None:
+                assert solution.status in (Status.INFEASIBLE, Status.TIMEOUT), seed
+                continue
+            least = simulate(problem, best, limits).joules
+            assert solution.status is not Status.INFEASIBLE, seed
+            assert solution.bound_joules <= least * (1 + 1e-6), seed
+            if solution.status is Status.OPTIMAL:
+                assert solution.joules == pytest.approx(
+                    least, rel=1e-6, abs=1e-3 * (least - problem.compute_joules)
+                )
+                optimal += seconds > 1.0
+    assert optimal > 5
+
+
+def test_an_unknown_engine_and_one_that_is_not_installed_are_told_apart() -> None:
+    with pytest.raises(InputError, match=r"'hihgs' does not exist; installed are highs.*'highs'"):
+        choose_engine("hihgs")
+    if "gurobi" not in available_engines():
+        with pytest.raises(InputError, match=r"'gurobi' is not installed; .*pip install gurobipy"):
+            choose_engine("gurobi")
+
+
+# --- CP-SAT ---
+
+
+def test_two_threads_are_two_engines_where_both_are_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert choose_engine("auto") == "highs"
+    monkeypatch.setattr(cpsat, "installed", lambda: ("cpsat",))
+    assert choose_engine("auto", threads=2) == "highs+cpsat"
+    monkeypatch.setattr(cpsat, "installed", tuple)
+    assert choose_engine("auto", threads=2) == "highs"
+
+
+needs_cpsat = pytest.mark.skipif(not cpsat.installed(), reason="OR-tools is the extra cpsat")
+
+
+def test_every_plan_survives_whole_numbers_and_costs_no_more() -> None:
+    rounded = 0
+    for seed in range(40):
+        problem, limits = small(seed)
+        model = model_of(problem, limits)
+        outcome = run_engine("highs", model, EFFORT)
+        if outcome.values is None:
+            continue
+        program = integer_program(model, absolute_joules=1e-6)
+        whole = program.whole([round(value) for value in outcome.values])
+        for columns, factors, right in program.rows:
+            assert sum(f * whole[c] for c, f in zip(columns, factors, strict=True)) <= right, seed
+        charged = sum(factor * whole[column] for column, factor in program.costs)
+        exact = sum(
+            Fraction(cost) * round(outcome.values[column])
+            for column, cost in model.overhead_joules.terms.items()
+        )
+        assert charged <= exact * Fraction(program.scale), seed
+        assert charged >= exact * Fraction(program.scale) - len(program.costs)
+        rounded += charged != exact * Fraction(program.scale)
+    assert rounded > 5
+
+
+@pytest.mark.parametrize("unit", [1e-12, 1.0, 1e6])
+def test_the_scale_is_a_power_of_two_in_any_unit(unit: float) -> None:
+    problem, limits = small(3)
+    ops = tuple(dataclasses.replace(op, joules=op.joules * unit) for op in problem.ops)
+    model = model_of(dataclasses.replace(problem, ops=ops), limits)
+    program = integer_program(model, absolute_joules=1e-7 * unit)
+    assert math.frexp(program.scale)[0] == 0.5
+    assert sum(abs(factor) for _, factor in program.costs) < 2**53
+
+
+@needs_cpsat
+def test_sums_of_bytes_are_counted_in_whole_units(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("poet.solvers.event_model.families._LARGE", 0)  # as in models of thousands of ops
+    problem = training_like(3)
+    limits = Limits(ram_budget_bytes=round(1.2 * floor_bytes(problem)))
+    model = model_of(problem, limits, depth=1)
+    assert any(not column.whole for column in model.columns)
+    both = [run_engine(engine, model, EFFORT) for engine in ("highs", "cpsat")]
+    assert all(outcome.done for outcome in both)
+    assert both[0].bound_joules == pytest.approx(both[1].bound_joules, rel=1e-6)
+
+
+@needs_cpsat
+def test_the_watcher_sees_incumbents_and_bounds_and_can_stop() -> None:
+    model, seen, bounds = hard_model(), list[float](), list[float]()
+
+    def watch(values: object, bound: float) -> bool:
+        bounds.append(bound)
+        if isinstance(values, tuple):
+            seen.append(objective_joules(model, values))
+        return len(seen) >= 2
+
+    started = time.monotonic()
+    outcome = run_engine("cpsat", model, dataclasses.replace(EFFORT, seconds=60.0), watcher=watch)
+    assert time.monotonic() - started < 50.0
+    assert outcome.values is not None
+    assert not outcome.done
+    assert seen == sorted(seen, reverse=True)
+    assert bounds == sorted(bounds)
+    assert objective_joules(model, outcome.values) <= seen[0]
+
+
+@needs_cpsat
+@pytest.mark.parametrize("engine", ["cpsat", "highs+cpsat"])
+def test_ctrl_c_ends_the_child_and_keeps_what_was_found(engine: str) -> None:
+    model = hard_model()
+    timer = threading.Timer(8.0, os.kill, (os.getpid(), signal.SIGINT))
+    timer.start()
+    started = time.monotonic()
+    outcome = run_engine(engine, model, dataclasses.replace(EFFORT, seconds=60.0))
+    timer.cancel()
+    assert outcome.interrupted
+    assert time.monotonic() - started < 30.0
+    assert not _children()
+
+
+@needs_cpsat
+def test_no_child_outlives_an_error() -> None:
+    def fail(values: object, bound: float) -> bool:
+        raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        run_engine("cpsat", hard_model(), EFFORT, watcher=fail)
+    assert not _children()
+
+
+@needs_cpsat
+def test_a_child_that_cannot_start_is_told_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    problem, limits = small(3)
+    with pytest.raises(InputError, match="engine 'cpsat' does not run here: it ended with code 1"):
+        cpsat.run_cpsat(Job(model_of(problem, limits), EFFORT, None, None))
+
+
+def _children() -> list[str]:
+    """Command lines of this process's children that are CP-SAT's."""
+    lines = []
+    for status in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            parent = int(status.read_text().rpartition(")")[2].split()[1])
+            line = (status.parent / "cmdline").read_text()
+        except (OSError, ValueError):
+            continue
+        if parent == os.getpid() and "cpsat_child" in line:
+            lines.append(line)
+    return lines

@@ -1,0 +1,93 @@
+"""Walks along the relaxation's answer: judged, cheap where it is right, and no worse for odd problems."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from helpers.random_problems import mixed_problem, random_limits, training_like
+from helpers.relaxed import whole_bound
+
+from poet.homes import undecided
+from poet.problem import Limits, Problem, ProblemOp, Tensor, Transfer
+from poet.schedule import Compute, PageOut
+from poet.simulator import simulate
+from poet.solvers.bounds.refinement import tightest_bound
+from poet.solvers.bounds.relaxation import bound_overhead
+from poet.solvers.heuristics.greedy import greedy
+from poet.solvers.heuristics.lp_guided import walks_along
+from poet.solvers.instance.incumbent import Incumbent
+from poet.solvers.instance.instance import instance_of
+from poet.solvers.instance.ram_bound import minimum_ram_bytes
+
+
+@pytest.mark.parametrize("block", range(4))
+@pytest.mark.parametrize("whole", [False, True])
+def test_every_walk_is_a_plan_that_the_judge_accepts(block: int, *, whole: bool) -> None:
+    """`Incumbent` counts what breaks a rule that walks look after."""
+    plans = 0
+    for seed in range(30 * block, 30 * block + 30):
+        problem = mixed_problem(seed, largest=7)
+        limits = random_limits(problem, seed, deadline=seed % 3 == 0)
+        bounding = whole_bound if whole else bound_overhead
+        bound = bounding(instance_of(problem, limits), moments=range(0, 7, 2))
+        best = Incumbent(problem, limits)
+        for schedule in walks_along(instance_of(problem, limits, serial=True), bound):
+            best.consider(schedule)
+        assert not best.rejected, seed
+        if best.trace is not None:
+            plans += 1
+            least = problem.compute_joules + bound.overhead_joules
+            assert least <= best.trace.joules + 1e-9 * problem.compute_joules
+        assert best.trace is None or not undecided(problem)
+    assert plans >= 10
+
+
+@pytest.mark.parametrize("share", [0.1, 0.2])
+def test_cheaper_than_greedy_on_a_tight_training_step(share: float) -> None:
+    problem = training_like(40, seed=3)
+    least = minimum_ram_bytes(problem, Limits()).bytes
+    most = sum(tensor.bytes for tensor in problem.tensors)
+    limits = Limits(ram_budget_bytes=least + round(share * (most - least)))
+    start, best = greedy(problem, limits), Incumbent(problem, limits)
+    instance = instance_of(problem, limits)
+    bound = tightest_bound(instance, seconds=10.0)
+    for schedule in walks_along(instance, bound):
+        best.consider(schedule)
+    assert start is not None
+    assert best.trace is not None
+    assert best.trace.joules < simulate(problem, start, limits).joules
+
+
+def masked() -> Problem:
+    """A mask of 4 bytes from a state of 1 byte that nothing else reads, in the way of an op of 8 bytes."""
+    move = Transfer(0.0, 50.0)
+    tensors = (
+        Tensor("state", 1), Tensor("mask", 4, move, move), Tensor("large", 8), Tensor("end", 1),
+    )  # fmt: skip
+    ops = (
+        ProblemOp("state", (), ("state",), 0.0, 1.0, recomputable=False),
+        ProblemOp("mask", ("state",), ("mask",), 0.0, 1.0),
+        ProblemOp("large", (), ("large",), 0.0, 1.0),
+        ProblemOp("end", ("mask",), ("end",), 0.0, 1.0),
+    )
+    return Problem("masked", tensors, ops)
+
+
+def test_what_nothing_can_make_again_is_held_for_reruns_that_read_it() -> None:
+    limits = Limits(ram_budget_bytes=9)
+    instance = instance_of(masked(), limits)
+    bound = whole_bound(instance, moments=range(4))
+    assert bound.overhead_joules == pytest.approx(1.0, rel=1e-4)  # one more run of the mask
+    plans = list(walks_along(instance, bound))
+    assert plans
+    for plan in plans:
+        assert not any(isinstance(step, PageOut) for step in plan)
+        assert sum(step == Compute("mask") for step in plan) == 2
+        assert simulate(masked(), plan, limits).joules == pytest.approx(5.0)
+
+
+def test_no_answer_no_walk() -> None:
+    instance = instance_of(masked(), Limits(ram_budget_bytes=9))
+    bound = bound_overhead(instance)
+    assert not list(walks_along(instance, replace(bound, answer=replace(bound.answer, values=None))))

@@ -1,0 +1,259 @@
+"""An answer says who found its plan, why a gap is left, and whose word a proof is."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+
+import pytest
+from helpers.random_problems import mixed_problem, random_limits, training_like
+from test_time_limit import nothing
+
+from poet.problem import Limits, Objective
+from poet.ram_survey import budget_between, keep_everything_bytes
+from poet.report.plan import solution_report
+from poet.schedule import Compute, PageIn, Schedule
+from poet.simulator import simulate
+from poet.solution import Solution, SolveOptions, Status
+from poet.solvers import minimum_ram_bytes, solve
+from poet.solvers.engines import Outcome, available_engines, run_engine
+from poet.solvers.engines import confirm as confirm_module
+from poet.solvers.heuristics.greedy import greedy
+from poet.solvers.heuristics.keep_everything import keep_everything
+from poet.solvers.instance.incumbent import Incumbent
+from poet.solvers.instance.instance import Metered
+from poet.solvers.literature import comparison
+from poet.solvers.literature.comparison import compare
+from poet.solvers.search import large as wide
+from poet.solvers.search import least_energy as search
+from poet.solvers.search import objectives
+from poet.solvers.search.finders import ROUNDS, TIED, WALKS
+
+STEP = training_like(1)
+OPTIONS = SolveOptions(time_limit_seconds=None, engine="highs")
+
+
+def tight(share: float = 0.3) -> Limits:
+    most, least = keep_everything_bytes(STEP), minimum_ram_bytes(STEP).bytes
+    return Limits(ram_budget_bytes=budget_between(least, most, share))
+
+
+def show(solution: Solution, limits: Limits) -> str:
+    from rich.console import Console
+
+    console = Console(width=300)
+    with console.capture() as captured:
+        console.print(solution_report(STEP, limits, solution))
+    return captured.get()
+
+
+# --- who found the plan ---
+
+
+@pytest.fixture
+def engines_find_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    silent = Outcome(None, 0.0, False, False, False)
+    monkeypatch.setattr(search, "run_engine", lambda *arguments, **options: silent)
+
+
+@pytest.mark.usefixtures("engines_find_nothing")
+def test_the_callers_plan_and_greedys_are_called_that(monkeypatch: pytest.MonkeyPatch) -> None:
+    limits = tight()
+    assert solve(STEP, limits, OPTIONS).solver == "greedy"
+    mine = greedy(STEP, limits)
+    monkeypatch.setattr(search, "greedy", lambda *arguments, **options: None)
+    given = dataclasses.replace(OPTIONS, start=mine)
+    assert solve(STEP, limits, given).solver == "the plan given as a start"
+    assert solve(STEP, limits, dataclasses.replace(given, start_by="my own")).solver == "my own"
+
+
+def test_of_two_engines_the_one_that_found_the_plan_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """HiGHS leaves the relaxed model open, CP-SAT has the plan."""
+    if "cpsat" not in available_engines():
+        pytest.skip("OR-tools is not installed")
+    run = run_engine
+
+    def only_cpsat(name: str, *arguments: object, **options: object) -> Outcome:
+        if name != "cpsat":
+            return Outcome(None, 0.0, False, False, False)
+        return run(name, *arguments, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(search, "run_engine", only_cpsat)
+    monkeypatch.setattr(search, "greedy", lambda *arguments, **options: None)
+    found = dict[str, str]()
+    for seed in range(12):
+        problem = mixed_problem(seed, largest=5)
+        asked = SolveOptions(time_limit_seconds=60.0, enough_joules=float("inf"))
+        solution = solve(problem, random_limits(problem, seed), asked)
+        if solution.schedule is not None:
+            found[solution.solver] = problem.name
+            break
+    assert set(found) == {"event model, cpsat"}
+
+
+def test_a_rivals_plan_keeps_its_makers_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    limits = Limits(ram_budget_bytes=keep_everything_bytes(STEP))
+    plan = keep_everything(STEP, limits)
+    assert plan is not None
+    monkeypatch.setattr(comparison, "BASELINES", {"keep-everything": lambda problem, limits: plan})
+    monkeypatch.setattr(comparison, "EXACT_BASELINES", {})
+    monkeypatch.setattr(search, "greedy", lambda *arguments, **options: None)
+    told = compare(STEP, limits, OPTIONS, nothing(STEP))
+    assert told.started_from == "keep-everything"
+    assert told.ours.schedule is not None
+    assert told.ours.solver == "keep-everything"
+
+
+def test_breaking_ties_does_not_rename_the_plan() -> None:
+    limits = Limits(ram_budget_bytes=keep_everything_bytes(STEP))
+    for objective in (Objective.TIME, Objective.WRITES, Objective.RAM):
+        solution = solve(STEP, limits, dataclasses.replace(OPTIONS, objective=objective))
+        assert solution.schedule is not None
+        assert solution.solver != "the plan given as a start", objective
+        assert solution.solver != "none", objective
+
+
+def test_the_parts_of_the_wide_search_have_their_own_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Walks, neighbourhood rounds and tied columns each say that a plan is theirs."""
+    step = training_like(12, seed=5)
+    most, least = keep_everything_bytes(step), minimum_ram_bytes(step).bytes
+    limits = Limits(ram_budget_bytes=budget_between(least, most, 0.15))
+    heard = set[str]()
+    considered = Incumbent.consider
+
+    def listen(
+        self: Incumbent, schedule: Schedule | None, found_by: str = "a heuristic", *, is_ours: bool = True
+    ) -> bool:
+        heard.add(found_by)
+        if {WALKS, ROUNDS} <= heard:
+            raise KeyboardInterrupt
+        return considered(self, schedule, found_by, is_ours=is_ours)
+
+    monkeypatch.setattr(Incumbent, "consider", listen)
+    monkeypatch.setattr(search, "_LARGE_TASKS", 20)
+    monkeypatch.setattr(wide, "_OFFERS", wide._OFFERS[:1])
+    solution = solve(step, limits, SolveOptions(time_limit_seconds=60.0, engine="highs"))
+    assert {WALKS, ROUNDS} <= heard
+    assert heard <= {"greedy", "a heuristic", WALKS, ROUNDS, TIED, "event model of a class of plans, highs"}
+    assert solution.solver in heard
+
+
+# --- what the judge rejects ---
+
+
+def test_a_schedule_of_ours_that_breaks_a_rule_is_counted_and_logged(
+    rejections: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    plan = keep_everything(STEP, Limits())
+    assert plan is not None
+    first = next(tensor.name for tensor in STEP.tensors if tensor.page_in is not None)
+    for thorough in (False, True):
+        best = Incumbent(STEP, Limits(), thorough=thorough)
+        with caplog.at_level(logging.WARNING):
+            assert not best.consider((Compute(STEP.ops[-1].name),), "a careless maker")
+            assert not best.consider((*plan, PageIn(first)), "a careless maker")
+            assert not best.consider(plan[: len(plan) // 2], "a careless maker")
+        assert best.schedule is None
+        assert sum(best.rejected.values()) == 3
+        assert {"input", "missing"} <= set(best.rejected)
+    assert "rule input" in caplog.text
+    assert "a careless maker" in caplog.text
+    assert len(rejections) == 6
+    rejections.clear()
+
+
+def test_what_a_maker_cannot_know_is_no_bug(rejections: list[str]) -> None:
+    """Deadline, energy and pins are rules of the whole step; a caller's plan may break any."""
+    plan = keep_everything(STEP, Limits())
+    assert plan is not None
+    late = Incumbent(STEP, Limits(deadline_seconds=1e-12))
+    assert not late.consider(plan)
+    dear = Incumbent(STEP, Limits(), Metered(STEP, 1e-12))
+    assert not dear.consider(plan)
+    theirs = Incumbent(STEP, Limits(ram_budget_bytes=1))
+    assert not theirs.consider(plan, is_ours=False)
+    assert not late.rejected + dear.rejected + theirs.rejected
+    assert not rejections
+    assert theirs.consider(None) is False
+
+
+@pytest.mark.parametrize("block", range(2))
+def test_no_maker_breaks_a_rule_it_looks_after(block: int) -> None:
+    """The fixture ``rejections`` of every test counts; here are the problems with most features."""
+    for seed in range(15 * block, 15 * block + 15):
+        problem = mixed_problem(seed, largest=6)
+        limits = random_limits(problem, seed, deadline=seed % 3 == 0)
+        solution = solve(problem, limits, SolveOptions(time_limit_seconds=20.0, engine="highs"))
+        if solution.schedule is not None:
+            simulate(problem, solution.schedule, limits)
+
+
+# --- why a gap is left ---
+
+
+@pytest.mark.usefixtures("engines_find_nothing")
+def test_a_search_that_ends_early_with_a_gap_says_so() -> None:
+    solution = solve(STEP, tight(), OPTIONS)
+    assert solution.status is Status.FEASIBLE
+    assert solution.message.startswith("The search ended before its time limit with a gap left: ")
+    enough = dataclasses.replace(OPTIONS, enough_joules=float("inf"))
+    assert solve(STEP, tight(), enough).message == ""
+
+
+def test_a_bound_that_is_refuted_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    limits = tight()
+    confirmation = confirm_module.Confirmation(confirm_module.Confidence.REFUTED, ("highs", "cpsat"))
+    monkeypatch.setattr(search, "confirm", lambda *arguments, **options: confirmation)
+    solution = solve(STEP, limits, OPTIONS)
+    assert solution.status is Status.FEASIBLE
+    assert solution.message == "Cpsat found what highs says cannot be: the gap is open again."
+
+
+# --- whose word it is ---
+
+
+def test_optimal_by_one_engines_word_is_worded_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    limits = tight()
+    sure = solve(STEP, limits, OPTIONS)
+    assert sure.status is Status.OPTIMAL
+    assert sure.is_confirmed
+    assert sure.sentence == Status.OPTIMAL.value
+    monkeypatch.setattr(confirm_module, "prove_none", lambda *arguments, **options: None)
+    monkeypatch.setattr(confirm_module, "available_engines", lambda: ("highs",))
+    alone = solve(STEP, limits, OPTIONS)
+    unasked = solve(STEP, limits, dataclasses.replace(OPTIONS, confirm=False))
+    for answer in (alone, unasked):
+        assert answer.status is Status.OPTIMAL
+        assert not answer.is_confirmed
+        assert Status.OPTIMAL.value not in show(answer, limits)
+        assert "optimal only by the word of highs alone, not proven independently" in show(answer, limits)
+    assert Status.OPTIMAL.value in show(sure, limits)
+
+
+def test_the_least_ram_is_no_surer_than_what_proves_that_less_is_too_little(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked = dataclasses.replace(OPTIONS, objective=Objective.RAM)
+    limits = Limits(recompute=False, paging=False)
+    floor = solve(STEP, Limits(), asked)
+    assert floor.status is Status.OPTIMAL
+    assert floor.is_confirmed
+    word = "the word of highs alone, not proven independently"
+    peak = keep_everything_bytes(STEP)
+    least_energy = search.solve
+
+    def doubtful(problem: object, limits: Limits, options: SolveOptions, **others: object) -> Solution:
+        if (limits.ram_budget_bytes or peak) < peak:
+            return dataclasses.replace(nothing(STEP, Status.INFEASIBLE), proof=word)
+        return least_energy(STEP, limits, options)
+
+    monkeypatch.setattr(
+        objectives,
+        "minimum_ram_bytes",
+        lambda *arguments: dataclasses.replace(minimum_ram_bytes(STEP), bytes=peak // 2),
+    )
+    monkeypatch.setattr(objectives, "least_energy", doubtful)
+    answer = solve(STEP, limits, asked)
+    assert answer.status is Status.OPTIMAL
+    assert answer.proof == word
+    assert not answer.is_confirmed

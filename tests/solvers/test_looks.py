@@ -1,0 +1,147 @@
+"""The outlook's looks: what a plan refutes is not believed, and the engine ends with the search."""
+
+from __future__ import annotations
+
+import math
+import random
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from poet.problem import Limits, Problem
+from poet.ram_survey import keep_everything_bytes
+from poet.solution import SolveOptions, Status
+from poet.solvers import solve
+from poet.solvers.bounds.relaxation import Bound, bound_overhead
+from poet.solvers.engines.highs_process import Beside
+from poet.solvers.event_model.model import Model
+from poet.solvers.instance.context import Conduct
+from poet.solvers.instance.instance import Instance, instance_of
+from poet.solvers.search.best_bound import BestBound
+from poet.solvers.search.bound_rounds import Looks
+
+OPTIONS = SolveOptions(time_limit_seconds=4.0, confirm=False)
+
+
+@pytest.fixture(scope="module")
+def deep() -> tuple[Problem, Limits]:
+    """BERT with Cortex-M4 costs at half the RAM, which no search of seconds closes."""
+    problem = Problem.load(Path(__file__).parents[1] / "instances" / "family" / "bert.m4.json")
+    return problem, Limits(ram_budget_bytes=keep_everything_bytes(problem) // 2)
+
+
+def test_a_bound_that_a_plan_refutes_is_not_believed(
+    deep: tuple[Problem, Limits], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = list[float]()
+
+    def erring(instance: Instance, child: Beside, *, most_joules: float, **_: Any) -> Iterator[Bound]:
+        asked.append(most_joules)
+        first = bound_overhead(instance)
+        yield first
+        yield replace(first, overhead_joules=2.0 * instance.problem.compute_joules)
+
+    monkeypatch.setattr("poet.solvers.search.bound_rounds.outlook", erring)
+    found = solve(*deep, OPTIONS)
+    assert asked
+    assert found.status is Status.FEASIBLE
+    assert found.joules is not None
+    assert found.bound_joules < found.joules
+    assert found.bound_joules >= deep[0].compute_joules + bound_overhead(instance_of(*deep)).overhead_joules
+
+
+def test_the_engine_ends_with_the_search(
+    deep: tuple[Problem, Limits], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    children = list[Beside]()
+
+    class Watched(Beside):
+        def __init__(self) -> None:
+            super().__init__()
+            children.append(self)
+
+    monkeypatch.setattr("poet.solvers.search.bound_rounds.Beside", Watched)
+    solve(*deep, OPTIONS)
+    assert len(children) == 1
+    assert children[0]._process.poll() is not None
+
+
+def conduct(bounded: list[float], seconds: float = 100.0) -> Conduct:
+    end = time.monotonic() + seconds
+
+    def hear(joules: float, proven: bool) -> bool:
+        bounded.append(joules)
+        return joules < 1e30
+
+    return Conduct(
+        seconds_left=lambda: end - time.monotonic(),
+        finished=lambda: time.monotonic() > end,
+        found=lambda schedule, found_by: None,
+        bounded=hear,
+        classed=lambda joules, reruns: None,
+        threads=1,
+        seed=0,
+    )
+
+
+def test_a_look_goes_on_as_long_as_it_leads_whatever_is_rounded(
+    deep: tuple[Problem, Limits], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, rng = replace(bound_overhead(instance_of(*deep)), moments=frozenset()), random.Random(0)
+    monkeypatch.setattr("poet.solvers.search.bound_rounds.walks_along", lambda instance, bound: ())
+    monkeypatch.setattr("poet.solvers.search.bound_rounds._SHARE", 0.0)  # each look ends after one bound
+    monkeypatch.setattr("poet.solvers.search.bound_rounds._LEADING_SHARE", 0.0)
+    for _ in range(50):
+        once, overhead = rng.uniform(1.0, 100.0), rng.uniform(0.1, 1.0)
+        rising = [replace(first, overhead_joules=overhead * part) for part in (0.5, 0.6, 0.7)]
+        monkeypatch.setattr(
+            "poet.solvers.search.bound_rounds.outlook", lambda *_, bounds=tuple(rising), **__: iter(bounds)
+        )
+        heard = list[float]()
+        with Looks(instance_of(*deep), conduct(heard)) as looks:
+            looks.long(overhead, 0.1 * overhead, 0.0)
+            looks.long(overhead, (once + heard[-1]) - once, 0.0)
+            assert len(heard) == 2
+            looks.long(overhead, 0.9 * overhead, 0.0)  # others lead
+            looks.long(overhead, heard[-1], overhead)  # the last round brought much
+            assert heard == [0.5 * overhead, 0.6 * overhead]
+
+
+def test_a_short_look_is_short(deep: tuple[Problem, Limits]) -> None:
+    heard, began = list[float](), time.monotonic()
+    with Looks(instance_of(*deep), conduct(heard)) as looks:
+        looks.short(1.0)
+    assert heard
+    assert time.monotonic() - began < 8.0  # of the wall's clock, on a machine that does much else
+
+
+def test_a_solver_that_says_there_is_no_plan_is_not_asked_again(
+    deep: tuple[Problem, Limits], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    none = replace(bound_overhead(instance_of(*deep)), overhead_joules=math.inf)
+    monkeypatch.setattr("poet.solvers.search.bound_rounds.outlook", lambda *_, **__: iter((none, none)))
+    heard = list[float]()
+    with Looks(instance_of(*deep), conduct(heard)) as looks:
+        for _ in range(3):
+            looks.long(1.0, 0.0, 0.0)
+    assert heard == [math.inf]
+
+
+def test_a_plan_refutes_an_engines_word_but_not_arithmetic() -> None:
+    bound = BestBound[Model](100.0)
+    bound.take(5.0)
+    bound.take(20.0, proven=False)
+    bound.take(7.0)
+    assert (bound.joules, bound.alone) == (120.0, True)
+    bound.meet(120.0)
+    assert bound.joules == 120.0
+    bound.meet(119.0)
+    assert (bound.joules, bound.alone) == (107.0, False)
+    bound.meet(103.0)
+    assert bound.joules == 107.0
+    bound.forget()
+    assert bound.joules == 100.0

@@ -1,0 +1,273 @@
+"""The event model: equal to the oracle, every family needed, every bound below the optimum."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import pytest
+from helpers.oracle import least_joules
+from helpers.random_problems import mixed_problem, random_limits, random_problem, training_chain, with_homes
+
+from poet.errors import InvalidSchedule
+from poet.problem import Limits, Objective, Problem, ProblemOp, Tensor, Transfer
+from poet.simulator import simulate
+from poet.solvers.engines import Effort, Outcome, run_engine
+from poet.solvers.event_model.emit import schedule_of
+from poet.solvers.event_model.families import CUTS, FAMILIES, RELAXATION, Family
+from poet.solvers.event_model.model import Model, build
+from poet.solvers.event_model.start import values_of
+from poet.solvers.instance.candidates import candidates, fullest
+from poet.solvers.instance.instance import Metered, instance_of
+from poet.solvers.instance.timeline import timeline_of
+from poet.solvers.search.objectives import priced
+from poet.solvers.search.slots_of_plans import merged
+
+EFFORT = Effort(seconds=20.0, threads=1, seed=0, absolute_joules=1e-7, relative=0.0)
+
+
+def small(seed: int) -> tuple[Problem, Limits]:
+    problem = mixed_problem(seed, smallest=3, largest=5)
+    problem = dataclasses.replace(problem, background_storage=False)
+    return problem, random_limits(problem, seed, deadline=seed % 3 == 0)
+
+
+def exact_model(
+    problem: Problem, limits: Limits, *, families: tuple[Family, ...] = FAMILIES + CUTS, passes: int = 1
+) -> Model:
+    instance = instance_of(problem, limits)
+    if limits.joules_budget is not None:  # it is a row of the model where something else is minimised
+        metered = Metered(problem, limits.joules_budget)
+        instance = instance_of(priced(problem, Objective.TIME), limits, metered=metered)
+    return build(timeline_of(instance, candidates(instance, None, passes=passes)), families=families)
+
+
+def relaxed_model(problem: Problem, limits: Limits, depth: int | None) -> Model:
+    instance = instance_of(problem, limits)
+    return build(timeline_of(instance, candidates(instance, depth)), relaxed=True)
+
+
+def claimed_joules(model: Model, outcome: Outcome) -> float:
+    assert outcome.values is not None
+    terms = model.overhead_joules.terms.items()
+    overhead = model.overhead_joules.constant + sum(f * outcome.values[c] for c, f in terms)
+    return model.timeline.instance.problem.compute_joules + overhead
+
+
+def oracle_joules(problem: Problem, limits: Limits) -> float | None:
+    best = least_joules(problem, limits)
+    return None if best is None else simulate(problem, best, limits).joules
+
+
+def with_oracle(seeds: range) -> Iterator[tuple[int, Problem, Limits, float | None]]:
+    for seed in seeds:
+        problem, limits = small(seed)
+        yield seed, problem, limits, oracle_joules(problem, limits)
+
+
+def test_what_the_model_claims_is_what_the_judge_says() -> None:
+    for seed in range(60):
+        problem, limits = small(seed)
+        model = exact_model(problem, limits)
+        outcome = run_engine("highs", model, EFFORT)
+        if outcome.values is not None:
+            trace = simulate(problem, schedule_of(model, outcome.values), limits)
+            assert trace.joules == pytest.approx(claimed_joules(model, outcome), rel=1e-6, abs=1e-9), seed
+
+
+def bounds_of_random_offers(seeds: Iterable[int]) -> None:
+    """Whichever reruns a relaxed model is offered, its optimum is none too high."""
+    for seed in seeds:
+        problem, limits = training_chain(seed)
+        best, rng = oracle_joules(problem, limits), random.Random(seed)
+        if best is None:
+            continue
+        instance = instance_of(problem, limits)
+        every = candidates(instance, None)
+        offers = [
+            {stage: tuple(k for k in tasks if rng.random() < share) for stage, tasks in every.items()}
+            for share in (0.0, 0.3, 0.5, 0.7)
+        ]
+        offers += [fullest(instance), merged(offers[1], fullest(instance))]
+        for offered in offers:
+            outcome = run_engine("highs", build(timeline_of(instance, offered), relaxed=True), EFFORT)
+            assert not outcome.infeasible, (seed, offered)
+            assert problem.compute_joules + outcome.bound_joules <= best * (1 + 1e-6), (seed, offered)
+
+
+def test_relaxed_bounds_hold_whichever_reruns_are_offered() -> None:
+    bounds_of_random_offers((*range(12), 74, 181, 196, 419))  # the last four need inputs that stay
+
+
+@pytest.mark.slow
+def test_relaxed_bounds_hold_on_many_more_offers() -> None:
+    bounds_of_random_offers(range(1000, 1400))
+
+
+@pytest.mark.parametrize("depth", [0, 1, None])
+def test_relaxed_bounds_stay_below_the_oracle(depth: int | None) -> None:
+    tight = 0
+    for seed, problem, limits, best in with_oracle(range(80)):
+        outcome = run_engine("highs", relaxed_model(problem, limits, depth), EFFORT)
+        if best is None:
+            continue
+        assert not outcome.infeasible, seed
+        bound = problem.compute_joules + outcome.bound_joules
+        assert bound <= best * (1 + 1e-6) + 1e-9, seed
+        tight += bound >= best * (1 - 1e-6)
+    assert tight >= 50
+
+
+BITES: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
+    "need": (("unpageable",), {}),
+    "hold": (("unpageable",), {}),
+    "store": ((), {}),
+    "memory": ((), {}),
+    "come_home": (("updates", "initially"), {}),
+    "deadline": ((), {"deadline_seconds": 7.0}),
+    "capacity": (("capacity",), {}),
+    "wear": ((), {"written_budget_bytes": 6}),
+    "energy": ((), {"joules_budget": 7.0}),
+}
+
+
+def test_every_family_has_a_way_to_bite() -> None:
+    assert list(BITES) == [family.__name__ for family in FAMILIES]
+
+
+@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.__name__)
+def test_leaving_out_a_family_lets_invalid_plans_through(family: Family) -> None:
+    others = tuple(other for other in FAMILIES if other is not family)
+    features, tweaks = BITES[family.__name__]
+    rejected = 0
+    for seed in range(30):
+        problem = random_problem(seed, ops=6, features=features)
+        if "initially" in features:
+            problem = with_homes(problem, seed)
+        if "capacity" in features:
+            problem = dataclasses.replace(problem, storage_capacity_bytes=8)
+        plain = dataclasses.replace(random_limits(problem, seed), recompute=True, paging=True)
+        limits = dataclasses.replace(plain, **tweaks)
+        model = exact_model(problem, limits, families=others)
+        outcome = run_engine("highs", model, EFFORT)
+        if outcome.values is not None:
+            try:
+                simulate(problem, schedule_of(model, outcome.values), limits)
+            except InvalidSchedule:
+                rejected += 1
+    assert rejected > 0
+
+
+def test_without_the_relaxation_family_the_bound_is_weaker() -> None:
+    weaker = 0
+    for seed in range(40):
+        problem, limits = small(seed)
+        instance = instance_of(problem, limits)
+        timeline = timeline_of(instance, candidates(instance, 0))
+        whole = run_engine("highs", build(timeline, relaxed=True), EFFORT)
+        cut_short = run_engine("highs", build(timeline, families=FAMILIES + CUTS, relaxed=True), EFFORT)
+        if whole.values is not None:
+            assert cut_short.bound_joules <= whole.bound_joules + 1e-6
+            weaker += cut_short.bound_joules < whole.bound_joules - 1e-6
+    assert RELAXATION
+    assert weaker > 0
+
+
+def test_cuts_do_not_change_the_optimum() -> None:
+    for seed in range(40):
+        problem, limits = small(seed)
+        with_cuts, without = exact_model(problem, limits), exact_model(problem, limits, families=FAMILIES)
+        first, second = run_engine("highs", with_cuts, EFFORT), run_engine("highs", without, EFFORT)
+        assert first.infeasible == second.infeasible, seed
+        if first.values is not None:
+            assert claimed_joules(with_cuts, first) == pytest.approx(
+                claimed_joules(without, second), rel=1e-6
+            )
+
+
+def test_a_schedule_becomes_the_values_that_it_came_from() -> None:
+    for seed in range(60):
+        problem, limits = small(seed)
+        model = exact_model(problem, limits)
+        outcome = run_engine("highs", model, EFFORT)
+        if outcome.values is None:
+            continue
+        schedule = schedule_of(model, outcome.values)
+        values = values_of(model, schedule)
+        assert values is not None
+        again = schedule_of(model, values)
+        assert simulate(problem, again, limits).joules == pytest.approx(
+            simulate(problem, schedule, limits).joules
+        ), seed
+
+
+@pytest.mark.parametrize("factor", [1e-9, 1e-3, 1e6])
+def test_the_unit_of_energy_does_not_matter(factor: float) -> None:
+    for seed in range(8):
+        problem = random_problem(seed, ops=6, features=("outputs", "workspace"))
+        limits = random_limits(problem, seed)
+        plain, scaled = (oracle_like(scaled_by(problem, f), limits) for f in (1.0, factor))
+        assert scaled == pytest.approx(None if plain is None else plain * factor, rel=1e-5)
+
+
+def oracle_like(problem: Problem, limits: Limits) -> float | None:
+    model = exact_model(problem, limits)
+    effort = dataclasses.replace(EFFORT, absolute_joules=1e-7 * problem.compute_joules)
+    outcome = run_engine("highs", model, effort)
+    return None if outcome.values is None else claimed_joules(model, outcome)
+
+
+def scaled_by(problem: Problem, factor: float) -> Problem:
+    def scaled(cost: Transfer | None) -> Transfer | None:
+        return None if cost is None else Transfer(cost.seconds, cost.joules * factor)
+
+    tensors = tuple(
+        dataclasses.replace(t, page_in=scaled(t.page_in), page_out=scaled(t.page_out))
+        for t in problem.tensors
+    )
+    ops = tuple(dataclasses.replace(op, joules=op.joules * factor) for op in problem.ops)
+    return dataclasses.replace(problem, tensors=tensors, ops=ops)
+
+
+def test_running_again_while_an_output_is_there_costs_it_twice() -> None:
+    page = Transfer(1.0, 100.0)
+    tensors = (
+        Tensor("x", 1),
+        Tensor("kept", 4),
+        Tensor("dropped", 4),
+        Tensor("big", 6, page, page),
+        Tensor("y", 1),
+    )
+    ops = (
+        ProblemOp("split", ("x",), ("kept", "dropped"), 1.0, 1.0),
+        ProblemOp("wide", ("x", "kept"), ("big",), 1.0, 1.0),
+        ProblemOp("use", ("kept", "dropped"), ("y",), 1.0, 1.0),
+    )
+    problem = Problem("twice", tensors, ops)
+    for budget, expected in ((15, 3.0), (14, 4.0), (11, 4.0), (10, None)):
+        limits = Limits(ram_budget_bytes=budget)
+        assert oracle_joules(problem, limits) == expected
+        model = exact_model(problem, limits)
+        outcome = run_engine("highs", model, EFFORT)
+        found = None if outcome.values is None else claimed_joules(model, outcome)
+        assert found == (None if expected is None else pytest.approx(expected))
+
+
+def test_a_candidate_that_paging_dominates_is_not_offered() -> None:
+    cheap, dear = Transfer(0.1, 0.1), Transfer(9.0, 9.0)
+    tensors = (Tensor("a", 4, cheap, cheap), Tensor("b", 4, dear, dear), Tensor("c", 9), Tensor("d", 1))
+    ops = (
+        ProblemOp("a", (), ("a",), 1.0, 1.0),
+        ProblemOp("b", (), ("b",), 1.0, 1.0),
+        ProblemOp("c", (), ("c",), 1.0, 1.0),
+        ProblemOp("d", ("a", "b"), ("d",), 1.0, 1.0),
+    )
+    problem = Problem("dominance", tensors, ops)
+    offered = candidates(instance_of(problem, Limits(ram_budget_bytes=9)), 1)
+    assert offered == {3: (1,)}
+    hurried = Limits(ram_budget_bytes=9, deadline_seconds=100.0)
+    assert candidates(instance_of(problem, hurried), 1) == {3: (1,)}
+    limited = Limits(ram_budget_bytes=9, written_budget_bytes=100)
+    assert candidates(instance_of(problem, limited), 1) == {3: (0, 1)}

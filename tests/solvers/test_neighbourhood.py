@@ -1,0 +1,130 @@
+"""Neighbourhood search: judged plans, never worse than the start, near the optimum where it is known."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from helpers.oracle import least_joules
+from helpers.random_problems import mixed_problem, random_limits, training_like
+
+from poet.problem import Limits, Problem
+from poet.schedule import Schedule
+from poet.simulator import simulate
+from poet.solvers.bounds.refinement import priced_bound
+from poet.solvers.bounds.relaxation import Bound, bound_overhead
+from poet.solvers.heuristics.greedy import greedy
+from poet.solvers.instance.incumbent import Incumbent
+from poet.solvers.instance.instance import instance_of
+from poet.solvers.instance.ram_bound import minimum_ram_bytes
+from poet.solvers.search.neighbourhood import Rounds, offering
+from poet.solvers.search.slots_of_plans import merged, reruns_of
+from poet.solvers.search.slots_of_relaxation import Offer, offered_by
+
+_OFFER = Offer(chain=4, depth=12)
+
+
+def improve(
+    problem: Problem,
+    limits: Limits,
+    schedule: Schedule | None,
+    *,
+    seconds: float,
+    seed: int = 0,
+    guide: Bound | None = None,
+    stop: Callable[[Schedule], bool] | None = None,
+) -> Schedule | None:
+    """The best schedule found in ``seconds``, at least as good as ``schedule``; ``None``: none found.
+
+    Args:
+        problem: what to plan.
+        limits: what to stay within.
+        schedule: a valid one to begin with, if there is any.
+        seconds: wall clock.
+        seed: of every random choice.
+        guide: the relaxation's answer, if it is known already.
+        stop: called with each better schedule; true ends the search.
+    """
+    end = time.monotonic() + seconds
+    instance, best = instance_of(problem, limits), Incumbent(problem, limits)
+    best.consider(schedule)
+    guide = guide or priced_bound(instance, seconds=seconds)
+    stop = stop or (lambda better: False)
+    while time.monotonic() < end:
+        before = best.trace
+        own = {} if best.schedule is None else reruns_of(instance, best.schedule)
+        arrays = offering(instance, merged(offered_by(instance, guide, _OFFER), own))
+        rounds = Rounds(arrays, guide, best, seed=seed)
+        if not rounds.begin(end) or not rounds.run(end, stop) or best.trace is before:
+            break
+    return best.schedule
+
+
+def tight(problem: Problem, share: float) -> Limits:
+    least = minimum_ram_bytes(problem, Limits()).bytes
+    most = sum(tensor.bytes for tensor in problem.tensors)
+    return Limits(ram_budget_bytes=least + round(share * (most - least)))
+
+
+def test_small_problems_come_out_optimal_or_near_and_never_worse() -> None:
+    optimal = total = 0
+    for seed in range(14):
+        problem = mixed_problem(seed, largest=6)
+        limits = random_limits(problem, seed)
+        start = greedy(problem, limits, seconds=0.05)
+        found = improve(problem, limits, start, seconds=2.0)
+        assert (found is not None) or start is None
+        if found is None or start is None:
+            continue
+        joules = simulate(problem, found, limits).joules
+        assert joules <= simulate(problem, start, limits).joules
+        best = least_joules(problem, limits)
+        assert best is not None
+        least = simulate(problem, best, limits).joules
+        assert joules >= least - 1e-9 * least
+        total += 1
+        optimal += joules <= least * (1 + 1e-6) + 1e-9
+    assert total >= 8
+    assert optimal >= 0.9 * total
+
+
+def test_a_training_step_gets_cheaper() -> None:
+    problem = training_like(12, seed=3, momentum=True)
+    limits = tight(problem, 0.08)
+    start = greedy(problem, limits)
+    assert start is not None
+    found = improve(problem, limits, start, seconds=8.0)
+    assert found is not None
+    bound = problem.compute_joules + bound_overhead(instance_of(problem, limits)).overhead_joules
+    before, after = (simulate(problem, plan, limits).joules for plan in (start, found))
+    assert bound <= after
+    assert after - problem.compute_joules < 0.98 * (before - problem.compute_joules)
+
+
+def test_a_plan_from_nothing() -> None:
+    problem = training_like(8, seed=2, momentum=True)
+    limits = tight(problem, 0.15)
+    found = improve(problem, limits, None, seconds=8.0)
+    assert found is not None
+    assert simulate(problem, found, limits).peak_ram_bytes <= (limits.ram_budget_bytes or 0)
+
+
+def test_it_stops_when_told() -> None:
+    problem = training_like(12, seed=3, momentum=True)
+    limits = tight(problem, 0.08)
+    seen: list[Schedule] = []
+
+    def stop(better: Schedule) -> bool:
+        seen.append(better)
+        return True
+
+    found = improve(problem, limits, greedy(problem, limits), seconds=30.0, stop=stop)
+    assert len(seen) == 1
+    assert found == seen[0]
+
+
+def test_no_time_is_no_harm() -> None:
+    problem = training_like(4, seed=1)
+    limits = tight(problem, 0.3)
+    start = greedy(problem, limits)
+    assert improve(problem, limits, start, seconds=0.0) == start

@@ -1,0 +1,133 @@
+"""The bound for the whole problem: never above what the oracle, or any valid schedule, takes."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from helpers.oracle import least_joules
+from helpers.random_problems import FEATURES, mixed_problem, random_limits, random_problem, training_like
+from helpers.relaxed import in_whole_numbers, whole_bound
+
+from poet.problem import Limits, Problem, ProblemOp, Tensor, Transfer
+from poet.simulator import simulate
+from poet.solvers.bounds.refinement import tightest_bound
+from poet.solvers.bounds.relaxation import bound_overhead
+from poet.solvers.engines.linear import NOUGHT, ONE, Program, minimise
+from poet.solvers.heuristics.greedy import greedy
+from poet.solvers.instance.instance import instance_of
+from poet.solvers.instance.ram_bound import minimum_ram_bytes
+from poet.solvers.literature.registry import BASELINES
+
+
+def assert_below_the_oracle(problem: Problem, limits: Limits, *, whole: bool = False) -> float:
+    """Check several grids; return the best bound as a share of the optimum's overhead."""
+    best = least_joules(problem, limits)
+    optimum = math.inf if best is None else simulate(problem, best, limits).joules
+    overhead = optimum - problem.compute_joules
+    instance = instance_of(problem, limits)
+    grids = ((), range(0, len(problem.ops), 2), range(len(problem.ops)))
+    bounding = whole_bound if whole else bound_overhead
+    bounds = [bounding(instance, moments=moments).overhead_joules for moments in grids]
+    bounds.append(tightest_bound(instance).overhead_joules)
+    assert max(bounds) <= overhead + 1e-9 * problem.compute_joules, (problem.name, bounds)
+    return 1.0 if overhead < 1e-9 or math.isinf(overhead) else max(bounds) / overhead
+
+
+@pytest.mark.parametrize("block", range(8))
+def test_never_above_the_oracle_with_features_mixed(block: int) -> None:
+    for seed in range(25 * block, 25 * block + 25):
+        problem = mixed_problem(seed, largest=6)
+        assert_below_the_oracle(problem, random_limits(problem, seed, deadline=seed % 3 == 0))
+
+
+@pytest.mark.parametrize("feature", FEATURES)
+def test_never_above_the_oracle_with_each_feature_alone(feature: str) -> None:
+    for seed in range(6):
+        problem = random_problem(seed, ops=6, features=[feature])
+        assert_below_the_oracle(problem, random_limits(problem, seed))
+
+
+def test_whole_numbers_stay_below_the_oracle_too_and_come_close() -> None:
+    shares = []
+    for seed in range(40):
+        problem = mixed_problem(1000 + seed, largest=6)
+        shares.append(assert_below_the_oracle(problem, random_limits(problem, seed), whole=True))
+    assert sum(shares) / len(shares) > 0.9
+
+
+@pytest.mark.parametrize("share", [0.0, 0.3, 0.7])
+def test_below_every_valid_plan_of_a_training_step(share: float) -> None:
+    problem = training_like(10, seed=3, momentum=True)
+    least = minimum_ram_bytes(problem, Limits()).bytes
+    most = sum(tensor.bytes for tensor in problem.tensors)
+    limits = Limits(ram_budget_bytes=least + round(share * 0.5 * (most - least)))
+    plans = [greedy(problem, limits), *(make(problem, limits) for make in BASELINES.values())]
+    joules = [simulate(problem, plan, limits).joules for plan in plans if plan is not None]
+    assert joules
+    instance = instance_of(problem, limits)
+    for bound in (tightest_bound(instance), bound_overhead(instance, moments=range(len(problem.ops)))):
+        assert problem.compute_joules + bound.overhead_joules <= min(joules) * (1 + 1e-12)
+
+
+def chain(*, page_out: float = 3.0) -> Problem:
+    """Two tensors of 4 bytes that cannot both wait for the end while the middle op takes 6."""
+    move_in, move_out = Transfer(0.0, 2.0), Transfer(0.0, page_out)
+    tensors = [Tensor(name, 4, move_in, move_out) for name in "ab"] + [Tensor("c", 6), Tensor("d", 1)]
+    ops = [
+        ProblemOp("a", (), ("a",), 0.0, 7.0),
+        ProblemOp("b", (), ("b",), 0.0, 9.0),
+        ProblemOp("c", (), ("c",), 0.0, 1.0),
+        ProblemOp("d", ("a", "b"), ("d",), 0.0, 1.0),
+    ]
+    return Problem("chain", tuple(tensors), tuple(ops))
+
+
+def test_the_cheapest_way_is_found_by_hand() -> None:
+    whole = whole_bound(instance_of(chain(), Limits(ram_budget_bytes=10)))
+    assert whole.overhead_joules == pytest.approx(5.0, rel=1e-4)  # one of a and b is written and read
+    remade = whole_bound(instance_of(chain(page_out=30.0), Limits(ram_budget_bytes=10)))
+    assert remade.overhead_joules == pytest.approx(7.0, rel=1e-4)  # a is made again
+
+
+def test_no_ram_limit_no_overhead() -> None:
+    assert bound_overhead(instance_of(chain(), Limits())).overhead_joules == 0.0
+
+
+def test_what_cannot_be_is_proved_by_prices() -> None:
+    limits = Limits(ram_budget_bytes=10, recompute=False, paging=False)
+    assert bound_overhead(instance_of(chain(), limits)).overhead_joules == math.inf
+
+
+def test_a_run_cut_short_is_a_weaker_bound() -> None:
+    problem = training_like(30, seed=1)
+    limits = Limits(ram_budget_bytes=minimum_ram_bytes(problem, Limits()).bytes)
+    full = bound_overhead(instance_of(problem, limits))
+    short = bound_overhead(instance_of(problem, limits), seconds=0.0)
+    assert 0.0 <= short.overhead_joules <= full.overhead_joules
+    assert full.answer.done
+
+
+def test_any_prices_give_a_bound() -> None:
+    """min x + 2 y with x + y >= 1.5, both between 0 and 1: x = 1, y = 0.5."""
+    program = Program()
+    x, y = program.column(1.0), program.column(2.0)
+    program.row([(-1.0, x), (-1.0, y), (7.0, NOUGHT), (-0.5, ONE)], -2.0)
+    answer = minimise(program, seconds=10.0)
+    assert answer.bound == pytest.approx(2.0, abs=1e-6)
+    assert answer.bound <= 2.0
+    assert answer.prices[0] == pytest.approx(2.0)
+    assert in_whole_numbers(program).bound == pytest.approx(3.0, rel=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("block", range(4))
+def test_never_above_the_oracle_on_a_thousand_problems(block: int) -> None:
+    for seed in range(6000 + 250 * block, 6250 + 250 * block):
+        problem = mixed_problem(seed, largest=6)
+        limits = random_limits(problem, seed, deadline=seed % 3 == 0)
+        best = least_joules(problem, limits)
+        if best is not None:
+            overhead = simulate(problem, best, limits).joules - problem.compute_joules
+            bound = tightest_bound(instance_of(problem, limits)).overhead_joules
+            assert bound <= overhead + 1e-9 * problem.compute_joules, seed

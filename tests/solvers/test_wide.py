@@ -1,0 +1,269 @@
+"""The search on large problems: bounds that hold whenever it is stopped, judged plans, its clock, Ctrl-C."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+import resource
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import pytest
+from helpers.oracle import least_joules
+from helpers.random_problems import mixed_problem, random_limits, training_like
+
+from poet.problem import Limits, Problem
+from poet.schedule import Schedule
+from poet.simulator import simulate
+from poet.solution import ClassBound, SolveOptions, Status
+from poet.solvers import minimum_ram_bytes, solve
+from poet.solvers.engines.highs_process import Beside
+from poet.solvers.engines.matrix import Matrix, arrays_of
+from poet.solvers.event_model.families import CUTS, FAMILIES
+from poet.solvers.event_model.model import build
+from poet.solvers.event_model.rerun_cuts import again
+from poet.solvers.heuristics.greedy import greedy
+from poet.solvers.instance.candidates import candidates
+from poet.solvers.instance.context import Conduct
+from poet.solvers.instance.instance import instance_of
+from poet.solvers.instance.timeline import timeline_of
+from poet.solvers.search.large import search_widely
+
+LARGE = training_like(220, seed=5, momentum=True)
+MARGIN_SECONDS = 3.0  # of a search beyond its limit; 0.5 on a quiet machine
+HEARS_SIGINT = (  # even where whoever started the tests ignores it, as shells do for jobs in the background
+    "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
+    "from poet.cli.main import app; app()"
+)
+BUSY = 6.0  # the wall's clock may run so many times faster than a process's on a machine that does much else
+
+
+def tight(problem: Problem, share: float) -> Limits:
+    least = minimum_ram_bytes(problem, Limits()).bytes
+    most = sum(tensor.bytes for tensor in problem.tensors)
+    return Limits(ram_budget_bytes=least + round(share * (most - least)))
+
+
+@contextlib.contextmanager
+def within(seconds: float) -> Iterator[None]:
+    """Checks the seconds of the block: the process's own, and on the wall with what others may take."""
+    wall, own = time.monotonic(), time.process_time()
+    yield
+    assert time.process_time() - own < seconds + MARGIN_SECONDS
+    assert time.monotonic() - wall < seconds + BUSY * MARGIN_SECONDS
+
+
+@dataclass
+class Listener:
+    """Remembers what a search says, and stops it after so many words."""
+
+    patience: int
+    seconds: float = 20.0
+    bounds: list[float] = field(default_factory=list)
+    plans: list[Schedule] = field(default_factory=list)
+    classes: list[tuple[float, int]] = field(default_factory=list)
+    began: float = field(default_factory=time.monotonic)
+
+    def conduct(self, threads: int) -> Conduct:
+        return Conduct(
+            seconds_left=lambda: self.seconds - (time.monotonic() - self.began),
+            finished=self.finished,
+            found=lambda schedule, found_by: self.plans.append(schedule),
+            bounded=self.bounded,
+            classed=lambda joules, reruns: self.classes.append((joules, reruns)),
+            threads=threads,
+            seed=0,
+        )
+
+    def bounded(self, joules: float, proven: bool) -> bool:
+        self.bounds.append(joules)
+        return True
+
+    def finished(self) -> bool:
+        words = len(self.bounds) + len(self.plans) + len(self.classes)
+        return words >= self.patience or time.monotonic() - self.began > self.seconds
+
+
+def check_against_the_oracle(seed: int, *, patience: int, threads: int = 1) -> bool:
+    """Search problem ``seed`` until so many bounds and plans are known; whether the best plan is optimal."""
+    problem = mixed_problem(seed, largest=6)
+    limits = random_limits(problem, seed, deadline=seed % 3 == 0)
+    oracle = least_joules(problem, limits)
+    listener = Listener(patience)
+    instances = (instance_of(problem, limits), instance_of(problem, limits, serial=True))
+    start = greedy(problem, limits, seconds=0.02)
+    possible = search_widely(problem, limits, instances, start, listener.conduct(threads))
+    if oracle is None:
+        assert start is None
+        assert not listener.plans
+        return True
+    assert possible
+    once, least = problem.compute_joules, simulate(problem, oracle, limits).joules
+    assert all(bound <= least - once + 1e-9 * once for bound in listener.bounds)
+    plans = [simulate(problem, plan, limits).joules for plan in (start, *listener.plans) if plan is not None]
+    assert all(joules >= least * (1 - 1e-9) for joules in plans)
+    if listener.classes:  # of which the plan is one
+        assert listener.classes[-1][0] <= min(plans) - once + 1e-6 * once
+    return bool(plans) and min(plans) <= least * (1 + 1e-6)
+
+
+@pytest.mark.parametrize("patience", [1, 2, 4])
+def test_bounds_hold_for_searches_that_are_stopped(patience: int) -> None:
+    for seed in range(8):
+        check_against_the_oracle(100 * patience + seed, patience=patience)
+
+
+def test_bounds_hold_and_plans_are_good_in_the_end() -> None:
+    optimal = [check_against_the_oracle(seed, patience=1000, threads=1 + seed % 2) for seed in range(5)]
+    assert sum(optimal) >= 4
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("block", range(4))
+def test_bounds_hold_on_many_problems(block: int) -> None:
+    seeds = range(1000 + 20 * block, 1020 + 20 * block)
+    optimal = [check_against_the_oracle(seed, patience=2 + seed % 40) for seed in seeds]
+    assert sum(optimal) >= 10
+
+
+def optimum(problem: Problem, limits: Limits, *, cut: bool) -> float:
+    families = (*FAMILIES, *CUTS, *([again] if cut else []))
+    instance = instance_of(problem, limits)
+    model = build(timeline_of(instance, candidates(instance, None)), families=families)
+    arrays = arrays_of(model)
+    with Beside() as child:
+        child.begin(arrays.matrix, 30.0, relative_gap=0.0)
+        while not child.news.ended:
+            child.listen(0.5)
+        assert child.news.exhausted
+        values = child.news.values
+    return math.inf if values is None else arrays.joules(values)
+
+
+def test_the_cuts_for_many_reruns_cut_no_optimum_off() -> None:
+    problem = training_like(3, seed=1)
+    for share in (0.05, 0.15, 0.3):
+        limits = tight(problem, share)
+        assert optimum(problem, limits, cut=True) == pytest.approx(
+            optimum(problem, limits, cut=False), rel=1e-5
+        )
+
+
+def market_split() -> Matrix:
+    """What no engine proves in any time."""
+    rng = np.random.default_rng(0)
+    rows, columns = 6, 60
+    factors = rng.integers(0, 100, (rows, columns)).astype(np.float64)
+    half = np.floor(factors.sum(axis=1) / 2)
+    entries = np.concatenate([factors, -factors]).ravel()
+    return Matrix(
+        costs=rng.random(columns), offset=0.0, rows=np.repeat(np.arange(2 * rows), columns),
+        columns=np.tile(np.arange(columns), 2 * rows), factors=entries,
+        at_most=np.concatenate([half, -half]), whole=np.ones(columns, dtype=np.bool_),
+    )  # fmt: skip
+
+
+def solved(child: Beside, matrix: Matrix, seconds: float) -> float | None:
+    """What the best solution costs that the child finds in ``seconds``."""
+    child.begin(matrix, seconds)
+    while not child.news.ended:
+        child.listen(0.1)
+    values = child.news.values
+    return None if values is None else float(matrix.costs @ values)
+
+
+def test_a_child_is_not_waited_for_beyond_its_time() -> None:
+    with within(1.0), Beside() as child:
+        solved(child, market_split(), 1.0)
+    assert child._process.returncode is not None
+
+
+def test_a_child_solves_one_program_after_the_other() -> None:
+    """Also after one that it was told to give up."""
+    three = Matrix(
+        costs=np.array([3.0, 1.0, 2.0]), offset=0.0, rows=np.zeros(3, dtype=np.int64),
+        columns=np.arange(3), factors=-np.ones(3), at_most=np.array([-2.0]), whole=np.ones(3, dtype=np.bool_),
+    )  # fmt: skip
+    with Beside() as child:
+        first = child._process
+        assert [solved(child, three, 10.0) for _ in range(3)] == [3.0, 3.0, 3.0]
+        assert child._process is first
+        child.begin(market_split(), 60.0)
+        child.listen(0.5)
+        with within(5.0):
+            assert solved(child, three, 10.0) == 3.0
+        assert child._process is not first
+        assert first.returncode is not None
+        child._process.kill()
+        with within(5.0):
+            assert solved(child, three, 10.0) is None
+
+
+@pytest.mark.parametrize("seconds", [1.0, 4.0])
+def test_a_large_search_keeps_to_its_clock_and_has_a_plan(seconds: float) -> None:
+    assert len(LARGE.ops) > 1500
+    with within(seconds):
+        solution = solve(LARGE, tight(LARGE, 0.1), SolveOptions(time_limit_seconds=seconds))
+    assert solution.status is Status.FEASIBLE
+    assert solution.joules is not None
+    assert LARGE.compute_joules <= solution.bound_joules <= solution.joules
+
+
+def test_the_class_has_a_bound_of_its_own() -> None:
+    problem = training_like(12, seed=3, momentum=True)
+    limits = tight(problem, 0.08)
+    instance, listener = instance_of(problem, limits), Listener(patience=400, seconds=60.0)
+    listener.finished = lambda: len(listener.classes) >= 3  # type: ignore[method-assign]
+    start = greedy(problem, limits)
+    assert search_widely(problem, limits, (instance, instance), start, listener.conduct(1))
+    plans = [simulate(problem, plan, limits).joules for plan in (start, *listener.plans) if plan is not None]
+    joules, reruns = listener.classes[-1]
+    assert 0.0 < joules <= min(plans) - problem.compute_joules
+    assert reruns > 0
+    bound = ClassBound(problem.compute_joules + joules, reruns)
+    assert bound.scope == f"plans that recompute only at the {reruns} moments searched"
+
+
+def test_the_planner_takes_less_than_four_gigabytes() -> None:
+    assert max(
+        resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
+    ) < (4 * 1024 * 1024)
+
+
+def test_ctrl_c_keeps_the_best_plan(tmp_path: Path) -> None:
+    """A process of the command line, a signal, an exit code and a plan in a file."""
+    model, answer = tmp_path / "problem.json", tmp_path / "answer.json"
+    model.write_text(json.dumps(LARGE.to_json()))
+    budget = tight(LARGE, 0.1).ram_budget_bytes
+    process = subprocess.Popen(
+        [
+            sys.executable, "-c", HEARS_SIGINT, "solve", str(model),
+            "--ram", f"{budget}B", "--time-limit", "120s", "--json", str(answer),
+        ],
+        stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True, env={**os.environ, "COLUMNS": "200"},
+    )  # fmt: skip
+    killer = threading.Timer(60.0, process.kill)
+    killer.start()
+    assert process.stderr is not None
+    heard = ""
+    while "gap" not in heard and (character := process.stderr.read(1)):
+        heard += character
+    time.sleep(3.0)  # into the rounds, or into a child's run
+    process.send_signal(signal.SIGINT)
+    with within(3.0):  # a round, and what follows
+        process.communicate()
+    killer.cancel()
+    assert process.returncode == 0, heard
+    said = json.loads(answer.read_text())
+    assert said["status"] == "feasible"
+    assert said["schedule"]
+    assert said["bound_joules"] <= said["joules"]

@@ -1,0 +1,94 @@
+"""Axes of a sweep are read as people write them, and what is no axis gets one clear line."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from poet.errors import InputError
+from poet.whatif import grid
+from poet.whatif.knowledge import levels
+
+MIB = 2**20
+
+
+@pytest.mark.parametrize(
+    ("text", "budgets"),
+    [
+        ("64MiB", (64 * MIB,)),
+        ("96MiB,64MiB,64MiB", (64 * MIB, 96 * MIB)),
+        ("64MiB..512MiB:4", (64 * MIB, 128 * MIB, 256 * MIB, 512 * MIB)),
+        ("min..keep:3", (100, 200, 400)),
+        ("min,keep,1KiB", (100, 400, 1024)),
+        ("1KiB..keep:2", (400, 1024)),
+    ],
+)
+def test_ram_budgets(text: str, budgets: tuple[int, ...]) -> None:
+    assert grid.ram_budgets(text, least_bytes=100, keep_bytes=400) == budgets
+
+
+@pytest.mark.parametrize(
+    ("text", "deadlines"),
+    [
+        (None, (None,)),
+        ("1.0x..2.0x:3", ("1x", "1.5x", "2x")),
+        ("20ms..40ms:2", ("0.02s", "0.04s")),
+        ("1.3x,none", ("1.3x", None)),
+    ],
+)
+def test_deadlines(text: str | None, deadlines: tuple[str | None, ...]) -> None:
+    assert grid.deadlines(text) == deadlines
+
+
+def test_bindings_are_every_combination() -> None:
+    found = grid.bindings("1,4", ["L=8..16:2"], lambda: "N")
+    assert found == (
+        (("N", 1), ("L", 8)), (("N", 1), ("L", 16)), (("N", 4), ("L", 8)), (("N", 4), ("L", 16)),
+    )  # fmt: skip
+    assert grid.bindings(None, [], lambda: "N") == ((),)
+
+
+def test_budgets_batteries_and_intensities() -> None:
+    assert grid.energy_budget("2J/step").per == "step"
+    assert grid.energy_budget("1Wh/day").joules == 3600.0
+    assert grid.battery_joules("3000mAh@3.7V") == pytest.approx(3.0 * 3600 * 3.7)
+    assert grid.battery_joules("11Wh") == pytest.approx(39600)
+    assert grid.grams_per_joule("300g/kWh") == pytest.approx(300 / 3.6e6)
+    assert grid.largest_ram("64MiB..512MiB:8,1GiB") == 1024 * MIB
+    assert grid.largest_ram("min..64MiB") is None
+
+
+@pytest.mark.parametrize(
+    ("read", "text", "says"),
+    [
+        (grid.check_ram, "64MiB..", "LOW..HIGH"),
+        (grid.check_ram, "64MiB..1GiB:1", "LOW..HIGH:8"),
+        (grid.check_ram, "64 llamas", "a size"),
+        (grid.check_ram, "1MiB,,2MiB", "empty entry"),
+        (grid.deadlines, "1.0x..20ms", "mixes"),
+        (grid.deadlines, "soon", "deadline"),
+        (grid.energy_budget, "2J", "500J/day"),
+        (grid.battery_joules, "3000mAh", "3000mAh@3.7V"),
+        (grid.battery_joules, "-3Ah@3V", "3000mAh@3.7V"),
+        (grid.grams_per_joule, "300", "300g/kWh"),
+    ],
+)
+def test_what_is_no_axis_is_refused(read: object, text: str, says: str) -> None:
+    assert callable(read)
+    with pytest.raises(InputError) as caught:
+        read(text)
+    assert says in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 5, 8, 20])
+def test_levels_bisect(count: int) -> None:
+    """Each place is reached, the ends first, and each level's places lie between those of coarser ones."""
+    found = levels(count)
+    assert len(found) == count
+    assert found[0] == found[-1] == 0
+    for level in range(1, max(found) + 1):
+        coarser = [place for place, other in enumerate(found) if other < level]
+        for place in (place for place, other in enumerate(found) if other == level):
+            assert any(low < place < high for low, high in itertools.pairwise(coarser))
