@@ -1,0 +1,190 @@
+"""The rooms of the house, bottom first, and which way imports point; docs/rooms.md is drawn from here.
+
+python tests/helpers/rooms.py --write    draws docs/rooms.md anew
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "rooms.md"
+
+FLOORS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
+    ("Words", "errors, units, records as JSON", (
+            "version", "errors", "files.reading", "extras", "units", "brief", "codec", "children",
+        )),
+    ("Training graph", "ops, values and buffers of one step", (
+            "operators", "kernel_allocations", "kernel_facts", "graph", "optimizer", "loss", "untrained",
+            "files.cache_folder", "files.kinds", "files.apart", "files.tensorfile", "files.arrays", "files",
+        )),
+    (
+        "Planning problem",
+        "what must run and what it costs; schedules, and the simulator that judges them",
+        ("schedule", "problem", "homes", "pins", "simulator", "solution"),
+    ),
+    (
+        "Devices",
+        "profiles, the cost model, this host",
+        ("devices", "devices.profile", "devices.load", "devices.cost_table", "devices.costs", "devices.host"),
+    ),
+    (
+        "Solvers",
+        "bounds, plans, proofs",
+        (
+            "solvers.instance", "solvers.event_model", "solvers.engines", "solvers.bounds",
+            "solvers.heuristics", "solvers.search", "solvers", "solvers.literature", "ram_survey",
+            "trade_off_curve",
+        ),
+    ),
+    (
+        "Plan",
+        "demand and layout in one arena, the plan and its file",
+        ("layout", "demand", "training_plan", "plan_file", "run_request"),
+    ),
+    ("Runtime", "replay in PyTorch, page file, native allocator", ("runtime.native", "runtime")),
+    ("Frontend", "modules and ONNX files to training graphs", ("frontend", "frontend.onnx")),
+    (
+        "Planning a model",
+        "verification, enforcement, the way from a model to a plan, sweeps",
+        ("verification", "enforce", "fit_layout", "rehearsal", "summary", "api", "whatif"),
+    ),
+    ("Reports", "text, JSON, HTML", ("report", "report.html")),
+    ("Command line", "", ("cli", "__main__")),
+)  # fmt: skip
+"""Title, what it holds, its rooms; bottom first. A module imports from its own room and those before it."""
+
+ROOMS = tuple(room for _, _, rooms in FLOORS for room in rooms)
+
+RUNTIME_MAY_READ = frozenset(
+    {
+        "version", "errors", "units", "brief", "codec", "children", "operators", "kernel_allocations",
+        "kernel_facts", "graph", "schedule", "problem", "homes", "pins", "simulator", "optimizer", "loss",
+        "layout", "demand", "training_plan", "plan_file", "run_request", "devices.host", "files.reading",
+        "files.apart", "files.cache_folder", "files.kinds", "files.tensorfile", "files.arrays", "files",
+        "runtime.native", "runtime",
+    }
+)  # fmt: skip
+
+
+def sources() -> list[Path]:
+    """Every module of the package."""
+    folders = (ROOT / "poet", ROOT / "cli", ROOT / "hardware_profiles")
+    return sorted(path for folder in folders for path in folder.rglob("*.py"))
+
+
+def module_of(path: Path) -> str:
+    """Dotted name; ``cli`` and ``hardware_profiles`` install below ``poet``."""
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    parts = parts if parts[0] == "poet" else ("poet", *parts)
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def room_of(module: str) -> str | None:
+    """The longest room that ``module`` lies in; ``None`` for the package itself and its data.
+
+    Raises:
+        LookupError: it lies in no room of the table.
+    """
+    parts = module.split(".")[1:]
+    if not parts or parts[0] in ("hardware_profiles", "__version__"):
+        return None
+    for length in range(len(parts), 0, -1):
+        if ".".join(parts[:length]) in ROOMS:
+            return ".".join(parts[:length])
+    raise LookupError(f"{module} is in no room: give it a place in FLOORS")
+
+
+def imports_of(path: Path) -> Iterator[str]:
+    """Absolute names of what the file imports, at any depth."""
+    package = module_of(path) if path.name == "__init__.py" else module_of(path).rpartition(".")[0]
+    for node in ast.walk(ast.parse(path.read_text(), str(path))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
+            origin = ".".join([*base, *(node.module.split(".") if node.module else [])])
+            yield from (f"{origin}.{alias.name}" for alias in node.names)
+
+
+def _arrows(groups: dict[str, int]) -> set[tuple[int, int]]:
+    """Which group imports from which other."""
+    found = set()
+    for path in sources():
+        room = room_of(module_of(path))
+        for name in imports_of(path):
+            target = room_of(name) if name.startswith("poet.") else None
+            if room in groups and target in groups and groups[room] != groups[target]:
+                found.add((groups[room], groups[target]))
+    return found
+
+
+def _direct(arrows: set[tuple[int, int]]) -> set[tuple[int, int]]:
+    """Arrows that no way over another group stands for."""
+    below: dict[int, set[int]] = {}
+    for above, target in sorted(arrows):  # groups are numbered from the bottom
+        below.setdefault(above, set()).add(target)
+    reach: dict[int, set[int]] = {}
+    for group in sorted(below):
+        reach[group] = below[group].union(*(reach.get(target, set()) for target in below[group]))
+    return {
+        (above, target)
+        for above, target in arrows
+        if not any(target in reach.get(other, set()) for other in below[above] - {target})
+    }
+
+
+def _drawing(labels: list[str], arrows: set[tuple[int, int]]) -> list[str]:
+    lines = ["```mermaid", "flowchart TD"]
+    lines += [f'    R{number}["{label}"]' for number, label in reversed(list(enumerate(labels)))]
+    lines += [f"    R{above} --> R{target}" for above, target in sorted(arrows, reverse=True)]
+    return [*lines, "```"]
+
+
+def _listed(rooms: tuple[str, ...]) -> str:
+    return ", ".join(f"`{room}`" for room in rooms)
+
+
+def page() -> str:
+    """The text of docs/rooms.md."""
+    groups = {room: number for number, (_, _, rooms) in enumerate(FLOORS) for room in rooms}
+    labels = [f"{title}<br>{held}" if held else title for title, held, _ in FLOORS]
+    inside = [room for room in ROOMS if room.startswith("solvers.")]
+    numbers = {room: number for number, room in enumerate(inside)}
+    lines = [
+        "# Rooms",
+        "",
+        "Which part of `poet/` may import which: only what an arrow leads to, directly or over others. Drawn",
+        "from the table that the layer test holds the code to: `python tests/helpers/rooms.py --write`.",
+        "",
+        *_drawing(labels, _direct(_arrows(groups))),
+        "",
+        "The solvers:",
+        "",
+        *_drawing([room.removeprefix("solvers.") for room in inside], _direct(_arrows(numbers))),
+        "",
+        "| floor | rooms, bottom first |",
+        "|---|---|",
+        *(
+            f"| {title} | {', '.join(f'`{room}`' for room in rooms)} |"
+            for title, _, rooms in reversed(FLOORS)
+        ),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    """Print the page, or with ``--write`` put it in its place."""
+    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser.add_argument("--write", action="store_true")
+    if parser.parse_args().write:
+        PAGE.write_text(page(), encoding="utf-8")
+    else:
+        print(page(), end="")
+
+
+if __name__ == "__main__":
+    main()
