@@ -35,7 +35,7 @@ FLOORS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
         "Solvers",
         "bounds, plans, proofs",
         (
-            "solvers.instance", "solvers.event_model", "solvers.engines", "solvers.bounds",
+            "solvers.engines", "solvers.instance", "solvers.event_model", "solvers.bounds",
             "solvers.heuristics", "solvers.search", "solvers", "solvers.literature", "ram_survey",
             "trade_off_curve",
         ),

@@ -16,8 +16,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from helpers.rooms import ROOT
 from poet.cli.main import app
-from test_layers import HOMES, ROOT
+from test_layers import HOMES
 from torch import nn
 from typer.main import get_command
 from zoo import export

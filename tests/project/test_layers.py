@@ -23,7 +23,7 @@ HOMES = {
     "highspy": {"solvers"},
     "ortools": {"solvers"},
     "pydantic": {"devices"},
-    "pydantic_core": {"profiles"},
+    "pydantic_core": {"devices"},
     "typer": {"cli"},
     "rich": {"report", "cli"},
     "jinja2": {"report"},

@@ -27,7 +27,7 @@ from poet.solvers.bounds import suffix_program as module
 from poet.solvers.bounds.discretisation import bounds_at, last_game, outlook
 from poet.solvers.bounds.suffix_cuts import EndgameCuts, lifted
 from poet.solvers.bounds.suffix_program import Endgame, endgame, first_moment, trackable
-from poet.solvers.engines.highs_process import Beside
+from poet.solvers.engines.highs_process import HighsProcess
 from poet.solvers.instance.candidates import worth_rerunning
 from poet.solvers.instance.instance import Instance, instance_of
 from poet.solvers.search.least_energy import solve
@@ -116,7 +116,7 @@ def test_no_schedule_pays_less_than_the_tables_say(groups: int, monkeypatch: pyt
     assert twice > 10
 
 
-def bounds_of_random_games(child: Beside, seeds: Iterable[int]) -> list[float]:
+def bounds_of_random_games(child: HighsProcess, seeds: Iterable[int]) -> list[float]:
     """Whatever endgame and moments the relaxation is held to, it is not above the oracle's optimum."""
     shares = []
     for seed in seeds:
@@ -144,18 +144,18 @@ def bounds_of_random_games(child: Beside, seeds: Iterable[int]) -> list[float]:
     return shares
 
 
-def test_no_bound_is_above_the_oracle(child: Beside) -> None:
+def test_no_bound_is_above_the_oracle(child: HighsProcess) -> None:
     gained = bounds_of_random_games(child, range(120))
     assert sum(share > 0.01 for share in gained) > 1  # and it is not for nothing
 
 
 @pytest.mark.slow
-def test_no_bound_is_above_the_oracle_on_many_more(child: Beside) -> None:
+def test_no_bound_is_above_the_oracle_on_many_more(child: HighsProcess) -> None:
     assert bounds_of_random_games(child, range(1000, 3000))
 
 
 def test_every_bound_of_the_outlook_is_below_the_oracle(
-    child: Beside, monkeypatch: pytest.MonkeyPatch
+    child: HighsProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("poet.solvers.bounds.discretisation._FEWEST_STAGES", 1)
     for seed in range(60):
@@ -184,7 +184,7 @@ def scaled(problem: Problem, factor: float) -> Problem:
     return replace(problem, tensors=tuple(tensors), ops=tuple(ops))
 
 
-def test_bounds_are_the_same_in_microjoules_and_megajoules(child: Beside) -> None:
+def test_bounds_are_the_same_in_microjoules_and_megajoules(child: HighsProcess) -> None:
     gained = 0
     for seed in range(60):
         problem, limits = training_chain(seed)
@@ -307,8 +307,8 @@ def test_rows_hold_in_every_state() -> None:
 
 
 @pytest.fixture(scope="module")
-def child() -> Iterator[Beside]:
-    with Beside() as started:
+def child() -> Iterator[HighsProcess]:
+    with HighsProcess() as started:
         yield started
 
 
@@ -319,7 +319,7 @@ def deep() -> Instance:
     return instance_of(problem, Limits(ram_budget_bytes=keep_everything_bytes(problem) // 5))
 
 
-def best_of(instance: Instance, child: Beside, moments: Sequence[int], game: Endgame | None) -> float:
+def best_of(instance: Instance, child: HighsProcess, moments: Sequence[int], game: Endgame | None) -> float:
     cuts = None if game is None else EndgameCuts(game, 0)
     found = bounds_at(instance, child, frozenset(moments), cuts, lambda: 60.0, lambda: False)
     return (
@@ -327,7 +327,7 @@ def best_of(instance: Instance, child: Beside, moments: Sequence[int], game: End
     )
 
 
-def test_an_endgame_says_more_than_many_moments(deep: Instance, child: Beside) -> None:
+def test_an_endgame_says_more_than_many_moments(deep: Instance, child: HighsProcess) -> None:
     game = last_game(deep, 0.08 * deep.problem.compute_joules, 10_000)
     assert game is not None
     late = (*range(game.moment, len(deep.tasks) - 1, 2),)
@@ -350,7 +350,7 @@ def test_no_endgame_without_a_limit_of_ram_or_a_plan(deep: Instance) -> None:
     assert last_game(instance_of(deep.problem, Limits()), 1.0, 10_000) is None
 
 
-def test_an_endgame_that_asks_for_nothing_changes_nothing(child: Beside) -> None:
+def test_an_endgame_that_asks_for_nothing_changes_nothing(child: HighsProcess) -> None:
     instance = instance_of(late_use(3.0), Limits(ram_budget_bytes=100))
     game = endgame(instance, 1, trackable(instance, 1), most_joules=100.0)
     assert game is not None
@@ -368,7 +368,7 @@ def test_tables_that_take_too_long_are_given_up(deep: Instance) -> None:
     assert endgame(deep, 120, tracked, most_joules=1.0, finished=lambda: True) is None
 
 
-def test_the_outlook_ends_at_once_when_told_to(deep: Instance, child: Beside) -> None:
+def test_the_outlook_ends_at_once_when_told_to(deep: Instance, child: HighsProcess) -> None:
     asked = [False] * 2 + [True] * 1000
     bounds = list(
         outlook(deep, child, most_joules=1.0, seconds_left=lambda: 60.0, finished=lambda: asked.pop(0))
@@ -376,7 +376,7 @@ def test_the_outlook_ends_at_once_when_told_to(deep: Instance, child: Beside) ->
     assert len(bounds) <= 2
 
 
-def test_ctrl_c_ends_a_program_in_the_middle(deep: Instance, child: Beside) -> None:
+def test_ctrl_c_ends_a_program_in_the_middle(deep: Instance, child: HighsProcess) -> None:
     """HiGHS is running when the signal comes; the next program is solved as ever."""
     asked, before = list[str](), signal.signal(signal.SIGINT, signal.default_int_handler)
 

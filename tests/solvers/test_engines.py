@@ -24,9 +24,9 @@ from poet.solution import SolveOptions, Status
 from poet.solvers import solve
 from poet.solvers.engines import Effort, available_engines, choose_engine, cpsat, run_engine
 from poet.solvers.engines.integers import integer_program
-from poet.solvers.engines.outcome import Job, objective_joules
+from poet.solvers.engines.outcome import Job
 from poet.solvers.event_model.emit import schedule_of
-from poet.solvers.event_model.model import Model, build
+from poet.solvers.event_model.model import Model, build, matrix_of
 from poet.solvers.event_model.start import values_of
 from poet.solvers.instance.candidates import candidates
 from poet.solvers.instance.instance import instance_of
@@ -70,8 +70,8 @@ def test_exact_and_relaxed_optima_agree_with_the_oracle(engine: str) -> None:
     for seed in range(9):
         problem, limits = small(seed)
         best = least_joules(problem, limits)
-        exact = run_engine(engine, model_of(problem, limits), EFFORT)
-        relaxed = run_engine(engine, model_of(problem, limits, relaxed=True), EFFORT)
+        exact = run_engine(engine, matrix_of(model_of(problem, limits)), EFFORT)
+        relaxed = run_engine(engine, matrix_of(model_of(problem, limits, relaxed=True)), EFFORT)
         if best is None:
             assert exact.infeasible, seed
             continue
@@ -96,25 +96,25 @@ def objective_joules_of(problem: Problem, plan: Schedule, limits: Limits) -> flo
 @every_engine
 def test_a_bound_holds_when_the_time_runs_out(engine: str) -> None:
     model = instance_model("linear.m4", above_floor=0.05, depth=5)
-    best = run_engine("highs", model, EFFORT)
+    best = run_engine("highs", matrix_of(model), EFFORT)
     assert best.done
     assert best.values is not None
-    assert objective_joules(model, best.values) > 0.0
+    assert matrix_of(model).joules(best.values) > 0.0
     for seconds in (0.02, 0.1, 0.5):
-        cut_short = run_engine(engine, model, dataclasses.replace(EFFORT, seconds=seconds))
-        assert cut_short.bound_joules <= objective_joules(model, best.values) * (1 + 1e-6)
+        cut_short = run_engine(engine, matrix_of(model), dataclasses.replace(EFFORT, seconds=seconds))
+        assert cut_short.bound_joules <= matrix_of(model).joules(best.values) * (1 + 1e-6)
 
 
 @every_engine
 def test_a_start_is_never_lost(engine: str) -> None:
     model = instance_model("linear.m4", above_floor=0.05, depth=5)
-    best = run_engine("highs", model, EFFORT)
+    best = run_engine("highs", matrix_of(model), EFFORT)
     assert best.values is not None
     start = values_of(model, schedule_of(model, best.values))
-    again = run_engine(engine, model, EFFORT, start=start)
+    again = run_engine(engine, matrix_of(model, start), EFFORT)
     assert again.done
     assert again.values is not None
-    assert objective_joules(model, again.values) == pytest.approx(objective_joules(model, best.values))
+    assert matrix_of(model).joules(again.values) == pytest.approx(matrix_of(model).joules(best.values))
 
 
 @pytest.mark.slow
@@ -168,10 +168,10 @@ def test_every_plan_survives_whole_numbers_and_costs_no_more() -> None:
     for seed in range(40):
         problem, limits = small(seed)
         model = model_of(problem, limits)
-        outcome = run_engine("highs", model, EFFORT)
+        outcome = run_engine("highs", matrix_of(model), EFFORT)
         if outcome.values is None:
             continue
-        program = integer_program(model, absolute_joules=1e-6)
+        program = integer_program(matrix_of(model), absolute_joules=1e-6)
         whole = program.whole([round(value) for value in outcome.values])
         for columns, factors, right in program.rows:
             assert sum(f * whole[c] for c, f in zip(columns, factors, strict=True)) <= right, seed
@@ -191,7 +191,7 @@ def test_the_scale_is_a_power_of_two_in_any_unit(unit: float) -> None:
     problem, limits = small(3)
     ops = tuple(dataclasses.replace(op, joules=op.joules * unit) for op in problem.ops)
     model = model_of(dataclasses.replace(problem, ops=ops), limits)
-    program = integer_program(model, absolute_joules=1e-7 * unit)
+    program = integer_program(matrix_of(model), absolute_joules=1e-7 * unit)
     assert math.frexp(program.scale)[0] == 0.5
     assert sum(abs(factor) for _, factor in program.costs) < 2**53
 
@@ -203,7 +203,7 @@ def test_sums_of_bytes_are_counted_in_whole_units(monkeypatch: pytest.MonkeyPatc
     limits = Limits(ram_budget_bytes=round(1.2 * floor_bytes(problem)))
     model = model_of(problem, limits, depth=1)
     assert any(not column.whole for column in model.columns)
-    both = [run_engine(engine, model, EFFORT) for engine in ("highs", "cpsat")]
+    both = [run_engine(engine, matrix_of(model), EFFORT) for engine in ("highs", "cpsat")]
     assert all(outcome.done for outcome in both)
     assert both[0].bound_joules == pytest.approx(both[1].bound_joules, rel=1e-6)
 
@@ -215,17 +215,17 @@ def test_the_watcher_sees_incumbents_and_bounds_and_can_stop() -> None:
     def watch(values: object, bound: float) -> bool:
         bounds.append(bound)
         if isinstance(values, tuple):
-            seen.append(objective_joules(model, values))
+            seen.append(matrix_of(model).joules(values))
         return len(seen) >= 2
 
     started = time.monotonic()
-    outcome = run_engine("cpsat", model, dataclasses.replace(EFFORT, seconds=60.0), watcher=watch)
+    outcome = run_engine("cpsat", matrix_of(model), dataclasses.replace(EFFORT, seconds=60.0), watcher=watch)
     assert time.monotonic() - started < 50.0
     assert outcome.values is not None
     assert not outcome.done
     assert seen == sorted(seen, reverse=True)
     assert bounds == sorted(bounds)
-    assert objective_joules(model, outcome.values) <= seen[0]
+    assert matrix_of(model).joules(outcome.values) <= seen[0]
 
 
 @needs_cpsat
@@ -235,7 +235,7 @@ def test_ctrl_c_ends_the_child_and_keeps_what_was_found(engine: str) -> None:
     timer = threading.Timer(8.0, os.kill, (os.getpid(), signal.SIGINT))
     timer.start()
     started = time.monotonic()
-    outcome = run_engine(engine, model, dataclasses.replace(EFFORT, seconds=60.0))
+    outcome = run_engine(engine, matrix_of(model), dataclasses.replace(EFFORT, seconds=60.0))
     timer.cancel()
     assert outcome.interrupted
     assert time.monotonic() - started < 30.0
@@ -248,7 +248,7 @@ def test_no_child_outlives_an_error() -> None:
         raise RuntimeError
 
     with pytest.raises(RuntimeError):
-        run_engine("cpsat", hard_model(), EFFORT, watcher=fail)
+        run_engine("cpsat", matrix_of(hard_model()), EFFORT, watcher=fail)
     assert not _children()
 
 
@@ -257,7 +257,7 @@ def test_a_child_that_cannot_start_is_told_in_one_line(monkeypatch: pytest.Monke
     monkeypatch.setattr(sys, "executable", "/bin/false")
     problem, limits = small(3)
     with pytest.raises(InputError, match="engine 'cpsat' does not run here: it ended with code 1"):
-        cpsat.run_cpsat(Job(model_of(problem, limits), EFFORT, None, None))
+        cpsat.run_cpsat(Job(matrix_of(model_of(problem, limits)), EFFORT, None))
 
 
 def _children() -> list[str]:

@@ -20,8 +20,7 @@ from poet.solvers.engines import Effort, Outcome, run_engine
 from poet.solvers.engines import confirm as confirm_module
 from poet.solvers.engines.certificate import prove_none
 from poet.solvers.engines.confirm import Confidence, confirm
-from poet.solvers.engines.outcome import objective_joules
-from poet.solvers.event_model.model import Model, build
+from poet.solvers.event_model.model import Model, build, matrix_of
 from poet.solvers.instance.candidates import candidates
 from poet.solvers.instance.instance import instance_of
 from poet.solvers.instance.timeline import timeline_of
@@ -47,13 +46,13 @@ def relaxed(problem: Problem, limits: Limits) -> Model:
 def solved() -> Iterator[tuple[int, Model, Outcome]]:
     for seed in range(60):
         model = relaxed(*small(seed))
-        yield seed, model, run_engine("highs", model, EFFORT)
+        yield seed, model, run_engine("highs", matrix_of(model), EFFORT)
 
 
 def test_what_an_engine_calls_infeasible_is_proven_and_nothing_else_is() -> None:
     proven = 0
     for seed, model, outcome in solved():
-        proof = prove_none(model, seconds=5.0)
+        proof = prove_none(matrix_of(model), seconds=5.0)
         assert (proof is not None) == outcome.infeasible, seed
         proven += proof is not None
         if proof is not None:
@@ -67,12 +66,12 @@ def test_an_optimum_is_proven_from_below_and_refused_from_above() -> None:
     for seed, model, outcome in solved():
         if outcome.values is None:
             continue
-        least = objective_joules(model, outcome.values)
+        least = matrix_of(model).joules(outcome.values)
         margin = 1e-3 * abs(least) + 1e-6
-        proof = prove_none(model, seconds=5.0, below_joules=least - margin)
+        proof = prove_none(matrix_of(model), seconds=5.0, below_joules=least - margin)
         assert proof is not None, seed
         branched += proof.leaves > 1
-        assert prove_none(model, seconds=0.5, below_joules=least + margin) is None
+        assert prove_none(matrix_of(model), seconds=0.5, below_joules=least + margin) is None
     assert branched >= 3
 
 
@@ -88,14 +87,14 @@ def test_prices_that_prove_nothing_prove_nothing(monkeypatch: pytest.MonkeyPatch
             return False
 
     monkeypatch.setattr(certificate, "_Prover", Lying)
-    assert certificate.prove_none(model, seconds=0.2) is None
+    assert certificate.prove_none(matrix_of(model), seconds=0.2) is None
 
 
 def test_where_fractions_take_too_long_a_second_engine_is_asked() -> None:
     agreed = 0
     for seed, model, outcome in solved():
         if outcome.infeasible and model.columns:
-            confirmation = confirm(model, "highs", EFFORT, proof_seconds=-1.0)
+            confirmation = confirm(matrix_of(model), "highs", EFFORT, proof_seconds=-1.0)
             assert confirmation.confidence in (Confidence.AGREED, Confidence.EXACT), seed
             agreed += confirmation.confidence is Confidence.AGREED
             assert "highs" not in confirmation.engines[1:]
@@ -107,13 +106,13 @@ def test_a_second_engine_agrees_by_its_own_bound_where_rounding_hides_the_cut_of
     slipped = 0
     for seed in (3, 9, 17):
         model = relaxed(*small(seed))
-        outcome = run_engine("highs", model, EFFORT)
+        outcome = run_engine("highs", matrix_of(model), EFFORT)
         assert outcome.values is not None
-        least = objective_joules(model, outcome.values)
+        least = matrix_of(model).joules(outcome.values)
         below = least * (1.0 - 1e-11)
-        slipped += not run_engine("cpsat", confirm_module._cut_off(model, below), EFFORT).infeasible
+        slipped += not run_engine("cpsat", matrix_of(model).cut_off(below), EFFORT).infeasible
         exact = dataclasses.replace(EFFORT, absolute_joules=0.0)
-        confirmation = confirm(model, "highs", exact, proof_seconds=-1.0, below_joules=below)
+        confirmation = confirm(matrix_of(model), "highs", exact, proof_seconds=-1.0, below_joules=below)
         assert confirmation.confidence in (Confidence.AGREED, Confidence.EXACT), seed
     assert slipped
 
@@ -121,13 +120,13 @@ def test_a_second_engine_agrees_by_its_own_bound_where_rounding_hides_the_cut_of
 def test_a_false_bound_is_refuted_by_a_solution() -> None:
     for seed in (3, 9, 17):
         model = relaxed(*small(seed))
-        outcome = run_engine("highs", model, EFFORT)
+        outcome = run_engine("highs", matrix_of(model), EFFORT)
         assert outcome.values is not None
-        above = objective_joules(model, outcome.values) + 1.0
-        confirmation = confirm(model, "highs", EFFORT, proof_seconds=0.1, below_joules=above)
+        above = matrix_of(model).joules(outcome.values) + 1.0
+        confirmation = confirm(matrix_of(model), "highs", EFFORT, proof_seconds=0.1, below_joules=above)
         assert confirmation.confidence is Confidence.REFUTED
         assert confirmation.values is not None
-        assert objective_joules(model, confirmation.values) < above
+        assert matrix_of(model).joules(confirmation.values) < above
 
 
 def test_an_engine_that_lies_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ from poet.ram_survey import keep_everything_bytes
 from poet.solution import SolveOptions, Status
 from poet.solvers import solve
 from poet.solvers.bounds.relaxation import Bound, bound_overhead
-from poet.solvers.engines.highs_process import Beside
+from poet.solvers.engines.highs_process import HighsProcess
 from poet.solvers.event_model.model import Model
 from poet.solvers.instance.context import Conduct
 from poet.solvers.instance.instance import Instance, instance_of
@@ -39,7 +39,7 @@ def test_a_bound_that_a_plan_refutes_is_not_believed(
 ) -> None:
     asked = list[float]()
 
-    def erring(instance: Instance, child: Beside, *, most_joules: float, **_: Any) -> Iterator[Bound]:
+    def erring(instance: Instance, child: HighsProcess, *, most_joules: float, **_: Any) -> Iterator[Bound]:
         asked.append(most_joules)
         first = bound_overhead(instance)
         yield first
@@ -57,17 +57,17 @@ def test_a_bound_that_a_plan_refutes_is_not_believed(
 def test_the_engine_ends_with_the_search(
     deep: tuple[Problem, Limits], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    children = list[Beside]()
+    children = list[HighsProcess]()
 
-    class Watched(Beside):
+    class Watched(HighsProcess):
         def __init__(self) -> None:
             super().__init__()
             children.append(self)
 
-    monkeypatch.setattr("poet.solvers.search.bound_rounds.Beside", Watched)
+    monkeypatch.setattr("poet.solvers.search.bound_rounds.HighsProcess", Watched)
     solve(*deep, OPTIONS)
     assert len(children) == 1
-    assert children[0]._process.poll() is not None
+    assert not children[0].is_running
 
 
 def conduct(bounded: list[float], seconds: float = 100.0) -> Conduct:

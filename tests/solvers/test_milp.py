@@ -17,7 +17,7 @@ from poet.simulator import simulate
 from poet.solvers.engines import Effort, Outcome, run_engine
 from poet.solvers.event_model.emit import schedule_of
 from poet.solvers.event_model.families import CUTS, FAMILIES, RELAXATION, Family
-from poet.solvers.event_model.model import Model, build
+from poet.solvers.event_model.model import Model, build, matrix_of
 from poet.solvers.event_model.start import values_of
 from poet.solvers.instance.candidates import candidates, fullest
 from poet.solvers.instance.instance import Metered, instance_of
@@ -71,7 +71,7 @@ def test_what_the_model_claims_is_what_the_judge_says() -> None:
     for seed in range(60):
         problem, limits = small(seed)
         model = exact_model(problem, limits)
-        outcome = run_engine("highs", model, EFFORT)
+        outcome = run_engine("highs", matrix_of(model), EFFORT)
         if outcome.values is not None:
             trace = simulate(problem, schedule_of(model, outcome.values), limits)
             assert trace.joules == pytest.approx(claimed_joules(model, outcome), rel=1e-6, abs=1e-9), seed
@@ -92,7 +92,9 @@ def bounds_of_random_offers(seeds: Iterable[int]) -> None:
         ]
         offers += [fullest(instance), merged(offers[1], fullest(instance))]
         for offered in offers:
-            outcome = run_engine("highs", build(timeline_of(instance, offered), relaxed=True), EFFORT)
+            outcome = run_engine(
+                "highs", matrix_of(build(timeline_of(instance, offered), relaxed=True)), EFFORT
+            )
             assert not outcome.infeasible, (seed, offered)
             assert problem.compute_joules + outcome.bound_joules <= best * (1 + 1e-6), (seed, offered)
 
@@ -110,7 +112,7 @@ def test_relaxed_bounds_hold_on_many_more_offers() -> None:
 def test_relaxed_bounds_stay_below_the_oracle(depth: int | None) -> None:
     tight = 0
     for seed, problem, limits, best in with_oracle(range(80)):
-        outcome = run_engine("highs", relaxed_model(problem, limits, depth), EFFORT)
+        outcome = run_engine("highs", matrix_of(relaxed_model(problem, limits, depth)), EFFORT)
         if best is None:
             continue
         assert not outcome.infeasible, seed
@@ -151,7 +153,7 @@ def test_leaving_out_a_family_lets_invalid_plans_through(family: Family) -> None
         plain = dataclasses.replace(random_limits(problem, seed), recompute=True, paging=True)
         limits = dataclasses.replace(plain, **tweaks)
         model = exact_model(problem, limits, families=others)
-        outcome = run_engine("highs", model, EFFORT)
+        outcome = run_engine("highs", matrix_of(model), EFFORT)
         if outcome.values is not None:
             try:
                 simulate(problem, schedule_of(model, outcome.values), limits)
@@ -166,8 +168,10 @@ def test_without_the_relaxation_family_the_bound_is_weaker() -> None:
         problem, limits = small(seed)
         instance = instance_of(problem, limits)
         timeline = timeline_of(instance, candidates(instance, 0))
-        whole = run_engine("highs", build(timeline, relaxed=True), EFFORT)
-        cut_short = run_engine("highs", build(timeline, families=FAMILIES + CUTS, relaxed=True), EFFORT)
+        whole = run_engine("highs", matrix_of(build(timeline, relaxed=True)), EFFORT)
+        cut_short = run_engine(
+            "highs", matrix_of(build(timeline, families=FAMILIES + CUTS, relaxed=True)), EFFORT
+        )
         if whole.values is not None:
             assert cut_short.bound_joules <= whole.bound_joules + 1e-6
             weaker += cut_short.bound_joules < whole.bound_joules - 1e-6
@@ -179,7 +183,10 @@ def test_cuts_do_not_change_the_optimum() -> None:
     for seed in range(40):
         problem, limits = small(seed)
         with_cuts, without = exact_model(problem, limits), exact_model(problem, limits, families=FAMILIES)
-        first, second = run_engine("highs", with_cuts, EFFORT), run_engine("highs", without, EFFORT)
+        first, second = (
+            run_engine("highs", matrix_of(with_cuts), EFFORT),
+            run_engine("highs", matrix_of(without), EFFORT),
+        )
         assert first.infeasible == second.infeasible, seed
         if first.values is not None:
             assert claimed_joules(with_cuts, first) == pytest.approx(
@@ -191,7 +198,7 @@ def test_a_schedule_becomes_the_values_that_it_came_from() -> None:
     for seed in range(60):
         problem, limits = small(seed)
         model = exact_model(problem, limits)
-        outcome = run_engine("highs", model, EFFORT)
+        outcome = run_engine("highs", matrix_of(model), EFFORT)
         if outcome.values is None:
             continue
         schedule = schedule_of(model, outcome.values)
@@ -215,7 +222,7 @@ def test_the_unit_of_energy_does_not_matter(factor: float) -> None:
 def oracle_like(problem: Problem, limits: Limits) -> float | None:
     model = exact_model(problem, limits)
     effort = dataclasses.replace(EFFORT, absolute_joules=1e-7 * problem.compute_joules)
-    outcome = run_engine("highs", model, effort)
+    outcome = run_engine("highs", matrix_of(model), effort)
     return None if outcome.values is None else claimed_joules(model, outcome)
 
 
@@ -250,7 +257,7 @@ def test_running_again_while_an_output_is_there_costs_it_twice() -> None:
         limits = Limits(ram_budget_bytes=budget)
         assert oracle_joules(problem, limits) == expected
         model = exact_model(problem, limits)
-        outcome = run_engine("highs", model, EFFORT)
+        outcome = run_engine("highs", matrix_of(model), EFFORT)
         found = None if outcome.values is None else claimed_joules(model, outcome)
         assert found == (None if expected is None else pytest.approx(expected))
 

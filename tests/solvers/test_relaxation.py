@@ -13,7 +13,8 @@ from poet.problem import Limits, Problem, ProblemOp, Tensor, Transfer
 from poet.simulator import simulate
 from poet.solvers.bounds.refinement import tightest_bound
 from poet.solvers.bounds.relaxation import bound_overhead
-from poet.solvers.engines.linear import NOUGHT, ONE, Program, minimise
+from poet.solvers.engines.linear import minimise
+from poet.solvers.engines.matrix import NOUGHT, ONE, MatrixBuilder
 from poet.solvers.heuristics.greedy import greedy
 from poet.solvers.instance.instance import instance_of
 from poet.solvers.instance.ram_bound import minimum_ram_bytes
@@ -110,14 +111,14 @@ def test_a_run_cut_short_is_a_weaker_bound() -> None:
 
 def test_any_prices_give_a_bound() -> None:
     """min x + 2 y with x + y >= 1.5, both between 0 and 1: x = 1, y = 0.5."""
-    program = Program()
+    program = MatrixBuilder()
     x, y = program.column(1.0), program.column(2.0)
     program.row([(-1.0, x), (-1.0, y), (7.0, NOUGHT), (-0.5, ONE)], -2.0)
-    answer = minimise(program, seconds=10.0)
+    answer = minimise(program.matrix(), seconds=10.0)
     assert answer.bound == pytest.approx(2.0, abs=1e-6)
     assert answer.bound <= 2.0
     assert answer.prices[0] == pytest.approx(2.0)
-    assert in_whole_numbers(program).bound == pytest.approx(3.0, rel=1e-5)
+    assert in_whole_numbers(program.matrix()).bound == pytest.approx(3.0, rel=1e-5)
 
 
 @pytest.mark.slow

@@ -9,7 +9,7 @@ from poet.problem import Limits, Problem
 from poet.solvers import minimum_ram_bytes
 from poet.solvers.bounds.refinement import tightest_bound
 from poet.solvers.bounds.relaxation import Bound, bound_overhead
-from poet.solvers.engines.linear import value
+from poet.solvers.engines.matrix import value
 from poet.solvers.instance.candidates import worth_rerunning
 from poet.solvers.instance.instance import Instance, instance_of
 from poet.solvers.search.slots_of_relaxation import Offer, offered_by

@@ -25,9 +25,10 @@ from poet.simulator import simulate
 from poet.solution import Solution, SolveOptions, Status
 from poet.solvers import minimum_ram_bytes, solve
 from poet.solvers.bounds.relaxation import relax
-from poet.solvers.engines import Effort, Outcome, interrupt, interruptible
+from poet.solvers.engines import Effort, Outcome, interruptible
 from poet.solvers.engines import confirm as confirm_module
-from poet.solvers.engines.matrix import loaded, matrix_of
+from poet.solvers.engines.highs import loaded
+from poet.solvers.engines.matrix import scaled
 from poet.solvers.event_model.model import Model
 from poet.solvers.heuristics.keep_everything import keep_everything
 from poet.solvers.instance.instance import instance_of
@@ -348,10 +349,10 @@ def test_highs_in_this_process_hears_ctrl_c(monkeypatch: pytest.MonkeyPatch) -> 
     step = training_like(12)
     budget = budget_between(minimum_ram_bytes(step).bytes, keep_everything_bytes(step), 0.2)
     program = relax(instance_of(step, Limits(ram_budget_bytes=budget))).program
-    matrix, _ = matrix_of(program)
+    matrix = scaled(program.matrix()).matrix
 
     def prepared() -> highspy.Highs:
-        highs = loaded(matrix, whole=False)
+        highs = loaded(matrix, integer=False)
         highs.setOptionValue("presolve", "off")
         return highs
 
@@ -364,7 +365,7 @@ def test_highs_in_this_process_hears_ctrl_c(monkeypatch: pytest.MonkeyPatch) -> 
     def pressed_at_once() -> Iterator[list[int]]:
         yield [2]
 
-    monkeypatch.setattr(interrupt, "sigint_flag", pressed_at_once)
+    monkeypatch.setattr(interruptible, "sigint_flag", pressed_at_once)
     stopped = prepared()
     with pytest.raises(KeyboardInterrupt):
         interruptible.run(stopped)

@@ -15,14 +15,14 @@ from poet.ram_survey import budget_between, keep_everything_bytes
 from poet.simulator import simulate
 from poet.solution import SolveOptions, Status
 from poet.solvers import minimum_ram_bytes, solve
-from poet.solvers.engines.highs_process import Beside
-from poet.solvers.engines.linear import Numbers
-from poet.solvers.engines.matrix import Arrays
+from poet.solvers.engines.highs_process import HighsProcess
+from poet.solvers.engines.matrix import Numbers
 from poet.solvers.event_model.emit import schedule_of
 from poet.solvers.event_model.start import values_of
 from poet.solvers.heuristics.greedy import greedy
 from poet.solvers.instance.candidates import candidates
 from poet.solvers.instance.instance import instance_of
+from poet.solvers.search.gap_matrix import GapMatrix
 from poet.solvers.search.neighbourhood import offering
 from poet.solvers.search.symmetry import Tied, colours, repeats, tied
 
@@ -77,7 +77,7 @@ def test_steps_of_many_blocks_repeat_themselves_and_others_do_not() -> None:
     assert not repeats(instance_of(training_like(12, seed=1), Limits()))
 
 
-def excess(arrays: Arrays, values: Numbers) -> float:
+def excess(arrays: GapMatrix, values: Numbers) -> float:
     """By how much the rows of a matrix are broken, at most."""
     matrix = arrays.matrix
     used = np.bincount(
@@ -86,7 +86,7 @@ def excess(arrays: Arrays, values: Numbers) -> float:
     return float((used - matrix.at_most).max(initial=0.0))
 
 
-def solved(child: Beside, tie: Tied) -> Numbers:
+def solved(child: HighsProcess, tie: Tied) -> Numbers:
     """Of the tied program, as values of the whole."""
     child.begin(tie.matrix, 30.0, relative_gap=1e-6)
     while not child.news.ended:
@@ -96,14 +96,16 @@ def solved(child: Beside, tie: Tied) -> Numbers:
 
 
 @pytest.fixture(scope="module")
-def child() -> Iterator[Beside]:
-    with Beside() as started:
+def child() -> Iterator[HighsProcess]:
+    with HighsProcess() as started:
         yield started
 
 
 @pytest.mark.parametrize("blocks", [6, 9, 12])
 @pytest.mark.parametrize("share", [0.2, 0.5])
-def test_what_solves_the_tied_program_solves_the_whole(child: Beside, blocks: int, share: float) -> None:
+def test_what_solves_the_tied_program_solves_the_whole(
+    child: HighsProcess, blocks: int, share: float
+) -> None:
     problem = stacked(blocks)
     limits = within(problem, share)
     instance = instance_of(problem, limits)
@@ -124,8 +126,8 @@ def test_what_solves_the_tied_program_solves_the_whole(child: Beside, blocks: in
         ]
         assert max(together) < 1e-6
         joules = simulate(problem, schedule_of(arrays.model, found.tolist()), limits).joules
-        assert joules - problem.compute_joules == pytest.approx(arrays.joules(found))
-        assert arrays.joules(found) <= arrays.joules(values) + 1e-6
+        assert joules - problem.compute_joules == pytest.approx(arrays.matrix.joules(found))
+        assert arrays.matrix.joules(found) <= arrays.matrix.joules(values) + 1e-6
 
 
 def test_what_is_treated_differently_stays_apart() -> None:
@@ -141,7 +143,7 @@ def test_what_is_treated_differently_stays_apart() -> None:
     assert columns[0] < columns[1] < columns[2] < len(arrays.decided)
 
 
-def test_one_block_is_solved_for_all(child: Beside) -> None:
+def test_one_block_is_solved_for_all(child: HighsProcess) -> None:
     """Every wide content is remade at one joule, where the plan to begin with pages all of them."""
     problem = stacked(24)
     limits = within(problem, 0.3)
@@ -156,8 +158,8 @@ def test_one_block_is_solved_for_all(child: Beside) -> None:
     assert optimum.status is Status.OPTIMAL
     assert optimum.joules is not None
     least = optimum.joules - problem.compute_joules
-    assert arrays.joules(values) > 10.0 * least
-    assert arrays.joules(solved(child, tie)) == pytest.approx(least)
+    assert arrays.matrix.joules(values) > 10.0 * least
+    assert arrays.matrix.joules(solved(child, tie)) == pytest.approx(least)
 
 
 @pytest.mark.parametrize("seconds", [3.0, 30.0])

@@ -26,10 +26,10 @@ from poet.schedule import Schedule
 from poet.simulator import simulate
 from poet.solution import ClassBound, SolveOptions, Status
 from poet.solvers import minimum_ram_bytes, solve
-from poet.solvers.engines.highs_process import Beside
-from poet.solvers.engines.matrix import Matrix, arrays_of
+from poet.solvers.engines.highs_process import HighsProcess
+from poet.solvers.engines.matrix import Matrix
 from poet.solvers.event_model.families import CUTS, FAMILIES
-from poet.solvers.event_model.model import build
+from poet.solvers.event_model.model import build, matrix_of
 from poet.solvers.event_model.rerun_cuts import again
 from poet.solvers.heuristics.greedy import greedy
 from poet.solvers.instance.candidates import candidates
@@ -139,14 +139,14 @@ def optimum(problem: Problem, limits: Limits, *, cut: bool) -> float:
     families = (*FAMILIES, *CUTS, *([again] if cut else []))
     instance = instance_of(problem, limits)
     model = build(timeline_of(instance, candidates(instance, None)), families=families)
-    arrays = arrays_of(model)
-    with Beside() as child:
-        child.begin(arrays.matrix, 30.0, relative_gap=0.0)
+    matrix = matrix_of(model)
+    with HighsProcess() as child:
+        child.begin(matrix, 30.0, relative_gap=0.0)
         while not child.news.ended:
             child.listen(0.5)
         assert child.news.exhausted
         values = child.news.values
-    return math.inf if values is None else arrays.joules(values)
+    return math.inf if values is None else matrix.joules(values)
 
 
 def test_the_cuts_for_many_reruns_cut_no_optimum_off() -> None:
@@ -168,11 +168,12 @@ def market_split() -> Matrix:
     return Matrix(
         costs=rng.random(columns), offset=0.0, rows=np.repeat(np.arange(2 * rows), columns),
         columns=np.tile(np.arange(columns), 2 * rows), factors=entries,
-        at_most=np.concatenate([half, -half]), whole=np.ones(columns, dtype=np.bool_),
+        at_most=np.concatenate([half, -half]), integer=np.ones(columns, dtype=np.bool_),
+        whole=np.ones(columns, dtype=np.bool_),
     )  # fmt: skip
 
 
-def solved(child: Beside, matrix: Matrix, seconds: float) -> float | None:
+def solved(child: HighsProcess, matrix: Matrix, seconds: float) -> float | None:
     """What the best solution costs that the child finds in ``seconds``."""
     child.begin(matrix, seconds)
     while not child.news.ended:
@@ -182,28 +183,28 @@ def solved(child: Beside, matrix: Matrix, seconds: float) -> float | None:
 
 
 def test_a_child_is_not_waited_for_beyond_its_time() -> None:
-    with within(1.0), Beside() as child:
+    with within(1.0), HighsProcess() as child:
         solved(child, market_split(), 1.0)
-    assert child._process.returncode is not None
+    assert not child.is_running
 
 
 def test_a_child_solves_one_program_after_the_other() -> None:
     """Also after one that it was told to give up."""
     three = Matrix(
         costs=np.array([3.0, 1.0, 2.0]), offset=0.0, rows=np.zeros(3, dtype=np.int64),
-        columns=np.arange(3), factors=-np.ones(3), at_most=np.array([-2.0]), whole=np.ones(3, dtype=np.bool_),
+        columns=np.arange(3), factors=-np.ones(3), at_most=np.array([-2.0]),
+        integer=np.ones(3, dtype=np.bool_), whole=np.ones(3, dtype=np.bool_),
     )  # fmt: skip
-    with Beside() as child:
-        first = child._process
+    with HighsProcess() as child:
+        first = child.pid
         assert [solved(child, three, 10.0) for _ in range(3)] == [3.0, 3.0, 3.0]
-        assert child._process is first
+        assert child.pid == first
         child.begin(market_split(), 60.0)
         child.listen(0.5)
         with within(5.0):
             assert solved(child, three, 10.0) == 3.0
-        assert child._process is not first
-        assert first.returncode is not None
-        child._process.kill()
+        assert child.pid != first
+        os.kill(child.pid, signal.SIGKILL)
         with within(5.0):
             assert solved(child, three, 10.0) is None
 

@@ -20,9 +20,9 @@ from poet.solvers.bounds.refinement import pretended_moments
 from poet.solvers.bounds.relaxation import Bound, bound_overhead, laid_out, relaxation_of
 from poet.solvers.bounds.suffix_cuts import EndgameCuts
 from poet.solvers.bounds.suffix_program import Endgame, endgame, first_moment, trackable
-from poet.solvers.engines.highs_process import Beside
+from poet.solvers.engines.highs_process import HighsProcess
 from poet.solvers.engines.linear import Answer
-from poet.solvers.engines.matrix import Matrix, matrix_of
+from poet.solvers.engines.matrix import Matrix
 from poet.solvers.instance.instance import Instance
 
 _MOST_STATES = (50_000, 400_000)  # of one stage of an endgame, in turn
@@ -31,14 +31,13 @@ _SLOWER = 10.0  # what more states cost, by times
 _FEWEST_STAGES = 4  # that an endgame must last
 _LEVELS = (1.0,)  # before the endgame, one moment at a time
 _GAP = 1e-5  # of a program's joules, at which it counts as solved
-_MARGIN = 1e-6  # of a bound, for the engine's tolerances
 _LONGEST_SECONDS = 600.0  # of one program where there is no time limit
 _LISTEN_SECONDS = 0.02
 
 
 def outlook(
     instance: Instance,
-    child: Beside,
+    child: HighsProcess,
     *,
     most_joules: float,
     seconds_left: Callable[[], float],
@@ -107,7 +106,7 @@ def last_game(
 
 def bounds_at(
     instance: Instance,
-    child: Beside,
+    child: HighsProcess,
     moments: frozenset[int],
     cuts: EndgameCuts | None,
     seconds_left: Callable[[], float],
@@ -119,16 +118,13 @@ def bounds_at(
     joined = None if cuts is None else cuts.join(layout)
     relaxation = relaxation_of(layout)
     while not finished():
-        matrix, unit = matrix_of(layout.program)
-        answer = _solved(child, matrix, unit, seconds_left(), finished)
+        answer = _solved(child, layout.program.matrix(), seconds_left(), finished)
         yield Bound(relaxation.fixed_joules + answer.bound, moments, relaxation, answer)
         if answer.values is None or cuts is None or joined is None or not cuts.add(joined, answer.values):
             return
 
 
-def _solved(
-    child: Beside, matrix: Matrix, unit: float, seconds: float, finished: Callable[[], bool]
-) -> Answer:
+def _solved(child: HighsProcess, matrix: Matrix, seconds: float, finished: Callable[[], bool]) -> Answer:
     """In whole numbers; ``finished`` is asked all the time."""
     child.begin(matrix, min(seconds, _LONGEST_SECONDS), relative_gap=_GAP)
     while not child.news.ended and not finished():
@@ -136,5 +132,4 @@ def _solved(
     news = child.news
     if news.exhausted and news.values is None:
         return Answer(math.inf, None, np.zeros(0), done=True)
-    bound = max(0.0, news.bound * (1.0 - _MARGIN) - _MARGIN)
-    return Answer(float(bound / unit), news.values, np.zeros(0), news.exhausted)
+    return Answer(max(0.0, news.bound_joules), news.values, np.zeros(0), news.exhausted)

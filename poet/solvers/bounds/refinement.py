@@ -21,7 +21,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from poet.solvers.bounds.relaxation import Bound, bound_overhead
-from poet.solvers.engines.linear import Numbers, value
+from poet.solvers.engines.matrix import Numbers, value
 from poet.solvers.instance.instance import Instance
 
 Watcher = Callable[[Bound], None]
@@ -166,11 +166,9 @@ def _waits(instance: Instance, bound: Bound, values: Numbers) -> list[_Wait]:
 
 def _room_bytes(instance: Instance, bound: Bound, values: Numbers) -> Numbers:
     """Per moment, what the answer leaves of the budget."""
-    program, count = bound.relaxation.program, len(bound.relaxation.moments)
-    rows, columns, factors = program.entries()
-    of_memory = rows < count
-    used = np.bincount(
-        rows[of_memory], weights=factors[of_memory] * values[columns[of_memory]], minlength=count
-    )
-    left: Numbers = np.maximum(np.array(program.at_most[:count]) - used, 0.0)
+    program, count = bound.relaxation.program.matrix(), len(bound.relaxation.moments)
+    of_memory = program.rows < count
+    parts = program.factors[of_memory] * values[program.columns[of_memory]]
+    used = np.bincount(program.rows[of_memory], weights=parts, minlength=count)
+    left: Numbers = np.maximum(program.at_most[:count] - used, 0.0)
     return left * float(max(instance.limits.ram_budget_bytes or 0, 1))

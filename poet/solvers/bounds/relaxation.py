@@ -71,7 +71,8 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 from poet.solvers.bounds.windows import Windows
-from poet.solvers.engines.linear import NOUGHT, ONE, Answer, Program, Term, minimise
+from poet.solvers.engines.linear import Answer, minimise
+from poet.solvers.engines.matrix import NOUGHT, ONE, MatrixBuilder, Term
 from poet.solvers.instance.instance import Instance
 
 
@@ -107,7 +108,7 @@ class Relaxation:
         moments: of the memory rows; they are the first rows, in this order.
     """
 
-    program: Program
+    program: MatrixBuilder
     fixed_joules: float
     segments: tuple[Segment, ...]
     tails: tuple[Segment, ...]
@@ -143,7 +144,7 @@ def bound_overhead(instance: Instance, *, seconds: float = 60.0, moments: Collec
     started = time.monotonic()
     relaxation = relax(instance, moments)
     left = seconds - (time.monotonic() - started)
-    answer = minimise(relaxation.program, seconds=left)
+    answer = minimise(relaxation.program.matrix(), seconds=left)
     return Bound(relaxation.fixed_joules + answer.bound, frozenset(moments), relaxation, answer)
 
 

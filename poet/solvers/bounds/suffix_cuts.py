@@ -22,7 +22,7 @@ import numpy as np
 
 from poet.solvers.bounds.suffix_program import Endgame, Table
 from poet.solvers.bounds.windows import Windows
-from poet.solvers.engines.linear import NOUGHT, ONE, Numbers, Term, value
+from poet.solvers.engines.matrix import NOUGHT, ONE, Numbers, Term, value
 
 _HELD = 0.5  # share of a content from which on an answer holds it
 _VIOLATED = 1e-6  # of the most joules of a table, by how much an answer must break a row
@@ -85,7 +85,7 @@ class Joined:
     def __init__(self, game: Endgame, layout: Windows, most: float) -> None:
         self.game, self.layout, self.most = game, layout, most
         program = layout.program
-        self.beyond = program.column(most, whole=False)
+        self.beyond = program.column(most, integer=False)
         self.present = [self._presence(content) for content in game.contents]
         self.paged = {content: self._paged_column(content) for content in game.page_outs}
         self.twice = {table.free: program.column() for table in game.tables if table.twice}

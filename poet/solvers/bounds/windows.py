@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator
 
 import numpy as np
 
-from poet.solvers.engines.linear import NOUGHT, ONE, Program, Term
+from poet.solvers.engines.matrix import NOUGHT, ONE, MatrixBuilder, Term
 from poet.solvers.instance.candidates import last_use_stages, worth_rerunning
 from poet.solvers.instance.instance import Content, Instance
 
@@ -22,7 +22,7 @@ class Windows:
     def __init__(self, instance: Instance, moments: Collection[int]) -> None:
         self.instance, self.contents, self.tasks = instance, instance.contents, instance.tasks
         self.end = len(instance.tasks)
-        self.program = Program()
+        self.program = MatrixBuilder()
         self.worth = worth_rerunning(instance)
         self.last_use = last_use_stages(instance, self.worth)
         self.small = _negligible(instance)

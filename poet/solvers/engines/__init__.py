@@ -7,16 +7,19 @@ the engine says it is done; nothing here decides what a user is told.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+
+import numpy as np
 
 from poet.errors import InputError, nearest
 from poet.extras import how_to_install
 from poet.solvers.engines import cpsat, through_pulp
 from poet.solvers.engines.cpsat import run_cpsat
+from poet.solvers.engines.highs import run_highs
+from poet.solvers.engines.matrix import Matrix
 from poet.solvers.engines.outcome import Effort, Job, Outcome, Watcher
 from poet.solvers.engines.portfolio import run_portfolio
-from poet.solvers.engines.through_pulp import run_cbc, run_gurobi, run_highs, run_scip
-from poet.solvers.event_model.model import Model
+from poet.solvers.engines.through_pulp import run_cbc, run_gurobi, run_scip
 
 __all__ = ["ENGINES", "Effort", "Outcome", "Watcher", "available_engines", "choose_engine", "run_engine"]
 
@@ -41,7 +44,7 @@ _WAYS_TO_INSTALL = {
 
 def available_engines() -> tuple[str, ...]:
     """The engines that work here, the preferred first."""
-    there = {*through_pulp.installed(), *cpsat.installed()}
+    there = {"highs", *through_pulp.installed(), *cpsat.installed()}
     return tuple(name for name in ENGINES if set(name.split("+")) <= there)
 
 
@@ -64,21 +67,12 @@ def choose_engine(name: str, *, threads: int = 1) -> str:
     raise InputError(f"engine {name!r} {what}; installed are {', '.join(usable) or 'none'}{way}")
 
 
-def run_engine(
-    name: str,
-    model: Model,
-    effort: Effort,
-    *,
-    start: Sequence[float] | None = None,
-    watcher: Watcher | None = None,
-) -> Outcome:
-    """Minimise ``model`` with engine ``name``, from the solution ``start`` if given."""
-    constants = [row.expression.constant for row in model.rows if not any(row.expression.terms.values())]
-    if any(constant > 0.0 for constant in constants):
+def run_engine(name: str, matrix: Matrix, effort: Effort, *, watcher: Watcher | None = None) -> Outcome:
+    """Minimise ``matrix`` with engine ``name``, from its start if it has one."""
+    used = np.zeros(len(matrix.at_most), dtype=np.bool_)
+    used[matrix.rows[matrix.factors != 0.0]] = True
+    if (matrix.at_most[~used] < 0.0).any():
         return Outcome(None, math.inf, False, True, False)
-    if not any(
-        any(part.terms.values()) for part in (model.overhead_joules, *(r.expression for r in model.rows))
-    ):
-        nothing = (0.0,) * len(model.columns)
-        return Outcome(nothing, model.overhead_joules.constant, True, False, False)
-    return ENGINES[name](Job(model, effort, start, watcher))
+    if not used.any() and not matrix.costs.any():
+        return Outcome((0.0,) * len(matrix.costs), matrix.offset, True, False, False)
+    return ENGINES[name](Job(matrix, effort, watcher))

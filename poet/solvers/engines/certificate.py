@@ -1,4 +1,4 @@
-"""Proofs that need no trust in an engine: a model has no solution, or none that costs less.
+"""Proofs that need no trust in an engine: a program has no solution, or none that costs less.
 
 An engine solves linear programs here, but only its prices are used, and what they prove is summed
 up in exact fractions. For prices y ≥ 0 of the rows A x ≤ b and columns between l and u (Farkas):
@@ -19,17 +19,16 @@ import highspy
 import numpy as np
 import numpy.typing as npt
 
-from poet.solvers.event_model.affine import Affine
-from poet.solvers.event_model.model import Model
+from poet.solvers.engines.matrix import Matrix
 
 _WHOLE = 1e-6  # nearer to 0 or 1 than this, a column counts as decided in the linear program
 _NO_PRICE = 1e-9  # prices below are left out; the proof is summed up without them
-_MOST_FACTORS = 400_000  # of a model; summing up larger ones exactly takes too long
+_MOST_FACTORS = 400_000  # of a program; summing up larger ones exactly takes too long
 
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """That a model has no solution.
+    """That a program has no solution.
 
     Attributes:
         leaves: cases that the proof distinguishes.
@@ -40,30 +39,31 @@ class Proof:
     families: tuple[str, ...]
 
 
-def prove_none(model: Model, *, seconds: float, below_joules: float | None = None) -> Proof | None:
-    """A proof that ``model`` has no solution, or none that costs less than ``below_joules``.
+def prove_none(matrix: Matrix, *, seconds: float, below_joules: float | None = None) -> Proof | None:
+    """A proof that ``matrix`` has no solution, or none that costs less than ``below_joules``.
 
     ``None`` if there is a solution, or no proof within ``seconds``.
     """
-    rows = [(row.family, row.expression) for row in model.rows]
-    if below_joules is not None:
-        rows.append(("joules", Affine(-below_joules).add(model.overhead_joules)))
-    if sum(len(expression.terms) for _, expression in rows) > _MOST_FACTORS:
+    program = matrix if below_joules is None else matrix.cut_off(below_joules)
+    if len(program.factors) > _MOST_FACTORS:
         return None
-    return _Prover(model, rows, time.monotonic() + seconds).prove()
+    return _Prover(program, time.monotonic() + seconds).prove()
+
+
+_Row = tuple[list[int], list[float], float]
 
 
 class _Prover:
-    """A depth-first search over 0 or 1 for the undecided columns; every leaf is closed by prices."""
+    """A depth-first search over 0 or 1 for the undecided columns; every leaf is closed by duals."""
 
-    def __init__(self, model: Model, rows: list[tuple[str, Affine]], end: float) -> None:
-        self.rows, self.end = rows, end
-        self.whole = [number for number, column in enumerate(model.columns) if column.integer]
-        self.columns = len(model.columns)
+    def __init__(self, program: Matrix, end: float) -> None:
+        self.rows, self.end = list(program.by_row()), end
+        self.families = program.families or ("row",) * len(self.rows)
+        self.integer = np.flatnonzero(program.integer).tolist()
         self.weights: dict[str, float] = {}
         self.leaves = 0
-        self.scales = [_scale(expression) for _, expression in rows]
-        self.highs = _elastic(rows, self.scales, self.columns)
+        self.scales = [_scale(factors) for _, factors, _ in self.rows]
+        self.highs = _elastic(self.rows, self.scales, len(program.costs))
 
     def prove(self) -> Proof | None:
         """Close every case, or give up."""
@@ -100,7 +100,7 @@ class _Prover:
 
     def _undecided(self, values: npt.NDArray[np.float64], fixed: dict[int, int]) -> int | None:
         """The column to decide next: the one nearest to a half."""
-        far = {c: abs(values[c] - round(values[c])) for c in self.whole if c not in fixed}
+        far = {c: abs(values[c] - round(values[c])) for c in self.integer if c not in fixed}
         column = max(far, key=far.__getitem__, default=None)
         if column is None or far[column] < _WHOLE:
             return None
@@ -111,12 +111,13 @@ class _Prover:
         right = Fraction(0)
         sums: dict[int, Fraction] = {}
         used: dict[str, float] = {}
-        for (family, expression), scale, dual in zip(self.rows, self.scales, duals, strict=True):
+        priced = zip(self.rows, self.families, self.scales, duals, strict=True)
+        for (columns, factors, at_most), family, scale, dual in priced:
             if dual >= -_NO_PRICE:
                 continue
             price = Fraction(-float(dual)) * Fraction(scale)
-            right -= price * Fraction(expression.constant)
-            for column, factor in expression.terms.items():
+            right += price * Fraction(at_most)
+            for column, factor in zip(columns, factors, strict=True):
                 sums[column] = sums.get(column, Fraction(0)) + price * Fraction(factor)
             used[family] = used.get(family, 0.0) - float(dual)
         least = sum(
@@ -130,12 +131,12 @@ class _Prover:
         return True
 
 
-def _scale(expression: Affine) -> float:
+def _scale(factors: list[float]) -> float:
     """Makes the largest factor 1."""
-    return 1.0 / (max((abs(factor) for factor in expression.terms.values()), default=0.0) or 1.0)
+    return 1.0 / (max(map(abs, factors), default=0.0) or 1.0)
 
 
-def _elastic(rows: list[tuple[str, Affine]], scales: list[float], columns: int) -> highspy.Highs:
+def _elastic(rows: list[_Row], scales: list[float], columns: int) -> highspy.Highs:
     """Minimise by how much the scaled rows must be loosened together."""
     lp = highspy.HighsLp()
     lp.num_col_, lp.num_row_ = columns + len(rows), len(rows)
@@ -143,12 +144,11 @@ def _elastic(rows: list[tuple[str, Affine]], scales: list[float], columns: int) 
     lp.col_lower_ = np.zeros(columns + len(rows))
     lp.col_upper_ = np.concatenate([np.ones(columns), np.full(len(rows), highspy.kHighsInf)])
     lp.row_lower_ = np.full(len(rows), -highspy.kHighsInf)
-    pairs = list(zip(rows, scales, strict=True))
-    lp.row_upper_ = np.array([-scale * expression.constant for (_, expression), scale in pairs])
+    lp.row_upper_ = np.array([scale * right for (_, _, right), scale in zip(rows, scales, strict=True)])
     starts, index, value = [0], list[int](), list[float]()
-    for number, ((_, expression), scale) in enumerate(pairs):
-        index += [*expression.terms, columns + number]
-        value += [*(scale * factor for factor in expression.terms.values()), -1.0]
+    for number, ((of_row, factors, _), scale) in enumerate(zip(rows, scales, strict=True)):
+        index += [*of_row, columns + number]
+        value += [*(scale * factor for factor in factors), -1.0]
         starts.append(len(index))
     lp.a_matrix_.format_ = highspy.MatrixFormat.kRowwise
     lp.a_matrix_.start_ = np.array(starts)

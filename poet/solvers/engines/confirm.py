@@ -15,9 +15,7 @@ from dataclasses import dataclass, replace
 from poet.solution import PROVEN, WORD_OF
 from poet.solvers.engines import Effort, available_engines, run_engine
 from poet.solvers.engines.certificate import prove_none
-from poet.solvers.engines.outcome import objective_joules
-from poet.solvers.event_model.affine import Affine, Row
-from poet.solvers.event_model.model import Model
+from poet.solvers.engines.matrix import Matrix
 
 _SECOND = ("cpsat", "highs", "scip", "cbc")  # the surest and quickest at this first
 _TOLERANCE = 1e-6  # relative, of an engine's objective
@@ -64,54 +62,41 @@ class Confirmation:
 
 
 def confirm(
-    model: Model, engine: str, effort: Effort, *, proof_seconds: float, below_joules: float | None = None
+    matrix: Matrix, engine: str, effort: Effort, *, proof_seconds: float, below_joules: float | None = None
 ) -> Confirmation:
-    """Whether ``model`` really has no solution, or none below ``below_joules``, as ``engine`` says.
+    """Whether ``matrix`` really has no solution, or none below ``below_joules``, as ``engine`` says.
 
     Args:
-        model: the program that the engine was given.
+        matrix: the program that the engine was given.
         engine: that says so.
         effort: for a second engine.
         proof_seconds: for the proof in fractions, which comes first.
-        below_joules: of the model's objective; ``None``: no solution at all.
+        below_joules: of the objective; ``None``: no solution at all.
     """
-    proof = prove_none(model, seconds=proof_seconds, below_joules=below_joules)
+    proof = prove_none(matrix, seconds=proof_seconds, below_joules=below_joules)
     if proof is not None:
         return Confirmation(Confidence.EXACT, (), proof.families)
     usable = available_engines()
     second = next((name for name in _SECOND if name not in engine and name in usable), None)
     if second is None:
         return Confirmation(Confidence.ALONE, (engine,))
-    outcome = run_engine(second, _cut_off(model, below_joules), replace(effort, threads=1))
+    program = matrix if below_joules is None else matrix.cut_off(below_joules)
+    outcome = run_engine(second, program, replace(effort, threads=1))
     none_below = below_joules is not None and outcome.bound_joules >= below_joules
     if outcome.infeasible or none_below:  # rounding may let the program of some engines have solutions
         return Confirmation(Confidence.AGREED, (engine, second))
     found = outcome.values
-    if found is None or not _solves(model, found) or not _clearly_below(model, found, below_joules):
+    if (
+        found is None
+        or not matrix.is_kept_by(found, _TOLERANCE)
+        or not _clearly_below(matrix, found, below_joules)
+    ):
         return Confirmation(Confidence.ALONE, (engine, second))
     return Confirmation(Confidence.REFUTED, (engine, second), values=found)
 
 
-def _cut_off(model: Model, below_joules: float | None) -> Model:
-    """``model`` without the solutions that cost more."""
-    if below_joules is None:
-        return model
-    dearer = Row("joules", Affine(-below_joules).add(model.overhead_joules))
-    return replace(model, rows=(*model.rows, dearer))
-
-
-def _solves(model: Model, values: Sequence[float]) -> bool:
-    """Whether the rounded ``values`` keep every row, rounding of real factors aside."""
-    rounded = [round(v) if column.whole else v for column, v in zip(model.columns, values, strict=True)]
-    for row in model.rows:
-        parts = [row.expression.constant, *(f * rounded[c] for c, f in row.expression.terms.items())]
-        if sum(parts) > _TOLERANCE * max(map(abs, parts)):
-            return False
-    return True
-
-
-def _clearly_below(model: Model, values: Sequence[float], joules: float | None) -> bool:
+def _clearly_below(matrix: Matrix, values: Sequence[float], joules: float | None) -> bool:
     if joules is None:
         return True
-    found = objective_joules(model, values)
+    found = matrix.joules(values)
     return found < joules - _TOLERANCE * max(abs(found), abs(joules))

@@ -21,8 +21,8 @@ import highspy
 import numpy as np
 
 from poet import children
-from poet.solvers.engines.linear import Numbers
-from poet.solvers.engines.matrix import Matrix, loaded
+from poet.solvers.engines.highs import DONE, best_values, loaded
+from poet.solvers.engines.matrix import Matrix, Numbers
 
 _TELL_SECONDS = 0.2  # between two bounds
 
@@ -38,22 +38,17 @@ def main() -> None:
 
 def _solve(packed: bytes) -> None:
     request = np.load(io.BytesIO(packed), allow_pickle=False)
-    names = ("costs", "rows", "columns", "factors", "at_most", "whole")
+    arrays = {name: request[name] for name in ("costs", "rows", "columns", "factors", "at_most", "integer")}
     start = request["start"] if len(request["start"]) else None
-    matrix = Matrix(
-        offset=float(request["offset"][0]), start=start, **{name: request[name] for name in names}
-    )
+    matrix = Matrix(offset=float(request["offset"][0]), whole=arrays["integer"], start=start, **arrays)
     seconds, relative_gap = map(float, request["options"])
     highs = loaded(matrix)
     highs.setOptionValue("time_limit", seconds)
     highs.setOptionValue("mip_rel_gap", relative_gap)
     _listen_to(highs)
     highs.run()
-    info, status = highs.getInfo(), highs.getModelStatus()
-    found = info.primal_solution_status == highspy.SolutionStatus.kSolutionStatusFeasible
-    done = (highspy.HighsModelStatus.kOptimal, highspy.HighsModelStatus.kInfeasible)
-    values = np.array(highs.getSolution().col_value) if found else None
-    _tell(info.mip_dual_bound, values, exhausted=status in done, last=True)
+    exhausted = highs.getModelStatus() in DONE
+    _tell(highs.getInfo().mip_dual_bound, best_values(highs), exhausted=exhausted, last=True)
 
 
 def _listen_to(highs: highspy.Highs) -> None:

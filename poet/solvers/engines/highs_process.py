@@ -1,34 +1,29 @@
 """HiGHS in a process of its own: whole programs, however long a step of the engine takes.
 
 HiGHS looks at its clock between steps, and on a large program one step, a presolve or a root node,
-may take many times the limit; nor does it see Ctrl-C. So such programs run in a child that is told
-to end, and is killed where it does not: `poet.solvers.engines.highs_child`. Programs go in through its
-stdin, one after the other; solutions and bounds come out of its stdout, a line of JSON each.
+may take many times the limit; nor does it see Ctrl-C. So such programs run in a child that is killed
+at its time: `poet.solvers.engines.highs_child`. Programs go in through its stdin, one after the other;
+solutions and bounds come out of its stdout.
 """
 
 from __future__ import annotations
 
 import base64
-import contextlib
 import io
-import json
 import math
-import queue
-import subprocess
-import threading
 import time
 from dataclasses import dataclass
 from types import TracebackType
-from typing import IO, Any
 
 import numpy as np
 
-from poet import children
-from poet.solvers.engines.linear import Numbers
-from poet.solvers.engines.matrix import Matrix
+from poet.solvers.engines.child import Child
+from poet.solvers.engines.matrix import Matrix, Numbers, scaled
 
+_MODULE = "poet.solvers.engines.highs_child"
 _LEAST_SECONDS = 0.01  # HiGHS takes no negative limit
 _GRACE_SECONDS = 0.5  # beyond its time limit, after which the child is not listened to any more
+_MARGIN = 1e-6  # of a bound, relative and in units of the scaled objective: what tolerances may add
 
 
 @dataclass(slots=True)
@@ -36,40 +31,29 @@ class News:
     """What is known of a program.
 
     Attributes:
-        bound: no solution costs less, in the program's unit; ``-inf`` before there is one.
+        bound_joules: no solution costs less, the engine's tolerances taken off; ``-inf`` before there is one.
         values: of the best solution; ``None`` before the first.
         exhausted: nothing better is left, or there is no solution at all.
         ended: the child has said its last word about it, or is not listened to any more.
     """
 
-    bound: float = -math.inf
+    bound_joules: float = -math.inf
     values: Numbers | None = None
     exhausted: bool = False
     ended: bool = False
 
 
-class Beside:
+class HighsProcess:
     """A child that solves one program after the other; leaving the context ends it, however far it is."""
 
     def __init__(self) -> None:
         self.news = News(ended=True)
         self._end = 0.0
-        self._start()
-
-    def _start(self) -> None:
-        self._lines = queue.SimpleQueue[bytes | None]()
-        self._process = subprocess.Popen(
-            children.command("poet.solvers.engines.highs_child"),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            env=children.environment(),
-            start_new_session=True,  # Ctrl-C is this process's to answer
-        )
+        self._unit = 1.0
+        self._child = Child(_MODULE)
         self._idle = True
-        threading.Thread(target=_read, args=(_open(self._process.stdout), self._lines), daemon=True).start()
 
-    def __enter__(self) -> Beside:
+    def __enter__(self) -> HighsProcess:
         return self
 
     def __exit__(
@@ -79,11 +63,17 @@ class Beside:
 
     def close(self) -> None:
         """End the child, whatever it is at."""
-        self._process.kill()
-        self._process.wait()
-        for pipe in (self._process.stdin, self._process.stdout):
-            with contextlib.suppress(OSError):
-                _open(pipe).close()
+        self._child.close()
+
+    @property
+    def is_running(self) -> bool:
+        """Whether its process is there, at work or not."""
+        return self._child.is_running
+
+    @property
+    def pid(self) -> int:
+        """Of its process."""
+        return self._child.pid
 
     def begin(self, matrix: Matrix, seconds: float, *, relative_gap: float = 1e-4) -> None:
         """Let the child solve ``matrix``; what it was at before is given up.
@@ -94,39 +84,30 @@ class Beside:
             relative_gap: at which to stop.
         """
         seconds = max(seconds, _LEAST_SECONDS)
-        if not self._idle or self._process.poll() is not None:
-            self.close()
-            self._start()
+        if not self._idle or not self._child.is_running:
+            self._child.close()
+            self._child = Child(_MODULE)
         self.news, self._idle = News(), False
+        small = scaled(matrix)
+        self._unit = small.unit
         self._end = time.monotonic() + seconds + _GRACE_SECONDS
-        request = _packed(matrix, seconds, relative_gap)
-        threading.Thread(target=_write, args=(_open(self._process.stdin), request), daemon=True).start()
+        self._child.send(_packed(small.matrix, seconds, relative_gap))
 
     def listen(self, seconds: float) -> bool:
         """Wait ``seconds`` at most for news; whether there is a better solution. See `news`."""
         better = False
-        with contextlib.suppress(queue.Empty):
-            line = self._lines.get(timeout=seconds) if seconds > 0.0 else self._lines.get_nowait()
-            while True:
-                better = self._take(line) or better
-                line = self._lines.get_nowait()
-        self.news.ended = self.news.ended or time.monotonic() > self._end
+        for message in self._child.messages(seconds):
+            if message["last"]:
+                self.news.ended = self._idle = True
+            if message["bound"] is not None:
+                bound = (message["bound"] * (1.0 - _MARGIN) - _MARGIN) / self._unit
+                self.news.bound_joules = max(self.news.bound_joules, bound)
+            self.news.exhausted = self.news.exhausted or message["exhausted"]
+            if message["values"] is not None:
+                self.news.values = np.frombuffer(base64.b64decode(message["values"]))
+                better = True
+        self.news.ended = self.news.ended or self._child.gone or time.monotonic() > self._end
         return better
-
-    def _take(self, line: bytes | None) -> bool:
-        if line is None:  # the child is gone
-            self.news.ended = True
-            return False
-        message: dict[str, Any] = json.loads(line)
-        if message["last"]:
-            self.news.ended = self._idle = True
-        if message["bound"] is not None:
-            self.news.bound = max(self.news.bound, message["bound"])
-        self.news.exhausted = self.news.exhausted or message["exhausted"]
-        if message["values"] is None:
-            return False
-        self.news.values = np.frombuffer(base64.b64decode(message["values"]))
-        return True
 
 
 def _packed(matrix: Matrix, seconds: float, relative_gap: float) -> bytes:
@@ -135,26 +116,7 @@ def _packed(matrix: Matrix, seconds: float, relative_gap: float) -> bytes:
     start = matrix.start if matrix.start is not None else np.zeros(0)
     np.savez(
         packed, costs=matrix.costs, offset=np.array([matrix.offset]), rows=matrix.rows,
-        columns=matrix.columns, factors=matrix.factors, at_most=matrix.at_most, whole=matrix.whole,
+        columns=matrix.columns, factors=matrix.factors, at_most=matrix.at_most, integer=matrix.integer,
         start=start, options=np.array([seconds, relative_gap]),
     )  # fmt: skip
     return packed.getbuffer().nbytes.to_bytes(8, "little") + packed.getvalue()
-
-
-def _write(stdin: IO[bytes], request: bytes) -> None:
-    with contextlib.suppress(OSError, ValueError):  # the child is gone: `_read` sees it
-        stdin.write(request)
-        stdin.flush()
-
-
-def _read(stdout: IO[bytes], lines: queue.SimpleQueue[bytes | None]) -> None:
-    with contextlib.suppress(OSError, ValueError):  # closed by the main thread
-        for line in stdout:
-            if line.endswith(b"\n"):  # else the child died in the middle of it
-                lines.put(line)
-    lines.put(None)
-
-
-def _open(pipe: IO[bytes] | None) -> IO[bytes]:
-    assert pipe is not None  # both were asked for
-    return pipe

@@ -1,4 +1,4 @@
-"""The event model in whole numbers, for an engine that knows nothing else, and why its bound holds.
+"""A program in whole numbers, for an engine that knows nothing else, and why its bound holds.
 
 A plan is a point x of 0s and 1s with A x ≤ b and cost c·x. The integer program keeps every such x
 and never charges it more than its cost:
@@ -26,8 +26,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from poet.solvers.event_model.affine import Row
-from poet.solvers.event_model.model import Model
+from poet.solvers.engines.matrix import Matrix
 
 _LARGEST_SUM = 2.0**52  # of a row or the objective: exact as a double, far from overflow in the engine
 _ROW_PRECISION = 2.0**30  # to which rows of real numbers are rounded, relative to their sum
@@ -73,22 +72,23 @@ class IntegerProgram:
         return {"largest": self.largest, "costs": self.costs, "rows": self.rows}
 
 
-def integer_program(model: Model, *, absolute_joules: float) -> IntegerProgram:
-    """``model`` in whole numbers, its objective to a tenth of ``absolute_joules`` where that can be had.
+def integer_program(matrix: Matrix, *, absolute_joules: float) -> IntegerProgram:
+    """``matrix`` in whole numbers, its objective to a tenth of ``absolute_joules`` where that can be had.
 
     Raises:
         NotWhole: a column that is not 0 or 1 has different factors in different rows.
     """
-    shares = _shares(model)
-    largest = [1] * len(model.columns)
+    rows = [(columns, factors, right) for columns, factors, right in matrix.by_row() if columns]
+    shares = _shares(matrix, rows)
+    largest = [1] * len(matrix.costs)
     units: dict[int, float] = {}  # bytes per unit of the column
     for column, (factor, unit) in shares.items():
         largest[column], units[column] = max(1, math.floor(factor / unit)), unit
-    rows = [_whole_row(row, units) for row in model.rows if any(row.expression.terms.values())]
-    terms = model.overhead_joules.terms
-    scale = _objective_scale([c for c in terms.values() if c], absolute_joules)
-    costs = tuple((column, math.floor(scale * cost)) for column, cost in terms.items() if cost)
-    return IntegerProgram(tuple(largest), costs, tuple(rows), scale, model.overhead_joules.constant)
+    whole_rows = tuple(_whole_row(columns, factors, right, units) for columns, factors, right in rows)
+    terms = [(column, cost) for column, cost in enumerate(matrix.costs.tolist()) if cost]
+    scale = _objective_scale([cost for _, cost in terms], absolute_joules)
+    costs = tuple((column, math.floor(scale * cost)) for column, cost in terms)
+    return IntegerProgram(tuple(largest), costs, whole_rows, scale, matrix.offset)
 
 
 def _objective_scale(costs: list[float], absolute_joules: float) -> float:
@@ -101,16 +101,18 @@ def _objective_scale(costs: list[float], absolute_joules: float) -> float:
     return 2.0 ** math.floor(math.log2(min(max(wanted, 2.0**20 / total), coarsest)))
 
 
-def _shares(model: Model) -> dict[int, tuple[float, float]]:
+_Row = tuple[list[int], list[float], float]
+
+
+def _shares(matrix: Matrix, rows: list[_Row]) -> dict[int, tuple[float, float]]:
     """Per column that is a sum of bytes: its factor, and the bytes of which all others are multiples."""
-    loose = {number for number, column in enumerate(model.columns) if not column.whole}
+    loose = {number for number, whole in enumerate(matrix.whole.tolist()) if not whole}
     factors: dict[int, set[float]] = {number: set() for number in loose}
     divisor = 0
-    for row in model.rows if loose else ():
-        terms = row.expression.terms
-        if not loose & terms.keys():
+    for columns, row_factors, _ in rows if loose else ():
+        if loose.isdisjoint(columns):
             continue
-        for column, factor in terms.items():
+        for column, factor in zip(columns, row_factors, strict=True):
             if column in loose:
                 factors[column].add(abs(factor))
             elif not factor.is_integer():
@@ -122,16 +124,17 @@ def _shares(model: Model) -> dict[int, tuple[float, float]]:
     return {column: (found.pop(), float(divisor or 1)) for column, found in factors.items() if found}
 
 
-def _whole_row(row: Row, units: dict[int, float]) -> tuple[tuple[int, ...], tuple[int, ...], int]:
-    terms = {column: factor for column, factor in row.expression.terms.items() if factor != 0.0}
-    terms = {c: math.copysign(units[c], f) if c in units else f for c, f in terms.items()}
-    right = -row.expression.constant
+def _whole_row(
+    columns: list[int], factors: list[float], right: float, units: dict[int, float]
+) -> tuple[tuple[int, ...], tuple[int, ...], int]:
+    pairs = zip(columns, factors, strict=True)
+    terms = {c: math.copysign(units[c], f) if c in units else f for c, f in pairs}
     if all(factor.is_integer() for factor in terms.values()):
         divisor = math.gcd(*(int(factor) for factor in terms.values()))
-        factors = tuple(int(factor) // divisor for factor in terms.values())
+        quotients = tuple(int(factor) // divisor for factor in terms.values())
         descends = any(column in units and factor < 0 for column, factor in terms.items())
         whole_right = math.ceil(right / divisor) if descends else math.floor(right / divisor)
-        return tuple(terms), factors, whole_right
+        return tuple(terms), quotients, whole_right
     total = sum(abs(factor) for factor in terms.values()) + abs(right)
     scale = 2.0 ** math.floor(math.log2(_ROW_PRECISION / total))
     return tuple(terms), tuple(math.floor(scale * f) for f in terms.values()), math.ceil(scale * right)

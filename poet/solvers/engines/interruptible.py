@@ -11,11 +11,11 @@ from typing import Any
 
 import highspy
 
+from poet.solvers.engines.interrupt import sigint_flag
+
 
 def run(highs: highspy.Highs) -> None:
     """As ``highs.run()``; a Ctrl-C meanwhile ends it, and is then answered as it would have been before."""
-    from poet.solvers.engines.interrupt import sigint_flag
-
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         highs.run()
         return

@@ -1,34 +1,45 @@
-"""A model as a matrix, and HiGHS on a part of it or on the whole.
+"""The one form in which every engine sees a program: sparse rows over columns between 0 and 1.
 
-HiGHS gets its arrays directly: a hundred thousand entries take it milliseconds, where a model of
-named variables and expressions takes seconds.
+    minimise  costs·x + offset   within   A x ≤ at_most,   0 ≤ x ≤ 1,   x[j] in {0, 1} where ``integer``
+
+The event model and the relaxations produce it; HiGHS, CP-SAT, PuLP's engines, certificates and second
+opinions read it. Costs are joules; `scaled` is what an engine with tolerances is given.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
-import highspy
 import numpy as np
 import numpy.typing as npt
 
-from poet.solvers.engines.interruptible import run
-from poet.solvers.engines.linear import Indices, Numbers, Program
-from poet.solvers.event_model.model import Model
-
+Numbers = npt.NDArray[np.float64]
+Indices = npt.NDArray[np.int64]
 Choice = npt.NDArray[np.bool_]
+Term = tuple[float, int]
 
-RELATIVE_GAP = 1e-5
-_LARGEST_FACTOR = 1000.0  # of a row: with the engine's tolerance it is within a byte of a gigabyte
-_TOLERANCE = 1e-7
+ONE, NOUGHT = -1, -2
+"""Constants in the place of a column."""
+
+_DEAREST = 1000.0  # what the dearest column costs in the scaled objective
+_WHOLE_SHARE = 1e-9  # of a right side that counts as rounding when it is rounded down
 
 
 @dataclass(frozen=True, slots=True)
 class Matrix:
-    """Minimise costs·x + offset within A x ≤ at_most, x between 0 and 1, whole where ``whole`` says.
+    """A program.
 
     Attributes:
+        costs: joules per column.
+        offset: joules, whatever the columns are.
         rows, columns, factors: the entries of A, by row.
+        at_most: per row.
+        integer: per column, whether an engine must choose 0 or 1.
+        whole: per column, whether it is 0 or 1 in every plan; more than ``integer``, as some columns follow
+            from others.
+        families: per row, the name of its constraint family; empty where no one asks.
         start: a solution to begin with.
     """
 
@@ -38,176 +49,226 @@ class Matrix:
     columns: Indices
     factors: Numbers
     at_most: Numbers
+    integer: Choice
     whole: Choice
+    families: tuple[str, ...] = ()
     start: Numbers | None = None
 
+    def joules(self, values: Numbers | Sequence[float]) -> float:
+        """What ``values`` of the columns cost."""
+        return float(self.costs @ np.asarray(values) + self.offset)
+
+    def row_starts(self) -> Indices:
+        """Where the entries of each row begin, and the end of the last one's."""
+        counts = np.bincount(self.rows, minlength=len(self.at_most))
+        return np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+
+    def by_row(self) -> Iterator[tuple[list[int], list[float], float]]:
+        """Columns, factors and right side of each row; entries of 0 are left out."""
+        starts = self.row_starts()
+        for number, (begin, end) in enumerate(itertools.pairwise(starts)):
+            columns, factors = self.columns[begin:end], self.factors[begin:end]
+            there = factors != 0.0
+            yield columns[there].tolist(), factors[there].tolist(), float(self.at_most[number])
+
+    def cut_off(self, joules: float) -> Matrix:
+        """The program without solutions that cost more than ``joules``: one more row, of that family."""
+        dear = np.flatnonzero(self.costs)
+        return replace(
+            self,
+            rows=np.concatenate([self.rows, np.full(len(dear), len(self.at_most))]),
+            columns=np.concatenate([self.columns, dear]),
+            factors=np.concatenate([self.factors, self.costs[dear]]),
+            at_most=np.append(self.at_most, joules - self.offset),
+            families=(*self.families, "joules") if self.families else (),
+        )
+
+    def is_kept_by(self, values: Numbers | Sequence[float], tolerance: float) -> bool:
+        """Whether ``values``, rounded where columns are whole, keep every row.
+
+        ``tolerance`` is relative to the largest part of a row.
+        """
+        rounded = np.where(self.whole, np.round(values), values)
+        parts = self.factors * rounded[self.columns]
+        sums = np.bincount(self.rows, weights=parts, minlength=len(self.at_most)) - self.at_most
+        largest = np.abs(self.at_most)
+        np.maximum.at(largest, self.rows, np.abs(parts))
+        return bool((sums <= tolerance * largest).all())
+
+
+class MatrixBuilder:
+    """A program of sums over columns within rows ``Σ factor·column ≤ at_most``, while it is laid out."""
+
+    def __init__(self) -> None:
+        self.costs: list[float] = []
+        self.at_most: list[float] = []
+        self.integer: list[bool] = []
+        self._rows: list[int] = []
+        self._columns: list[int] = []
+        self._factors: list[float] = []
+        self._bulk: list[tuple[Indices, int, float]] = []
+
+    def column(self, cost: float = 0.0, *, integer: bool = True) -> int:
+        """A new column between 0 and 1; not ``integer``: in fractions even if asked for whole numbers."""
+        self.costs.append(cost)
+        self.integer.append(integer)
+        return len(self.costs) - 1
+
+    def row(self, terms: Iterable[Term], at_most: float) -> int:
+        """A new row; constants among ``terms`` are moved to its right side."""
+        self.at_most.append(at_most)
+        row = len(self.at_most) - 1
+        for factor, column in terms:
+            if column == ONE:
+                self.at_most[row] -= factor
+            elif column != NOUGHT:
+                self._rows.append(row)
+                self._columns.append(column)
+                self._factors.append(factor)
+        return row
+
+    def add(self, rows: Indices, factor: float, column: int) -> None:
+        """Add ``factor * column`` to each of ``rows``."""
+        if column == ONE:
+            for row in rows:
+                self.at_most[row] -= factor
+        elif column != NOUGHT and len(rows):
+            self._bulk.append((rows, column, factor))
+
+    def matrix(self) -> Matrix:
+        """The program as it stands."""
+        sizes = [len(rows) for rows, _, _ in self._bulk]
+        rows = np.concatenate([np.array(self._rows, dtype=np.int64), *(rows for rows, _, _ in self._bulk)])
+        bulk_columns = np.repeat(np.array([c for _, c, _ in self._bulk], dtype=np.int64), sizes)
+        bulk_factors = np.repeat(np.array([f for _, _, f in self._bulk], dtype=np.float64), sizes)
+        columns = np.concatenate([np.array(self._columns, dtype=np.int64), bulk_columns])
+        factors = np.concatenate([np.array(self._factors, dtype=np.float64), bulk_factors])
+        order = np.argsort(rows, kind="stable")
+        integer = np.array(self.integer, dtype=np.bool_)
+        return Matrix(
+            costs=np.array(self.costs, dtype=np.float64),
+            offset=0.0,
+            rows=rows[order],
+            columns=columns[order],
+            factors=factors[order],
+            at_most=np.array(self.at_most, dtype=np.float64),
+            integer=integer,
+            whole=integer,
+        )
+
+
+def value(column: int, values: Numbers) -> float:
+    """Of a column or a constant."""
+    return 1.0 if column == ONE else 0.0 if column == NOUGHT else float(values[column])
+
+
+# --- scaling ---
+
 
 @dataclass(frozen=True, slots=True)
-class Arrays:
-    """The matrix of a model, scaled, and what its columns mean.
+class Scaled:
+    """A program as engines with tolerances should see it.
 
     Attributes:
-        unit: of the scaled objective per joule.
-        decided: the columns that an engine must choose to be 0 or 1.
-        first, last: the stages in which a decision's gap begins and ends, -1 for columns that follow
-            from decisions.
+        matrix: with a start as the original's.
+        unit: of its objective per joule.
+        divisors: by which each row was divided.
     """
 
-    model: Model
     matrix: Matrix
     unit: float
-    decided: Choice
-    first: Indices
-    last: Indices
+    divisors: Numbers
 
-    def joules(self, values: Numbers) -> float:
-        """The overhead of a solution."""
-        return float(self.matrix.costs @ values + self.matrix.offset) / self.unit
+    def joules(self, objective: float) -> float:
+        """Of a value of the scaled objective."""
+        return objective / self.unit
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
-    """Column values, ``None`` without any; whether nothing better is left."""
+def scaled(matrix: Matrix) -> Scaled:
+    """``matrix`` with the dearest column at 1000, whether it costs nanojoules or kilojoules, and small rows.
 
-    values: Numbers | None
-    exhausted: bool
-
-
-def arrays_of(model: Model) -> Arrays:
-    """The matrix of ``model``: the dearest decision costs 1000, and no factor of a row is larger."""
-    rows, columns, factors, at_most = [], [], [], []
-    for number, row in enumerate(model.rows):
-        terms = row.expression.terms
-        scale = max([1.0, *(abs(factor) / _LARGEST_FACTOR for factor in terms.values())])
-        rows += [number] * len(terms)
-        columns += list(terms)
-        factors += [factor / scale for factor in terms.values()]
-        at_most.append(-row.expression.constant / scale)
-    costs = np.zeros(len(model.columns))
-    for column, joules in model.overhead_joules.terms.items():
-        costs[column] = joules
-    unit = 1000.0 / costs.max(initial=1e-300)
-    first, last = np.full(len(costs), -1), np.full(len(costs), -1)
-    for (content, index), kept in model.keep.items():
-        life, slots = model.timeline.events[content], model.timeline.slots
-        for column in kept.terms:
-            first[column], last[column] = slots[life[index].slot].stage, slots[life[index + 1].slot].stage
-    decided = np.array([column.integer for column in model.columns], dtype=np.bool_)
-    matrix = Matrix(
-        costs=costs * unit,
-        offset=model.overhead_joules.constant * unit,
-        rows=np.array(rows, dtype=np.int64),
-        columns=np.array(columns, dtype=np.int64),
-        factors=np.array(factors, dtype=np.float64),
-        at_most=np.array(at_most),
-        whole=decided,
+    Rows of whole numbers over whole columns, as those of bytes, are divided by their greatest common divisor
+    and their right side is rounded down, which cuts nothing off; others by their largest factor.
+    """
+    there = matrix.factors != 0.0
+    if not there.all():
+        matrix = replace(
+            matrix, rows=matrix.rows[there], columns=matrix.columns[there], factors=matrix.factors[there]
+        )
+    largest = float(np.abs(matrix.costs).max(initial=0.0))
+    unit = _DEAREST / largest if largest > 0.0 else 1.0
+    divisors = np.ones(len(matrix.at_most))
+    magnitudes = np.abs(matrix.factors)
+    used, first = np.unique(matrix.rows, return_index=True)
+    exact = (magnitudes == np.floor(magnitudes)) & (magnitudes < 2.0**53) & matrix.whole[matrix.columns]
+    at_most = matrix.at_most
+    if len(used):
+        integral = np.logical_and.reduceat(exact, first)
+        common = np.gcd.reduceat(np.where(exact, magnitudes, 0.0).astype(np.int64), first)
+        divisors[used] = np.where(integral, common, np.maximum.reduceat(magnitudes, first))
+        whole_rows = np.zeros(len(divisors), dtype=np.bool_)
+        whole_rows[used] = integral
+        divided = matrix.at_most / divisors
+        at_most = np.where(whole_rows, np.floor(divided + _WHOLE_SHARE), divided)
+    small = replace(
+        matrix,
+        costs=matrix.costs * unit,
+        offset=matrix.offset * unit,
+        factors=matrix.factors / divisors[matrix.rows],
+        at_most=at_most,
     )
-    return Arrays(model=model, matrix=matrix, unit=unit, decided=decided, first=first, last=last)
+    return Scaled(small, unit, divisors)
 
 
-def matrix_of(program: Program) -> tuple[Matrix, float]:
-    """``program`` in whole numbers, and the unit of its scaled objective per unit of cost."""
-    costs = np.array(program.costs)
-    unit = 1000.0 / costs.max(initial=1e-300)
-    rows, columns, factors = program.entries()
-    matrix = Matrix(
-        costs=costs * unit,
-        offset=0.0,
-        rows=rows,
-        columns=columns,
-        factors=factors,
-        at_most=np.array(program.at_most),
-        whole=np.array(program.whole, dtype=np.bool_),
-    )
-    return matrix, unit
+# --- parts ---
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What is open of a matrix: its own matrix, which columns it has, the values of the others."""
+    """What is open of a program: its own matrix, which columns it has, the values of the others."""
 
     matrix: Matrix
     left: Indices
     known: Numbers
 
-    def whole(self, values: Numbers) -> Numbers:
+    def all_columns(self, values: Numbers) -> Numbers:
         """``values`` of the part's columns among those that are known."""
         together = self.known.copy()
         together[self.left] = values
         return together
 
 
-def part_of(arrays: Arrays, free: Choice, values: Numbers | None, *, begin: bool = True) -> Part:
-    """The program whose decisions are as in ``values`` unless ``free``; with ``begin``, these are its start.
+def part_of(matrix: Matrix, free: Choice, values: Numbers | None, *, begin: bool = True) -> Part:
+    """The program whose integer columns are as in ``values`` unless ``free``.
 
-    Only what is open reaches the engine: fixed columns become constants, and rows that cannot be
-    broken any more are dropped.
+    Only what is open reaches the engine: fixed columns become constants, and rows that cannot be broken any
+    more are dropped. With ``begin`` the values are its start.
     """
-    fixed = arrays.decided & ~free
+    fixed = matrix.integer & ~free
     known = np.where(fixed, np.round(values), 0.0) if values is not None else np.zeros(len(fixed))
     left = np.flatnonzero(~fixed)
-    return Part(_open_part(arrays.matrix, fixed, known, left, values if begin else None), left, known)
-
-
-def solve_part(part: Part, seconds: float, *, whole: bool = True) -> Found:
-    """The best values of all columns, within ``seconds``; with ``whole`` false, the linear program's."""
-    highs = loaded(part.matrix, whole=whole)
-    highs.setOptionValue("time_limit", max(seconds, 0.01))
-    highs.setOptionValue("mip_rel_gap", RELATIVE_GAP)
-    if not whole:
-        highs.setOptionValue("presolve", "off")
-    run(highs)
-    exhausted = highs.getModelStatus() in (
-        highspy.HighsModelStatus.kOptimal,
-        highspy.HighsModelStatus.kInfeasible,
-    )
-    if highs.getInfo().primal_solution_status != highspy.SolutionStatus.kSolutionStatusFeasible:
-        return Found(None, exhausted)
-    return Found(part.whole(np.array(highs.getSolution().col_value)), exhausted)
-
-
-def _open_part(matrix: Matrix, fixed: Choice, known: Numbers, left: Indices, start: Numbers | None) -> Matrix:
+    start = values if begin else None
     used = matrix.factors * known[matrix.columns]
     at_most = matrix.at_most - np.bincount(matrix.rows, weights=used, minlength=len(matrix.at_most))
     open_entries = ~fixed[matrix.columns]
     rows, columns = matrix.rows[open_entries], matrix.columns[open_entries]
     factors = matrix.factors[open_entries]
+    size = np.zeros(len(at_most))
+    np.maximum.at(size, rows, np.abs(factors))
     most = np.bincount(rows, weights=np.maximum(factors, 0.0), minlength=len(at_most))
-    binding = most > at_most + 1e-9
+    binding = most > at_most + _WHOLE_SHARE * np.maximum(size, 1.0)
     entries = binding[rows]
     position = np.zeros(len(fixed), dtype=np.int64)
     position[left] = np.arange(len(left))
-    return Matrix(
+    open_part = Matrix(
         costs=matrix.costs[left],
         offset=float(matrix.offset + matrix.costs @ known),
         rows=(np.cumsum(binding) - 1)[rows[entries]],
         columns=position[columns[entries]],
         factors=factors[entries],
         at_most=at_most[binding],
+        integer=matrix.integer[left],
         whole=matrix.whole[left],
         start=None if start is None else start[left],
     )
-
-
-def loaded(matrix: Matrix, *, whole: bool = True) -> highspy.Highs:
-    """HiGHS with ``matrix``, on one thread, silent, ready to run."""
-    lp = highspy.HighsLp()
-    lp.num_col_, lp.num_row_ = len(matrix.costs), len(matrix.at_most)
-    lp.col_cost_, lp.offset_ = matrix.costs, matrix.offset
-    lp.col_lower_, lp.col_upper_ = np.zeros(lp.num_col_), np.ones(lp.num_col_)
-    lp.row_lower_, lp.row_upper_ = np.full(lp.num_row_, -highspy.kHighsInf), matrix.at_most
-    lp.a_matrix_.format_ = highspy.MatrixFormat.kRowwise
-    lp.a_matrix_.start_ = np.concatenate([[0], np.cumsum(np.bincount(matrix.rows, minlength=lp.num_row_))])
-    lp.a_matrix_.index_, lp.a_matrix_.value_ = matrix.columns, matrix.factors
-    if whole:
-        kinds = highspy.HighsVarType
-        lp.integrality_ = [kinds.kInteger if chosen else kinds.kContinuous for chosen in matrix.whole]
-    highs = highspy.Highs()  # type: ignore[no-untyped-call]
-    highs.setOptionValue("output_flag", False)
-    highs.setOptionValue("threads", 1)
-    for tolerance in ("mip_feasibility_tolerance", "primal_feasibility_tolerance"):
-        highs.setOptionValue(tolerance, _TOLERANCE)
-    highs.passModel(lp)
-    if whole and matrix.start is not None:
-        highs.setSolution(lp.num_col_, np.arange(lp.num_col_, dtype=np.int32), matrix.start)
-    return highs
+    return Part(open_part, left, known)

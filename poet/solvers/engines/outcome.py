@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from poet.solvers.event_model.model import Model
+from poet.solvers.engines.matrix import Matrix
 
 Watcher = Callable[[Sequence[float] | None, float], bool]
 """Called with a better solution's values (or ``None``) and the bound; true stops the engine."""
@@ -52,15 +52,8 @@ class Effort:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One run of one engine: minimise ``model``, from the solution ``start`` if given."""
+    """One run of one engine: minimise ``matrix``, from its start if it has one."""
 
-    model: Model
+    matrix: Matrix
     effort: Effort
-    start: Sequence[float] | None
     watcher: Watcher | None
-
-
-def objective_joules(model: Model, values: Sequence[float]) -> float:
-    """What ``values`` of the columns cost."""
-    overhead = model.overhead_joules
-    return overhead.constant + sum(f * values[column] for column, f in overhead.terms.items())

@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from poet.solvers.engines.cpsat import Child
-from poet.solvers.engines.outcome import Job, Outcome, objective_joules
-from poet.solvers.engines.through_pulp import run_highs
+from poet.solvers.engines.cpsat import CpSatProcess
+from poet.solvers.engines.highs import run_highs
+from poet.solvers.engines.outcome import Job, Outcome
 
 
 def run_portfolio(job: Job) -> Outcome:
@@ -17,7 +17,7 @@ def run_portfolio(job: Job) -> Outcome:
         InputError: the child process does not come up.
     """
     alone = dataclasses.replace(job, effort=dataclasses.replace(job.effort, threads=1))
-    with Child(alone) as child:
+    with CpSatProcess(alone) as child:
 
         def watch(values: Sequence[float] | None, bound_joules: float) -> bool:
             stop = False
@@ -39,7 +39,7 @@ def run_portfolio(job: Job) -> Outcome:
 
 def _together(job: Job, here: Outcome, there: Outcome) -> Outcome:
     found = [outcome.values for outcome in (here, there) if outcome.values is not None]
-    values = min(found, key=lambda values: objective_joules(job.model, values), default=None)
+    values = min(found, key=job.matrix.joules, default=None)
     return Outcome(
         values=values,
         bound_joules=max(here.bound_joules, there.bound_joules),

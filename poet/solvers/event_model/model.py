@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
+from poet.solvers.engines.matrix import Matrix
 from poet.solvers.event_model.affine import Affine, Column, Row
 from poet.solvers.event_model.decisions import Decisions
 from poet.solvers.event_model.families import (
@@ -81,4 +85,33 @@ def build(
             spent_on_transfers(decisions, Meter.JOULES)
         ),
         rows=tuple(rows),
+    )
+
+
+def matrix_of(model: Model, start: Sequence[float] | None = None) -> Matrix:
+    """``model`` as engines see it, its objective in joules above running every op once.
+
+    Args:
+        model: the program.
+        start: values of its columns to begin with.
+    """
+    count = len(model.columns)
+    expressions = [row.expression for row in model.rows]
+    sizes = [len(expression.terms) for expression in expressions]
+    costs = np.zeros(count)
+    for column, joules in model.overhead_joules.terms.items():
+        costs[column] = joules
+    return Matrix(
+        costs=costs,
+        offset=model.overhead_joules.constant,
+        rows=np.repeat(np.arange(len(sizes), dtype=np.int64), sizes),
+        columns=np.array([c for expression in expressions for c in expression.terms], dtype=np.int64),
+        factors=np.array(
+            [f for expression in expressions for f in expression.terms.values()], dtype=np.float64
+        ),
+        at_most=np.array([-expression.constant for expression in expressions], dtype=np.float64),
+        integer=np.array([column.integer for column in model.columns], dtype=np.bool_),
+        whole=np.array([column.whole for column in model.columns], dtype=np.bool_),
+        families=tuple(row.family for row in model.rows),
+        start=None if start is None else np.array(start, dtype=np.float64),
     )

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from poet.homes import undecided
 from poet.schedule import Schedule
 from poet.solvers.bounds.relaxation import Bound, Segment
-from poet.solvers.engines.linear import Numbers, value
+from poet.solvers.engines.matrix import Numbers, value
 from poet.solvers.heuristics.judged import walked
 from poet.solvers.heuristics.list_scheduler import Policy, Walk, Way, Weights
 from poet.solvers.instance.indexed import Facts

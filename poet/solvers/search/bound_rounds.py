@@ -13,7 +13,7 @@ from types import TracebackType
 
 from poet.solvers.bounds.discretisation import outlook
 from poet.solvers.bounds.relaxation import Bound
-from poet.solvers.engines.highs_process import Beside
+from poet.solvers.engines.highs_process import HighsProcess
 from poet.solvers.heuristics.lp_guided import walks_along
 from poet.solvers.instance.context import Conduct
 from poet.solvers.instance.instance import Instance
@@ -39,7 +39,7 @@ class Looks:
     def __init__(self, instance: Instance, conduct: Conduct, *, pays: bool = True) -> None:
         self.instance, self.conduct, self.pays = instance, conduct, pays
         self._best_joules = -math.inf  # of the bounds on the overhead
-        self._child: Beside | None = None
+        self._child: HighsProcess | None = None
         self._going: Iterator[Bound] | None = None
 
     def __enter__(self) -> Looks:
@@ -54,7 +54,7 @@ class Looks:
     def prepare(self) -> None:
         """Start the engine, which takes a moment, for a look that is likely to come."""
         if self.pays:
-            self._child = self._child or Beside()
+            self._child = self._child or HighsProcess()
 
     def short(self, seconds: float) -> None:
         """A first look: after ``seconds`` no program is begun, and one that runs has twice as long again."""
@@ -95,7 +95,7 @@ class Looks:
                 break
 
     def _begun(self, most_joules: float, end: float) -> Iterator[Bound]:
-        self._child = self._child or Beside()
+        self._child = self._child or HighsProcess()
         conduct = self.conduct
         return outlook(
             self.instance,

@@ -28,14 +28,13 @@ from poet.problem import Limits, Problem
 from poet.schedule import Schedule
 from poet.solvers.bounds.refinement import priced_bound, tightest_bound
 from poet.solvers.bounds.relaxation import Bound
-from poet.solvers.engines.highs_process import Beside
-from poet.solvers.engines.matrix import RELATIVE_GAP, matrix_of
+from poet.solvers.engines.highs_process import HighsProcess
 from poet.solvers.heuristics.lp_guided import walks_along
 from poet.solvers.instance.context import Conduct
 from poet.solvers.instance.incumbent import Incumbent
 from poet.solvers.instance.instance import Instance
 from poet.solvers.search.finders import CLASS, TIED, WALKS
-from poet.solvers.search.neighbourhood import Rounds, offering
+from poet.solvers.search.neighbourhood import RELATIVE_GAP, Rounds, offering
 from poet.solvers.search.slots_of_plans import merged, reruns_of
 from poet.solvers.search.slots_of_relaxation import Offer, offered_by
 from poet.solvers.search.symmetry import repeats, tied
@@ -44,7 +43,6 @@ _OFFERS = tuple(Offer(*sizes) for sizes in ((1, 6), (4, 6), (4, 12), (8, 40)))
 _LONGEST_SECONDS = 600.0  # of one program where there is no time limit
 _LISTEN_SECONDS = 0.05
 _LATE_SECONDS = 12.0  # before the end, from which on no round may overrun its time
-_MARGIN = 1e-6  # of a bound in whole numbers, for the engine's tolerances
 _QUICK_ROUNDS = 8  # without a better plan, before whole programs are tried
 _ALIKE_SHARE, _QUICK_SHARE, _BOUND_SHARE, _CLASS_SHARE = 0.06, 0.15, 0.25, 0.5  # of the time left
 _PATIENCE_SHARE = 0.1  # of it, without news after the first, after which a bound in whole numbers is given up
@@ -110,7 +108,7 @@ class _Wide:
         rounds = self._rounds(guide, _OFFERS[0]) if twins or self.conduct.threads > 1 else None
         if twins and rounds is not None:
             tie = tied(rounds.arrays, rounds.values)
-            with Beside() as child:
+            with HighsProcess() as child:
                 child.begin(tie.matrix, self._share(_ALIKE_SHARE), relative_gap=RELATIVE_GAP)
                 while not child.news.ended and not self.conduct.finished():
                     found = child.news.values if child.listen(_LISTEN_SECONDS) else None
@@ -179,20 +177,18 @@ class _Wide:
 
     def _bound_in_whole_numbers(self, guide: Bound, rounds: Rounds | None) -> Bound:
         """The relaxation without fractions, for a bound and for plans; the guide that it gives."""
-        matrix, unit = matrix_of(guide.relaxation.program)
         fixed = guide.relaxation.fixed_joules
         patience, heard = self._share(_PATIENCE_SHARE), (time.monotonic(), -math.inf)
-        with Beside() as child:
-            child.begin(matrix, self._share(_BOUND_SHARE))
+        with HighsProcess() as child:
+            child.begin(guide.relaxation.program.matrix(), self._share(_BOUND_SHARE))
             while not child.news.ended and not self.conduct.finished():
                 better = self._wait_for(child, rounds)
-                if better or child.news.bound > heard[1]:
-                    heard = (time.monotonic(), child.news.bound)
+                if better or child.news.bound_joules > heard[1]:
+                    heard = (time.monotonic(), child.news.bound_joules)
                 elif math.isfinite(heard[1]) and time.monotonic() - heard[0] > patience:
                     break
-                if child.news.bound > 0.0:
-                    joules = (child.news.bound * (1.0 - _MARGIN) - _MARGIN) / unit
-                    self.conduct.bounded(fixed + joules, False)
+                if child.news.bound_joules > 0.0:
+                    self.conduct.bounded(fixed + child.news.bound_joules, False)
                 if better:
                     guide = replace(guide, answer=replace(guide.answer, values=child.news.values))
                     self._walk_along(guide)
@@ -203,17 +199,17 @@ class _Wide:
         arrays = rounds.arrays
         reruns = sum(not slot.mandatory for slot in arrays.model.timeline.slots)
         matrix = replace(arrays.matrix, start=rounds.values)
-        with Beside() as child:
+        with HighsProcess() as child:
             child.begin(matrix, self._share(_CLASS_SHARE))
             while not child.news.ended and not self.conduct.finished():
                 found = child.news.values if self._wait_for(child, rounds) else None
                 if found is not None and rounds.take(found, CLASS):
                     self._tell()
-                if math.isfinite(child.news.bound) and self.planned.serial == self.bounded.serial:
-                    self.conduct.classed((child.news.bound * (1.0 - _MARGIN) - _MARGIN) / arrays.unit, reruns)
+                if math.isfinite(child.news.bound_joules) and self.planned.serial == self.bounded.serial:
+                    self.conduct.classed(child.news.bound_joules, reruns)
             return child.news.exhausted
 
-    def _wait_for(self, child: Beside, rounds: Rounds | None) -> bool:
+    def _wait_for(self, child: HighsProcess, rounds: Rounds | None) -> bool:
         """Let the child work a while, beside a round if there are threads; whether it found a solution."""
         if self.conduct.threads < 2 or rounds is None:
             return child.listen(_LISTEN_SECONDS)

@@ -19,7 +19,7 @@ from poet.solution import ClassBound, Solution, SolveOptions, Status
 from poet.solvers.engines import Effort, Outcome, available_engines, choose_engine, run_engine
 from poet.solvers.engines.confirm import Confidence, Confirmation, confirm
 from poet.solvers.event_model.emit import schedule_of
-from poet.solvers.event_model.model import Model, build
+from poet.solvers.event_model.model import Model, build, matrix_of
 from poet.solvers.event_model.start import values_of
 from poet.solvers.heuristics.greedy import greedy
 from poet.solvers.instance.candidates import candidates, fullest
@@ -281,7 +281,7 @@ class _Search:
             self._report()
             return self._enough()
 
-        outcome = run_engine(engine, model, self._effort(seconds), start=start, watcher=watch)
+        outcome = run_engine(engine, matrix_of(model, start), self._effort(seconds), watcher=watch)
         if outcome.values is not None:
             self._consider(schedule_of(model, outcome.values), model_by(engine), is_ours=not bounding)
         if outcome.infeasible:
@@ -345,7 +345,7 @@ class _Search:
         proof_seconds = min(max(0.1 * spent_seconds, 0.1), 1.0, 0.5 * left_seconds)
         second_seconds = min(max(spent_seconds, _CONFIRM_SECONDS), left_seconds - proof_seconds)
         confirmation = confirm(
-            model,
+            matrix_of(model),
             self.engine,
             self._effort(second_seconds, left_seconds - proof_seconds),
             proof_seconds=proof_seconds,

@@ -22,18 +22,9 @@ import numpy as np
 
 from poet.schedule import Schedule
 from poet.solvers.bounds.relaxation import Bound
-from poet.solvers.engines.highs_process import Beside
-from poet.solvers.engines.linear import Numbers, value
-from poet.solvers.engines.matrix import (
-    RELATIVE_GAP,
-    Arrays,
-    Choice,
-    Found,
-    Part,
-    arrays_of,
-    part_of,
-    solve_part,
-)
+from poet.solvers.engines.highs import Found, solve
+from poet.solvers.engines.highs_process import HighsProcess
+from poet.solvers.engines.matrix import Choice, Numbers, Part, part_of, value
 from poet.solvers.event_model.emit import schedule_of
 from poet.solvers.event_model.families import CUTS, FAMILIES
 from poet.solvers.event_model.model import build
@@ -43,8 +34,10 @@ from poet.solvers.instance.incumbent import Incumbent
 from poet.solvers.instance.instance import Instance
 from poet.solvers.instance.timeline import timeline_of
 from poet.solvers.search.finders import ROUNDS
+from poet.solvers.search.gap_matrix import GapMatrix, gap_matrix_of
 from poet.solvers.search.slots_of_plans import Reruns, merged
 
+RELATIVE_GAP = 1e-5  # at which a part counts as solved
 _FIRST_SIZE = 100  # decisions that the first round leaves free
 _SMALLEST_SIZE = 40
 _ROUND_SECONDS = 2.5
@@ -54,10 +47,10 @@ _PATIENCE = 25  # rounds without a better plan after which a model is given up
 _STRETCHES = (1, 1, 2, 3)  # that a round frees
 
 
-def offering(instance: Instance, reruns: Reruns) -> Arrays:
+def offering(instance: Instance, reruns: Reruns) -> GapMatrix:
     """The event model that may rerun what is offered, with the cuts for many reruns, as a matrix."""
     families = (*FAMILIES, *CUTS, again)
-    return arrays_of(build(timeline_of(instance, merged(reruns)), families=families))
+    return gap_matrix_of(build(timeline_of(instance, merged(reruns)), families=families))
 
 
 class Rounds:
@@ -70,7 +63,7 @@ class Rounds:
         seed: of every random choice.
     """
 
-    def __init__(self, arrays: Arrays, guide: Bound, best: Incumbent, *, seed: int = 0) -> None:
+    def __init__(self, arrays: GapMatrix, guide: Bound, best: Incumbent, *, seed: int = 0) -> None:
         self.arrays, self.best = arrays, best
         self.expected = _expected(arrays, guide)
         self.values = np.zeros(0)
@@ -83,13 +76,13 @@ class Rounds:
             values = values_of(self.arrays.model, self.best.schedule)
             self.values = np.array(values or ())
             return values is not None
-        everything = part_of(self.arrays, self.arrays.decided, None)
-        relaxed = solve_part(everything, _share(end), whole=False).values
+        everything = part_of(self.arrays.matrix, self.arrays.decided, None)
+        relaxed = _solve_here(everything, _share(end), integer=False).values
         if relaxed is None:
             return False
         for surely in (0.5, 0.0):  # at first, whole numbers of the linear program are kept; then only its 1s
             free = self.arrays.decided & (np.abs(relaxed - surely) < 1.0 - surely - 1e-6)
-            found = _solve_beside(part_of(self.arrays, free, relaxed), _share(end)).values
+            found = _solve_in_child(part_of(self.arrays.matrix, free, relaxed), _share(end)).values
             if found is not None and self.take(found):
                 return True
         return False
@@ -120,8 +113,8 @@ class Rounds:
             late: run the engine where it can be ended.
         """
         started = time.monotonic()
-        part = part_of(self.arrays, self._part(disputed=disputed), self.values)
-        found = _solve_beside(part, seconds) if late else solve_part(part, seconds)
+        part = part_of(self.arrays.matrix, self._part(disputed=disputed), self.values)
+        found = _solve_in_child(part, seconds) if late else _solve_here(part, seconds)
         self._resize(found, (time.monotonic() - started) / seconds)
         return found.values is not None and self.take(found.values)
 
@@ -157,20 +150,25 @@ class Rounds:
             self.size = max(_SMALLEST_SIZE, int(self.size * 0.7))
 
 
-def _solve_beside(part: Part, seconds: float) -> Found:
-    with Beside() as child:
+def _solve_here(part: Part, seconds: float, *, integer: bool = True) -> Found:
+    found = solve(part.matrix, seconds, integer=integer, relative_gap=RELATIVE_GAP)
+    return found if found.values is None else Found(part.all_columns(found.values), found.exhausted)
+
+
+def _solve_in_child(part: Part, seconds: float) -> Found:
+    with HighsProcess() as child:
         child.begin(part.matrix, seconds, relative_gap=RELATIVE_GAP)
         while not child.news.ended:
             child.listen(_LISTEN_SECONDS)
         values = child.news.values
-        return Found(None if values is None else part.whole(values), child.news.exhausted)
+        return Found(None if values is None else part.all_columns(values), child.news.exhausted)
 
 
 def _share(end: float) -> float:
     return 0.4 * (end - time.monotonic())
 
 
-def _expected(arrays: Arrays, guide: Bound) -> Numbers:
+def _expected(arrays: GapMatrix, guide: Bound) -> Numbers:
     """For each decision, whether the relaxation keeps the content between the fixed moments around."""
     expected, values = np.full(len(arrays.decided), 0.5), guide.answer.values
     if values is None:

@@ -15,10 +15,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from poet.solvers.engines.linear import Indices, Numbers
-from poet.solvers.engines.matrix import Arrays, Matrix
+from poet.solvers.engines.matrix import Indices, Matrix, Numbers
 from poet.solvers.instance.instance import Content, Instance
 from poet.solvers.instance.timeline import Event, Timeline
+from poet.solvers.search.gap_matrix import GapMatrix
 
 _DISTANCE = 3  # up to which the neighbours of twins are twins
 _REPEATING = 0.5  # different ops, as a share of all, up to which a step counts as repeating itself
@@ -41,7 +41,7 @@ def repeats(instance: Instance) -> bool:
     return len(set(colours(instance))) <= _REPEATING * len(instance.tasks)
 
 
-def tied(arrays: Arrays, values: Numbers) -> Tied:
+def tied(arrays: GapMatrix, values: Numbers) -> Tied:
     """The program in which twin decisions stay alike that are alike in ``values``, which it begins with."""
     first: dict[Hashable, int] = {}
     column = np.arange(len(values))
@@ -60,6 +60,7 @@ def tied(arrays: Arrays, values: Numbers) -> Tied:
             rows=entries // count,
             columns=entries % count,
             factors=factors,
+            integer=matrix.integer[kept],
             whole=matrix.whole[kept],
             start=values[kept],
         ),
@@ -114,7 +115,7 @@ def _makers(instance: Instance) -> dict[int, int]:
     return {c: task.number for task in instance.tasks for c in (*task.outputs, *task.updated)}
 
 
-def _meanings(arrays: Arrays) -> Iterable[tuple[int, Hashable]]:
+def _meanings(arrays: GapMatrix) -> Iterable[tuple[int, Hashable]]:
     """Each decision on a gap, and what it means: the same for twins."""
     timeline = arrays.model.timeline
     instance, colour = timeline.instance, colours(timeline.instance)

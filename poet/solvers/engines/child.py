@@ -1,0 +1,104 @@
+"""A solver in a process of its own, which says lines of JSON: started, sent requests, listened to, ended."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import queue
+import subprocess
+import tempfile
+import threading
+from types import TracebackType
+from typing import IO, Any
+
+from poet import children
+
+
+class Child:
+    """A module of poet as a process; leaving the context ends it, however far it is.
+
+    Ctrl-C is this process's to answer: the child does not get it. It ends itself when its stdin is closed,
+    so it does not outlive the one that wants its answer.
+    """
+
+    def __init__(self, module: str) -> None:
+        self.gone = False
+        self._lines = queue.SimpleQueue[bytes | None]()
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the child
+        self._process = subprocess.Popen(
+            children.command(module),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            env=children.environment(),
+            start_new_session=True,
+        )
+        threading.Thread(target=_read, args=(_open(self._process.stdout), self._lines), daemon=True).start()
+
+    def __enter__(self) -> Child:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the child, whatever it is at."""
+        self._process.kill()
+        self._process.wait()
+        for pipe in (self._process.stdin, self._process.stdout, self._errors):
+            with contextlib.suppress(OSError):
+                _open(pipe).close()
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the process is there."""
+        return self._process.poll() is None
+
+    @property
+    def pid(self) -> int:
+        """Of the process."""
+        return self._process.pid
+
+    def send(self, request: bytes) -> None:
+        """Write ``request`` to its stdin, in the background."""
+        threading.Thread(target=_write, args=(_open(self._process.stdin), request), daemon=True).start()
+
+    def messages(self, seconds: float) -> list[dict[str, Any]]:
+        """What it has said since the last call, waiting ``seconds`` at most for the first; see ``gone``."""
+        said: list[dict[str, Any]] = []
+        with contextlib.suppress(queue.Empty):
+            line = self._lines.get(timeout=seconds) if seconds > 0.0 else self._lines.get_nowait()
+            while line is not None:
+                said.append(json.loads(line))
+                line = self._lines.get_nowait()
+            self.gone = True
+        return said
+
+    def failure(self) -> str | None:
+        """Of a child that is gone: why, if it ended with an error."""
+        if self._process.wait() == 0:
+            return None
+        self._errors.seek(0)
+        lines = self._errors.read().decode(errors="replace").strip().splitlines()
+        return lines[-1] if lines else f"it ended with code {self._process.returncode}"
+
+
+def _write(stdin: IO[bytes], request: bytes) -> None:
+    with contextlib.suppress(OSError, ValueError):  # the child is gone: `_read` sees it
+        stdin.write(request)
+        stdin.flush()
+
+
+def _read(stdout: IO[bytes], lines: queue.SimpleQueue[bytes | None]) -> None:
+    with contextlib.suppress(OSError, ValueError):  # closed by the main thread
+        for line in stdout:
+            if line.endswith(b"\n"):  # else the child died in the middle of it
+                lines.put(line)
+    lines.put(None)
+
+
+def _open(pipe: IO[bytes] | None) -> IO[bytes]:
+    assert pipe is not None  # all were asked for
+    return pipe
