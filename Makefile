@@ -5,7 +5,7 @@ PYTHON ?= $(shell for python in python3.11 python3; do \
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help setup demo test test-slow lint type table models-table nets-table bench-planner bench-large-graphs bench-large-rivals fuzz faults-table readme clean
+.PHONY: help setup demo test test-slow lint type models-table nets-table bench-planner bench-large-graphs bench-large-rivals fuzz faults-table runtime-table torch-peers documents site clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*## ' Makefile | sed -E 's/^([a-z-]+):.*## (.*)$$/\1|\2/' | awk -F'|' '{printf "make %-13s %s\n", $$1, $$2}'
@@ -23,7 +23,7 @@ demo: $(STAMP) ## a real model: export, plan for a Raspberry Pi 4B, train with p
 	$(BIN)/python examples/demo.py
 
 test: $(STAMP) ## the tests that take seconds
-	$(BIN)/python -m pytest -q
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile
 
 test-slow: $(STAMP) ## the proofs that take minutes
 	$(BIN)/python -m pytest -q -m slow
@@ -62,8 +62,12 @@ runtime-table: $(STAMP) ## docs/runtime.md: predicted and measured peaks and ste
 torch-peers: $(STAMP) ## against checkpointing and torch's memory budget, at their own peaks
 	PYTHONPATH=examples $(BIN)/python tests/benchmarks/torch_peers.py
 
-readme: $(STAMP) ## the outputs in README.md, made anew by running its commands
-	$(BIN)/python tests/readme.py --write
+documents: $(STAMP) ## the outputs on the pages, made anew by running their commands (long)
+	$(BIN)/python tests/documents.py --write
+
+site: $(STAMP) ## the documentation as a searchable site in build/site, strict about links
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt zensical mkdocstrings-python
+	$(BIN)/zensical build --strict
 
 clean: ## what the targets above made, the virtual environment included
 	rm -rf $(VENV) .demo .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist *.egg-info

@@ -1,13 +1,13 @@
-"""Runs the commands in README.md and compares what they print with what the README says.
+"""Runs the commands on the pages and compares what they print with what the pages say.
 
 A fenced block opened by ```` ```console ```` holds commands (``$ ...``) and, under each, its stdout;
-one opened by ```` ```console slow ```` takes minutes. All run in one folder, in order. The text must
-be equal; a number may differ by `TOLERANCE` (kernels of another processor need other workspaces),
+one opened by ```` ```console slow ```` takes minutes. Those of a page run in one folder, in order. The
+text must be equal; a number may differ by `TOLERANCE` (kernels of another processor need other workspaces),
 and on a line that tells what was measured here it may be any number. Where the fence says
 ``search``, a search within a time limit decides what is printed, and how far it gets depends on the
 machine: there only the lines' labels must be the same.
 
-    python tests/readme.py --write    puts the true output into README.md
+    python tests/documents.py --write [PAGE ...]    puts the true output into the pages
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-README = ROOT / "README.md"
+PAGES = tuple(ROOT / name for name in ("README.md", "docs/tutorial.md", "docs/what-if.md"))
+"""Those with commands."""
 TOLERANCE = 0.05
 MEASURED = re.compile(r"measured|this machine|search|wall clock|imported in|epoch|accuracy")
 """Lines on which figures depend on this machine and this moment."""
@@ -39,13 +40,13 @@ _FACTORS = {
 
 @dataclass(frozen=True)
 class Example:
-    """One command of the README.
+    """One command of a page.
 
     Attributes:
         command: for the shell.
-        output: lines that the README shows under it.
+        output: lines that the page shows under it.
         slow, searched: whether its block says so.
-        line: of the README, from 1.
+        line: of the page, from 1.
     """
 
     command: str
@@ -97,11 +98,11 @@ def run(command: str, folder: Path) -> tuple[str, ...]:
 
 
 def mismatch(example: Example, found: tuple[str, ...]) -> str | None:
-    """How what ``example`` printed differs from what the README says, or ``None``."""
+    """How what ``example`` printed differs from what the page says, or ``None``."""
     if not example.searched:
         return difference(example.output, found)
     said, true = _labels(example.output), _labels(found)
-    return None if said == true else f"labels only in one of README and output: {sorted(said ^ true)}"
+    return None if said == true else f"labels only in one of page and output: {sorted(said ^ true)}"
 
 
 def _labels(lines: tuple[str, ...]) -> set[str]:
@@ -115,9 +116,9 @@ def difference(expected: tuple[str, ...], found: tuple[str, ...]) -> str | None:
     """The first line that differs by more than the tolerance, or ``None``."""
     for index, (said, true) in enumerate(zip(expected, found, strict=False)):
         if not _same(said, true):
-            return f"line {index + 1}:\n  README: {said}\n  true:   {true}"
+            return f"line {index + 1}:\n  page: {said}\n  true: {true}"
     if len(expected) != len(found):
-        return f"README shows {len(expected)} lines, the command prints {len(found)}"
+        return f"the page shows {len(expected)} lines, the command prints {len(found)}"
     return None
 
 
@@ -152,20 +153,35 @@ def rewritten(text: str, outputs: dict[int, tuple[str, ...]]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def links(text: str) -> list[tuple[str, str]]:
+    """File and anchor of every link to this project; the file is empty for an anchor on the same page."""
+    prose = re.sub(r"```.*?```", "", text, flags=re.DOTALL)
+    found = re.findall(r"\]\(([^)\s#]*)(?:#([^)\s]*))?\)", prose)
+    return [(file, anchor) for file, anchor in found if "://" not in file]
+
+
+def anchors(text: str) -> set[str]:
+    """Names that the headings of a page can be linked by, as code hosts and site builders make them."""
+    headings = re.findall(r"^#+ (.+)$", re.sub(r"```.*?```", "", text, flags=re.DOTALL), flags=re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading).strip().lower().replace(" ", "-") for heading in headings}
+
+
 def main() -> None:
-    """Run every command; with ``--write`` put what they print into the README."""
+    """Run every command; with ``--write`` put what they print into the pages."""
     parser = argparse.ArgumentParser(description=main.__doc__)
+    parser.add_argument("pages", nargs="*", type=Path, help="default: all that have commands")
     parser.add_argument("--write", action="store_true")
     arguments = parser.parse_args()
-    text = README.read_text(encoding="utf-8")
-    outputs: dict[int, tuple[str, ...]] = {}
-    with tempfile.TemporaryDirectory() as folder:
-        for example in examples(text):
-            print(f"$ {example.command}", file=sys.stderr)
-            outputs[example.line] = run(example.command, Path(folder))
-            print(mismatch(example, outputs[example.line]) or "as written", file=sys.stderr)
-    if arguments.write:
-        README.write_text(rewritten(text, outputs), encoding="utf-8")
+    for page in arguments.pages or PAGES:
+        text = page.read_text(encoding="utf-8")
+        outputs: dict[int, tuple[str, ...]] = {}
+        with tempfile.TemporaryDirectory() as folder:
+            for example in examples(text):
+                print(f"{page.name}: $ {example.command}", file=sys.stderr)
+                outputs[example.line] = run(example.command, Path(folder))
+                print(mismatch(example, outputs[example.line]) or "as written", file=sys.stderr)
+        if arguments.write:
+            page.write_text(rewritten(text, outputs), encoding="utf-8")
 
 
 if __name__ == "__main__":

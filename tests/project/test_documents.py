@@ -1,0 +1,81 @@
+"""The commands on the pages print what the pages say they print, and every link leads somewhere."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from documents import PAGES, ROOT, Example, anchors, difference, examples, links, mismatch, rewritten, run
+
+ALL_PAGES = (*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"))
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[Path, Path]:
+    return {page: tmp_path_factory.mktemp(page.stem) for page in PAGES}
+
+
+def _cases() -> list[object]:
+    return [
+        pytest.param(
+            page, example, marks=[pytest.mark.slow] if example.slow else [], id=f"{page.stem}:{example.line}"
+        )
+        for page in PAGES
+        for example in examples(page.read_text(encoding="utf-8"))
+    ]
+
+
+@pytest.mark.parametrize(("page", "example"), _cases())
+def test_a_command_prints_what_its_page_says(page: Path, example: Example, folders: dict[Path, Path]) -> None:
+    found = run(example.command, folders[page])
+    assert mismatch(example, found) is None
+
+
+@pytest.mark.parametrize("page", ALL_PAGES, ids=lambda page: page.stem)
+def test_every_link_leads_somewhere(page: Path) -> None:
+    for file, anchor in links(page.read_text(encoding="utf-8")):
+        target = (page.parent / file) if file else page
+        assert target.exists(), f"{page.name} links {file}"
+        if anchor and target.suffix == ".md":
+            assert anchor in anchors(target.read_text(encoding="utf-8")), f"{page.name} links {file}#{anchor}"
+
+
+def test_the_readme_is_a_door() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert len(text.splitlines()) <= 150
+    named = {file for file, _ in links(text)}
+    assert "docs/index.md" in named
+    assert "CONTRIBUTING.md" in named
+
+
+def test_every_page_can_be_reached_from_the_index() -> None:
+    site = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    for page in (ROOT / "docs").glob("*.md"):
+        assert f" {page.name}\n" in site, f"{page.name} is not in mkdocs.yml"
+
+
+def test_the_reader_of_pages_reads() -> None:
+    text = "a\n```console\n$ one \\\n> two\nout 1\nout 2\n$ three\n```\n```console slow\n$ four\nx\n```\n"
+    found = list(examples(text))
+    assert [example.command for example in found] == ["one \\\ntwo", "three", "four"]
+    assert [example.output for example in found] == [("out 1", "out 2"), (), ("x",)]
+    assert [example.slow for example in found] == [False, False, True]
+    assert rewritten(text, {3: ("new",), 7: ("a", "b")}) == text.replace("out 1\nout 2", "new").replace(
+        "$ three", "$ three\na\nb"
+    )
+
+
+def test_a_wrong_figure_or_word_is_found() -> None:
+    said = ("energy  1.50 KiB of 8 J",)
+    assert difference(said, ("energy  1538 B of 8 J",)) is None
+    assert difference(said, ("energy  1.50 KiB of 9 J",)) is not None
+    assert difference(said, ("power  1.50 KiB of 8 J",)) is not None
+    assert difference(said, (*said, "more")) is not None
+    assert difference(("search  2 s",), ("search  200 s",)) is None
+
+
+def test_of_a_search_only_the_labels_count() -> None:
+    said = ("energy  1 J", "    1 KiB │▅▅", "gradient  2 B  7 %")
+    example = Example("x", said, slow=True, searched=True, line=1)
+    assert mismatch(example, ("energy  2 J", "    3 KiB │▅", "workspace  2 B  9 %")) is None
+    assert mismatch(example, ("power  2 J",)) is not None
