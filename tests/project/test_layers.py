@@ -16,7 +16,7 @@ from poet.version import __version__
 
 HOMES = {
     "torch": {"frontend", "runtime", "verification", "enforce", "rehearsal", "api", "whatif", "cli"},
-    "numpy": {"arrays", "solvers", "layout", "frontend", "runtime", "verification", "api", "whatif", "cli"},
+    "numpy": {"files", "solvers", "layout", "frontend", "runtime", "verification", "api", "whatif", "cli"},
     "onnx": {"frontend"},
     "google": {"frontend"},  # protobuf's errors while reading ONNX
     "pulp": {"solvers"},
