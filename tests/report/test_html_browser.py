@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import time
 from collections.abc import Callable, Iterator
@@ -31,7 +32,7 @@ FLAGS = (
     "--disable-dev-shm-usage",
 )  # fmt: skip
 WAIT_SECONDS = 60.0
-PHONE, DESKTOP = (375, 812), (1280, 900)
+PHONE, DESKTOP, PICTURE = (375, 812), (1280, 900), (1100, 1500)
 
 
 @pytest.fixture(scope="module")
@@ -235,3 +236,18 @@ def test_points_show_their_values(browser: webdriver.Chrome, pages: dict[str, Pa
     status.find_element(By.XPATH, "option[.='infeasible']").click()
     assert set(_cells(_table(browser, "points"), 4)) == {"infeasible"}
     _quiet(browser)
+
+
+def test_pictures_of_the_pages_for_the_docs(
+    browser: webdriver.Chrome, pages: dict[str, Path], tmp_path: Path
+) -> None:
+    """`make pictures` keeps them in docs/images, where docs/reports.md shows them."""
+    folder = Path(os.environ.get("POET_PICTURES", str(tmp_path)))
+    folder.mkdir(parents=True, exist_ok=True)
+    (tmp_path / "plan.html").write_text(
+        plan_page(mixed_plan(), command="poet solve model.onnx"), encoding="utf-8"
+    )
+    for name, page in (("plan", tmp_path / "plan.html"), ("what-if", pages["sweep"])):
+        _open(browser, page, size=PICTURE)
+        assert browser.get_screenshot_as_file(str(folder / f"{name}-page.png"))
+        assert (folder / f"{name}-page.png").stat().st_size > 20_000

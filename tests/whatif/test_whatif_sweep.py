@@ -235,11 +235,12 @@ def test_an_answers_key_holds_all_the_code_that_the_answer_depends_on(rooms: tup
         for node in ast.walk(ast.parse(source.read_text())):
             if not isinstance(node, ast.ImportFrom) or (node.module or "").split(".")[0] != "poet":
                 continue
-            inside = [alias.name for alias in node.names] if node.module == "poet" else [""]
-            for name in inside:
-                path = package.joinpath(*str(node.module).split(".")[1:], name)
-                found = path.with_suffix(".py") if path.with_suffix(".py").exists() else path / "__init__.py"
-                assert found in known, f"{source.name} imports {path}, which is not in {rooms}"
+            path = package.joinpath(*str(node.module).split(".")[1:])
+            inside = [path / alias.name for alias in node.names] if path.is_dir() else []
+            for place in [path, *inside]:
+                for found in (place.with_suffix(".py"), place / "__init__.py"):
+                    named = found.exists() and found != package / "__init__.py"
+                    assert not named or found in known, f"{source.name} imports {found}, not in {rooms}"
 
 
 def _sources(place: Path) -> list[Path]:
