@@ -57,8 +57,8 @@ IMPORTING = (
     "api.py", "frontend", "runtime", "files", "graph.py", "operators.py", "kernel_facts.py",
     "kernel_allocations.py", "optimizer.py", "loss.py", "untrained.py", "codec.py", "errors.py", "units.py",
     "version.py", "brief.py", "children.py", "extras.py", "training_plan.py", "plan_file.py",
-    "run_request.py", "demand.py", "layout.py", "devices/host.py", "problem.py", "schedule.py", "simulator.py", "solution.py",
-    "homes.py", "pins.py",
+    "run_request.py", "demand.py", "layout.py", "devices/host.py", "problem.py", "schedule.py",
+    "simulator.py", "solution.py", "homes.py", "pins.py",
 )  # fmt: skip
 """What an imported graph and its kernels' facts depend on; of what ``api.py`` imports, these alone."""
 
