@@ -249,7 +249,10 @@ class Problem:
             readable = " and ".join(map(str, READABLE_VERSIONS))
             raise ProblemError(f"{where}: version {shown(data.get('version'))}, this poet reads {readable}")
         fields = {key: item for key, item in data.items() if key not in ("format", "version")}
-        return codec.decode(Problem, fields, where=where, error=ProblemError)
+        problem = codec.decode(Problem, fields, where=where, error=ProblemError)
+        if not problem.ops:
+            raise ProblemError(f"{where}: it has no ops, so there is nothing to plan; give it at least one")
+        return problem
 
     @staticmethod
     @says_what_it_is(Kind.PROBLEM)
@@ -316,10 +319,6 @@ def _check_cost(what: str, seconds: float, joules: float) -> None:
 
 
 def _check_structure(problem: Problem) -> None:
-    if not problem.ops:
-        raise ProblemError(
-            f"{problem.name}: it has no ops, so there is nothing to plan; give it at least one"
-        )
     tensors = {tensor.name: tensor for tensor in problem.tensors}
     if len(tensors) < len(problem.tensors):
         raise ProblemError(f"{problem.name}: two tensors have the same name")

@@ -51,6 +51,7 @@ ROWS = {
         "explain {plan_file} --device {device} --html {html_file} --json {json_file}",
         ("plan_file", "device"), ("html_file", "json_file"),
     ),
+    "export graph": Row("export graph {plan_file} -o {output}", ("plan_file",), ("output",)),
     "export trace": Row("export trace {plan_file} -o {output}", ("plan_file",), ("output",)),
     "run": Row(
         "run {plan_file} --data {data} --page-file {page_file} --resume {resume} -o {output} "
@@ -58,8 +59,8 @@ ROWS = {
         ("plan_file", "data", "resume"), ("page_file", "output", "json_file"), (("resume", "output"),),
     ),
     "solve": Row(
-        "solve {model} --device {device} --ram 1MiB -o {output} --json {json_file}",
-        ("model", "device"), ("output", "json_file"),
+        "solve {model} --device {device} --names {names} --ram 1MiB -o {output} --json {json_file}",
+        ("model", "device", "names"), ("output", "json_file"),
     ),
     "verify": Row(
         "verify {plan_file} --page-file {page_file} --json {json_file}",
@@ -189,7 +190,7 @@ def test_one_log_for_stdout_and_stderr_is_fine(tmp_path: Path) -> None:
     hand_net.write(plan)
     with log.open("wb") as both:
         subprocess.run([POET, "diff", plan, plan], stdout=both, stderr=subprocess.STDOUT, check=True)
-    assert b"plan.poet" in log.read_bytes()
+    assert b"Both plans take the same" in log.read_bytes()
 
 
 # --- in Python --------------------------------------------------------------------------------

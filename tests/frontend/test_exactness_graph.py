@@ -109,7 +109,7 @@ def _differences(name: str, optimizer: OptimizerSpec) -> list[str]:
 def _state_pairs(
     graph: Graph, found: dict[str, Tensor], plain: PlainTrainer, module: torch.nn.Module
 ) -> dict[str, tuple[Tensor, Tensor]]:
-    own = dict(module.named_parameters()) | dict(module.named_buffers())
+    own = dict(module.named_parameters(remove_duplicate=False)) | dict(module.named_buffers())
     optimizer_state = plain.optimizer_state()
     pairs = {}
     for parameter in graph.parameters:

@@ -167,7 +167,7 @@ def test_laying_out_keeps_the_limit(clock: Clock, monkeypatch: pytest.MonkeyPatc
         offsets_bytes = ()
 
     monkeypatch.setattr(arena, "solve", again)
-    monkeypatch.setattr(arena, "_laid_out", lambda *arguments: Loose)
+    monkeypatch.setattr(arena, "_laid_out", lambda *arguments: (Loose, Loose.arena_bytes))
     for spent in (0.0, 8.0, 9.9, 12.0):
         rounds.clear()
         settled = arena.settle(STEP, limits, dataclasses.replace(first, solve_seconds=spent), OPTIONS)

@@ -327,7 +327,7 @@ def test_slow_preparing_is_found_in_a_loader_and_objects_are_refused(tmp_path: P
     assert supply.host_fetch_seconds is not None
     assert 0.0005 < supply.host_fetch_seconds < 0.02
     np.save(tmp_path / "objects.npy", np.array([{"a": 1}], dtype=object), allow_pickle=True)
-    with pytest.raises(InputError, match="cannot be read"):
+    with pytest.raises(InputError, match="which are never read"):
         measure_data(tmp_path / "objects.npy")
     with pytest.raises(InputError, match="no data"):
         measure_data(tmp_path / "nothing.npz")
