@@ -120,7 +120,7 @@ def test_least_ram_is_the_largest_op_where_everything_can_be_paged() -> None:
     assert solution.amount == solution.bound == minimum_ram_bytes(problem).bytes
 
 
-@pytest.mark.parametrize("factor", [1e-6, 1.0, 1e3])
+@pytest.mark.parametrize("factor", with_slow([1e-6, 1.0, 1e3], {1e3}))
 def test_the_unit_of_energy_changes_no_plan(factor: float) -> None:
     problem = Problem.load(INSTANCES / "linear.m4.json")
 
