@@ -19,7 +19,7 @@ from test_exactness_graph import ALL
 from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
 
-from poet.demand import demand_of
+from poet.demand import PAGE_BYTES, demand_of
 from poet.frontend.trace import TrainingStep, trace_training_step
 from poet.layout import check_layout, lay_out
 from poet.optimizer import OptimizerSpec
@@ -124,7 +124,8 @@ def _with_arena(step: TrainingStep) -> Plan:
     return replace(
         plan,
         request=Request(
-            Limits(ram_budget_bytes=max(layout.arena_bytes, plan.trace.peak_ram_bytes)), step.loss
+            Limits(ram_budget_bytes=max(layout.arena_bytes + 2 * PAGE_BYTES, plan.trace.peak_ram_bytes)),
+            step.loss,
         ),
         arena=Arena(layout.arena_bytes, layout.offsets_bytes),
     )
