@@ -34,6 +34,8 @@ from poet.solvers.instance.instance import instance_of
 from poet.solvers.instance.timeline import timeline_of
 
 EFFORT = Effort(seconds=20.0, threads=1, seed=0, absolute_joules=1e-7, relative=0.0)
+PATIENT = dataclasses.replace(EFFORT, seconds=300.0)
+"""For searches that end by themselves, within seconds where nobody else is at work."""
 INSTANCES = Path(__file__).parents[1] / "instances"
 
 every_engine = pytest.mark.parametrize("engine", available_engines())
@@ -99,7 +101,7 @@ def objective_joules_of(problem: Problem, plan: Schedule, limits: Limits) -> flo
 def solved_linear() -> tuple[Model, tuple[float, ...]]:
     """A model and its best solution by HiGHS, to hold the others against."""
     model = instance_model("linear.m4", above_floor=0.05, depth=5)
-    best = run_engine("highs", matrix_of(model), EFFORT)
+    best = run_engine("highs", matrix_of(model), PATIENT)
     assert best.done
     assert best.values is not None
     assert matrix_of(model).joules(best.values) > 0.0
@@ -120,7 +122,7 @@ def test_a_bound_holds_when_the_time_runs_out(
 def test_a_start_is_never_lost(engine: str, solved_linear: tuple[Model, tuple[float, ...]]) -> None:
     model, best = solved_linear
     start = values_of(model, schedule_of(model, best))
-    again = run_engine(engine, matrix_of(model, start), EFFORT)
+    again = run_engine(engine, matrix_of(model, start), PATIENT)
     assert again.done
     assert again.values is not None
     assert matrix_of(model).joules(again.values) == pytest.approx(matrix_of(model).joules(best))
