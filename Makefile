@@ -26,7 +26,7 @@ test: $(STAMP) ## the tests that take seconds
 	$(BIN)/python -m pytest -q -n 2 --dist loadfile
 
 test-slow: $(STAMP) ## the proofs that take minutes
-	$(BIN)/python -m pytest -q -m slow
+	$(BIN)/python -m pytest -q -m slow -n 2 --dist loadfile
 
 lint: $(STAMP) ## ruff: rules and layout
 	$(BIN)/ruff check .

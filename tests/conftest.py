@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Iterator
 
 import pytest
+
+# Before torch is loaded, and for the processes that tests start: a worker of the tests on each core, and
+# threads that wait for one another, cost more than the work. A test of two threads asks for two.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
 class _Listener(logging.Handler):

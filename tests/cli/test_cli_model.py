@@ -136,7 +136,7 @@ def test_what_cannot_be_is_one_line_with_its_exit_code(folder: Path, plan: Path)
     (folder / "cut.onnx").write_bytes(net.read_bytes()[:1000])
     (folder / "cut.poet").write_bytes(plan.read_bytes()[:1000])
     np.savez(folder / "wrong.npz", inputs=np.zeros((8, 3), np.float32), targets=np.zeros(8, np.int64))
-    code, line = fail("solve", net, *DEVICE, "--ram", "1KiB")
+    code, line = fail("solve", net, *DEVICE, "--ram", "1KiB", "--time-limit", "1s")
     assert code == 3
     assert line.startswith("poet: No plan exists inside the limits.")
     for arguments, word in (

@@ -204,7 +204,7 @@ def test_a_module_whose_sizes_are_a_function_of_the_batch() -> None:
     result = poet.what_if(
         module, lambda batch: torch.randn(batch, 8), device=["rpi4b"], batch=[2, 8], ram="min..keep:2",
         optimizer=["sgd", "adamw"], duty=Duty(steps_per_session=5),
-        options=SolveOptions(time_limit_seconds=1.0), jobs=1, cache=None, largest=(),
+        options=SolveOptions(time_limit_seconds=0.2), jobs=1, cache=None, largest=(),
     )  # fmt: skip
     assert {(setting.batch, setting.optimizer) for setting in result.settings} == {
         (2, "sgd"), (2, "adamw"), (8, "sgd"), (8, "adamw"),
@@ -307,15 +307,15 @@ def test_ctrl_c_reports_what_is_there_and_the_sweep_goes_on(jobs: str, tmp_path:
     """Interrupted by a real signal after some answers; the repeated sweep takes them from the cache."""
     answers, report = tmp_path / "cache" / "answers", tmp_path / "report.json"
     command = [
-        str(Path(sys.executable).with_name("poet")), "what-if", HARD, "--ram", "min..keep:6", "--deadline",
-        "1.5x,2x,none", "--time-limit", "0.5s", "--jobs", jobs, "--cache", str(tmp_path / "cache"),
+        str(Path(sys.executable).with_name("poet")), "what-if", HARD, "--ram", "min..keep:4", "--deadline",
+        "1.5x,none", "--time-limit", "0.5s", "--jobs", jobs, "--cache", str(tmp_path / "cache"),
         "--no-marginal", "-o", str(report),
     ]  # fmt: skip
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
     ) as process:
         deadline = time.monotonic() + 120
-        while time.monotonic() < deadline and len(list(answers.glob("*.json.gz"))) < 4:
+        while time.monotonic() < deadline and len(list(answers.glob("*.json.gz"))) < 3:
             time.sleep(0.02)
         os.killpg(process.pid, signal.SIGINT)
         out, err = process.communicate(timeout=120)
@@ -323,9 +323,9 @@ def test_ctrl_c_reports_what_is_there_and_the_sweep_goes_on(jobs: str, tmp_path:
     assert "The sweep was stopped" in out
     data = json.loads(report.read_text())
     assert not data["complete"]
-    assert data["searched"] >= 3
+    assert data["searched"] >= 2
     again = subprocess.run(command, capture_output=True, text=True, check=True, timeout=240)
     assert "The sweep was stopped" not in again.stdout
     data = json.loads(report.read_text())
     assert data["complete"]
-    assert data["from_cache"] >= 3
+    assert data["from_cache"] >= 2

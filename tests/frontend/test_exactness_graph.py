@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 from helpers.nets import NETS, TinyNet
+from helpers.pace import with_slow
 from helpers.reference import run_graph
 from torch import Tensor, nn
 
@@ -42,9 +43,8 @@ def _zoo_net(name: str) -> TinyNet:
 
 
 ALL = NETS | {f"zoo-{name}": _zoo_net(name) for name in ZOO}
-EACH = [
-    pytest.param(name, marks=[pytest.mark.slow] if name.startswith("zoo-") else []) for name in sorted(ALL)
-]
+ON_TWO_THREADS = {"cnn", "transformer", "lstm", "mobile", "dropout", "bags"}
+"""Nets that every run tries with two threads as well; the others are for the slow tests, as is the zoo."""
 
 
 def _fresh(name: str, optimizer: OptimizerSpec) -> tuple[nn.Module, TrainingStep]:
@@ -130,12 +130,18 @@ def _equal(one: Tensor, other: Tensor) -> bool:
     return one.dtype == other.dtype and one.shape == other.shape and torch.equal(*bits)
 
 
-@pytest.mark.parametrize("name", EACH)
-def test_nets_are_exact(name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "count"),
+    with_slow(
+        [(name, count) for name in sorted(ALL) for count in (1, 2)],
+        {(name, 2) for name in ALL.keys() - ON_TWO_THREADS}
+        | {(name, 1) for name in ALL.keys() - NETS.keys()},
+    ),
+)
+def test_nets_are_exact(name: str, count: int) -> None:
     optimizer = OPTIMIZERS[sorted(ALL).index(name) % len(OPTIMIZERS)]
-    for count in (1, 2):
-        with _threads(count):
-            assert _differences(name, optimizer) == [], f"{count} threads"
+    with _threads(count):
+        assert _differences(name, optimizer) == []
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=lambda spec: f"{spec.name}-{spec.decay}")
@@ -199,7 +205,7 @@ PADDED = {("aten.mkldnn_rnn_layer.default", 3)}
 """Outputs with bytes that the kernel leaves as they were: a workspace with gaps."""
 
 
-@pytest.mark.parametrize("name", EACH)
+@pytest.mark.parametrize("name", with_slow(sorted(ALL), ALL.keys() - NETS.keys()))
 def test_recomputation_gives_the_same_outputs_and_has_no_effect(name: str) -> None:
     _, step = _fresh(name, OPTIMIZERS[sorted(ALL).index(name) % len(OPTIMIZERS)])
     _, _, given = _batch(ALL[name], step.graph)

@@ -20,6 +20,7 @@ from helpers.onnx_tools import (  # fmt: skip
     zoo_export,
     zoo_module,
 )
+from helpers.pace import with_slow
 from onnx import helper
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -29,15 +30,15 @@ from poet.errors import ModelError, UnsupportedOperator
 from poet.frontend.onnx.importer import ImportedModel, load_onnx, load_onnx_structure, strip_weights
 from poet.frontend.onnx.module import state_names
 
-MODELESS = {"vit", "lstm", "convnext", "gpt"}
-"""Nets that are the same in both modes: their second dynamo export is left to the slow tests."""
+QUICK_DYNAMO = {("resnet18", True), ("resnet18", False), ("lstm", True), ("gpt", True)}
+"""The dynamo exporter takes seconds for a net: all others are left to the slow tests."""
 
 EXPORTS = [
     pytest.param(
         name,
         exporter,
         mode,
-        marks=[pytest.mark.slow] if exporter == "dynamo" and not mode and name in MODELESS else [],
+        marks=[pytest.mark.slow] if exporter == "dynamo" and (name, mode) not in QUICK_DYNAMO else [],
     )
     for name in NETS
     for exporter in EXPORTERS
@@ -96,7 +97,14 @@ def test_gradients_are_bitwise_those_of_the_original(name: str, exporter: str, t
         assert torch.equal(found[key], expected[key]), key
 
 
-@pytest.mark.parametrize(("name", "exporter"), [("resnet18", "legacy"), ("mobilenet_v2", "dynamo")])
+@pytest.mark.parametrize(
+    ("name", "exporter"),
+    [
+        ("resnet18", "legacy"),
+        ("resnet18", "dynamo"),
+        pytest.param("mobilenet_v2", "dynamo", marks=pytest.mark.slow),
+    ],
+)
 def test_running_statistics_are_updated_as_by_torch(name: str, exporter: str) -> None:
     original = copy.deepcopy(zoo_module(name))
     model = _load(name, exporter, True)
@@ -120,7 +128,7 @@ def test_evaluation_mode_keeps_running_statistics() -> None:
         assert torch.equal(buffer, before[key])
 
 
-@pytest.mark.parametrize("name", list(NETS))
+@pytest.mark.parametrize("name", with_slow(NETS, {name for name in NETS if (name, True) not in QUICK_DYNAMO}))
 def test_parameters_keep_their_names(name: str) -> None:
     model = _load(name, "dynamo", True)
     original = zoo_module(name)
@@ -151,7 +159,7 @@ def test_structure_and_weights_make_the_same_module(name: str, exporter: str, tr
 
 
 def test_a_structure_takes_its_weights_later() -> None:
-    model = _load("vit", "dynamo", True)
+    model = _load("vit", "legacy", True)
     again = load_onnx_structure(strip_weights(model)).module
     again.load_state_dict(model.module.state_dict())
     inputs, _ = zoo_batch("vit")

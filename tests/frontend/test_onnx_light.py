@@ -9,6 +9,7 @@ import onnx
 import pytest
 import torch
 from helpers.onnx_tools import run_onnxruntime, save
+from helpers.pace import with_slow
 from onnx import ModelProto, numpy_helper
 
 from poet.frontend.onnx.check import check_model
@@ -16,10 +17,10 @@ from poet.frontend.onnx.importer import load_onnx, load_onnx_structure, strip_we
 
 FOLDER = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light"
 NAMES = sorted(path.stem for path in FOLDER.glob("light_*.onnx"))
-LARGE = {"light_bvlc_alexnet", "light_vgg19", "light_zfnet512"}
-"""Hundreds of megabytes of weights each."""
+QUICK = {"light_squeezenet", "light_shufflenet", "light_inception_v1"}
+"""The others have more ops of the same kinds, or hundreds of megabytes of weights."""
 
-ALL = [pytest.param(name, marks=[pytest.mark.slow] if name in LARGE else []) for name in NAMES]
+ALL = with_slow(NAMES, set(NAMES) - QUICK)
 
 
 def _with_random_weights(path: Path) -> ModelProto:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 
@@ -33,6 +34,12 @@ def _step(name: str, optimizer: OptimizerSpec | None = None, *, measure: bool = 
         targets=net.targets(),
         measure=measure,
     )
+
+
+@functools.cache
+def _with_adamw(name: str) -> TrainingStep:
+    """The step of a net that several tests read and none runs."""
+    return _step(name, OptimizerSpec("adamw"))
 
 
 def _op(graph: Graph, target: str) -> Op:
@@ -72,13 +79,13 @@ def test_a_linear_layer_as_a_person_reads_it() -> None:
 
 @pytest.mark.parametrize("name", NETS)
 def test_graphs_survive_json(name: str) -> None:
-    graph = _step(name, OptimizerSpec("adamw")).graph
+    graph = _with_adamw(name).graph
     assert Graph.from_json(json.loads(json.dumps(graph.to_json()))) == graph
 
 
 @pytest.mark.parametrize("name", NETS)
 def test_every_persistent_value_has_its_tensor(name: str) -> None:
-    step = _step(name, OptimizerSpec("adamw"))
+    step = _with_adamw(name)
     types = {value.name: value.type for value in step.graph.values}
     sizes = {buffer.name: buffer.size_bytes for buffer in step.graph.buffers}
     assert set(step.tensors) == step.graph.persistent()
@@ -102,7 +109,7 @@ def test_roles() -> None:
 
 def test_an_update_follows_its_gradient_and_the_last_reader_of_the_old_parameter() -> None:
     for name in NETS:
-        graph = _step(name, OptimizerSpec("adamw")).graph
+        graph = _with_adamw(name).graph
         for parameter in graph.parameters:
             if parameter.gradient is None:
                 continue

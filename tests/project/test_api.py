@@ -34,7 +34,7 @@ def test_a_module_is_planned_saved_and_verified(tmp_path: Path) -> None:
     torch.manual_seed(0)
     module = NET.build().train()
     planned = poet.plan(
-        module, NET.inputs(8), device="rpi4b", ram="400KiB", optimizer="momentum", time_limit_seconds=2.0
+        module, NET.inputs(8), device="rpi4b", ram="400KiB", optimizer="momentum", time_limit_seconds=1.0
     )
     trace = planned.plan.trace
     assert trace.peak_ram_bytes <= 400 * 1024
@@ -103,7 +103,7 @@ def _records(item: object, seen: set[int]) -> Iterator[object]:
 def test_an_onnx_file_is_planned_with_its_dimensions_bound(tmp_path: Path) -> None:
     export(NET.build(), NET.inputs(4), tmp_path / "net.onnx", exporter="dynamo", training=True)
     planned = poet.plan(
-        tmp_path / "net.onnx", device="nrf52840", ram="1MiB", bind={"N": 4}, time_limit_seconds=2.0
+        tmp_path / "net.onnx", device="nrf52840", ram="1MiB", bind={"N": 4}, time_limit_seconds=1.0
     )
     assert planned.plan.model.kind == "onnx"
     assert planned.plan.model.binding == (("N", 4),)
@@ -117,4 +117,4 @@ def test_what_cannot_be_planned_is_said() -> None:
     with pytest.raises(ModelError, match="bind"):
         poet.plan(module, torch.zeros(1, 4), device="rpi4b", ram="1MiB", bind={"N": 1})
     with pytest.raises(Infeasible, match="needs at least"):
-        poet.plan(module, torch.zeros(1, 4), device="rpi4b", ram=64)
+        poet.plan(module, torch.zeros(1, 4), device="rpi4b", ram=64, time_limit_seconds=1.0)

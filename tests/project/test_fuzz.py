@@ -12,7 +12,7 @@ import pytest
 from helpers import mutators
 
 QUICK = {
-    "plans": 150, "profiles": 150, "models": 40, "tensors": 200, "data": 300, "problems": 150, "caches": 300,
+    "plans": 40, "profiles": 40, "models": 12, "tensors": 100, "data": 100, "problems": 50, "caches": 100,
 }  # fmt: skip
 LONG = {
     "plans": 2500, "profiles": 2000, "models": 1000, "tensors": 3000, "data": 5000, "problems": 2000,

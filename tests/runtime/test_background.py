@@ -56,7 +56,7 @@ def write_hand_net(path: Path, seed: int, *, in_storage: bool = False) -> Plan:
 # --- exactness --------------------------------------------------------------------------------
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     optimizer=st.sampled_from(["sgd", "momentum", "adamw"]),
     seed=st.integers(0, 10**6),

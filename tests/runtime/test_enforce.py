@@ -117,6 +117,7 @@ def test_plain_pytorch_passes_where_there_is_room(request_: RunRequest) -> None:
     assert (half.steps, half.refusal) == (4, None)
 
 
+@pytest.mark.slow
 def test_a_plan_of_a_module_says_why_plain_is_not_tried(tmp_path: Path) -> None:
     plan = hand_net.write(tmp_path / "plan.poet")
     x, y = hand_net.batch(0)

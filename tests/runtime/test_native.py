@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from helpers.pace import with_slow
 from torch import nn
 from torch.nn import functional
 
@@ -122,7 +123,7 @@ def run_python(source: str, *arguments: str) -> str:
 # --- counting ---
 
 
-@pytest.mark.parametrize("net", NETS)
+@pytest.mark.parametrize("net", with_slow(NETS, {"transformer"}))
 def test_counts_are_those_of_torchs_own_profiler(allocator: NativeAllocator, net: str) -> None:
     """In a fresh process: the profiler remembers addresses from one profile to the next."""
     output = run_python(
@@ -235,8 +236,9 @@ def test_an_arena_that_the_system_refuses_is_one_error(allocator: NativeAllocato
 # --- placing ---
 
 
-@pytest.mark.parametrize("threads", [1, 2])
-@pytest.mark.parametrize("net", NETS)
+@pytest.mark.parametrize(
+    ("net", "threads"), with_slow([(net, count) for net in NETS for count in (1, 2)], {("transformer", 2)})
+)
 def test_a_replayed_step_is_bitwise_equal_without_a_miss(
     allocator: NativeAllocator, net: str, threads: int
 ) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from helpers import hand_net
+from helpers.pace import with_slow
 from helpers.schedules import keep_everything
 from zoo import NETS
 
@@ -61,8 +62,10 @@ def losses(path: Path, *, arena: bool, steps: int = 4) -> tuple[list[float], Tra
         return [trainer.step(*batch).loss for batch in batches], trainer
 
 
-@pytest.mark.parametrize("threads", [1, 2])
-@pytest.mark.parametrize("recompute", [True, False])
+@pytest.mark.parametrize(
+    ("recompute", "threads"),
+    with_slow([(True, 1), (True, 2), (False, 1), (False, 2)], {(True, 1), (False, 2)}),
+)
 def test_every_request_goes_to_its_planned_place(recompute: bool, threads: int, tmp_path: Path) -> None:
     plan = write_plan(tmp_path / "p", threads=threads, recompute=recompute)
     assert plan.has_fitting_arena

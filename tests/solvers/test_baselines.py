@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import time
 from pathlib import Path
 
 import pytest
 from helpers.oracle import least_joules
+from helpers.pace import few_or_many, with_slow
 from helpers.random_problems import (
     floor_bytes,
     keep_bytes,
@@ -18,7 +20,7 @@ from helpers.random_problems import (
 )
 
 from poet.problem import Limits, Place, Problem, ProblemOp, Tensor, Transfer
-from poet.schedule import Compute, Free, PageIn, PageOut
+from poet.schedule import Compute, Free, PageIn, PageOut, Schedule
 from poet.simulator import simulate
 from poet.solvers.heuristics.greedy import greedy
 from poet.solvers.heuristics.keep_everything import keep_everything
@@ -34,7 +36,7 @@ INSTANCES = sorted((Path(__file__).parents[1] / "instances").glob("*.json"))
 
 
 @pytest.mark.parametrize("name", BASELINES)
-@pytest.mark.parametrize("block", range(3))
+@pytest.mark.parametrize("block", with_slow(range(3), {1, 2}))
 def test_whatever_a_baseline_returns_is_valid(name: str, block: int) -> None:
     answered = 0
     for seed in range(block * 20, block * 20 + 20):
@@ -48,12 +50,19 @@ def test_whatever_a_baseline_returns_is_valid(name: str, block: int) -> None:
     assert answered > 5
 
 
+@functools.cache
+def with_the_best(seed: int) -> tuple[Problem, Limits, Schedule | None]:
+    """A small problem and its best schedule by the oracle, the same for every baseline."""
+    of = mixed_problem(seed, largest=5)
+    limits = random_limits(of, seed, deadline=seed % 5 == 0)
+    return of, limits, least_joules(of, limits)
+
+
+@few_or_many("seeds", range(25), range(25, 80))
 @pytest.mark.parametrize("name", BASELINES)
-def test_no_baseline_is_better_than_the_best(name: str) -> None:
-    for seed in range(80):
-        of = mixed_problem(seed, largest=5)
-        limits = random_limits(of, seed, deadline=seed % 5 == 0)
-        best = least_joules(of, limits)
+def test_no_baseline_is_better_than_the_best(name: str, seeds: range) -> None:
+    for seed in seeds:
+        of, limits, best = with_the_best(seed)
         schedule = BASELINES[name](of, limits)
         if best is None:
             assert schedule is None
@@ -98,7 +107,7 @@ def test_greedy_is_near_the_best_on_small_problems() -> None:
     assert optimal > 0.85 * compared
 
 
-@pytest.mark.parametrize("place", [Place.RAM, Place.STORAGE])
+@pytest.mark.parametrize("place", with_slow([Place.RAM, Place.STORAGE], {Place.RAM}))
 def test_greedy_is_quick_on_two_thousand_ops(place: Place) -> None:
     of = training_like(220, parameters=place, momentum=True)
     assert len(of.ops) > 1800
@@ -139,7 +148,7 @@ def test_greedy_gives_the_same_answer_again() -> None:
     assert greedy(of, limits) == greedy(of, limits)
 
 
-@pytest.mark.parametrize("path", INSTANCES, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", with_slow(INSTANCES, INSTANCES[:-1]), ids=lambda path: path.stem)
 def test_baselines_in_order_on_the_published_instances(path: Path) -> None:
     of = Problem.load(path)
     keep = keep_everything(of, Limits())
@@ -249,8 +258,8 @@ def test_rotor_is_near_the_best_recomputation_of_a_chain() -> None:
 
 
 def test_rotor_beats_equal_segments_on_a_deep_chain() -> None:
-    deep = chain(24)
-    for budget in (12, 15, 20):
+    deep = chain(16)
+    for budget in (9, 11, 14):
         limits = Limits(ram_budget_bytes=budget)
         planned, equal = BASELINES["rotor"](deep, limits), chen(deep, limits)
         assert planned is not None

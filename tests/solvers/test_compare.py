@@ -8,6 +8,7 @@ import json
 from pathlib import Path
 
 import pytest
+from helpers.pace import few_or_many
 from helpers.random_problems import (
     floor_bytes,
     keep_bytes,
@@ -58,13 +59,14 @@ def test_every_baseline_of_the_registry_is_compared() -> None:
     assert_never_worse(problem, Limits(ram_budget_bytes=keep_bytes(problem)), comparison)
 
 
-def test_ours_is_never_worse_on_random_problems() -> None:
+@few_or_many("problems", 5, 15)
+def test_ours_is_never_worse_on_random_problems(problems: int) -> None:
     plans = 0
-    for seed in range(15):
+    for seed in range(problems):
         problem = mixed_problem(seed, largest=8)
         limits = random_limits(problem, seed, deadline=seed % 4 == 0)
         plans += assert_never_worse(problem, limits, compared(problem, limits))
-    assert plans > 75
+    assert plans > 5 * problems
 
 
 def test_a_better_plan_of_a_rival_is_where_our_search_goes_on() -> None:
@@ -81,10 +83,13 @@ def test_a_better_plan_of_a_rival_is_where_our_search_goes_on() -> None:
     assert comparison.ours.trace.joules < simulate(problem, paged, limits).joules
 
 
+@few_or_many("problems", 1, 3)
 @pytest.mark.parametrize("objective", Objective, ids=lambda objective: objective.value)
-def test_ours_is_never_worse_in_any_objective_with_pins_and_an_energy_budget(objective: Objective) -> None:
+def test_ours_is_never_worse_in_any_objective_with_pins_and_an_energy_budget(
+    objective: Objective, problems: int
+) -> None:
     plans = 0
-    for seed in range(3):
+    for seed in range(problems):
         problem = random_problem(seed, ops=7, features=("workspace", "idle"))
         limits = Limits(
             ram_budget_bytes=round(1.3 * floor_bytes(problem)),
@@ -97,7 +102,7 @@ def test_ours_is_never_worse_in_any_objective_with_pins_and_an_energy_budget(obj
                 plans += 1
                 assert comparison.ours.amount is not None
                 assert comparison.ours.amount <= amount_of(objective, rival.trace) * (1 + 1e-9), rival.name
-    assert plans > 10
+    assert plans > 3 * problems
 
 
 @pytest.mark.slow

@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from helpers.oracle import least_joules
+from helpers.pace import with_slow
 from helpers.random_problems import FEATURES, mixed_problem, random_limits, random_problem, training_chain
 from helpers.schedules import random_schedule
 
@@ -96,7 +97,7 @@ def drawn(seed: int) -> Problem:
     return training_chain(seed)[0] if seed % 2 else random_problem(seed, ops=7, features=features)
 
 
-@pytest.mark.parametrize("groups", [1, 3, 8])
+@pytest.mark.parametrize("groups", with_slow([1, 3, 8], {3}))
 def test_no_schedule_pays_less_than_the_tables_say(groups: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_GROUPS", groups)
     checked = twice = 0
@@ -396,6 +397,7 @@ def test_ctrl_c_ends_a_program_in_the_middle(deep: Instance, child: HighsProcess
     assert best_of(deep, child, (72,), None) > 0.0
 
 
+@pytest.mark.slow
 def test_the_search_closes_with_the_outlook_what_it_left_open() -> None:
     """BERT with Cortex-M4 costs at 30 % of the RAM, where the event model stayed at a gap of 1.7 %."""
     problem = Problem.load(Path(__file__).parents[1] / "instances" / "family" / "bert.m4.json")

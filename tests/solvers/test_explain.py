@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 from helpers.oracle import least_joules
+from helpers.pace import few_or_many
 from helpers.random_problems import mixed_problem, random_limits
 
 from poet.problem import Limits, Place, Problem, ProblemOp, Tensor, Transfer
@@ -43,10 +45,11 @@ def relaxed(problem: Problem, limits: Limits) -> Model:
     return build(timeline_of(instance, candidates(instance, None)), relaxed=True)
 
 
-def solved() -> Iterator[tuple[int, Model, Outcome]]:
-    for seed in range(60):
-        model = relaxed(*small(seed))
-        yield seed, model, run_engine("highs", matrix_of(model), EFFORT)
+@functools.cache
+def solved() -> list[tuple[int, Model, Outcome]]:
+    """Small models and what HiGHS says of each; three tests ask about them."""
+    models = [relaxed(*small(seed)) for seed in range(60)]
+    return [(seed, model, run_engine("highs", matrix_of(model), EFFORT)) for seed, model in enumerate(models)]
 
 
 def test_what_an_engine_calls_infeasible_is_proven_and_nothing_else_is() -> None:
@@ -90,9 +93,10 @@ def test_prices_that_prove_nothing_prove_nothing(monkeypatch: pytest.MonkeyPatch
     assert certificate.prove_none(matrix_of(model), seconds=0.2) is None
 
 
-def test_where_fractions_take_too_long_a_second_engine_is_asked() -> None:
+@few_or_many("models", 25, 60)
+def test_where_fractions_take_too_long_a_second_engine_is_asked(models: int) -> None:
     agreed = 0
-    for seed, model, outcome in solved():
+    for seed, model, outcome in solved()[:models]:
         if outcome.infeasible and model.columns:
             confirmation = confirm(matrix_of(model), "highs", EFFORT, proof_seconds=-1.0)
             assert confirmation.confidence in (Confidence.AGREED, Confidence.EXACT), seed
@@ -101,10 +105,13 @@ def test_where_fractions_take_too_long_a_second_engine_is_asked() -> None:
     assert agreed >= 2
 
 
-def test_a_second_engine_agrees_by_its_own_bound_where_rounding_hides_the_cut_off() -> None:
+@few_or_many("seeds", (3,), (3, 9, 17))
+def test_a_second_engine_agrees_by_its_own_bound_where_rounding_hides_the_cut_off(
+    seeds: tuple[int, ...],
+) -> None:
     """In whole numbers the row that cuts dearer solutions off is rounded: the optimum may slip through."""
     slipped = 0
-    for seed in (3, 9, 17):
+    for seed in seeds:
         model = relaxed(*small(seed))
         outcome = run_engine("highs", matrix_of(model), EFFORT)
         assert outcome.values is not None
@@ -117,8 +124,9 @@ def test_a_second_engine_agrees_by_its_own_bound_where_rounding_hides_the_cut_of
     assert slipped
 
 
-def test_a_false_bound_is_refuted_by_a_solution() -> None:
-    for seed in (3, 9, 17):
+@few_or_many("seeds", (3,), (3, 9, 17))
+def test_a_false_bound_is_refuted_by_a_solution(seeds: tuple[int, ...]) -> None:
+    for seed in seeds:
         model = relaxed(*small(seed))
         outcome = run_engine("highs", matrix_of(model), EFFORT)
         assert outcome.values is not None

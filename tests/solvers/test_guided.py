@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from helpers.pace import with_slow
 from helpers.random_problems import mixed_problem, random_limits, training_like
 from helpers.relaxed import whole_bound
 
@@ -43,7 +44,7 @@ def test_every_walk_is_a_plan_that_the_judge_accepts(block: int, *, whole: bool)
     assert plans >= 10
 
 
-@pytest.mark.parametrize("share", [0.1, 0.2])
+@pytest.mark.parametrize("share", with_slow([0.1, 0.2], {0.1}))
 def test_cheaper_than_greedy_on_a_tight_training_step(share: float) -> None:
     problem = training_like(40, seed=3)
     least = minimum_ram_bytes(problem, Limits()).bytes

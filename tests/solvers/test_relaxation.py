@@ -6,6 +6,7 @@ import math
 
 import pytest
 from helpers.oracle import least_joules
+from helpers.pace import few_or_many, with_slow
 from helpers.random_problems import FEATURES, mixed_problem, random_limits, random_problem, training_like
 from helpers.relaxed import in_whole_numbers, whole_bound
 
@@ -35,7 +36,7 @@ def assert_below_the_oracle(problem: Problem, limits: Limits, *, whole: bool = F
     return 1.0 if overhead < 1e-9 or math.isinf(overhead) else max(bounds) / overhead
 
 
-@pytest.mark.parametrize("block", range(8))
+@pytest.mark.parametrize("block", with_slow(range(8), {1, *range(4, 8)}))
 def test_never_above_the_oracle_with_features_mixed(block: int) -> None:
     for seed in range(25 * block, 25 * block + 25):
         problem = mixed_problem(seed, largest=6)
@@ -57,9 +58,10 @@ def test_whole_numbers_stay_below_the_oracle_too_and_come_close() -> None:
     assert sum(shares) / len(shares) > 0.9
 
 
+@few_or_many("layers", 5, 10)
 @pytest.mark.parametrize("share", [0.0, 0.3, 0.7])
-def test_below_every_valid_plan_of_a_training_step(share: float) -> None:
-    problem = training_like(10, seed=3, momentum=True)
+def test_below_every_valid_plan_of_a_training_step(share: float, layers: int) -> None:
+    problem = training_like(layers, seed=3, momentum=True)
     least = minimum_ram_bytes(problem, Limits()).bytes
     most = sum(tensor.bytes for tensor in problem.tensors)
     limits = Limits(ram_budget_bytes=least + round(share * 0.5 * (most - least)))

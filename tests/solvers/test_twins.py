@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from helpers.pace import with_slow
 from helpers.random_problems import training_like
 
 from poet.problem import Limits, Problem, ProblemOp, Tensor, Transfer
@@ -101,7 +102,7 @@ def child() -> Iterator[HighsProcess]:
         yield started
 
 
-@pytest.mark.parametrize("blocks", [6, 9, 12])
+@pytest.mark.parametrize("blocks", with_slow([6, 9, 12], {9, 12}))
 @pytest.mark.parametrize("share", [0.2, 0.5])
 def test_what_solves_the_tied_program_solves_the_whole(
     child: HighsProcess, blocks: int, share: float
@@ -162,7 +163,7 @@ def test_one_block_is_solved_for_all(child: HighsProcess) -> None:
     assert arrays.matrix.joules(solved(child, tie)) == pytest.approx(least)
 
 
-@pytest.mark.parametrize("seconds", [3.0, 30.0])
+@pytest.mark.parametrize("seconds", with_slow([3.0, 30.0], {30.0}))
 def test_a_search_on_identical_blocks_keeps_to_its_clock(seconds: float) -> None:
     problem, seen = stacked(120), list[float]()
     limits = within(problem, 0.1)

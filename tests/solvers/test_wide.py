@@ -19,6 +19,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from helpers.oracle import least_joules
+from helpers.pace import with_slow
 from helpers.random_problems import mixed_problem, random_limits, training_like
 
 from poet.problem import Limits, Problem
@@ -116,7 +117,7 @@ def check_against_the_oracle(seed: int, *, patience: int, threads: int = 1) -> b
     return bool(plans) and min(plans) <= least * (1 + 1e-6)
 
 
-@pytest.mark.parametrize("patience", [1, 2, 4])
+@pytest.mark.parametrize("patience", with_slow([1, 2, 4], {2}))
 def test_bounds_hold_for_searches_that_are_stopped(patience: int) -> None:
     for seed in range(8):
         check_against_the_oracle(100 * patience + seed, patience=patience)
@@ -209,7 +210,7 @@ def test_a_child_solves_one_program_after_the_other() -> None:
             assert solved(child, three, 10.0) is None
 
 
-@pytest.mark.parametrize("seconds", [1.0, 4.0])
+@pytest.mark.parametrize("seconds", with_slow([1.0, 4.0], {4.0}))
 def test_a_large_search_keeps_to_its_clock_and_has_a_plan(seconds: float) -> None:
     assert len(LARGE.ops) > 1500
     with within(seconds):
