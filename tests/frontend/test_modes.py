@@ -121,13 +121,9 @@ def _with_arena(step: TrainingStep) -> Plan:
     layout = lay_out(demand_of(of, schedule, step.kernels).blocks, time_limit_seconds=0.0)
     check_layout(layout)
     plan = hand_net.plan(of, graph, schedule, optimizer=step.optimizer, loss=step.loss, kernels=step.kernels)
-    return replace(
-        plan,
-        request=Request(
-            Limits(ram_budget_bytes=max(layout.arena_bytes, plan.trace.peak_ram_bytes)), step.loss
-        ),
-        arena=Arena(layout.arena_bytes, layout.offsets_bytes),
-    )
+    plan = replace(plan, arena=Arena(layout.arena_bytes, layout.offsets_bytes))
+    budget_bytes = max(plan.arena_ram_bytes, plan.trace.peak_ram_bytes)
+    return replace(plan, request=Request(Limits(ram_budget_bytes=budget_bytes), step.loss))
 
 
 @pytest.mark.parametrize(("name", "mode"), _cases())
