@@ -18,7 +18,7 @@ from onnx import TensorProto, helper
 from torch import Tensor, nn
 from torch.jit._trace import is_tracing
 from torch.nn import functional as F
-from usual_nets import DropoutMobileNet, LoRA, MaskedAttention
+from usual_nets import DropoutMobileNet, Encoder, LoRA, MaskedAttention
 
 from poet import api
 from poet.errors import ModelError, UnsupportedOperator
@@ -92,6 +92,7 @@ class Tied(nn.Module):
 
 NETS: dict[str, tuple[type[nn.Module], Tensor, dict[str, Any]]] = {
     "attention": (MaskedAttention, torch.randn(2, 6, 16), LEGACY),
+    "equal layers": (Encoder, torch.randn(2, 6, 16), TRAINING),
     "norms": (Normed, torch.randn(2, 3, 6, 6), TRAINING),
     "lora": (LoRA, torch.randn(4, 12), LEGACY),
     "recurrent": (Recurrent, torch.randn(6, 2, 5), TRAINING),

@@ -250,6 +250,8 @@ class _Match:
         if len(keys) <= 1:
             return keys[0] if keys else None
         reader = self.readers.get(name)
+        if reader is not None and not reader.name and reader.output:  # ours, that turns a weight back
+            reader = self.readers.get(reader.output[0])
         place = place_of(reader) if reader is not None else ""
         near = [key for key in keys if f".{key.rpartition('.')[0]}." in place and "." in key]
         return near[0] if len(near) == 1 else None
