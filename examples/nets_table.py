@@ -59,7 +59,9 @@ def measure(name: str, route: str) -> Row:
             return _measured(name, net, route, Path(folder))
     except Exception as error:
         line = str(error).strip().splitlines()[0] if str(error).strip() else ""
-        return Row(name, route, refusal=f"{type(error).__name__}: {line}")
+        is_exporters = type(error).__module__.startswith("torch.onnx")
+        whose = "by torch's exporter: " if is_exporters else ""
+        return Row(name, route, refusal=f"{whose}{type(error).__name__}: {line}")
 
 
 def _measured(name: str, net: UsualNet, route: str, folder: Path) -> Row:

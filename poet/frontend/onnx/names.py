@@ -353,7 +353,7 @@ class _Match:
                 f"{self.given.where}: {len(missing)} of {len(self.given.tensors)} tensors were not found in "
                 f"the model{_some(missing)}, and {len(unmatched)} of the model's {len(self.trainable)} "
                 f"parameters keep the file's names{_some(unmatched)}; load_state_dict(strict=True) will "
-                "not take them. Export in training mode, where nothing is folded"
+                "not take them. Export in training mode, where batch norm is not folded into other weights"
             )
         if self.given.parameters is None:
             found.append(
