@@ -4,6 +4,7 @@ Fourteen nets of `usual_nets`, small. Each goes three ways to a plan for a Raspb
 and by torch's two exporters with the module's names given. The budget lies halfway between what keeping
 everything needs and the lower bound; the step is verified by `torch.equal` at 1 and 2 threads, two steps
 are trained, and the trained state is loaded into the original module strictly. What is refused says why.
+With ``--only``, the rows of the other nets stay as they stand in the page.
 
     python examples/nets_table.py [--only NAME ...] [--output docs/nets.md]
 """
@@ -58,7 +59,9 @@ def measure(name: str, route: str) -> Row:
             return _measured(name, net, route, Path(folder))
     except Exception as error:
         line = str(error).strip().splitlines()[0] if str(error).strip() else ""
-        return Row(name, route, refusal=f"{type(error).__name__}: {line}")
+        is_exporters = type(error).__module__.startswith("torch.onnx")
+        whose = "by torch's exporter: " if is_exporters else ""
+        return Row(name, route, refusal=f"{whose}{type(error).__name__}: {line}")
 
 
 def _measured(name: str, net: UsualNet, route: str, folder: Path) -> Row:
@@ -126,7 +129,24 @@ def cells(row: Row) -> Iterator[str]:
     yield from (str(row.ops), row.plan, row.trained, row.verified, row.loaded)
 
 
-def document(rows: list[Row]) -> str:
+def line(row: Row) -> str:
+    """The row in Markdown."""
+    return f"| {' | '.join(cells(row))} |"
+
+
+def lines_of(page: str) -> dict[tuple[str, str], str]:
+    """The rows of a page that `document` made, by net and route."""
+    found = [text for text in page.splitlines() if text.startswith("| ")]
+    return {
+        (net, route): text
+        for text in found
+        for net in USUAL
+        for route in ROUTES
+        if text.startswith(f"| {USUAL[net].title} | `{route}` |")
+    }
+
+
+def document(lines_by_row: dict[tuple[str, str], str]) -> str:
     """The page with the table."""
     lines = [
         "# The usual nets",
@@ -142,10 +162,10 @@ def document(rows: list[Row]) -> str:
         "",
         f"| {' | '.join(HEADINGS)} |",
         "|---|---|---:|---|---|---|---|",
-        *(f"| {' | '.join(cells(row))} |" for row in rows),
     ]
-    done = {(row.net, row.route) for row in rows}
-    missing = [f"{net} {route}" for net in USUAL for route in ROUTES if (net, route) not in done]
+    wanted = [(net, route) for net in USUAL for route in ROUTES]
+    lines += [lines_by_row[row] for row in wanted if row in lines_by_row]
+    missing = [" ".join(row) for row in wanted if row not in lines_by_row]
     if missing:
         lines += ["", f"Not run when this table was made: {', '.join(missing)}."]
     return "\n".join(lines) + "\n"
@@ -157,12 +177,14 @@ def main() -> None:
     parser.add_argument("--only", nargs="*", choices=list(USUAL), default=list(USUAL))
     parser.add_argument("--output", type=Path, default=Path("docs/nets.md"))
     arguments = parser.parse_args()
-    rows: list[Row] = []
+    kept = arguments.output.read_text(encoding="utf-8") if arguments.output.exists() else ""
+    lines = {row: text for row, text in lines_of(kept).items() if row[0] not in arguments.only}
     for name in arguments.only:
         for route in ROUTES:
-            rows.append(measure(name, route))
-            print(rows[-1], file=sys.stderr, flush=True)
-            arguments.output.write_text(document(rows), encoding="utf-8")
+            row = measure(name, route)
+            lines[name, route] = line(row)
+            print(row, file=sys.stderr, flush=True)
+            arguments.output.write_text(document(lines), encoding="utf-8")
 
 
 if __name__ == "__main__":

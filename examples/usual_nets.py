@@ -282,7 +282,7 @@ def _gpt2() -> nn.Module:
 
     config = GPT2Config(
         vocab_size=40, n_positions=16, n_embd=16, n_layer=2, n_head=2, num_labels=3, use_cache=False,
-        pad_token_id=0,
+        pad_token_id=0, bos_token_id=0, eos_token_id=0,
     )  # fmt: skip
     return Scores(GPT2ForSequenceClassification(config))
 

@@ -277,7 +277,7 @@ def _subject(kind: str, folder: Path) -> Subject:
     """Valid files, how to change them, what to do with them, and how their names end."""
     from helpers import fuzz_uses, mutators
 
-    sys.path.append(str(ROOT / "examples"))
+    sys.path += [str(ROOT / "examples"), str(ROOT / "tests/runtime")]
     if kind == "plans":
         return _plans(folder), mutators.mutated_plan, use_plan, ".poet"
     if kind == "models":

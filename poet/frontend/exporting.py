@@ -23,14 +23,14 @@ def as_exporters_do() -> Iterator[None]:
     ``torch.compiler.is_exporting()``, ``is_compiling()`` and ``torch.jit.is_tracing()`` are true.
     """
     compiler = torch.compiler
-    jit: Any = torch.jit
-    before = compiler._is_compiling_flag, compiler._is_exporting_flag, jit.is_tracing
+    core: Any = torch._C  # what `torch.jit.is_tracing` asks, by whatever name a model imported it
+    before = compiler._is_compiling_flag, compiler._is_exporting_flag, core._is_tracing
     compiler._is_compiling_flag = compiler._is_exporting_flag = True
-    jit.is_tracing = lambda: True
+    core._is_tracing = lambda: True
     try:
         yield
     finally:
-        compiler._is_compiling_flag, compiler._is_exporting_flag, jit.is_tracing = before
+        compiler._is_compiling_flag, compiler._is_exporting_flag, core._is_tracing = before
 
 
 def line_of(trace: TracebackType | None) -> str:

@@ -19,7 +19,7 @@ from test_exactness_graph import ALL
 from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
 
-from poet.demand import PAGE_BYTES, demand_of
+from poet.demand import demand_of
 from poet.frontend.trace import TrainingStep, trace_training_step
 from poet.layout import check_layout, lay_out
 from poet.optimizer import OptimizerSpec
@@ -121,14 +121,9 @@ def _with_arena(step: TrainingStep) -> Plan:
     layout = lay_out(demand_of(of, schedule, step.kernels).blocks, time_limit_seconds=0.0)
     check_layout(layout)
     plan = hand_net.plan(of, graph, schedule, optimizer=step.optimizer, loss=step.loss, kernels=step.kernels)
-    return replace(
-        plan,
-        request=Request(
-            Limits(ram_budget_bytes=max(layout.arena_bytes + 2 * PAGE_BYTES, plan.trace.peak_ram_bytes)),
-            step.loss,
-        ),
-        arena=Arena(layout.arena_bytes, layout.offsets_bytes),
-    )
+    plan = replace(plan, arena=Arena(layout.arena_bytes, layout.offsets_bytes))
+    budget_bytes = max(plan.arena_ram_bytes, plan.trace.peak_ram_bytes)
+    return replace(plan, request=Request(Limits(ram_budget_bytes=budget_bytes), step.loss))
 
 
 @pytest.mark.parametrize(("name", "mode"), _cases())

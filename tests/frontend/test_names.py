@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import io
 import logging
 import warnings
@@ -17,7 +18,7 @@ from onnx import TensorProto, helper
 from torch import Tensor, nn
 from torch.jit._trace import is_tracing
 from torch.nn import functional as F
-from usual_nets import DropoutMobileNet, LoRA, MaskedAttention
+from usual_nets import DropoutMobileNet, Encoder, LoRA, MaskedAttention
 
 from poet import api
 from poet.errors import ModelError, UnsupportedOperator
@@ -58,6 +59,25 @@ class Normed(nn.Module):
         return self.head(self.batch(self.group(self.convolution(x))).mean((2, 3)))  # type: ignore[no-any-return]
 
 
+class Recurrent(nn.Module):
+    """Two kinds of layers, each of two numbers, whose weights an exporter stacks by direction and gate."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.GRU(5, 4, num_layers=2, bidirectional=True)
+        self.second = nn.LSTM(8, 3, bias=False)
+        self.third = nn.RNN(3, 3, num_layers=2)
+        for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh"):  # equal layers are told by their order
+            self.third.get_parameter(f"{name}_l1").data.copy_(self.third.get_parameter(f"{name}_l0").data)
+        self.fourth = copy.deepcopy(self.third).requires_grad_(False)  # and equal modules by their place
+        self.head = nn.Linear(3, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in (self.first, self.second, self.third, self.fourth):
+            x, _ = layer(x)
+        return self.head(x.mean(0))  # type: ignore[no-any-return]
+
+
 class Tied(nn.Module):
     """A head that is the embedding."""
 
@@ -72,8 +92,11 @@ class Tied(nn.Module):
 
 NETS: dict[str, tuple[type[nn.Module], Tensor, dict[str, Any]]] = {
     "attention": (MaskedAttention, torch.randn(2, 6, 16), LEGACY),
+    "equal layers": (Encoder, torch.randn(2, 6, 16), TRAINING),
     "norms": (Normed, torch.randn(2, 3, 6, 6), TRAINING),
     "lora": (LoRA, torch.randn(4, 12), LEGACY),
+    "recurrent": (Recurrent, torch.randn(6, 2, 5), TRAINING),
+    "recurrent, operators of 2019": (Recurrent, torch.randn(6, 2, 5), {**TRAINING, "opset_version": 11}),
     "tied": (Tied, torch.randint(12, (2, 5)), TRAINING),
 }
 

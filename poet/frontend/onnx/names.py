@@ -19,6 +19,7 @@ from onnx import AttributeProto, ModelProto, NodeProto
 from torch import Tensor, nn
 
 from poet.errors import ModelError
+from poet.frontend.onnx.gates import Packed, packing, place_of, recurrent_weights
 from poet.frontend.onnx.reader import DTYPES, OnnxFile, StoredTensor
 from poet.frontend.onnx.weights import trainable_initializers
 
@@ -122,6 +123,7 @@ def with_given_names(file: OnnxFile, given: Given) -> Matched:
     """``file`` with the names of ``given``, its layout where that differs, and what only the module has."""
     match = _Match(file, given)
     match.by_name()
+    match.by_gates()
     match.by_content()
     match.rest()
     return Matched(match.named(), match.remark())
@@ -177,7 +179,8 @@ class _Match:
         self.trainable = trainable_initializers(file)
         self.names: dict[str, str] = {}  # initialiser -> key
         self.turned: dict[str, Tensor] = {}  # initialiser whose layout is not the module's -> the module's
-        self.aliases: dict[str, str] = {}
+        self.packed: dict[str, Packed] = {}
+        self.aliases: dict[str, str] = {}  # key -> key of the same tensor
         self.carried: dict[str, str] = {}
         self.counters: dict[str, str] = {}
         self.readers: dict[str, NodeProto] = {}
@@ -186,8 +189,18 @@ class _Match:
                 self.readers.setdefault(name, node)
 
     def open_keys(self) -> list[str]:
-        taken = {*self.names.values(), *self.aliases, *self.carried.values()}
+        taken = {*self.matched_keys(), *self.aliases, *self.carried.values()}
         return [key for key in self.given.tensors if key not in taken]
+
+    def matched_keys(self) -> Iterator[str]:
+        """Names of the module whose tensor the file has."""
+        yield from self.names.values()
+        for packed in self.packed.values():
+            yield from packed.keys
+
+    def unmatched(self) -> list[str]:
+        """Parameters of the file that are none of the module's."""
+        return sorted(self.trainable - self.names.keys() - self.packed.keys())
 
     def by_name(self) -> None:
         for name, stored in self.file.tensors.items():
@@ -195,9 +208,22 @@ class _Match:
             if tensor is not None and (tuple(tensor.shape), tensor.dtype) == (stored.shape, stored.dtype):
                 self.names[name] = name
 
+    def by_gates(self) -> None:
+        """Weights of recurrent layers, which exporters stack by direction and gate."""
+        for node in self.file.model.graph.node:
+            open_keys = self.open_keys()
+            tensors = {key: tensor for key, tensor in self.given.tensors.items() if key in open_keys}
+            taken = self.names.keys() | self.packed.keys()
+            self.packed |= recurrent_weights(node, self.file, tensors, taken)
+
     def by_content(self) -> None:
         for name, stored in self.file.tensors.items():
-            if name in self.names or stored.read is None or math.prod(stored.shape) < 2:
+            if (
+                name in self.names
+                or name in self.packed
+                or stored.read is None
+                or math.prod(stored.shape) < 2
+            ):
                 continue
             is_trained = name in self.trainable
             keys = [
@@ -224,7 +250,9 @@ class _Match:
         if len(keys) <= 1:
             return keys[0] if keys else None
         reader = self.readers.get(name)
-        place = "." + reader.name.replace("/", ".").strip(".") + "." if reader is not None else ""
+        if reader is not None and not reader.name and reader.output:  # ours, that turns a weight back
+            reader = self.readers.get(reader.output[0])
+        place = place_of(reader) if reader is not None else ""
         near = [key for key in keys if f".{key.rpartition('.')[0]}." in place and "." in key]
         return near[0] if len(near) == 1 else None
 
@@ -238,15 +266,14 @@ class _Match:
                 self.counters[mean] = key
                 self.carried[key] = key
         known = self.given.parameters
-        explained = all(name in self.names for name in self.trainable)
+        explained = not self.unmatched()
+        matched = list(self.matched_keys())
         for key in self.open_keys():
             tensor = self.given.tensors[key]
-            twin = next(
-                (other for other in initializers if other != key and self.is_same(tensor, other)), None
-            )
+            twin = next((other for other in matched if self.is_same(tensor, other)), None)
             is_parameter = tensor.is_floating_point() if known is None else key in known
             if twin is not None and is_parameter:
-                self.aliases[key] = initializers[twin]
+                self.aliases[key] = twin
             elif explained or not is_parameter:
                 self.carried[key] = key
 
@@ -280,16 +307,21 @@ class _Match:
             return name
 
         before: list[NodeProto] = []
+        replaced = self.turned.keys() | self.packed.keys()
+        kept = [entry for entry in model.graph.initializer if entry.name not in replaced]
+        del model.graph.initializer[:]
+        model.graph.initializer.extend(kept)
         for name, tensor in self.turned.items():
-            shape = self.file.tensors[name].shape
             key = names.pop(name)
             del tensors[name]
-            kept = [entry for entry in model.graph.initializer if entry.name != name]
-            del model.graph.initializer[:]
-            model.graph.initializer.extend(kept)
             source = entered(key, tensor)
             names[source] = key
-            before += _laying_out(source, name, tensor, shape, entered)
+            before += _laying_out(source, name, tensor, self.file.tensors[name].shape, entered)
+        for name, packed in self.packed.items():
+            del tensors[name]
+            sources = {entered(key, self.given.tensors[key]): key for key in packed.keys}
+            names |= sources
+            before += packing(list(sources), name, packed.gates, self.file, entered)
         carried = {key: entered(key, self.given.tensors[key]) for key in self.carried.values()}
         names |= {name: key for key, name in carried.items()}
         del model.graph.node[:]
@@ -306,7 +338,7 @@ class _Match:
             buffers=buffers,
             carried=tuple(carried.values()),
             counters={mean: carried[key] for mean, key in self.counters.items()},
-            aliases={key: renamed[self.names[name]] for key, name in self.aliases.items()},
+            aliases={key: renamed[twin] for key, twin in self.aliases.items()},
         )  # fmt: skip
         model.metadata_props.add(key=NAMES_KEY, value=note.to_note())
         return replace(self.file, model=model, tensors=tensors)
@@ -315,13 +347,13 @@ class _Match:
         """What is left over on either side, and what is not known."""
         found = []
         missing = self.open_keys()
-        unmatched = sorted(self.trainable - self.names.keys())
+        unmatched = self.unmatched()
         if missing or unmatched:
             found.append(
                 f"{self.given.where}: {len(missing)} of {len(self.given.tensors)} tensors were not found in "
                 f"the model{_some(missing)}, and {len(unmatched)} of the model's {len(self.trainable)} "
                 f"parameters keep the file's names{_some(unmatched)}; load_state_dict(strict=True) will "
-                "not take them. Export in training mode, where nothing is folded"
+                "not take them. Export in training mode, where batch norm is not folded into other weights"
             )
         if self.given.parameters is None:
             found.append(

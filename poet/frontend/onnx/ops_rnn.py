@@ -41,6 +41,8 @@ _KINDS = {
     "GRU": _Kind((1, 0, 2), 1, ("sigmoid", "tanh")),  # ONNX z r h, torch r z n
     "RNN": _Kind((0,), 1, ("tanh",)),
 }
+TORCH_GATES = {operator: kind.gates for operator, kind in _KINDS.items()}
+"""By operator: for each gate in torch's order, its place in ONNX's."""
 
 
 @row(*_KINDS, ignored=("hidden_size",))
