@@ -1,7 +1,7 @@
 """An allocator that was compiled on another machine, and what must hold before it is loaded.
 
-It is the file that ``$POET_ALLOCATOR`` names, or ``allocator.so`` in poet's cache folder. It is code, like what
-else lies in that folder, so nobody but this user and root may be able to write it. What it was made for is
+It is the file that ``$POET_ALLOCATOR`` names, or ``allocator.so`` in poet's cache folder. It is code, like
+what else lies there, so nobody but this user and root may be able to write it. What it was made for is
 read from its bytes: the machine from the head of the file, the rest from a text of ``allocator.cpp``.
 """
 
