@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from poet.errors import PoetError
+from poet.extras import explained
 from poet.version import __version__
 
 from . import check, devices, diff, explain, export, run, solve, verify, what_if
@@ -60,6 +61,8 @@ def _outcome(error: Exception) -> tuple[int, str]:
     """Exit code and the line to print."""
     if os.environ.get(TRACEBACK_VARIABLE):
         traceback.print_exception(error)
+    if isinstance(error, ModuleNotFoundError):
+        error = explained(error) or error
     if isinstance(error, PoetError):
         return error.exit_code, _one_line(str(error))
     if isinstance(error, typer.BadParameter):

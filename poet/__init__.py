@@ -1,7 +1,7 @@
 """Plans and replays neural-network training on devices that are too small for it.
 
 The names below are imported when they are first used, so that `import poet.runtime` on a device
-needs nothing but torch and numpy.
+needs nothing but torch and numpy. Those that plan need the extra ``plan``.
 """
 
 from __future__ import annotations
@@ -49,4 +49,12 @@ __all__ = ["__version__", *_HOMES]
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'poet' has no attribute {name!r}")
-    return getattr(importlib.import_module(_HOMES[name]), name)
+    try:
+        return getattr(importlib.import_module(_HOMES[name]), name)
+    except ModuleNotFoundError as error:
+        from poet.extras import explained
+
+        missing = explained(error)
+        if missing is None:
+            raise
+        raise missing from None

@@ -1,8 +1,24 @@
-"""``python -m poet``: the command line, where the script ``poet`` is not in the path."""
+"""``poet`` and ``python -m poet``: the command line, or one line where what it needs is not installed."""
 
 from __future__ import annotations
 
-from poet.cli.main import app
+import sys
+
+from poet.extras import explained
+
+
+def main() -> None:
+    """Run the command line; exits with its code."""
+    try:
+        from poet.cli.main import app
+    except ModuleNotFoundError as error:
+        missing = explained(error)
+        if missing is None:
+            raise
+        print(f"poet: {missing}", file=sys.stderr)
+        sys.exit(missing.exit_code)
+    app()
+
 
 if __name__ == "__main__":
-    app()
+    main()

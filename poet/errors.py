@@ -8,7 +8,8 @@
     │   ├── ProblemError          a planning problem breaks its format
     │   ├── GraphError            a graph is not well formed
     │   ├── KernelFactsError      what is said about kernels cannot be
-    │   └── PlanError             a plan file is damaged, hostile or of another version
+    │   ├── PlanError             a plan file is damaged, hostile or of another version
+    │   └── MissingPackage        an optional package is not installed
     ├── InvalidSchedule           the judge's verdict: which step breaks which rule
     ├── Infeasible                no schedule exists inside the limits; exit code 3
     ├── OutOfTime                 the time limit passed before any plan was found; exit code 4
@@ -71,6 +72,10 @@ class KernelFactsError(InputError):
 
 class PlanError(InputError):
     """A plan file is damaged, hostile, of another version, or belongs to another model."""
+
+
+class MissingPackage(InputError, ModuleNotFoundError):
+    """An optional package is not installed; the message says how to install it."""
 
 
 class InvalidSchedule(PoetError):

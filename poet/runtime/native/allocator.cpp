@@ -293,9 +293,16 @@ void detach_if_idle(State& s) {
 
 }  // namespace
 
+#define POET_QUOTED(x) #x
+#define POET_TEXT(x) POET_QUOTED(x)
 #define POET_API extern "C" __attribute__((visibility("default")))
 
 POET_API const char* poet_torch_version() { return TORCH_VERSION; }
+// prebuilt.py looks for this text in the file before anything of it is loaded.
+POET_API const char* poet_made_for() {
+  return "poet allocator, source " POET_TEXT(POET_SOURCE) ", torch " TORCH_VERSION ", C++11 ABI " POET_TEXT(
+      _GLIBCXX_USE_CXX11_ABI) ";";
+}
 POET_API void* poet_arena_base(const Arena* arena) { return arena->base; }
 POET_API void poet_appoint(Arena* arena, int64_t offset, int64_t bytes) { appointment = {arena, offset, bytes}; }
 POET_API void poet_mark(int64_t op) { enter_op(*Held(), op); }

@@ -4,7 +4,8 @@ The library is built with the torch headers of the installed wheel by one compil
 It is kept in poet's cache folder (`poet.files.cache_folder`), which must belong to the user and be closed to
 others. Its file name holds two keys and its own SHA-256: the first key covers the source, the flags and
 torch's build, the second the compiler. Without a compiler, a library that another compiler built
-from the same source for the same torch will do.
+from the same source for the same torch will do, and so will one that `build_for_copying` made
+elsewhere (see `poet.runtime.native.prebuilt`).
 """
 
 from __future__ import annotations
@@ -19,18 +20,23 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NoReturn
 
 import torch
 
 from poet.errors import InputError
 from poet.files.cache_folder import cache_folder, private_folder
+from poet.files.tensorfile import replaced
+from poet.runtime.native import prebuilt
+from poet.runtime.native.prebuilt import MadeFor
 
 SOURCE = Path(__file__).with_name("allocator.cpp")
 _COMPILERS = ("c++", "g++", "clang++")
+_TORCH_LIBRARIES = ("-lc10", "-ltorch_cpu")
 _COMPILE_SECONDS = 300
 
 
@@ -47,33 +53,85 @@ class Compiler:
 
 
 def build_library(cache: Path | None = None) -> Path:
-    """The compiled allocator, from ``cache`` or built now.
+    """The compiled allocator: the one made elsewhere, from ``cache``, or built now.
 
     Raises:
-        Unavailable: no compiler, a compile error, or a cache that cannot be trusted.
+        Unavailable: no compiler, a compile error, a cache that cannot be trusted, or a library made
+            elsewhere that cannot be or does not fit.
     """
     if not sys.platform.startswith("linux"):
         raise Unavailable(f"the native allocator is made for Linux, this is {sys.platform}")
+    misfit = ""
     try:
+        if named := os.environ.get(prebuilt.VARIABLE):
+            return prebuilt.checked(Path(named), fits_here())
         folder = private_folder(cache or cache_folder())
     except InputError as error:
         raise Unavailable(str(error)) from error
+    if os.path.lexists(folder / prebuilt.NAME):
+        try:
+            return prebuilt.checked(folder / prebuilt.NAME, fits_here())
+        except InputError as error:
+            misfit = str(error)
     compiler = find_compiler()
     prefix = f"allocator-{_digest(SOURCE.read_text(), *_flags(), *_torch_build())}"
     if compiler is None:
-        return _find(folder, f"{prefix}-*.so") or _no_compiler()
+        found = _find(folder, f"{prefix}-*.so")
+        if found is None and misfit:
+            raise Unavailable(misfit)
+        return found or _no_compiler()
     prefix += f"-{_digest(*compiler.command, compiler.version)}"
     with _locked(folder):
         return _find(folder, f"{prefix}-*.so") or _compile(compiler, folder, prefix)
 
 
-def find_compiler() -> Compiler | None:
-    """``$CXX``, else the first C++ compiler on the path."""
+def build_for_copying(output: Path, *, compiler: str | None = None) -> MadeFor:
+    """Compile the allocator into ``output``, for the processor of ``compiler`` and this release of torch.
+
+    The installed torch's libraries are for this processor, so the compiler links against empty ones of their
+    names: what the allocator takes from them is found where it is loaded.
+
+    Raises:
+        Unavailable: no compiler, or a compile error.
+        PoetError: ``output`` cannot be written.
+    """
+    found = find_compiler(compiler) or _no_compiler(compiler)
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch)
+        for name in ("c10", "torch_cpu"):
+            library = folder / f"lib{name}.so"
+            empty = ("-x", "c++", "-shared", "-fPIC", os.devnull, f"-Wl,-soname,{library.name}")
+            _call(found, [*empty, "-o", str(library)], library)
+        built = folder / prebuilt.NAME
+        _call(
+            found,
+            [*_source(), "-Wl,--no-as-needed", f"-L{folder}", *_TORCH_LIBRARIES, "-o", str(built)],
+            built,
+        )
+        try:
+            result = prebuilt.made_for(built)
+        except InputError as error:
+            raise Unavailable(f"{found.command[0]} gives no ELF library") from error
+        with replaced(output) as file:
+            file.write(built.read_bytes())
+    return result
+
+
+def fits_here() -> MadeFor:
+    """What a library made elsewhere must be made for."""
+    return MadeFor(
+        prebuilt.this_machine(), _source_digest(), torch_release(), torch.compiled_with_cxx11_abi()
+    )
+
+
+def find_compiler(named: str | None = None) -> Compiler | None:
+    """``named``, or ``$CXX``, else the first C++ compiler on the path."""
+    name, text = ("CXX", os.environ.get("CXX", "")) if named is None else ("the compiler", named)
     try:
-        chosen = shlex.split(os.environ.get("CXX", ""))
+        chosen = shlex.split(text)
     except ValueError as error:
         raise Unavailable(
-            f"CXX is {os.environ['CXX']!r}, which is no command ({error}); set it to a compiler"
+            f"{name} is {text!r}, which is no command ({error}); set it to a compiler"
         ) from None
     for command in [chosen] if chosen else [[name] for name in _COMPILERS]:
         program = shutil.which(command[0])
@@ -122,8 +180,8 @@ def _digest(*parts: str) -> str:
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32]
 
 
-def _no_compiler() -> Path:
-    wanted = os.environ.get("CXX") or " or ".join(_COMPILERS)
+def _no_compiler(named: str | None = None) -> NoReturn:
+    wanted = named or os.environ.get("CXX") or " or ".join(_COMPILERS)
     raise Unavailable(f"no C++ compiler was found ({wanted}); install one or set CXX")
 
 
@@ -149,28 +207,42 @@ def _locked(folder: Path) -> Iterator[None]:
 
 
 def _compile(compiler: Compiler, folder: Path, prefix: str) -> Path:
+    with tempfile.TemporaryDirectory(dir=folder) as scratch:
+        built = Path(scratch) / "allocator.so"
+        libraries = (f"-L{Path(torch.__file__).parent / 'lib'}", *_TORCH_LIBRARIES)
+        _call(compiler, [*_source(), *libraries, "-o", str(built)], built)
+        library = folder / f"{prefix}-{_content_digest(built)}.so"
+        built.replace(library)
+    return library
+
+
+def _source() -> list[str]:
+    """What to compile, and how."""
     root = Path(torch.__file__).parent
     headers = [root / "include", root / "include" / "torch" / "csrc" / "api" / "include"]
     if not headers[0].is_dir():
         raise Unavailable(f"the installed torch has no C++ headers ({headers[0]})")
-    with tempfile.TemporaryDirectory(dir=folder) as scratch:
-        built = Path(scratch) / "allocator.so"
-        command = [*compiler.command, *_flags(), *(f"-isystem{header}" for header in headers)]
-        command += [str(SOURCE), f"-L{root / 'lib'}", "-lc10", "-ltorch_cpu", "-o", str(built)]
-        try:
-            done = subprocess.run(
-                command,
-                capture_output=True,
-                text=True,
-                errors="replace",
-                timeout=_COMPILE_SECONDS,
-                check=False,
-            )
-        except (OSError, subprocess.TimeoutExpired) as error:
-            raise Unavailable(f"{compiler.command[0]} did not finish: {error}") from error
-        if done.returncode or not built.exists():
-            lines = [line for line in done.stderr.splitlines() if "error" in line] or done.stderr.splitlines()
-            raise Unavailable(f"{compiler.command[0]} failed: {(lines or ['no message'])[0]}")
-        library = folder / f"{prefix}-{_content_digest(built)}.so"
-        built.replace(library)
-    return library
+    told = f"-DPOET_SOURCE={_source_digest()}"
+    return [*_flags(), told, *(f"-isystem{header}" for header in headers), str(SOURCE)]
+
+
+def _source_digest() -> str:
+    return _digest(SOURCE.read_text())
+
+
+def _call(compiler: Compiler, arguments: Sequence[str], built: Path) -> None:
+    """Make ``built``."""
+    try:
+        done = subprocess.run(
+            [*compiler.command, *arguments],
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_COMPILE_SECONDS,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise Unavailable(f"{compiler.command[0]} did not finish: {error}") from error
+    if done.returncode or not built.exists():
+        lines = [line for line in done.stderr.splitlines() if "error" in line] or done.stderr.splitlines()
+        raise Unavailable(f"{compiler.command[0]} failed: {(lines or ['no message'])[0]}")

@@ -34,7 +34,7 @@ ENGINES: dict[str, Callable[[Job], Outcome]] = {
 """The preferred first."""
 
 _WAYS_TO_INSTALL = {
-    "highs": "pip install highspy",
+    "highs": how_to_install("plan"),
     "cpsat": how_to_install("cpsat"),
     "highs+cpsat": how_to_install("cpsat"),
     "scip": how_to_install("scip"),
