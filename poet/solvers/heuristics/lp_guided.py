@@ -1,6 +1,6 @@
 """LP-guided list scheduling: schedules that follow the relaxation's solution as far as memory allows.
 
-The solution of the windows relaxation (`poet.solvers.bounds.relaxation`) says for each tensor version
+The solution of the windows relaxation (`poet.solvers.bounds.relaxation`) gives for each tensor version
 in which windows it is out of RAM, and whether it comes back by page-in or by recomputation. The list
 scheduler (`poet.solvers.heuristics.list_scheduler`), which counts memory exactly, follows it: when it
 needs room, it first drops tensors that the solution drops before their next use, and after these the

@@ -220,7 +220,7 @@ class _Wide:
             return child.news.exhausted
 
     def _wait_for(self, child: HighsProcess, rounds: Rounds | None) -> bool:
-        """Let the child process work a while, with two threads beside a round; whether it has a new solution."""
+        """Give the child process time, with two threads for one round; whether it has a new solution."""
         if self.conduct.threads < 2 or rounds is None:
             return child.listen(_LISTEN_SECONDS)
         if rounds.round(min(1.0, self._share(1.0)), late=self.conduct.seconds_left() < _LATE_SECONDS):

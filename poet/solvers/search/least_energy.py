@@ -337,7 +337,7 @@ class _Search:
         return confirmation.words
 
     def _confirm(self, model: Model, below: float | None) -> Confirmation:
-        """A second opinion, in about the time that the search has taken; a plan that contradicts it is judged."""
+        """A second opinion, in about the time that the search took; plans that contradict it are judged."""
         spent_seconds, left_seconds = time.monotonic() - self.started, self._seconds_left()
         if left_seconds <= 0.0:
             return Confirmation(Confidence.ALONE, (self.engine,))
