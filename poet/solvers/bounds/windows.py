@@ -85,7 +85,7 @@ class Windows:
     def again(self, number: int, begin: int, stop: int) -> int:
         """W[k,s]: whether task k is rerun at all in the windows from ``begin`` to ``stop`` of its outputs.
 
-        X where that is one window. The rows of a new column W are made later: until then it is in `owed`.
+        X where that is one window. A new column W stands in `owed` until its rows are made.
         """
         windows = [w for w in range(begin, stop) if self.run[number][w] != NOUGHT]
         if len(windows) < 2:

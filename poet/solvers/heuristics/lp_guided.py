@@ -33,8 +33,8 @@ _COMES_BACK = 0.3  # share of a tensor version above which it counts as made aga
 def walks_along(instance: Instance, bound: Bound) -> Iterator[Schedule]:
     """Schedules that follow the solution of ``bound``; none without a solution.
 
-    One for each pair of a threshold in `_SURELY` and an exponent in `_BIASES`. None where the plan chooses
-    the homes of tensors, which the list scheduler cannot do.
+    One for each pair of a threshold in `_SURELY` and an exponent in `_BIASES`. None where the plan
+    chooses the homes of tensors, which the list scheduler cannot do.
     """
     values, problem = bound.answer.values, instance.problem
     if values is None or undecided(problem):
@@ -108,7 +108,7 @@ class AsRelaxed(Policy):
 def _absences(
     facts: Facts, instance: Instance, segments: tuple[Segment, ...], values: Numbers, surely: float
 ) -> tuple[tuple[_Absence, ...], ...]:
-    """Per tensor, the windows of all its versions through which the solution keeps less than ``surely``."""
+    """Per tensor, the windows of all versions through which the solution keeps less than ``surely``."""
     number = {tensor.name: index for index, tensor in enumerate(facts.problem.tensors)}
     absences: list[list[_Absence]] = [[] for _ in number]
     for segment in segments:

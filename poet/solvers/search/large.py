@@ -56,7 +56,7 @@ def search_widely(
     schedule: Schedule | None,
     conduct: Conduct,
 ) -> bool:
-    """Improve ``schedule`` and the bounds as long as `Conduct` allows; false if there is no plan at all.
+    """Improve ``schedule`` and the bounds while `Conduct` allows; false if there is no plan at all.
 
     Args:
         problem: for the judge.
