@@ -1,9 +1,9 @@
-"""From an answer to a plan that fits as a whole: its arena is inside the budget, not only what is live.
+"""Repeats the search with reserved bytes until the arena, not only the live tensors, fits the budget.
 
 Tensors of different sizes leave gaps between them, so an arena may need more than the schedule's peak.
-`settle` lays the schedule out; where the arena does not fit it solves again with the missing bytes held
-back, a few times at most. The bound stays that of the budget asked for: whatever fits with its gaps
-also fits without them. Where the arena is mapped by this machine's system, its pages count.
+`settle` lays the schedule out; where the arena does not fit, it solves again with the missing bytes
+reserved, a few times at most. The bound stays that of the whole budget: a plan that fits with its gaps
+also fits without them. Where this machine's system maps the arena, whole pages count.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from poet.training_plan import Arena, is_paged, least_page_buffer_bytes
 from poet.units import format_bytes
 
 _ROUNDS = 6
-_GROWTH = 1.5  # of what is missing, from the second round on
+_GROWTH = 1.5  # multiple of the missing bytes that is reserved, from the second round on
 _LAYOUT_SECONDS = 2.0
 _MOST_ROUNDED_BYTES = 2 * PAGE_BYTES  # an arena has two parts
-_LAYING_SHARE = 0.2  # of the time limit, that the search leaves to laying its plan out
-_LEAST_SECONDS = 0.05  # with less, nothing is solved again
+_LAYING_SHARE = 0.2  # of the time limit, which the first search leaves for the layout
+_LEAST_SECONDS = 0.05  # with less time, the search is not repeated
 
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """An answer with the layout of its schedule.
+    """A solution with the layout of its schedule.
 
     Attributes:
         solution: its bound and gap are for the whole budget.
-        arena: places for all that the schedule asks for.
-        reserved_bytes: of the budget, held back for gaps between tensors and for the page buffer.
+        arena: offsets of all blocks that the schedule needs.
+        reserved_bytes: of the budget, for gaps between tensors and for the page buffer.
     """
 
     solution: Solution
@@ -52,17 +52,17 @@ def settle(
     *,
     kernels: KernelFacts | None = None,
 ) -> Settled | None:
-    """Lay the answer out inside the RAM budget, solving again with less where that is needed.
+    """Lay out a solution's schedule inside the RAM budget, repeating the search with less RAM where needed.
 
-    Nothing is solved again after Ctrl-C, nor when the time limit is used up. Where no layout fits, the first
-    answer comes back with an arena that is larger than the budget, and a message that says so: such a plan
-    runs from the heap.
+    The search is not repeated after Ctrl-C, nor when the time limit is used up. Where no layout fits, the
+    first solution comes back with an arena that is larger than the budget, and a message that says so: such
+    a plan runs from the heap.
 
     Args:
         problem: that was solved.
         limits: inside which.
-        first: what `poet.solvers.solve` answered.
-        options: with the time limit for everything; solving again takes what ``first`` left of it.
+        first: the solution of `poet.solvers.solve`.
+        options: with the time limit for everything; repeats take what ``first`` left of it.
         kernels: whose workspaces the problem counts, where more is known about them.
 
     Returns:
@@ -104,7 +104,7 @@ def settle(
 def _laid_out(
     problem: Problem, schedule: Schedule, kernels: KernelFacts | None, budget_bytes: int | None
 ) -> tuple[Layout, int]:
-    """The layout, and what its arena takes of RAM."""
+    """The layout of ``schedule``, and the bytes of RAM that its arena takes."""
     demand = demand_of(problem, schedule, kernels)
     is_mapped = kernels is not None and kernels.threads is not None
     enough_bytes = 0
@@ -144,7 +144,7 @@ def _with_a_share(
 
 
 def _for_the_budget(answer: Solution, first: Solution, options: SolveOptions) -> Solution:
-    """``answer``, which was found with less RAM, held against the bound for all of it."""
+    """``answer``, which was found with less RAM, with the bound of ``first`` for all of it."""
     if answer is first:
         return first
     whole = replace(

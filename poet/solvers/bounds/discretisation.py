@@ -1,11 +1,13 @@
-"""The relaxation in whole numbers, at more and more moments, held to what the end of the step costs.
+"""Dynamic discretisation discovery: bounds from the windows relaxation on finer and finer grids.
 
-With few moments on its grids the relaxation (`poet.solvers.bounds.relaxation`) is solved in whole
-numbers in seconds, and its answer tells where it pretends:
-`poet.solvers.bounds.refinement.pretended_moments`. Those moments get on the grids, and it is solved
-again. Where RAM is tightest, towards the end of the step, ever more moments would be wanted; there an
-endgame (`poet.solvers.bounds.suffix_program`) says exactly what each set of large contents costs, and
-rows hold the program to it.
+After Boland, Hewitt, Marshall and Savelsbergh (2017). The windows relaxation
+(`poet.solvers.bounds.relaxation`) is solved in whole numbers with few moments on its grids, which
+takes seconds. The moments at which its solution under-counts memory
+(`poet.solvers.bounds.refinement.pretended_moments`) are added to the grids, and it is solved again.
+Towards the end of the step, where RAM is tightest, this would need too many moments. There a suffix
+dynamic program (`poet.solvers.bounds.suffix_program`) gives the least joules to the end of the step
+for each set of large tensor versions in RAM, and cuts (`poet.solvers.bounds.suffix_cuts`) add these
+values to the relaxation.
 """
 
 from __future__ import annotations
@@ -25,12 +27,12 @@ from poet.solvers.engines.linear import Answer
 from poet.solvers.engines.matrix import Matrix
 from poet.solvers.instance.instance import Instance
 
-_MOST_STATES = (50_000, 400_000)  # of one stage of an endgame, in turn
-_LEAST_SHARE = 4  # the smallest content that is tracked, as a part of the largest
-_SLOWER = 10.0  # what more states cost, by times
-_FEWEST_STAGES = 4  # that an endgame must last
-_LEVELS = (1.0,)  # before the endgame, one moment at a time
-_GAP = 1e-5  # of a program's joules, at which it counts as solved
+_MOST_STATES = (50_000, 400_000)  # per stage of the suffix program, at the first and the second attempt
+_LEAST_SHARE = 4  # tracked versions have at least this part of the bytes of the largest one
+_SLOWER = 10.0  # estimated seconds of the second attempt, as a multiple of the first
+_FEWEST_STAGES = 4  # that a suffix program must cover
+_LEVELS = (1.0,)  # up to where the suffix program begins: one moment per round, that of the largest value
+_GAP = 1e-5  # relative gap at which a program counts as solved
 _LONGEST_SECONDS = 600.0  # of one program where there is no time limit
 _LISTEN_SECONDS = 0.02
 
@@ -44,18 +46,20 @@ def outlook(
     finished: Callable[[], bool],
     seed: int = 0,
 ) -> Iterator[Bound]:
-    """Bounds on the overhead, each with the answer that it is from, until ``finished`` or nothing is new.
+    """Yield bounds on the overhead in joules, on finer and finer grids, each with the solution it is from.
 
-    But for the first one they are an engine's word, in whole numbers.
+    The first bound is summed from duals by our own code; the others are the engine's dual bounds of the
+    program in whole numbers. Ends when ``finished``, when a program was not solved to its gap, or when no
+    moment is worth adding and no larger suffix program can be afforded.
 
     Args:
         instance: what to bound.
-        child: solves the programs.
-        most_joules: of overhead, from which on it does not matter how much more a plan takes; ``inf``:
-            no endgames.
+        child: the process that solves the programs.
+        most_joules: overhead at which the values of the suffix program are capped; ``inf``: no suffix
+            program.
         seconds_left: wall clock that may still be used.
-        finished: whether to stop; asked all the time.
-        seed: of choices by chance.
+        finished: whether to stop; polled all the time.
+        seed: of random choices.
     """
     first = bound_overhead(instance, seconds=seconds_left())
     yield first
@@ -92,7 +96,11 @@ def outlook(
 def last_game(
     instance: Instance, most_joules: float, most_states: int, finished: Callable[[], bool] = lambda: False
 ) -> Endgame | None:
-    """Of the largest contents, from as early on as no stage has too many states; ``None`` if that is late."""
+    """The suffix program of the largest tensor versions that begins earliest with ``most_states`` per stage.
+
+    ``None`` without a RAM budget, a version to track or a finite ``most_joules``; where it would cover
+    too few stages; where it says nothing, all values being 0; and where ``finished`` ended it.
+    """
     sizes = [instance.contents[c].bytes for c in trackable(instance, 1)]
     if instance.limits.ram_budget_bytes is None or not sizes or not 0.0 < most_joules < math.inf:
         return None
@@ -112,7 +120,10 @@ def bounds_at(
     seconds_left: Callable[[], float],
     finished: Callable[[], bool],
 ) -> Iterator[Bound]:
-    """Solve the program with these moments until its answer pays what the endgame says."""
+    """Solve the program with ``moments`` on its grids; add violated suffix cuts and solve again.
+
+    Yields a bound after each solve; ends when the solution violates no cut.
+    """
     ahead = set[int]() if cuts is None else {cuts.game.moment}
     layout = laid_out(instance, moments | ahead)
     joined = None if cuts is None else cuts.join(layout)
@@ -125,7 +136,7 @@ def bounds_at(
 
 
 def _solved(child: HighsProcess, matrix: Matrix, seconds: float, finished: Callable[[], bool]) -> Answer:
-    """In whole numbers; ``finished`` is asked all the time."""
+    """Solve ``matrix`` in whole numbers in the child process; ``finished`` is polled meanwhile."""
     child.begin(matrix, min(seconds, _LONGEST_SECONDS), relative_gap=_GAP)
     while not child.news.ended and not finished():
         child.listen(_LISTEN_SECONDS)

@@ -1,15 +1,17 @@
-"""Which moments the relaxation looks at: where RAM has a price, and where it pretends.
+"""Which moments to add to the grids of the windows relaxation, after Boland et al. (2017).
 
-The relaxation (`poet.solvers.bounds.relaxation`) knows of RAM at all moments what is held, but what is made
-again in a window appears at its end. Two kinds of moments are worth a place on the grids:
+At every moment the relaxation (`poet.solvers.bounds.relaxation`) counts in RAM what is held through a
+window; but what is made again in a window is counted at the window's end only. Two kinds of moments are
+worth a place on the grids:
 
-- those at which the linear program puts a *price* on RAM: with windows from use to use it makes
-  things again while RAM is plenty;
-- those in the middle of windows in which one rerun serves many. A rerun late in the step wants a
-  chain of others before it, each of them for its own later use as well: then their results wait,
-  unseen, from the first of these times to the last. At such a moment t, the program must say what
-  is held; what is not costs another rerun. The moment with the most to say is taken: the joules of
-  what waits at t, times the share of its bytes for which RAM at t has no room.
+- *priced* moments, whose memory row has a dual price in the linear program. With windows from use to
+  use, the program recomputes at moments at which RAM is plentiful;
+- *under-counted* moments, inside windows in which one rerun serves several reads. A rerun late in the
+  step needs a chain of others before it, the result of each of which has a later read of its own as
+  well. These results wait in RAM, uncounted, from the first of their reads to the last. With such a
+  moment t on the grids, the program must hold them at t or pay for another rerun. The value of t is
+  the joules of the reruns whose results wait at t, times the share of the results' bytes for which the
+  solution leaves no room at t.
 """
 
 from __future__ import annotations
@@ -28,24 +30,24 @@ Watcher = Callable[[Bound], None]
 
 _PRICED_ROUNDS = 4
 _MOMENTS_PER_ROUND = 6
-_PRICED = 1e-3  # of the sum of all prices, from which on a moment is taken
-_MADE = 0.3  # share of a content from which on it counts as made again
-_WORTH = 0.01  # of the bound's joules that a moment must promise
-_LEVELS = (0.25, 0.5, 0.75)  # of the most that a moment promises, of which the last one is taken
-_PROGRESS, _PATIENCE = 1e-3, 2  # rounds without which the last ones are
-_ROUNDS_LEFT = 1.5  # as long as the last one: with less time, another is not begun
+_PRICED = 1e-3  # of the sum of all dual prices; a moment with more is added
+_MADE = 0.3  # share of a tensor version above which it counts as made again
+_WORTH = 0.01  # of the bound's joules, which the value of an under-counted moment must exceed
+_LEVELS = (0.25, 0.5, 0.75)  # of the largest value; for each, the last moment of at least that value is added
+_PROGRESS, _PATIENCE = 1e-3, 2  # a smaller relative gain is in vain; vain rounds that end it
+_ROUNDS_LEFT = 1.5  # with less time left than this multiple of the last round's, none is begun
 
 
 def tightest_bound(
     instance: Instance, *, seconds: float = 60.0, watcher: Watcher | None = None, begin: Bound | None = None
 ) -> Bound:
-    """The best bound of some rounds, each with more moments on the grids, of both kinds.
+    """The best bound of several rounds; each one adds priced and under-counted moments to the grids.
 
     Args:
         instance: what to bound.
         seconds: wall clock; without ``begin`` a first round is always begun.
-        watcher: called with each bound.
-        begin: with a bound that is there already.
+        watcher: called with the bound of each round.
+        begin: a bound that is there already, in the place of the first rounds.
     """
     end = time.monotonic() + seconds
     best = bound = begin or priced_bound(instance, seconds=seconds, watcher=watcher)
@@ -65,12 +67,12 @@ def tightest_bound(
 
 
 def priced_bound(instance: Instance, *, seconds: float = 60.0, watcher: Watcher | None = None) -> Bound:
-    """The best bound of a few rounds, each with the moments on the grids at which RAM had a price.
+    """The best bound of a few rounds; each one adds the moments whose memory rows had a dual price.
 
     Args:
         instance: what to bound.
         seconds: wall clock; the first round is always begun.
-        watcher: called with each bound.
+        watcher: called with the bound of each round.
     """
     end = time.monotonic() + seconds
     best = bound = bound_overhead(instance, seconds=seconds)
@@ -87,7 +89,7 @@ def priced_bound(instance: Instance, *, seconds: float = 60.0, watcher: Watcher 
 
 
 def priced_moments(bound: Bound) -> frozenset[int]:
-    """The moments at which a little more RAM would save most, by the prices of the linear program."""
+    """The moments at which more RAM would save most joules, by the duals of the memory rows."""
     moments = bound.relaxation.moments
     prices = bound.answer.prices[: len(moments)]
     dearest = np.argsort(-prices, kind="stable")[:_MOMENTS_PER_ROUND]
@@ -97,13 +99,15 @@ def priced_moments(bound: Bound) -> frozenset[int]:
 def pretended_moments(
     instance: Instance, bound: Bound, *, levels: tuple[float, ...] = _LEVELS, latest: int | None = None
 ) -> frozenset[int]:
-    """The moments at which the answer leaves most unsaid; empty where that is little.
+    """Moments at which the solution under-counts memory most (joules × missing share of the bytes).
+
+    Empty where no value exceeds `_WORTH` of the bound. Moments that are on all grids already do not count.
 
     Args:
         instance: what is bounded.
-        bound: with its answer.
-        levels: of the most that a moment promises; the last moment that promises as much is taken.
-        latest: moment; ``None``: any.
+        bound: with its solution.
+        levels: shares of the largest value; for each, the last moment of at least that value is taken.
+        latest: the last moment to consider; ``None``: the end.
     """
     values, moments = bound.answer.values, bound.relaxation.moments
     if values is None or not moments:
@@ -125,7 +129,13 @@ def pretended_moments(
 
 @dataclass(frozen=True, slots=True)
 class _Wait:
-    """What one rerun makes, from the first op before which it is wanted to the last."""
+    """The results of one rerun, which wait in RAM from their first read to their last.
+
+    Attributes:
+        first, last: the ops before which they are read first and last.
+        joules: of the rerun.
+        bytes: of those results that are read at the window's end.
+    """
 
     first: int
     last: int
@@ -134,8 +144,11 @@ class _Wait:
 
 
 def _waits(instance: Instance, bound: Bound, values: Numbers) -> list[_Wait]:
-    """What the reruns of each window make, in as far as it is wanted more than once."""
-    windows: dict[int, dict[tuple[int, int], int]] = {}  # per task and window, bytes that are used at its end
+    """For each window in which the solution reruns a task, its results, unless nothing reads them.
+
+    They are read at the window's end, and at the reads of what is remade from them inside the window.
+    """
+    windows: dict[int, dict[tuple[int, int], int]] = {}  # per task and window, bytes that are read at its end
     for used, stretches in ((True, bound.relaxation.segments), (False, bound.relaxation.tails)):
         for segment in stretches:
             content = instance.contents[segment.content]
@@ -151,7 +164,7 @@ def _waits(instance: Instance, bound: Bound, values: Numbers) -> list[_Wait]:
             if producer in windows:
                 readers.setdefault(producer, []).append(number)
     waits: list[_Wait] = []
-    wanted: dict[int, list[tuple[int, int]]] = {}  # per task, from when to when; readers come later
+    wanted: dict[int, list[tuple[int, int]]] = {}  # per task, first and last reads; readers come later
     for number in sorted(windows, reverse=True):
         for (begin, end), size in windows[number].items():
             times = [end] if size else []
@@ -165,7 +178,7 @@ def _waits(instance: Instance, bound: Bound, values: Numbers) -> list[_Wait]:
 
 
 def _room_bytes(instance: Instance, bound: Bound, values: Numbers) -> Numbers:
-    """Per moment, what the answer leaves of the budget."""
+    """Per moment with a memory row, the bytes of the budget that the solution leaves unused."""
     program, count = bound.relaxation.program.matrix(), len(bound.relaxation.moments)
     of_memory = program.rows < count
     parts = program.factors[of_memory] * values[program.columns[of_memory]]

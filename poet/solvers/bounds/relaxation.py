@@ -7,7 +7,7 @@ schedule; how deep recomputations nest, and in which order they run, does not ma
 **What is counted.** Take any valid schedule whose first runs keep the listed order. Stage t is what
 follows the first run of op t − 1, up to and with the first run of op t; stage T, after the last op,
 ends the step. Moment t is the first run of op t, moment −1 the start, moment T the end. Each content
-i (one version of a tensor, see `poet.solvers.instance.instance`) has a grid of moments g0 < g1 < …, with all
+i (a tensor version, see `poet.solvers.instance.instance`) has a grid of moments g0 < g1 < …, with all
 its *fixed* moments: its birth, each op that reads it, the end if it must be there; the outputs of
 one op share a grid. A *window* is what lies between neighbouring moments, (g, g']. Set to 1, else 0:
 
@@ -54,10 +54,10 @@ joules above running every op once. Idle power is part of each cost where transf
 where they may run beside it, transfers are charged none and the first runs their own.
 
 **What may be left out.** Dropping a row, or bytes from a memory row, can only lower the minimum; so
-contents that together take a ten-thousandth of the budget are taken to be in RAM whenever somebody reads
+contents that together take a ten-thousandth of the budget are taken to be in RAM whenever an op reads
 them, for no more than the transfers that the problem itself demands of them. An op whose rerun costs at
 least as much as writing and reading all its outputs has no X: some cheapest schedule never reruns it
-(`worth_rerunning`). The bound itself is computed from the engine's prices by
+(`worth_rerunning`). The bound itself is summed from the engine's duals by
 `poet.solvers.engines.linear`.
 """
 
@@ -78,13 +78,13 @@ from poet.solvers.instance.instance import Instance
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """A content between two neighbouring fixed moments, with the columns that say what becomes of it.
+    """A tensor version between two neighbouring fixed moments, with the columns that describe it there.
 
     Attributes:
         content: its number.
         after, until: the fixed moments; ``after`` may be the start at which it is in storage only.
         moments: of its grid, from ``after`` on: at which each window begins.
-        kept, paged, made: columns or constants, per window.
+        kept, paged, made: K, Y and X per window, columns or constants.
     """
 
     content: int
@@ -98,7 +98,7 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Relaxation:
-    """The program of an instance and the meaning of its columns.
+    """The program of an instance, and what its columns mean.
 
     Attributes:
         program: costs are joules.
@@ -117,12 +117,12 @@ class Relaxation:
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """A proof about every schedule of an instance whose first runs keep the listed order.
+    """A lower bound for every schedule of an instance whose first runs keep the listed order.
 
     Attributes:
         overhead_joules: no schedule takes less above running every op once; ``inf``: there is none.
-        moments: that were on the grids beside those of the contents themselves.
-        relaxation, answer: what proved it.
+        moments: added to the grids beside the fixed ones.
+        relaxation, answer: the program, and its solution with the duals that prove the bound.
     """
 
     overhead_joules: float
@@ -222,7 +222,7 @@ def _cover(layout: Windows) -> _Rows:
 
 
 def _again(layout: Windows) -> _Rows:
-    """W ≤ Σ X[k,v] over the windows v of its stretch; need for W, which may ask for more such columns."""
+    """W ≤ Σ X[k,v] over the windows v of its stretch; need for W, which may add more such columns."""
     while layout.owed:
         stretch = layout.owed.pop()
         number, begin, stop = stretch
@@ -233,7 +233,7 @@ def _again(layout: Windows) -> _Rows:
 
 
 def _needed(layout: Windows, number: int, again: int, first: int, last: int) -> _Rows:
-    """A rerun of task ``number`` between two moments wants visits of all that it reads."""
+    """Rows of a rerun of task ``number`` from ``first`` to ``last``: ``again`` ≤ visits of each input."""
     task = layout.tasks[number]
     for read in task.rerun_reads:
         visits = layout.visits(read, first, min(last, task.last_rerun_stage))

@@ -1,17 +1,18 @@
-"""Rows that hold the relaxation to what an endgame's tables say.
+"""Lifted value-function cuts: rows that hold the relaxation to the tables of a suffix dynamic program.
 
-The relaxation (`poet.solvers.bounds.relaxation`) knows what a plan holds at the moment at which an
-endgame (`poet.solvers.bounds.suffix_program`) begins, if that moment is on its grids. Let e be the
-joules that the rest takes beyond the relaxation's own columns, P[j] whether j is held at the moment,
-u[i] whether i is paged in later, and v the value of a set S in a table with the free group g. Then all
-plans for which the table holds have
+The windows relaxation (`poet.solvers.bounds.relaxation`) has columns for what a plan holds at the moment
+at which a suffix program (`poet.solvers.bounds.suffix_program`) begins, if that moment is on its grids.
+Let e be the joules that the rest takes beyond the relaxation's own columns, P[j] whether version j is
+held at the moment, u[i] whether i is paged in later, and v the value of a set S in a table whose group g
+is charged no page-out. Then all plans for which the table holds have
 
     Σ c·x after the moment + e + Σ out(i)·u[i] over i not in g + Σ b[j]·P[j] over j not in S  ≥  v
 
-where the b[j] are *lifted*, one after the other: each as small as it can be for the row to hold in every
-state. Whether something is paged in twice, and of which group, is one more choice of the program; it
-says which tables hold. S is what the last answer holds, as it is and *widened* by what changes the
-value least, which makes a weaker row for this answer and a stronger one for others.
+where the coefficients b[j] are *lifted*, one after the other (Padberg 1975): each as small as it can be
+for the row to hold in every state. Whether something is paged in twice, and of which group, is one more
+choice of the program; it says which tables hold. S is the set that the last solution holds, as it is and
+*widened* by the versions that change the value least, which makes a weaker row for this solution and a
+stronger one for others.
 """
 
 from __future__ import annotations
@@ -24,16 +25,16 @@ from poet.solvers.bounds.suffix_program import Endgame, Table
 from poet.solvers.bounds.windows import Windows
 from poet.solvers.engines.matrix import NOUGHT, ONE, Numbers, Term, value
 
-_HELD = 0.5  # share of a content from which on an answer holds it
-_VIOLATED = 1e-6  # of the most joules of a table, by how much an answer must break a row
+_HELD = 0.5  # share of a version above which a solution holds it
+_VIOLATED = 1e-6  # of the largest value of the tables: a smaller violation adds no cut
 _KEPT = ((1.0, 0.0), (0.3, 0.0), (0.02, 0.0), (0.02, 0.5), (0.02, 0.5))
-"""Per row, what must be left of a violation where a set is widened, and how much chance there is in that."""
-_MEMORY = 0.7  # of what earlier answers held
-_SLIGHT = 0.01  # weight of that beside what the last one holds
+"""Per cut, the share of the violation that widening the set must leave, and the weight of noise in order."""
+_MEMORY = 0.7  # weight of earlier solutions in the average of what solutions held
+_SLIGHT = 0.01  # weight of that average beside what the last solution holds
 
 
 class EndgameCuts:
-    """The rows found so far, for one endgame; they outlive the program that they were found for."""
+    """The cuts found so far for one suffix program; they outlive the relaxation that each was found for."""
 
     def __init__(self, game: Endgame, seed: int) -> None:
         self.game = game
@@ -43,14 +44,14 @@ class EndgameCuts:
         self.random = np.random.default_rng(seed)
 
     def join(self, layout: Windows) -> Joined:
-        """Add the endgame's columns and all rows so far to the program of ``layout``."""
+        """Add the suffix program's columns and all cuts so far to the program of ``layout``."""
         joined = Joined(self.game, layout, self.most)
         for table, worth, lifted in self.found:
             joined.add(table, worth, lifted)
         return joined
 
     def add(self, joined: Joined, values: Numbers) -> bool:
-        """Add the rows that ``values`` break; false if they break none."""
+        """Add cuts that ``values`` violate; false if they violate none."""
         shares = np.array([value(column, values) for column in joined.present])
         self.popular = _MEMORY * self.popular + (1.0 - _MEMORY) * shares
         held = self._held(joined, shares)
@@ -69,7 +70,7 @@ class EndgameCuts:
         return len(self.found) > before
 
     def _held(self, joined: Joined, shares: Numbers) -> int:
-        """The set that an answer holds, as far as it fits."""
+        """The set of versions that a solution holds, as far as it fits, as a mask."""
         contents, left = joined.layout.contents, joined.layout.instance.limits.ram_budget_bytes or 0
         mask = 0
         for bit in np.argsort(-shares, kind="stable"):
@@ -80,7 +81,7 @@ class EndgameCuts:
 
 
 class Joined:
-    """An endgame in a program: its columns, and rows over them."""
+    """The columns of a suffix program in the relaxation, and cuts over them."""
 
     def __init__(self, game: Endgame, layout: Windows, most: float) -> None:
         self.game, self.layout, self.most = game, layout, most
@@ -102,32 +103,35 @@ class Joined:
         program.row([(1.0, column) for column in self.choices], 1.0)
 
     def add(self, table: Table, worth: float, lifted_joules: dict[int, float]) -> None:
-        """One row."""
+        """One cut: ``worth`` is v, ``lifted_joules`` are the coefficients b by bit."""
         terms, at_most = self._row(table, worth)
         terms += [(-joules, self.present[bit]) for bit, joules in lifted_joules.items()]
         self._row_of_joules(terms, at_most)
 
     def _row_of_joules(self, terms: list[Term], at_most: float) -> None:
-        """In a unit in which no factor is above 1, whatever a step takes."""
-        unit = self.most or 1.0  # 0: the tables ask for nothing
+        """A row in units of ``most``, so that no factor is above 1, whatever a step takes."""
+        unit = self.most or 1.0  # 0 where all values are
         self.layout.program.row([(joules / unit, column) for joules, column in terms], at_most / unit)
 
     def violation(self, table: Table, worth: float, values: Numbers) -> float:
-        """By how many joules ``values`` break the row of what they hold."""
+        """By how many joules ``values`` violate the cut of the set that they hold."""
         terms, at_most = self._row(table, worth)
         return sum(factor * value(column, values) for factor, column in terms) - at_most
 
     def _row(self, table: Table, worth: float) -> tuple[list[Term], float]:
-        """Its terms but for presences: they are at most -``worth`` where the table holds."""
+        """The terms of a cut but for presences, and its right-hand side.
+
+        Where the table holds they are at most -``worth``; elsewhere the choice columns make the row void.
+        """
         fares = [(-out, self.paged[c]) for c, out in self.game.page_outs.items() if c not in table.free]
         if table.twice:
             return [*self.spent, *fares, (worth, self.twice[table.free])], 0.0
         return [*self.spent, *fares, *((-worth, column) for column in self.choices)], -worth
 
     def _own_columns(self) -> list[Term]:
-        """What the relaxation pays for tracked contents in windows that end after the moment.
+        """Joules and columns of the relaxation for tracked versions, in windows that end after the moment.
 
-        Those that begin before it may hold what is paid before it, or after it, so they count as well.
+        A window that begins before the moment may hold what is paid before it, or after it, so it counts too.
         """
         layout, terms = self.layout, list[Term]()
         for content in self.game.tracked:
@@ -139,12 +143,12 @@ class Joined:
         return terms
 
     def _presence(self, content: int) -> int:
-        """P at the moment; where the relaxation does not say it, it may be there."""
+        """P at the moment; 1 where the relaxation has no column for it: the version may be there."""
         grid = self.layout.grid[content]
         return self.layout.present[content][grid.index(self.game.moment)] if self.game.moment in grid else ONE
 
     def _paged_column(self, content: int) -> int:
-        """u: at most the copy and the page-ins after the moment."""
+        """u, at most O of the version and at most the sum of its page-ins after the moment."""
         layout = self.layout
         windows = zip(layout.paged[content], itertools.pairwise(layout.grid[content]), strict=True)
         page_ins = [column for column, (_, end) in windows if end > self.game.moment and column != NOUGHT]
@@ -157,7 +161,10 @@ class Joined:
 
 
 def lifted(game: Endgame, table: Table, held: int, order: list[int]) -> dict[int, float]:
-    """B per bit: Σ b over what a state has beyond ``held`` covers by how much less it is worth."""
+    """The coefficients b in joules, by bit, lifted in ``order``.
+
+    In every state, Σ b over what it has beyond ``held`` is at least the value of ``held`` less its own.
+    """
     less = float(table.joules[_position(game, held)]) - table.joules
     worth_less = less > 0.0
     more, less = game.masks[worth_less] & ~held, less[worth_less]
@@ -175,7 +182,7 @@ def lifted(game: Endgame, table: Table, held: int, order: list[int]) -> dict[int
 
 
 def _widened(game: Endgame, table: Table, held: int, least: float, order: list[int]) -> int:
-    """``held`` and more, in ``order``, as far as it fits and is worth ``least``."""
+    """``held`` and more versions, in ``order``, while the set fits and its value is ``least`` or more."""
     for bit in order:
         wider = held | 1 << bit
         position = _position(game, wider)

@@ -1,36 +1,43 @@
-"""What the end of a step costs at least, exactly, for every set of large contents that may be in RAM.
+"""Suffix dynamic program: least joules to the end of the step for each set of large versions in RAM.
 
-RAM is tightest where the first and largest contents are read for the last time. There plans remake long
-chains through memory that hardly has room for them, and a program that knows neither the order of reruns
-within a stage nor how they share their room pretends most. But few large contents fit into RAM together,
-so *all* their sets can be listed, and the cheapest way from each of them to the end of the step is a
-shortest path: tables like those in which chess programs look up their endgames.
+RAM is tightest where the first and largest tensor versions are read for the last time. There plans
+recompute long chains in memory that hardly has room for them, and the windows relaxation, which knows
+neither the order of reruns within a stage nor how they share RAM, under-counts memory most. But few
+large versions fit into RAM together, so *all* their sets can be states, and the least joules from each
+state to the end of the step are shortest paths, computed backwards (Bellman 1957; Held and Karp 1962).
 
-**The game.** After the first run of some op the state is the set S of *tracked* contents in RAM. Moves:
+**States and transitions.** After the first run of some op the state is the set S of *tracked* versions
+in RAM. Transitions:
 
-- drop a content, for nothing;
-- rerun a task, for its joules, if what it reads is in S; what it makes is added;
-- page a content in, for its joules and its *fare*;
-- the first run of the next op, for nothing, if what it reads is in S; what it makes is added.
+- free a version, at no cost;
+- rerun a task, at its joules, if what it reads is in S; what it makes is added;
+- page a version in, at its joules and its *page-out charge*;
+- the first run of the next op, at no cost, if what it reads is in S; what it makes is added.
 
-In each of them S, with what is added, the workspace, and the bytes of contents that are not tracked but
-that the op reads or makes, must fit into the budget. Contents that are not tracked are there for
-nothing whenever they are wanted, and otherwise take no RAM. Reruns may be repeated, in any order.
+In each of them S, with what is added, the workspace, and the bytes of versions that are not tracked but
+that the op reads or makes, must fit into the budget. Versions that are not tracked are there at no cost
+whenever an op reads them, and otherwise take no RAM. Reruns may be repeated, in any order.
 
-**Fares.** A copy is written once and read at will, but states that remember who has one would be too
-many. So page-ins pay a fare towards page-outs, and there are several tables, by who pays. Contents are
-divided into groups; let Q be those that are paged in after the moment, R the joules spent then on reruns
-and page-ins, and out(i) the joules of a page-out. If a schedule holds S at the moment,
+**Page-out charges.** A copy is written once and read any number of times, but states that also record
+which versions have a copy would be too many. So page-ins are charged for page-outs, and there is one
+table per *cost scenario*, which says who is charged. Versions are divided into groups; let Q be those
+that are paged in after the moment, R the joules spent then on reruns and page-ins, and out(i) the
+joules of a page-out.
 
-- and pages nothing in twice, R + Σ out(i) over i in Q but not in g  ≥  the table in which the contents of
-  group g pay no fare and all others pay out(i): each pays at most once. Likewise without any g;
-- and pages a content of g in twice or more, and no other more than twice, the same sum  ≥  the table in
-  which those of g pay no fare and come at least twice, and all others pay out(i) / 2;
-- and pages two contents in more than twice, R  ≥  six page-ins.
+*Proposition.* If a schedule holds S at the moment,
 
-Every move of the schedule that touches a tracked content is a move of the game, so what it pays is a
-way through each of these tables, and not the cheapest one. Costs are rounded down to whole units, and cut
-off at a number of joules beyond which they do not matter.
+- and pages nothing in twice, R + Σ out(i) over i in Q but not in g  ≥  the value of S in the table in
+  which the versions of group g are charged nothing and each other i is charged out(i). Likewise
+  without any g;
+- and pages a version of g in twice or more, and no other more than twice, the same sum  ≥  the value of
+  S in the table in which those of g are charged nothing and at least two page-ins of them follow, and
+  each other i is charged out(i) / 2;
+- and pages two versions in more than twice, R  ≥  six page-ins.
+
+*Proof.* Every step of the schedule that touches a tracked version is a transition, so the schedule is a
+path through each of these tables, and none costs less than the value of S. A version outside g is charged
+out(i) in all at most: in the first case once, in the second twice the half. Costs are rounded down to whole
+units, and capped at a number of joules beyond which they do not matter; both only lower the values.
 """
 
 from __future__ import annotations
@@ -49,19 +56,20 @@ Masks = npt.NDArray[np.int64]
 Units = npt.NDArray[np.int32]
 Joules = npt.NDArray[np.float64]
 
-_UNITS = 1 << 28  # in the most joules that matter; four times that does not overflow
-_GROUPS = 8  # of contents that may be paged
-_WAYS = 4  # of playing, per group: its contents for no fare; and 2, 1 or 0 of them still to be paged in
+_UNITS = 1 << 28  # in the joules at which costs are capped; four times that does not overflow
+_GROUPS = 8  # at most, of versions that may be paged
+_WAYS = 4  # cost scenarios per group not charged: any page-ins; and 2, 1 or 0 of them still to come
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """What the rest costs at least, by state.
+    """Least joules to the end of the step by state, in one cost scenario.
 
     Attributes:
         joules: per mask of the `Endgame`.
-        free: contents that pay no fare.
-        twice: whether one of them is paged in twice or more; else nothing is.
+        free: versions that are charged no page-out.
+        twice: whether it is for schedules that page one of these in twice or more; else for those that
+            page nothing in twice.
     """
 
     joules: Joules
@@ -71,16 +79,16 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Endgame:
-    """The tables for one moment.
+    """The suffix dynamic program of one moment: its states and tables.
 
     Attributes:
-        moment: the op after whose first run the end begins.
-        tracked: contents that are played with.
-        contents: those that may be in RAM when it begins; bit b of a mask stands for ``contents[b]``.
+        moment: the op after whose first run the suffix begins.
+        tracked: tensor versions whose presence in RAM makes up the state.
+        contents: those that may be in RAM when the suffix begins; bit b of a mask is ``contents[b]``.
         masks: every set of them that fits into RAM, in ascending order.
-        tables: the first one for no paging twice, without a free group.
-        page_outs: joules, of the tracked contents that may be paged and do not end in storage anyway.
-        six_page_ins_joules: the least of them.
+        tables: the first one is for no paging twice, with no group exempt from charges.
+        page_outs: joules, of the tracked versions that may be paged and do not end in storage anyway.
+        six_page_ins_joules: six times the cheapest page-in among them.
     """
 
     moment: int
@@ -100,14 +108,14 @@ def endgame(
     most_joules: float,
     finished: Callable[[], bool] = lambda: False,
 ) -> Endgame | None:
-    """The tables for what follows the first run of op ``moment``; ``None`` if ``finished`` comes first.
+    """The suffix program of what follows the first run of op ``moment``; ``None`` if ``finished`` ended it.
 
     Args:
         instance: the problem, with a budget of RAM.
         moment: number of an op.
-        tracked: contents as `trackable` gives them.
-        most_joules: from which on costs do not matter.
-        finished: whether to give up; asked once per stage.
+        tracked: tensor versions as `trackable` gives them.
+        most_joules: at which costs are capped.
+        finished: whether to give up; called once per stage.
     """
     game = _Game(instance, tracked, most_joules / _UNITS)
     following = game.ended()
@@ -128,9 +136,9 @@ def endgame(
 
 
 def trackable(instance: Instance, least_bytes: int) -> tuple[int, ...]:
-    """Contents of at least so many bytes that something reads again: the largest one of each task.
+    """The largest output of each task that has at least ``least_bytes`` and that something reads later.
 
-    They have a producer and one version, so that nothing but runs and page-ins brings them.
+    Only versions with a producer, of tensors that are never updated: runs and page-ins alone bring them.
     """
     last_use = last_use_stages(instance, worth_rerunning(instance))
     updated = {c.tensor for c in instance.contents if c.version > 0}
@@ -156,11 +164,11 @@ def first_moment(instance: Instance, tracked: Sequence[int], *, most_states: int
 
 @dataclass(frozen=True, slots=True)
 class _States:
-    """Every set that fits.
+    """Every set of tracked versions that fits into RAM.
 
     Attributes:
         masks, bytes: per state; masks ascend.
-        without, having: per bit, the states that lack it and have room for it, and what they are with it.
+        without, having: per bit, the states that lack it and have room for it, and the same with it.
     """
 
     masks: Masks
@@ -171,7 +179,7 @@ class _States:
 
 @dataclass(frozen=True, slots=True)
 class _Stage:
-    """``units``: by state, and by way of playing."""
+    """``units``: least cost, by state and by cost scenario."""
 
     alive: tuple[int, ...]
     states: _States
@@ -180,7 +188,10 @@ class _Stage:
 
 @dataclass(frozen=True, slots=True)
 class _Move:
-    """From states to states, at ``units`` by way of playing; ``group``: of what is paged in, else -1."""
+    """A transition from states to states, at ``units`` by cost scenario.
+
+    ``group``: of the version that is paged in; -1 for a rerun and for versions that are in no group.
+    """
 
     begin: Positions
     end: Positions
@@ -189,7 +200,10 @@ class _Move:
 
 
 class _Game:
-    """Ways of playing, by column: full fares; then for each group what `_WAYS` says."""
+    """Computes the tables backwards, stage by stage.
+
+    Cost scenarios, by column of ``units``: every page-in charged; then for each group what `_WAYS` says.
+    """
 
     def __init__(self, instance: Instance, tracked: Sequence[int], joules_per_unit: float) -> None:
         self.instance, self.joules_per_unit = instance, joules_per_unit
@@ -214,7 +228,7 @@ class _Game:
         return False
 
     def ended(self) -> _Stage:
-        """The values at the begin of the last stage, after all first runs."""
+        """Least costs at the begin of the last stage, after all first runs."""
         stage = len(self.instance.tasks)
         alive, states, units = self._blank(stage)
         wanted = _mask(alive, [c for c in alive if self.instance.contents[c].ends_in_ram])
@@ -225,7 +239,7 @@ class _Game:
         return _Stage(alive, states, units)
 
     def solved(self, stage: int, following: _Stage) -> _Stage:
-        """The values at the begin of ``stage``, from those at the begin of the next."""
+        """Least costs at the begin of ``stage``, from those at the begin of the next one."""
         alive, states, units = self._blank(stage)
         task = self.instance.tasks[stage]
         wanted = _mask(alive, task.reads)
@@ -240,7 +254,7 @@ class _Game:
         return _Stage(alive, states, units)
 
     def tables(self, units: Units) -> list[Table]:
-        """What the columns of ``units`` say, in joules."""
+        """The tables in joules: no group; then of each group, any page-ins, and two of them to come."""
         joules = units.astype(np.float64) * self.joules_per_unit
         tables = [Table(joules[:, 0], frozenset(), twice=False)]
         for group in range(self.groups):
@@ -259,22 +273,23 @@ class _Game:
         return int(min(joules / self.joules_per_unit, _UNITS))
 
     def _page_out_units(self, number: int) -> int | None:
-        """Of the first copy of a content; ``None`` where there can be none."""
+        """Of the first copy of a version; ``None`` where there can be none."""
         content = self.instance.contents[number]
         if content.page_in is None or (content.page_out is None and not content.ends_stored):
             return None
         return 0 if content.ends_stored or content.page_out is None else self._units(content.page_out.joules)
 
     def _alive(self, stage: int) -> tuple[int, ...]:
+        """Tracked versions that exist at the begin of ``stage`` and are read in it or later."""
         return tuple(c for c in self.tracked if self.instance.contents[c].birth < stage <= self.last_use[c])
 
     def _bytes_beside(self, reads: Sequence[int], task: Task) -> int:
-        """What a run takes beside the state that it begins in."""
+        """Bytes in RAM during a run beside the state that it begins in."""
         beside = {*task.outputs, *(c for c in reads if c not in self.tracked)}
         return task.workspace_bytes + sum(self.instance.contents[c].bytes for c in beside)
 
     def _relax(self, stage: int, alive: tuple[int, ...], states: _States, units: Units) -> None:
-        """Lower ``units`` to the cheapest ways through the stage, in place."""
+        """Lower ``units``, in place, to the least cost of any sequence of transitions in the stage."""
         moves = [*self._reruns(stage, alive, states), *self._page_ins(alive, states)]
         while True:
             before = int(units.sum(dtype=np.int64))
@@ -294,6 +309,7 @@ class _Game:
                 return
 
     def _reruns(self, stage: int, alive: tuple[int, ...], states: _States) -> list[_Move]:
+        """One transition for each version alive that may be made again in ``stage``."""
         moves = []
         for bit, content in reversed(list(enumerate(alive))):
             task = self.instance.tasks[self.instance.contents[content].producer or 0]
@@ -311,6 +327,7 @@ class _Game:
         return moves
 
     def _page_ins(self, alive: tuple[int, ...], states: _States) -> list[_Move]:
+        """One transition for each version alive that may be paged in, with its page-out charge."""
         moves = []
         for bit, number in enumerate(alive):
             page_in, page_out = self.instance.contents[number].page_in, self.page_out.get(number)

@@ -1,4 +1,7 @@
-"""Moments, windows and columns of the relaxation, as `poet.solvers.bounds.relaxation` defines them."""
+"""Grids, windows, columns and memory rows of the windows relaxation.
+
+Symbols are those of `poet.solvers.bounds.relaxation`, whose other rows are made from these columns.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +15,24 @@ from poet.solvers.engines.matrix import NOUGHT, ONE, MatrixBuilder, Term
 from poet.solvers.instance.candidates import last_use_stages, worth_rerunning
 from poet.solvers.instance.instance import Content, Instance
 
-_MANY_CONTENTS = 400  # from here on the smallest are left out
-_NEGLIGIBLE = 1e-4  # of the budget, that they may take together
+_MANY_CONTENTS = 400  # with more tensor versions, the smallest are left out
+_NEGLIGIBLE = 1e-4  # of the budget, that those left out may take together
 
 
 class Windows:
-    """Grids and columns, and the memory rows that grow with them; read by the constraint families."""
+    """Grids and columns, and the memory rows that grow with them; read by the constraint families.
+
+    Attributes:
+        worth: tasks that may pay to rerun; ``last_use``: per version, the last stage that may read it.
+        small: versions left out as negligible; ``fixed``: per version, its fixed moments.
+        grid: per version, its moments in order.
+        moments: those with a memory row; ``row_of``: their rows, -1 for none; ``unit``: bytes per unit.
+        fixed_joules: of transfers that the problem itself demands.
+        run: X by task and window; ``stored``: O; ``present``: P by grid moment; ``kept``: K by window;
+            ``paged``: Y by window.
+        stretches: W by task, first window, and window after the last.
+        owed: stretches whose rows are still to be made.
+    """
 
     def __init__(self, instance: Instance, moments: Collection[int]) -> None:
         self.instance, self.contents, self.tasks = instance, instance.contents, instance.tasks
@@ -42,16 +57,19 @@ class Windows:
                 self._lay_out(content)
 
     def made(self, content: int) -> list[int]:
-        """X per window of a content."""
+        """X per window of a version: that of its producer."""
         producer = self.contents[content].producer
         return [NOUGHT] * len(self.grid[content]) if producer is None else self.run[producer]
 
     def large(self) -> Iterator[Content]:
-        """The contents that count."""
+        """The versions that are not left out."""
         return (content for content in self.contents if content.number not in self.small)
 
     def visits(self, content: int, first: int, last: int) -> list[Term] | None:
-        """P + Σ Y + W: whether ``content`` is in RAM at some time from moment to moment; ``None``: free."""
+        """P[j,a] + Σ Y[j,v] + W[p,s], at least 1 if j is in RAM at some time from ``first`` to ``last``.
+
+        ``None``: no row is needed, since j has a fixed moment in that time or is left out.
+        """
         fixed = self.fixed[content]
         position = bisect.bisect_left(fixed, first)
         if content in self.small or (position < len(fixed) and fixed[position] <= last):
@@ -65,9 +83,9 @@ class Windows:
         return [(1.0, self.present[content][begin]), *((1.0, column) for column in arrivals)]
 
     def again(self, number: int, begin: int, stop: int) -> int:
-        """W: whether a task is rerun at all in the windows from ``begin`` to ``stop`` of its outputs.
+        """W[k,s]: whether task k is rerun at all in the windows from ``begin`` to ``stop`` of its outputs.
 
-        Its rows are owed once it is asked for: `owed`.
+        X where that is one window. A new column W stands in `owed` until its rows are made.
         """
         windows = [w for w in range(begin, stop) if self.run[number][w] != NOUGHT]
         if len(windows) < 2:
@@ -79,6 +97,7 @@ class Windows:
         return self.stretches[stretch]
 
     def _grids(self, moments: Collection[int]) -> list[list[int]]:
+        """Per version, fixed moments and last read; ``moments`` too if it is remade or remade from."""
         points: list[set[int]] = [set() for _ in self.contents]
         family = {c.number: self._family(c) for c in self.contents}
         read_again = {c for number in self.worth for c in self.tasks[number].rerun_reads}
@@ -87,7 +106,7 @@ class Windows:
             mine = points[family[content.number]]
             mine.update((content.birth, *self.fixed[content.number]))
             mine.add(max(content.birth, self.last_use[content.number]))
-            if content.producer in self.worth:  # what an update then forbids to remake is held from here on
+            if content.producer in self.worth:  # an update may end its reruns here: from then on it is held
                 mine.add(min(self.tasks[content.producer].last_rerun_stage, max(mine)))
             if content.producer in self.worth or content.number in read_again:
                 split.add(family[content.number])
@@ -98,11 +117,11 @@ class Windows:
         return [shared[family[content.number]] for content in self.contents]
 
     def _family(self, content: Content) -> int:
-        """The first of the contents that share a grid with ``content``."""
+        """The first of the versions that share a grid with ``content``: the outputs of one op."""
         return content.number if content.producer is None else self.tasks[content.producer].outputs[0]
 
     def _open_memory_rows(self) -> None:
-        """One row for each moment at which the budget could be exceeded, with what is there for certain."""
+        """One row for each moment at which the budget could be exceeded, less what is there for certain."""
         budget = self.instance.limits.ram_budget_bytes
         self.moments: list[int] = []
         self.row_of = np.full(self.end + 2, -1, dtype=np.int64)
@@ -121,6 +140,7 @@ class Windows:
             self.row_of[moment] = self.program.row((), (budget - certain[moment]) / self.unit)
 
     def _certain_bytes(self, moment: int) -> int:
+        """Bytes in RAM at ``moment`` in every schedule: what the op there reads, makes and works in."""
         if moment == self.end:
             return sum(content.bytes for content in self.contents if content.ends_in_ram)
         task = self.tasks[moment]
@@ -133,10 +153,12 @@ class Windows:
             self.program.add(rows[rows >= 0], content.bytes / self.unit, column)
 
     def _binds(self, first: int, last: int) -> bool:
+        """Whether a moment from ``first`` to ``last`` has a memory row."""
         position = bisect.bisect_left(self.moments, first)
         return position < len(self.moments) and self.moments[position] <= last
 
     def _run_columns(self, number: int) -> list[int]:
+        """X per window of a task's outputs; 0 where a rerun cannot or need not be."""
         task = self.tasks[number]
         grid = self.grid[task.outputs[0]]
         last = min(task.last_rerun_stage, max(self.last_use[c] for c in task.outputs))
@@ -147,7 +169,7 @@ class Windows:
         ]
 
     def _stored_column(self, content: Content) -> int:
-        """O; transfers that the problem demands are added up on the way."""
+        """O, a column or a constant; adds up the transfers that the problem itself demands."""
         page_in, page_out = content.page_in, content.page_out
         if content.starts_stored:
             paid = content.number in self.small and not content.starts_in_ram and content.home is None
@@ -164,6 +186,7 @@ class Windows:
         return self.program.column(page_out.joules)
 
     def _lay_out(self, content: Content) -> None:
+        """The columns P, K and Y of a version, and their terms in the memory rows."""
         number, grid = content.number, self.grid[content.number]
         fixed = set(self.fixed[number])
         may_return = content.page_in is not None and self.stored[number] != NOUGHT
@@ -185,7 +208,7 @@ class Windows:
 
 
 def _negligible(instance: Instance) -> frozenset[int]:
-    """The smallest contents, as many as do not matter."""
+    """The smallest versions, up to `_NEGLIGIBLE` of the budget in all; of few versions, only empty ones."""
     budget = instance.limits.ram_budget_bytes
     many = len(instance.contents) > _MANY_CONTENTS
     left = 0.0 if budget is None or not many else _NEGLIGIBLE * budget
@@ -199,6 +222,7 @@ def _negligible(instance: Instance) -> frozenset[int]:
 
 
 def _fixed_moments(instance: Instance) -> list[list[int]]:
+    """Per version, its birth, each op that reads it, and the end if it must be there."""
     fixed: list[list[int]] = [
         [content.birth] if content.birth >= 0 or content.starts_in_ram else []
         for content in instance.contents

@@ -1,7 +1,7 @@
 """One program, several engines. A new one is a file and a row in `ENGINES`.
 
 An engine's word is kept apart from what it found: `Outcome` carries values, the bound and whether
-the engine says it is done; nothing here decides what a user is told.
+the engine reports that it is done; what is reported to a user is not decided here.
 """
 
 from __future__ import annotations

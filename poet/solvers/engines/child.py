@@ -1,4 +1,4 @@
-"""A solver in a process of its own, which says lines of JSON: started, sent requests, listened to, ended."""
+"""A solver in a process of its own, which writes lines of JSON: started, sent requests, read from, ended."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Child:
     """A module of poet as a process; leaving the context ends it, however far it is.
 
     Ctrl-C is this process's to answer: the child does not get it. It ends itself when its stdin is closed,
-    so it does not outlive the one that wants its answer.
+    so it does not outlive the process that uses its answer.
     """
 
     def __init__(self, module: str) -> None:
@@ -100,5 +100,5 @@ def _read(stdout: IO[bytes], lines: queue.SimpleQueue[bytes | None]) -> None:
 
 
 def _open(pipe: IO[bytes] | None) -> IO[bytes]:
-    assert pipe is not None  # all were asked for
+    assert pipe is not None  # all three were opened as pipes
     return pipe

@@ -1,8 +1,8 @@
-"""A second opinion on what an engine says cannot be: exact arithmetic, else another engine.
+"""A second opinion on an engine's result that there is no solution: exact arithmetic, else another engine.
 
-"There is no plan" and "no plan costs less" are what an engine says after a search that nobody sees.
-Before either is repeated to a user, `certificate` tries to prove it in exact fractions; where that
-takes too long, an engine of another make is asked the same. Which of the two succeeded, or that none
+"There is no plan" and "no plan costs less" are results of a search that leaves no proof behind.
+Before either is reported to a user, `certificate` tries to prove it in exact fractions; where that
+takes too long, an engine of another make solves the same program. Which of the two succeeded, or that none
 did, is part of the answer.
 """
 
@@ -36,7 +36,7 @@ class Confirmation:
 
     Attributes:
         confidence: who stands behind it.
-        engines: that agree or differ, the one asked first comes first; none where arithmetic says it all.
+        engines: that agree or differ, in the order in which they ran; none where arithmetic proves it.
         families: constraint families that an exact proof rests on, the heaviest first.
         values: of the columns, in the solution that refutes it.
     """
@@ -83,7 +83,7 @@ def confirm(
     program = matrix if below_joules is None else matrix.cut_off(below_joules)
     outcome = run_engine(second, program, replace(effort, threads=1))
     none_below = below_joules is not None and outcome.bound_joules >= below_joules
-    if outcome.infeasible or none_below:  # rounding may let the program of some engines have solutions
+    if outcome.infeasible or none_below:  # by rounding, the program of some engines may have solutions
         return Confirmation(Confidence.AGREED, (engine, second))
     found = outcome.values
     if (

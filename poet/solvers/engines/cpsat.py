@@ -16,7 +16,7 @@ from poet.solvers.engines.integers import IntegerProgram, integer_program
 from poet.solvers.engines.interrupt import sigint_flag
 from poet.solvers.engines.outcome import Job, Outcome
 
-_LISTEN_SECONDS = 0.05  # between looks at Ctrl-C and the watcher
+_LISTEN_SECONDS = 0.05  # between checks of Ctrl-C and the watcher
 _GRACE_SECONDS = 5.0  # beyond its time limit, after which the child is killed
 
 

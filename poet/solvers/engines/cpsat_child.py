@@ -2,7 +2,7 @@
 
 OR-tools and HiGHS cannot be loaded into one process. A program arrives on stdin as one line of
 JSON; incumbents, bounds and the end go to stdout, a line each. The process ends when stdin is
-closed, so it never outlives the one that wants its answer.
+closed, so it never outlives the process that uses its answer.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from poet import children
 
 
 def main() -> None:
-    """Read one program, solve it, tell what is found."""
+    """Read one program, solve it, write solutions and bounds to stdout."""
     children.end_with_parent()
     request = json.loads(sys.stdin.readline())
     threading.Thread(target=_end_with_parent, daemon=True).start()
@@ -59,7 +59,7 @@ def _model_of(request: dict[str, Any]) -> tuple[cp_model.CpModel, list[cp_model.
 
 
 class _Incumbents(cp_model.CpSolverSolutionCallback):
-    """Tells every better solution as it is found."""
+    """Writes every better solution to stdout as it is found."""
 
     def __init__(self, columns: list[cp_model.IntVar]) -> None:
         super().__init__()

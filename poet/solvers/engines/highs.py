@@ -73,7 +73,7 @@ def best_values(highs: highspy.Highs) -> Numbers | None:
 
 
 class _Listener:
-    """What HiGHS tells on its way, and what it is told."""
+    """HiGHS's callbacks: solutions and bounds out; solutions of others, and the request to stop, in."""
 
     def __init__(
         self, job: Job, small: Scaled, found_elsewhere: Elsewhere | None, pressed: list[int]

@@ -1,6 +1,6 @@
 """HiGHS at the other end of the pipes of `poet.solvers.engines.highs_process`.
 
-The process ends when stdin is closed or its parent is gone, so it does not outlive the one that wants its
+The process ends when stdin is closed or its parent is gone, so it does not outlive the process that uses its
 answer.
 """
 
@@ -28,7 +28,7 @@ _TELL_SECONDS = 0.2  # between two bounds
 
 
 def main() -> None:
-    """Read programs, solve one after the other, tell what is found."""
+    """Read programs, solve one after the other, write solutions and bounds to stdout."""
     children.end_with_parent()
     requests = queue.SimpleQueue[bytes]()
     threading.Thread(target=_read, args=(requests,), daemon=True).start()

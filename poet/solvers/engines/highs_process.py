@@ -1,6 +1,6 @@
 """HiGHS in a process of its own: whole programs, however long a step of the engine takes.
 
-HiGHS looks at its clock between steps, and on a large program one step, a presolve or a root node,
+HiGHS checks its clock between steps only, and on a large program one step, a presolve or a root node,
 may take many times the limit; nor does it see Ctrl-C. So such programs run in a child that is killed
 at its time: `poet.solvers.engines.highs_child`. Programs go in through its stdin, one after the other;
 solutions and bounds come out of its stdout.
@@ -76,7 +76,7 @@ class HighsProcess:
         return self._child.pid
 
     def begin(self, matrix: Matrix, seconds: float, *, relative_gap: float = 1e-4) -> None:
-        """Let the child solve ``matrix``; what it was at before is given up.
+        """Make the child solve ``matrix``; a program that it still solves is given up.
 
         Args:
             matrix: what to minimise.

@@ -1,4 +1,4 @@
-"""A program in whole numbers, for an engine that knows nothing else, and why its bound holds.
+"""A program in whole numbers, for an engine that takes nothing else, and why its bound holds.
 
 A plan is a point x of 0s and 1s with A x ≤ b and cost c·x. The integer program keeps every such x
 and never charges it more than its cost:

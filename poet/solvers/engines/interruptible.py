@@ -1,4 +1,4 @@
-"""HiGHS in this process, ended by Ctrl-C as soon as it looks up from a simplex iteration or a node.
+"""HiGHS in this process, ended by Ctrl-C at its next callback, after a simplex iteration or a node.
 
 Python runs signal handlers between two of its own instructions, so none runs while HiGHS works. Its
 callbacks are such instructions: a flag that the handler sets is passed on by them.

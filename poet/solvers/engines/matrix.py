@@ -39,7 +39,7 @@ class Matrix:
         integer: per column, whether an engine must choose 0 or 1.
         whole: per column, whether it is 0 or 1 in every plan; more than ``integer``, as some columns follow
             from others.
-        families: per row, the name of its constraint family; empty where no one asks.
+        families: per row, the name of its constraint family; empty where it is not used.
         start: a solution to begin with.
     """
 
@@ -109,7 +109,7 @@ class MatrixBuilder:
         self._bulk: list[tuple[Indices, int, float]] = []
 
     def column(self, cost: float = 0.0, *, integer: bool = True) -> int:
-        """A new column between 0 and 1; not ``integer``: in fractions even if asked for whole numbers."""
+        """A new column between 0 and 1; not ``integer``: fractional even in a solution in whole numbers."""
         self.costs.append(cost)
         self.integer.append(integer)
         return len(self.costs) - 1

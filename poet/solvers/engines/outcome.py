@@ -19,8 +19,8 @@ class Outcome:
     Attributes:
         values: of the columns, in order; ``None``: no solution found.
         bound_joules: no solution has a smaller objective; ``-inf`` where the engine does not say.
-        done: the engine says that nothing is left to search within the gap asked for.
-        infeasible: the engine says that there is no solution.
+        done: the engine reports that nothing is left to search within the gap set.
+        infeasible: the engine reports that there is no solution.
         interrupted: the user stopped it.
     """
 
@@ -39,7 +39,7 @@ class Effort:
         seconds: wall clock; ``None``: no limit.
         most_seconds: wall clock after which an engine in a process of its own is ended, however far it is.
         absolute_joules: gap of the objective at which it may stop.
-        relative: the same as a share of the objective, for engines that know its constant part.
+        relative: the same as a share of the objective, for engines that are given its constant part.
     """
 
     seconds: float | None

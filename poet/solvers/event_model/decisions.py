@@ -1,6 +1,6 @@
 """The columns of the event model, and the linear expressions over them.
 
-Decisions, per content i, event m and optional slot σ (see `poet.solvers.instance.instance`):
+Per tensor version i (`Content`), event m and optional slot σ (see `poet.solvers.instance.instance`):
 
 ====== ========== ==================================================================
 ``K``  binary     K[i,m]: i stays in RAM from event m to event m + 1
@@ -14,8 +14,8 @@ Decisions, per content i, event m and optional slot σ (see `poet.solvers.instan
 
 K⁻ and K⁺ are the gaps before and after an event, X its presence: 1 at mandatory events, K⁻ + a at
 optional uses, K⁻ + r where an optional run makes i. Where K is 0 or 1, so are r, a and O, which
-large models therefore leave continuous. What may stay in the relaxed model past its last event is
-said by columns of `poet.solvers.event_model.implicit_residency`.
+large models therefore leave continuous. The relaxed model has more columns, for what stays in RAM past
+its last event: `poet.solvers.event_model.implicit_residency`.
 """
 
 from __future__ import annotations
@@ -45,11 +45,13 @@ class Charge:
 
 @dataclass(frozen=True, slots=True)
 class Stays:
-    """Columns of `implicit_residency`, what they occupy, and pairs of which the first is the larger.
+    """The columns of `implicit_residency`, and the bytes of RAM that they take.
 
     Attributes:
-        columns: l by (content, stage).
+        columns: l by (version, stage).
         together: m by window, with the inputs that it stands for.
+        charges: bytes in RAM, by column and stages.
+        ordered: pairs of columns l of which the first must be the larger.
     """
 
     columns: dict[tuple[int, int], Affine]
@@ -102,6 +104,7 @@ class Decisions:
         return Affine(0.0, len(self.columns) - 1)
 
     def _stored(self, content: Content) -> Affine:
+        """O of a version: a column, or a constant where nothing is to decide."""
         if content.starts_stored or content.ends_stored:
             return Affine(1.0)
         if content.comes_home and content.page_out is not None and self.timeline.events[content.number]:
@@ -117,6 +120,7 @@ class Decisions:
         return self.add_column(f"o_{content.number}", integer=self.tight)
 
     def _add_life(self, content: Content) -> None:
+        """Add K, a, e and v of all events of a tensor version."""
         life = self.timeline.events[content.number]
         pageable = content.page_in is not None
         certain = False
@@ -142,7 +146,7 @@ class Decisions:
                     self.keep[content.number, index] = self.add_column(name, integer=True)
 
     def _pinned_gap(self, content: Content, index: int) -> bool | None:
-        """Whether a pin wants ``content`` in RAM, or not, through the gap after an event."""
+        """Whether a pin holds ``content`` in RAM, or out of it, through the gap after an event."""
         life = self.timeline.events[content.number]
         if content.dropped:
             between = range(life[index].slot + 1, life[index + 1].slot)
@@ -151,7 +155,7 @@ class Decisions:
         return True if mandatory and mandatory[0] <= index < mandatory[-1] else None
 
     def _add_eager(self, key: tuple[int, int]) -> Affine:
-        """E of the gap before an event, where the relaxed model has one."""
+        """Add e, and at optional events v, of the gap before an event, in the relaxed model; returns e."""
         content, index = key
         producer = self.instance.contents[content].producer
         if not self.relaxed or index == 0 or producer is None or producer not in self.worth:
@@ -199,16 +203,16 @@ class Decisions:
         return there.add(self.run[event.slot]) if event.kind is Kind.MAKE else there
 
     def arrival(self, content: int, index: int) -> Affine:
-        """A + e of the gap before an event."""
+        """The sum a + e of the gap before an event."""
         arrived = total((1.0, self.arrive.get((content, index)) or Affine()))
         return arrived.add(self.eager.get((content, index)) or Affine())
 
     def home(self, content: int) -> Affine:
-        """Whether a tensor is at home in RAM: its first content, ``content``, is held from the start."""
+        """h: whether a tensor is at home in RAM, its first version ``content`` held from the start."""
         return self.keep.get((content, 0)) or Affine()
 
     def away(self, content: Content) -> Affine:
-        """Whether a tensor is at home in storage."""
+        """1 - h: whether a tensor is at home in storage."""
         return Affine(1.0).add(self.home(content.home or 0), -1.0)
 
     def wanted(self, content: Content, index: int) -> Affine:
@@ -219,7 +223,7 @@ class Decisions:
         return self.run[event.slot]
 
     def readable(self, content: Content) -> Affine:
-        """O of a content that may be paged in; else 0."""
+        """O of a version that may be paged in; else 0."""
         if content.page_in is None:
             return Affine()
         stored = self.stored[content.number]

@@ -1,4 +1,4 @@
-"""Decisions to steps: what the engine chose, said as a schedule."""
+"""From column values to a schedule."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def schedule_of(model: Model, values: Sequence[float]) -> Schedule:
 
     Values are rounded before they are read (an engine's 1 may be 0.9999999); what is chosen in part,
     as runs and copies that cost nothing may be, is not chosen. Nothing is repaired: whether the steps
-    make a valid schedule is the simulator's to say.
+    make a valid schedule is for the simulator to judge.
     """
     return _Emission(model, values).schedule()
 

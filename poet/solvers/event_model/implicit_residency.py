@@ -1,20 +1,26 @@
-"""What the relaxed model must allow: an input that stays past its last event, but not to its next.
+"""Implicit residency: relaxed columns for an input held past its last event for a rerun without a slot.
 
-A rerun for which there is no slot may read an input u that was in RAM at an event of u and is
-dropped before the next one. No K says so, and where that next event is optional nothing else need.
-So, for each gap of u and each stage t that asks for u, the relaxed model has
+In the relaxed model a rerun for which there is no slot may read an input u that was in RAM at an
+event of u and is freed before the next one. No column K expresses that u is held in between, and where
+the next event is optional no other column has to. So, for each gap of u and each stage t that
+*requires* u, the relaxed model has
 
 ====== ======== =========================================================================
 ``l``  binary   l[u,t]: from the event before the gap, bytes of u are in RAM up to stage t
 ====== ======== =========================================================================
 
-with l[u,t] ≥ l[u,t'] for t' > t. Which stage must ask? A rerun of content i in the window of stages
-f to l, held from there to the event after it, may be *put off* to l if instead an input u with
-bytes(u) ≤ bytes(i) stays until then: wherever i was, u now is, and a rerun at no slot occupies
-nothing else. So u is asked for at l, and what u was made of in passing, in turn, as long as bytes do
-not grow on the way there; all other inputs are asked for at f, where RAM has room more often. Where
-i is made of several inputs, of which nothing else is made meanwhile, one more column m[i] says that
-from f to l some of them, and then i, are in RAM.
+with l[u,t] ≥ l[u,t'] for t' > t.
+
+*Which stages require an input.* Take a rerun without a slot of version i in the window of stages f to
+g, from which i is held to the event after the window. It may be *postponed* to stage g if instead an
+input u with bytes(u) ≤ bytes(i) is held until then: u takes the place of i in RAM, and a rerun without
+a slot occupies nothing else. So u is required at stage g. So is, in turn, the input that u itself is
+remade from in passing (v), as long as bytes do not grow along this chain (`put_off_chain`). All other
+inputs are required at stage f, where RAM has room more often.
+
+*Several inputs.* Where i is made of several inputs, of which nothing else is remade meanwhile, one
+more column m[i] says that from stage f to stage g some of them, and after the rerun i, are in RAM; it
+counts the bytes of the smallest of these.
 """
 
 from __future__ import annotations
@@ -22,11 +28,14 @@ from __future__ import annotations
 from poet.solvers.event_model.affine import Affine
 from poet.solvers.event_model.decisions import Charge, Decisions, Stays
 
-_DEPTH = 6  # of the chain of inputs that are asked for at a window's end
+_DEPTH = 6  # at most, of the chain of inputs that are required at a window's last stage
 
 
 def put_off_chain(model: Decisions, content: int) -> list[int]:
-    """An input of ``content``, one of that, and so on, each no larger than what is made of it."""
+    """The only input of the op that makes ``content``, the only input of the op that makes that, and so on.
+
+    It ends where an op has several inputs, or one that has more bytes than what is made of it.
+    """
     contents, tasks = model.instance.contents, model.instance.tasks
     chain = list[int]()
     while len(chain) < _DEPTH:
@@ -42,7 +51,7 @@ def put_off_chain(model: Decisions, content: int) -> list[int]:
 
 
 def add_stays(model: Decisions) -> None:
-    """Add every l that a window asks for, and every m, to ``model``, which has all its other columns."""
+    """Add the columns l and m of all windows to ``model``, which must have all its other columns."""
     asked: dict[tuple[int, int], set[int]] = {}
     for (content, _), (first, last) in model.eager_stages.items():
         producer = model.instance.tasks[model.instance.contents[content].producer or 0]
@@ -78,7 +87,10 @@ def add_stays(model: Decisions) -> None:
 def _only_here(
     model: Decisions, asked: dict[tuple[int, int], set[int]], content: int, first: int, last: int
 ) -> tuple[int, ...]:
-    """Inputs that only ``content`` is remade of, and that no stage after ``first`` asks for in their gap."""
+    """Inputs of ``content`` that nothing else is remade of, and that no stage after ``first`` requires.
+
+    Empty unless the op that makes ``content`` has several inputs and one output.
+    """
     producer = model.instance.tasks[model.instance.contents[content].producer or 0]
     if len(producer.rerun_reads) < 2 or len(producer.outputs) > 1:
         return ()
@@ -95,7 +107,10 @@ def _only_here(
 
 
 def _event_before(model: Decisions, content: int, stage: int) -> int | None:
-    """The event that begins the gap in which ``stage`` begins; ``None``: staying needs no column."""
+    """Index of the event that begins the gap of ``content`` in which ``stage`` begins.
+
+    ``None`` where no column is needed: without an event before, or where the next is mandatory or missing.
+    """
     life, before = model.timeline.events[content], -1
     for index, event in enumerate(life):
         at = model.timeline.slots[event.slot].stage
@@ -107,5 +122,5 @@ def _event_before(model: Decisions, content: int, stage: int) -> int | None:
 
 
 def _readers(model: Decisions, content: int, last: int) -> set[int]:
-    """Tasks that may have run again by stage ``last`` and read ``content``."""
+    """Tasks that read ``content`` and may run again by stage ``last``."""
     return {task for task in model.readers.get(content, ()) if task < last}

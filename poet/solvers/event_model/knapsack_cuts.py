@@ -1,4 +1,4 @@
-"""Cuts from the memory rows: how many contents of one size fit beside each other."""
+"""Mixed-integer rounding of the memory rows: how many tensor versions of one size fit together."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def packing(rows: Iterable[Affine]) -> Iterator[Affine]:
 
     The mixed-integer rounding of Σ b·x ≤ budget (Nemhauser and Wolsey, 1990): it holds for x of 0s
     and 1s, as all columns of a memory row are in every plan. A budget of 7.5 contents of one size
-    keeps 7 of them, where the row itself lets a linear program keep half of another.
+    keeps 7 of them, where in the linear program the row itself allows half of another.
     """
     for row in rows:
         sizes = {column: size for column, size in row.terms.items() if size}

@@ -1,4 +1,4 @@
-"""The event model: which contents stay in RAM through which gaps, as a mixed-integer program."""
+"""The event model: which tensor versions stay in RAM through which gaps, as a mixed-integer program."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""A family of cuts for models that are rich in reruns.
+"""Aggregated linking cuts, for models with many rerun slots.
 
-Half a rerun in each of two slots wants half of each input in each, a whole one together. Where the
-slots are many, the linear program so remakes a content from inputs that are never wholly there. A
-column W says that the content is remade at all; it stands in for the sum.
+Half a rerun in each of two slots needs half of each input in each, but a whole one together. So, with
+many slots, the linear program remakes a tensor version from inputs that are never wholly there. A column
+W, at most the sum of the reruns, says that the version is remade at all, and needs each input as often.
 """
 
 from __future__ import annotations

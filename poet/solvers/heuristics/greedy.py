@@ -1,11 +1,11 @@
-"""Greedy: cover the excess of RAM by the cheapest gaps, then walk.
+"""Greedy: cover the excess of RAM by the cheapest gaps, then schedule with exact memory.
 
-With everything kept, each op needs so many bytes more than the budget. A gap is the time between
-two neighbouring uses of a tensor; dropping the tensor in it relieves the ops between, at the price
-of a page-in (and one page-out per content) or of a recomputation. The plan takes gaps by the least
-price per byte of excess relieved until none is left, gives back those that turned out needless, and
-a walk turns it into a schedule with exact memory. Several plans are tried, the judge picks the best.
-It is fast enough for a first incumbent: well under a second for 2,000 ops.
+With everything kept, each op needs so many bytes more than the budget. A gap is the time between two
+neighbouring uses of a tensor; dropping the tensor in it relieves the ops between, at the price of a page-in
+(and one page-out per tensor version) or of a recomputation. The plan takes gaps by the least price per byte
+of excess relieved until none is left, gives back those that turned out needless, and the list scheduler
+turns it into a schedule with exact memory. Several plans are tried, the judge picks the best. It is fast
+enough for a first incumbent: well under a second for 2,000 ops.
 """
 
 from __future__ import annotations

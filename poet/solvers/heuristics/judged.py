@@ -1,4 +1,4 @@
-"""From policies to one schedule: a walk each, and of those that the judge accepts the one of least energy."""
+"""List schedules of several policies: the one of least energy among those that the judge accepts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from poet.solvers.instance.indexed import Facts
 
 
 def walked(facts: Facts, limits: Limits, policy: Policy, weights: Weights | None = None) -> Schedule | None:
-    """The schedule of one walk, or ``None`` where the policy got stuck."""
+    """The list schedule of ``policy``, or ``None`` where it got stuck."""
     try:
         return Walk(facts, limits, policy, weights or Weights()).run()
     except Stuck:
@@ -22,13 +22,13 @@ def walked(facts: Facts, limits: Limits, policy: Policy, weights: Weights | None
 def cheapest_walk(
     problem: Problem, limits: Limits, policies: Iterable[Policy], *, allowed: Limits | None = None
 ) -> Schedule | None:
-    """The best schedule of the walks of several policies within ``limits``.
+    """The best list schedule of several policies within ``limits``.
 
     Args:
         problem: what to plan.
         limits: what the result must be within.
-        policies: one walk each.
-        allowed: narrower limits for the walks, where a policy forgoes paging or recomputation.
+        policies: one schedule each.
+        allowed: narrower limits for the list scheduler, where a policy forgoes paging or recomputation.
     """
     facts, best = Facts(problem), Incumbent(problem, limits)
     for policy in policies:

@@ -1,12 +1,13 @@
-"""The mechanism that heuristics share: first runs in the listed order, and exact memory.
+"""List scheduling with an eviction policy: first runs in the listed order, and exact memory.
 
-A walk runs the ops in the order of the problem. Before each it brings the inputs into RAM, by
-page-in or by recomputing the ops that lead to them, and makes room by dropping other tensors; what
-to drop, when and how is the policy's. A tensor is dropped only if it can come back: it is stored,
-or it is written first, or it is remade from tensors that are then held until it is needed. So with
-paging allowed everywhere a walk ends in every budget in which the largest op fits.
+All heuristics share it (compare DTR, Kirisame et al. 2021). The scheduler runs the ops in the order of
+the problem. Before each it brings the inputs into RAM, by page-in or by recomputing the ops that lead
+to them, and makes room by dropping other tensors; the policy decides what to drop, when, and how it is
+to come back. A tensor is dropped only if it can: it is stored, or it is written first, or it is remade
+from tensors that are then held until it is needed. So with paging allowed everywhere a schedule is found
+in every budget in which the largest op fits.
 
-The result of a walk is a proposal: the simulator judges it.
+The result is a proposal: the simulator judges it.
 """
 
 from __future__ import annotations
@@ -30,12 +31,12 @@ class Way(enum.Enum):
 
 
 class Stuck(Exception):
-    """The policy found no way on inside the limits."""
+    """The policy leaves no next step inside the limits."""
 
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """What a second costs in joules, so that one number compares ways.
+    """Joules that a second counts for, so that page-ins and recomputations compare by one number.
 
     Attributes:
         compute_watts: per second of an op.
@@ -49,29 +50,35 @@ class Weights:
 
 
 class Policy:
-    """What a walk asks of a way to decide. This one never drops what is still needed."""
+    """The decisions that the list scheduler leaves open. This one never drops what is still needed."""
 
     eager = False
-    """Whether what is marked is dropped at once, or only when room is needed."""
+    """Whether marked tensors are dropped at once; else only when room is needed."""
 
     unplanned = Way.CHEAPER
-    """How to drop what `value` picks and `mark` did not."""
+    """How a tensor that `value` picked and `mark` did not mark is to come back."""
 
     def mark(self, walk: Walk, tensor: int) -> Way | None:
-        """How to drop ``tensor``, which has just been used or made and is needed later."""
+        """How ``tensor``, which has just been used or made and is needed later, is to come back once dropped.
+
+        ``None``: it is not marked for dropping.
+        """
         return None
 
     def value(self, walk: Walk, tensor: int) -> float | None:
-        """How good it is to drop ``tensor`` now, marked ones first; ``None``: it must stay."""
+        """Priority of dropping ``tensor`` now, the highest first; ``None``: it must stay.
+
+        Marked tensors are dropped before all others.
+        """
         return None
 
     def lingers(self, walk: Walk, tensor: int) -> int:
-        """The op before which ``tensor``, of no use any more, may serve a rerun; -1: it may go."""
+        """Last op before which a dead tensor is kept as input of a planned recomputation; -1: free it now."""
         return -1
 
 
 class Walk:
-    """One schedule in the making."""
+    """One schedule in the making: the state of RAM and storage after the steps so far."""
 
     def __init__(self, facts: Facts, limits: Limits, policy: Policy, weights: Weights) -> None:
         problem = facts.problem
@@ -90,7 +97,7 @@ class Walk:
         self.protected: dict[int, int] = {}  # uses left in the recomputation that is under way
         self.in_price = [self._transfer(t.page_in, weights) for t in problem.tensors]
         self.out_price = [self._transfer(t.page_out, weights) for t in problem.tensors]
-        self.price: list[float | None] = [None] * facts.tensor_count  # of coming back, once asked for
+        self.price: list[float | None] = [None] * facts.tensor_count  # of coming back, once computed
         self.op_price = [
             op.joules * weights.remake_factor + weights.compute_watts * op.seconds for op in problem.ops
         ]
@@ -122,7 +129,7 @@ class Walk:
         """The schedule.
 
         Raises:
-            Stuck: the policy leaves no way on.
+            Stuck: the policy leaves no next step inside the limits.
         """
         facts = self.facts
         if self.ram_bytes > self.budget:
@@ -145,10 +152,10 @@ class Walk:
                 self._page_out(tensor)
         return tuple(self.steps)
 
-    # --- what policies may ask ---
+    # --- what policies may call ---
 
     def next_need(self, tensor: int) -> int | None:
-        """The next op for which ``tensor`` is wanted in RAM, itself or to remake another."""
+        """The next op for which ``tensor`` must be in RAM, as its input or to remake another tensor."""
         use = self.facts.next_use(tensor, self.position)
         held = self.held_until[tensor]
         if held < self.position:
@@ -156,13 +163,19 @@ class Walk:
         return held if use is None else min(use, held)
 
     def page_price(self, tensor: int) -> float:
-        """Joules of writing ``tensor`` if need be and reading it once; infinite where it must not move."""
+        """Joules of writing ``tensor``, unless it has a copy, and reading it once.
+
+        Infinite where it must not move.
+        """
         if self._readable(tensor):
             return self.in_price[tensor]
         return self.in_price[tensor] + self.out_price[tensor] if self.may_page_out(tensor) else math.inf
 
     def remake_price(self, tensor: int, most_ops: int = 48) -> float:
-        """Joules of recomputing ``tensor`` when it is needed next, by a guess at what is there then."""
+        """Joules of recomputing ``tensor`` for its next use, estimated.
+
+        What is in RAM now counts as there then if it is used or held at least as long and not marked.
+        """
         need = self._horizon(tensor)
         facts, price = self.facts, 0.0
         pending, ops = [tensor], set[int]()
@@ -189,7 +202,7 @@ class Walk:
         return price
 
     def return_price(self, tensor: int) -> float:
-        """Joules of having ``tensor`` back, the cheaper way; as of the first question since its last use."""
+        """Joules of having ``tensor`` back, the cheaper way; computed once after each use, then kept."""
         price = self.price[tensor]
         if price is None:
             price = self.price[tensor] = min(self.page_price(tensor), self.remake_price(tensor))
@@ -229,10 +242,10 @@ class Walk:
         return self.stored[tensor] and self.may_move(tensor) and not math.isinf(self.in_price[tensor])
 
     def _rely(self, tensor: int) -> bool:
-        """Hold what ``tensor`` can be remade from until it is needed; ``False`` where it cannot be."""
+        """Hold what ``tensor`` can be remade from until its next use; ``False`` where it cannot be."""
         need = self._horizon(tensor)
         pending, ops, leaves = [tensor], set[int](), []
-        if tensor in self.protected:  # the recomputation under way would chase its own tail
+        if tensor in self.protected:  # it serves the recomputation under way, which would not end
             return False
         if self.owed[tensor] and self.facts.next_use(tensor, self.position) is None:
             return False
@@ -252,12 +265,13 @@ class Walk:
         return True
 
     def _hold(self, tensor: int, need: int) -> None:
-        """Let ``tensor`` not go for good before op ``need``."""
+        """Keep ``tensor`` in RAM or able to come back until op ``need``."""
         if self.held_until[tensor] < need:
             self.held_until[tensor] = need
             self.released[need].append(tensor)
 
     def _horizon(self, tensor: int) -> int:
+        """The op of the next use of ``tensor``; without one, that until which it is held."""
         use = self.facts.next_use(tensor, self.position)
         return self.held_until[tensor] if use is None else use
 
@@ -281,6 +295,7 @@ class Walk:
                 hopeless.add(victim)
 
     def _victim(self, hopeless: set[int]) -> tuple[int, Way]:
+        """The tensor to drop next and how it comes back: marked first, each kind by the policy's value."""
         barred = self.pinned | self.protected.keys() | hopeless | self.kept
         best, best_value = -1, -math.inf
         for tensor in self.marked:
@@ -302,7 +317,7 @@ class Walk:
         raise Stuck
 
     def _settle(self, tensor: int) -> None:
-        """Free ``tensor`` if nothing needs it any more; else ask the policy about it."""
+        """After a use: free ``tensor`` if nothing needs it any more, else apply the policy to it."""
         self.used_at[tensor] = self.seconds
         if not self.present[tensor] or tensor in self.protected or tensor in self.pinned:
             return

@@ -1,11 +1,13 @@
-"""Walks that do what the relaxation's answer does, as far as memory allows.
+"""LP-guided list scheduling: schedules that follow the relaxation's solution as far as memory allows.
 
-The relaxation (`poet.solvers.bounds.relaxation`) says of each content in which windows it is away from
-RAM, and how it comes back. A walk (`poet.solvers.heuristics.list_scheduler`) with exact memory follows
-this: when it needs room, it drops first what the relaxation drops before its next use, and beyond that
-what relieves most per joule. What the relaxation pretends costs extra here, but the decisions that
-matter, what is absent at the few moments at which RAM is short, are taken together and well. An answer
-in whole numbers is a better guide than one in fractions.
+The solution of the windows relaxation (`poet.solvers.bounds.relaxation`) gives for each tensor version
+in which windows it is out of RAM, and whether it comes back by page-in or by recomputation. The list
+scheduler (`poet.solvers.heuristics.list_scheduler`), which counts memory exactly, follows it: when it
+needs room, it first drops tensors that the solution drops before their next use, and after these the
+tensors with most bytes × ops until the next use per joule of coming back. Where the relaxation
+under-counts memory, the schedule pays for more transfers and reruns; but which tensors are absent at
+the few moments at which RAM is short is decided together, by the solution. A solution in whole numbers
+is a better guide than a fractional one.
 """
 
 from __future__ import annotations
@@ -23,15 +25,16 @@ from poet.solvers.heuristics.list_scheduler import Policy, Walk, Way, Weights
 from poet.solvers.instance.indexed import Facts
 from poet.solvers.instance.instance import Instance
 
-_SURELY = (0.5, 0.99)  # shares of a content from which on it counts as kept
-_BIASES = (1.4, 1.0, 0.7)  # exponents of the price in what is dropped first
-_COMES_BACK = 0.3  # share of a content from which on it counts as made or paged in
+_SURELY = (0.5, 0.99)  # shares of a tensor version from which on it counts as kept
+_BIASES = (1.4, 1.0, 0.7)  # exponents of the joules of coming back in what is dropped first
+_COMES_BACK = 0.3  # share of a tensor version above which it counts as made again or paged in
 
 
 def walks_along(instance: Instance, bound: Bound) -> Iterator[Schedule]:
-    """Schedules of a few walks that follow the answer of ``bound``; none without an answer.
+    """Schedules that follow the solution of ``bound``; none without a solution.
 
-    None as well where the plan chooses the homes of tensors, which a walk cannot.
+    One for each pair of a threshold in `_SURELY` and an exponent in `_BIASES`. None where the plan
+    chooses the homes of tensors, which the list scheduler cannot do.
     """
     values, problem = bound.answer.values, instance.problem
     if values is None or undecided(problem):
@@ -42,7 +45,7 @@ def walks_along(instance: Instance, bound: Bound) -> Iterator[Schedule]:
     for surely in _SURELY:
         stretches = bound.relaxation.segments + bound.relaxation.tails
         absences = _absences(facts, instance, stretches, values, surely)
-        if absences in told:  # in whole numbers
+        if absences in told:  # a solution in whole numbers gives the same for all thresholds
             continue
         told.add(absences)
         wanted = _wanted(facts, instance, stretches, values)
@@ -54,7 +57,7 @@ def walks_along(instance: Instance, bound: Bound) -> Iterator[Schedule]:
 
 @dataclass(frozen=True, slots=True)
 class _Absence:
-    """A tensor is away between two first runs, of op ``after`` and op ``until``, and comes back in a way."""
+    """A tensor is out of RAM between the first runs of two ops; ``way``: how it comes back."""
 
     after: int
     until: int
@@ -62,12 +65,12 @@ class _Absence:
 
 
 class AsRelaxed(Policy):
-    """Drops what is absent in the relaxation's answer before its next use, then what relieves most.
+    """Drops what the solution has out of RAM before its next use, then what frees most per joule.
 
     Args:
         absences: per tensor, in order of time.
-        wanted: per tensor, the last op before which something is remade from it.
-        bias: exponent of the joules of coming back; above 1 it prefers small prices to long gaps.
+        wanted: per tensor, the last op before which the solution remakes something from it; -1: none.
+        bias: exponent of the joules of coming back; above 1 it prefers cheap returns to long gaps.
     """
 
     def __init__(
@@ -85,12 +88,16 @@ class AsRelaxed(Policy):
         return absence.way if need is None or absence.after < need else None
 
     def value(self, walk: Walk, tensor: int) -> float:
+        """Bytes × ops until the next use, per joule of coming back to the power of the bias."""
         need = walk.next_need(tensor)
         distance = (walk.facts.op_count + 1 if need is None else need) - walk.position + 1
         return float(walk.facts.size[tensor] * distance / (walk.return_price(tensor) ** self.bias + 1e-30))
 
     def lingers(self, walk: Walk, tensor: int) -> int:
-        """What cannot be made again, till the last rerun that reads it, or the relaxation lets it go."""
+        """Last op before which the solution remakes something from ``tensor``.
+
+        -1 where ``tensor`` can be made again itself, or is out of RAM in the solution now.
+        """
         if walk.may_rerun(walk.facts.producer[tensor], walk.position):
             return -1
         index = bisect.bisect_left(self.starts[tensor], walk.position) - 1
@@ -101,7 +108,7 @@ class AsRelaxed(Policy):
 def _absences(
     facts: Facts, instance: Instance, segments: tuple[Segment, ...], values: Numbers, surely: float
 ) -> tuple[tuple[_Absence, ...], ...]:
-    """Per tensor, the windows of all its contents through which less than ``surely`` of it is kept."""
+    """Per tensor, the windows of all versions through which the solution keeps less than ``surely``."""
     number = {tensor.name: index for index, tensor in enumerate(facts.problem.tensors)}
     absences: list[list[_Absence]] = [[] for _ in number]
     for segment in segments:
@@ -115,7 +122,7 @@ def _absences(
 
 
 def _way_back(segment: Segment, window: int, values: Numbers) -> Way:
-    """How the content appears after it was dropped in ``window``."""
+    """How the version first comes back after it was dropped in ``window``."""
     for paged, made in zip(segment.paged[window:], segment.made[window:], strict=True):
         in_pages, in_runs = value(paged, values), value(made, values)
         if in_pages + in_runs > _COMES_BACK:
@@ -126,7 +133,7 @@ def _way_back(segment: Segment, window: int, values: Numbers) -> Way:
 def _wanted(
     facts: Facts, instance: Instance, segments: tuple[Segment, ...], values: Numbers
 ) -> tuple[int, ...]:
-    """Per tensor, the last op before which the answer remakes something from it; -1: none."""
+    """Per tensor, the last op before which the solution remakes something from it; -1: none."""
     wanted = [-1] * facts.tensor_count
     for segment in segments:
         producer = instance.contents[segment.content].producer

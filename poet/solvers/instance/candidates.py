@@ -141,7 +141,7 @@ def last_use_stages(instance: Instance, worth: frozenset[int]) -> list[int]:
 
 
 class _Presence:
-    """Knows where no memory row can bind, so that everything made is still there."""
+    """Finds the stages before which no memory row can bind, so that everything made is still there."""
 
     def __init__(self, instance: Instance, worth: frozenset[int], last_use: list[int]) -> None:
         self.instance = instance

@@ -1,4 +1,4 @@
-"""What a part of the search gets from the whole: its clock, and where to put what is found."""
+"""What a search passes to its parts: clock, threads and seed, and functions that take plans and bounds."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from poet.schedule import Schedule
 
 @dataclass(frozen=True, slots=True)
 class Conduct:
-    """What a search lends to its parts.
+    """The clock of a search, and the functions by which its parts report plans and bounds.
 
     Attributes:
-        seconds_left: wall clock; may be infinite.
+        seconds_left: wall clock that the part may still use; may be infinite.
         finished: whether to stop.
-        found: called with each better schedule and who found it (`poet.solvers.search.finders`).
-        bounded: called with a bound on the overhead in joules, of every plan, and whether it is proven by
-            sums of our own rather than an engine's word; false if a plan refutes it.
-        classed: called with a bound on the overhead in joules of the class that the best plan is of,
-            and the number of reruns that plans of the class may choose from.
+        found: takes each better schedule and who found it (`poet.solvers.search.finders`).
+        bounded: takes a bound on the overhead in joules, of every plan, and whether it is proven by sums of
+            our own rather than an engine's word; false if a plan refutes it.
+        classed: takes a bound on the overhead in joules of the class that the best plan is of, and the
+            number of rerun slots of that class.
         threads, seed: as in `poet.solution.SolveOptions`.
     """
 

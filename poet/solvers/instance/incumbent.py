@@ -15,13 +15,13 @@ from poet.solvers.instance.instance import Metered
 from poet.solvers.instance.overlap import overlap, polish
 
 _OF_THE_WHOLE = frozenset({"deadline", "energy", "pin"})
-"""Rules about the whole step: a heuristic does not look after them, so breaking one is no fault."""
+"""Rules about the whole step: a heuristic does not observe them, so breaking one is no fault."""
 
 _log = logging.getLogger(__name__)
 
 
 class Incumbent:
-    """Keeps the schedule of least energy among those it is shown, whoever proposes them.
+    """Keeps the schedule of least energy among those that are proposed, by whichever maker.
 
     Args:
         problem: what is planned.
@@ -34,8 +34,8 @@ class Incumbent:
         schedule, trace: the best so far, ``None`` before the first.
         found_by: who proposed it.
         found_after_seconds: when, since the incumbent was set up.
-        rejected: by rule, how many of our own schedules the judge rejected though their makers look
-            after that rule. Each is a bug of a maker or a rounding error of an engine, and is logged.
+        rejected: by rule, how many of our own schedules the judge rejected though their makers observe
+            that rule. Each is a bug of a maker or a rounding error of an engine, and is logged.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""A problem by index, with what heuristics ask of it again and again."""
+"""A problem by index: lists of the facts that heuristics read most often."""
 
 from __future__ import annotations
 

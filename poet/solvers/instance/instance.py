@@ -1,9 +1,9 @@
-"""A problem as integers: contents, tasks, slots and events. Pure bookkeeping, no engine.
+"""A problem as integers: tensor versions, tasks, slots and events. Pure bookkeeping, no engine.
 
-A *content* is one version of a tensor: an update ends one and begins the next in the same bytes. A
-*slot* is a moment at which an op may run: the first run of op t, or an optional rerun in the stage
-before it. The *events* of a content are the slots that make or use it; between two of them lies a
-*gap*, through which it is kept in RAM or not. Idle power is folded into every cost.
+A *tensor version* (`Content`) is what a tensor holds between two in-place updates: an update ends one and
+begins the next in the same bytes. A *slot* is a moment at which an op may run: the first run of op t, or an
+optional rerun in the stage before it. The *events* of a version are the slots that make or use it; between
+two of them lies a *gap*, through which it is kept in RAM or not. Idle power is folded into every cost.
 """
 
 from __future__ import annotations
@@ -51,11 +51,11 @@ class Cost:
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """One version of a tensor.
+    """A tensor version.
 
     Attributes:
         number: index into `Instance.contents`.
-        tensor, version: what it is a content of.
+        tensor, version: of which tensor, and which of its versions in order.
         bytes: in RAM, aligned; ``stored_bytes``: in storage.
         birth: op whose first run makes it; -1: there from the start.
         death: op that overwrites it; the number of ops: never.

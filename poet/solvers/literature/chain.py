@@ -1,7 +1,7 @@
 """A training step as a chain of stages, forward and back, and orders of runs as schedules.
 
 The forward ops are cut wherever a single tensor crosses; each stage has the backward ops that read
-what it saved. A planner for chains says in which order stages run; what a tensor's fate is follows
+what it saved. A planner for chains gives the order in which stages run; where a tensor is kept follows
 from the order: it stays from a run that makes it until the last reader before the next such run.
 """
 
@@ -146,7 +146,7 @@ def _most_bytes(facts: Facts, ops: Sequence[int], *, kept: Sequence[int]) -> int
 def schedule_of_runs(facts: Facts, runs: Sequence[int], paged: frozenset[int]) -> Schedule | None:
     """The schedule that runs the ops ``runs`` in this order, of which some run again.
 
-    Reruns whose outputs nobody reads before they are made again are left out. Tensors among ``paged``
+    Reruns whose outputs no op reads before they are made again are left out. Tensors among ``paged``
     wait in storage wherever their next reader is not the next op. ``None`` where something is read
     that is not there any more. Whether it fits, and whether each run is allowed, is the judge's to say.
     """

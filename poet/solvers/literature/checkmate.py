@@ -1,8 +1,8 @@
 """The best plan that only recomputes: the question of Jain et al., "Checkmate: Breaking the Memory
 Wall with Optimal Tensor Rematerialization" (MLSys 2020).
 
-Their integer program asks for it with one binary per pair of op and stage; here the same question
-goes to this package's own model with paging forbidden, which answers it sooner.
+Their integer program has one binary per pair of op and stage; here the same problem is solved by
+this package's own model with paging forbidden, which takes less time.
 """
 
 from __future__ import annotations

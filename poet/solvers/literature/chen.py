@@ -4,7 +4,7 @@ The list of ops is cut into segments of equal length. A tensor that is made in o
 in the next is a checkpoint and stays; everything else is dropped until it is needed again, and is
 then recomputed from the checkpoints, with the rest of its segment, and kept until its last use. On
 a chain this is the paper's algorithm; with segments of sqrt(n) it needs RAM in proportion to
-sqrt(n). The rule needs no chain: it only asks where tensors are made and read.
+sqrt(n). The rule needs no chain, only where tensors are made and read.
 """
 
 from __future__ import annotations

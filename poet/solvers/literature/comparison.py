@@ -60,7 +60,7 @@ def compare(problem: Problem, limits: Limits, options: SolveOptions, ours: Solut
     """``ours`` beside every baseline, each exact one within the time limit of ``options``.
 
     Should a rival's plan take less of the objective, our search goes on from it, so that ours never
-    takes more. The baselines know energy only, and are judged by all of ``limits``.
+    takes more. The baselines minimise energy only, and are judged by all of ``limits``.
     """
     quiet = dataclasses.replace(options, progress=None)
     allowed = permitted(problem, limits)

@@ -12,9 +12,9 @@ enters s being there, is
 over all r, each option only where m holds its fullest moment: forward, beside the gradient that waits,
 and backward, beside what was saved. POFO may also write instead of keep, at the price of the transfers
 and of no memory. Memory is counted in units, sizes rounded up; as that wastes some, and as a step is
-rarely quite a chain, the program is told somewhat more and less memory as well, and the judge decides.
+rarely quite a chain, the program is also solved with somewhat more and less memory, and the judge decides.
 A rerun is left out where its result can stay instead. Where stages are so coarse that no order fits,
-what the program keeps guides a walk with exact memory.
+what the program keeps guides the list scheduler, which counts memory exactly.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from poet.solvers.literature.chain import Stage, chain_of, needed_runs, schedule
 _Joules = npt.NDArray[np.float64]
 
 _UNITS = 500  # of memory
-_STRETCHES = (1.0, 1.01, 1.03, 1.07, 1.15, 0.95, 0.9, 0.8, 0.65)  # of the memory that the program is told
+_STRETCHES = (1.0, 1.01, 1.03, 1.07, 1.15, 0.95, 0.9, 0.8, 0.65)  # of the memory: the program's, in turn
 _WALKS = 16  # guided by the program, with less and less memory
 _PRUNING = 10_000  # ops judged while reruns are left out, one by one
 

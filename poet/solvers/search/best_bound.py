@@ -1,4 +1,4 @@
-"""The best bound of a search that holds for the whole problem, and who says so."""
+"""The best bound of a search that holds for the whole problem, and what proves it."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ _REFUTED = 1e-6  # of a plan's joules
 
 @dataclass(slots=True)
 class BestBound(Generic[Program]):
-    """Keeps the highest bound among those it is told.
+    """Keeps the highest of the bounds that it is given.
 
     Attributes:
         baseline_joules: of running everything once, which no plan is below.
         joules: of a step; no plan takes less.
-        model: the relaxed model that an engine says so of; ``None``: see ``alone``.
-        alone: it is an engine's word for a program that is not remembered; else arithmetic says so.
+        model: the relaxed model whose bound it is by an engine's word; ``None``: see ``alone``.
+        alone: it is an engine's word for a program that is not kept; else it follows by arithmetic.
         after_seconds: when it was last improved, since it was set up.
     """
 

@@ -1,7 +1,8 @@
-"""When the outlook looks, and for how long: between the rounds of the event model.
+"""When the grids of the windows relaxation are refined between rounds of the event model, and for how long.
 
-After the first round it has a short look, without endgames. After another that raised the bound by
-little it has a long one, which goes on where it was interrupted as long as the best bound is from it.
+After the first round of the event model, the bounds of `poet.solvers.bounds.discretisation` get a
+short run, without a suffix program. After each later round that raised the bound by little they get a
+long run. An interrupted long run is resumed by the next one, as long as the best bound is from it.
 """
 
 from __future__ import annotations
@@ -19,21 +20,21 @@ from poet.solvers.instance.context import Conduct
 from poet.solvers.instance.instance import Instance
 from poet.solvers.search.finders import WALKS
 
-_STALL = 0.1  # of the open joules, less than which a round brings little
-_SHARE = 0.5  # of the time left, for one look
-_LEADING_SHARE = 0.75  # where the best bound is from there
-_PATIENCE = 3.0  # of the seconds of a first look, after which its program is cut short
+_STALL = 0.1  # of the joules open before a round (plan less bound): a round that gains no more has stalled
+_SHARE = 0.5  # of the time left, that one run may take
+_LEADING_SHARE = 0.75  # the same, while the best bound is from that run
+_PATIENCE = 3.0  # multiple of the seconds of a short run at which its last program is ended
 _LONGEST_SECONDS = 1e9
-_ROUNDING = 1e-9  # of a plan's overhead
+_ROUNDING = 1e-9  # of a plan's overhead, within which two bounds are equal
 
 
 class Looks:
-    """The looks of one search; leaving the context ends the engine.
+    """State of the bound refinement during one search; leaving the context ends its solver process.
 
     Args:
         instance: what to bound.
-        conduct: the search's clock, and where bounds and plans go.
-        pays: whether steps of this size should be looked at.
+        conduct: the search's clock, and the functions that take bounds and plans.
+        pays: whether steps of this size are worth it.
     """
 
     def __init__(self, instance: Instance, conduct: Conduct, *, pays: bool = True) -> None:
@@ -52,22 +53,27 @@ class Looks:
             self._child.close()
 
     def prepare(self) -> None:
-        """Start the engine, which takes a moment, for a look that is likely to come."""
+        """Start the solver process, which takes a moment, ahead of a run that is likely to come."""
         if self.pays:
             self._child = self._child or HighsProcess()
 
     def short(self, seconds: float) -> None:
-        """A first look: after ``seconds`` no program is begun, and one that runs has twice as long again."""
+        """Refine without a suffix program, within `_SHARE` of the time left.
+
+        After ``seconds`` no program is begun; one that runs is ended at `_PATIENCE` times ``seconds``.
+        """
         left = _SHARE * self._seconds_left()
         end = time.monotonic() + min(_PATIENCE * seconds, left)
         self._look(self._begun(math.inf, end), min(seconds, left), min(seconds, left), math.inf)
 
     def long(self, plan_joules: float, bound_joules: float, gained_joules: float) -> None:
-        """A longer look, where that may pay; its time is looked at between programs.
+        """Refine with a suffix program, or resume the interrupted run, if the last round gained little.
+
+        The time is checked after each bound, so a program that has begun is not cut short.
 
         Args:
-            plan_joules: of overhead, which the best plan takes.
-            bound_joules: on the overhead, the best so far.
+            plan_joules: overhead of the best plan.
+            bound_joules: best bound on the overhead so far.
             gained_joules: by which the last round raised it.
         """
         stalled = gained_joules <= _STALL * (plan_joules - bound_joules + gained_joules)
@@ -80,7 +86,10 @@ class Looks:
     def _look(
         self, bounds: Iterator[Bound], seconds: float, leading_seconds: float, bound_joules: float
     ) -> None:
-        """For ``seconds``, or for ``leading_seconds`` while its bounds are above ``bound_joules``."""
+        """Pass on bounds, and the schedules that follow their solutions, for ``seconds``.
+
+        For ``leading_seconds`` while the best of these bounds is at least ``bound_joules``.
+        """
         began = time.monotonic()
         for bound in bounds:
             if not self.conduct.bounded(bound.overhead_joules, False):  # the engine erred
@@ -95,6 +104,7 @@ class Looks:
                 break
 
     def _begun(self, most_joules: float, end: float) -> Iterator[Bound]:
+        """A new run, which is over at ``end`` of the monotonic clock."""
         self._child = self._child or HighsProcess()
         conduct = self.conduct
         return outlook(

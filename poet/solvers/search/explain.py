@@ -1,10 +1,10 @@
 """What would help where there is no plan: for each limit, the least of it that works, found by solving.
 
-An infeasible answer says why (`poet.solvers.search.least_energy`); here each limit is loosened alone,
-the others kept, and the least that works is searched for with `poet.solvers.search.objectives`: a judged
-plan shows that it works, and where the search ends with a proof, that nothing less does. What was found
-without one is told without that claim. A plan found on the way that keeps all limits is no explanation:
-it is the answer.
+An infeasible answer gives the reason (`poet.solvers.search.least_energy`); here each limit is loosened
+alone, the others kept, and the least that works is searched for with `poet.solvers.search.objectives`: a
+judged plan shows that it works, and where the search ends with a proof, that nothing less does. What was
+found without a proof is reported without that claim. A plan found on the way that keeps all limits is no
+explanation: it is the answer.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def answered(problem: Problem, limits: Limits, options: SolveOptions) -> Solutio
     """`poet.solvers.solve`, and `explained` where there is no plan: both inside the time limit together.
 
     Raises:
-        InputError: the engine asked for is not available.
+        InputError: the engine named in ``options`` is not available.
     """
     allowed = options.time_limit_seconds
     spare = 0.0 if allowed is None else min(MOST_SECONDS, _SPARE_SHARE * allowed)
@@ -123,8 +123,8 @@ def explained(problem: Problem, limits: Limits, options: SolveOptions, solution:
 def _answer(problem: Problem, limits: Limits, solution: Solution, loosened: Solution) -> Solution | None:
     """``solution`` with the plan of ``loosened``, where that keeps the very limits that none was found for.
 
-    Its bound is believed no further than the plan allows. Where ``solution`` said that there is no plan,
-    whoever proved that erred, and all that remains is that every op runs once.
+    Its bound is at most the plan's joules. Where ``solution`` was infeasible, that proof was wrong, and the
+    bound falls back to running every op once.
     """
     trace = _judged(problem, limits, loosened.schedule)
     if trace is None:

@@ -1,21 +1,21 @@
-"""The search on large problems: a bound at once, then a model of few reruns, in parts and as a whole.
+"""The search on large problems: a bound at once, then event models with few rerun slots, solved in parts.
 
-1. The relaxation as a linear program bounds every plan within a second or a few.
-2. Where blocks repeat themselves, the plan is improved with all of them decided alike
-   (`poet.solvers.search.symmetry`): a small program, a good plan soon.
-3. In whole numbers the relaxation gives a stronger bound, and says better what to rerun. Walks
-   follow each of its answers (`poet.solvers.heuristics.lp_guided`), which gives good plans at once.
-4. The linear program that looks at more moments (`poet.solvers.bounds.refinement`) gives a stronger
-bound yet,
-   where recomputation is deep.
-5. The event model is laid out with the reruns that the relaxation asks for, and those of the best
-   plan (and walk, where 2. found it). These make a *class* of plans: those that rerun nothing else.
-6. A few rounds of neighbourhood search make the plan better quickly.
-7. The model is solved as a whole, in a process of its own: its bound is one for the class.
+1. The windows relaxation as a linear program bounds every plan within a second or a few.
+2. Where blocks of the network repeat, the plan is improved with all of them decided alike
+   (`poet.solvers.search.symmetry`): a small program, and a good plan soon.
+3. In whole numbers the relaxation gives a stronger bound, and shows better what to rerun. LP-guided
+   list scheduling (`poet.solvers.heuristics.lp_guided`) rounds each of its solutions to a plan.
+4. The linear program with more moments on its grids (`poet.solvers.bounds.refinement`) gives a still
+   stronger bound where recomputation is deep.
+5. The event model gets slots for the reruns in the relaxation's solution, and for those of the best
+   plan (and of the best LP-guided plan, where 2. found the best one). These make a *class* of plans:
+   those that rerun nothing else.
+6. A few rounds of large-neighbourhood search improve the plan quickly.
+7. The model is solved as a whole, in a process of its own: its bound holds for the class.
 8. More rounds, until they bring nothing; then a larger class, while there is time.
 
-With two threads the whole programs run beside the rounds, else in turn. At every moment the best
-plan and the bounds are with the caller, whoever stops the search and however.
+With two threads the whole programs run beside the rounds, else in turn. At every moment the caller has
+the best plan and the bounds, whoever stops the search and however.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ _LISTEN_SECONDS = 0.05
 _LATE_SECONDS = 12.0  # before the end, from which on no round may overrun its time
 _QUICK_ROUNDS = 8  # without a better plan, before whole programs are tried
 _ALIKE_SHARE, _QUICK_SHARE, _BOUND_SHARE, _CLASS_SHARE = 0.06, 0.15, 0.25, 0.5  # of the time left
-_PATIENCE_SHARE = 0.1  # of it, without news after the first, after which a bound in whole numbers is given up
-_ALIKE_LEAST_SECONDS = 1.0  # with less, twins are not decided alike
+_PATIENCE_SHARE = 0.1  # of it, without a better bound or plan: the bound in whole numbers is given up
+_ALIKE_LEAST_SECONDS = 1.0  # with less, blocks that repeat are not decided alike
 
 
 def search_widely(
@@ -56,7 +56,7 @@ def search_widely(
     schedule: Schedule | None,
     conduct: Conduct,
 ) -> bool:
-    """Improve ``schedule`` and the bounds as long as `Conduct` allows; false if there is no plan at all.
+    """Improve ``schedule`` and the bounds while `Conduct` allows; false if there is no plan at all.
 
     Args:
         problem: for the judge.
@@ -64,7 +64,7 @@ def search_widely(
         instances: the one that bounds are for, and the one whose plans are made; they differ where
             transfers run beside compute and a deadline must hold even if none does.
         schedule: a valid one to begin with, if there is any.
-        conduct: the caller's side.
+        conduct: the caller's clock, and the functions that take plans and bounds.
     """
     best = Incumbent(problem, limits)
     best.consider(schedule)
@@ -72,11 +72,13 @@ def search_widely(
 
 
 class _Wide:
+    """The search's state: the best plan, the last bound of the linear program, and time spent."""
+
     def __init__(self, bounded: Instance, planned: Instance, best: Incumbent, conduct: Conduct) -> None:
         self.bounded, self.planned, self.best, self.conduct = bounded, planned, best, conduct
         self.heard: Bound | None = None
-        self.walked = Incumbent(best.problem, best.limits)  # among the walks along answers
-        self.tied_first = False  # the best plan came from twins decided alike, before other answers
+        self.walked = Incumbent(best.problem, best.limits)  # of the LP-guided plans
+        self.tied_first = False  # the best plan came from the tied program, before any whole-number solution
         self.building_seconds = 0.0  # of the last model
 
     def run(self) -> bool:
@@ -102,7 +104,10 @@ class _Wide:
         return True
 
     def _decide_alike(self, guide: Bound) -> Rounds | None:
-        """A good plan soon where blocks repeat themselves, if there is one to begin with; the model used."""
+        """Solve the program in which blocks that repeat are decided alike; returns the model that was built.
+
+        Only with a plan to begin with, time for it, and ops that repeat; ``None`` where no model was built.
+        """
         enough = self._share(_ALIKE_SHARE) > _ALIKE_LEAST_SECONDS
         twins = enough and self.best.schedule is not None and repeats(self.planned)
         rounds = self._rounds(guide, _OFFERS[0]) if twins or self.conduct.threads > 1 else None
@@ -118,14 +123,14 @@ class _Wide:
         return rounds
 
     def _hear(self, bound: Bound) -> None:
-        """Take over a bound of the linear program, and follow its answer."""
+        """Record a bound of the linear program, and round its solution to schedules."""
         if bound is not self.heard:
             self.heard = bound
             self.conduct.bounded(bound.overhead_joules, True)
             self._walk_along(bound)
 
     def _walk_along(self, guide: Bound) -> None:
-        """Plans that do what the relaxation's answer does, as far as they can."""
+        """Offer the LP-guided schedules that follow the solution of ``guide``."""
         for schedule in walks_along(self.planned, guide):
             if self.best.consider(schedule, WALKS):
                 self._tell()
@@ -134,6 +139,7 @@ class _Wide:
                 break
 
     def _share(self, share: float) -> float:
+        """Seconds: this share of the time left, at most `_LONGEST_SECONDS`."""
         return min(share * self.conduct.seconds_left(), _LONGEST_SECONDS)
 
     def _search_class(self, guide: Bound, offer: Offer) -> None:
@@ -148,7 +154,10 @@ class _Wide:
                 self._improve(rounds, self._share(1.0))
 
     def _rounds(self, guide: Bound, offer: Offer) -> Rounds | None:
-        """A model of a class that the best plan is of; ``None`` without a plan to begin with, or time."""
+        """The event model of a class that contains the best plan, ready for neighbourhood search.
+
+        ``None`` without a plan to begin with, or without time to build it.
+        """
         if self.conduct.seconds_left() < 2.0 * self.building_seconds:
             return None
         began = time.monotonic()
@@ -172,11 +181,12 @@ class _Wide:
         rounds.run(time.monotonic() + seconds, stop, **patience)
 
     def _tell(self) -> None:
+        """Pass the best plan on to the caller."""
         if self.best.schedule is not None:
             self.conduct.found(self.best.schedule, self.best.found_by)
 
     def _bound_in_whole_numbers(self, guide: Bound, rounds: Rounds | None) -> Bound:
-        """The relaxation without fractions, for a bound and for plans; the guide that it gives."""
+        """Solve the relaxation in whole numbers, for bounds and plans; ``guide`` with its solution."""
         fixed = guide.relaxation.fixed_joules
         patience, heard = self._share(_PATIENCE_SHARE), (time.monotonic(), -math.inf)
         with HighsProcess() as child:
@@ -195,7 +205,7 @@ class _Wide:
         return guide
 
     def _solve_as_a_whole(self, rounds: Rounds) -> bool:
-        """The class's model with all its decisions; whether nothing better is in it."""
+        """Solve the class's model with nothing fixed; whether it was solved to optimality."""
         arrays = rounds.arrays
         reruns = sum(not slot.mandatory for slot in arrays.model.timeline.slots)
         matrix = replace(arrays.matrix, start=rounds.values)
@@ -210,7 +220,7 @@ class _Wide:
             return child.news.exhausted
 
     def _wait_for(self, child: HighsProcess, rounds: Rounds | None) -> bool:
-        """Let the child work a while, beside a round if there are threads; whether it found a solution."""
+        """Give the child process time, with two threads for one round; whether it has a new solution."""
         if self.conduct.threads < 2 or rounds is None:
             return child.listen(_LISTEN_SECONDS)
         if rounds.round(min(1.0, self._share(1.0)), late=self.conduct.seconds_left() < _LATE_SECONDS):

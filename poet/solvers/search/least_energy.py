@@ -1,9 +1,9 @@
-"""The search: an incumbent at once, then relaxed models for the bound and exact ones for the plan.
+"""The search for least energy: greedy plans at once, then relaxed models for bounds and exact ones for plans.
 
-Every schedule is judged by the simulator before it counts, and every bound is checked against the
-judged joules. What an engine calls optimal is only repeated where the judge and a bound for the whole
-problem confirm it. Infeasible is what the lower bound on RAM or time says by arithmetic, or what the
-relaxed model has no solution for, if greedy plans found none either.
+Every schedule is judged by the simulator before it counts, and every bound is checked against the judged
+joules. "Optimal" is reported only if the simulator accepts the plan and a bound for the whole problem
+matches it. "Infeasible" is reported only if a lower bound on RAM or time shows it by arithmetic, or if
+the relaxed model has no solution and no plan was found.
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ from poet.solvers.search.messages import (
 )
 from poet.solvers.search.slots_of_plans import merged, reruns_of, suggested
 
-_CHAINS = (3, 8, 8, 8, 16, 16)  # per round, the reruns offered, at most, on the way to one content
-_LARGE_TASKS = 400  # above, models are made of few reruns, and plans improved part by part
-_SMALL_TASKS = 16  # up to here every rerun is offered in every stage, several times
-_SIZEABLE_TASKS = 200  # above, the same is tried after the first round, if the gap is sizeable
-_SIZEABLE_GAP = 0.02  # of the overhead
+_CHAINS = (3, 8, 8, 8, 16, 16)  # per round, the longest chain of rerun slots that leads to one tensor version
+_LARGE_TASKS = 400  # above, models get few rerun slots, and plans are improved part by part
+_SMALL_TASKS = 16  # up to here every rerun gets slots in every stage, several times
+_SIZEABLE_TASKS = 200  # above, the search for large problems runs after the first round, if the gap is large
+_SIZEABLE_GAP = 0.02  # of the overhead: a gap above it is large
 _WIDE_SHARE = 0.5  # of the time left, for that
 _GREEDY_SECONDS = (2.0, 1.0)  # of small and of large steps; the plans tried on small ones take less
 _SHARE = 0.25  # of the time left that one model may take
 _LEAST_SECONDS = 0.01  # of it, where no time is left
-_CONFIRM_SECONDS = 2.0  # that a second opinion may take even where the search took less
+_CONFIRM_SECONDS = 2.0  # a second opinion may take as long even where the search took less
 _FIRST_SHARE = 0.4  # of that for HiGHS, where CP-SAT comes second
 
 
@@ -62,11 +62,11 @@ def solve(
 ) -> Solution:
     """The plan of ``problem`` of least energy inside ``limits`` that the time allows, with a bound.
 
-    First runs keep the listed order. Ctrl-C ends the search and keeps the best plan. Other objectives
-    and the energy budget are `poet.solvers.search.objectives`'s to translate.
+    First runs keep the listed order. Ctrl-C ends the search and keeps the best plan. Other objectives and the
+    energy budget are reduced to this search by `poet.solvers.search.objectives`.
 
     Raises:
-        InputError: the engine asked for is not available.
+        InputError: the engine named in ``options`` is not available.
     """
     search = _Search(problem, limits or Limits(), options or SolveOptions(), metered)
     try:
@@ -77,7 +77,7 @@ def solve(
 
 
 class _Search:
-    """The best plan and the best bound so far."""
+    """The state of one search: the best plan, the best bound, and what proves it."""
 
     def __init__(
         self, problem: Problem, limits: Limits, options: SolveOptions, metered: Metered | None
@@ -92,7 +92,7 @@ class _Search:
         self.best = Incumbent(problem, self.limits, metered, thorough=True)
         self.bound = BestBound[Model](self.baseline_joules)
         self.class_bound: ClassBound | None = None
-        self.empty_model: Model | None = None  # that an engine says has no solution
+        self.empty_model: Model | None = None  # which has no solution by an engine's word
         self.refuted_by = ""  # the bound, after it had closed the gap
         self.stopped = False
 
@@ -129,7 +129,7 @@ class _Search:
             self._report()
 
     def _search(self) -> bool:
-        """Models of all kinds; true if one shows that there is no plan at all."""
+        """Run the models for this size of problem; true if one shows that there is no plan at all."""
         if len(self.instance.tasks) > _LARGE_TASKS:
             return not self._search_widely(1.0)
         pays = _SMALL_TASKS < len(self.instance.tasks) <= _SIZEABLE_TASKS
@@ -141,11 +141,12 @@ class _Search:
         return self._search_all_reruns()
 
     def _search_in_rounds(self, looks: Looks) -> bool:
-        """Relaxed and exact models in turn; true if one shows that there is no plan at all.
+        """Relaxed and exact models in turn; true if a relaxed one has no solution, so that there is no plan.
 
-        Each relaxed plan names what it would remake. The exact model is offered the reruns that
-        lead there, and so is the next relaxed model, which then can no longer pretend; nor that what
-        it remade in the forward pass, at no slot, was held past the fullest stage at no cost.
+        Each relaxed solution names the versions that it remakes. The reruns that lead to them become slots of
+        the exact model, and of the next relaxed model, which then counts their RAM. The next relaxed model
+        also gets every slot of the fullest stage, so that what was remade at no slot in the forward pass
+        counts there if it is held past that stage.
         """
         offered: dict[int, tuple[int, ...]] = {}
         for number, chain in enumerate(_CHAINS):
@@ -167,7 +168,7 @@ class _Search:
         return False
 
     def _search_all_reruns(self) -> bool:
-        """Models that are offered every rerun in every stage; true if there is no plan at all."""
+        """Models with slots for every rerun in every stage; true if there is no plan at all."""
         everything = build(timeline_of(self.instance, candidates(self.instance, None)), relaxed=True)
         if self._run(everything, bounding=True).infeasible:
             return True
@@ -178,10 +179,10 @@ class _Search:
         return False
 
     def _look_out(self, looks: Looks, number: int, before: float) -> None:
-        """Relaxations in whole numbers for some of the time left.
+        """Refine the grids of the windows relaxation for some of the time left.
 
         Args:
-            looks: of this search.
+            looks: the bound refinement of this search.
             number: of the round that they come after.
             before: the best bound in joules before that round.
         """
@@ -195,7 +196,7 @@ class _Search:
             looks.long(plan, bound, bound - earlier)
 
     def _far_off(self) -> bool:
-        """Whether whole models are too much for the engine: a sizeable problem, and a sizeable gap left."""
+        """Whether to search as on large problems: many ops, and a large gap left after the first round."""
         if len(self.instance.tasks) <= _SIZEABLE_TASKS or self._finished():
             return False
         if self.best.trace is None:
@@ -204,17 +205,14 @@ class _Search:
         return open_joules > _SIZEABLE_GAP * (self.best.trace.joules - self.baseline_joules)
 
     def _search_widely(self, share: float) -> bool:
-        """For large problems: linear bounds, and plans made better part by part; false if there is none.
-
-        It may take ``share`` of the time that is left.
-        """
+        """The search for large problems, in ``share`` of the time left; false if there is no plan at all."""
         conduct = self._conduct((1.0 - share) * min(self._seconds_left(), 1e9))
         in_time = self.problem.background_storage and self.limits.deadline_seconds is not None
         instances = (self.instance, self.serial if in_time else self.instance)
         return search_widely(self.problem, self.limits, instances, self.best.schedule, conduct)
 
     def _conduct(self, kept_seconds: float = 0.0) -> Conduct:
-        """For a part of the search, which must leave ``kept_seconds`` to others."""
+        """Clock and functions for a part of the search, which must leave ``kept_seconds`` to others."""
 
         def found(schedule: Schedule, found_by: str) -> None:
             self._consider(schedule, found_by)
@@ -242,10 +240,11 @@ class _Search:
         )
 
     def _own_reruns(self) -> dict[int, set[int]]:
+        """Per stage, the reruns of the best plan."""
         return {} if self.best.schedule is None else reruns_of(self.instance, self.best.schedule)
 
     def _solve_exactly(self, offered: dict[int, tuple[int, ...]]) -> None:
-        """The best plan that only reruns what is offered."""
+        """The best plan whose reruns all have a slot in ``offered``."""
         self._run(build(timeline_of(self.instance, offered)), bounding=False)
         if self._finished():
             return
@@ -253,7 +252,7 @@ class _Search:
             self._run(build(timeline_of(self.serial, offered)), bounding=False)
 
     def _relax(self, model: Model) -> Outcome:
-        """A relaxed model; where HiGHS leaves it open CP-SAT has a go, which learns from dead ends."""
+        """Solve a relaxed model; where HiGHS leaves it open, CP-SAT, which learns from conflicts."""
         seconds = self._model_seconds()
         second = (
             self.options.engine == "auto" and self.engine == "highs" and "cpsat" in available_engines()
@@ -269,7 +268,7 @@ class _Search:
     def _run(
         self, model: Model, *, bounding: bool, engine: str | None = None, seconds: float | None = None
     ) -> Outcome:
-        """One model through an engine; takes over its plans and, if it is relaxed, its bound."""
+        """Solve one model by an engine; takes over its plans and, if it is relaxed, its bound."""
         engine, seconds = engine or self.engine, seconds or self._model_seconds()
         start = None if self.best.schedule is None else values_of(model, self.best.schedule)
 
@@ -304,22 +303,22 @@ class _Search:
         )
 
     def _consider(self, schedule: Schedule, found_by: str, *, is_ours: bool = True) -> None:
-        """Judge a plan; a good one may refute what an engine said.
+        """Judge a plan; one that takes less than a bound refutes an engine's word for that bound.
 
-        Not ours, in the sense that the judge should accept it, are the caller's and those of relaxed models.
+        ``is_ours``: the judge should accept it; not so the caller's plans and those of relaxed models.
         """
         self.best.consider(schedule, found_by, is_ours=is_ours)
         if self.best.trace is not None:
             self.bound.meet(self.best.trace.joules)
 
     def _confirmed_empty(self) -> Confirmation:
-        """Who else says that the model without a solution has none."""
-        if self.empty_model is None:  # prices of a linear program say so, summed up by us
+        """A second opinion on the model that has no solution by an engine's word."""
+        if self.empty_model is None:  # it follows from duals of a linear program, summed by our own code
             return Confirmation(Confidence.EXACT)
         return self._confirm(self.empty_model, None)
 
     def _confirmed_bound(self) -> str:
-        """Who stands behind the bound of an optimal plan; empty where the plan is not proven optimal."""
+        """What proves the bound of an optimal plan, in words; empty if it is not proven optimal."""
         if self.best.trace is None or not self._closed(self.bound.joules):
             return ""
         if self.bound.alone:
@@ -338,7 +337,7 @@ class _Search:
         return confirmation.words
 
     def _confirm(self, model: Model, below: float | None) -> Confirmation:
-        """A second opinion, in about the time that the search has taken; what refutes it is judged."""
+        """A second opinion, in about the time that the search took; plans that contradict it are judged."""
         spent_seconds, left_seconds = time.monotonic() - self.started, self._seconds_left()
         if left_seconds <= 0.0:
             return Confirmation(Confidence.ALONE, (self.engine,))
@@ -357,7 +356,7 @@ class _Search:
         return confirmation
 
     def _engine_gap_joules(self) -> float:
-        """At which an engine may stop: a part of the gap that the best plan will be allowed."""
+        """Gap at which an engine may stop: a part of the gap that counts as closed."""
         return 0.3 * self.options.allowed_gap_joules(self.bound.joules, self.baseline_joules)
 
     def _closed(self, bound_joules: float) -> bool:
@@ -368,7 +367,7 @@ class _Search:
         return joules - bound_joules <= self.options.allowed_gap_joules(joules, self.baseline_joules)
 
     def _enough(self) -> bool:
-        """Whether nothing is left to find, or nothing that was asked for."""
+        """Whether the gap is closed, or the options' ``enough_joules`` is reached or out of reach."""
         enough = self.options.enough_joules
         if enough is not None and (self.best.trace is not None and self.best.trace.joules <= enough):
             return True
@@ -385,7 +384,7 @@ class _Search:
         return limit - spare_seconds - (time.monotonic() - self.started)
 
     def _model_seconds(self) -> float | None:
-        """What one model may take; ``None``: any time."""
+        """Seconds that one model may take; ``None``: any."""
         seconds = self._seconds_left()
         return None if math.isinf(seconds) else max(seconds * _SHARE, min(seconds, 1.0), _LEAST_SECONDS)
 
@@ -426,7 +425,7 @@ class _Search:
         )
 
     def _open_gap_sentence(self) -> str:
-        """Why the search did not close the gap; empty where a plan that is good enough was asked for."""
+        """Why the search did not close the gap; empty where it stopped at ``enough_joules``."""
         plan_seconds, bound_seconds = self.best.found_after_seconds, self.bound.after_seconds
         if self.refuted_by:
             return f"{self.refuted_by[0].upper()}{self.refuted_by[1:]}: the gap is open again."

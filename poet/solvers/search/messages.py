@@ -41,7 +41,7 @@ def budget_sentence(problem: Problem, limits: Limits) -> str:
 
 
 def conflict_sentence(problem: Problem, limits: Limits, confirmation: Confirmation) -> str:
-    """Which limits no plan keeps together, and who says so."""
+    """Which limits no plan keeps together, and what proves it."""
     allowed = {
         "memory": _said("the RAM budget of {}", limits.ram_budget_bytes, format_bytes),
         "deadline": _said("the deadline of {}", limits.deadline_seconds, format_seconds),

@@ -1,14 +1,14 @@
 """Large-neighbourhood search: free a part of a plan, solve that part exactly, keep the rest.
 
-The relaxation (`poet.solvers.bounds.relaxation`) says where reruns may pay; the event model with the
-reruns offered there (`poet.solvers.search.slots_of_relaxation`), and with the plan's own, is laid out
-once. Each round leaves free some of its decisions whether a content stays in RAM through a gap, fixes
-the others as in the best plan, and lets HiGHS find the best completion. Free are decisions of gaps that
-begin or end in a stretch of the step: so a stretch of the forward pass comes with its mirror image.
-Several stretches together can trade RAM with each other. They lie more often where the plan and the
-relaxation disagree; in every third round only decisions in dispute are free. A round that was easy makes
-the next one larger, one that ran out of time smaller. What comes back counts if the simulator accepts it
-and it takes fewer joules.
+After Shaw (1998) and Danna et al. (2005). The solution of the windows relaxation
+(`poet.solvers.bounds.relaxation`) shows where reruns may pay; the event model with slots there
+(`poet.solvers.search.slots_of_relaxation`), and with the plan's own, is laid out once. Each round leaves
+free some of its decisions whether a content stays in RAM through a gap, fixes the others as in the best
+plan, and has HiGHS find the best completion. Free are decisions of gaps that begin or end in a stretch of
+the step: so a stretch of the forward pass comes with its mirror image. Several stretches together can trade
+RAM with each other. They lie more often where the plan and the relaxation's solution differ; in every third
+round only decisions that differ are free. A round that was easy makes the next one larger, one that ran out
+of time smaller. What comes back counts if the simulator accepts it and it takes fewer joules.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Rounds:
 
     Args:
         arrays: the model.
-        guide: says what is in dispute.
+        guide: its solution is compared with the plan; where they differ, decisions are *in dispute*.
         best: the best plan; better ones are put there.
         seed: of every random choice.
     """

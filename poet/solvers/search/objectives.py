@@ -1,11 +1,11 @@
-"""Objectives beside energy, and the energy budget, in terms of the one search that minimises joules.
+"""Objectives other than energy, and the energy budget, reduced to the search for least joules.
 
-Least time and least writes are the same problem at other prices: where nothing costs energy but a
-watt of idle power, a step takes as many joules as it lasts seconds; where only a page-out costs
-energy, a joule for each byte, it takes as many as it writes bytes. The bound of that search is a
-bound in the objective's own unit. Least RAM is found by halving: each budget either holds a plan or
-is proven to hold none. The plan that comes out is judged on the problem itself, and among the plans
-that take as little of the objective a second search looks for the one of least energy.
+Least time and least writes are the same problem at other prices. Where nothing costs energy but one
+watt of idle power, the joules of a step are its seconds; where only page-outs cost energy, one joule
+per byte, they are its bytes written. The bound of that search is a bound in the objective's own unit.
+Least RAM is found by bisection: a budget has a plan, or is proven to have none, or leaves a gap. The plan
+is judged on the problem itself; a second search then looks for the plan of least energy among those that
+take no more of the objective.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ from poet.solvers.search.least_energy import solve as least_energy
 from poet.units import format_joules
 
 _FIRST_SHARE = 0.6  # of the time for the objective; the rest breaks ties
-_PINS_SECONDS = 1.0  # to see whether the pins are what asks for too much
+_PINS_SECONDS = 1.0  # to see whether there is a plan without the pins
 _PROBE_SHARE = 0.3  # of the time left that one RAM budget may take
 _PROBE_SECONDS = 0.5  # that it may take where that is less
 _TOLERANCE = 1e-9  # relative, of sums of seconds and joules
 
 
 def solve(problem: Problem, limits: Limits | None = None, options: SolveOptions | None = None) -> Solution:
-    """The plan of ``problem`` inside ``limits`` that takes least of what ``options`` ask for, with a bound.
+    """The plan inside ``limits`` that takes least of the objective in ``options``, with a bound.
 
     First runs keep the listed order. Ties are broken by energy. Ctrl-C ends the search and keeps the
     best plan.
 
     Raises:
-        InputError: the engine asked for is not available.
+        InputError: the engine named in ``options`` is not available.
     """
     limits, options = limits or Limits(), options or SolveOptions()
     left = _seconds_left(time.monotonic(), options)
@@ -55,7 +55,7 @@ def solve(problem: Problem, limits: Limits | None = None, options: SolveOptions 
 
 
 def least(problem: Problem, limits: Limits, options: SolveOptions) -> Solution:
-    """As `solve`, but of the plans that take as little of the objective any one, not that of least energy."""
+    """As `solve`, but ties are not broken by energy."""
     return _least(permitted(problem, limits), limits, options)
 
 
@@ -134,7 +134,7 @@ def _least_joules(problem: Problem, limits: Limits, options: SolveOptions) -> So
 
 
 def _least_priced(problem: Problem, limits: Limits, options: SolveOptions) -> Solution:
-    """The least time or writes; its joules are judged on ``problem``, those of its bound are not known."""
+    """The least time or writes: joules of the plan are judged on ``problem``, of the bound unknown."""
     metered = None
     if limits.joules_budget is not None:
         metered = Metered(problem, limits.joules_budget)
@@ -154,7 +154,7 @@ def _least_priced(problem: Problem, limits: Limits, options: SolveOptions) -> So
 def _in_its_unit(
     problem: Problem, limits: Limits, found: Solution, objective: Objective, bound: float
 ) -> Solution:
-    """An answer about other prices as one about ``problem``."""
+    """A solution of the problem at other prices as one of ``problem``; ``bound`` is of the objective."""
     if objective is not Objective.TIME:
         bound = _next_sum(bound, _unit_bytes(problem, objective))
     trace = None if found.schedule is None else simulate(problem, found.schedule, limits)
@@ -178,7 +178,7 @@ def _in_its_unit(
 
 
 def _unit_bytes(problem: Problem, objective: Objective) -> int:
-    """The unit of which every sum of the objective is a multiple."""
+    """Bytes of which every amount of the objective is a multiple."""
     if objective is Objective.WRITES:
         parts = [t.storage_bytes for t in problem.tensors]
     else:
@@ -188,7 +188,7 @@ def _unit_bytes(problem: Problem, objective: Objective) -> int:
 
 
 def _next_sum(bound: float, unit: int) -> float:
-    """The least multiple of ``unit`` that is not below ``bound``, rounding aside."""
+    """The least multiple of ``unit`` that is not below ``bound``, within rounding."""
     return bound if math.isinf(bound) else float(math.ceil(bound * (1 - _TOLERANCE) / unit - 1e-6) * unit)
 
 
@@ -197,7 +197,7 @@ def _next_sum(bound: float, unit: int) -> float:
 
 @dataclass(slots=True)
 class _Halving:
-    """Which RAM budgets hold a plan: none below ``proven_bytes``; the best plan found so far."""
+    """Bisection over RAM budgets: none below ``proven_bytes`` has a plan; the leanest plan found so far."""
 
     proven_bytes: int
     schedule: Schedule | None = None
@@ -211,7 +211,7 @@ class _Halving:
 
 
 def _least_ram(problem: Problem, limits: Limits, options: SolveOptions) -> Solution:
-    """Halve the budgets between the proven bound and the best plan's peak."""
+    """Bisect the RAM budgets between the proven bound and the best plan's peak."""
     started = time.monotonic()
     unit = _unit_bytes(problem, Objective.RAM)
     halving = _Halving(minimum_ram_bytes(problem, limits).bytes, proof=PROVEN)
@@ -254,7 +254,7 @@ def _probe(
     halving: _Halving,
     budget_bytes: int | None,
 ) -> Solution:
-    """Any plan within ``budget_bytes``, taken over where it is the leanest."""
+    """Search for any plan within ``budget_bytes``; ``halving`` takes it over if its peak is the least."""
     share = None if math.isinf(seconds) else max(_PROBE_SHARE * seconds, min(seconds, _PROBE_SECONDS))
     asked = replace(_any_plan(limits, options), time_limit_seconds=share)
     found = _least_joules(problem, replace(limits, ram_budget_bytes=budget_bytes), asked)
@@ -275,7 +275,7 @@ def _any_plan(limits: Limits, options: SolveOptions) -> SolveOptions:
 
 
 def _cheapest_as_good(problem: Problem, limits: Limits, options: SolveOptions, best: Solution) -> Solution:
-    """Of the plans that take no more of the objective than ``best``, the one of least energy found."""
+    """The plan of least energy found among those that take no more of the objective than ``best``."""
     assert best.schedule is not None
     assert best.trace is not None
     asked = replace(
@@ -296,7 +296,7 @@ def _cheapest_as_good(problem: Problem, limits: Limits, options: SolveOptions, b
 
 
 def limited(limits: Limits, objective: Objective, *, amount: float) -> Limits:
-    """``limits`` with ``amount`` of ``objective`` as one more, unless they are narrower already."""
+    """``limits`` with at most ``amount`` of ``objective``, unless they are narrower already."""
     least = min(amount, limit_of(limits, objective))
     match objective:
         case Objective.ENERGY:

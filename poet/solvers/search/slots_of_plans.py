@@ -1,8 +1,9 @@
-"""Which slots deserve a place in the exact model: those near what a relaxed plan or a real plan reruns.
+"""Rerun slots of the exact event model: chains that lead to what a relaxed solution or a plan recomputes.
 
-The relaxed model says cheaply what is worth remaking, and when; it need not say how. Around each
-such moment the exact model is offered the chain of reruns that leads there. So it stays small
-enough to be solved to its optimum, while the relaxed model bounds what any other slots could give.
+The relaxed event model shows cheaply which tensor versions are worth remaking, and before which op; not
+by which reruns. For each of them the exact model gets slots for the chain of reruns that leads there. So
+it stays small enough to be solved to optimality, while the relaxed model bounds what any other slots
+could give.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ def reruns_of(instance: Instance, schedule: Schedule) -> dict[int, set[int]]:
 
 
 def suggested(model: Model, values: Sequence[float], *, chain: int) -> dict[int, set[int]]:
-    """Chains of up to ``chain`` reruns that lead to what a relaxed plan remakes, by stage."""
+    """Per stage, chains of up to ``chain`` reruns that lead to what a relaxed solution remakes."""
     timeline, instance = model.timeline, model.timeline.instance
     remade: dict[int, set[int]] = {}
     for (content, index), ahead in model.eager.items():

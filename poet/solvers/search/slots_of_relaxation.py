@@ -1,12 +1,12 @@
-"""Which reruns a large model is offered: where the relaxation remakes, as deep as it goes on remaking.
+"""Rerun slots of a large event model: every recomputation in the relaxation's solution, along producers.
 
-A content that the relaxation (`poet.solvers.bounds.relaxation`) remakes before op t is made by a run in
-stage t at the latest, or in the last one in which it may run. What that run reads may be absent as
-well; where the relaxation remakes it in the same stretch of time, its producer is offered in stage t
-too, and so on: so the stage of the first backward op that misses anything of a piece of the forward
-pass is offered the whole piece, as in checkpointing by segments (Chen et al. 2016), and nothing
-else. Beside that, short chains of producers are offered whether the relaxation remakes them or not:
-its answer is not the plan.
+A tensor version that the solution of the windows relaxation (`poet.solvers.bounds.relaxation`) remakes
+before op t gets a rerun slot in stage t, or in the last earlier stage in which its producer may run. The
+inputs of that rerun may be absent as well: where the solution remakes one in the same stretch of time,
+its producer gets a slot in stage t too, and so on. So the stage of the first backward op that misses any
+tensor of a segment of the forward pass is offered the whole segment, as in checkpointing by segments
+(Chen et al. 2016), and nothing else. Besides, short chains of producers get slots whether the solution
+remakes their outputs or not, since the plan will differ from the solution.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from poet.solvers.engines.matrix import value
 from poet.solvers.instance.candidates import chains_to, worth_rerunning
 from poet.solvers.instance.instance import Instance
 
-_MADE = 1e-6  # share of a content from which on the relaxation is said to remake it
+_MADE = 1e-6  # share of a tensor version above which the solution counts as remaking it
 
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """How much a model is offered.
+    """How many slots a model is offered.
 
     Attributes:
         chain: length of the chains of producers that are offered in any case.
-        depth: of the chains along which the relaxation remakes everything.
+        depth: at most, of the chains along which the solution remakes everything.
     """
 
     chain: int
@@ -36,7 +36,7 @@ class Offer:
 
 
 def offered_by(instance: Instance, bound: Bound, offer: Offer) -> dict[int, set[int]]:
-    """Per stage, the tasks that may run again before its op."""
+    """Per stage, the tasks that get a rerun slot before its op."""
     remade = _Remade(instance, bound)
     worth = worth_rerunning(instance)
     offered = {}
@@ -60,7 +60,7 @@ def offered_by(instance: Instance, bound: Bound, offer: Offer) -> dict[int, set[
 
 
 class _Remade:
-    """What the relaxation remakes, between which fixed moments."""
+    """Which versions the solution remakes, between which fixed moments."""
 
     def __init__(self, instance: Instance, bound: Bound) -> None:
         values = bound.answer.values
@@ -78,7 +78,10 @@ class _Remade:
                 self.by_stage.setdefault(stage, set()).add(segment.content)
 
     def around(self, content: int, stage: int) -> bool:
-        """Whether ``content`` may have to be remade for a run in ``stage``."""
+        """Whether the solution remakes ``content`` between the fixed moments around ``stage``.
+
+        True after the last fixed moment, of which the solution's segments say nothing.
+        """
         ends = self.ends.get(content, [])
         position = bisect.bisect_left(ends, stage)
         return position == len(ends) or self.made[content][position]

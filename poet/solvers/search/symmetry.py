@@ -1,11 +1,12 @@
-"""Identical blocks of a step, decided alike: one small program in the place of a large one.
+"""Symmetry: identical blocks of a step are decided alike, in one small program in the place of a large one.
 
-A network of many blocks repeats itself, forward and backward. Ops that cost the same, read and make
-the same, and so do their neighbours up to a distance, are *twins* (colour refinement, Weisfeiler and
-Leman 1968); so are the decisions whether a twin's output stays in RAM between twin slots. In the tied
-program twin decisions on which a given plan agrees share one column. The plan itself solves it, and
-so does every plan that changes its mind about all of them at once: one block is solved for all. What
-comes back is a plan of the whole; other rounds then treat blocks differently where that pays.
+A network of many blocks repeats itself, forward and backward. Two ops are *symmetric* if they cost the
+same, read and make the same, and so do their neighbours up to a distance (colour refinement, Weisfeiler
+and Leman 1968; as dimension reduction of linear programs, Grohe et al. 2014). So are the decisions
+whether a symmetric op's output stays in RAM between symmetric slots. In the tied program, symmetric
+decisions on which a given plan agrees share one column. The plan itself is a solution of it, and so is
+every plan that changes all of them at once: one block is solved for all. Its solutions are plans of the
+whole program; other rounds then treat blocks differently where that pays.
 """
 
 from __future__ import annotations
@@ -20,13 +21,13 @@ from poet.solvers.instance.instance import Content, Instance
 from poet.solvers.instance.timeline import Event, Timeline
 from poet.solvers.search.gap_matrix import GapMatrix
 
-_DISTANCE = 3  # up to which the neighbours of twins are twins
+_DISTANCE = 3  # up to which the neighbours of symmetric ops are symmetric
 _REPEATING = 0.5  # different ops, as a share of all, up to which a step counts as repeating itself
 
 
 @dataclass(frozen=True, slots=True)
 class Tied:
-    """A matrix in which some columns of another are one; ``column`` of this for each of the other."""
+    """A matrix in which some columns of another are one; ``column``: for each of the other, which."""
 
     matrix: Matrix
     column: Indices
@@ -37,12 +38,12 @@ class Tied:
 
 
 def repeats(instance: Instance) -> bool:
-    """Whether the step is mostly made of blocks that are there several times."""
+    """Whether the step mostly consists of blocks that repeat."""
     return len(set(colours(instance))) <= _REPEATING * len(instance.tasks)
 
 
 def tied(arrays: GapMatrix, values: Numbers) -> Tied:
-    """The program in which twin decisions stay alike that are alike in ``values``, which it begins with."""
+    """The program with one column for symmetric decisions that are equal in ``values``, its start."""
     first: dict[Hashable, int] = {}
     column = np.arange(len(values))
     for decision, meaning in _meanings(arrays):
@@ -69,7 +70,7 @@ def tied(arrays: GapMatrix, values: Numbers) -> Tied:
 
 
 def colours(instance: Instance) -> tuple[int, ...]:
-    """Per op, the same number for twins."""
+    """Per op, its colour: the same number for symmetric ops."""
     own = [_traits(content) for content in instance.contents]
     maker = _makers(instance)
     readers: list[list[int]] = [[] for _ in own]
@@ -93,7 +94,7 @@ def colours(instance: Instance) -> tuple[int, ...]:
 
 
 def _traits(content: Content) -> tuple[Hashable, ...]:
-    """What a content is by itself; comparable with that of others."""
+    """What colour refinement compares of a tensor version by itself."""
     transfers = [
         (-1.0, -1.0) if cost is None else (cost.joules, cost.seconds)
         for cost in (content.page_in, content.page_out)
@@ -116,7 +117,7 @@ def _makers(instance: Instance) -> dict[int, int]:
 
 
 def _meanings(arrays: GapMatrix) -> Iterable[tuple[int, Hashable]]:
-    """Each decision on a gap, and what it means: the same for twins."""
+    """Each decision on a gap, with a key that symmetric decisions share."""
     timeline = arrays.model.timeline
     instance, colour = timeline.instance, colours(timeline.instance)
     maker = _makers(instance)
@@ -132,7 +133,7 @@ def _meanings(arrays: GapMatrix) -> Iterable[tuple[int, Hashable]]:
 
 
 def _moment(timeline: Timeline, colour: tuple[int, ...], event: Event) -> Hashable:
-    """What an event is: which op runs, in whose stage."""
+    """The key of an event: its kind, and the colours of the op that runs and of its stage."""
     slot = timeline.slots[event.slot]
     stage = colour[slot.stage] if 0 <= slot.stage < len(colour) else slot.stage
     return (event.kind, slot.mandatory, stage, None if slot.task is None else colour[slot.task])
