@@ -183,6 +183,8 @@ def _decoder(kind: Any) -> _Decoder:
         return _decode_float
     if kind in _EXACT:
         return functools.partial(_decode_exact, kind, _EXACT[kind])
+    if isinstance(kind, typing.NewType):  # what makes it another type is checked by the record that holds it
+        return _decoder(kind.__supertype__)
     if origin in (typing.Union, types.UnionType):
         # null last: the other branch's message is the more useful one
         ordered = sorted(arguments, key=lambda option: option is types.NoneType)

@@ -17,13 +17,14 @@ from poet.brief import brief, shortened, told
 from poet.demand import Demand, demand_of
 from poet.errors import InvalidSchedule, PlanError
 from poet.graph import Graph, TensorType
+from poet.homes import DecidedProblem
 from poet.kernel_facts import KernelFacts
 from poet.layout import Layout, check_layout, lower_bound_bytes
 from poet.loss import LossSpec
 from poet.optimizer import OptimizerSpec
 from poet.problem import Limits, Objective, Place, Problem
 from poet.schedule import PageIn, PageOut, Schedule, Step, schedule_from_data, schedule_to_data
-from poet.simulator import Trace, simulate
+from poet.simulator import Trace, judge
 from poet.solution import ClassBound
 from poet.units import format_bytes, format_joules, format_seconds
 from poet.version import __version__
@@ -212,7 +213,7 @@ class Plan:
     graph: Graph
     kernels: KernelFacts
     optimizer: OptimizerSpec
-    problem: Problem
+    problem: DecidedProblem
     schedule: Steps
     slots: tuple[Slot, ...]
     prediction: Prediction
@@ -228,7 +229,7 @@ class Plan:
             _check_kernels(self.graph, kernels)
         _check_ends(self.graph, self.problem)
         try:
-            trace = simulate(self.problem, self.schedule, self.request.limits)
+            trace = judge(self.problem, self.schedule, self.request.limits)
         except InvalidSchedule as error:
             raise PlanError(f"the schedule breaks the rule {error.rule!r} at {error}") from None
         object.__setattr__(self, "trace", trace)
@@ -323,7 +324,7 @@ def make_plan(
     graph: Graph,
     kernels: KernelFacts,
     optimizer: OptimizerSpec,
-    problem: Problem,
+    problem: DecidedProblem,
     schedule: Schedule,
     plain_peak_ram_bytes: int | None = None,
     lower_bound_ram_bytes: int | None = None,
@@ -336,7 +337,7 @@ def make_plan(
         PlanError: the parts contradict each other, or the schedule leaves the limits asked for.
         InvalidSchedule: the schedule breaks another rule.
     """
-    trace = simulate(problem, schedule, request.limits)
+    trace = judge(problem, schedule, request.limits)
     return Plan(
         model=model,
         request=request,

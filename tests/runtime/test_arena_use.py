@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from poet.demand import PAGE_BYTES, demand_of
 from poet.errors import ReplayError
-from poet.fit_layout import settle
+from poet.fit_layout import fit
 from poet.layout import lay_out
 from poet.plan_file import write_plan
 from poet.problem import Limits
@@ -96,13 +96,13 @@ def test_answers_are_settled_with_their_pages(share: float) -> None:
     assert first.schedule is not None
     layout = lay_out(demand_of(problem, first.schedule, kernels).blocks)
     limits = Limits(ram_budget_bytes=layout.arena_bytes)
-    settled = settle(problem, limits, first, OPTIONS, kernels=kernels)
-    assert settled is not None
-    schedule, arena = settled.solution.schedule, settled.arena
+    fitted = fit(problem, limits, first, OPTIONS, kernels=kernels)
+    assert fitted is not None
+    schedule, arena = fitted.solution.schedule, fitted.arena
     assert schedule is not None
     mapped_bytes = demand_of(problem, schedule, kernels).mapped_bytes(arena.offsets_bytes, arena.size_bytes)
     assert mapped_bytes <= layout.arena_bytes
-    assert settled.reserved_bytes > 0
+    assert fitted.reserved_bytes > 0
 
 
 # --- from the heap, or not ----------------------------------------------------------------------
