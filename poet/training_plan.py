@@ -23,7 +23,7 @@ from poet.layout import Layout, check_layout, lower_bound_bytes
 from poet.loss import LossSpec
 from poet.optimizer import OptimizerSpec
 from poet.problem import Limits, Objective, Place, Problem
-from poet.schedule import PageIn, PageOut, Schedule, Step, schedule_from_data, schedule_to_data
+from poet.schedule import PageIn, PageOut, Schedule, Step
 from poet.simulator import Trace, judge
 from poet.solution import ClassBound
 from poet.units import format_bytes, format_joules, format_seconds
@@ -168,25 +168,6 @@ class Arena:
     __repr__ = brief
 
 
-class Steps(tuple[Step, ...]):
-    """A `Schedule` with a JSON form of its own, as `poet.codec` asks for."""
-
-    __slots__ = ()
-
-    def to_data(self) -> list[dict[str, str]]:
-        """JSON-ready form, read back by `from_data`."""
-        return schedule_to_data(self)
-
-    @staticmethod
-    def from_data(data: Any, where: str) -> Steps:
-        """The schedule that `to_data` wrote.
-
-        Raises:
-            PlanError: ``data`` is not of that form.
-        """
-        return Steps(schedule_from_data(data, where=where, error=PlanError))
-
-
 @dataclass(frozen=True, slots=True)
 class Plan:
     """A training step that is ready to replay; consistent, or it could not be made.
@@ -214,7 +195,7 @@ class Plan:
     kernels: KernelFacts
     optimizer: OptimizerSpec
     problem: DecidedProblem
-    schedule: Steps
+    schedule: Schedule
     slots: tuple[Slot, ...]
     prediction: Prediction
     arena: Arena | None = None
@@ -283,11 +264,6 @@ class Plan:
         return self.trace.peak_ram_bytes
 
     @property
-    def page_file_bytes(self) -> int:
-        """What the slots take together."""
-        return max((slot.offset_bytes + slot.size_bytes for slot in self.slots), default=0)
-
-    @property
     def page_buffer_bytes(self) -> int:
         """RAM for the buffer of direct transfers: what the budget leaves beside `held_bytes`, within reason.
 
@@ -347,7 +323,7 @@ def make_plan(
         kernels=kernels,
         optimizer=optimizer,
         problem=problem,
-        schedule=Steps(schedule),
+        schedule=schedule,
         slots=lay_out_slots(problem, schedule),
         prediction=Prediction(
             peak_ram_bytes=trace.peak_ram_bytes,
