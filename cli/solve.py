@@ -71,6 +71,10 @@ def solve(
     ] = None,
     no_recompute: Annotated[bool, typer.Option("--no-recompute", help="Run every op once.")] = False,
     no_paging: Annotated[bool, typer.Option("--no-paging", help="Move nothing to storage.")] = False,
+    no_measure_host: Annotated[
+        bool,
+        typer.Option("--no-measure-host", help="Run no training steps here to time ops for predictions."),
+    ] = False,
     minimise: Annotated[
         Minimise, typer.Option(help="What a step should take the least of; ties are broken by energy.")
     ] = Minimise.ENERGY,
@@ -168,7 +172,7 @@ def solve(
         of_a_model = {
             "--device": device, "--loss": loss, "--optimizer": optimizer, "--lr": lr, "--momentum": momentum,
             "--weight-decay": weight_decay, "--train": train, "--bind": bind, "--output": output,
-            "--home": home, "--names": names,
+            "--home": home, "--names": names, "--no-measure-host": no_measure_host or None,
         }  # fmt: skip
         for option, given in of_a_model.items():
             if given is not None:
@@ -194,6 +198,7 @@ def solve(
         bind=read_bindings(bind),
         names=names,
         home=Place.EITHER if home is Home.AUTO else Place((home or Home.RAM).value),
+        measure_host=not no_measure_host,
         output=output,
     )
 

@@ -32,6 +32,7 @@ def solve_model(
     bind: dict[str, int],
     names: Path | None,
     home: Place,
+    measure_host: bool,
     output: Path | None,
 ) -> None:
     """Plan the training of a model, or survey its budgets where no RAM is given."""
@@ -50,7 +51,8 @@ def solve_model(
         said = filter(None, (solution.message, api.home_hint(prepared, limits)))
         solution = dataclasses.replace(solution, message=" ".join(said))
     require_plan(problem, solution, ask)
-    planned = api.plan_with(prepared, limits, solution, search_options(ask))
+    fitted = api.fit_step(prepared, limits, solution, search_options(ask))
+    planned = api.plan_with(api.measured_on_host(prepared) if measure_host else prepared, limits, fitted)
     if output is not None:
         planned.save(output)
     report = report_with(plan_summary(planned.plan), comparison)

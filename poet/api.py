@@ -1,15 +1,25 @@
-"""From a model to a plan, in the order of the data: read or take the model, trace the training step,
-cost it on a device, solve, and put everything together in one file.
+"""From a model to a plan, in the order of the data.
 
     planned = poet.plan("model.onnx", device="rpi4b", ram="64MiB")
     planned.save("plan.poet")
 
-Each stage is also there by itself: `prepare` gives what planning needs, `poet.survey` tells which
-RAM budgets make sense, `solve_step` answers one budget.
+`poet.plan` is these stages, each a function of its own:
+
+====================  ======================================================================
+`prepare`             read or take the model, trace the training step, cost it on the device
+`limits_of`           what a plan must stay within, from text as people write it
+`solve_step`          search the schedule
+`fit_step`            lay it out in one arena inside the budget; may search again with less
+`measured_on_host`    optional: run a few training steps here and time the ops in them
+`plan_with`           put the plan together; neither searches nor runs anything
+====================  ======================================================================
+
+`plan_step` runs the last four.
 """
 
 from __future__ import annotations
 
+import enum
 import hashlib
 import json
 import math
@@ -18,7 +28,7 @@ import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from poet.brief import shortened, told
 from poet.devices.costs import build_problem, deadline_seconds, kernels_on
@@ -27,8 +37,7 @@ from poet.devices.profile import Profile
 from poet.errors import Infeasible, InputError, ModelError, OutOfTime, nearest
 from poet.files.apart import check_apart
 from poet.files.reading import printable_name
-from poet.fit_layout import searching, settle
-from poet.homes import settled
+from poet.fit_layout import Fitted, fit, searching
 from poet.kernel_facts import KernelFacts
 from poet.optimizer import OptimizerSpec
 from poet.plan_file import write_plan
@@ -48,6 +57,17 @@ if TYPE_CHECKING:
 
 
 _Word = TypeVar("_Word", Place, Objective)
+
+
+class Omitted(enum.Enum):
+    """The default of an argument that was not given, where ``None`` is an answer of its own."""
+
+    OMITTED = "omitted"
+
+    __repr__ = enum.Enum.__str__
+
+
+OMITTED = Omitted.OMITTED
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,31 +172,39 @@ def plan(
     example_inputs: Tensor | Sequence[Tensor] | None = None,
     *,
     device: str | Path | Profile,
-    ram: str | int | None,
-    deadline: str | float | None = None,
+    ram: str | int | Omitted | None = OMITTED,
+    deadline: str | float | Omitted | None = OMITTED,
     loss: str = "cross-entropy",
     optimizer: str | OptimizerSpec = "sgd",
     train: Iterable[str] | None = None,
     bind: Mapping[str, int] | None = None,
     names: str | Path | nn.Module | Mapping[str, Tensor] | None = None,
-    recompute: bool = True,
-    paging: bool = True,
-    written: str | int | None = None,
-    energy: str | float | None = None,
-    pins: Pins | None = None,
+    recompute: bool | Omitted = OMITTED,
+    paging: bool | Omitted = OMITTED,
+    written: str | int | Omitted | None = OMITTED,
+    energy: str | float | Omitted | None = OMITTED,
+    pins: Pins | Omitted | None = OMITTED,
     home: Place | str = Place.RAM,
-    minimise: Objective | str = Objective.ENERGY,
-    time_limit_seconds: float | None = 60.0,
-    progress: Progress | None = None,
+    minimise: Objective | str | Omitted = OMITTED,
+    time_limit_seconds: float | Omitted | None = OMITTED,
+    progress: Progress | Omitted | None = OMITTED,
+    limits: Limits | None = None,
+    options: SolveOptions | None = None,
+    measure_host: bool = True,
 ) -> Planned:
     """Plan one training step of ``model`` on ``device`` inside ``ram``.
+
+    What the plan must stay within is said either in short forms (``ram``, ``deadline``, ``recompute``,
+    ``paging``, ``written``, ``energy``, ``pins``) or as one record, ``limits``; how to search, either in
+    short forms (``minimise``, ``time_limit_seconds``, ``progress``) or as one record, ``options``.
 
     Args:
         model: path of an ONNX file, or a module on the CPU in the mode in which it is to train.
         example_inputs: for a module: tensors of the shapes of every step.
         device: profile by name, file or record.
-        ram: budget for all tensors, in bytes or as text (``"64MiB"``); ``None``: unlimited.
-        deadline: for one step: seconds, ``"20ms"``, or ``"1.3x"`` of running every op once.
+        ram: budget for all tensors, in bytes or as text (``"64MiB"``); ``None``: unlimited. Needed
+            unless ``limits`` is given.
+        deadline: for one step: seconds, ``"20ms"``, or ``"1.3x"`` of running every op once; default none.
         loss: ``cross-entropy``, ``mse``, ``bce-with-logits`` or ``output``, of the model's first output.
             Classes stand in dim 1, as in torch; ``cross-entropy:dim=-1`` where they are last ([N,T,C]).
         optimizer: ``sgd``, ``momentum``, ``adamw``, or a specification with its settings.
@@ -184,22 +212,40 @@ def plan(
         bind: sizes of an ONNX file's dynamic dimensions.
         names: for an ONNX file: the module that was exported, its state dict, or a file of it (``.pt`` or
             ``.safetensors``), so that what is trained has its names, and what it froze stays frozen.
-        recompute: whether ops may run again.
-        paging: whether tensors may move to storage.
-        written: what a step may write to storage, in bytes or as text.
-        energy: joules that a step may take, as a number or as text (``"1.5mJ"``).
+        recompute: whether ops may run again; default yes.
+        paging: whether tensors may move to storage; default yes.
+        written: what a step may write to storage, in bytes or as text; default unlimited.
+        energy: joules that a step may take, as a number or as text (``"1.5mJ"``); default unlimited.
         pins: tensors to keep, recompute or page, by patterns of names.
         home: where parameters and optimizer state are between steps: ``"ram"``, ``"storage"``, or
             ``"either"``, as the plan chooses.
-        minimise: ``"energy"``, ``"time"``, ``"ram"`` or ``"writes"``.
-        time_limit_seconds: of the search; ``None``: until proven.
+        minimise: ``"energy"`` (default), ``"time"``, ``"ram"`` or ``"writes"``.
+        time_limit_seconds: of the search, default 60; ``None``: until proven.
         progress: called with best plan, bound, gap and seconds.
+        limits: instead of the short forms, for example another plan's ``planned.plan.request.limits``.
+        options: instead of the short forms; it also has the engine, threads, seed and gaps.
+        measure_host: whether to run a few training steps on this machine, for predictions of how long steps
+            take here (see `measured_on_host`).
 
     Raises:
-        InputError: the model, the device or an option is not usable.
+        InputError: the model, the device or an option is not usable, or is given in both forms.
         Infeasible: no plan exists inside the limits; the message names what binds.
         OutOfTime: the time limit passed before any plan was found.
     """
+    short_limits = _given(
+        "limits", limits, Limits, ram=ram, deadline=deadline, recompute=recompute, paging=paging,
+        written=written, energy=energy, pins=pins,
+    )  # fmt: skip
+    if limits is None and "ram" not in short_limits:
+        raise InputError(
+            'poet.plan needs a RAM budget: ram="64MiB" (ram=None: unlimited), or limits=poet.Limits(...)'
+        )
+    short_options = _given(
+        "options", options, SolveOptions, minimise=minimise, time_limit_seconds=time_limit_seconds,
+        progress=progress,
+    )  # fmt: skip
+    if "minimise" in short_options:
+        short_options["objective"] = _one_of(Objective, short_options.pop("minimise"), "minimise")
     prepared = prepare(
         model,
         example_inputs,
@@ -208,27 +254,37 @@ def plan(
         optimizer=optimizer,
         train=train,
         bind=bind,
-        home=_one_of(Place, home, "home"),
+        home=home,
         names=names,
     )
     if prepared.names_remark:
         warnings.warn(prepared.names_remark, stacklevel=2)
-    limits = limits_of(
-        prepared.problem,
-        ram=ram,
-        deadline=deadline,
-        recompute=recompute,
-        paging=paging,
-        written=written,
-        energy=energy,
-        pins=pins,
+    return plan_step(
+        prepared,
+        limits or limits_of(prepared.problem, **short_limits),
+        options or SolveOptions(**short_options),
+        measure_host=measure_host,
     )
-    options = SolveOptions(
-        time_limit_seconds=time_limit_seconds,
-        progress=progress,
-        objective=_one_of(Objective, minimise, "minimise"),
-    )
-    return plan_step(prepared, limits, options)
+
+
+def _given(record: str, whole: object, kind: type, **short: Any) -> dict[str, Any]:
+    """The short forms that were given; none where the ``whole`` record was.
+
+    Raises:
+        InputError: both were, or the record is of another kind.
+    """
+    given = {name: value for name, value in short.items() if value is not OMITTED}
+    if whole is not None and not isinstance(whole, kind):
+        raise InputError(
+            f"{record} is a poet.{kind.__name__}, not of type {type(whole).__name__}; "
+            f"write {record}=poet.{kind.__name__}(...)"
+        )
+    if whole is not None and given:
+        raise InputError(
+            f"{', '.join(given)} and {record} say the same thing twice; "
+            f"leave {record} out, or put all of it into {record}=poet.{kind.__name__}(...)"
+        )
+    return given
 
 
 def prepare(
@@ -240,12 +296,13 @@ def prepare(
     optimizer: str | OptimizerSpec = "sgd",
     train: Iterable[str] | None = None,
     bind: Mapping[str, int] | None = None,
-    home: Place = Place.RAM,
+    home: Place | str = Place.RAM,
     names: str | Path | nn.Module | Mapping[str, Tensor] | None = None,
 ) -> Prepared:
     """Read or take the model, trace its training step, and cost it on the device.
 
-    Arguments as for `plan`; ``home`` is where parameters and optimizer state are between steps.
+    While it is traced, every kernel is run by itself on this machine, for its workspace and its time.
+    Arguments as for `plan`.
 
     Raises:
         InputError: the model, the device or an option is not usable.
@@ -253,6 +310,7 @@ def prepare(
     from poet.frontend.trace import trace_training_step
 
     start = time.perf_counter()
+    at_home = _one_of(Place, home, "home")
     profile = device if isinstance(device, Profile) else load_profile(device)
     spec = OptimizerSpec(optimizer) if isinstance(optimizer, str) else optimizer
     patterns = None if train is None else tuple(train)
@@ -273,21 +331,12 @@ def prepare(
         step=step,
         profile=profile,
         kernels=kernels,
-        problem=build_problem(step.graph, profile, kernels, home=home),
+        problem=build_problem(step.graph, profile, kernels, home=at_home),
         train=patterns or ("*",),
         import_seconds=time.perf_counter() - start,
         model_path=source.path,
         names_remark=source.names_remark,
     )
-
-
-def rehearsed(prepared: Prepared) -> Prepared:
-    """``prepared`` with the ops' times on this machine as they are in whole steps (see `poet.rehearsal`)."""
-    from poet.rehearsal import rehearsed as rehearse
-
-    timed = rehearse(prepared.step)
-    on_device = timed if prepared.kernels == prepared.step.kernels else prepared.kernels
-    return replace(prepared, step=replace(prepared.step, kernels=timed), kernels=on_device)
 
 
 def limits_of(
@@ -320,25 +369,36 @@ def limits_of(
     )
 
 
-def plan_step(prepared: Prepared, limits: Limits, options: SolveOptions | None = None) -> Planned:
-    """Solve and put the plan together.
+def plan_step(
+    prepared: Prepared, limits: Limits, options: SolveOptions | None = None, *, measure_host: bool = True
+) -> Planned:
+    """Solve, fit into the arena, measure this machine unless ``measure_host`` is false, make the plan.
 
     Raises:
         Infeasible: no plan exists inside the limits.
         OutOfTime: none was found in time.
     """
     options = options or SolveOptions()
-    answer = answered(prepared.problem, limits, searching(options, limits))
-    return plan_with(prepared, limits, answer, options)
+    fitted = fit_step(prepared, limits, solve_step(prepared, limits, options), options)
+    return plan_with(measured_on_host(prepared) if measure_host else prepared, limits, fitted)
 
 
-def plan_with(
+def solve_step(prepared: Prepared, limits: Limits, options: SolveOptions | None = None) -> Solution:
+    """Search the schedule; where there is none, the answer's message says what would help.
+
+    Some of the time limit is left for `fit_step`.
+    """
+    options = options or SolveOptions()
+    return answered(prepared.problem, limits, searching(options, limits))
+
+
+def fit_step(
     prepared: Prepared, limits: Limits, solution: Solution, options: SolveOptions | None = None
-) -> Planned:
-    """Put the plan together from an answer that `solve` gave for ``prepared.problem`` and ``limits``.
+) -> Fitted:
+    """Lay ``solution``, of ``prepared.problem`` and ``limits``, out in one arena inside the budget.
 
-    Everything is laid out in one arena inside the budget. Where the answer's tensors leave too large gaps,
-    it is searched again, with ``options`` and the missing bytes held back (see `poet.fit_layout`).
+    Where the schedule's tensors leave too large gaps, it is searched again, with ``options`` and the missing
+    bytes held back (see `poet.fit_layout`).
 
     Raises:
         Infeasible: the answer is that no plan exists.
@@ -348,17 +408,40 @@ def plan_with(
     if solution.status is Status.INFEASIBLE:
         hint = home_hint(prepared, limits)
         raise Infeasible(" ".join(filter(None, (solution.message or solution.status.value, hint))))
-    if solution.schedule is not None:  # where tensors are at home is decided now
-        prepared = replace(prepared, problem=settled(prepared.problem, solution.schedule))
-    placed = settle(prepared.problem, limits, solution, options or SolveOptions(), kernels=prepared.kernels)
-    if placed is None and solution.was_interrupted:
+    fitted = fit(prepared.problem, limits, solution, options or SolveOptions(), kernels=prepared.kernels)
+    if fitted is None and solution.was_interrupted:
         raise KeyboardInterrupt
-    if placed is None:
+    if fitted is None:
         raise OutOfTime(solution.message or solution.status.value)
-    solution = placed.solution
+    return fitted
+
+
+def measured_on_host(prepared: Prepared) -> Prepared:
+    """``prepared`` with per-op seconds from real training steps on this machine (see `poet.rehearsal`).
+
+    Runs a few steps that keep everything, on random data. The times serve predictions for this machine; the
+    schedule does not depend on them. Without this stage a plan has the times of each kernel by itself, from
+    the import. These also stay where a step takes too long here, or more RAM than is free.
+    """
+    from poet.rehearsal import rehearsed
+
+    timed = rehearsed(prepared.step)
+    on_device = timed if prepared.kernels == prepared.step.kernels else prepared.kernels
+    return replace(prepared, step=replace(prepared.step, kernels=timed), kernels=on_device)
+
+
+def plan_with(prepared: Prepared, limits: Limits, fitted: Fitted) -> Planned:
+    """Put the plan together from what `fit_step` gave for ``prepared`` and ``limits``.
+
+    Nothing is searched and nothing is run. The homes of tensors are as the schedule has them.
+
+    Raises:
+        OutOfTime: the schedule has no gap to a bound.
+    """
+    prepared = replace(prepared, problem=fitted.problem)
+    solution = fitted.solution
     if solution.schedule is None or solution.gap is None or solution.overhead_gap is None:
         raise OutOfTime(solution.message or solution.status.value)
-    prepared = rehearsed(prepared)
     made = make_plan(
         model=prepared.model,
         request=Request(limits=limits, loss=prepared.step.loss, train=prepared.train),
@@ -380,11 +463,11 @@ def plan_with(
         graph=prepared.step.graph,
         kernels=prepared.kernels,
         optimizer=prepared.step.optimizer,
-        problem=prepared.problem,
+        problem=fitted.problem,
         schedule=solution.schedule,
         plain_peak_ram_bytes=keep_everything_bytes(prepared.problem),
         lower_bound_ram_bytes=minimum_ram_bytes(prepared.problem, limits).bytes,
-        arena=placed.arena,
+        arena=fitted.arena,
         host_kernels=prepared.step.kernels,
     )
     return Planned(made, solution, prepared)

@@ -3,7 +3,9 @@
 The runtime reads plan files on small devices, so the records it needs must not pull in a
 validation package. ``decode`` refuses unknown keys by name, missing keys, and values of another
 type (no coercion: ``true`` is not 1, ``"1"`` is not 1; a whole number is accepted for a float).
-A record with a form of its own defines ``to_data()`` and ``from_data(data, where)``.
+A field with ``metadata={"json": "finally"}`` has that name in JSON. Records of a union that their fields do
+not tell apart have a class attribute ``json_tag``, a key and the word of each: ``("do", "free")``. A record
+with a form of its own defines ``to_data()`` and ``from_data(data, where)``.
 """
 
 from __future__ import annotations
@@ -30,12 +32,12 @@ def encode(value: Any) -> Any:
     if hasattr(value, "to_data"):
         return value.to_data()
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {
-            field.name: encode(getattr(value, field.name))
-            for field in dataclasses.fields(value)
-            if field.init
-            if field.default is dataclasses.MISSING or getattr(value, field.name) != field.default
-        }
+        data = dict([tag]) if (tag := _tag(type(value))) else {}
+        for name, key, default in _stored(type(value)):
+            item = getattr(value, name)
+            if default is dataclasses.MISSING or item != default:
+                data[key] = encode(item)
+        return data
     if isinstance(value, tuple | list):
         return [encode(item) for item in value]
     if isinstance(value, dict):
@@ -61,6 +63,32 @@ def decode(record: type[T], data: Any, *, where: str, error: type[InputError] = 
         raise error(str(mismatch)) from None
 
 
+def decode_value(kind: Any, data: Any, *, where: str, error: type[InputError] = InputError) -> Any:
+    """`decode` for any annotation that a field may have, such as ``tuple[Step, ...]``."""
+    try:
+        return _decoder(kind)(data, where)
+    except _Mismatch as mismatch:
+        raise error(str(mismatch)) from None
+
+
+@functools.cache
+def _stored(record: type) -> tuple[tuple[str, str, Any], ...]:
+    """Name, key in JSON and default of each field that stands in a file."""
+    return tuple(
+        (field.name, _key(field), field.default) for field in dataclasses.fields(record) if field.init
+    )
+
+
+def _key(field: dataclasses.Field[Any]) -> str:
+    key: str = field.metadata.get("json", field.name)
+    return key
+
+
+def _tag(record: type) -> tuple[str, str] | None:
+    """The key and the word that tell ``record`` from the others of its union."""
+    return getattr(record, "json_tag", None)
+
+
 class _Mismatch(Exception):
     pass
 
@@ -73,11 +101,12 @@ def _expect(kind: str, data: Any, where: str) -> _Mismatch:
 
 
 @functools.cache
-def _fields(record: type) -> tuple[tuple[str, _Decoder, bool], ...]:
+def _fields(record: type) -> tuple[tuple[str, str, _Decoder, bool], ...]:
     hints = typing.get_type_hints(record)
     return tuple(
         (
             field.name,
+            _key(field),
             _decoder(hints[field.name]),
             field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING,
         )
@@ -90,16 +119,16 @@ def _decode_record(record: type, data: Any, where: str) -> Any:
     if not isinstance(data, dict):
         raise _expect("an object", data, where)
     fields = _fields(record)
-    known = [name for name, _, _ in fields]
+    known = [key for _, key, _, _ in fields]
     for key in data:
         if key not in known:
             raise _Mismatch(f"{where}: {key!r} is not a field here{nearest(str(key), known)}")
     arguments = {}
-    for name, decoder, required in fields:
-        if name in data:
-            arguments[name] = decoder(data[name], f"{where}.{name}")
+    for name, key, decoder, required in fields:
+        if key in data:
+            arguments[name] = decoder(data[key], f"{where}.{key}")
         elif required:
-            raise _Mismatch(f"{where}: the field {name!r} is missing")
+            raise _Mismatch(f"{where}: the field {key!r} is missing")
     try:
         return record(**arguments)
     except InputError as error:
@@ -144,6 +173,27 @@ def _decode_union(options: tuple[_Decoder, ...], data: Any, where: str) -> Any:
     raise mismatch or _expect("a value", data, where)
 
 
+def _decode_tagged(key: str, options: dict[str, type], data: Any, where: str) -> Any:
+    """One of several records, each with its word under ``key``."""
+    if not isinstance(data, dict):
+        raise _expect("an object", data, where)
+    word = data.get(key)
+    if not isinstance(word, str) or word not in options:
+        found = f"found {shown(word)}" if key in data else "which is missing"
+        raise _Mismatch(f"{where}: {key!r} is one of {', '.join(map(repr, options))}, {found}")
+    return _decode_record(options[word], {name: item for name, item in data.items() if name != key}, where)
+
+
+def _tagged(kinds: tuple[Any, ...]) -> _Decoder | None:
+    """The decoder of a union whose records all have a word under the same key; else ``None``."""
+    tags = [_tag(kind) for kind in kinds if isinstance(kind, type)]
+    words = {tag[1]: kind for tag, kind in zip(tags, kinds, strict=False) if tag is not None}
+    keys = {tag[0] for tag in tags if tag is not None}
+    if len(words) < len(kinds) or len(keys) != 1:
+        return None
+    return functools.partial(_decode_tagged, keys.pop(), words)
+
+
 def _decode_custom(kind: Any, data: Any, where: str) -> Any:
     try:
         return kind.from_data(data, where)
@@ -183,7 +233,11 @@ def _decoder(kind: Any) -> _Decoder:
         return _decode_float
     if kind in _EXACT:
         return functools.partial(_decode_exact, kind, _EXACT[kind])
+    if isinstance(kind, typing.NewType):  # what makes it another type is checked by the record that holds it
+        return _decoder(kind.__supertype__)
     if origin in (typing.Union, types.UnionType):
+        if (tagged := _tagged(arguments)) is not None:
+            return tagged
         # null last: the other branch's message is the more useful one
         ordered = sorted(arguments, key=lambda option: option is types.NoneType)
         return functools.partial(_decode_union, tuple(_decoder(option) for option in ordered))

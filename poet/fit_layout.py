@@ -1,7 +1,7 @@
 """Repeats the search with reserved bytes until the arena, not only the live tensors, fits the budget.
 
 Tensors of different sizes leave gaps between them, so an arena may need more than the schedule's peak.
-`settle` lays the schedule out; where the arena does not fit, it solves again with the missing bytes
+`fit` lays the schedule out; where the arena does not fit, it solves again with the missing bytes
 reserved, a few times at most. The bound stays that of the whole budget: a plan that fits with its gaps
 also fits without them. Where this machine's system maps the arena, whole pages count.
 """
@@ -12,6 +12,7 @@ import time
 from dataclasses import dataclass, replace
 
 from poet.demand import PAGE_BYTES, demand_of
+from poet.homes import DecidedProblem, decided
 from poet.kernel_facts import KernelFacts
 from poet.layout import Layout, lay_out
 from poet.problem import Limits, Problem
@@ -30,28 +31,30 @@ _LEAST_SECONDS = 0.05  # with less time, the search is not repeated
 
 
 @dataclass(frozen=True, slots=True)
-class Settled:
+class Fitted:
     """A solution with the layout of its schedule.
 
     Attributes:
+        problem: that was solved, with every home as the schedule has it.
         solution: its bound and gap are for the whole budget.
         arena: offsets of all blocks that the schedule needs.
         reserved_bytes: of the budget, for gaps between tensors and for the page buffer.
     """
 
+    problem: DecidedProblem
     solution: Solution
     arena: Arena
     reserved_bytes: int
 
 
-def settle(
+def fit(
     problem: Problem,
     limits: Limits,
     first: Solution,
     options: SolveOptions,
     *,
     kernels: KernelFacts | None = None,
-) -> Settled | None:
+) -> Fitted | None:
     """Lay out a solution's schedule inside the RAM budget, repeating the search with less RAM where needed.
 
     The search is not repeated after Ctrl-C, nor when the time limit is used up. Where no layout fits, the
@@ -59,7 +62,7 @@ def settle(
     a plan runs from the heap.
 
     Args:
-        problem: that was solved.
+        problem: that was solved. Where it is solved again, homes stay as the first answer has them.
         limits: inside which.
         first: the solution of `poet.solvers.solve`.
         options: with the time limit for everything; repeats take what ``first`` left of it.
@@ -71,8 +74,9 @@ def settle(
     if first.schedule is None:
         return None
     budget_bytes = limits.ram_budget_bytes
+    problem = decided(problem, first.schedule)
     layout, ram_bytes = _laid_out(problem, first.schedule, kernels, budget_bytes)
-    loose, loose_bytes = Settled(first, _arena(layout), 0), ram_bytes
+    loose, loose_bytes = Fitted(problem, first, _arena(layout), 0), ram_bytes
     if budget_bytes is None:
         return loose
     started, reserved_bytes, answer = time.monotonic(), 0, first
@@ -81,7 +85,7 @@ def settle(
         assert answer.schedule is not None
         missing_bytes = ram_bytes + _buffer_bytes(answer.schedule, budget_bytes) - budget_bytes
         if missing_bytes <= 0:
-            return Settled(_for_the_budget(answer, first, options), _arena(layout), reserved_bytes)
+            return Fitted(problem, _for_the_budget(answer, first, options), _arena(layout), reserved_bytes)
         assert answer.trace is not None
         peak_bytes = answer.trace.peak_ram_bytes  # holding back less than leads below it changes nothing
         wanted_bytes = peak_bytes - round(missing_bytes * (_GROWTH if round_ else 1.0))
@@ -126,7 +130,7 @@ def _buffer_bytes(schedule: Schedule, budget_bytes: int) -> int:
 
 
 def searching(options: SolveOptions, limits: Limits) -> SolveOptions:
-    """``options`` of a first search that leaves some of the time limit to `settle`."""
+    """``options`` of a first search that leaves some of the time limit to `fit`."""
     if options.time_limit_seconds is None or limits.ram_budget_bytes is None:
         return options
     return replace(options, time_limit_seconds=(1.0 - _LAYING_SHARE) * options.time_limit_seconds)

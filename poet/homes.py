@@ -3,15 +3,37 @@
 A tensor that begins in ``Place.EITHER`` is at home in RAM or in storage, and is there when the step
 ends again, so that the step can be repeated. A schedule says which by what it does with the tensor
 first: at home in storage is what it reads before all else, or never touches.
+
+A problem whose homes are decided has a type of its own, `DecidedProblem`: what replays or reports a
+schedule takes that one, and it is decided once, where a schedule meets its problem.
 """
 
 from __future__ import annotations
 
 from collections.abc import Container, Iterable
 from dataclasses import replace
+from typing import NewType
 
+from poet.errors import ProblemError
 from poet.problem import Place, Problem, Tensor
 from poet.schedule import Compute, PageIn, Schedule
+
+DecidedProblem = NewType("DecidedProblem", Problem)
+"""A problem that leaves no home to the plan; made by `decide`, `decided` or `as_decided` only."""
+
+
+def as_decided(problem: Problem) -> DecidedProblem:
+    """``problem`` itself, which leaves no home to the plan.
+
+    Raises:
+        ProblemError: it does.
+    """
+    if choices := undecided(problem):
+        raise ProblemError(
+            f"{problem.name}: the home of {choices[0]} is not decided; a schedule decides it: "
+            "use poet.homes.decided(problem, schedule)"
+        )
+    return DecidedProblem(problem)
 
 
 def undecided(problem: Problem) -> tuple[str, ...]:
@@ -19,15 +41,15 @@ def undecided(problem: Problem) -> tuple[str, ...]:
     return tuple(tensor.name for tensor in problem.tensors if tensor.initially is Place.EITHER)
 
 
-def settle(problem: Problem, in_storage: Container[str]) -> Problem:
+def decide(problem: Problem, in_storage: Container[str]) -> DecidedProblem:
     """``problem`` with every home decided: storage for the names given, RAM for the other choices.
 
     What no op updates has a valid copy in storage in both cases.
     """
-    return settle_some(problem, in_storage=in_storage, in_ram=undecided(problem))
+    return as_decided(decide_some(problem, in_storage=in_storage, in_ram=undecided(problem)))
 
 
-def settle_some(problem: Problem, *, in_storage: Container[str] = (), in_ram: Container[str] = ()) -> Problem:
+def decide_some(problem: Problem, *, in_storage: Container[str] = (), in_ram: Container[str] = ()) -> Problem:
     """``problem`` with the homes of these tensors decided; ``in_storage`` goes before ``in_ram``."""
     if not undecided(problem):
         return problem
@@ -44,10 +66,12 @@ def settle_some(problem: Problem, *, in_storage: Container[str] = (), in_ram: Co
     return replace(problem, tensors=tuple(at_home(tensor) for tensor in problem.tensors))
 
 
-def settled(problem: Problem, schedule: Schedule) -> Problem:
+def decided(problem: Problem, schedule: Schedule) -> DecidedProblem:
     """``problem`` with every home as ``schedule`` has it."""
     choices = undecided(problem)
-    return settle(problem, stored_between_steps(problem, schedule, choices)) if choices else problem
+    if not choices:
+        return DecidedProblem(problem)
+    return decide(problem, stored_between_steps(problem, schedule, choices))
 
 
 def stored_between_steps(problem: Problem, schedule: Schedule, names: Iterable[str]) -> frozenset[str]:

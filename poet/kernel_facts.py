@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from poet import codec
+from poet.brief import brief
 from poet.errors import KernelFactsError
 from poet.kernel_allocations import KernelAllocation
 
@@ -97,6 +98,8 @@ class KernelFacts:
             raise KernelFactsError(f"kernels {self.library}: a busy_ratio of {self.busy_ratio}")
         if self.threads is not None and self.threads < 1:
             raise KernelFactsError(f"kernels {self.library}: measured with {self.threads} threads")
+
+    __repr__ = brief
 
     def of(self, op: str) -> OpFacts:
         """What is known about ``op``."""

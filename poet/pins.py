@@ -25,7 +25,7 @@ from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 
 from poet.errors import InputError, nearest
-from poet.homes import settle_some
+from poet.homes import decide_some
 from poet.problem import Limits, Pins, Place, Problem
 
 
@@ -122,7 +122,7 @@ def permitted(problem: Problem, limits: Limits) -> Problem:
             why = "no op makes it" if name not in makers else f"op {makers[name].name} runs once only"
             why = "it is updated in place" if name in updated else why
             raise InputError(f"tensor {name} is pinned to recompute, but {why}")
-    home = settle_some(problem, in_ram=pins.unmoved)
+    home = decide_some(problem, in_ram=pins.unmoved)
     return replace(
         home,
         tensors=tuple(

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import enum
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -87,7 +87,7 @@ class Tensor:
     page_out: Transfer | None = None
     role: str | None = None
     initially: Place | None = None
-    finally_: Place | None = None
+    finally_: Place | None = field(default=None, metadata={"json": "finally"})
     stored_bytes: int | None = None
 
     def __post_init__(self) -> None:
@@ -98,46 +98,6 @@ class Tensor:
     def storage_bytes(self) -> int:
         """What a copy takes in storage."""
         return self.bytes if self.stored_bytes is None else self.stored_bytes
-
-    def to_data(self) -> dict[str, Any]:
-        """JSON-ready form, read back by `from_data`."""
-        data: dict[str, Any] = {"name": self.name, "bytes": self.bytes}
-        for key in ("page_in", "page_out", "role", "initially", "finally_", "stored_bytes"):
-            if getattr(self, key) is not None:
-                data[key.rstrip("_")] = codec.encode(getattr(self, key))
-        return data
-
-    @staticmethod
-    def from_data(data: Any, where: str) -> Tensor:
-        """The tensor that `to_data` wrote.
-
-        Raises:
-            ProblemError: a field too many, missing, or of another type.
-        """
-        if isinstance(data, dict) and "finally_" in data:
-            raise ProblemError(f"{where}: 'finally_' is not a field here; did you mean 'finally'?")
-        stored = codec.decode(_StoredTensor, _rename(data), where=where, error=ProblemError)
-        return Tensor(**{key: getattr(stored, key) for key in stored.__slots__})
-
-
-@dataclass(frozen=True, slots=True)
-class _StoredTensor:
-    """`Tensor` without its own JSON form, so that the codec can check the fields."""
-
-    name: str
-    bytes: int
-    page_in: Transfer | None = None
-    page_out: Transfer | None = None
-    role: str | None = None
-    initially: Place | None = None
-    finally_: Place | None = None
-    stored_bytes: int | None = None
-
-
-def _rename(data: Any) -> Any:
-    if not isinstance(data, dict) or "finally" not in data:
-        return data
-    return {("finally_" if key == "finally" else key): item for key, item in data.items()}
 
 
 @dataclass(frozen=True, slots=True)

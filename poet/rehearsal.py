@@ -17,6 +17,7 @@ from poet.devices.costs import build_problem
 from poet.devices.load import load_profile
 from poet.errors import PoetError
 from poet.frontend.trace import TrainingStep
+from poet.homes import as_decided
 from poet.kernel_facts import KernelFacts
 from poet.layout import lay_out
 from poet.problem import Limits
@@ -57,7 +58,7 @@ def rehearsed(step: TrainingStep) -> KernelFacts:
 
 def _keeping_plan(step: TrainingStep) -> Plan:
     """A plan for this machine that runs every op once, in an arena."""
-    problem = build_problem(step.graph, load_profile(_KERNELS_OF), step.kernels)
+    problem = as_decided(build_problem(step.graph, load_profile(_KERNELS_OF), step.kernels))
     schedule = keep_everything(problem, Limits())
     assert schedule is not None  # with no limit there is nothing in its way
     layout = lay_out(demand_of(problem, schedule, step.kernels).blocks, time_limit_seconds=0.0)

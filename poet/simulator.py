@@ -36,7 +36,7 @@ from dataclasses import dataclass
 
 from poet.brief import told
 from poet.errors import InvalidSchedule
-from poet.homes import settled
+from poet.homes import DecidedProblem, decided
 from poet.pins import pinned
 from poet.problem import Limits, Place, Problem, ProblemOp, Tensor, Transfer
 from poet.schedule import Compute, Free, PageOut, Schedule
@@ -99,12 +99,21 @@ class Trace:
 
 
 def simulate(problem: Problem, schedule: Schedule, limits: Limits | None = None) -> Trace:
-    """Judge ``schedule``; return what it does.
+    """Judge ``schedule``, which also decides where tensors are at home; return what it does.
 
     Raises:
         InvalidSchedule: a step breaks a rule; the error carries the rule's name and the step.
     """
-    run = _Run(settled(problem, schedule), limits or Limits(), steps=len(schedule))
+    return judge(decided(problem, schedule), schedule, limits)
+
+
+def judge(problem: DecidedProblem, schedule: Schedule, limits: Limits | None = None) -> Trace:
+    """`simulate` for a problem whose homes are decided.
+
+    Raises:
+        InvalidSchedule: a step breaks a rule; the error carries the rule's name and the step.
+    """
+    run = _Run(problem, limits or Limits(), steps=len(schedule))
     for index, step in enumerate(schedule):
         run.index = index
         if isinstance(step, Compute):
@@ -134,7 +143,7 @@ def content_versions(problem: Problem) -> dict[str, tuple[tuple[str, int], ...]]
 class _Run:
     """The device's state while a schedule is replayed."""
 
-    def __init__(self, problem: Problem, limits: Limits, *, steps: int) -> None:
+    def __init__(self, problem: DecidedProblem, limits: Limits, *, steps: int) -> None:
         self.problem, self.limits, self.steps = problem, limits, steps
         self.index = -1
         self.ops = {op.name: op for op in problem.ops}

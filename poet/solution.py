@@ -12,10 +12,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from poet import codec
 from poet.brief import brief, shortened, told
 from poet.homes import homes_of
 from poet.problem import Objective, Problem
-from poet.schedule import Schedule, schedule_to_data
+from poet.schedule import Schedule
 from poet.simulator import Trace
 from poet.units import format_bytes, format_gap, format_joules, format_seconds
 
@@ -277,7 +278,7 @@ def solution_to_json(problem: Problem, solution: Solution) -> dict[str, Any]:
         "message": solution.message,
         "homes": homes_of(problem, solution.schedule) if solution.schedule is not None else None,
         "proof": solution.proof,
-        "schedule": None if solution.schedule is None else schedule_to_data(solution.schedule),
+        "schedule": codec.encode(solution.schedule),
     }
 
 

@@ -17,13 +17,14 @@ from poet.brief import brief, shortened, told
 from poet.demand import Demand, demand_of
 from poet.errors import InvalidSchedule, PlanError
 from poet.graph import Graph, TensorType
+from poet.homes import DecidedProblem
 from poet.kernel_facts import KernelFacts
 from poet.layout import Layout, check_layout, lower_bound_bytes
 from poet.loss import LossSpec
 from poet.optimizer import OptimizerSpec
 from poet.problem import Limits, Objective, Place, Problem
-from poet.schedule import PageIn, PageOut, Schedule, Step, schedule_from_data, schedule_to_data
-from poet.simulator import Trace, simulate
+from poet.schedule import PageIn, PageOut, Schedule, Step
+from poet.simulator import Trace, judge
 from poet.solution import ClassBound
 from poet.units import format_bytes, format_joules, format_seconds
 from poet.version import __version__
@@ -167,25 +168,6 @@ class Arena:
     __repr__ = brief
 
 
-class Steps(tuple[Step, ...]):
-    """A `Schedule` with a JSON form of its own, as `poet.codec` asks for."""
-
-    __slots__ = ()
-
-    def to_data(self) -> list[dict[str, str]]:
-        """JSON-ready form, read back by `from_data`."""
-        return schedule_to_data(self)
-
-    @staticmethod
-    def from_data(data: Any, where: str) -> Steps:
-        """The schedule that `to_data` wrote.
-
-        Raises:
-            PlanError: ``data`` is not of that form.
-        """
-        return Steps(schedule_from_data(data, where=where, error=PlanError))
-
-
 @dataclass(frozen=True, slots=True)
 class Plan:
     """A training step that is ready to replay; consistent, or it could not be made.
@@ -212,8 +194,8 @@ class Plan:
     graph: Graph
     kernels: KernelFacts
     optimizer: OptimizerSpec
-    problem: Problem
-    schedule: Steps
+    problem: DecidedProblem
+    schedule: Schedule
     slots: tuple[Slot, ...]
     prediction: Prediction
     arena: Arena | None = None
@@ -228,7 +210,7 @@ class Plan:
             _check_kernels(self.graph, kernels)
         _check_ends(self.graph, self.problem)
         try:
-            trace = simulate(self.problem, self.schedule, self.request.limits)
+            trace = judge(self.problem, self.schedule, self.request.limits)
         except InvalidSchedule as error:
             raise PlanError(f"the schedule breaks the rule {error.rule!r} at {error}") from None
         object.__setattr__(self, "trace", trace)
@@ -282,11 +264,6 @@ class Plan:
         return self.trace.peak_ram_bytes
 
     @property
-    def page_file_bytes(self) -> int:
-        """What the slots take together."""
-        return max((slot.offset_bytes + slot.size_bytes for slot in self.slots), default=0)
-
-    @property
     def page_buffer_bytes(self) -> int:
         """RAM for the buffer of direct transfers: what the budget leaves beside `held_bytes`, within reason.
 
@@ -323,7 +300,7 @@ def make_plan(
     graph: Graph,
     kernels: KernelFacts,
     optimizer: OptimizerSpec,
-    problem: Problem,
+    problem: DecidedProblem,
     schedule: Schedule,
     plain_peak_ram_bytes: int | None = None,
     lower_bound_ram_bytes: int | None = None,
@@ -336,7 +313,7 @@ def make_plan(
         PlanError: the parts contradict each other, or the schedule leaves the limits asked for.
         InvalidSchedule: the schedule breaks another rule.
     """
-    trace = simulate(problem, schedule, request.limits)
+    trace = judge(problem, schedule, request.limits)
     return Plan(
         model=model,
         request=request,
@@ -346,7 +323,7 @@ def make_plan(
         kernels=kernels,
         optimizer=optimizer,
         problem=problem,
-        schedule=Steps(schedule),
+        schedule=schedule,
         slots=lay_out_slots(problem, schedule),
         prediction=Prediction(
             peak_ram_bytes=trace.peak_ram_bytes,

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, fx
@@ -15,27 +14,12 @@ from torch._ops import OpOverload
 
 from poet.errors import UnsupportedOperator
 from poet.frontend.layouts import dense_like, layout_arguments, tensor_type
+from poet.frontend.lowering_state import Lowering, arguments
 from poet.frontend.recurrent import BACKWARD, FORWARD
 from poet.graph import Blank, Call, Ref, TensorType
 
-if TYPE_CHECKING:
-    from poet.frontend.lower import Lowering
-
-Rule = Callable[["Lowering", fx.Node], None]
-Overwrite = Callable[["Lowering", fx.Node, TensorType], str]
-
-SHAPE_ONLY: dict[str, tuple[str, ...]] = {
-    "aten.max_pool2d_with_indices_backward.default": ("self",),
-    "aten.max_pool3d_with_indices_backward.default": ("self",),
-    "aten.avg_pool2d_backward.default": ("self",),
-    "aten.avg_pool3d_backward.default": ("self",),
-    "aten._adaptive_avg_pool2d_backward.default": ("self",),
-    "aten._adaptive_avg_pool3d_backward.default": ("self",),
-    "aten.adaptive_max_pool2d_backward.default": ("self",),
-    "aten.nll_loss_backward.default": ("self",),
-    "aten.nll_loss2d_backward.default": ("self",),
-}
-"""Arguments of which a kernel reads the shape and strides and never the contents."""
+Rule = Callable[[Lowering, fx.Node], None]
+Overwrite = Callable[[Lowering, fx.Node, TensorType], str]
 
 RESHAPING = frozenset(
     f"aten.{name}"
@@ -50,29 +34,6 @@ FOR_PROFILERS = "profiler."
 
 RESIZING = ("aten.resize_", "aten.set_")
 """Beginnings of the names of in-place operators that change which memory a tensor has."""
-
-
-def arguments(node: fx.Node) -> dict[str, object]:
-    """All of a node's arguments by the names in its schema, defaults included (fx drops them)."""
-    assert isinstance(node.target, OpOverload)
-    schema = node.target._schema.arguments
-    bound = {item.name: item.default_value for item in schema if item.has_default_value()}
-    bound.update(zip((item.name for item in schema), node.args, strict=False))
-    return {**bound, **node.kwargs}
-
-
-def results_of(node: fx.Node) -> Tensor | tuple[object, ...]:
-    """What ``node`` gives, with ``None`` for each gradient that its ``output_mask`` does not ask for.
-
-    Fake tensors may stand for those all the same, where a kernel gives nothing.
-    """
-    value = node.meta["val"]
-    if isinstance(value, Tensor):
-        return value
-    mask = arguments(node).get("output_mask")
-    if not isinstance(mask, list | tuple):
-        return tuple(value)
-    return tuple(item if keep else None for item, keep in zip(value, mask, strict=True))
 
 
 def functional_form(target: OpOverload, written: str) -> OpOverload | None:
@@ -108,7 +69,7 @@ def _filled(lowering: Lowering, node: fx.Node, dense: TensorType) -> str:
 
 def _copied(name: str) -> Overwrite:
     def overwrite(lowering: Lowering, node: fx.Node, dense: TensorType) -> str:
-        source = lowering.place(arguments(node)[name])
+        source = lowering.region(arguments(node)[name])
         if lowering.is_whole(source) and source.type == dense:
             return lowering.read(source)
         call = Call("poet.copy", (Ref(lowering.read(source)), *layout_arguments(dense)))
@@ -154,17 +115,17 @@ def _batch_norm(lowering: Lowering, node: fx.Node) -> None:
     names = ("input", "weight", "bias", "running_mean", "running_var", "training", "momentum", "eps")
     statistics = [bound[name] for name in names[3:5] if bound[name] is not None]
     for item in statistics if bound["training"] else ():
-        place = lowering.place(item)
-        if not lowering.is_given(place):  # what the op writes must be nobody else's
-            dense = dense_like(place.type)
-            copy = Call("poet.copy", (Ref(lowering.read(place)), *layout_arguments(dense)))
-            lowering.assign(place, lowering.new(f"{node.name}.statistics", copy, dense), node.name)
+        region = lowering.region(item)
+        if not lowering.is_given(region):  # what the op writes must be nobody else's
+            dense = dense_like(region.type)
+            copy = Call("poet.copy", (Ref(lowering.read(region)), *layout_arguments(dense)))
+            lowering.assign(region, lowering.new(f"{node.name}.statistics", copy, dense), node.name)
     given = tuple(lowering.argument(bound[name]) for name in names)
     call = Call("aten.native_batch_norm.default", given)
     if not bound["training"] or not statistics:
         lowering.emit(node, call)
         return
-    updates = tuple(lowering.buffer(lowering.place(item)) for item in statistics)
+    updates = tuple(lowering.buffer(lowering.region(item)) for item in statistics)
     repeat_call = replace(call, args=(*given[:3], None, None, *given[5:]))
     lowering.emit(node, call, updates=updates, repeat_call=repeat_call)
 
@@ -196,10 +157,10 @@ def _convolution_backward(lowering: Lowering, node: fx.Node) -> None:
         if not any(mask):
             continue
         args = [*call.args[:-1], mask]
-        args[own] = Blank(lowering.place(node.args[own]).type)
+        args[own] = Blank(lowering.region(node.args[own]).type)
         results = [item if keep else None for item, keep in zip(gradients, mask, strict=True)]
-        places = lowering.emit(node, replace(call, args=tuple(args)), results, name=f"{node.name}.{part}")
-        known = [new or old for new, old in zip(places, known, strict=True)]
+        regions = lowering.emit(node, replace(call, args=tuple(args)), results, name=f"{node.name}.{part}")
+        known = [new or old for new, old in zip(regions, known, strict=True)]
     lowering.stand_for(node, tuple(known))
 
 
@@ -208,7 +169,7 @@ def _clone(lowering: Lowering, node: fx.Node) -> None:
 
     Not so for what lives across steps, which an update writes.
     """
-    source = lowering.place(node.args[0])
+    source = lowering.region(node.args[0])
     if lowering.is_whole(source) and source.type == tensor_type(node.meta["val"], node.name):
         lowering.share(node, source)
     elif str(node.target) == "aten.lift_fresh_copy.default":

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from poet import codec
-from poet.problem import Problem
+from poet.homes import DecidedProblem
 from poet.report.plan import solution_of
 from poet.report.schedule_rows import op_runs, peak, tensor_fates
 from poet.schedule import Schedule
@@ -41,7 +41,7 @@ def arena_data(plan: Plan) -> dict[str, Any] | None:
     }
 
 
-def schedule_data(problem: Problem, schedule: Schedule, trace: Trace) -> dict[str, Any]:
+def schedule_data(problem: DecidedProblem, schedule: Schedule, trace: Trace) -> dict[str, Any]:
     """Who holds the RAM at the peak, and a row per tensor and per op."""
     fullest = peak(problem, schedule, trace)
     return {

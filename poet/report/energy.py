@@ -7,7 +7,7 @@ import re
 from collections import defaultdict
 from dataclasses import dataclass
 
-from poet.problem import Problem
+from poet.homes import DecidedProblem
 from poet.schedule import Compute, Schedule
 from poet.simulator import Trace
 
@@ -53,7 +53,7 @@ def kind_of(op: str) -> str:
     return _WORDS.get(words, words) or op
 
 
-def energy_by_kind(problem: Problem, schedule: Schedule) -> tuple[Share, ...]:
+def energy_by_kind(problem: DecidedProblem, schedule: Schedule) -> tuple[Share, ...]:
     """Per kind of op, all its runs; dearest first."""
     ops = {op.name: op for op in problem.ops}
     ran: set[str] = set()
@@ -77,7 +77,7 @@ def energy_by_kind(problem: Problem, schedule: Schedule) -> tuple[Share, ...]:
     return tuple(sorted(shares, key=lambda share: (-share.joules, share.what)))
 
 
-def energy_by_part(problem: Problem, schedule: Schedule, trace: Trace) -> tuple[Share, ...]:
+def energy_by_part(problem: DecidedProblem, schedule: Schedule, trace: Trace) -> tuple[Share, ...]:
     """Running every op once, recomputation, page-in, page-out and idle; they sum to the step's joules.
 
     The seconds are the engines' busy times; where storage works in the background they overlap, and

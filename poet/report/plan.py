@@ -8,7 +8,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from poet.homes import settled
+from poet.homes import DecidedProblem, decided
 from poet.pins import pinned
 from poet.problem import Limits, Objective, Place, Problem
 from poet.report.amounts import TITLES, format_amount
@@ -93,22 +93,26 @@ def columns(*headings: str, left: int = 1) -> Table:
 
 def solution_report(problem: Problem, limits: Limits, solution: Solution) -> RenderableType:
     """What a search answered, with or without a plan."""
-    if solution.schedule is not None:
-        problem = settled(problem, solution.schedule)
-    parts: list[RenderableType] = [Text(solution.sentence, style="bold")]
+    said = [Text(solution.sentence, style="bold")]
     if solution.message:
-        parts.append(Text(solution.message))
-    if solution.schedule is not None and solution.trace is not None:
-        parts += [
-            Text(),
-            cost_table(problem, limits, solution, solution.trace),
-            Text(),
-            *memory_report(problem, limits, solution.schedule, solution.trace),
-        ]
-    return Group(*parts)
+        said.append(Text(solution.message))
+    if solution.schedule is None or solution.trace is None:
+        return Group(*said)
+    at_home = decided(problem, solution.schedule)
+    return Group(*said, *_found(at_home, limits, solution, solution.schedule, solution.trace))
 
 
-def cost_table(problem: Problem, limits: Limits, solution: Solution, trace: Trace) -> Table:
+def _found(
+    problem: DecidedProblem, limits: Limits, solution: Solution, schedule: Schedule, trace: Trace
+) -> Iterator[RenderableType]:
+    """What the schedule that was found costs, and its RAM."""
+    yield Text()
+    yield cost_table(problem, limits, solution, trace)
+    yield Text()
+    yield from memory_report(problem, limits, schedule, trace)
+
+
+def cost_table(problem: DecidedProblem, limits: Limits, solution: Solution, trace: Trace) -> Table:
     """Energy, time, RAM and storage of one step, each beside its bound or limit."""
     table = columns("per step", "", "", left=3)
     for row in _cost_rows(problem, limits, solution, trace):
@@ -117,7 +121,7 @@ def cost_table(problem: Problem, limits: Limits, solution: Solution, trace: Trac
 
 
 def _cost_rows(
-    problem: Problem, limits: Limits, solution: Solution, trace: Trace
+    problem: DecidedProblem, limits: Limits, solution: Solution, trace: Trace
 ) -> Iterator[tuple[str, str, str]]:
     yield from _objective_rows(solution)
     once_joules = solution.baseline_joules
@@ -192,7 +196,7 @@ def _objective_rows(solution: Solution) -> Iterator[tuple[str, str, str]]:
         yield f"least {TITLES[objective]}", format_amount(objective, amount), f"bound {least}, {gap}"
 
 
-def _choice_rows(problem: Problem, limits: Limits) -> Iterator[tuple[str, str, str]]:
+def _choice_rows(problem: DecidedProblem, limits: Limits) -> Iterator[tuple[str, str, str]]:
     """What lives in storage between steps, and what was pinned."""
     away = [tensor for tensor in problem.tensors if tensor.initially is Place.STORAGE]
     if away:
@@ -215,7 +219,7 @@ def _transfer(seconds: float, joules: float) -> str:
 
 
 def memory_report(
-    problem: Problem, limits: Limits, schedule: Schedule, trace: Trace
+    problem: DecidedProblem, limits: Limits, schedule: Schedule, trace: Trace
 ) -> tuple[RenderableType, ...]:
     """RAM by role at the peak, what binds, and RAM over the step."""
     fullest = peak(problem, schedule, trace)
@@ -332,7 +336,7 @@ def fates_by_decision(fates: Sequence[TensorFate]) -> Table:
 
 
 def schedule_tables(
-    problem: Problem, schedule: Schedule, trace: Trace, *, every_tensor: bool, every_op: bool
+    problem: DecidedProblem, schedule: Schedule, trace: Trace, *, every_tensor: bool, every_op: bool
 ) -> RenderableType:
     """What becomes of the tensors; those that are merely kept are listed only with ``every_tensor``."""
     fates = tensor_fates(problem, schedule, trace)

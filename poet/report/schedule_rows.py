@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from itertools import islice
 
 from poet.graph import Role
-from poet.homes import settled
-from poet.problem import Place, Problem, ProblemOp, Tensor
+from poet.homes import DecidedProblem
+from poet.problem import Place, ProblemOp, Tensor
 from poet.schedule import Compute, Free, PageIn, PageOut, Schedule, Step
 from poet.simulator import Trace
 
@@ -85,9 +85,8 @@ class Peak:
     tensors: tuple[tuple[str, int], ...]
 
 
-def tensor_fates(problem: Problem, schedule: Schedule, trace: Trace) -> tuple[TensorFate, ...]:
+def tensor_fates(problem: DecidedProblem, schedule: Schedule, trace: Trace) -> tuple[TensorFate, ...]:
     """One row per tensor, in the problem's order."""
-    problem = settled(problem, schedule)
     brought_back = _brought_back(problem, schedule)
     page_outs = Counter(step.tensor for step in schedule if isinstance(step, PageOut))
     page_ins = Counter(step.tensor for step in schedule if isinstance(step, PageIn))
@@ -115,7 +114,7 @@ def tensor_fates(problem: Problem, schedule: Schedule, trace: Trace) -> tuple[Te
     return tuple(rows)
 
 
-def op_runs(problem: Problem, schedule: Schedule) -> tuple[OpRuns, ...]:
+def op_runs(problem: DecidedProblem, schedule: Schedule) -> tuple[OpRuns, ...]:
     """One row per op, in the problem's order."""
     runs = Counter(step.op for step in schedule if isinstance(step, Compute))
     return tuple(
@@ -126,9 +125,8 @@ def op_runs(problem: Problem, schedule: Schedule) -> tuple[OpRuns, ...]:
     )
 
 
-def peak(problem: Problem, schedule: Schedule, trace: Trace) -> Peak:
+def peak(problem: DecidedProblem, schedule: Schedule, trace: Trace) -> Peak:
     """Who holds the RAM at the schedule's fullest moment."""
-    problem = settled(problem, schedule)
     tensors = {tensor.name: tensor for tensor in problem.tensors}
     ops = {op.name: op for op in problem.ops}
     present = {tensor.name for tensor in _sources(problem)}
@@ -172,14 +170,14 @@ def memory_over_time(trace: Trace, columns: int) -> tuple[int, ...]:
     return tuple(most)
 
 
-def _sources(problem: Problem) -> Iterator[Tensor]:
+def _sources(problem: DecidedProblem) -> Iterator[Tensor]:
     produced = {name for op in problem.ops for name in op.outputs}
     for tensor in problem.tensors:
         if tensor.name not in produced and tensor.initially is not Place.STORAGE:
             yield tensor
 
 
-def _presence(problem: Problem, schedule: Schedule) -> Iterator[tuple[Step, set[str]]]:
+def _presence(problem: DecidedProblem, schedule: Schedule) -> Iterator[tuple[Step, set[str]]]:
     """Each step with the tensors that are in RAM when it begins, one set that changes as it goes on."""
     outputs = {op.name: op.outputs for op in problem.ops}
     present = {tensor.name for tensor in _sources(problem)}
@@ -193,7 +191,7 @@ def _presence(problem: Problem, schedule: Schedule) -> Iterator[tuple[Step, set[
             present.discard(step.tensor)
 
 
-def _brought_back(problem: Problem, schedule: Schedule) -> dict[str, list[tuple[ProblemOp, int]]]:
+def _brought_back(problem: DecidedProblem, schedule: Schedule) -> dict[str, list[tuple[ProblemOp, int]]]:
     """Per tensor, the recomputations that brought it back, each with how many tensors it did so for.
 
     An op that runs again may find some of its outputs still there; where it finds all of them there,
@@ -214,7 +212,7 @@ def _brought_back(problem: Problem, schedule: Schedule) -> dict[str, list[tuple[
     return found
 
 
-def _resident_seconds(problem: Problem, schedule: Schedule, trace: Trace) -> dict[str, float]:
+def _resident_seconds(problem: DecidedProblem, schedule: Schedule, trace: Trace) -> dict[str, float]:
     """Per tensor, how long it is in RAM; a free ends it, the step's end otherwise."""
     outputs: dict[str, ProblemOp] = {op.name: op for op in problem.ops}
     since: dict[str, float] = {tensor.name: 0.0 for tensor in _sources(problem)}

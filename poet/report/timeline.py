@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from poet.homes import settled
-from poet.problem import Place, Problem
+from poet.homes import DecidedProblem
+from poet.problem import Place
 from poet.schedule import Compute, Free, PageOut, Schedule
 from poet.simulator import Trace
 
@@ -60,9 +60,8 @@ class Timeline:
     stays: tuple[Stay, ...]
 
 
-def timeline(problem: Problem, schedule: Schedule, trace: Trace) -> Timeline:
+def timeline(problem: DecidedProblem, schedule: Schedule, trace: Trace) -> Timeline:
     """What happens in a schedule that the judge accepted, and what is in RAM meanwhile."""
-    problem = settled(problem, schedule)
     ops = {op.name: op for op in problem.ops}
     frames: list[Frame] = []
     stays: list[Stay] = []

@@ -11,7 +11,8 @@ from collections import Counter
 from typing import Any
 
 from poet.graph import Role
-from poet.problem import Limits, Problem
+from poet.homes import DecidedProblem
+from poet.problem import Limits
 from poet.report.schedule_rows import NO_ROLE
 from poet.report.timeline import Timeline, timeline
 from poet.schedule import Schedule
@@ -24,7 +25,7 @@ TRACKS = {"compute": (1, "compute"), "page_in": (2, "page-in"), "page_out": (3, 
 _MICROSECONDS = 1e6
 
 
-def trace_events(problem: Problem, schedule: Schedule, trace: Trace, limits: Limits) -> dict[str, Any]:
+def trace_events(problem: DecidedProblem, schedule: Schedule, trace: Trace, limits: Limits) -> dict[str, Any]:
     """One training step as a JSON-ready object in the Trace Event Format."""
     line = timeline(problem, schedule, trace)
     events = [*_names(problem), *_slices(problem, line), *_counters(problem, line, limits)]
@@ -40,7 +41,7 @@ def trace_events(problem: Problem, schedule: Schedule, trace: Trace, limits: Lim
     }
 
 
-def _names(problem: Problem) -> list[dict[str, Any]]:
+def _names(problem: DecidedProblem) -> list[dict[str, Any]]:
     events = [_metadata("process_name", 0, {"name": f"training step: {problem.name}"})]
     for track, name in TRACKS.values():
         events.append(_metadata("thread_name", track, {"name": name}))
@@ -52,7 +53,7 @@ def _metadata(name: str, track: int, args: dict[str, Any]) -> dict[str, Any]:
     return {"name": name, "ph": "M", "pid": PROCESS, "tid": track, "ts": 0, "args": args}
 
 
-def _slices(problem: Problem, line: Timeline) -> list[dict[str, Any]]:
+def _slices(problem: DecidedProblem, line: Timeline) -> list[dict[str, Any]]:
     joules = {op.name: op.joules for op in problem.ops}
     tensors = {tensor.name: tensor for tensor in problem.tensors}
     events = []
@@ -80,7 +81,7 @@ def _slices(problem: Problem, line: Timeline) -> list[dict[str, Any]]:
     return events
 
 
-def _counters(problem: Problem, line: Timeline, limits: Limits) -> list[dict[str, Any]]:
+def _counters(problem: DecidedProblem, line: Timeline, limits: Limits) -> list[dict[str, Any]]:
     roles = role_bytes(problem, line)
     events = []
     for frame, held in zip(line.frames, roles, strict=True):
@@ -97,7 +98,7 @@ def _counter(name: str, at: float, amounts: dict[str, int]) -> dict[str, Any]:
     return {"name": name, "ph": "C", "ts": at, "pid": PROCESS, "tid": 0, "args": amounts}
 
 
-def role_bytes(problem: Problem, line: Timeline) -> list[dict[str, int]]:
+def role_bytes(problem: DecidedProblem, line: Timeline) -> list[dict[str, int]]:
     """Per frame, the bytes in RAM by role, every role that the step knows; they sum to the frame's RAM."""
     kinds = {tensor.name: tensor.role or NO_ROLE for tensor in problem.tensors}
     sizes = {tensor.name: problem.aligned_bytes(tensor.bytes) for tensor in problem.tensors}

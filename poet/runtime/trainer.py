@@ -329,11 +329,6 @@ class Trainer:
         """For reports: where the memory of steps comes from."""
         return "heap" if self._placed is None else self._placed.how
 
-    @property
-    def placed_steps(self) -> PlacedSteps | None:
-        """What places the memory of steps; ``None`` where it was not asked for."""
-        return self._placed
-
     def peak_meter(self) -> PeakMeter:
         """Measures the peak of tensor memory over the steps in a ``with`` block, as the plan counts it."""
         return PeakMeter(self.held_bytes)

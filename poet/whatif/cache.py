@@ -36,7 +36,7 @@ from poet.errors import InputError, InvalidSchedule
 from poet.files.cache_folder import cache_folder, make_folder
 from poet.files.reading import others_may_write, parse_json, read_own
 from poet.problem import Limits, Problem
-from poet.schedule import Schedule, schedule_from_data, schedule_to_data
+from poet.schedule import Schedule
 from poet.simulator import Trace, simulate
 from poet.solution import Solution, SolveOptions, Status
 from poet.solvers.search.best_bound import refutes
@@ -99,7 +99,7 @@ class _Stored:
     solver: str
     solve_seconds: float
     message: str
-    schedule: Any
+    schedule: Schedule | None
 
 
 class Cache:
@@ -316,7 +316,7 @@ def pack_solution(solution: Solution) -> bytes:
                 solution.solver,
                 solution.solve_seconds,
                 solution.message,
-                None if solution.schedule is None else schedule_to_data(solution.schedule),
+                solution.schedule,
             )
         )
     )
@@ -340,7 +340,7 @@ def judge_cell(content: bytes, problem: Problem, limits: Limits, *, where: str) 
     planned = stored.status in ("optimal", "feasible")
     if stored.status not in words or planned != (stored.schedule is not None):
         raise InputError(f"{where}: the status {stored.status!r} contradicts the rest of the file")
-    schedule = None if stored.schedule is None else schedule_from_data(stored.schedule, where=where)
+    schedule = stored.schedule
     trace = None if schedule is None else simulate(problem, schedule, limits)
     if trace is not None and refutes(trace.joules, stored.bound_joules):
         raise InputError(f"{where}: its bound is above what its own plan takes")

@@ -1,7 +1,4 @@
-"""A sweep as JSON, as CSV and as a pandas DataFrame: one row per point, the same columns in all three.
-
-docs/what-if.md describes the columns; a test holds it against `COLUMNS`.
-"""
+"""A sweep as JSON and as CSV: one row per point, the columns of `poet.whatif.result.COLUMNS`."""
 
 from __future__ import annotations
 
@@ -9,44 +6,14 @@ import csv
 import dataclasses
 import io
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from poet import codec
-from poet.errors import InputError
-from poet.extras import how_to_install
-from poet.schedule import schedule_to_data
 from poet.version import __version__
-from poet.whatif.result import FoundPlan, Point, Setting, Usage, WhatIf
-
-if TYPE_CHECKING:
-    import pandas
+from poet.whatif.result import COLUMNS, Setting, WhatIf
 
 FORMAT = "poet-what-if"
 FORMAT_VERSION = 1
-
-Cell = str | int | float | None
-
-_PLAN = (
-    "joules", "compute_joules", "page_in_joules", "page_out_joules", "idle_joules", "seconds",
-    "compute_seconds", "page_in_seconds", "page_out_seconds", "peak_ram_bytes", "recomputed_runs",
-    "read_bytes", "written_bytes", "worn_bytes", "solver",
-)  # fmt: skip
-_USAGE = (
-    "joules_per_sample", "session_joules", "session_seconds", "battery_share_per_session",
-    "sessions_per_charge", "budget_steps", "budget_samples", "budget_epochs", "flash_life_steps",
-    "flash_life_years", "session_grams",
-)  # fmt: skip
-COLUMNS = (
-    "point", "device", "binding", "batch", "optimizer", "ram_budget_bytes", "deadline", "deadline_seconds",
-    "verdict", "origin", "bound_joules", "gap", "overhead_gap", *_PLAN, *_USAGE,
-    "plan", "warm_start", "solve_seconds", "message",
-)  # fmt: skip
-"""Of a row, in order. Units end the names; empty: not known or without a plan."""
-
-
-def rows(result: WhatIf) -> list[dict[str, Cell]]:
-    """One dict per point, with `COLUMNS` as keys."""
-    return [_row(result, index, point) for index, point in enumerate(result.points)]
 
 
 def to_csv(result: WhatIf) -> str:
@@ -54,7 +21,7 @@ def to_csv(result: WhatIf) -> str:
     text = io.StringIO()
     writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
     writer.writeheader()
-    writer.writerows(rows(result))
+    writer.writerows(result.rows())
     return text.getvalue()
 
 
@@ -77,7 +44,7 @@ def to_json(result: WhatIf) -> dict[str, Any]:
         "by_monotonicity": result.by_monotonicity,
         "chosen": result.chosen,
         "settings": [_setting(setting) for setting in result.settings],
-        "points": rows(result),
+        "points": result.rows(),
         "answers": [
             {
                 "question": answer.question,
@@ -90,51 +57,9 @@ def to_json(result: WhatIf) -> dict[str, Any]:
         ],
         "marginals": [_record(marginal) for marginal in result.marginals],
         "stalls": [_record(stall) for stall in result.stalls],
-        "schedules": {str(number): schedule_to_data(result.plans[number].schedule) for number in shown},
+        "schedules": {str(number): codec.encode(result.plans[number].schedule) for number in shown},
     }
     return {key: _finite(item) for key, item in data.items()}
-
-
-def to_pandas(result: WhatIf) -> pandas.DataFrame:
-    """The rows as a DataFrame.
-
-    Raises:
-        InputError: pandas is not installed.
-    """
-    try:
-        import pandas
-    except ImportError:
-        raise InputError(f"to_pandas needs pandas; {how_to_install('pandas')}") from None
-    return pandas.DataFrame(rows(result), columns=list(COLUMNS))
-
-
-def _row(result: WhatIf, index: int, point: Point) -> dict[str, Cell]:
-    setting, plan, usage = result.setting_of(point), result.plan_of(point), result.usages[index]
-    return {
-        "point": index,
-        "device": setting.device,
-        "binding": " ".join(f"{name}={size}" for name, size in setting.binding),
-        "batch": setting.batch,
-        "optimizer": setting.optimizer,
-        "ram_budget_bytes": point.limits.ram_budget_bytes,
-        "deadline": point.deadline,
-        "deadline_seconds": point.limits.deadline_seconds,
-        "verdict": point.verdict.word,
-        "origin": point.origin.name.lower(),
-        "bound_joules": point.bound_joules,
-        "gap": point.gap,
-        "overhead_gap": point.overhead_gap,
-        **_fields(plan, _PLAN),
-        **_fields(usage, _USAGE),
-        "plan": point.plan,
-        "warm_start": point.warm_start,
-        "solve_seconds": point.solve_seconds,
-        "message": point.message,
-    }
-
-
-def _fields(record: FoundPlan | Usage | None, names: tuple[str, ...]) -> dict[str, Cell]:
-    return {name: None if record is None else getattr(record, name) for name in names}
 
 
 def _question(result: WhatIf) -> dict[str, Any]:

@@ -13,22 +13,49 @@ from typing import TYPE_CHECKING
 
 from poet.brief import brief, shortened, told
 from poet.devices.profile import Profile
+from poet.errors import InputError
+from poet.extras import how_to_install
 from poet.problem import Limits, Problem
 from poet.schedule import Schedule
-from poet.solution import LowerBound
+from poet.solution import LowerBound, Status
 from poet.whatif.question import Question
 
 if TYPE_CHECKING:
     import pandas
 
+CellValue = str | int | float | None
+
+_PLAN = (
+    "joules", "compute_joules", "page_in_joules", "page_out_joules", "idle_joules", "seconds",
+    "compute_seconds", "page_in_seconds", "page_out_seconds", "peak_ram_bytes", "recomputed_runs",
+    "read_bytes", "written_bytes", "worn_bytes", "solver",
+)  # fmt: skip
+_USAGE = (
+    "joules_per_sample", "session_joules", "session_seconds", "battery_share_per_session",
+    "sessions_per_charge", "budget_steps", "budget_samples", "budget_epochs", "flash_life_steps",
+    "flash_life_years", "session_grams",
+)  # fmt: skip
+COLUMNS = (
+    "point", "device", "binding", "batch", "optimizer", "ram_budget_bytes", "deadline", "deadline_seconds",
+    "verdict", "origin", "bound_joules", "gap", "overhead_gap", *_PLAN, *_USAGE,
+    "plan", "warm_start", "solve_seconds", "message",
+)  # fmt: skip
+"""Of a row, in order; docs/what-if.md describes them. Units end the names.
+
+Empty: not known, or without a plan.
+"""
+
 
 class Verdict(enum.Enum):
-    """What is known of a point; the value is the sentence the user reads."""
+    """What is known of a point: how a search for it ended, or that none was begun.
 
-    OPTIMAL = "The plan is optimal: no valid plan costs less."
-    FEASIBLE = "The plan is valid; a cheaper one may exist within the gap."
-    INFEASIBLE = "No plan exists inside the limits."
-    TIMEOUT = "The time limit passed before any plan was found."
+    The value is the sentence the user reads.
+    """
+
+    OPTIMAL = Status.OPTIMAL.value
+    FEASIBLE = Status.FEASIBLE.value
+    INFEASIBLE = Status.INFEASIBLE.value
+    TIMEOUT = Status.TIMEOUT.value
     UNSOLVED = "The sweep was stopped before this point."
 
     @property
@@ -309,12 +336,47 @@ class WhatIf:
         """The plan of ``point``, if it has one."""
         return None if point.plan is None else self.plans[point.plan]
 
+    def rows(self) -> list[dict[str, CellValue]]:
+        """One dict per point, with `COLUMNS` as keys."""
+        return [_row(self, index, point) for index, point in enumerate(self.points)]
+
     def to_pandas(self) -> pandas.DataFrame:
-        """One row per point, with the columns that docs/what-if.md describes.
+        """`rows` as a DataFrame.
 
         Raises:
             InputError: pandas is not installed.
         """
-        from poet.whatif.export import to_pandas
+        try:
+            import pandas
+        except ImportError:
+            raise InputError(f"to_pandas needs pandas; {how_to_install('pandas')}") from None
+        return pandas.DataFrame(self.rows(), columns=list(COLUMNS))
 
-        return to_pandas(self)
+
+def _row(result: WhatIf, index: int, point: Point) -> dict[str, CellValue]:
+    setting, plan, usage = result.setting_of(point), result.plan_of(point), result.usages[index]
+    return {
+        "point": index,
+        "device": setting.device,
+        "binding": " ".join(f"{name}={size}" for name, size in setting.binding),
+        "batch": setting.batch,
+        "optimizer": setting.optimizer,
+        "ram_budget_bytes": point.limits.ram_budget_bytes,
+        "deadline": point.deadline,
+        "deadline_seconds": point.limits.deadline_seconds,
+        "verdict": point.verdict.word,
+        "origin": point.origin.name.lower(),
+        "bound_joules": point.bound_joules,
+        "gap": point.gap,
+        "overhead_gap": point.overhead_gap,
+        **_fields(plan, _PLAN),
+        **_fields(usage, _USAGE),
+        "plan": point.plan,
+        "warm_start": point.warm_start,
+        "solve_seconds": point.solve_seconds,
+        "message": point.message,
+    }
+
+
+def _fields(record: FoundPlan | Usage | None, names: tuple[str, ...]) -> dict[str, CellValue]:
+    return {name: None if record is None else getattr(record, name) for name in names}

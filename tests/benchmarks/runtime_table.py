@@ -89,7 +89,7 @@ def plan_all(net: str, batch: int, threads: int, shares: Sequence[float], folder
     module = build(net)
     prepared = api.prepare(module, size.inputs(batch), device="x86-host", loss=loss, optimizer="momentum")
     storage = measure_storage(folder, buffer_bytes=PAGE_BUFFER_BYTES)
-    prepared = api.rehearsed(prepared)
+    prepared = api.measured_on_host(prepared)
     hosted = on_host(prepared.problem, prepared.step.kernels, storage)
     assert hosted is not None
     prepared = replace(prepared, problem=hosted)

@@ -43,7 +43,7 @@ def prepared_for(net: str, batch: int, folder: Path) -> Prepared:
     size, loss = SIZES[net]
     prepared = api.prepare(build(net), size.inputs(batch), device="x86-host", loss=loss, optimizer="momentum")
     storage = measure_storage(folder, buffer_bytes=256 * 1024)
-    prepared = api.rehearsed(prepared)
+    prepared = api.measured_on_host(prepared)
     hosted = on_host(prepared.problem, prepared.step.kernels, storage)
     assert hosted is not None
     return replace(prepared, problem=hosted)

@@ -13,6 +13,7 @@ from torch import nn
 from helpers.schedules import keep_everything
 from poet.files.tensorfile import RawTensor
 from poet.graph import Argument, Buffer, Call, Graph, Op, Parameter, Ref, Role, Symbol, TensorType, Value
+from poet.homes import decided
 from poet.kernel_facts import KernelFacts
 from poet.optimizer import OptimizerSpec
 from poet.plan_file import write_plan
@@ -180,7 +181,7 @@ def plan(
         graph=what,
         kernels=kernels,
         optimizer=optimizer or OptimizerSpec("sgd", lr=0.1),
-        problem=of,
+        problem=decided(of, schedule),
         schedule=schedule,
     )
 

@@ -18,9 +18,10 @@ from typing import Any
 from onnx import AttributeProto, ModelProto, TensorProto
 
 from helpers import strange
+from poet import codec
 from poet.errors import PoetError
 from poet.problem import Problem
-from poet.schedule import schedule_from_data
+from poet.schedule import Schedule
 from poet.simulator import simulate
 
 Mutator = Callable[[bytes, random.Random], bytes]
@@ -171,7 +172,7 @@ def _predict(plan: Any) -> None:
     """Predictions that fit the changed schedule, as a stranger would write them."""
     try:
         problem = Problem.from_json({"format": "poet-problem", "version": 1, **plan["problem"]})
-        trace = simulate(problem, schedule_from_data(plan["schedule"], where="schedule"))
+        trace = simulate(problem, codec.decode_value(Schedule, plan["schedule"], where="schedule"))
         plan["prediction"].update(
             peak_ram_bytes=trace.peak_ram_bytes, seconds=trace.seconds, joules=trace.joules
         )

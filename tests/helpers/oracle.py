@@ -18,7 +18,7 @@ import math
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from poet.homes import settle, undecided
+from poet.homes import decide, undecided
 from poet.pins import pinned
 from poet.problem import Limits, Place, Problem, Tensor, Transfer
 from poet.schedule import Compute, Free, PageIn, PageOut, Schedule, Step
@@ -30,7 +30,7 @@ def least_joules(problem: Problem, limits: Limits) -> Schedule | None:
     cheapest: tuple[float, Schedule] | None = None
     choices = undecided(problem)
     for chosen in itertools.product((False, True), repeat=len(choices)):
-        at_home = settle(problem, [name for name, stored in zip(choices, chosen, strict=True) if stored])
+        at_home = decide(problem, [name for name, stored in zip(choices, chosen, strict=True) if stored])
         schedule = _Search(at_home, limits).best()
         if schedule is not None:
             joules = simulate(at_home, schedule).joules
@@ -40,7 +40,7 @@ def least_joules(problem: Problem, limits: Limits) -> Schedule | None:
 
 def least_ram_bytes(problem: Problem, limits: Limits) -> int | None:
     """The smallest RAM budget in which ``limits`` can be met; ``None``: there is none at all."""
-    most = _Search(settle(problem, ()), limits).most_bytes
+    most = _Search(decide(problem, ()), limits).most_bytes
     low, high = 0, most
     while low <= high:
         middle = (low + high) // 2

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Iterator, Sized
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -14,8 +16,11 @@ from zoo import NETS, export
 import poet
 import poet.training_plan
 import poet.verification
+from poet import api
 from poet.devices.profile import Profile
-from poet.errors import Infeasible, ModelError
+from poet.errors import Infeasible, InputError, ModelError
+from poet.solution import Solution
+from poet.solvers.search import explain
 from poet.units import format_bytes, format_joules, format_seconds
 
 NET = NETS["resnet18"].small
@@ -118,3 +123,41 @@ def test_what_cannot_be_planned_is_said() -> None:
         poet.plan(module, torch.zeros(1, 4), device="rpi4b", ram="1MiB", bind={"N": 1})
     with pytest.raises(Infeasible, match="needs at least"):
         poet.plan(module, torch.zeros(1, 4), device="rpi4b", ram=64, time_limit_seconds=1.0)
+
+
+def test_limits_and_options_are_taken_as_records(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[poet.Limits, poet.SolveOptions]] = []
+
+    def answered(problem: poet.Problem, limits: poet.Limits, options: poet.SolveOptions) -> Solution:
+        asked.append((limits, options))
+        return explain.answered(problem, limits, options)
+
+    monkeypatch.setattr(api, "answered", answered)
+    limits = poet.Limits(ram_budget_bytes=1 << 20, paging=False)
+    options = poet.SolveOptions(None, threads=1, engine="highs", relative_gap=1e-4, seed=7)
+    words = {"device": "rpi4b", "loss": "mse", "measure_host": False}
+    planned = poet.plan(nn.Linear(4, 2), torch.zeros(1, 4), **words, limits=limits, options=options)  # type: ignore[arg-type]
+    assert asked == [(limits, options)]
+    assert planned.plan.request.limits == limits
+    short = poet.plan(nn.Linear(4, 2), torch.zeros(1, 4), **words, ram="1MiB", paging=False)  # type: ignore[arg-type]
+    assert short.plan.request.limits == limits
+    assert asked[1][1].time_limit_seconds == 0.8 * 60.0  # the default, but what fitting has to have
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        ({}, 'needs a RAM budget: ram="64MiB" (ram=None: unlimited), or limits=poet.Limits(...)'),
+        ({"limits": poet.Limits(), "ram": None, "paging": True}, "ram, paging and limits say the same thing"),
+        ({"ram": None, "options": poet.SolveOptions(), "time_limit_seconds": 60.0, "minimise": "time"},
+         "minimise, time_limit_seconds and options say the same thing"),
+        ({"limits": {"ram_budget_bytes": 5}}, "limits is a poet.Limits, not of type dict"),
+        ({"ram": None, "minimise": "joules"}, "minimise 'joules' is not one of energy"),
+        ({"ram": None, "home": "disk"}, "home 'disk' is not one of ram"),
+        ({"ram": None, "options": poet.SolveOptions(engine="none")}, "none"),
+    ],
+    ids=["no budget", "limits twice", "options twice", "no record", "minimise", "home", "engine"],
+)  # fmt: skip
+def test_contradictory_words_are_refused(words: dict[str, Any], line: str) -> None:
+    with pytest.raises(InputError, match=re.escape(line)):
+        poet.plan(nn.Linear(4, 2), torch.zeros(1, 4), device="rpi4b", loss="mse", **words)

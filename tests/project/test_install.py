@@ -13,7 +13,8 @@ from poet.errors import InputError
 from poet.extras import how_to_install
 from poet.report.html import page
 from poet.solvers import engines
-from poet.whatif import export, workers
+from poet.whatif import workers
+from poet.whatif.result import WhatIf
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -89,7 +90,7 @@ def test_what_is_missing_names_its_extra(monkeypatch: pytest.MonkeyPatch) -> Non
         page.check_installed,
         lambda: engines.choose_engine("cpsat"),
         lambda: engines.choose_engine("scip"),
-        lambda: export.to_pandas(None),  # type: ignore[arg-type]
+        lambda: WhatIf.to_pandas(None),  # type: ignore[arg-type]
         lambda: workers._client("tcp://127.0.0.1:9").__enter__(),
     ):
         with pytest.raises(InputError) as caught:

@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 import tomllib
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -58,6 +59,19 @@ def test_imports_point_one_way(path: Path) -> None:
         assert ROOMS.index(target) <= ROOMS.index(room), f"{path} imports {imported}, a room above its own"
         if room == "runtime":
             assert target in RUNTIME_MAY_READ, f"{path} imports {imported}; the runtime reads records only"
+
+
+def test_no_module_imports_itself_by_way_of_others() -> None:
+    """At any depth: an import inside a function or for types alone closes a circle as well."""
+    modules = {module_of(path): path for path in sources() if module_of(path) != "poet"}
+    below: dict[str, set[str]] = {}
+    for module, path in modules.items():
+        parents = ({name, name.rpartition(".")[0]} & modules.keys() for name in imports_of(path))
+        below[module] = {max(found, key=len) for found in parents if found} - {module}
+    try:
+        TopologicalSorter(below).prepare()
+    except CycleError as error:
+        raise AssertionError(" imports ".join(reversed(error.args[1]))) from None
 
 
 def test_the_picture_of_the_rooms_is_the_table() -> None:

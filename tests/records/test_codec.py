@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import enum
 import json
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, NewType
 
 import pytest
 from hypothesis import given
@@ -45,6 +45,21 @@ class Special:
 
 
 @dataclass(frozen=True)
+class Grow:
+    json_tag: ClassVar[tuple[str, str]] = ("do", "grow")
+    metres: float = field(metadata={"json": "by"})
+
+
+@dataclass(frozen=True)
+class Fell:
+    json_tag: ClassVar[tuple[str, str]] = ("do", "fell")
+    by: str = ""
+
+
+Name = NewType("Name", str)
+
+
+@dataclass(frozen=True)
 class Tree:
     leaf: Leaf
     leaves: tuple[Leaf, ...] = ()
@@ -55,6 +70,8 @@ class Tree:
     special: Special = Special(())
     choice: int | str | None = None
     free: Any = None
+    class_: Name | None = field(default=None, metadata={"json": "class"})
+    life: tuple[Grow | Fell, ...] = ()
 
 
 def decode(data: Any) -> Tree:
@@ -70,14 +87,16 @@ def test_every_kind_of_field() -> None:
     data = {
         "leaf": {"name": "a", "size": 2}, "leaves": [{"name": "b"}], "pair": [3, "x"],
         "weights": {"w": 1}, "colour": 1, "flag": True, "special": "to be", "choice": "c",
-        "free": [None, {"k": 1}],
+        "free": [None, {"k": 1}], "class": "oak",
+        "life": [{"do": "grow", "by": 2}, {"do": "fell", "by": "axe"}, {"do": "fell"}],
     }  # fmt: skip
     tree = decode(data)
     assert tree == Tree(
         Leaf("a", 2), (Leaf("b"),), (3, "x"), {"w": 1.0}, Colour.ONE, True, Special(("to", "be")), "c",
-        [None, {"k": 1}],
+        [None, {"k": 1}], Name("oak"), (Grow(2.0), Fell("axe"), Fell()),
     )  # fmt: skip
     assert isinstance(tree.weights and tree.weights["w"], float)
+    assert codec.encode(tree) == data | {"weights": {"w": 1.0}}
     assert decode(json.loads(json.dumps(codec.encode(tree)))) == tree
 
 
@@ -93,6 +112,9 @@ TREES = st.builds(
     st.booleans(),
     st.lists(st.text("abc", min_size=1), max_size=3).map(lambda words: Special(tuple(words))),
     st.none() | WHOLE | st.text(),
+    st.none(),
+    st.none() | st.text().map(Name),
+    st.lists(st.builds(Grow, st.floats(0, 9)) | st.builds(Fell, st.text()), max_size=3).map(tuple),
 )
 
 
@@ -125,6 +147,15 @@ def test_round_trip(tree: Tree) -> None:
         ({"flag": 1}, r"^file\.flag: expected true or false, found 1$"),
         ({"flag": None}, r"^file\.flag: expected true or false, found None$"),
         ({"special": 3}, r"^file\.special: expected words$"),
+        ({"class_": "oak"}, r"^file: 'class_' is not a field here; did you mean 'class'\?$"),
+        ({"class": 3}, r"^file\.class: expected a string, found 3$"),
+        ({"life": [{"by": 1}]}, r"^file\.life\[0\]: 'do' is one of 'grow', 'fell', which is missing$"),
+        ({"life": [{"do": "fly"}]}, r"^file\.life\[0\]: 'do' is one of 'grow', 'fell', found 'fly'$"),
+        ({"life": [{"do": ["grow"], "by": 1}]}, r"^file\.life\[0\]: 'do' is one of"),
+        ({"life": ["grow"]}, r"^file\.life\[0\]: expected an object, found 'grow'$"),
+        ({"life": [{"do": "grow"}]}, r"^file\.life\[0\]: the field 'by' is missing$"),
+        ({"life": [{"do": "grow", "by": "x"}]}, r"^file\.life\[0\]\.by: expected a finite number"),
+        ({"life": [{"do": "fell", "metres": 1}]}, r"^file\.life\[0\]: 'metres' is not a field here"),
         ({"choice": 1.5}, r"^file\.choice: expected a whole number, found 1\.5$"),
         ({"leaf": "x" * 100}, r"^file\.leaf: expected an object, found 'x{56}\.\.\.$"),
     ],

@@ -160,7 +160,7 @@ def test_a_second_library_is_one_more_record() -> None:
     """The same graph and device with facts that were read from JSON: these are counted and laid out."""
     from poet.devices.costs import build_problem, kernels_on
     from poet.devices.load import load_profile
-    from poet.fit_layout import settle
+    from poet.fit_layout import fit
     from poet.problem import Limits
     from poet.solution import SolveOptions
     from poet.solvers import solve
@@ -173,10 +173,10 @@ def test_a_second_library_is_one_more_record() -> None:
     problem = build_problem(graph, profile, kernels)
     assert {op.name: op.workspace_bytes for op in problem.ops if op.workspace_bytes} == {"op_a": 64}
     options = SolveOptions(time_limit_seconds=2.0)
-    settled = settle(problem, Limits(), solve(problem, Limits(), options), options, kernels=kernels)
-    assert settled is not None
-    schedule = settled.solution.schedule
+    fitted = fit(problem, Limits(), solve(problem, Limits(), options), options, kernels=kernels)
+    assert fitted is not None
+    schedule = fitted.solution.schedule
     assert schedule is not None
-    plan = dataclasses.replace(hand_net.plan(problem, graph, schedule, kernels=kernels), arena=settled.arena)
+    plan = dataclasses.replace(hand_net.plan(problem, graph, schedule, kernels=kernels), arena=fitted.arena)
     temporary = [block for block in plan.demand.blocks if (block.owner, block.tensor) == ("op_a", None)]
     assert [block.size_bytes for block in temporary] == [64]

@@ -8,15 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from poet import codec
 from poet.errors import InputError, PlanError
-from poet.schedule import Compute, Free, PageIn, PageOut, Step, schedule_from_data, schedule_to_data
+from poet.schedule import Compute, Free, PageIn, PageOut, Schedule, Step
 
 STEPS = st.one_of(*(st.builds(kind, st.text()) for kind in (Compute, Free, PageOut, PageIn)))
 
 
 def test_the_words_of_the_file_format() -> None:
     schedule = (Compute("conv"), PageOut("a"), Free("a"), PageIn("a"))
-    assert schedule_to_data(schedule) == [
+    assert codec.encode(schedule) == [
         {"do": "compute", "what": "conv"},
         {"do": "page_out", "what": "a"},
         {"do": "free", "what": "a"},
@@ -26,8 +27,8 @@ def test_the_words_of_the_file_format() -> None:
 
 @given(st.lists(STEPS))
 def test_round_trip(steps: list[Step]) -> None:
-    text = json.dumps(schedule_to_data(steps))
-    assert schedule_from_data(json.loads(text), where="plan") == tuple(steps)
+    text = json.dumps(codec.encode(steps))
+    assert codec.decode_value(Schedule, json.loads(text), where="plan") == tuple(steps)
 
 
 @pytest.mark.parametrize(
@@ -37,13 +38,13 @@ def test_round_trip(steps: list[Step]) -> None:
         (["compute"], r"plan\[0\]"),
         ([{"do": "compute"}], r"plan\[0\]"),
         ([{"do": "compute", "what": "a"}, {"do": "fly", "what": "a"}], r"plan\[1\]"),
-        ([{"do": "free", "what": 3}], r"plan\[0\]"),
+        ([{"do": "free", "what": 3}], r"plan\[0\]\.what"),
         ([{"do": ["free"], "what": "a"}], r"plan\[0\]"),
         ([{"do": "free", "what": "a", "when": 1}], r"plan\[0\]"),
     ],
 )
 def test_what_is_no_schedule(data: object, place: str) -> None:
     with pytest.raises(InputError, match=f"^{place}: "):
-        schedule_from_data(data, where="plan")
+        codec.decode_value(Schedule, data, where="plan")
     with pytest.raises(PlanError):
-        schedule_from_data(data, where="plan", error=PlanError)
+        codec.decode_value(Schedule, data, where="plan", error=PlanError)

@@ -22,7 +22,7 @@ from poet.cli.main import app
 from typer.testing import CliRunner
 
 from poet.errors import InputError
-from poet.homes import settled
+from poet.homes import decided
 from poet.problem import Limits, Pins, Problem
 from poet.report.diff import diff_plans
 from poet.report.energy import kind_of
@@ -195,13 +195,14 @@ def _subject(problem: Problem, schedule: Any) -> Subject:
     plan = mixed_plan()
     subject = subject_of_plan(plan)
     trace = simulate(problem, schedule)
+    at_home = decided(problem, schedule)
     return dataclasses.replace(
         subject,
-        problem=settled(problem, schedule),
+        problem=at_home,
         limits=Limits(),
         schedule=schedule,
         trace=trace,
-        line=timeline(problem, schedule, trace),
+        line=timeline(at_home, schedule, trace),
     )
 
 

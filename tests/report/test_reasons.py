@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from helpers.random_problems import mixed_problem
 
+from poet.homes import as_decided, decided
 from poet.problem import Limits, Pins, Problem, ProblemOp, Tensor, Transfer
 from poet.report.alternatives import alternatives
 from poet.report.energy import energy_by_kind, energy_by_part, kind_of
@@ -48,7 +49,8 @@ PAGE: Schedule = (
 )  # fmt: skip
 
 
-def _why(problem: Problem, schedule: Schedule, limits: Limits) -> dict[str, tuple[str, str]]:
+def _why(of: Problem, schedule: Schedule, limits: Limits) -> dict[str, tuple[str, str]]:
+    problem = decided(of, schedule)
     trace = simulate(problem, schedule, limits)
     verdicts = tensor_verdicts(
         problem, limits, timeline(problem, schedule, trace), tensor_fates(problem, schedule, trace)
@@ -92,7 +94,7 @@ def test_a_pin_is_the_reason() -> None:
 
 @pytest.mark.parametrize("seed", range(8))
 def test_every_tensor_has_a_reason_and_every_joule_a_place(seed: int) -> None:
-    problem = mixed_problem(seed)
+    problem = as_decided(mixed_problem(seed))
     limits = Limits(ram_budget_bytes=int(1.3 * minimum_ram_bytes(problem).bytes))
     schedule = greedy(problem, limits)
     if schedule is None:
@@ -111,7 +113,7 @@ def test_every_tensor_has_a_reason_and_every_joule_a_place(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_alternatives_stay_in_the_limits(seed: int) -> None:
-    problem = mixed_problem(seed)
+    problem = as_decided(mixed_problem(seed))
     limits = Limits(ram_budget_bytes=int(1.3 * minimum_ram_bytes(problem).bytes))
     rows = {row.name: row for row in alternatives(problem, limits)}
     assert list(rows) == ["keep everything", "recompute only", "page only", "greedy"]

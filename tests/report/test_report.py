@@ -9,6 +9,7 @@ import pytest
 from helpers.random_problems import mixed_problem
 from rich.console import Console, Group, RenderableType
 
+from poet.homes import DecidedProblem, as_decided
 from poet.problem import Limits, Problem, ProblemOp, Tensor, Transfer
 from poet.report.plan import memory_plot, schedule_tables, solution_report, what_binds
 from poet.report.schedule_rows import memory_over_time, op_runs, peak, tensor_fates
@@ -22,25 +23,27 @@ from poet.solvers.literature.recompute_all import recompute_all
 TRANSFER = Transfer(seconds=0.5, joules=0.25)
 
 
-def _problem() -> Problem:
+def _problem() -> DecidedProblem:
     """a → f → b → g → c → h → d, where h reads b and c as well: b may be kept, paged or recomputed."""
-    return Problem(
-        name="four tensors",
-        tensors=(
-            Tensor("a", 10, TRANSFER, TRANSFER, role="input"),
-            Tensor("b", 30, TRANSFER, TRANSFER, role="activation"),
-            Tensor("c", 50, TRANSFER, TRANSFER, role="saved-for-backward"),
-            Tensor("d", 8, role="gradient"),
-            Tensor("e", 70, role="activation"),
-        ),
-        ops=(
-            ProblemOp("f", ("a",), ("b",), seconds=1.0, joules=2.0),
-            ProblemOp("g", ("b",), ("c",), seconds=1.0, joules=3.0, workspace_bytes=5),
-            ProblemOp("mid", ("c",), ("e",), seconds=1.0, joules=1.0),
-            ProblemOp("h", ("b", "c", "e"), ("d",), seconds=1.0, joules=1.0),
-        ),
-        alignment_bytes=16,
-        idle_watts=0.1,
+    return as_decided(
+        Problem(
+            name="four tensors",
+            tensors=(
+                Tensor("a", 10, TRANSFER, TRANSFER, role="input"),
+                Tensor("b", 30, TRANSFER, TRANSFER, role="activation"),
+                Tensor("c", 50, TRANSFER, TRANSFER, role="saved-for-backward"),
+                Tensor("d", 8, role="gradient"),
+                Tensor("e", 70, role="activation"),
+            ),
+            ops=(
+                ProblemOp("f", ("a",), ("b",), seconds=1.0, joules=2.0),
+                ProblemOp("g", ("b",), ("c",), seconds=1.0, joules=3.0, workspace_bytes=5),
+                ProblemOp("mid", ("c",), ("e",), seconds=1.0, joules=1.0),
+                ProblemOp("h", ("b", "c", "e"), ("d",), seconds=1.0, joules=1.0),
+            ),
+            alignment_bytes=16,
+            idle_watts=0.1,
+        )
     )
 
 
@@ -117,10 +120,12 @@ def test_the_peak_names_its_op_and_counts_a_page_in() -> None:
 
 
 def test_the_memory_of_a_recomputation_is_counted_twice_while_it_runs() -> None:
-    problem = Problem(
-        "twice",
-        (Tensor("a", 1), Tensor("b", 4), Tensor("c", 4)),
-        (ProblemOp("f", ("a",), ("b", "c"), 1.0, 1.0), ProblemOp("g", ("b", "c"), (), 1.0, 1.0)),
+    problem = as_decided(
+        Problem(
+            "twice",
+            (Tensor("a", 1), Tensor("b", 4), Tensor("c", 4)),
+            (ProblemOp("f", ("a",), ("b", "c"), 1.0, 1.0), ProblemOp("g", ("b", "c"), (), 1.0, 1.0)),
+        )
     )
     schedule: Schedule = (Compute("f"), Free("b"), Compute("f"), Compute("g"))
     trace = simulate(problem, schedule)
@@ -160,10 +165,12 @@ def test_the_plot_reaches_its_top_where_the_budget_is_used_up() -> None:
 
 
 def test_a_by_product_that_was_still_there_is_kept_and_costs_nothing() -> None:
-    problem = Problem(
-        "by-product",
-        (Tensor("a", 1), Tensor("b", 4), Tensor("c", 4)),
-        (ProblemOp("f", ("a",), ("b", "c"), 1.0, 2.0), ProblemOp("g", ("b", "c"), (), 1.0, 1.0)),
+    problem = as_decided(
+        Problem(
+            "by-product",
+            (Tensor("a", 1), Tensor("b", 4), Tensor("c", 4)),
+            (ProblemOp("f", ("a",), ("b", "c"), 1.0, 2.0), ProblemOp("g", ("b", "c"), (), 1.0, 1.0)),
+        )
     )
     schedule: Schedule = (Compute("f"), Free("b"), Compute("f"), Compute("g"))
     fates = {fate.name: fate for fate in tensor_fates(problem, schedule, simulate(problem, schedule))}
@@ -173,7 +180,7 @@ def test_a_by_product_that_was_still_there_is_kept_and_costs_nothing() -> None:
 
 @pytest.mark.parametrize("seed", range(30))
 def test_rows_of_any_valid_schedule_add_up(seed: int) -> None:
-    problem = mixed_problem(seed)
+    problem = as_decided(mixed_problem(seed))
     limits = Limits(ram_budget_bytes=minimum_ram_bytes(problem, Limits()).bytes)
     schedule = page_everything(problem, limits)
     if schedule is None:

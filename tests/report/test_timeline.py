@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from helpers.random_problems import mixed_problem
 
+from poet.homes import DecidedProblem, as_decided
 from poet.problem import Limits, Problem, ProblemOp, Tensor, Transfer
 from poet.report.timeline import timeline
 from poet.report.trace import TRACKS, role_bytes, trace_events
@@ -24,8 +25,8 @@ PLANNERS = {"greedy": greedy, "recompute": recompute_all, "page": page_everythin
 CASES = list(itertools.product(range(6), PLANNERS))
 
 
-def _planned(seed: int, planner: str) -> tuple[Problem, Schedule, Limits]:
-    problem = mixed_problem(seed)
+def _planned(seed: int, planner: str) -> tuple[DecidedProblem, Schedule, Limits]:
+    problem = as_decided(mixed_problem(seed))
     lowest = minimum_ram_bytes(problem).bytes
     for share in (1.0, 1.3, 2.0, 100.0):
         limits = Limits(ram_budget_bytes=int(lowest * share))
@@ -53,19 +54,21 @@ def test_stays_add_up_to_the_judges_ram(seed: int, planner: str) -> None:
 
 
 TRANSFER = Transfer(seconds=0.5, joules=0.25)
-BACKGROUND = Problem(
-    name="</script><b>hostile",
-    tensors=(
-        Tensor("a", 10, TRANSFER, TRANSFER, role="input"),
-        Tensor("b", 30, TRANSFER, TRANSFER, role="activation"),
-        Tensor("c", 50, TRANSFER, TRANSFER),
-    ),
-    ops=(
-        ProblemOp("f", ("a",), ("b",), seconds=1.0, joules=2.0, workspace_bytes=7),
-        ProblemOp("g", ("a",), ("c",), seconds=2.0, joules=3.0),
-        ProblemOp("h", ("b", "c"), (), seconds=1.0, joules=1.0),
-    ),
-    background_storage=True,
+BACKGROUND = as_decided(
+    Problem(
+        name="</script><b>hostile",
+        tensors=(
+            Tensor("a", 10, TRANSFER, TRANSFER, role="input"),
+            Tensor("b", 30, TRANSFER, TRANSFER, role="activation"),
+            Tensor("c", 50, TRANSFER, TRANSFER),
+        ),
+        ops=(
+            ProblemOp("f", ("a",), ("b",), seconds=1.0, joules=2.0, workspace_bytes=7),
+            ProblemOp("g", ("a",), ("c",), seconds=2.0, joules=3.0),
+            ProblemOp("h", ("b", "c"), (), seconds=1.0, joules=1.0),
+        ),
+        background_storage=True,
+    )
 )
 OVERLAPPED: Schedule = (
     Compute("f"), PageOut("b"), Compute("g"), Free("b"), PageIn("b"), Compute("h"),

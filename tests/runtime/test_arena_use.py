@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from poet.demand import PAGE_BYTES, demand_of
 from poet.errors import ReplayError
-from poet.fit_layout import settle
+from poet.fit_layout import fit
 from poet.layout import lay_out
 from poet.plan_file import write_plan
 from poet.problem import Limits
@@ -79,7 +79,7 @@ def test_what_is_mapped_is_what_was_counted(tmp_path: Path) -> None:
     with Trainer.open(write(tmp_path / "p", plan), arena="require") as trainer:
         trainer.step(*hand_net.batch(0))
         assert trainer.memory.endswith("as planned")
-        steps = trainer.placed_steps
+        steps = trainer._placed
         assert steps is not None
         assert steps._arena is not None
         assert steps._standing is not None
@@ -96,13 +96,13 @@ def test_answers_are_settled_with_their_pages(share: float) -> None:
     assert first.schedule is not None
     layout = lay_out(demand_of(problem, first.schedule, kernels).blocks)
     limits = Limits(ram_budget_bytes=layout.arena_bytes)
-    settled = settle(problem, limits, first, OPTIONS, kernels=kernels)
-    assert settled is not None
-    schedule, arena = settled.solution.schedule, settled.arena
+    fitted = fit(problem, limits, first, OPTIONS, kernels=kernels)
+    assert fitted is not None
+    schedule, arena = fitted.solution.schedule, fitted.arena
     assert schedule is not None
     mapped_bytes = demand_of(problem, schedule, kernels).mapped_bytes(arena.offsets_bytes, arena.size_bytes)
     assert mapped_bytes <= layout.arena_bytes
-    assert settled.reserved_bytes > 0
+    assert fitted.reserved_bytes > 0
 
 
 # --- from the heap, or not ----------------------------------------------------------------------
@@ -156,8 +156,8 @@ def test_a_required_arena_that_is_lost_ends_training_between_steps(tmp_path: Pat
     path = write(tmp_path / "p", laid_out(spare_bytes=2 * PAGE_BYTES))
     with Trainer.open(path, arena="require") as trainer:
         trainer.step(*hand_net.batch(0))
-        assert trainer.placed_steps is not None
-        trainer.placed_steps._leave_planned(1 << 20)
+        assert trainer._placed is not None
+        trainer._placed._leave_planned(1 << 20)
         with pytest.raises(ReplayError, match="kernels here need 1 MiB that were not planned for; plan here"):
             trainer.step(*hand_net.batch(1))
         trainer.save(tmp_path / "state")

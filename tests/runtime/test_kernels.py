@@ -16,8 +16,9 @@ from torch import Tensor
 from poet import operators
 from poet.errors import InputError, PlanError
 from poet.frontend.layouts import tensor_type
+from poet.frontend.lowering_state import SHAPE_ONLY
 from poet.frontend.plain import torch_optimizer
-from poet.frontend.rules import SHAPE_ONLY, SPECIAL
+from poet.frontend.rules import SPECIAL
 from poet.graph import Blank, Call, Ref, Symbol, TensorType
 from poet.operators import OWN, WRITES
 from poet.optimizer import STATES, OptimizerSpec

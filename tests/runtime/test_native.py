@@ -98,7 +98,7 @@ def allocator() -> Iterator[NativeAllocator]:
     if loaded is None:
         pytest.skip(native.why_unavailable())
     yield loaded
-    assert not loaded.is_attached(), "a scope or a block in an arena was left behind"
+    assert not loaded._library.attached(), "a scope or a block in an arena was left behind"
 
 
 @pytest.fixture(autouse=True)
@@ -258,7 +258,7 @@ def test_a_replayed_step_is_bitwise_equal_without_a_miss(
     counts = replay.counts()
     assert (counts.misses, counts.foreign, counts.unplanned) == (0, 0, 0)
     assert counts.placed == counts.requests == 5 * len(placement.sizes_bytes)
-    assert allocator.is_attached(), "the gradients lie in the arena"
+    assert allocator._library.attached(), "the gradients lie in the arena"
     assert losses == plain[3:]
     for mine, theirs in zip(module.state_dict().values(), plain_module.state_dict().values(), strict=True):
         assert torch.equal(mine, theirs)
@@ -485,10 +485,10 @@ def test_tensors_that_outlive_step_and_arena_keep_their_values(allocator: Native
         assert replay.counts().conflicts > 0
     expected = step()
     assert all(torch.equal(tensor, expected) for tensor in kept)
-    assert allocator.is_attached()
+    assert allocator._library.attached()
     mapped_bytes = allocator.usage().footprint_bytes
     kept.clear()
-    assert not allocator.is_attached()
+    assert not allocator._library.attached()
     assert allocator.usage().footprint_bytes <= mapped_bytes - arena.size_bytes
 
 
@@ -593,7 +593,7 @@ def test_the_interpreter_may_end_in_the_middle_of_everything(allocator: NativeAl
         step()
         cycle = [module, step]
         cycle.append(cycle)
-        print(allocator.is_attached())
+        print(allocator._library.attached())
         """
     )
     assert output == "True\n"
@@ -614,4 +614,4 @@ def test_another_librarys_allocator_is_respected(allocator: NativeAllocator, tmp
     finally:
         other.detach()
     with allocator.tracking():
-        assert allocator.is_attached()
+        assert allocator._library.attached()

@@ -12,8 +12,11 @@ import pytest
 import torch
 from helpers import hand_net
 from helpers.schedules import keep_everything
+from poet.cli.main import app
 from rich.console import Console
-from zoo import NETS
+from torch import nn
+from typer.testing import CliRunner
+from zoo import NETS, export
 
 from poet import api, rehearsal
 from poet.frontend.trace import TrainingStep
@@ -50,7 +53,7 @@ def test_only_times_change(name: str) -> None:
     before = prepared(name)
     tensors = {key: tensor.clone() for key, tensor in before.step.tensors.items()}
     generator = torch.get_rng_state()
-    after = api.rehearsed(before)
+    after = api.measured_on_host(before)
     assert torch.equal(torch.get_rng_state(), generator)
     assert all(torch.equal(after.step.tensors[key], tensor) for key, tensor in tensors.items())
     assert after.step.graph is before.step.graph
@@ -60,13 +63,54 @@ def test_only_times_change(name: str) -> None:
     assert after.problem == before.problem  # a device's costs are its profile's
     assert [op.name for op in after.step.kernels.ops] == [op.name for op in after.step.graph.ops]
     assert all(op.seconds is not None and op.seconds > 0.0 for op in after.step.kernels.ops)
-    assert api.rehearsed(after).step.kernels is after.step.kernels
+    assert api.measured_on_host(after).step.kernels is after.step.kernels
 
 
 def test_plans_carry_the_times() -> None:
     made = api.plan_step(prepared(), Limits(), SolveOptions(time_limit_seconds=1.0))
     assert made.plan.kernels.timed_in_steps
     assert type(made.plan).from_json(made.plan.to_json()) == made.plan
+
+
+def test_training_steps_run_here_only_where_that_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    steps: list[TrainingStep] = []
+
+    def rehearsed(step: TrainingStep) -> KernelFacts:
+        steps.append(step)
+        return replace(step.kernels, timed_in_steps=True)
+
+    monkeypatch.setattr(rehearsal, "rehearsed", rehearsed)
+    step = api.prepare(nn.Linear(4, 2), torch.zeros(3, 4), device="rpi4b", loss="mse")
+    limits, options = Limits(), SolveOptions(time_limit_seconds=None)
+    made = api.plan_step(step, limits, options, measure_host=False)
+    fitted = api.fit_step(step, limits, api.solve_step(step, limits, options), options)
+    by_stages = api.plan_with(step, limits, fitted)
+    assert not steps
+    assert not made.plan.replayed_kernels.timed_in_steps
+    assert by_stages.plan.schedule == made.plan.schedule
+    assert by_stages.plan.arena == made.plan.arena
+    measured = api.plan_step(step, limits, options)
+    assert steps == [step.step]
+    assert measured.plan.replayed_kernels.timed_in_steps
+    assert measured.plan.schedule == made.plan.schedule
+
+
+def test_the_command_measures_this_machine_unless_told_not_to(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    steps: list[TrainingStep] = []
+
+    def rehearsed(step: TrainingStep) -> KernelFacts:
+        steps.append(step)
+        return step.kernels
+
+    monkeypatch.setattr(rehearsal, "rehearsed", rehearsed)
+    export(nn.Linear(4, 2), (torch.zeros(3, 4),), tmp_path / "net.onnx", exporter="legacy")
+    model = ["solve", str(tmp_path / "net.onnx"), "--device", "rpi4b", "--bind", "N=3"]
+    for options, runs in ((["--no-measure-host"], 0), ([], 1)):
+        result = CliRunner().invoke(app, [*model, "--loss", "mse", "--ram", "1MiB", *options])
+        assert result.exit_code == 0, result.stderr
+        assert len(steps) == runs
 
 
 def test_the_report_says_where_kernels_ran_by_themselves() -> None:
@@ -99,19 +143,19 @@ def test_where_there_is_no_room_for_a_step_kernels_keep_their_own_times(
 ) -> None:
     before = prepared()
     monkeypatch.setattr(rehearsal, "_available_bytes", lambda: 1000.0)
-    assert api.rehearsed(before).step.kernels is before.step.kernels
+    assert api.measured_on_host(before).step.kernels is before.step.kernels
 
 
 def test_with_another_number_of_threads_kernels_keep_their_own_times() -> None:
     before = prepared()
     torch.set_num_threads(2)
-    assert api.rehearsed(before).step.kernels is before.step.kernels
+    assert api.measured_on_host(before).step.kernels is before.step.kernels
 
 
 def test_unmeasured_ops_stay_so() -> None:
     before = prepared()
     bare = replace(before, step=replace(before.step, kernels=untimed(before.step)))
-    assert api.rehearsed(bare).step.kernels is bare.step.kernels
+    assert api.measured_on_host(bare).step.kernels is bare.step.kernels
 
 
 def test_the_instructions_are_told_in_order(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from helpers import hand_net
 from helpers.random_problems import random_problem
 
 from poet.demand import demand_of
-from poet.fit_layout import settle
+from poet.fit_layout import fit
 from poet.layout import Layout, check_layout
 from poet.problem import Limits, Problem
 from poet.ram_survey import budget_between, keep_everything_bytes
@@ -35,12 +35,12 @@ def test_what_is_settled_fits_as_a_whole_or_says_that_it_does_not(seed: int) -> 
     most, least = keep_everything_bytes(problem), minimum_ram_bytes(problem, Limits()).bytes
     limits = Limits(ram_budget_bytes=budget_between(least, most, 0.5))
     first = solve(problem, limits, OPTIONS)
-    settled = settle(problem, limits, first, OPTIONS)
+    fitted = fit(problem, limits, first, OPTIONS)
     if first.schedule is None:
-        assert settled is None
+        assert fitted is None
         return
-    assert settled is not None
-    solution, arena, budget_bytes = settled.solution, settled.arena, limits.ram_budget_bytes
+    assert fitted is not None
+    solution, arena, budget_bytes = fitted.solution, fitted.arena, limits.ram_budget_bytes
     assert solution.schedule is not None
     simulate(problem, solution.schedule, limits)
     blocks = demand_of(problem, solution.schedule).blocks
@@ -61,17 +61,17 @@ def test_what_is_missing_is_held_back_and_the_bound_stays() -> None:
     for share in (0.5, 0.7, 0.9, 1.0):
         limits = Limits(ram_budget_bytes=budget_between(least, most, share))
         first = solve(problem, limits, OPTIONS)
-        settled = settle(problem, limits, first, OPTIONS, kernels=hand_net.KERNELS)
-        assert settled is not None
-        assert settled.solution.trace is not None
-        assert settled.arena.size_bytes <= (limits.ram_budget_bytes or 0)
-        assert settled.solution.trace.joules >= settled.solution.bound_joules == first.bound_joules
-        reserved.append(settled.reserved_bytes)
+        fitted = fit(problem, limits, first, OPTIONS, kernels=hand_net.KERNELS)
+        assert fitted is not None
+        assert fitted.solution.trace is not None
+        assert fitted.arena.size_bytes <= (limits.ram_budget_bytes or 0)
+        assert fitted.solution.trace.joules >= fitted.solution.bound_joules == first.bound_joules
+        reserved.append(fitted.reserved_bytes)
     assert max(reserved) > 0
 
 
 def test_without_a_budget_everything_is_laid_out() -> None:
     problem = uneven(1)
-    settled = settle(problem, Limits(), solve(problem, Limits(), OPTIONS), OPTIONS)
-    assert settled is not None
-    assert settled.arena.size_bytes >= keep_everything_bytes(problem)
+    fitted = fit(problem, Limits(), solve(problem, Limits(), OPTIONS), OPTIONS)
+    assert fitted is not None
+    assert fitted.arena.size_bytes >= keep_everything_bytes(problem)

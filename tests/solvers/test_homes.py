@@ -10,7 +10,7 @@ from helpers.pace import with_slow
 from helpers.random_problems import mixed_problem, random_limits, random_pins, training_like, with_homes
 
 from poet.errors import InvalidSchedule, ProblemError
-from poet.homes import settle, settled, undecided
+from poet.homes import decide, decided, undecided
 from poet.pins import permitted
 from poet.problem import Limits, Place, Problem, ProblemOp, Tensor, Transfer
 from poet.schedule import Compute, Free, PageIn, PageOut, Schedule
@@ -54,10 +54,10 @@ HOME_IN_STORAGE: Schedule = (
 def test_a_schedule_says_where_its_tensors_are_at_home() -> None:
     of = one_weight()
     assert undecided(of) == ("f", "w")
-    places = {t.name: (t.initially, t.finally_) for t in settled(of, HOME_IN_RAM).tensors}
+    places = {t.name: (t.initially, t.finally_) for t in decided(of, HOME_IN_RAM).tensors}
     assert places["f"] == (Place.BOTH, Place.RAM)
     assert places["w"] == (Place.RAM, Place.RAM)
-    places = {t.name: (t.initially, t.finally_) for t in settled(of, HOME_IN_STORAGE).tensors}
+    places = {t.name: (t.initially, t.finally_) for t in decided(of, HOME_IN_STORAGE).tensors}
     assert places["f"] == (Place.STORAGE, None)
     assert places["w"] == (Place.STORAGE, Place.STORAGE)
     assert simulate(of, HOME_IN_RAM).joules == 4.0
@@ -87,7 +87,7 @@ def test_the_plan_chooses_the_cheapest_homes(budget_bytes: int, joules: float) -
     homes = solution_to_json(of, solution)["homes"]
     away = [name for name, place in homes.items() if place == "storage"]
     assert homes.keys() == {"f", "w"}
-    assert simulate(settle(of, away), solution.schedule) == solution.trace
+    assert simulate(decide(of, away), solution.schedule) == solution.trace
 
 
 @pytest.mark.parametrize(
@@ -109,7 +109,7 @@ def test_files_say_the_version_that_holds_them() -> None:
     of = one_weight()
     assert of.to_json()["version"] == 2
     assert Problem.from_json(of.to_json()) == of
-    decided = settle(of, ("f",))
+    decided = decide(of, ("f",))
     assert decided.to_json()["version"] == 1
     assert Problem.from_json(decided.to_json()) == decided
 
@@ -150,6 +150,6 @@ def test_choosing_is_never_dearer_than_either_home_for_all() -> None:
         chosen = solve(free, limits, options)
         assert chosen.joules is not None
         for away in ((), undecided(free)):
-            fixed = solve(settle(free, away), limits, options)
+            fixed = solve(decide(free, away), limits, options)
             assert chosen.bound_joules <= (fixed.joules or float("inf"))
             assert fixed.bound_joules >= chosen.bound_joules * (1 - 1e-6) or fixed.schedule is None

@@ -170,13 +170,13 @@ def test_laying_out_keeps_the_limit(clock: Clock, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(arena, "_laid_out", lambda *arguments: (Loose, Loose.arena_bytes))
     for spent in (0.0, 8.0, 9.9, 12.0):
         rounds.clear()
-        settled = arena.settle(STEP, limits, dataclasses.replace(first, solve_seconds=spent), OPTIONS)
-        assert settled is not None
-        assert "it runs from the heap" in settled.solution.message
+        fitted = arena.fit(STEP, limits, dataclasses.replace(first, solve_seconds=spent), OPTIONS)
+        assert fitted is not None
+        assert "it runs from the heap" in fitted.solution.message
         assert sum(rounds) <= max(0.0, LIMIT_SECONDS - spent)
         assert bool(rounds) == (spent < 9.0)
     rounds.clear()
-    stopped = arena.settle(STEP, limits, dataclasses.replace(first, was_interrupted=True), OPTIONS)
+    stopped = arena.fit(STEP, limits, dataclasses.replace(first, was_interrupted=True), OPTIONS)
     assert stopped is not None
     assert stopped.solution.schedule == first.schedule
     assert not rounds

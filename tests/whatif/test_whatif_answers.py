@@ -35,7 +35,7 @@ from poet.whatif.marginal import ram_step_bytes, with_flash_bandwidth
 from poet.whatif.measure import measure_data, measure_loader
 from poet.whatif.models import Variant, variant_of
 from poet.whatif.question import DataSupply, Duty
-from poet.whatif.result import Basis, FoundPlan, Setting, Verdict, WhatIf
+from poet.whatif.result import COLUMNS, Basis, FoundPlan, Setting, Verdict, WhatIf
 from poet.whatif.run import what_if
 from poet.whatif.searches import Solver
 from poet.whatif.settings import problem_of, setting_of
@@ -344,7 +344,7 @@ def test_json_csv_and_pandas_hold_the_same_rows() -> None:
     table = list(csv.DictReader(io.StringIO(export.to_csv(result))))
     frame = result.to_pandas()
     assert isinstance(frame, pandas.DataFrame)
-    assert tuple(frame.columns) == tuple(table[0]) == tuple(data["points"][0]) == export.COLUMNS
+    assert tuple(frame.columns) == tuple(table[0]) == tuple(data["points"][0]) == COLUMNS
     assert len(frame) == len(table) == len(data["points"]) == len(result.points)
     for row, point, index in zip(table, data["points"], range(len(frame)), strict=True):
         assert row["verdict"] == point["verdict"] == frame.verdict[index]
@@ -357,7 +357,7 @@ def test_json_csv_and_pandas_hold_the_same_rows() -> None:
 def test_the_documented_columns_are_those_of_the_rows() -> None:
     document = (Path(__file__).parents[2] / "docs" / "what-if.md").read_text(encoding="utf-8")
     table = document[document.index("## Columns") :]
-    assert tuple(re.findall(r"^\| `(\w+)` \|", table, re.M)) == export.COLUMNS
+    assert tuple(re.findall(r"^\| `(\w+)` \|", table, re.M)) == COLUMNS
 
 
 def test_the_function_is_found_at_the_front_door() -> None:

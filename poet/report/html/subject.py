@@ -7,14 +7,15 @@ from dataclasses import dataclass
 from poet.devices.load import load_profile
 from poet.devices.profile import Profile
 from poet.errors import ProfileError
-from poet.problem import Limits, Problem
+from poet.homes import DecidedProblem, decided
+from poet.problem import Limits
 from poet.report.alternatives import Alternative, alternatives
 from poet.report.energy import Share, energy_by_kind, energy_by_part
 from poet.report.reasons import TensorVerdict, tensor_verdicts
 from poet.report.schedule_rows import Peak, peak, tensor_fates
 from poet.report.timeline import Timeline, timeline
 from poet.schedule import Schedule
-from poet.simulator import Trace, simulate
+from poet.simulator import Trace, judge
 from poet.solution import WHOLE_PROBLEM, LowerBound, Status
 from poet.solvers import minimum_ram_bytes
 from poet.training_plan import Plan
@@ -60,7 +61,7 @@ class Subject:
     device: str
     profile: Profile | None
     profile_note: str
-    problem: Problem
+    problem: DecidedProblem
     limits: Limits
     schedule: Schedule
     trace: Trace
@@ -121,6 +122,7 @@ def subject_of_point(result: WhatIf, index: int) -> Subject | None:
     setting, plan = result.setting_of(point), result.plan_of(point)
     if plan is None:
         return None
+    problem = decided(setting.problem, plan.schedule)
     storage = setting.profile.storage if setting.profile is not None else None
     return _worked_out(
         model=", ".join((result.question.model, *(f"{name}={size}" for name, size in setting.binding))),
@@ -130,10 +132,10 @@ def subject_of_point(result: WhatIf, index: int) -> Subject | None:
         profile_note=""
         if setting.profile
         else "The costs are those of the problem file; it names no device.",
-        problem=setting.problem,
+        problem=problem,
         limits=point.limits,
         schedule=plan.schedule,
-        trace=simulate(setting.problem, plan.schedule, point.limits),
+        trace=judge(problem, plan.schedule, point.limits),
         proof=Proof(
             point.verdict.word,
             point.verdict.value,
@@ -171,7 +173,7 @@ def _worked_out(
     device: str,
     profile: Profile | None,
     profile_note: str,
-    problem: Problem,
+    problem: DecidedProblem,
     limits: Limits,
     schedule: Schedule,
     trace: Trace,

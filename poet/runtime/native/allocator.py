@@ -63,10 +63,6 @@ class NativeAllocator:
         self._library = library
         self.mark = library.mark
 
-    def is_attached(self) -> bool:
-        """Whether torch allocates here now; true until the last block in an arena is gone."""
-        return bool(self._library.attached())
-
     def usage(self) -> Usage:
         """Bytes in use, of what was allocated while attached."""
         return self._library.read()[0]

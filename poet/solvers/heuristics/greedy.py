@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from poet.homes import settle, undecided
+from poet.homes import decide, undecided
 from poet.problem import Limits, Problem, Tensor
 from poet.schedule import Schedule
 from poet.solvers.heuristics.judged import walked
@@ -123,7 +123,7 @@ def _at_some_home(
         away = [t.name for t, most in zip(by_price, held, strict=True) if most > share * held[-1]]
         part = None if seconds is None else seconds / len(_HOME_SHARES)
         left = last - time.monotonic()
-        best.consider(greedy(settle(problem, away), limits, seconds=part, most_seconds=left, seed=seed))
+        best.consider(greedy(decide(problem, away), limits, seconds=part, most_seconds=left, seed=seed))
     return best.schedule
 
 

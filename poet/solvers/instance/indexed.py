@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import bisect
 
-from poet.homes import settle
+from poet.homes import decide
 from poet.problem import Place, Problem
 
 
@@ -15,7 +15,7 @@ class Facts:
     """
 
     def __init__(self, problem: Problem) -> None:
-        problem = settle(problem, in_storage=())
+        problem = decide(problem, in_storage=())
         tensors, ops = problem.tensors, problem.ops
         number = {tensor.name: index for index, tensor in enumerate(tensors)}
         self.problem = problem
