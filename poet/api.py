@@ -376,6 +376,7 @@ def plan_with(
             objective_bound=solution.objective_bound,
             proof=solution.proof,
             class_bound=solution.class_bound,
+            record=solution.record,
         ),
         graph=prepared.step.graph,
         kernels=prepared.kernels,
