@@ -15,6 +15,7 @@ from poet.loss import DEFAULT_LOSS, LossSpec
 from poet.optimizer import OptimizerSpec
 from poet.problem import Objective, Pins, Place
 
+from .log import check_log, listening
 from .options import (
     Ask,
     BindOption,
@@ -130,6 +131,12 @@ def solve(
         Path | None, typer.Option("-o", "--output", metavar="FILE", help="Write the plan here.")
     ] = None,
     json_file: JsonOption = None,
+    verbose: Annotated[
+        bool, typer.Option("-v", "--verbose", help="Show on stderr what the search does.")
+    ] = False,
+    log: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write all that the search does here, line by line.")
+    ] = None,
 ) -> None:
     """Find the schedule of least energy inside a RAM budget and a deadline.
 
@@ -153,9 +160,11 @@ def solve(
         trade_off=read_trade_off(trade_off),
         points=points,
         json_file=json_file,
+        verbose=verbose,
     )
     profile = None if device is None else profile_path(device)
-    check_files({"-o": output, "--json": json_file}, reads={"--device": profile}, model=model)
+    check_log(log)
+    check_files({"-o": output, "--json": json_file, "--log": log}, reads={"--device": profile}, model=model)
     if points is not None and trade_off is None:
         raise InputError("--points is of --trade-off, e.g. --trade-off ram,energy --points 12")
     if trade_off is not None and output is not None:
@@ -173,7 +182,8 @@ def solve(
                 raise InputError(f"{option} is for a model; {model.name} is a planning problem")
         from .solve_problem import solve_problem
 
-        solve_problem(model, ask)
+        with listening(verbose=verbose, file=log):
+            solve_problem(model, ask)
         return
     expect(model, Kind.ONNX, Kind.PROBLEM)
     if device is None:
@@ -182,18 +192,19 @@ def solve(
         raise InputError("a plan (-o) needs --ram; without it poet only surveys budgets")
     from .solve_model import solve_model
 
-    solve_model(
-        model,
-        ask,
-        device=device,
-        loss=str(LossSpec.parse(DEFAULT_LOSS if loss is None else loss)),
-        optimizer=_optimizer(optimizer or Optimizer.SGD, lr, momentum, weight_decay),
-        train=train,
-        bind=read_bindings(bind),
-        names=names,
-        home=Place.EITHER if home is Home.AUTO else Place((home or Home.RAM).value),
-        output=output,
-    )
+    with listening(verbose=verbose, file=log):
+        solve_model(
+            model,
+            ask,
+            device=device,
+            loss=str(LossSpec.parse(DEFAULT_LOSS if loss is None else loss)),
+            optimizer=_optimizer(optimizer or Optimizer.SGD, lr, momentum, weight_decay),
+            train=train,
+            bind=read_bindings(bind),
+            names=names,
+            home=Place.EITHER if home is Home.AUTO else Place((home or Home.RAM).value),
+            output=output,
+        )
 
 
 def _optimizer(

@@ -14,6 +14,7 @@ import math
 import time
 from collections.abc import Sequence
 
+from poet import codec
 from poet.problem import Limits, Problem
 from poet.schedule import Schedule
 from poet.solution import ClassBound, Solution, SolveOptions, Status
@@ -101,11 +102,12 @@ class _Search:
             problem, self.limits, metered, thorough=True, rejections=self.recorder.rejections
         )
         self.bound = BestBound[Model](self.baseline_joules)
-        self.recorder.bound(self.bound.joules, EVERY_OP_ONCE)
         _log.info(
-            "searching %s: %d ops, %d tensor versions, engine %s, limits %s",
-            problem.name, len(self.instance.tasks), len(self.instance.contents), self.engine, self.limits,
+            "%s: %d ops, %d tensor versions, engine %s, seed %d, limits %s", problem.name,
+            len(self.instance.tasks), len(self.instance.contents), self.engine, self.seed,
+            codec.encode(self.limits),
         )  # fmt: skip
+        self.recorder.bound(self.bound.joules, EVERY_OP_ONCE)
         self.class_bound: ClassBound | None = None
         self.empty_model: Model | None = None  # that an engine says has no solution
         self.refuted_by = ""  # the bound, after it had closed the gap

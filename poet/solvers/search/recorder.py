@@ -36,13 +36,13 @@ class Recorder:
     def plan(self, amount: float, by: str) -> None:
         """A plan is the best from now on."""
         self._plans.append(Advance(self._seconds(), amount, by))
-        _log.info("%8.3f s  plan %.9g %s, by %s", self._seconds(), amount, self._unit, by)
+        _log.info("plan %.9g %s, by %s", amount, self._unit, by)
 
     def bound(self, amount: float, by: str) -> None:
         """The bound that holds from now on; passed over where it is the one that holds already."""
         if not self._bounds or amount != self._bounds[-1].amount:
             self._bounds.append(Advance(self._seconds(), amount, by))
-            _log.info("%8.3f s  bound %.9g %s, by %s", self._seconds(), amount, self._unit, by)
+            _log.info("bound %.9g %s, by %s", amount, self._unit, by)
 
     def count(self, rejected: Iterable[Rejected]) -> None:
         """Add what the judge rejected in a search within this one."""
@@ -54,7 +54,7 @@ class Recorder:
     def phase(self, name: str) -> Iterator[None]:
         """The block is a phase of the search."""
         begin, plans, bounds = self._seconds(), len(self._plans), len(self._bounds)
-        _log.info("%8.3f s  begins: %s", begin, name)
+        _log.info("begins: %s", name)
         try:
             yield
         finally:
@@ -62,8 +62,9 @@ class Recorder:
             saved = self._plans[plans - 1].amount - self._plans[-1].amount if plans and found else 0.0
             raised = self._bounds[-1].amount - self._bounds[bounds - 1].amount if bounds else 0.0
             self._phases.append(Phase(name, begin, end, found, saved, raised))
-            brought = f"{found} better plans, {saved:.6g} {self._unit} less; bound {raised:+.6g} {self._unit}"
-            _log.info("%8.3f s  ends: %s; %s", end, name, brought)
+            plural = "" if found == 1 else "s"
+            brought = f"{found} better plan{plural}, {saved:.6g} {self._unit} less, bound {raised:+.6g} {self._unit}"
+            _log.info("ends: %s; %.3f s, %s", name, end - begin, brought)
 
     def record(self) -> SearchRecord:
         """What was written down so far."""
