@@ -37,6 +37,12 @@ class Phase:
     saved: float = 0.0
     raised: float = 0.0
 
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.begin_seconds <= self.end_seconds:
+            raise InputError(
+                f"phase {self.name!r} begins at {self.begin_seconds} s and ends at {self.end_seconds} s"
+            )
+
 
 @dataclass(frozen=True, slots=True)
 class Advance:
@@ -51,6 +57,10 @@ class Advance:
     seconds: float
     amount: float
     by: str
+
+    def __post_init__(self) -> None:
+        if self.seconds < 0.0:
+            raise InputError(f"{self.by!r} found something {-self.seconds} s before the search began")
 
 
 @dataclass(frozen=True, slots=True)

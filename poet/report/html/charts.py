@@ -306,8 +306,8 @@ def search(rows: Sequence[Mapping[str, Any]], *, x: Axis, y: Axis) -> Spec:
     """The best plan and the bound over the time of a search, as two staircases.
 
     Args:
-        rows: with ``x``, ``y``, ``series`` (`PLAN` or `BOUND`), ``found``: whether something was found then, and
-            for hovering ``amount``, ``when`` and ``by``.
+        rows: with ``x``, ``y``, ``series`` (`PLAN` or `BOUND`), ``found``: whether something was found
+            then, and for hovering ``amount``, ``when`` and ``by``.
         x: the horizontal axis.
         y: the vertical axis.
     """

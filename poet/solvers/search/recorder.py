@@ -62,9 +62,10 @@ class Recorder:
             saved = self._plans[plans - 1].amount - self._plans[-1].amount if plans and found else 0.0
             raised = self._bounds[-1].amount - self._bounds[bounds - 1].amount if bounds else 0.0
             self._phases.append(Phase(name, begin, end, found, saved, raised))
-            plural = "" if found == 1 else "s"
-            brought = f"{found} better plan{plural}, {saved:.6g} {self._unit} less, bound {raised:+.6g} {self._unit}"
-            _log.info("ends: %s; %.3f s, %s", name, end - begin, brought)
+            _log.info(
+                "ends: %s; %.3f s, %d better plans, %.6g %s less, bound %+.6g %s",
+                name, end - begin, found, saved, self._unit, raised, self._unit,
+            )  # fmt: skip
 
     def record(self) -> SearchRecord:
         """What was written down so far."""
