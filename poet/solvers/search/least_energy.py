@@ -51,7 +51,7 @@ _LARGE_TASKS = 400  # above, models are made of few reruns, and plans improved p
 _SMALL_TASKS = 16  # up to here every rerun is offered in every stage, several times
 _SIZEABLE_TASKS = 200  # above, the same is tried after the first round, if the gap is sizeable
 _SIZEABLE_GAP = 0.02  # of the overhead
-_WIDE_SHARE = 0.5  # of the time left, for that
+_WIDE_SHARE = 0.5  # of the time left, for that, and for a relaxed model after the rounds
 _GREEDY_SECONDS = (2.0, 1.0)  # of small and of large steps; the plans tried on small ones take less
 _SHARE = 0.25  # of the time left that one model may take
 _LEAST_SECONDS = 0.01  # of it, where no time is left
@@ -197,7 +197,9 @@ class _Search:
 
         def relax(model: Model, other_engine: bool) -> Outcome:
             other = other_engine and self.options.engine == "auto" and "cpsat" in available_engines()
-            return self._run(model, bounding=True, engine="cpsat" if other else None)
+            left = self._seconds_left()
+            seconds = None if math.isinf(left) else _WIDE_SHARE * left
+            return self._run(model, bounding=True, engine="cpsat" if other else None, seconds=seconds)
 
         def look_longer() -> None:
             if looks.pays and self.best.trace is not None:
