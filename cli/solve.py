@@ -164,7 +164,11 @@ def solve(
     )
     profile = None if device is None else profile_path(device)
     check_log(log)
-    check_files({"-o": output, "--json": json_file, "--log": log}, reads={"--device": profile}, model=model)
+    check_files(
+        {"-o": output, "--json": json_file, "--log": log},
+        reads={"--device": profile, "--names": names},
+        model=model,
+    )
     if points is not None and trade_off is None:
         raise InputError("--points is of --trade-off, e.g. --trade-off ram,energy --points 12")
     if trade_off is not None and output is not None:
