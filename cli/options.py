@@ -63,6 +63,7 @@ class Ask:
     trade_off: tuple[Objective, Objective] | None
     points: int | None
     json_file: Path | None
+    verbose: bool = False
 
 
 MOST_THREADS = 1024

@@ -154,11 +154,14 @@ def write_text(path: Path, text: str) -> None:
 
 
 @contextmanager
-def progress(objective: Objective = Objective.ENERGY) -> Iterator[Progress]:
-    """A callback that shows a search's best plan, bound and gap on stderr.
+def progress(objective: Objective = Objective.ENERGY, *, quiet: bool = False) -> Iterator[Progress]:
+    """A callback that shows a search's best plan, bound and gap on stderr, or nothing where ``quiet``.
 
     On a terminal it is one line that changes; elsewhere a line where one of them has changed.
     """
+    if quiet:
+        yield lambda best, bound, gap, seconds: None
+        return
     console = Console(stderr=True, highlight=False, soft_wrap=True)
     if console.is_terminal:
         with console.status("searching") as status:

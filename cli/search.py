@@ -74,7 +74,7 @@ def search(
     problem: Problem, limits: Limits, ask: Ask, options: SolveOptions
 ) -> tuple[Solution, Comparison | None]:
     """Solve with ``options`` and progress on stderr; where it is asked for, compare as well."""
-    with progress(ask.minimise) as show_progress:
+    with progress(ask.minimise, quiet=ask.verbose) as show_progress:
         solution = answered(problem, limits, dataclasses.replace(options, progress=show_progress))
     if not ask.compare or solution.was_interrupted:
         return solution, None
@@ -118,7 +118,7 @@ def show_survey(problem: Problem, limits: Limits, ask: Ask, about: Sequence[str]
     if options.time_limit_seconds is not None:
         each_seconds = options.time_limit_seconds / len(SURVEY_SHARES)
         options = dataclasses.replace(options, time_limit_seconds=each_seconds)
-    with progress(ask.minimise) as show_progress:
+    with progress(ask.minimise, quiet=ask.verbose) as show_progress:
         found = survey(problem, limits, dataclasses.replace(options, progress=show_progress))
     answer(survey_report(found, about), lambda: survey_data(problem, found), json_file=ask.json_file)
     if any(solution.was_interrupted for _, solution in found.points):

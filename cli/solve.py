@@ -15,6 +15,7 @@ from poet.loss import DEFAULT_LOSS, LossSpec
 from poet.optimizer import OptimizerSpec
 from poet.problem import Objective, Pins, Place
 
+from .log import check_log, listening
 from .options import (
     Ask,
     BindOption,
@@ -134,6 +135,12 @@ def solve(
         Path | None, typer.Option("-o", "--output", metavar="FILE", help="Write the plan here.")
     ] = None,
     json_file: JsonOption = None,
+    verbose: Annotated[
+        bool, typer.Option("-v", "--verbose", help="Show on stderr what the search does.")
+    ] = False,
+    log: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write all that the search does here, line by line.")
+    ] = None,
 ) -> None:
     """Find the schedule of least energy inside a RAM budget and a deadline.
 
@@ -157,10 +164,14 @@ def solve(
         trade_off=read_trade_off(trade_off),
         points=points,
         json_file=json_file,
+        verbose=verbose,
     )
     profile = None if device is None else profile_path(device)
+    check_log(log)
     check_files(
-        {"-o": output, "--json": json_file}, reads={"--device": profile, "--names": names}, model=model
+        {"-o": output, "--json": json_file, "--log": log},
+        reads={"--device": profile, "--names": names},
+        model=model,
     )
     if points is not None and trade_off is None:
         raise InputError("--points is of --trade-off, e.g. --trade-off ram,energy --points 12")
@@ -179,7 +190,8 @@ def solve(
                 raise InputError(f"{option} is for a model; {model.name} is a planning problem")
         from .solve_problem import solve_problem
 
-        solve_problem(model, ask)
+        with listening(verbose=verbose, file=log):
+            solve_problem(model, ask)
         return
     expect(model, Kind.ONNX, Kind.PROBLEM)
     if device is None:
@@ -188,19 +200,20 @@ def solve(
         raise InputError("a plan (-o) needs --ram; without it poet only surveys budgets")
     from .solve_model import solve_model
 
-    solve_model(
-        model,
-        ask,
-        device=device,
-        loss=str(LossSpec.parse(DEFAULT_LOSS if loss is None else loss)),
-        optimizer=_optimizer(optimizer or Optimizer.SGD, lr, momentum, weight_decay),
-        train=train,
-        bind=read_bindings(bind),
-        names=names,
-        home=Place.EITHER if home is Home.AUTO else Place((home or Home.RAM).value),
-        measure_host=not no_measure_host,
-        output=output,
-    )
+    with listening(verbose=verbose, file=log):
+        solve_model(
+            model,
+            ask,
+            device=device,
+            loss=str(LossSpec.parse(DEFAULT_LOSS if loss is None else loss)),
+            optimizer=_optimizer(optimizer or Optimizer.SGD, lr, momentum, weight_decay),
+            train=train,
+            bind=read_bindings(bind),
+            names=names,
+            home=Place.EITHER if home is Home.AUTO else Place((home or Home.RAM).value),
+            measure_host=not no_measure_host,
+            output=output,
+        )
 
 
 def _optimizer(

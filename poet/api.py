@@ -459,6 +459,7 @@ def plan_with(prepared: Prepared, limits: Limits, fitted: Fitted) -> Planned:
             objective_bound=solution.objective_bound,
             proof=solution.proof,
             class_bound=solution.class_bound,
+            record=solution.record,
         ),
         graph=prepared.step.graph,
         kernels=prepared.kernels,

@@ -17,6 +17,7 @@ from poet.kernel_facts import KernelFacts
 from poet.layout import Layout, lay_out
 from poet.problem import Limits, Problem
 from poet.schedule import Schedule
+from poet.search_record import Phase, SearchRecord, joined
 from poet.solution import Solution, SolveOptions, Status
 from poet.solvers import minimum_ram_bytes, solve
 from poet.training_plan import Arena, is_paged, least_page_buffer_bytes
@@ -79,13 +80,14 @@ def fit(
     loose, loose_bytes = Fitted(problem, first, _arena(layout), 0), ram_bytes
     if budget_bytes is None:
         return loose
-    started, reserved_bytes, answer = time.monotonic(), 0, first
+    started, reserved_bytes, answer, record = time.monotonic(), 0, first, first.record
     least_bytes = minimum_ram_bytes(problem, limits).bytes
     for round_ in range(_ROUNDS):
         assert answer.schedule is not None
         missing_bytes = ram_bytes + _buffer_bytes(answer.schedule, budget_bytes) - budget_bytes
         if missing_bytes <= 0:
-            return Fitted(problem, _for_the_budget(answer, first, options), _arena(layout), reserved_bytes)
+            whole = replace(_for_the_budget(answer, first, options), record=record)
+            return Fitted(problem, whole, _arena(layout), reserved_bytes)
         assert answer.trace is not None
         peak_bytes = answer.trace.peak_ram_bytes  # holding back less than leads below it changes nothing
         wanted_bytes = peak_bytes - round(missing_bytes * (_GROWTH if round_ else 1.0))
@@ -95,7 +97,9 @@ def fit(
             break
         reserved_bytes = budget_bytes - allowed_bytes
         held_back = replace(limits, ram_budget_bytes=allowed_bytes)
+        spent_seconds = first.solve_seconds + time.monotonic() - started
         answer = solve(problem, held_back, again)
+        record = _with_another(record, answer, spent_seconds, reserved_bytes)
         if answer.schedule is None:
             break
         layout, ram_bytes = _laid_out(problem, answer.schedule, kernels, budget_bytes)
@@ -145,6 +149,16 @@ def _with_a_share(
     left_seconds = options.time_limit_seconds - first.solve_seconds - (time.monotonic() - started)
     share_seconds = left_seconds / rounds_left
     return None if share_seconds < _LEAST_SECONDS else replace(options, time_limit_seconds=share_seconds)
+
+
+def _with_another(
+    record: SearchRecord, answer: Solution, after_seconds: float, reserved_bytes: int
+) -> SearchRecord:
+    """``record`` with a search that had less RAM: its plans count, its bounds hold for less RAM only."""
+    name = f"again, with {format_bytes(reserved_bytes)} held back for gaps between tensors"
+    phase = Phase(name, 0.0, answer.solve_seconds, plans=len(answer.record.plans))
+    another = SearchRecord((phase,), answer.record.plans, rejected=answer.record.rejected)
+    return joined(record, another, after_seconds=after_seconds)
 
 
 def _for_the_budget(answer: Solution, first: Solution, options: SolveOptions) -> Solution:

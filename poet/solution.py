@@ -17,6 +17,7 @@ from poet.brief import brief, shortened, told
 from poet.homes import homes_of
 from poet.problem import Objective, Problem
 from poet.schedule import Schedule
+from poet.search_record import NO_SEARCH, SearchRecord
 from poet.simulator import Trace
 from poet.units import format_bytes, format_gap, format_joules, format_seconds
 
@@ -149,6 +150,7 @@ class Solution:
         objective_bound: where that is not energy: no plan whose first runs keep the listed order takes
             less of it, in seconds or bytes.
         was_interrupted: Ctrl-C ended the search.
+        record: what the search did and when; amounts are of the objective.
     """
 
     status: Status
@@ -165,6 +167,7 @@ class Solution:
     objective_bound: float | None = None
     class_bound: ClassBound | None = None
     was_interrupted: bool = False
+    record: SearchRecord = NO_SEARCH
 
     @property
     def is_confirmed(self) -> bool:
@@ -278,6 +281,7 @@ def solution_to_json(problem: Problem, solution: Solution) -> dict[str, Any]:
         "message": solution.message,
         "homes": homes_of(problem, solution.schedule) if solution.schedule is not None else None,
         "proof": solution.proof,
+        "record": codec.encode(solution.record),
         "schedule": codec.encode(solution.schedule),
     }
 

@@ -24,6 +24,7 @@ from poet.loss import LossSpec
 from poet.optimizer import OptimizerSpec
 from poet.problem import Limits, Objective, Place, Problem
 from poet.schedule import PageIn, PageOut, Schedule, Step
+from poet.search_record import NO_SEARCH, SearchRecord
 from poet.simulator import Trace, judge
 from poet.solution import ClassBound
 from poet.units import format_bytes, format_joules, format_seconds
@@ -107,6 +108,7 @@ class Outcome:
         objective_bound: where that is not energy: no schedule takes less of it, in seconds or bytes.
         proof: who stands behind an optimal plan, beside the engine that found it; may be empty.
         class_bound: for the class of plans that was searched; ``None``: the search had no class.
+        record: what the search did and when.
     """
 
     status: str
@@ -121,6 +123,7 @@ class Outcome:
     objective_bound: float | None = None
     proof: str = ""
     class_bound: ClassBound | None = None
+    record: SearchRecord = NO_SEARCH
 
     def __post_init__(self) -> None:
         if self.status not in ("optimal", "feasible"):

@@ -43,6 +43,7 @@ def solution_of(plan: Plan) -> Solution:
         objective_bound=outcome.objective_bound,
         proof=outcome.proof,
         class_bound=outcome.class_bound,
+        record=outcome.record,
     )
 
 

@@ -59,8 +59,9 @@ ROWS = {
         ("plan_file", "data", "resume"), ("page_file", "output", "json_file"), (("resume", "output"),),
     ),
     "solve": Row(
-        "solve {model} --device {device} --names {names} --ram 1MiB -o {output} --json {json_file}",
-        ("model", "device", "names"), ("output", "json_file"),
+        "solve {model} --device {device} --names {names} --ram 1MiB -o {output} --json {json_file} "
+        "--log {log}",
+        ("model", "device", "names"), ("output", "json_file", "log"),
     ),
     "verify": Row(
         "verify {plan_file} --page-file {page_file} --json {json_file}",

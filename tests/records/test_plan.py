@@ -27,6 +27,7 @@ from poet.problem import Limits, Pins, Place
 from poet.report.data import plan_data
 from poet.runtime import Trainer
 from poet.schedule import Compute
+from poet.search_record import Advance, Phase, Rejected, SearchRecord
 from poet.solution import ClassBound
 from poet.training_plan import (
     SLOT_ALIGNMENT_BYTES,
@@ -77,8 +78,33 @@ def test_the_answers_proof_and_the_bound_of_its_class_are_kept(path: Path) -> No
     assert said["class_overhead_gap"] is not None
 
 
+def test_the_record_of_the_search_is_kept(path: Path) -> None:
+    plan = paging_plan()
+    record = SearchRecord(
+        (Phase("greedy plans", 0.0, 0.5, 1),),
+        (Advance(0.25, 1.5, "greedy"),),
+        (Advance(0.0, 1.0, "running every op once"), Advance(0.375, 1.25, "an engine")),
+        (Rejected("memory", 3, 1),),
+    )
+    write_plan(
+        path, replace(plan, outcome=replace(plan.outcome, record=record)), hand_net.stored(hand_net.net())
+    )
+    read = read_plan(path)
+    assert read.outcome.record == record
+    assert plan_data(read)["record"] == {
+        "phases": [{"name": "greedy plans", "begin_seconds": 0.0, "end_seconds": 0.5, "plans": 1}],
+        "plans": [{"seconds": 0.25, "amount": 1.5, "by": "greedy"}],
+        "bounds": [
+            {"seconds": 0.0, "amount": 1.0, "by": "running every op once"},
+            {"seconds": 0.375, "amount": 1.25, "by": "an engine"},
+        ],
+        "rejected": [{"rule": "memory", "schedules": 3, "faults": 1}],
+    }
+
+
 @pytest.mark.parametrize(
-    "record", [Plan, Model, Request, Limits, Pins, Device, Outcome, ClassBound, Prediction, Slot, Arena,
+    "record", [Plan, Model, Request, Limits, Pins, Device, Outcome, ClassBound, SearchRecord, Phase,
+               Advance, Rejected, Prediction, Slot, Arena,
                Graph, KernelFacts, OpFacts],
 )  # fmt: skip
 def test_the_format_page_names_every_field(record: type) -> None:

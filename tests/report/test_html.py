@@ -35,6 +35,7 @@ from poet.report.html.timeline_data import timeline_data
 from poet.report.request import asked_by, solve_command
 from poet.report.timeline import timeline
 from poet.schedule import PageIn, PageOut
+from poet.search_record import Advance, Phase, Rejected, SearchRecord
 from poet.simulator import simulate
 from poet.solution import SolveOptions
 from poet.solvers.heuristics.greedy import greedy
@@ -98,6 +99,19 @@ def mixed_plan(name: str = "hand net") -> Plan:
     return hand_net.plan(problem, graph, schedule)
 
 
+def searched(plan: Plan, by: str = "an engine") -> Plan:
+    """``plan`` with a record of its search."""
+    joules, once = plan.trace.joules, plan.problem.compute_joules
+    spent = joules - once
+    record = SearchRecord(
+        (Phase("greedy plans", 0.02, 0.5, 1), Phase("round 1", 0.5, 30.0, 1, 99 * spent, spent / 2)),
+        (Advance(0.4, once + 100 * spent, "greedy"), Advance(12.0, joules, by)),
+        (Advance(0.0, once, "running every op once"), Advance(2.0, once + spent / 2, by)),
+        (Rejected("memory", 3, 1),),
+    )
+    return dataclasses.replace(plan, outcome=dataclasses.replace(plan.outcome, record=record))
+
+
 def _check_page(text: str) -> dict[str, Any]:
     """A page loads nothing, runs the scripts that it vouches for, and holds its data; the data."""
     page = Page(text)
@@ -114,6 +128,43 @@ def _check_page(text: str) -> dict[str, Any]:
     for table in data["tables"].values():
         assert all(len(row) == len(table["columns"]) for row in table["rows"])
     return data
+
+
+def test_the_page_draws_how_the_search_went() -> None:
+    plan = searched(mixed_plan(), by=HOSTILE)
+    text = plan_page(plan)
+    chart = _check_page(text)["charts"]["search"]
+    rows = chart["data"]["values"]
+    found = [(row["series"], row["x"], row["by"]) for row in rows if row["found"]]
+    assert found == [
+        ("best plan", 0.4, "greedy"), ("best plan", 12.0, HOSTILE), ("bound", 2.0, HOSTILE),
+    ]  # fmt: skip
+    assert {row["series"]: row["x"] for row in rows} == {"best plan": 30.0, "bound": 30.0}, "lines go on"
+    line, points = chart["layer"]
+    assert line["encoding"]["x"]["scale"]["type"] == line["encoding"]["y"]["scale"]["type"] == "log"
+    assert line["encoding"]["strokeDash"]["legend"] is not None
+    assert points["encoding"]["shape"]["scale"]["range"] == ["circle", "triangle-up"]
+    words = " ".join(Page(text).words)
+    assert "Logarithmic: time and energy." in words
+    assert "round 1" in words
+    assert "the judge rejected 3 by the rule memory (1 by a fault of ours)" in words
+
+
+def test_without_a_record_there_is_no_such_section() -> None:
+    text = plan_page(mixed_plan())
+    assert "search" not in _check_page(text)["charts"]
+    assert "How the search went" not in text
+
+
+def test_a_flat_search_is_drawn_on_plain_axes() -> None:
+    """Where plan and bound are at running every op once there is nothing to be logarithmic about."""
+    plan = mixed_plan()
+    once = plan.problem.compute_joules
+    record = SearchRecord(plans=(Advance(0.5, once, "greedy"),), bounds=(Advance(0.4, once, "arithmetic"),))
+    flat = dataclasses.replace(plan, outcome=dataclasses.replace(plan.outcome, record=record))
+    chart = _check_page(plan_page(flat))["charts"]["search"]
+    assert "type" not in chart["layer"][0]["encoding"]["y"]["scale"]
+    assert len(chart["data"]["values"]) == 3
 
 
 def test_a_plans_page() -> None:

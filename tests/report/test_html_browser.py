@@ -14,7 +14,7 @@ from selenium import webdriver
 from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.by import By
 from selenium.webdriver.remote.webelement import WebElement
-from test_html import HOSTILE, INSTANCE, mixed_plan
+from test_html import HOSTILE, INSTANCE, mixed_plan, searched
 
 from poet.report.diff import diff_plans
 from poet.report.html import diff_page, plan_page, what_if_page
@@ -52,7 +52,7 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[webdriver.Chro
 def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """One page of each kind, as files; the plan is of a model with a hostile name."""
     folder = tmp_path_factory.mktemp("pages")
-    plan = mixed_plan(HOSTILE)
+    plan = searched(mixed_plan(HOSTILE), by=HOSTILE)
     sweep = what_if(
         INSTANCE,
         ram="1KiB,min..keep:3",

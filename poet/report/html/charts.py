@@ -298,6 +298,49 @@ def fronts(
     )
 
 
+PLAN, BOUND = "best plan", "bound"
+_SEARCH_COLOURS = {PLAN: SERIES[4], BOUND: SERIES[0]}
+
+
+def search(rows: Sequence[Mapping[str, Any]], *, x: Axis, y: Axis) -> Spec:
+    """The best plan and the bound over the time of a search, as two staircases.
+
+    Args:
+        rows: with ``x``, ``y``, ``series`` (`PLAN` or `BOUND`), ``found``: whether something was found
+            then, and for hovering ``amount``, ``when`` and ``by``.
+        x: the horizontal axis.
+        y: the vertical axis.
+    """
+    position = {"x": _position("x", x), "y": _position("y", y)}
+
+    def by_series(values: Sequence[Any]) -> Spec:
+        scale = {"domain": list(_SEARCH_COLOURS), "range": list(values)}
+        return {"field": "series", "type": "nominal", "scale": scale, "legend": LEGEND}
+
+    colour = by_series(list(_SEARCH_COLOURS.values()))
+    hover = (("series", " "), ("amount", "amount"), ("when", "after"), ("by", "by"))
+    return chart(
+        240,
+        data={"values": list(rows)},
+        layer=[
+            {
+                "mark": {"type": "line", "interpolate": "step-after", "strokeWidth": 1.75},
+                "encoding": {**position, "color": colour, "strokeDash": by_series(DASHES[:2])},
+            },
+            {
+                "transform": [{"filter": "datum.found"}],
+                "mark": {"type": "point", "filled": True, "size": 60, "opacity": 1},
+                "encoding": {
+                    **position,
+                    "color": colour,
+                    "shape": by_series(SHAPES[:2]),
+                    "tooltip": [{"field": name, "type": "nominal", "title": words} for name, words in hover],
+                },
+            },
+        ],
+    )
+
+
 def _plain_training(references: Sequence[Mapping[str, Any]], x: Spec) -> list[Spec]:
     """Upright lines at the RAM of plain training, each with its words at the top."""
     rows = [{**line, "row": 2 + 14 * number} for number, line in enumerate(references)]

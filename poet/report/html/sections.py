@@ -27,6 +27,7 @@ from poet.report.html.charts import (
     strip,
 )
 from poet.report.html.page import Content
+from poet.report.html.search import phase_rows, rejected_words, search_chart, search_words
 from poet.report.html.subject import Subject
 from poet.report.html.tables import DASH, Column, TableData, count, duration, energy, size, small_share
 from poet.report.html.timeline_data import timeline_data
@@ -144,6 +145,9 @@ def plan_context(subject: Subject, *, commands: Sequence[tuple[str, str]]) -> di
         "has_strip": len(subject.line.frames) > STRIP_FRAMES,
         "parts": [_part_row(part, subject.trace.joules) for part in subject.parts],
         "proof": list(_proof_rows(subject)),
+        "search_words": search_words(subject.proof, subject.problem.compute_joules),
+        "phases": phase_rows(subject.proof),
+        "rejected": rejected_words(subject.proof),
         "proof_word": proof.word,
         "others": [_alternative_row(row, subject) for row in subject.others],
         "figures": None if subject.profile is None else figure_rows(subject.profile),
@@ -167,6 +171,8 @@ def plan_content(subject: Subject) -> Content:
         "kinds": _kinds_chart(subject),
         "others": _others_chart(subject),
     }
+    if search_words(subject.proof, subject.problem.compute_joules):
+        charts["search"] = search_chart(subject.proof, subject.problem.compute_joules)
     if len(subject.line.frames) > STRIP_FRAMES:
         charts["strip"] = strip(unit=line["unit"])
     return Content(charts, {"tensors": _tensor_table(subject), "ops": _kind_table(subject)}, line)

@@ -8,13 +8,14 @@ from poet.devices.load import load_profile
 from poet.devices.profile import Profile
 from poet.errors import ProfileError
 from poet.homes import DecidedProblem, decided
-from poet.problem import Limits
+from poet.problem import Limits, Objective
 from poet.report.alternatives import Alternative, alternatives
 from poet.report.energy import Share, energy_by_kind, energy_by_part
 from poet.report.reasons import TensorVerdict, tensor_verdicts
 from poet.report.schedule_rows import Peak, peak, tensor_fates
 from poet.report.timeline import Timeline, timeline
 from poet.schedule import Schedule
+from poet.search_record import NO_SEARCH, SearchRecord
 from poet.simulator import Trace, judge
 from poet.solution import WHOLE_PROBLEM, LowerBound, Status
 from poet.solvers import minimum_ram_bytes
@@ -35,6 +36,8 @@ class Proof:
     overhead_gap: float | None
     solver: str
     solve_seconds: float
+    record: SearchRecord = NO_SEARCH
+    objective: Objective = Objective.ENERGY
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +112,8 @@ def subject_of_plan(plan: Plan, *, profile: Profile | None = None) -> Subject:
             outcome.overhead_gap,
             outcome.solver,
             outcome.solve_seconds,
+            outcome.record,
+            outcome.objective,
         ),
         keep_everything_bytes=prediction.plain_peak_ram_bytes,
         lower_bound=minimum_ram_bytes(plan.problem, plan.request.limits),

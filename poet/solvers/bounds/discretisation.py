@@ -12,6 +12,7 @@ values to the relaxation.
 
 from __future__ import annotations
 
+import logging
 import math
 import time
 from collections.abc import Callable, Iterator
@@ -26,6 +27,8 @@ from poet.solvers.engines.highs_process import HighsProcess
 from poet.solvers.engines.linear import Answer
 from poet.solvers.engines.matrix import Matrix
 from poet.solvers.instance.instance import Instance
+
+_log = logging.getLogger(__name__)
 
 _MOST_STATES = (50_000, 400_000)  # per stage of the suffix program, at the first and the second attempt
 _LEAST_SHARE = 4  # tracked versions have at least this part of the bytes of the largest one
@@ -130,7 +133,13 @@ def bounds_at(
     relaxation = relaxation_of(layout)
     while not finished():
         answer = _solved(child, layout.program.matrix(), seconds_left(), finished)
-        yield Bound(relaxation.fixed_joules + answer.bound, moments, relaxation, answer)
+        overhead = relaxation.fixed_joules + answer.bound
+        _log.info(
+            "windows relaxation, whole numbers at %d moments, %s: overhead at least %.9g%s",
+            len(moments), "no suffix cuts" if cuts is None else "with suffix cuts", overhead,
+            "" if answer.done else ", cut short",
+        )  # fmt: skip
+        yield Bound(overhead, moments, relaxation, answer)
         if answer.values is None or cuts is None or joined is None or not cuts.add(joined, answer.values):
             return
 

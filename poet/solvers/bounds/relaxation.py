@@ -65,6 +65,7 @@ from __future__ import annotations
 
 import bisect
 import itertools
+import logging
 import math
 import time
 from collections.abc import Collection, Iterator
@@ -74,6 +75,8 @@ from poet.solvers.bounds.windows import Windows
 from poet.solvers.engines.linear import Answer, minimise
 from poet.solvers.engines.matrix import NOUGHT, ONE, MatrixBuilder, Term
 from poet.solvers.instance.instance import Instance
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +148,12 @@ def bound_overhead(instance: Instance, *, seconds: float = 60.0, moments: Collec
     relaxation = relax(instance, moments)
     left = seconds - (time.monotonic() - started)
     answer = minimise(relaxation.program.matrix(), seconds=left)
-    return Bound(relaxation.fixed_joules + answer.bound, frozenset(moments), relaxation, answer)
+    overhead = relaxation.fixed_joules + answer.bound
+    _log.info(
+        "windows relaxation, linear program at %d moments: overhead at least %.9g after %.3f s%s",
+        len(moments), overhead, time.monotonic() - started, "" if answer.done else ", cut short",
+    )  # fmt: skip
+    return Bound(overhead, frozenset(moments), relaxation, answer)
 
 
 def relax(instance: Instance, moments: Collection[int] = ()) -> Relaxation:

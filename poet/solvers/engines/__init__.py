@@ -6,7 +6,9 @@ the engine reports that it is done; what is reported to a user is not decided he
 
 from __future__ import annotations
 
+import logging
 import math
+import time
 from collections.abc import Callable
 
 import numpy as np
@@ -22,6 +24,8 @@ from poet.solvers.engines.portfolio import run_portfolio
 from poet.solvers.engines.through_pulp import run_cbc, run_gurobi, run_scip
 
 __all__ = ["ENGINES", "Effort", "Outcome", "Watcher", "available_engines", "choose_engine", "run_engine"]
+
+_log = logging.getLogger(__name__)
 
 ENGINES: dict[str, Callable[[Job], Outcome]] = {
     "highs": run_highs,
@@ -75,4 +79,19 @@ def run_engine(name: str, matrix: Matrix, effort: Effort, *, watcher: Watcher | 
         return Outcome(None, math.inf, False, True, False)
     if not used.any() and not matrix.costs.any():
         return Outcome((0.0,) * len(matrix.costs), matrix.offset, True, False, False)
-    return ENGINES[name](Job(matrix, effort, watcher))
+    began = time.monotonic()
+    outcome = ENGINES[name](Job(matrix, effort, watcher))
+    _log.info(
+        "%s: %d columns, %d rows, seed %d, allowed %s s: %s after %.3f s, bound on the objective %.9g",
+        name, len(matrix.costs), len(matrix.at_most), effort.seed,
+        "any" if effort.seconds is None else f"{effort.seconds:.3f}", _how_it_ended(outcome),
+        time.monotonic() - began, outcome.bound_joules,
+    )  # fmt: skip
+    return outcome
+
+
+def _how_it_ended(outcome: Outcome) -> str:
+    if outcome.infeasible:
+        return "no solution"
+    found = "no solution found" if outcome.values is None else "a solution"
+    return f"{found}, {'searched to its end' if outcome.done else 'cut short'}"

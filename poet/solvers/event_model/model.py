@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -22,6 +23,8 @@ from poet.solvers.event_model.implicit_residency import add_stays
 from poet.solvers.event_model.knapsack_cuts import packing
 from poet.solvers.instance.instance import Meter
 from poet.solvers.instance.timeline import Timeline
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +75,10 @@ def build(
     if decisions.tight and not decisions.held:
         memory_rows = [row.expression for row in rows if row.family == "memory"]
         rows += [Row("packing", cut) for cut in packing(memory_rows)]
+    slots, kind = sum(not slot.mandatory for slot in timeline.slots), "relaxed" if relaxed else "exact"
+    _log.info(
+        "%s model: %d slots for reruns, %d columns, %d rows", kind, slots, len(decisions.columns), len(rows)
+    )
     return Model(
         timeline=timeline,
         columns=tuple(decisions.columns),

@@ -13,6 +13,7 @@ from __future__ import annotations
 import bisect
 import heapq
 import itertools
+import logging
 import math
 import random
 import time
@@ -27,8 +28,10 @@ from poet.schedule import Schedule
 from poet.solvers.heuristics.judged import walked
 from poet.solvers.heuristics.list_scheduler import Policy, Walk, Way, Weights
 from poet.solvers.heuristics.policies import ByStaleness
-from poet.solvers.instance.incumbent import Incumbent
+from poet.solvers.instance.incumbent import Incumbent, Rejections
 from poet.solvers.instance.indexed import Facts
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +58,7 @@ def greedy(
     seconds: float | None = None,
     most_seconds: float = math.inf,
     seed: int = 0,
+    rejections: Rejections | None = None,
 ) -> Schedule | None:
     """The cheapest valid schedule among several greedy plans; ``None`` if none is within ``limits``.
 
@@ -67,21 +71,30 @@ def greedy(
         seconds: wall clock after which no further plan is tried once there is one.
         most_seconds: wall clock after which no further plan is tried, whether there is one or not.
         seed: of the random plans.
+        rejections: where to count what the judge rejects.
     """
     choices = undecided(problem)
     if choices:
-        return _at_some_home(problem, limits, choices, seconds=seconds, most_seconds=most_seconds, seed=seed)
-    facts, best = Facts(problem), Incumbent(problem, limits)
+        return _at_some_home(
+            problem,
+            limits,
+            choices,
+            seconds=seconds,
+            most_seconds=most_seconds,
+            seed=seed,
+            rejections=rejections,
+        )
+    facts, best = Facts(problem), Incumbent(problem, limits, rejections=rejections)
     began = time.monotonic()
     end, last = began + (math.inf if seconds is None else seconds), began + most_seconds
     generator = random.Random(seed)  # noqa: S311 - a search, not a secret
     planned = _variants(problem, limits)
-    best.consider(_schedule(facts, limits, planned[0], seed=0))
+    best.consider(_schedule(facts, limits, planned[0], seed=0), "greedy")
     for way in (Way.CHEAPER, Way.REMAKE):  # what online policies do is cheap to try as well
         if time.monotonic() > last:
             return best.schedule
         allowed = replace(limits, paging=limits.paging and way is Way.CHEAPER)
-        best.consider(walked(facts, allowed, ByStaleness(way), planned[0].weights))
+        best.consider(walked(facts, allowed, ByStaleness(way), planned[0].weights), "greedy")
     favourite = planned[0]
     tries = max(3, min(150, _WORK // (facts.op_count + facts.tensor_count)))
     for index in range(1, max(tries, len(planned))):
@@ -89,10 +102,12 @@ def greedy(
         if now > last or (best.schedule is not None and (index >= tries or now > end)):
             break
         variant = planned[index] if index < len(planned) else _varied(generator, favourite, planned)
-        if best.consider(_schedule(facts, limits, variant, seed=index)) and variant.cover:
+        if best.consider(_schedule(facts, limits, variant, seed=index), "greedy") and variant.cover:
             favourite = variant
         if best.trace is not None and best.trace.joules <= problem.compute_joules * (1 + 1e-12):
             break  # everything ran once and nothing moved
+    joules = "none" if best.trace is None else f"{best.trace.joules:.9g} J"
+    _log.info("greedy plans: the best takes %s, after %.3f s", joules, time.monotonic() - began)
     return best.schedule
 
 
@@ -108,6 +123,7 @@ def _at_some_home(
     seconds: float | None,
     most_seconds: float,
     seed: int,
+    rejections: Rejections | None,
 ) -> Schedule | None:
     """The best of `greedy` over a few ways to settle where tensors are at home."""
 
@@ -117,13 +133,15 @@ def _at_some_home(
 
     by_price = sorted((t for t in problem.tensors if t.name in set(choices)), key=cheapness)
     held = list(itertools.accumulate(tensor.bytes for tensor in by_price))
-    best = Incumbent(problem, limits)
+    best = Incumbent(problem, limits, rejections=rejections)
     last = time.monotonic() + most_seconds
     for share in _HOME_SHARES:
         away = [t.name for t, most in zip(by_price, held, strict=True) if most > share * held[-1]]
         part = None if seconds is None else seconds / len(_HOME_SHARES)
         left = last - time.monotonic()
-        best.consider(greedy(decide(problem, away), limits, seconds=part, most_seconds=left, seed=seed))
+        at_home = decide(problem, away)
+        found = greedy(at_home, limits, seconds=part, most_seconds=left, seed=seed, rejections=rejections)
+        best.consider(found, "greedy")
     return best.schedule
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
 
 from poet.schedule import Schedule
+from poet.solvers.instance.incumbent import Rejections
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +22,8 @@ class Conduct:
             our own rather than an engine's word; false if a plan refutes it.
         classed: takes a bound on the overhead in joules of the class that the best plan is of, and the
             number of rerun slots of that class.
+        phase: names a part of the search, for as long as the context that it gives.
+        rejections: where what the simulator rejects is counted.
         threads, seed: as in `poet.solution.SolveOptions`.
     """
 
@@ -30,3 +34,5 @@ class Conduct:
     classed: Callable[[float, int], None]
     threads: int
     seed: int
+    phase: Callable[[str], AbstractContextManager[None]] = lambda name: nullcontext()
+    rejections: Rejections = field(default_factory=Rejections)

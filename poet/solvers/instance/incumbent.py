@@ -6,6 +6,7 @@ import dataclasses
 import logging
 import time
 from collections import Counter
+from dataclasses import dataclass, field
 
 from poet.errors import InvalidSchedule
 from poet.problem import Limits, Problem
@@ -20,6 +21,20 @@ _OF_THE_WHOLE = frozenset({"deadline", "energy", "pin"})
 _log = logging.getLogger(__name__)
 
 
+@dataclass(slots=True)
+class Rejections:
+    """What the judge rejected, by rule; the incumbents of one search count into the same.
+
+    Attributes:
+        schedules: how many.
+        faults: of them, our own that break a rule which their makers look after. Each is a bug of a maker
+            or a rounding error of an engine.
+    """
+
+    schedules: Counter[str] = field(default_factory=Counter)
+    faults: Counter[str] = field(default_factory=Counter)
+
+
 class Incumbent:
     """Keeps the schedule of least energy among those that are proposed, by whichever maker.
 
@@ -29,26 +44,37 @@ class Incumbent:
         metered: an energy budget where something else is minimised.
         thorough: where transfers run in the background, judge each schedule as it is and with less
             waiting as well, not only with transfers issued early.
+        rejections: where to count what the judge rejects; ``None``: here alone.
 
     Attributes:
         schedule, trace: the best so far, ``None`` before the first.
         found_by: who proposed it.
         found_after_seconds: when, since the incumbent was set up.
-        rejected: by rule, how many of our own schedules the judge rejected though their makers observe
-            that rule. Each is a bug of a maker or a rounding error of an engine, and is logged.
+        rejections: by rule, what the simulator rejected.
     """
 
     def __init__(
-        self, problem: Problem, limits: Limits, metered: Metered | None = None, *, thorough: bool = False
+        self,
+        problem: Problem,
+        limits: Limits,
+        metered: Metered | None = None,
+        *,
+        thorough: bool = False,
+        rejections: Rejections | None = None,
     ) -> None:
         self.problem, self.limits, self.metered, self.thorough = problem, limits, metered, thorough
         self.schedule: Schedule | None = None
         self.trace: Trace | None = None
         self.found_by = "none"
         self.found_after_seconds = 0.0
-        self.rejected: Counter[str] = Counter()
+        self.rejections = Rejections() if rejections is None else rejections
         self._started = time.monotonic()
         self._polished_before: set[Schedule] = set()
+
+    @property
+    def rejected(self) -> Counter[str]:
+        """By rule, the faults among what the judge rejected; each is logged as a warning."""
+        return self.rejections.faults
 
     def consider(
         self, schedule: Schedule | None, found_by: str = "a heuristic", *, is_ours: bool = True
@@ -96,11 +122,12 @@ class Incumbent:
         return True
 
     def _reject(self, verdict: InvalidSchedule, found_by: str, *, is_ours: bool) -> None:
+        self.rejections.schedules[verdict.rule] += 1
         if is_ours and verdict.rule not in _OF_THE_WHOLE:
-            self.rejected[verdict.rule] += 1
+            self.rejections.faults[verdict.rule] += 1
             _log.warning("the judge rejects a schedule of %s: rule %s, %s", found_by, verdict.rule, verdict)
         else:
-            _log.debug("a schedule of %s is outside the limits: %s", found_by, verdict)
+            _log.debug("a schedule of %s is passed over: rule %s, %s", found_by, verdict.rule, verdict)
 
     def _polished(self, schedule: Schedule) -> list[Schedule]:
         """``schedule`` with less waiting, where that could make it the best plan."""

@@ -90,6 +90,12 @@ class Looks:
 
         For ``leading_seconds`` while the best of these bounds is at least ``bound_joules``.
         """
+        with self.conduct.phase("windows relaxation, more and more moments, in whole numbers"):
+            self._listen(bounds, seconds, leading_seconds, bound_joules)
+
+    def _listen(
+        self, bounds: Iterator[Bound], seconds: float, leading_seconds: float, bound_joules: float
+    ) -> None:
         began = time.monotonic()
         for bound in bounds:
             if not self.conduct.bounded(bound.overhead_joules, False):  # the engine erred

@@ -1,4 +1,4 @@
-"""Who finds plans: the names that an answer gives as its ``solver``."""
+"""Who finds plans and bounds: the names that an answer gives as its ``solver``, and its record."""
 
 from __future__ import annotations
 
@@ -12,3 +12,13 @@ CLASS = "event model of a class of plans, highs"
 def model_by(engine: str) -> str:
     """The event model, solved by ``engine``; of two side by side it is not known which found the plan."""
     return f"event model, {engine}"
+
+
+EVERY_OP_ONCE = "running every op once"
+LINEAR = "windows relaxation, summed from duals"
+WHOLE = "windows relaxation in whole numbers, highs"
+
+
+def relaxed_by(engine: str) -> str:
+    """Who found a bound: the relaxed event model, solved by ``engine``."""
+    return f"relaxed event model, {engine}"

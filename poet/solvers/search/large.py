@@ -66,7 +66,7 @@ def search_widely(
         schedule: a valid one to begin with, if there is any.
         conduct: the caller's clock, and the functions that take plans and bounds.
     """
-    best = Incumbent(problem, limits)
+    best = Incumbent(problem, limits, rejections=conduct.rejections)
     best.consider(schedule)
     return _Wide(*instances, best, conduct).run()
 
@@ -83,17 +83,21 @@ class _Wide:
 
     def run(self) -> bool:
         conduct = self.conduct
-        guide = priced_bound(self.bounded, seconds=self._share(_BOUND_SHARE), watcher=self._hear)
-        if guide.overhead_joules == math.inf:
-            return False
-        self._hear(guide)
+        with conduct.phase("windows relaxation: linear program, walks along it"):
+            guide = priced_bound(self.bounded, seconds=self._share(_BOUND_SHARE), watcher=self._hear)
+            if guide.overhead_joules == math.inf:
+                return False
+            self._hear(guide)
         if not conduct.finished():
-            rounds = self._decide_alike(guide)
-            whole = self._bound_in_whole_numbers(guide, rounds)
+            with conduct.phase("identical blocks decided once"):
+                rounds = self._decide_alike(guide)
+            with conduct.phase("windows relaxation: whole numbers, walks along it"):
+                whole = self._bound_in_whole_numbers(guide, rounds)
             if not conduct.finished():
-                tightest_bound(
-                    self.bounded, seconds=self._share(_BOUND_SHARE), watcher=self._hear, begin=guide
-                )
+                with conduct.phase("windows relaxation: refinement, walks along it"):
+                    tightest_bound(
+                        self.bounded, seconds=self._share(_BOUND_SHARE), watcher=self._hear, begin=guide
+                    )
             guide = whole
         for offer in _OFFERS:
             again = True
@@ -147,11 +151,15 @@ class _Wide:
         rounds = self._rounds(guide, offer)
         if rounds is None:
             return
-        self._improve(rounds, self._share(_QUICK_SHARE), patience=_QUICK_ROUNDS)
+        which = f"chains of {offer.chain}, depth {offer.depth}"
+        with self.conduct.phase(f"neighbourhood search, {which}"):
+            self._improve(rounds, self._share(_QUICK_SHARE), patience=_QUICK_ROUNDS)
         if not self.conduct.finished():
-            exhausted = self._solve_as_a_whole(rounds)
+            with self.conduct.phase(f"event model of a class of plans, {which}"):
+                exhausted = self._solve_as_a_whole(rounds)
             if not exhausted and not self.conduct.finished():
-                self._improve(rounds, self._share(1.0))
+                with self.conduct.phase(f"neighbourhood search again, {which}"):
+                    self._improve(rounds, self._share(1.0))
 
     def _rounds(self, guide: Bound, offer: Offer) -> Rounds | None:
         """The event model of a class that contains the best plan, ready for neighbourhood search.

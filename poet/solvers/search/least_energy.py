@@ -9,10 +9,12 @@ the relaxed model has no solution and no plan was found.
 from __future__ import annotations
 
 import dataclasses
+import logging
 import math
 import time
 from collections.abc import Sequence
 
+from poet import codec
 from poet.problem import Limits, Problem
 from poet.schedule import Schedule
 from poet.solution import ClassBound, Solution, SolveOptions, Status
@@ -27,9 +29,10 @@ from poet.solvers.instance.context import Conduct
 from poet.solvers.instance.incumbent import Incumbent
 from poet.solvers.instance.instance import Metered, instance_of
 from poet.solvers.instance.timeline import timeline_of
+from poet.solvers.search.after_rounds import Ways, go_on
 from poet.solvers.search.best_bound import BestBound, refutes
 from poet.solvers.search.bound_rounds import Looks
-from poet.solvers.search.finders import GREEDY, model_by
+from poet.solvers.search.finders import EVERY_OP_ONCE, GREEDY, LINEAR, WHOLE, model_by, relaxed_by
 from poet.solvers.search.large import search_widely
 from poet.solvers.search.messages import (
     conflict_sentence,
@@ -38,14 +41,17 @@ from poet.solvers.search.messages import (
     nothing_left_sentence,
     time_up_sentence,
 )
+from poet.solvers.search.recorder import Recorder
 from poet.solvers.search.slots_of_plans import merged, reruns_of, suggested
+
+_log = logging.getLogger(__name__)
 
 _CHAINS = (3, 8, 8, 8, 16, 16)  # per round, the longest chain of rerun slots that leads to one tensor version
 _LARGE_TASKS = 400  # above, models get few rerun slots, and plans are improved part by part
 _SMALL_TASKS = 16  # up to here every rerun gets slots in every stage, several times
 _SIZEABLE_TASKS = 200  # above, the search for large problems runs after the first round, if the gap is large
 _SIZEABLE_GAP = 0.02  # of the overhead: a gap above it is large
-_WIDE_SHARE = 0.5  # of the time left, for that
+_WIDE_SHARE = 0.5  # of the time left, for that, and for a relaxed model after the rounds
 _GREEDY_SECONDS = (2.0, 1.0)  # of small and of large steps; the plans tried on small ones take less
 _SHARE = 0.25  # of the time left that one model may take
 _LEAST_SECONDS = 0.01  # of it, where no time is left
@@ -84,17 +90,29 @@ class _Search:
     ) -> None:
         self.problem, self.limits, self.options = problem, limits, options
         self.started = time.monotonic()
+        self.seed = self.options.seed
+        self.recorder = Recorder(self.options.objective)
+        self.phase = self.recorder.phase
         self.engine = choose_engine(options.engine, threads=options.threads)
         self.instance = instance_of(problem, limits, metered=metered)
         # in time even if nothing overlaps
         self.serial = instance_of(problem, limits, serial=True, metered=metered)
         self.baseline_joules = problem.compute_joules
-        self.best = Incumbent(problem, self.limits, metered, thorough=True)
+        self.best = Incumbent(
+            problem, self.limits, metered, thorough=True, rejections=self.recorder.rejections
+        )
         self.bound = BestBound[Model](self.baseline_joules)
+        _log.info(
+            "%s: %d ops, %d tensor versions, engine %s, seed %d, limits %s", problem.name,
+            len(self.instance.tasks), len(self.instance.contents), self.engine, self.seed,
+            codec.encode(self.limits),
+        )  # fmt: skip
+        self.recorder.bound(self.bound.joules, EVERY_OP_ONCE)
         self.class_bound: ClassBound | None = None
         self.empty_model: Model | None = None  # which has no solution by an engine's word
         self.refuted_by = ""  # the bound, after it had closed the gap
         self.stopped = False
+        self.offered: dict[int, tuple[int, ...]] = {}  # reruns that the next relaxed model knows, by stage
 
     # --- the order of things ---
 
@@ -117,16 +135,18 @@ class _Search:
             self._consider(self.options.start, self.options.start_by, is_ours=False)
         large = len(self.instance.tasks) > _LARGE_TASKS
         allowed = min(_GREEDY_SECONDS[large], 0.25 * self._seconds_left())
-        schedule = greedy(
-            self.problem,
-            self.limits,
-            seconds=allowed,
-            most_seconds=self._seconds_left(),
-            seed=self.options.seed,
-        )
-        if schedule is not None:
-            self._consider(schedule, GREEDY)
-            self._report()
+        with self.phase("greedy plans"):
+            schedule = greedy(
+                self.problem,
+                self.limits,
+                seconds=allowed,
+                most_seconds=self._seconds_left(),
+                seed=self.seed,
+                rejections=self.recorder.rejections,
+            )
+            if schedule is not None:
+                self._consider(schedule, GREEDY)
+                self._report()
 
     def _search(self) -> bool:
         """Run the models for this size of problem; true if one shows that there is no plan at all."""
@@ -136,6 +156,8 @@ class _Search:
         with Looks(self.instance, self._conduct(), pays=pays) as looks:
             if self._search_in_rounds(looks):
                 return True
+            if len(self.instance.tasks) > _SMALL_TASKS and not self._finished():
+                return go_on(self._ways(looks), self.offered)
         if len(self.instance.tasks) > _SMALL_TASKS or self._finished():
             return False
         return self._search_all_reruns()
@@ -148,34 +170,66 @@ class _Search:
         also gets every slot of the fullest stage, so that what was remade at no slot in the forward pass
         counts there if it is held past that stage.
         """
-        offered: dict[int, tuple[int, ...]] = {}
         for number, chain in enumerate(_CHAINS):
             if self._finished():
                 return False
             before = self.bound.joules
-            model = build(timeline_of(self.instance, offered), relaxed=True)
-            outcome = self._relax(model)
+            with self.phase(f"round {number + 1}: relaxed event model"):
+                model = build(timeline_of(self.instance, self.offered), relaxed=True)
+                outcome = self._relax(model)
             if outcome.infeasible:
                 return True
             if outcome.values is not None and not self._finished():
                 looks.prepare()
                 guide = suggested(model, outcome.values, chain=chain)
-                self._solve_exactly(merged(guide, self._own_reruns()))
-                offered = merged(offered, guide, fullest(self.instance))
+                with self.phase(f"round {number + 1}: exact event model"):
+                    self._solve_exactly(merged(guide, self._own_reruns()))
+                self.offered = merged(self.offered, guide, fullest(self.instance))
             if number == 0 and self._far_off() and not self._search_widely(_WIDE_SHARE):
                 return True
             self._look_out(looks, number, before)
         return False
 
+    def _ways(self, looks: Looks) -> Ways:
+        """What can be tried after the rounds."""
+
+        def restart(number: int) -> None:
+            self.seed = self.options.seed + number
+
+        def relax(model: Model, other_engine: bool) -> Outcome:
+            other = other_engine and self.options.engine == "auto" and "cpsat" in available_engines()
+            left = self._seconds_left()
+            seconds = None if math.isinf(left) else _WIDE_SHARE * left
+            return self._run(model, bounding=True, engine="cpsat" if other else None, seconds=seconds)
+
+        def look_longer() -> None:
+            if looks.pays and self.best.trace is not None:
+                looks.long(self.best.trace.joules - self.baseline_joules, -math.inf, 0.0)
+
+        return Ways(
+            instance=self.instance,
+            conduct=self._conduct(),
+            limited=self.options.time_limit_seconds is not None,
+            restart=restart,
+            standing=lambda: (None if self.best.trace is None else self.best.trace.joules, self.bound.joules),
+            relax=relax,
+            own_reruns=self._own_reruns,
+            solve_exactly=self._solve_exactly,
+            look_longer=look_longer,
+            search_widely=self._search_widely,
+        )
+
     def _search_all_reruns(self) -> bool:
         """Models with slots for every rerun in every stage; true if there is no plan at all."""
-        everything = build(timeline_of(self.instance, candidates(self.instance, None)), relaxed=True)
-        if self._run(everything, bounding=True).infeasible:
-            return True
+        with self.phase("every rerun in every stage: relaxed event model"):
+            everything = build(timeline_of(self.instance, candidates(self.instance, None)), relaxed=True)
+            if self._run(everything, bounding=True).infeasible:
+                return True
         for passes in (1, 2, 3):
             if self._finished():
                 break
-            self._solve_exactly(candidates(self.instance, None, passes=passes))
+            with self.phase(f"every rerun in every stage, {passes} times: exact event model"):
+                self._solve_exactly(candidates(self.instance, None, passes=passes))
         return False
 
     def _look_out(self, looks: Looks, number: int, before: float) -> None:
@@ -222,7 +276,7 @@ class _Search:
             joules, trace = self.baseline_joules + overhead, self.best.trace
             believed = proven or trace is None or not refutes(trace.joules, joules)
             if believed:
-                self.bound.take(overhead, proven=proven)
+                self._take_bound(overhead, LINEAR if proven else WHOLE, proven=proven)
             self._report()
             return believed
 
@@ -236,20 +290,23 @@ class _Search:
             bounded=bounded,
             classed=classed,
             threads=self.options.threads,
-            seed=self.options.seed,
+            seed=self.seed,
+            phase=self.phase,
+            rejections=self.recorder.rejections,
         )
 
     def _own_reruns(self) -> dict[int, set[int]]:
         """Per stage, the reruns of the best plan."""
         return {} if self.best.schedule is None else reruns_of(self.instance, self.best.schedule)
 
-    def _solve_exactly(self, offered: dict[int, tuple[int, ...]]) -> None:
-        """The best plan whose reruns all have a slot in ``offered``."""
-        self._run(build(timeline_of(self.instance, offered)), bounding=False)
+    def _solve_exactly(self, offered: dict[int, tuple[int, ...]]) -> bool:
+        """The best plan whose reruns all have a slot in ``offered``; whether the engine came to its end."""
+        done = self._run(build(timeline_of(self.instance, offered)), bounding=False).done
         if self._finished():
-            return
+            return done
         if self.problem.background_storage and self.limits.deadline_seconds is not None:
-            self._run(build(timeline_of(self.serial, offered)), bounding=False)
+            done &= self._run(build(timeline_of(self.serial, offered)), bounding=False).done
+        return done
 
     def _relax(self, model: Model) -> Outcome:
         """Solve a relaxed model; where HiGHS leaves it open, CP-SAT, which learns from conflicts."""
@@ -276,7 +333,7 @@ class _Search:
             if values is not None:
                 self._consider(schedule_of(model, values), model_by(engine), is_ours=not bounding)
             if bounding:
-                self.bound.take(bound, model)
+                self._take_bound(bound, relaxed_by(engine), model)
             self._report()
             return self._enough()
 
@@ -286,7 +343,7 @@ class _Search:
         if outcome.infeasible:
             self.empty_model = model
         elif bounding:
-            self.bound.take(outcome.bound_joules, model)
+            self._take_bound(outcome.bound_joules, relaxed_by(engine), model)
         self._report()
         self.stopped = self.stopped or outcome.interrupted
         return outcome
@@ -296,7 +353,7 @@ class _Search:
         return Effort(
             seconds=seconds,
             threads=self.options.threads,
-            seed=self.options.seed,
+            seed=self.seed,
             absolute_joules=self._engine_gap_joules(),
             relative=0.0,
             most_seconds=self._seconds_left() if most_seconds is None else most_seconds,
@@ -307,15 +364,26 @@ class _Search:
 
         ``is_ours``: the judge should accept it; not so the caller's plans and those of relaxed models.
         """
-        self.best.consider(schedule, found_by, is_ours=is_ours)
+        better = self.best.consider(schedule, found_by, is_ours=is_ours)
+        if better and self.best.trace is not None:
+            self.recorder.plan(self.best.trace.joules, found_by)
         if self.best.trace is not None:
             self.bound.meet(self.best.trace.joules)
+            self.recorder.bound(self.bound.joules, f"what is left beside a plan by {found_by}")
+
+    def _take_bound(
+        self, overhead: float, found_by: str, model: Model | None = None, *, proven: bool = True
+    ) -> None:
+        """A bound on the overhead, kept if it is the highest."""
+        self.bound.take(overhead, model, proven=proven)
+        self.recorder.bound(self.bound.joules, found_by)
 
     def _confirmed_empty(self) -> Confirmation:
         """A second opinion on the model that has no solution by an engine's word."""
         if self.empty_model is None:  # it follows from duals of a linear program, summed by our own code
             return Confirmation(Confidence.EXACT)
-        return self._confirm(self.empty_model, None)
+        with self.phase("second opinion that there is no plan"):
+            return self._confirm(self.empty_model, None)
 
     def _confirmed_bound(self) -> str:
         """What proves the bound of an optimal plan, in words; empty if it is not proven optimal."""
@@ -330,10 +398,12 @@ class _Search:
             return Confirmation(Confidence.ALONE, (self.engine,)).words
         joules = self.best.trace.joules
         allowed = joules - self.options.allowed_gap_joules(joules, self.baseline_joules)
-        confirmation = self._confirm(model, allowed - self.baseline_joules)
+        with self.phase("second opinion on the bound"):
+            confirmation = self._confirm(model, allowed - self.baseline_joules)
         if confirmation.confidence is Confidence.REFUTED:
             self.refuted_by = confirmation.words
             self.bound.forget()
+            self.recorder.bound(self.bound.joules, EVERY_OP_ONCE)
         return confirmation.words
 
     def _confirm(self, model: Model, below: float | None) -> Confirmation:
@@ -422,6 +492,7 @@ class _Search:
             proof=proof,
             class_bound=self.class_bound,
             was_interrupted=self.stopped,
+            record=self.recorder.record(),
         )
 
     def _open_gap_sentence(self) -> str:

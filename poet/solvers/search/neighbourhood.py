@@ -14,6 +14,7 @@ of time smaller. What comes back counts if the simulator accepts it and it takes
 from __future__ import annotations
 
 import bisect
+import logging
 import random
 import time
 from collections.abc import Callable
@@ -36,6 +37,8 @@ from poet.solvers.instance.timeline import timeline_of
 from poet.solvers.search.finders import ROUNDS
 from poet.solvers.search.gap_matrix import GapMatrix, gap_matrix_of
 from poet.solvers.search.slots_of_plans import Reruns, merged
+
+_log = logging.getLogger(__name__)
 
 RELATIVE_GAP = 1e-5  # at which a part counts as solved
 _FIRST_SIZE = 100  # decisions that the first round leaves free
@@ -115,8 +118,14 @@ class Rounds:
         started = time.monotonic()
         part = part_of(self.arrays.matrix, self._part(disputed=disputed), self.values)
         found = _solve_in_child(part, seconds) if late else _solve_here(part, seconds)
-        self._resize(found, (time.monotonic() - started) / seconds)
-        return found.values is not None and self.take(found.values)
+        spent_seconds = time.monotonic() - started
+        better = found.values is not None and self.take(found.values)
+        _log.debug(
+            "neighbourhood of %d decisions: %s after %.3f s",
+            self.size, "better" if better else "nothing better", spent_seconds,
+        )  # fmt: skip
+        self._resize(found, spent_seconds / seconds)
+        return better
 
     def take(self, values: Numbers, found_by: str = ROUNDS) -> bool:
         """Judge the plan that ``values`` describe; whether it is valid and the best so far."""

@@ -18,12 +18,14 @@ from dataclasses import dataclass, replace
 from poet.pins import permitted
 from poet.problem import Limits, Objective, Pins, Problem, ProblemOp, Tensor, Transfer
 from poet.schedule import Schedule
+from poet.search_record import NO_SEARCH, Phase, SearchRecord, joined
 from poet.simulator import Trace, simulate
 from poet.solution import PROVEN, Solution, SolveOptions, Status
 from poet.solvers.instance.instance import Metered
 from poet.solvers.instance.ram_bound import minimum_ram_bytes
 from poet.solvers.search.least_energy import solve as least_energy
-from poet.units import format_joules
+from poet.solvers.search.recorder import Recorder
+from poet.units import format_bytes, format_joules
 
 _FIRST_SHARE = 0.6  # of the time for the objective; the rest breaks ties
 _PINS_SECONDS = 1.0  # to see whether there is a plan without the pins
@@ -80,7 +82,11 @@ def _solve(problem: Problem, limits: Limits, options: SolveOptions) -> Solution:
     spent_seconds = time.monotonic() - started
     left = None if options.time_limit_seconds is None else options.time_limit_seconds - spent_seconds
     cheapest = _cheapest_as_good(problem, limits, replace(options, time_limit_seconds=left), best)
-    return replace(cheapest, solve_seconds=time.monotonic() - started)
+    whole_seconds = time.monotonic() - started
+    ties = Phase("of the plans that take as little, one of least energy", 0.0, whole_seconds - spent_seconds)
+    others = SearchRecord(phases=(ties,), rejected=cheapest.record.rejected)
+    record = joined(best.record, others, after_seconds=spent_seconds)
+    return replace(cheapest, solve_seconds=whole_seconds, record=record)
 
 
 def priced(problem: Problem, objective: Objective) -> Problem:
@@ -135,19 +141,23 @@ def _least_joules(problem: Problem, limits: Limits, options: SolveOptions) -> So
 
 def _least_priced(problem: Problem, limits: Limits, options: SolveOptions) -> Solution:
     """The least time or writes: joules of the plan are judged on ``problem``, of the bound unknown."""
-    metered = None
+    metered, before, started = None, NO_SEARCH, time.monotonic()
     if limits.joules_budget is not None:
         metered = Metered(problem, limits.joules_budget)
         start = _least_joules(problem, limits, _any_plan(limits, options))
         if start.status is Status.INFEASIBLE:
-            return replace(start, objective=options.objective, objective_bound=math.inf)
+            return replace(start, objective=options.objective, objective_bound=math.inf, record=NO_SEARCH)
         if start.was_interrupted and start.schedule is None:
-            return replace(start, objective=options.objective, objective_bound=None)
+            return replace(start, objective=options.objective, objective_bound=None, record=NO_SEARCH)
         if start.schedule is not None:
             options = replace(options, start=start.schedule, start_by=start.solver)
+        any_plan = Phase("any plan inside the energy budget", 0.0, time.monotonic() - started)
+        before = SearchRecord(phases=(any_plan,), rejected=start.record.rejected)
+    before_seconds = time.monotonic() - started
     within = replace(limits, joules_budget=None)
     at_prices = priced(problem, options.objective)
     found = least_energy(at_prices, within, replace(options, enough_joules=None), metered=metered)
+    found = replace(found, record=joined(before, found.record, after_seconds=before_seconds))
     return _in_its_unit(problem, limits, found, options.objective, found.bound_joules)
 
 
@@ -200,6 +210,7 @@ class _Halving:
     """Bisection over RAM budgets: none below ``proven_bytes`` has a plan; the leanest plan found so far."""
 
     proven_bytes: int
+    recorder: Recorder
     schedule: Schedule | None = None
     trace: Trace | None = None
     solver: str = "none"
@@ -214,11 +225,17 @@ def _least_ram(problem: Problem, limits: Limits, options: SolveOptions) -> Solut
     """Bisect the RAM budgets between the proven bound and the best plan's peak."""
     started = time.monotonic()
     unit = _unit_bytes(problem, Objective.RAM)
-    halving = _Halving(minimum_ram_bytes(problem, limits).bytes, proof=PROVEN)
+    halving = _Halving(minimum_ram_bytes(problem, limits).bytes, Recorder(Objective.RAM), proof=PROVEN)
+    halving.recorder.bound(halving.proven_bytes, "what one op needs at once")
     left = _seconds_left(started, options)
     wide = _probe(problem, limits, options, left(), halving, limits.ram_budget_bytes)
     if halving.trace is None:
-        return replace(wide, objective=Objective.RAM, objective_bound=float(halving.proven_bytes))
+        return replace(
+            wide,
+            objective=Objective.RAM,
+            objective_bound=float(halving.proven_bytes),
+            record=halving.recorder.record(),
+        )
     low = halving.proven_bytes  # below it nothing is worth a try
     budget = low
     while low < halving.peak_bytes and left() > 0.0 and not wide.was_interrupted:
@@ -228,6 +245,7 @@ def _least_ram(problem: Problem, limits: Limits, options: SolveOptions) -> Solut
             options.progress(halving.peak_bytes, halving.proven_bytes, gap, time.monotonic() - started)
         if wide.status is Status.INFEASIBLE and halving.proven_bytes == low:
             halving.proven_bytes, halving.proof = (budget // unit + 1) * unit, wide.proof
+            halving.recorder.bound(halving.proven_bytes, "no plan with less")
         if wide.schedule is None:
             low = (budget // unit + 1) * unit
         budget = low + int((halving.peak_bytes - low) / unit) // 2 * unit
@@ -243,6 +261,7 @@ def _least_ram(problem: Problem, limits: Limits, options: SolveOptions) -> Solut
         bound_joules=problem.compute_joules,
         objective=Objective.RAM,
         objective_bound=bound,
+        record=halving.recorder.record(),
     )
 
 
@@ -257,10 +276,18 @@ def _probe(
     """Search for any plan within ``budget_bytes``; ``halving`` takes it over if its peak is the least."""
     share = None if math.isinf(seconds) else max(_PROBE_SHARE * seconds, min(seconds, _PROBE_SECONDS))
     asked = replace(_any_plan(limits, options), time_limit_seconds=share)
-    found = _least_joules(problem, replace(limits, ram_budget_bytes=budget_bytes), asked)
+    budget = "any RAM" if budget_bytes is None else f"{format_bytes(budget_bytes)} of RAM"
+    with halving.recorder.phase(f"any plan with {budget}"):
+        found = _least_joules(problem, replace(limits, ram_budget_bytes=budget_bytes), asked)
+        _keep_leanest(found, halving)
+    return found
+
+
+def _keep_leanest(found: Solution, halving: _Halving) -> None:
+    halving.recorder.count(found.record.rejected)
     if found.trace is not None and found.trace.peak_ram_bytes < halving.peak_bytes:
         halving.schedule, halving.trace, halving.solver = found.schedule, found.trace, found.solver
-    return found
+        halving.recorder.plan(found.trace.peak_ram_bytes, found.solver)
 
 
 # --- what they share ---
@@ -289,6 +316,7 @@ def _cheapest_as_good(problem: Problem, limits: Limits, options: SolveOptions, b
         schedule=schedule,
         trace=trace,
         bound_joules=min(cheapest.bound_joules, trace.joules),
+        record=cheapest.record,
         solver=best.solver if schedule == best.schedule else cheapest.solver,
         message=cheapest.message if cheapest.was_interrupted else best.message,
         was_interrupted=cheapest.was_interrupted,

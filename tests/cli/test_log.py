@@ -1,0 +1,73 @@
+"""``poet solve -v`` and ``--log``: what the search does, on stderr and in a file of its own."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import pytest
+from poet.cli.log import _LogFile, listening
+from poet.cli.main import app
+from typer.testing import CliRunner
+
+INSTANCE = Path(__file__).parents[1] / "instances" / "transformer.m4.json"
+SOLVE = ("solve", str(INSTANCE), "--ram", "33MiB", "--time-limit", "20s")
+
+
+def invoke(*arguments: str) -> tuple[int, str, str]:
+    result = CliRunner().invoke(app, list(arguments))
+    return result.exit_code, result.stdout, result.stderr
+
+
+def test_the_log_tells_phases_plans_and_bounds(tmp_path: Path) -> None:
+    file = tmp_path / "search.log"
+    code, out, err = invoke(*SOLVE, "-v", "--log", str(file))
+    assert code == 0
+    written = file.read_text()
+    for text in (written, err):
+        assert "search      begins: greedy plans" in text
+        assert "by greedy" in text
+        assert "bound" in text
+        assert "event_model relaxed model: " in text
+    assert "begins:" not in out
+    assert set(err.splitlines()) <= set(written.splitlines()), "the file has all that stderr shows"
+    logger = logging.getLogger("poet")
+    assert not logger.handlers
+    assert logger.level == logging.NOTSET
+
+
+def test_without_them_nothing_is_logged() -> None:
+    code, _, err = invoke(*SOLVE)
+    assert code == 0
+    assert "begins:" not in err
+
+
+def test_stdout_is_no_log_and_no_input_is_overwritten(tmp_path: Path) -> None:
+    code, _, err = invoke(*SOLVE, "--log", "-")
+    assert code == 2
+    assert err.splitlines() == ["poet: --log - is not a file; -v shows what the search does on stderr"]
+    problem = tmp_path / "problem.json"
+    problem.write_bytes(INSTANCE.read_bytes())
+    code, _, err = invoke("solve", str(problem), "--ram", "33MiB", "--log", str(problem))
+    assert code == 2
+    assert len(err.splitlines()) == 1
+    assert "--log" in err
+    assert problem.read_bytes() == INSTANCE.read_bytes()
+
+
+def test_a_full_disk_ends_the_log_not_the_search(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(self: _LogFile, record: logging.LogRecord) -> None:
+        try:
+            raise OSError(28, "No space left on device")
+        except OSError:
+            self.handleError(record)
+
+    monkeypatch.setattr(_LogFile, "emit", full)
+    with listening(verbose=False, file=tmp_path / "search.log"):
+        for _ in range(3):
+            logging.getLogger("poet.solvers.search").warning("a line")
+    said = capsys.readouterr().err.splitlines()
+    assert len(said) == 1
+    assert "the log ends here ([Errno 28] No space left on device)" in said[0]
