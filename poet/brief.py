@@ -1,4 +1,4 @@
-"""Records in one line, for people who print them: what is long is told by its number or size alone.
+"""Records in one line, for people who print them: what is long is given by its number or size alone.
 
 A record of the package may hold a whole model; what a dataclass prints by itself is then as long as the
 plan file. ``__repr__ = brief`` gives a record the short form that suits any; the records that users meet

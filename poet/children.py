@@ -27,7 +27,7 @@ def command(module: str, *arguments: str) -> list[str]:
 
 def environment() -> dict[str, str]:
     """For a child of `command`: as here, with the folder that poet was imported from first on the import
-    path; the child's own children do not look into the current folder either.
+    path; the child's own children do not import from the current folder either.
     """
     root, inherited = str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH")
     return {
@@ -40,7 +40,7 @@ def environment() -> dict[str, str]:
 
 @contextlib.contextmanager
 def safe_path() -> Iterator[None]:
-    """Interpreters that a library starts in the ``with`` block do not look into the current folder."""
+    """Interpreters that a library starts in the ``with`` block do not import from the current folder."""
     before = os.environ.get(_SAFE_PATH)
     os.environ[_SAFE_PATH] = "1"
     try:
@@ -53,7 +53,7 @@ def safe_path() -> Iterator[None]:
 
 
 def end_with_parent(parent: int | None = None) -> None:
-    """Let the kernel kill this process as soon as the one that started it is gone, however it went.
+    """Make the kernel kill this process as soon as the one that started it is gone, however it went.
 
     The kernel watches the thread that started this process, which must not end before its children.
 

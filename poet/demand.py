@@ -1,4 +1,4 @@
-"""What a schedule asks for: blocks of memory with the times at which each is needed, and who asks when.
+"""The memory that a schedule needs: blocks with the times at which each is needed, and by which steps.
 
 Time runs in ticks. A `Compute` whose kernel's allocations are known (see `poet.kernel_facts`) lasts as many
 ticks as they need, so that a temporary which is gone before an output is made may lie where the output will;
@@ -34,7 +34,7 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """All that a schedule asks for.
+    """All memory that a schedule needs.
 
     Attributes:
         blocks: sizes rounded up to the alignment.

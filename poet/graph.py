@@ -2,7 +2,7 @@
 
 It knows no torch, no ONNX and no kernels (see `poet.kernel_facts`). An op is one call of a functional
 operator on named values with static shapes; a value is a typed, strided view of a buffer; a buffer is the
-bytes that memory, paging and freeing speak of. A view is a second value on the same buffer and needs no op.
+bytes that memory, paging and freeing refer to. A view is a second value on the same buffer and needs no op.
 
 A record that exists is well formed: `Graph` checks itself when it is made.
 """

@@ -19,7 +19,7 @@ class KernelAllocation:
 
     Attributes:
         size_bytes: as asked for.
-        born: when, in ticks: asks and releases since the run began.
+        born: when, in ticks: requests and releases since the run began.
         died: the tick of the release; ``None``: with the run's end, or after it.
         output: which of the op's outputs it becomes; ``None``: a temporary.
     """

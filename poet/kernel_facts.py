@@ -1,9 +1,9 @@
-"""What the kernels of one library ask for and take: facts beside a training step, not part of it.
+"""What the kernels of one library allocate and take: facts beside a training step, not part of it.
 
 The same graph has other facts with another library of kernels, on another machine and with another number of
 threads. A second library is one more `KernelFacts`: measured op by op (`poet.runtime.measure`), stated by a
-device's profile (`stated`), or read from JSON. Who counts workspaces or lays out memory asks such a record
-and never which library it is of.
+device's profile (`stated`), or read from JSON. Counting workspaces and laying out memory use such a record,
+whichever library it is of.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _MOST_ALIGNMENT_BYTES = 1 << 21
 
 @dataclass(frozen=True, slots=True)
 class OpFacts:
-    """What the kernel behind one op asks for and takes.
+    """What the kernel behind one op allocates and takes.
 
     Attributes:
         name: of the op.
@@ -59,7 +59,7 @@ class OpFacts:
 
     @property
     def outputs(self) -> int:
-        """How many outputs its allocations speak of: one more than the largest number."""
+        """How many outputs its allocations belong to: one more than the largest number."""
         every = (*(self.allocations or ()), *(self.repeat_allocations or ()))
         return max((item.output + 1 for item in every if item.output is not None), default=0)
 

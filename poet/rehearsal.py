@@ -77,7 +77,7 @@ def _keeping_plan(step: TrainingStep) -> Plan:
 
 
 def _available_bytes() -> float:
-    """RAM that can be had without swapping; none where the system does not tell."""
+    """RAM that can be had without swapping; none where the system does not report it."""
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()
     except OSError:

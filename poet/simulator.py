@@ -343,7 +343,7 @@ class _Run:
             raise self._invalid("final", f"{name} must end in storage and is not there")
 
     def _note_use(self, op: ProblemOp, needed: Iterable[str], *, first: bool) -> None:
-        """What pins ask of each run: who was used by it, and who was left idle."""
+        """What pins require of each run: who was used by it, and who was left idle."""
         touched = {*needed, *op.outputs}
         self.idle -= touched
         if first:

@@ -1,4 +1,4 @@
-"""What every way to decide answers with, and what it may be told.
+"""What every planner answers with, and the options that it takes.
 
 A `Solution` is only made of a schedule that the simulator accepted: its joules and seconds are the
 judge's, never an engine's. The overhead is the energy above running every op once; it is often a

@@ -20,7 +20,7 @@ from poet.operators import ATEN, OWN
 
 @dataclass(frozen=True, slots=True)
 class Operands:
-    """All that a rule may look at.
+    """All that a rule may read.
 
     Attributes:
         call: the operator and its arguments.

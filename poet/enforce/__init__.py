@@ -115,7 +115,7 @@ def _try_plain(request: RunRequest) -> tuple[Half | None, str | None]:
 
 
 def _events(module: str, request: RunRequest) -> Iterator[Mapping[str, Any]]:
-    """What the child tells, line by line; its end without a last word is an event as well."""
+    """The events that the child writes, line by line; its end without a last one is an event as well."""
     child = subprocess.Popen(
         children.command(module, json.dumps(asdict(request))),
         stdout=subprocess.PIPE,

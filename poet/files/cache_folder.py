@@ -49,7 +49,7 @@ def make_folder(folder: Path) -> None:
 
 
 def private_folder(folder: Path) -> Path:
-    """``folder``, made if need be, after a look at whose it is.
+    """``folder``, made if need be, after a check of its owner.
 
     One that others could read but not write to is closed to them: what lies in it is its owner's.
 

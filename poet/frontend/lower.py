@@ -31,7 +31,7 @@ _WAY_OUT = "write that line with other torch operators, or export the model and 
 
 @dataclass(frozen=True, slots=True)
 class Lowered:
-    """What lowering gives: straight-line ops, with the values and buffers they speak of.
+    """What lowering gives: straight-line ops, with their values and buffers.
 
     Attributes:
         ops: in the trace's order, not yet pruned.

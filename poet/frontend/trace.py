@@ -92,7 +92,7 @@ def trace_training_step(
         optimizer: `OptimizerSpec()` where not given.
         train: patterns of parameter names (``layer4.*``) to train; not given: those that require a
             gradient.
-        targets: an example of the loss's targets, where they cannot be told from the output.
+        targets: an example of the loss's targets, where they do not follow from the output.
         name: of the model; not given: the module's class.
         input_names: of the inputs; not given: those of ``forward``'s arguments.
         measure: run each distinct kernel once to find its workspace and its time.
@@ -323,7 +323,7 @@ class _Step(nn.Module):
     def forward(self, inputs: list[Tensor], targets: list[Tensor] | None) -> list[Tensor | None]:
         """Loss, gradients of the trained parameters in the module's order, outputs.
 
-        Without ``targets``: what the loss wants as targets for the module's first output.
+        Without ``targets``: the targets that the loss needs for the module's first output.
         """
         outputs = self.outputs(inputs)
         if targets is None:

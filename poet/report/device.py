@@ -113,7 +113,7 @@ def profile_report(profile: Profile) -> RenderableType:
 
 
 def devices_data(profiles: Iterable[Profile]) -> list[dict[str, Any]]:
-    """The figures by which devices are told apart."""
+    """The figures by which devices are distinguished."""
     return [
         {
             "name": profile.name,

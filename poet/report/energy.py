@@ -37,7 +37,7 @@ _COUNTING = re.compile(r"(?<!log)(?<!atan)(?<!arctan)(?<!relu)(?<!exp)(?<!\d)\d+
 
 
 def kind_of(op: str) -> str:
-    """What sort of op a name speaks of, e.g. ``"convolution backward"``.
+    """What sort of op a name stands for, e.g. ``"convolution backward"``.
 
     Names are a module's path and the operator's name, with a number where it repeats. Numbers that
     count are left out, so that ``3:layer3_Linear`` and ``5:layer5_Linear`` are one kind; those that

@@ -246,7 +246,7 @@ def what_binds(limits: Limits, trace: Trace, fullest: Peak) -> Iterator[str]:
     """One line per limit: whether it binds, how much of it is used, and where.
 
     Running every op once without a transfer takes the least energy and time: what a plan does beyond
-    that is for want of RAM. The other limits bind where they are used up.
+    that is for lack of RAM. The other limits bind where they are used up.
     """
     budget = limits.ram_budget_bytes
     if budget is not None:

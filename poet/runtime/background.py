@@ -213,7 +213,7 @@ class Background:
 
     def _serve(self) -> None:
         while (job := self._jobs.get()) is not None:
-            self._error = self._error or job.run()  # after a failure nothing is moved, and all hear of it
+            self._error = self._error or job.run()  # after a failure nothing is moved, and all get the error
             if self._error is not None and job.is_read:
                 self._unread.add(job.tensor)
             job.end(self._error)

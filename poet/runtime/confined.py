@@ -2,7 +2,7 @@
 
 It loads torch, numpy and `poet.runtime`, makes two steps with the plan so that libraries have loaded
 their kernels, throws them away, and is then confined to its idle size and the budget. The training
-that follows is the one that counts: from the first step, on the request's data, saved where it asks.
+that follows is the one that counts: from the first step, on the request's data, saved where the request says.
 Each event is one line of JSON on stdout.
 """
 
@@ -120,7 +120,7 @@ def _warm_up(file: PlanFile, samples: Samples, request: RunRequest) -> int:
 
 
 def run_child(work: Callable[[RunRequest, Emit], None], arguments: Sequence[str]) -> int:
-    """The ``main`` of a confined child: reads the request, does ``work``, tells what happened."""
+    """The ``main`` of a confined child: reads the request, does ``work``, writes what happened."""
 
     def emit(event: str, data: Mapping[str, Any]) -> None:
         print(json.dumps({"event": event, **data}), flush=True)

@@ -49,7 +49,7 @@ def data_bytes() -> int:
     """Private writable memory of this process, as the data limit counts it.
 
     Raises:
-        ReplayError: there is no ``/proc`` to tell.
+        ReplayError: there is no ``/proc`` to read it from.
     """
     try:
         lines = _STATUS.read_text().splitlines()

@@ -26,7 +26,7 @@ def return_freed_memory() -> bool:
     """Make glibc give freed tensors back to the system, for the whole process.
 
     Returns:
-        Whether the C library here can be told so.
+        Whether the C library here can be set so.
     """
     if not sys.platform.startswith("linux"):
         return False

@@ -91,7 +91,7 @@ def check(where: str, tensor: torch.Tensor, rule: Rule, *, allow_nan: bool = Fal
 
 
 def _asked(op: Op, graph: Graph, source: Mapping[str, str]) -> list[tuple[str, Rule]]:
-    """What ``op`` asks of the inputs that it reads numbers from."""
+    """What ``op`` requires of the inputs that it reads numbers from."""
     types = {value.name: value.type for value in graph.values}
     args = op.call.args
 

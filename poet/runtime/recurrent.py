@@ -1,7 +1,7 @@
 """Recurrent layers as one op: the steps of torch's own cells (``aten/src/ATen/native/RNN.cpp``).
 
 The op begins behind the input products and runs one direction of one layer. Its backward makes each
-step again from the states that the forward gave, and lets autograd differentiate that step alone, so
+step again from the states that the forward gave, and autograd differentiates that step alone, so
 that a layer needs no more workspace than a step does. Gradients are added up in the order in which
 autograd would: the bits are those of ``nn.GRU`` and ``nn.RNN``.
 """
@@ -103,7 +103,7 @@ def backward(
     reverse: bool,
     wanted: Sequence[bool],
 ) -> list[Tensor]:
-    """The gradients of products, initial state, weight and bias, as far as they are wanted.
+    """The gradients of products, initial state, weight and bias, as far as they are needed.
 
     Args:
         kind: the cell.
@@ -115,7 +115,7 @@ def backward(
         bias: of the hidden state.
         reverse: from the last moment to the first.
         states: all steps' states as `forward` gave them, the tensors of one step's state side by side.
-        wanted: per result; there is none for a bias that is not given.
+        wanted: per result, whether it is needed; there is none for a bias that is not given.
     """
     of_outputs, *carried = gradients
     count = products.shape[0]

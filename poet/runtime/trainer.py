@@ -145,7 +145,7 @@ class Trainer:
                 unless ``seed`` is another than that of the training that was saved.
             arena: place the memory of steps with the native allocator, where it can be compiled and the
                 budget holds it: the same bits, faster than the heap. One such trainer per process; `memory`
-                tells what came of it. ``"require"``: make no step that does not lie at the plan's places.
+                gives the outcome. ``"require"``: make no step that does not lie at the plan's places.
             allow_nan: whether targets may be NaN or infinite, and `poet.runtime.fit.fit` goes on where the
                 loss is.
 

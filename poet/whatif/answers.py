@@ -40,7 +40,7 @@ NEAR_BEST = 1.2
 
 
 def choose(result: WhatIf) -> int | None:
-    """The point that the headline speaks of: the least RAM at which the energy is near the best.
+    """The point that the headline is about: the least RAM at which the energy is near the best.
 
     Plans within the energy budget count. Of the setting with the least energy per sample, those that
     take at most `NEAR_BEST` of it: of these the least RAM budget, then the least energy, then the latest

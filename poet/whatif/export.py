@@ -26,7 +26,7 @@ def to_csv(result: WhatIf) -> str:
 
 
 def to_json(result: WhatIf) -> dict[str, Any]:
-    """JSON-ready objects: the question, the settings, the rows, the answers, and the plans they speak of.
+    """JSON-ready objects: the question, the settings, the rows, the answers, and the plans they refer to.
 
     An infinite number, such as the life of a flash that nothing is written to, is ``null`` here.
     """

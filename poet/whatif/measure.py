@@ -1,7 +1,7 @@
 """Data stalls measured differentially, as DS-Analyzer does: synthetic, cached, real.
 
 An epoch is read three times: from batches that lie prepared in memory, from files in the page cache, and
-from files that the page cache was told to forget. Preparing costs the second less the first, fetching the
+from files that were dropped from the page cache. Preparing costs the second less the first, fetching the
 third less the second. Nothing of a stranger is executed: files are npy, npz (without objects) and
 safetensors; a loader of one's own is measured by `measure_loader`.
 """

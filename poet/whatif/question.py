@@ -1,4 +1,4 @@
-"""What a team asks: the grid to sweep, and the use that the answers are to speak of."""
+"""The question of a sweep: the grid, and the use that the answers are about."""
 
 from __future__ import annotations
 

@@ -90,7 +90,7 @@ class Setting:
     Attributes:
         device, device_title: name and title of the profile; of a saved problem its own source.
         binding: sizes given to the model's dynamic dimensions.
-        batch: samples per step; ``None`` where the model does not tell.
+        batch: samples per step; ``None`` where the model does not show it.
         optimizer: its name; empty for a saved problem.
         problem: what is planned.
         profile: the device's figures; ``None`` for a saved problem.
@@ -301,7 +301,7 @@ class WhatIf:
         stalls: data stalls of the chosen points, where data were asked about.
         marginals: what changes of the chosen point buy.
         answers: most important first; the first is the headline.
-        chosen: index of the point that the headline speaks of; ``None``: nothing fits.
+        chosen: index of the point that the headline is about; ``None``: nothing fits.
         complete: whether nothing was left out by an interruption.
         sweep_seconds: wall clock.
         searched, from_cache, by_monotonicity: how many points were decided in which way.

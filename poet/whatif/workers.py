@@ -187,7 +187,7 @@ def _in_worker(index: int, task: Task, memory_bytes: int | None) -> tuple[int, b
 
 @contextlib.contextmanager
 def _on_interrupt(handler: _Handler) -> Iterator[None]:
-    """Let ``handler`` meet Ctrl-C; only a main thread can say so."""
+    """Make ``handler`` handle Ctrl-C; only a main thread can set it."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

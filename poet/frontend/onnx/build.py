@@ -66,7 +66,7 @@ class Step:
         outputs: slots written, one per output of the call; ``None`` where nobody reads it.
         run: the call, or one per mode.
         whole: its result is the one output (a tensor or a sequence), not a tuple of outputs.
-        attributes: what rewriting rules want to know (``perm`` of a transposition, ``epsilon``).
+        attributes: what rewriting rules need (``perm`` of a transposition, ``epsilon``).
     """
 
     op: str

@@ -1,6 +1,6 @@
 """What a row of the operator table sees of a node, and what it gives back.
 
-A row is a function from a :class:`Node` to what is to be run: it looks at attributes, shapes and
+A row is a function from a :class:`Node` to what is to be run: it reads attributes, shapes and
 constants once, at import, and returns a function of the remaining inputs in plain torch. Inputs it has
 taken as constants (``ints``, ``number``, ...) are no operands of that function any more.
 """
@@ -254,7 +254,7 @@ class Node:
         self.buffers.add(index)
 
     def drop(self, index: int) -> None:
-        """Takes input ``index`` out of the operands without a look at it."""
+        """Takes input ``index`` out of the operands without reading it."""
         self.taken.add(index)
 
     # -- the batch dimension ----------------------------------------------------------------------

@@ -56,7 +56,7 @@ class _Window:
 
     @property
     def flat_pads(self) -> list[int]:
-        """As ``F.pad`` wants them: last dimension first."""
+        """As ``F.pad`` takes them: last dimension first."""
         pairs = zip(reversed(self.before), reversed(self.after), strict=True)
         return [pad for pair in pairs for pad in pair]
 

@@ -1,4 +1,4 @@
-"""Which initialisers are weights: what exporters did to them undone, parameters told from constants."""
+"""Which initialisers are weights: what exporters did to them undone, parameters separated from constants."""
 
 from __future__ import annotations
 

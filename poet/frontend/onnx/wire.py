@@ -17,7 +17,7 @@ from poet.errors import ModelError
 _GRAPH, _INITIALIZER, _RAW_DATA = 7, 5, 9
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _INLINE_BYTES = 256
-"""Data up to this size stays where it is: shapes and scalars are wanted at once."""
+"""Data up to this size stays where it is: shapes and scalars are needed at once."""
 
 
 Data = bytes | mmap.mmap

@@ -64,7 +64,7 @@ STATUS_SHAPES = {
     "unsolved": "diamond",
 }  # fmt: skip
 DASHES = ([1, 0], [6, 3], [2, 2], [8, 2, 2, 2], [1, 3], [10, 4], [4, 1], [3, 3, 1, 3])
-"""Lines of series, told apart without their colours."""
+"""Lines of series, distinguishable without their colours."""
 
 SHAPES = ("circle", "triangle-up", "square")
 

@@ -30,7 +30,7 @@ class Planned:
         index: of the point.
         point, setting, plan: what it is.
         usage: what it means in daily use, if known.
-        series: what tells its setting from the others.
+        series: what distinguishes its setting from the others.
         samples: by which its joules and seconds are divided to be compared with others.
     """
 
@@ -78,7 +78,7 @@ def planned(result: WhatIf) -> tuple[Planned, ...]:
 
 
 def series_labels(result: WhatIf) -> tuple[str, ...]:
-    """Per setting, what tells it from the others, e.g. ``rpi4b, N=4``; the device where nothing does."""
+    """Per setting, what sets it apart from the others, e.g. ``rpi4b, N=4``; the device where nothing does."""
     settings = result.settings
     telling: list[Callable[[Setting], str]] = [
         lambda setting: setting.device,

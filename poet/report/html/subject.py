@@ -1,4 +1,4 @@
-"""What a page tells about one plan: gathered from a plan file, or from the chosen point of a sweep."""
+"""What a page shows of one plan: gathered from a plan file, or from the chosen point of a sweep."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def subject_of_plan(plan: Plan, *, profile: Profile | None = None) -> Subject:
     """A plan file's subject.
 
     Args:
-        plan: what to tell about.
+        plan: what to show.
         profile: of its device; ``None``: the one of its name that comes with the package, if any.
     """
     outcome, prediction = plan.outcome, plan.prediction

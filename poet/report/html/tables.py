@@ -60,7 +60,7 @@ ROUNDING = 1e-12
 """Shares below this are what sums of floats leave."""
 
 LEAST_SHARE = 1e-4
-"""Of a column that compares many: what is less is told to be less."""
+"""Of a column that compares many: what is less is marked as less."""
 
 
 def size(size_bytes: float | None) -> Cell:
@@ -84,7 +84,7 @@ def share(part: float | None) -> Cell:
 
 
 def small_share(part: float | None) -> Cell:
-    """A cell in per cent of what is one among many: the smallest are told apart by nobody."""
+    """A cell in per cent of what is one among many: the smallest need not be distinguished."""
     tiny = part is not None and ROUNDING < abs(part) < LEAST_SHARE
     return (part, f"< {format_share(LEAST_SHARE)}") if tiny else share(part)
 
