@@ -33,10 +33,10 @@ from poet.training_plan import (
     Arena,
     Device,
     Model,
-    Outcome,
     Plan,
     Prediction,
     Request,
+    SearchOutcome,
     Slot,
     least_page_buffer_bytes,
     stored_values,
@@ -78,7 +78,7 @@ def test_the_answers_proof_and_the_bound_of_its_class_are_kept(path: Path) -> No
 
 
 @pytest.mark.parametrize(
-    "record", [Plan, Model, Request, Limits, Pins, Device, Outcome, ClassBound, Prediction, Slot, Arena,
+    "record", [Plan, Model, Request, Limits, Pins, Device, SearchOutcome, ClassBound, Prediction, Slot, Arena,
                Graph, KernelFacts, OpFacts],
 )  # fmt: skip
 def test_the_format_page_names_every_field(record: type) -> None:
