@@ -47,7 +47,7 @@ from poet.solution import Progress, Solution, SolveOptions, Status
 from poet.solvers import minimum_ram_bytes
 from poet.solvers.search.explain import answered
 from poet.summary import as_html, as_text, summary_rows
-from poet.training_plan import Device, Model, Outcome, Plan, Request, make_plan
+from poet.training_plan import Device, Model, Plan, Request, SearchOutcome, make_plan
 from poet.units import format_bytes, parse_bytes, parse_joules
 
 if TYPE_CHECKING:
@@ -446,7 +446,7 @@ def plan_with(prepared: Prepared, limits: Limits, fitted: Fitted) -> Planned:
         model=prepared.model,
         request=Request(limits=limits, loss=prepared.step.loss, train=prepared.train),
         device=_device_summary(prepared.profile),
-        outcome=Outcome(
+        outcome=SearchOutcome(
             status=solution.status.word,
             bound_joules=solution.bound_joules,
             bound_scope=solution.bound_scope,

@@ -23,7 +23,7 @@ from poet.layout import lay_out
 from poet.problem import Limits
 from poet.runtime.measure import seconds_in_steps
 from poet.solvers.heuristics.keep_everything import keep_everything
-from poet.training_plan import Arena, Device, Model, Outcome, Plan, Request, make_plan
+from poet.training_plan import Arena, Device, Model, Plan, Request, SearchOutcome, make_plan
 from poet.verification import random_batch
 
 _LONGEST_SECONDS = 1.0
@@ -66,7 +66,7 @@ def _keeping_plan(step: TrainingStep) -> Plan:
         model=Model(step.graph.name, "module", ""),
         request=Request(limits=Limits(), loss=step.loss),
         device=Device(_KERNELS_OF),
-        outcome=Outcome("feasible", 0.0, "", 0.0, 0.0, 0.0, "keep-everything", 0.0),
+        outcome=SearchOutcome("feasible", 0.0, "", 0.0, 0.0, 0.0, "keep-everything", 0.0),
         graph=step.graph,
         kernels=step.kernels,
         optimizer=step.optimizer,

@@ -92,7 +92,7 @@ class Device:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class SearchOutcome:
     """How the search for the schedule ended.
 
     Attributes:
@@ -193,7 +193,7 @@ class Plan:
     model: Model
     request: Request
     device: Device
-    outcome: Outcome
+    outcome: SearchOutcome
     graph: Graph
     kernels: KernelFacts
     optimizer: OptimizerSpec
@@ -299,7 +299,7 @@ def make_plan(
     model: Model,
     request: Request,
     device: Device,
-    outcome: Outcome,
+    outcome: SearchOutcome,
     graph: Graph,
     kernels: KernelFacts,
     optimizer: OptimizerSpec,
@@ -456,7 +456,7 @@ def _check_prediction(prediction: Prediction, trace: Trace) -> None:
         raise PlanError("the predictions are not what the simulator says about the schedule")
 
 
-def _check_outcome(outcome: Outcome, trace: Trace) -> None:
+def _check_outcome(outcome: SearchOutcome, trace: Trace) -> None:
     """What is said of all other plans does not contradict this one."""
     if outcome.bound_joules > (1 + _ROUNDING) * trace.joules:
         raise PlanError(

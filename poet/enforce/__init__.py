@@ -93,8 +93,8 @@ def enforce(request: RunRequest, *, on_epoch: Callable[[Epoch], None]) -> Enforc
             memory = event["memory"]
         elif event["event"] in ("failed", "refused", "ended"):
             raise _KINDS.get(event.get("kind", ""), ReplayError)(event["message"])
-    settled = [size for size in peaks_bytes[1:] or peaks_bytes if size is not None]
-    plan = Half(idle_bytes, max(settled, default=None), steps, memory=memory)
+    later = [size for size in peaks_bytes[1:] or peaks_bytes if size is not None]
+    plan = Half(idle_bytes, max(later, default=None), steps, memory=memory)
     was_interrupted = len(epochs) < request.epochs or not epochs[-1].is_complete
     plain, why_not = (None, "the training was interrupted") if was_interrupted else _try_plain(request)
     return EnforcedRun(request.budget_bytes, tuple(epochs), was_interrupted, plan, plain, why_not)

@@ -39,11 +39,11 @@ class Pager(Protocol):
     def wait(self, tensor: str) -> None:
         """Until the last transfer of ``tensor`` is done; raises what it raised."""
 
-    def settle(self) -> None:
+    def drain(self) -> None:
         """Until every transfer is done; raises what the first that failed raised."""
 
     def give_up(self) -> frozenset[str]:
-        """`settle` for a step that is not gone on with; the tensors whose targets were not filled."""
+        """`drain` for a step that is not gone on with; the tensors whose targets were not filled."""
 
     def close(self) -> None:
         """Ask for nothing any more; a second call does nothing."""
@@ -80,10 +80,10 @@ class Timed:
         with self._waiting():
             self._pager.wait(tensor)
 
-    def settle(self) -> None:
+    def drain(self) -> None:
         """See `Pager`."""
         with self._waiting():
-            self._pager.settle()
+            self._pager.drain()
 
     def give_up(self) -> frozenset[str]:
         """See `Pager`."""
@@ -171,7 +171,7 @@ class Background:
             if job.error is not None:
                 raise job.error
 
-    def settle(self) -> None:
+    def drain(self) -> None:
         """Until everything that was asked for is done.
 
         Raises:
@@ -182,7 +182,7 @@ class Background:
             raise self._error
 
     def give_up(self) -> frozenset[str]:
-        """`settle` for a step that is not gone on with; the tensors whose targets were not filled."""
+        """`drain` for a step that is not gone on with; the tensors whose targets were not filled."""
         self._drain()
         unread, self._unread, self._error = frozenset(self._unread), set(), None
         return unread

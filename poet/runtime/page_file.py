@@ -114,7 +114,7 @@ class PageFile:
     def wait(self, tensor: str) -> None:
         """Nothing: the last transfer of ``tensor`` is done."""
 
-    def settle(self) -> None:
+    def drain(self) -> None:
         """Nothing: every transfer is done."""
 
     def give_up(self) -> frozenset[str]:

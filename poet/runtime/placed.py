@@ -68,8 +68,8 @@ class PlacedSteps:
         self._standing_scope = contextlib.ExitStack()
         self._allocator = native.load()
         self._recording: native.Recording | None = None
-        self._arena: native.Arena | None = None
-        self._standing: native.Arena | None = None
+        self._arena: native.ArenaMemory | None = None
+        self._standing: native.ArenaMemory | None = None
         self._replay: native.Replay | None = None
         self._offsets_bytes: dict[str, int] = {}  # of what begins in RAM
         self._divide_bytes = 0  # the offset at which standing tensors begin
@@ -252,7 +252,7 @@ class PlacedSteps:
         self.refusal = f'arena="require": steps cannot have their planned places: {reason}'
 
 
-def _arena(allocator: native.NativeAllocator, size_bytes: int) -> native.Arena:
+def _arena(allocator: native.NativeAllocator, size_bytes: int) -> native.ArenaMemory:
     """In huge pages where the system has them: weights are read once per step, at a table walk per page."""
     return allocator.arena(size_bytes, huge_pages=True)
 

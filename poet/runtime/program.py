@@ -263,7 +263,7 @@ def _settling(run: Instruction, pages: Pager) -> Instruction:
 
     def settling() -> None:
         run()
-        pages.settle()
+        pages.drain()
 
     return settling
 

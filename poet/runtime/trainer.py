@@ -424,11 +424,11 @@ class Trainer:
             self._broken = f"step {self.steps + 1} failed halfway ({error})"
             return
         try:
-            self._settle()
+            self._restore_residents()
         except ReplayError as second:
             self._broken = f"step {self.steps + 1} failed ({error}) and so did the way back ({second})"
 
-    def _settle(self) -> None:
+    def _restore_residents(self) -> None:
         """Between steps: exactly the buffers in RAM that begin a step there."""
         for buffer in sorted(self._persistent):
             if buffer not in self._held:

@@ -17,7 +17,7 @@ from poet.errors import InputError, ModelError
 from poet.problem import Limits, Place
 from poet.solution import Status
 from poet.units import format_bytes, format_joules
-from poet.whatif.models import BATCH, Variant
+from poet.whatif.models import BATCH, ModelVariant
 from poet.whatif.result import Answer, Basis, Setting
 from poet.whatif.searches import Solver, Wanted
 from poet.whatif.settings import problem_of, setting_of
@@ -27,7 +27,7 @@ RESOLUTION = "resolution"
 _STEPS = {BATCH: 1, "sequence": 1, RESOLUTION: 32}
 _MEMORY_SHARE = 0.25  # of this machine: sizes whose plain training would take more are not imported
 
-VariantOf = Callable[[int], Variant]
+VariantOf = Callable[[int], ModelVariant]
 
 
 @dataclass(frozen=True, slots=True)

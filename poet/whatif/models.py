@@ -44,7 +44,7 @@ class TrainedAs:
 
 
 @dataclass(frozen=True, slots=True)
-class Variant:
+class ModelVariant:
     """A training step of the model.
 
     Attributes:
@@ -62,11 +62,11 @@ class Variant:
     batch: int | None
 
 
-def variant_of(graph: Graph, kernels: KernelFacts, binding: Binding, optimizer: str) -> Variant:
+def variant_of(graph: Graph, kernels: KernelFacts, binding: Binding, optimizer: str) -> ModelVariant:
     """The record of a training ``graph``; its batch is the first dimension of its first input."""
     types = {value.name: value.type for value in graph.values}
     shape = types[graph.inputs[0]].shape if graph.inputs else ()
-    return Variant(graph, kernels, binding, optimizer, shape[0] if shape else None)
+    return ModelVariant(graph, kernels, binding, optimizer, shape[0] if shape else None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +120,7 @@ class OnnxModel:
                 )
         return tuple(dict.fromkeys(names))
 
-    def variants(self, wanted: Sequence[tuple[Binding, OptimizerSpec]], run: Run) -> list[Variant]:
+    def variants(self, wanted: Sequence[tuple[Binding, OptimizerSpec]], run: Run) -> list[ModelVariant]:
         """One per binding and optimizer, in this order.
 
         Raises:
@@ -196,7 +196,7 @@ def module_variants(
     batches: Iterable[int | None],
     optimizers: Iterable[OptimizerSpec],
     how: TrainedAs,
-) -> list[Variant]:
+) -> list[ModelVariant]:
     """One per batch size and optimizer, traced in this process.
 
     Raises:

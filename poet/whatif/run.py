@@ -25,7 +25,7 @@ from poet.whatif.cache import Cache, default_folder
 from poet.whatif.grid import Binding
 from poet.whatif.largest import Axis, VariantOf, largest_answer, read_axis
 from poet.whatif.marginal import marginals_of
-from poet.whatif.models import BATCH, OnnxModel, TrainedAs, Variant, module_variants
+from poet.whatif.models import BATCH, ModelVariant, OnnxModel, TrainedAs, module_variants
 from poet.whatif.question import SECONDS_PER_POINT, DataSupply, Duty, Question
 from poet.whatif.result import Answer, DataStall, Marginal, Origin, Setting, WhatIf
 from poet.whatif.searches import Solver
@@ -186,7 +186,7 @@ class _Asked:
                 raise InputError(
                     f"{path.name} has its sizes; leave batch and bind out, or give the ONNX model"
                 )
-            self._refuse_what_is_settled(path)
+            self._refuse_what_the_file_says(path)
             if path.suffix == ".poet":
                 return plan_settings(path, self.profiles, self.home)
             if self.profiles:
@@ -196,7 +196,7 @@ class _Asked:
             raise InputError("a model needs a device; `poet devices list` shows the names")
         return settings_of(self._variants(), self.profiles, self.home)
 
-    def _refuse_what_is_settled(self, path: Path) -> None:
+    def _refuse_what_the_file_says(self, path: Path) -> None:
         """A saved plan or problem has its loss, its optimizer and its sizes; a problem has its homes too.
 
         Raises:
@@ -204,17 +204,17 @@ class _Asked:
         """
         for axis in self.axes:
             raise InputError(f"--largest {axis.name} needs an ONNX model with that dimension open")
-        settled = (
+        said = (
             ("optimizer", "optimizer", self.specs != (OptimizerSpec(DEFAULT_OPTIMIZER),)),
             ("loss", "loss", self.how.loss != DEFAULT_LOSS),
             ("train", "trained parameters", self.how.train is not None),
             ("home", "homes", self.home is not Place.RAM and (path.suffix == ".json" or not self.profiles)),
         )
-        for option, what, given in settled:
+        for option, what, given in said:
             if given:
                 raise InputError(f"{path.name} has its {what} already; leave {option} out")
 
-    def _variants(self) -> list[Variant]:
+    def _variants(self) -> list[ModelVariant]:
         path = self.path
         if path is None:
             for axis in self.axes:

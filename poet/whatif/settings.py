@@ -16,7 +16,7 @@ from poet.ram_survey import keep_everything_bytes
 from poet.solvers import minimum_ram_bytes
 from poet.whatif.grid import ram_budgets
 from poet.whatif.knowledge import Cell, levels
-from poet.whatif.models import Variant, variant_of
+from poet.whatif.models import ModelVariant, variant_of
 from poet.whatif.question import Question
 from poet.whatif.result import Setting
 
@@ -27,7 +27,7 @@ def setting_of(
     problem: Problem,
     *,
     profile: Profile | None = None,
-    variant: Variant | None = None,
+    variant: ModelVariant | None = None,
     device: tuple[str, str] | None = None,
 ) -> Setting:
     """The record of a ``problem``; ``device`` is a name and a title where there is no profile."""
@@ -47,13 +47,13 @@ def setting_of(
     )
 
 
-def problem_of(variant: Variant, profile: Profile, home: Place) -> Problem:
+def problem_of(variant: ModelVariant, profile: Profile, home: Place) -> Problem:
     """The planning problem of a training step on ``profile``'s device."""
     kernels = kernels_on(profile, variant.graph, variant.kernels)
     return build_problem(variant.graph, profile, kernels, home=home)
 
 
-def settings_of(variants: Iterable[Variant], profiles: Sequence[Profile], home: Place) -> list[Setting]:
+def settings_of(variants: Iterable[ModelVariant], profiles: Sequence[Profile], home: Place) -> list[Setting]:
     """One per device and variant, in this order."""
     made = list(variants)
     return [

@@ -61,7 +61,7 @@ def training(net: str, size: str, batch: int) -> tuple[torch.nn.Module, Step]:
 
 
 def is_exact(
-    net: str, size: str, batch: int, step: Step, arena: native.Arena, placement: native.Placement
+    net: str, size: str, batch: int, step: Step, arena: native.ArenaMemory, placement: native.Placement
 ) -> bool:
     """Whether the losses of replayed steps are those of plain ones."""
     random_state = torch.get_rng_state()

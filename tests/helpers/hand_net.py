@@ -21,7 +21,7 @@ from poet.problem import Limits, Place, Problem, ProblemOp, Tensor, Transfer
 from poet.runtime.state import raw_tensor
 from poet.schedule import Schedule
 from poet.simulator import simulate
-from poet.training_plan import Device, Model, Outcome, Plan, Request, make_plan
+from poet.training_plan import Device, Model, Plan, Request, SearchOutcome, make_plan
 
 BATCH, WIDTH = 8, 64
 
@@ -177,7 +177,7 @@ def plan(
         model=Model(what.name, "module", "0" * 64),
         request=Request(Limits(ram_budget_bytes=int(peak_ram_bytes * (1 + slack))), loss),
         device=Device("bench"),
-        outcome=Outcome("feasible", 0.0, "whole problem", of.compute_joules, 1.0, 1.0, "by hand", 0.0),
+        outcome=SearchOutcome("feasible", 0.0, "whole problem", of.compute_joules, 1.0, 1.0, "by hand", 0.0),
         graph=what,
         kernels=kernels,
         optimizer=optimizer or OptimizerSpec("sgd", lr=0.1),

@@ -34,10 +34,10 @@ from poet.training_plan import (
     Arena,
     Device,
     Model,
-    Outcome,
     Plan,
     Prediction,
     Request,
+    SearchOutcome,
     Slot,
     least_page_buffer_bytes,
     stored_values,
@@ -103,7 +103,7 @@ def test_the_record_of_the_search_is_kept(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "record", [Plan, Model, Request, Limits, Pins, Device, Outcome, ClassBound, SearchRecord, Phase,
+    "record", [Plan, Model, Request, Limits, Pins, Device, SearchOutcome, ClassBound, SearchRecord, Phase,
                Advance, Rejected, Prediction, Slot, Arena,
                Graph, KernelFacts, OpFacts],
 )  # fmt: skip

@@ -215,7 +215,7 @@ def test_targets_that_were_not_filled_are_named(tmp_path: Path, monkeypatch: pyt
     pages = PageFile((Slot("a", 0, 10), Slot("b", 4096, 10)), path=None, folder=tmp_path, buffer_bytes=0)
     background, asked = Background(pages), threading.Event()
     background.write("b", memoryview(bytes(10)))
-    background.settle()
+    background.drain()
 
     def failing(tensor: str, data: memoryview) -> None:
         assert asked.wait(PATIENCE_SECONDS)
@@ -240,9 +240,9 @@ def test_the_first_of_several_errors_is_told(tmp_path: Path) -> None:
     with pytest.raises(PageFileError, match="a was never written"):
         background.wait("a")
     with pytest.raises(PageFileError, match="a was never written"):
-        background.settle()
+        background.drain()
     assert background.give_up() == {"a"}
     background.write("b", memoryview(bytes(10)))  # a step later all is well
-    background.settle()
+    background.drain()
     background.close()
     pages.close()

@@ -201,10 +201,10 @@ def test_what_is_paged_out_is_not_in_the_page_cache(pages: PageFile, in_backgrou
     pager = Background(pages) if in_background else pages
     data, target = content(5_000_001), bytearray(5_000_001)
     pager.write("a", data)
-    pager.settle()
+    pager.drain()
     after_writing = cached_bytes(pages.path)
     pager.read_into("a", memoryview(target))
-    pager.settle()
+    pager.drain()
     assert target == data
     assert max(after_writing, cached_bytes(pages.path)) <= 65536
     if in_background:

@@ -30,7 +30,7 @@ def uneven(seed: int) -> Problem:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_what_is_settled_fits_as_a_whole_or_says_that_it_does_not(seed: int) -> None:
+def test_what_is_fitted_fits_as_a_whole_or_says_that_it_does_not(seed: int) -> None:
     problem = uneven(seed)
     most, least = keep_everything_bytes(problem), minimum_ram_bytes(problem, Limits()).bytes
     limits = Limits(ram_budget_bytes=budget_between(least, most, 0.5))

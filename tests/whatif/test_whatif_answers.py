@@ -33,7 +33,7 @@ from poet.whatif.knowledge import Candidate
 from poet.whatif.largest import LARGEST_SIZE, _Probe, _Search, read_axis
 from poet.whatif.marginal import ram_step_bytes, with_flash_bandwidth
 from poet.whatif.measure import measure_data, measure_loader
-from poet.whatif.models import Variant, variant_of
+from poet.whatif.models import ModelVariant, variant_of
 from poet.whatif.question import DataSupply, Duty
 from poet.whatif.result import COLUMNS, Basis, FoundPlan, Setting, Verdict, WhatIf
 from poet.whatif.run import what_if
@@ -224,7 +224,7 @@ def test_bisection_finds_the_largest_size_with_few_probes(limit: int, bytes_per_
 
     never = Solver(QUICK, Cache(None), lambda tasks: iter(()))
 
-    def no_import(size: int) -> Variant:
+    def no_import(size: int) -> ModelVariant:
         raise AssertionError(size)
 
     search = _Search(

@@ -89,7 +89,7 @@ class Failure:
 
 
 @dataclass(frozen=True)
-class Program:
+class BuiltModel:
     """The steps of a model.
 
     Attributes:
@@ -118,8 +118,8 @@ def build(
     trainable: frozenset[str],
     rebound: Rebound | None = None,
     declared: Mapping[str, Tensor] | None = None,
-) -> Program:
-    """The program of ``file``.
+) -> BuiltModel:
+    """The steps of ``file``, in a runnable order.
 
     Args:
         file: the model.
@@ -146,7 +146,7 @@ def build(
     for entry, value in zip(file.model.graph.output, outputs, strict=True):
         if value is None and declared is None:
             raise ModelError(f"no node gives the output {entry.name!r}")
-    return Program(
+    return BuiltModel(
         bound, outputs, tuple(builder.steps), tuple(builder.values), frozenset(builder.buffers),
         tuple(builder.failures), tuple(builder.ops),
     )  # fmt: skip

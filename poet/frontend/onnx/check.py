@@ -17,7 +17,7 @@ from poet.brief import brief
 from poet.codec import encode
 from poet.errors import ModelError
 from poet.files.reading import MOST_DIMENSIONS
-from poet.frontend.onnx.build import DependsOnFailure, Program, Step, build, op_name
+from poet.frontend.onnx.build import BuiltModel, DependsOnFailure, Step, build, op_name
 from poet.frontend.onnx.dims import BATCH_NAMES, MOST_ELEMENTS, Dims, bind_inputs, fixed_batch, input_dims
 from poet.frontend.onnx.module import state_names
 from poet.frontend.onnx.node import Value, describe
@@ -158,16 +158,14 @@ def check_model(
     inputs, rebound = bind_inputs(file, {**assumed, **(bind or {})})
     trainable = trainable_initializers(file)
     shapes = {entry.name: entry.shape for entry in inputs}
-    program = build(
-        file, inputs, trainable=trainable, rebound=rebound, declared=_declared(file.model, shapes)
-    )
-    way = _Way(program)
-    not_checked = [f for f in program.failures if isinstance(f.error, DependsOnFailure)]
-    not_imported = [f for f in program.failures if not isinstance(f.error, DependsOnFailure)]
+    built = build(file, inputs, trainable=trainable, rebound=rebound, declared=_declared(file.model, shapes))
+    way = _Way(built)
+    not_checked = [f for f in built.failures if isinstance(f.error, DependsOnFailure)]
+    not_imported = [f for f in built.failures if not isinstance(f.error, DependsOnFailure)]
     open_dims = tuple(sorted({dim for entry in dims for dim in entry.dims if isinstance(dim, str)}))
     parameters = _parameters(file, trainable, way)
-    operators = _operators(original, file, program, way)
-    reads, misfit = _loss(spec, file, program, dims, assumed)
+    operators = _operators(original, file, built, way)
+    reads, misfit = _loss(spec, file, built, dims, assumed)
     return CheckReport(
         model=Path(path).name,
         digest=file.digest,
@@ -188,7 +186,7 @@ def check_model(
         gradient_stops=tuple(way.stops()),
         parameters=parameters,
         obstacles=(
-            *_obstacles(operators, len(not_imported), parameters, outputs=len(program.outputs)),
+            *_obstacles(operators, len(not_imported), parameters, outputs=len(built.outputs)),
             *([misfit] if misfit and loss is not None else ()),
         ),
     )
@@ -197,17 +195,17 @@ def check_model(
 class _Way:
     """Which steps lie between a parameter and the first output, whose loss is minimised."""
 
-    def __init__(self, program: Program) -> None:
-        self.program = program
-        self.is_known = not program.failures
-        ends = program.outputs[:1] if self.is_known else program.outputs
+    def __init__(self, built: BuiltModel) -> None:
+        self.built = built
+        self.is_known = not built.failures
+        ends = built.outputs[:1] if self.is_known else built.outputs
         wanted = {v.slot for v in ends if v and _has_gradient(v)}
         if not self.is_known:  # ways may be lost behind a failure: every end counts
-            read = {v.slot for step in program.steps for v in step.operands if v}
-            wanted |= {v.slot for v in program.values if v.slot not in read and _has_gradient(v)}
+            read = {v.slot for step in built.steps for v in step.operands if v}
+            wanted |= {v.slot for v in built.values if v.slot not in read and _has_gradient(v)}
         self.reached: set[int] = set(wanted)
         self.nodes: set[str] = set()
-        for step in reversed(program.steps):
+        for step in reversed(built.steps):
             if any(v and v.slot in self.reached for v in step.outputs):
                 self.nodes.add(step.node)
                 self.reached |= {v.slot for v in step.operands if v and _has_gradient(v)}
@@ -216,8 +214,8 @@ class _Way:
         """Names of the outputs on which the first does not depend."""
         if not self.is_known:
             return ()
-        before = self._leading_to(self.program.outputs[:1])
-        return tuple(v.name for v in self.program.outputs[1:] if v and v.slot not in before)
+        before = self._leading_to(self.built.outputs[:1])
+        return tuple(v.name for v in self.built.outputs[1:] if v and v.slot not in before)
 
     def why_not(self, slots: Mapping[str, int]) -> dict[str, Why]:
         """Per name of a parameter that no gradient reaches, the reason.
@@ -225,8 +223,8 @@ class _Way:
         Args:
             slots: of the parameters by name; one without a slot is not read at all.
         """
-        to_loss = self._leading_to(self.program.outputs[:1])
-        out = self._leading_to(self.program.outputs)
+        to_loss = self._leading_to(self.built.outputs[:1])
+        out = self._leading_to(self.built.outputs)
         return {
             name: why(leads_to_loss=slot in to_loss or not self.is_known, leads_out=slot in out)
             for name, slot in slots.items()
@@ -236,7 +234,7 @@ class _Way:
     def _leading_to(self, values: Sequence[Value | None]) -> set[int]:
         """Slots of what ``values`` depend on, differentiably or not."""
         found = {v.slot for v in values if v}
-        for step in reversed(self.program.steps):
+        for step in reversed(self.built.steps):
             if any(v and v.slot in found for v in step.outputs):
                 found |= {v.slot for v in step.operands if v}
         return found
@@ -245,7 +243,7 @@ class _Way:
         """Steps behind a parameter whose outputs have no gradient."""
         return [
             NodeRemark(step.op, step.node, _stop_reason(step))
-            for step in self.program.steps
+            for step in self.built.steps
             if any(v and _has_gradient(v) for v in step.operands)
             and not any(v and _has_gradient(v) for v in step.outputs)
         ]
@@ -263,11 +261,11 @@ def _has_gradient(value: Value) -> bool:
     return any(meta.requires_grad for meta in metas)
 
 
-def _operators(original: OnnxFile, file: OnnxFile, program: Program, way: _Way) -> tuple[OperatorCheck, ...]:
+def _operators(original: OnnxFile, file: OnnxFile, built: BuiltModel, way: _Way) -> tuple[OperatorCheck, ...]:
     written, imported = ([(op_name(n), describe(n)) for n in f.model.graph.node] for f in (original, file))
-    branches = [entry for entry in program.ops if entry not in imported]
-    failed = {failure.node for failure in program.failures}
-    run = {step.node for step in program.steps}
+    branches = [entry for entry in built.ops if entry not in imported]
+    failed = {failure.node for failure in built.failures}
+    run = {step.node for step in built.steps}
     nodes: dict[str, list[str]] = defaultdict(list)
     for op, node in (*written, *branches):
         nodes[op].append(node)
@@ -285,7 +283,7 @@ def _operators(original: OnnxFile, file: OnnxFile, program: Program, way: _Way) 
 
 
 def _parameters(file: OnnxFile, trainable: frozenset[str], way: _Way) -> tuple[ParameterCheck, ...]:
-    slots = {value.state: value.slot for value in way.program.values if value.state}
+    slots = {value.state: value.slot for value in way.built.values if value.state}
     names = state_names(sorted(trainable))
     reasons = way.why_not({initializer: slots.get(initializer, _NOWHERE) for initializer in trainable})
     rows = [
@@ -322,10 +320,10 @@ def _obstacles(
 
 
 def _loss(
-    spec: LossSpec, file: OnnxFile, program: Program, dims: tuple[Dims, ...], assumed: Mapping[str, int]
+    spec: LossSpec, file: OnnxFile, built: BuiltModel, dims: tuple[Dims, ...], assumed: Mapping[str, int]
 ) -> tuple[str, str]:
     """What the loss reads of the first output, with open dimensions by name; and why it cannot, or ""."""
-    first = program.outputs[0] if program.outputs else None
+    first = built.outputs[0] if built.outputs else None
     if first is None or not isinstance(first.meta, Tensor):
         return f"{spec}, of a first output that is not known", ""
     sizes: list[int | str] = list(first.meta.shape)

@@ -19,24 +19,24 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from poet.frontend.onnx.build import Program, Step
+from poet.frontend.onnx.build import BuiltModel, Step
 from poet.frontend.onnx.node import Modal, Value, complement, number
 
 
-def fuse(program: Program) -> Program:
-    """``program`` with all patterns joined and steps dropped that nothing reads."""
+def fuse(built: BuiltModel) -> BuiltModel:
+    """``built`` with all patterns joined and steps dropped that nothing reads."""
     for rule in RULES:
-        program = _live(_applied(program, rule))
-    return program
+        built = _live(_applied(built, rule))
+    return built
 
 
 class Steps:
     """Who makes a value, who reads it."""
 
-    def __init__(self, program: Program) -> None:
-        self.makers = {value.slot: step for step in program.steps for value in step.outputs if value}
-        self.readers = Counter(value.slot for step in program.steps for value in step.operands if value)
-        self.readers.update(value.slot for value in program.outputs if value)
+    def __init__(self, built: BuiltModel) -> None:
+        self.makers = {value.slot: step for step in built.steps for value in step.outputs if value}
+        self.readers = Counter(value.slot for step in built.steps for value in step.operands if value)
+        self.readers.update(value.slot for value in built.outputs if value)
 
     def maker(self, value: Value | None, op: str, *, only_reader: bool = True) -> Step | None:
         """The step with operator ``op`` that makes ``value``, by default only if it is read once."""
@@ -49,20 +49,20 @@ class Steps:
 Rule = Callable[[Step, Steps], Step | None]
 
 
-def _applied(program: Program, rule: Rule) -> Program:
-    view = Steps(program)
-    steps = tuple(rule(step, view) or step for step in program.steps)
-    return replace(program, steps=steps)
+def _applied(built: BuiltModel, rule: Rule) -> BuiltModel:
+    view = Steps(built)
+    steps = tuple(rule(step, view) or step for step in built.steps)
+    return replace(built, steps=steps)
 
 
-def _live(program: Program) -> Program:
-    needed = {value.slot for value in program.outputs if value}
+def _live(built: BuiltModel) -> BuiltModel:
+    needed = {value.slot for value in built.outputs if value}
     kept = []
-    for step in reversed(program.steps):
+    for step in reversed(built.steps):
         if any(value is not None and value.slot in needed for value in step.outputs):
             needed.update(value.slot for value in step.operands if value)
             kept.append(step)
-    return replace(program, steps=tuple(reversed(kept)))
+    return replace(built, steps=tuple(reversed(kept)))
 
 
 def _pairs(step: Step) -> Sequence[tuple[Value, Value]]:

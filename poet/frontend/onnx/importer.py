@@ -191,8 +191,8 @@ def _imported(file: OnnxFile, bind: Mapping[str, int], training: bool, source: S
         inputs, rebound = bind_inputs(file, bind)
         naming = naming_of(file)
         trainable = trainable_initializers(file) - set(naming.buffers)
-        program = fuse(build(file, inputs, trainable=trainable, rebound=rebound))
-        module = ImportedModule(program, file, trainable, source, naming).train(training)
+        built = fuse(build(file, inputs, trainable=trainable, rebound=rebound))
+        module = ImportedModule(built, file, trainable, source, naming).train(training)
     except ModelError as error:
         prefix = "" if str(error).startswith(file.name) else f"{file.name}: "
         raise type(error)(f"{prefix}{error}") from None

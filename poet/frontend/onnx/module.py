@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from poet.errors import ModelError
-from poet.frontend.onnx.build import Program
+from poet.frontend.onnx.build import BuiltModel
 from poet.frontend.onnx.names import Naming
 from poet.frontend.onnx.node import Modal, Run
 from poet.frontend.onnx.reader import OnnxFile, StoredTensor
@@ -21,7 +21,7 @@ Source = Callable[[str, StoredTensor], Tensor]
 
 
 class ImportedModule(nn.Module):
-    """Runs the steps of a program. Parameters and buffers have the initialisers' names, dots and all.
+    """Runs the steps of a model that `build` made. Parameters and buffers have the initialisers' names, dots and all.
 
     Attributes:
         names: the state name of each initialiser that became a parameter or a buffer.
@@ -31,7 +31,7 @@ class ImportedModule(nn.Module):
 
     def __init__(
         self,
-        program: Program,
+        built: BuiltModel,
         file: OnnxFile,
         trainable: frozenset[str],
         source: Source,
@@ -39,12 +39,12 @@ class ImportedModule(nn.Module):
     ) -> None:
         super().__init__()
         naming = naming or Naming()
-        used = {value.slot: value for step in program.steps for value in step.operands if value}
-        used.update({value.slot: value for value in program.outputs if value})
+        used = {value.slot: value for step in built.steps for value in step.operands if value}
+        used.update({value.slot: value for value in built.outputs if value})
         states = [
             v
             for v in used.values()
-            if v.state and (v.state in trainable or v.state in program.buffers or v.state in naming.names)
+            if v.state and (v.state in trainable or v.state in built.buffers or v.state in naming.names)
         ]
         self.names = state_names([value.state for value in states if value.state], naming.names)
         self.initializers = frozenset(value.state for value in states if value.state in trainable)
@@ -53,7 +53,7 @@ class ImportedModule(nn.Module):
             assert value.state is not None
             name = self.names[value.state]
             tensor = source(name, file.tensors[value.state])
-            is_parameter = value.state in trainable and value.state not in program.buffers
+            is_parameter = value.state in trainable and value.state not in built.buffers
             if is_parameter:
                 tensor = nn.Parameter(tensor, requires_grad=value.state not in naming.frozen)
             self._homes[value.slot] = _register(self, name, tensor)
@@ -69,9 +69,9 @@ class ImportedModule(nn.Module):
                     known[key] = f"constant{len(known)}"
                     self.register_buffer(known[key], own, persistent=False)
                 self._constants[value.slot] = known[key]
-        self._inputs = program.inputs
-        self._outputs = tuple(value.slot for value in program.outputs if value)
-        self.calls = _calls(program)
+        self._inputs = built.inputs
+        self._outputs = tuple(value.slot for value in built.outputs if value)
+        self.calls = _calls(built)
 
     def _carry(self, file: OnnxFile, trainable: frozenset[str], source: Source, naming: Naming) -> None:
         """What the module that was exported has beside what runs: so that its state dict is this one's."""
@@ -152,11 +152,11 @@ class Call:
     last_reads: tuple[int, ...]
 
 
-def _calls(program: Program) -> tuple[Call, ...]:
-    held = {value.slot for value in program.outputs if value}
+def _calls(built: BuiltModel) -> tuple[Call, ...]:
+    held = {value.slot for value in built.outputs if value}
     calls: list[Call] = []
     seen = set(held)
-    for step in reversed(program.steps):
+    for step in reversed(built.steps):
         reads = {value.slot for value in step.operands if value}
         outputs = tuple((index, value.slot) for index, value in enumerate(step.outputs) if value)
         run = step.run

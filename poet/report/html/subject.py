@@ -26,7 +26,7 @@ from poet.whatif.usage import worn_bytes
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """How good a plan is known to be; the fields are those of `poet.training_plan.Outcome`."""
+    """How good a plan is known to be; the fields are those of `poet.training_plan.SearchOutcome`."""
 
     word: str
     sentence: str

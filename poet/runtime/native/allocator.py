@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from poet.errors import ReplayError
-from poet.runtime.native.arena import Arena
+from poet.runtime.native.arena import ArenaMemory
 from poet.runtime.native.library import Counts, Library, Usage
 from poet.runtime.native.recording import Recording
 from poet.units import format_bytes
@@ -108,7 +108,7 @@ class NativeAllocator:
             finally:
                 recording.close()
 
-    def arena(self, size_bytes: int, *, huge_pages: bool = False) -> Arena:
+    def arena(self, size_bytes: int, *, huge_pages: bool = False) -> ArenaMemory:
         """Memory to place blocks in; whole pages, counted in the footprint at once.
 
         Raises:
@@ -121,7 +121,7 @@ class NativeAllocator:
             self._library.detach()
             why = "more than the cap leaves" if over_cap else "more than the system gives"
             raise ReplayError(f"an arena of {format_bytes(size_bytes)} is {why}")
-        return Arena(self._library, handle, size_bytes)
+        return ArenaMemory(self._library, handle, size_bytes)
 
     def _attach(self) -> None:
         if not self._library.attach():

@@ -41,7 +41,7 @@ class Replay:
         self._counts = self.counts()
 
 
-class Arena:
+class ArenaMemory:
     """Memory to place blocks in. Tensors in it stay valid after `close`, which only ends its use."""
 
     def __init__(self, library: Library, handle: int, size_bytes: int) -> None:

@@ -32,7 +32,7 @@ class Counters(ctypes.Structure):
     _fields_ = [(name, _INT64) for name in _COUNTERS]
 
 
-class Request(ctypes.Structure):
+class RecordedRequest(ctypes.Structure):
     """One recorded request; times in ticks, -1 where it is still alive."""
 
     _fields_ = [(name, _INT64) for name in ("bytes", "op", "born", "died", "died_op", "parallel", "address")]
@@ -57,7 +57,7 @@ _SIGNATURES = {
     "poet_mark": (None, (_INT64,)),
     "poet_record_begin": (ctypes.c_int, ()),
     "poet_record_position": (_INT64, (_INT64S,)),
-    "poet_record_end": (None, (_INT64, ctypes.POINTER(Request))),
+    "poet_record_end": (None, (_INT64, ctypes.POINTER(RecordedRequest))),
     "poet_arena_open": (_POINTER, (_INT64, ctypes.c_int, ctypes.POINTER(ctypes.c_int))),
     "poet_arena_base": (_POINTER, (_POINTER,)),
     "poet_arena_close": (None, (_POINTER,)),
@@ -167,9 +167,9 @@ class Library:
         requests: int = self._c.poet_record_position(tick)
         return requests, tick.value
 
-    def record_end(self, count: int) -> ctypes.Array[Request]:
+    def record_end(self, count: int) -> ctypes.Array[RecordedRequest]:
         """End the recording; its first ``count`` requests."""
-        requests = (Request * count)()
+        requests = (RecordedRequest * count)()
         self._c.poet_record_end(count, requests)
         return requests
 

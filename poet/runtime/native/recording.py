@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import pairwise
 
-from poet.runtime.native.library import BETWEEN_STEPS, Library, Request
+from poet.runtime.native.library import BETWEEN_STEPS, Library, RecordedRequest
 from poet.runtime.native.placement import Allocation, RecordedStep
 
 
@@ -49,7 +49,7 @@ class Recording:
         )
 
 
-def _allocation(request: Request, step_tick: int) -> Allocation:
+def _allocation(request: RecordedRequest, step_tick: int) -> Allocation:
     alive = request.died < 0
     return Allocation(
         size_bytes=request.bytes,
