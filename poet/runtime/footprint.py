@@ -41,7 +41,7 @@ print(json.dumps([rss, own, wall, own_seconds, *memory()]))
 
 @dataclass(frozen=True, slots=True)
 class Idle:
-    """One fresh interpreter, before and after the import; ``private`` is what no other process shares.
+    """One fresh interpreter, before and after the import.
 
     Attributes:
         python_bytes, python_private_bytes: resident before.
