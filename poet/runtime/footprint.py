@@ -24,9 +24,6 @@ from poet.units import format_seconds
 
 _RUNS = 5
 _ROOTS = ("torch", "numpy")
-_BUILD_ONLY = ("include", "bin", "share", "test")
-"""Folders of torch with headers and programs, of which replay reads nothing."""
-
 _CHILD = """
 import json, time
 def memory():
@@ -44,7 +41,7 @@ print(json.dumps([rss, own, wall, own_seconds, *memory()]))
 
 @dataclass(frozen=True, slots=True)
 class Idle:
-    """One fresh interpreter, before and after the import; ``private`` is what no other process shares.
+    """One fresh interpreter, before and after the import.
 
     Attributes:
         python_bytes, python_private_bytes: resident before.
@@ -76,12 +73,6 @@ def disk_bytes() -> dict[str, int]:
         found[name] = sum(file.stat().st_size for file in files if file.is_file())
         waiting += _required(distribution)
     return dict(sorted(found.items(), key=lambda item: -item[1]))
-
-
-def build_only_bytes() -> int:
-    """What of torch is there for building C++ programs only."""
-    root = Path(str(metadata.distribution("torch").locate_file("torch")))
-    return sum(_folder_bytes(root / name) for name in _BUILD_ONLY)
 
 
 def idle() -> Idle:
@@ -125,7 +116,6 @@ def _line(label: str, size_bytes: float, note: str = "") -> str:
 def _lines() -> Iterator[str]:
     disk, found = disk_bytes(), idle()
     yield _line("disk, without Python", sum(disk.values()))
-    yield _line("  needed only to build", build_only_bytes(), "  torch's headers and programs")
     yield from (_line(f"  {name}", size_bytes) for name, size_bytes in disk.items())
     own = format_seconds(found.own_seconds)
     yield f"{f'import, median of {_RUNS}':28}{format_seconds(found.seconds):>11}  of it processor time {own}"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
 import sys
 import tomllib
 from pathlib import Path
@@ -10,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from poet.errors import InputError
-from poet.extras import how_to_install
+from poet.extras import PLAN_PACKAGES, how_to_install
 from poet.report.html import page
 from poet.solvers import engines
 from poet.whatif import workers
@@ -37,7 +39,7 @@ EXTRAS = re.compile(r"pip install (?:-e |--editable )?'\.\[([\w,]+)\]'")
 
 def test_the_distribution_has_a_name_of_its_own() -> None:
     assert PROJECT["name"] == "poet-edge-training"
-    assert PROJECT["scripts"] == {"poet": "poet.cli.main:app"}
+    assert PROJECT["scripts"] == {"poet": "poet.__main__:main"}
 
 
 @pytest.mark.parametrize(
@@ -99,3 +101,97 @@ def test_what_is_missing_names_its_extra(monkeypatch: pytest.MonkeyPatch) -> Non
     for said, extra in zip(told, ("report", "cpsat", "scip", "pandas", "cluster"), strict=True):
         assert how_to_install(extra) in said
         assert extra in PROJECT["optional-dependencies"]
+
+
+def _name(requirement: str) -> str:
+    return re.split(r"[\[<>=]", requirement)[0]
+
+
+def test_the_runtime_asks_for_torch_and_numpy_and_an_extra_for_the_rest() -> None:
+    assert {_name(item) for item in PROJECT["dependencies"]} == {"torch", "numpy"}
+    extras = PROJECT["optional-dependencies"]
+    assert sorted(map(_name, extras["plan"])) == sorted(PLAN_PACKAGES)
+    for name, items in extras.items():
+        assert name == "plan" or "poet-edge-training[plan]" in items, f"{name} is of no use without planning"
+    assert ".[dev]" in (ROOT / "Makefile").read_text()
+
+
+def _without(packages: tuple[str, ...], code: str) -> subprocess.CompletedProcess[str]:
+    """Runs ``code`` where ``packages`` are not installed."""
+    hidden = f"""
+import importlib.abc, importlib.machinery, sys
+hidden = {packages!r}
+class Hiding(importlib.machinery.PathFinder):
+    @classmethod
+    def find_spec(cls, name, path=None, target=None):
+        return None if name.partition(".")[0] in hidden else super().find_spec(name, path, target)
+sys.meta_path = [Hiding if finder is importlib.machinery.PathFinder else finder for finder in sys.meta_path]
+sys.argv = ["poet", "solve", "tests/instances/linear.m4.json", "--ram", "1MiB"]
+"""
+    return subprocess.run(
+        [sys.executable, "-c", f"{hidden}\n{code}"], capture_output=True, text=True, check=False, cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+
+
+COMMAND = "from poet.__main__ import main; main()"
+
+
+@pytest.mark.parametrize(
+    ("packages", "code", "named"),
+    [
+        (PLAN_PACKAGES, COMMAND, "need highspy, joblib, onnx, pulp, pydantic, rich, typer, which are not"),
+        (("typer",), COMMAND, "need typer, which is not installed"),
+        (("rich",), COMMAND, "need rich, which is not installed"),
+        (("highspy", "pulp"), COMMAND, "need highspy, pulp, which are not installed"),
+    ],
+    ids=lambda value: "+".join(value) if isinstance(value, tuple) else "",
+)
+def test_a_command_that_lacks_a_package_says_so_in_one_line(
+    packages: tuple[str, ...], code: str, named: str
+) -> None:
+    done = _without(packages, code)
+    assert (done.returncode, done.stdout) == (2, "")
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("poet: ")
+    assert named in line
+    assert line.endswith(how_to_install("plan"))
+
+
+@pytest.mark.parametrize("name", ["plan", "solve", "survey", "trade_off", "what_if", "Planned"])
+def test_names_that_plan_say_which_extra_is_missing(name: str) -> None:
+    done = _without(
+        PLAN_PACKAGES,
+        f"""
+import poet
+from poet.errors import MissingPackage
+poet.Problem, poet.simulate, poet.Limits
+try:
+    poet.{name}
+except MissingPackage as error:
+    print(error)
+""",
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.endswith(f"{how_to_install('plan')}\n")
+
+
+def test_an_onnx_file_without_onnx_says_so() -> None:
+    done = _without(
+        ("onnx",),
+        """
+import poet
+from poet.errors import MissingPackage
+try:
+    poet.plan("model.onnx", device="rpi4b", ram="1MiB")
+except MissingPackage as error:
+    print(error)
+""",
+    )
+    assert done.returncode == 0, done.stderr
+    assert "need onnx, which is not installed" in done.stdout
+
+
+def test_another_package_that_is_missing_is_no_matter_of_extras() -> None:
+    done = _without(("typer", "nowhere"), "import sys; sys.modules['poet.cli.main'] = None\n" + COMMAND)
+    assert "ModuleNotFoundError" in done.stderr

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
+import shutil
 import stat
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,9 +16,10 @@ from test_native import run_python
 from poet.errors import InputError
 from poet.files.cache_folder import cache_folder, private_folder
 from poet.runtime import native
-from poet.runtime.native import build
+from poet.runtime.native import build, prebuilt
 from poet.whatif.cache import Cache, default_folder, pack
 
+CROSS = "aarch64-linux-gnu-g++"
 needs_compiler = pytest.mark.skipif(build.find_compiler() is None, reason="no C++ compiler here")
 
 
@@ -164,3 +169,142 @@ def test_a_library_for_another_torch_is_not_used(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(native, "_loaded", None)
     assert not native.available()
     assert "headers are of version 2." in native.why_unavailable()
+
+
+@pytest.fixture(scope="module")
+def prebuilt_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("elsewhere")
+    folder.chmod(0o700)
+    build.build_for_copying(folder / "built.so")
+    return folder / "built.so"
+
+
+@pytest.fixture
+def copied(prebuilt_library: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The library made elsewhere, in a folder of its own on a device without a compiler."""
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(cache.parent))
+    folder = cache.parent / "device"
+    folder.mkdir(parents=True, mode=0o700)
+    shutil.copy(prebuilt_library, folder / "copied.so")
+    (folder / "copied.so").chmod(0o644)
+    return folder / "copied.so"
+
+
+LOAD = """
+import torch
+from poet.runtime import native
+allocator = native.load()
+assert allocator is not None, native.why_unavailable()
+with allocator.tracking() as tracked:
+    kept = torch.empty(5000, dtype=torch.uint8)
+    print(tracked.live_bytes)
+"""
+
+
+@needs_compiler
+@pytest.mark.parametrize("way", ["variable", "cache"])
+def test_a_library_made_elsewhere_is_loaded_without_a_compiler(
+    way: str, copied: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if way == "variable":
+        monkeypatch.setenv(prebuilt.VARIABLE, str(copied))
+    else:
+        private_folder(cache)
+        copied.rename(cache / prebuilt.NAME)
+    assert run_python(LOAD) == "5000\n"
+    assert not list(cache.glob("allocator-*.so")), "nothing was compiled"
+
+
+@needs_compiler
+@pytest.mark.parametrize(
+    ("fault", "reason"),
+    [
+        ("gone", "cannot be read: No such file"),
+        ("a link", "is not a file of this user or root"),
+        ("open to others", "copied.so is open to others; `chmod go-w` it"),
+        ("folder open to others", "device is open to others; `chmod go-w` it"),
+        (
+            "another processor",
+            "is for aarch64, here is x86-64; make one|is for x86-64, here is aarch64; make one",
+        ),
+        ("another torch", "is for torch 1.13.0, here is torch 2"),
+        ("another ABI", r"is for C\+\+11 ABI 0, here is C\+\+11 ABI 1"),
+        ("another poet", "is of another version of poet"),
+        ("no library", "is no allocator of poet's; make one with"),
+        ("somebody else's", "is not a folder of this user or root"),
+    ],
+)
+def test_a_library_that_does_not_fit_or_is_not_ours_is_refused_in_one_line(
+    fault: str, reason: str, copied: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    content = copied.read_bytes()
+    release, here = build.torch_release().encode(), build.fits_here()
+    other_machine = (183 if here.machine == "x86-64" else 62).to_bytes(2, "little")
+    changed = {
+        "another processor": content[:18] + other_machine + content[20:],
+        "another torch": content.replace(
+            b", torch " + release, b", torch 1.13.0".ljust(8 + len(release), b"0")
+        ),
+        "another ABI": content.replace(b"C++11 ABI 1;", b"C++11 ABI 0;"),
+        "another poet": content.replace(here.source.encode(), b"0" * len(here.source)),
+        "no library": b"#!/bin/sh\n",
+    }
+    if fault in changed:
+        assert changed[fault] != content
+        copied.write_bytes(changed[fault])
+    elif fault == "gone":
+        copied.unlink()
+    elif fault == "a link":
+        copied.rename(copied.with_name("real.so"))
+        copied.symlink_to("real.so")
+    elif fault == "open to others":
+        copied.chmod(0o664)
+    elif fault == "folder open to others":
+        copied.parent.chmod(0o770)
+    else:
+        monkeypatch.setattr(os, "geteuid", lambda: 4321)
+        if copied.stat().st_uid == 0:
+            monkeypatch.setattr(prebuilt, "ROOT_ID", 1234)
+    monkeypatch.setenv(prebuilt.VARIABLE, str(copied))
+    with pytest.raises(build.Unavailable, match=reason) as caught:
+        build.build_library()
+    assert "\n" not in str(caught.value)
+
+
+@needs_compiler
+def test_one_in_the_cache_that_does_not_fit_gives_way_to_a_compiler(
+    copied: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    private_folder(cache)
+    (cache / prebuilt.NAME).write_bytes(b"of an older poet")
+    with pytest.raises(build.Unavailable, match="is no allocator of poet's"):
+        build.build_library()
+    monkeypatch.delenv("CXX")
+    assert build.build_library().name.startswith("allocator-")
+
+
+@needs_compiler
+def test_the_command_says_where_the_library_fits(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "poet.runtime.native", "--output", str(tmp_path / "built.so")]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert f"for {build.fits_here()}\n" in done.stdout
+    assert done.stderr == ""
+    before = (tmp_path / "built.so").read_bytes()
+    for extra in (["--compiler", "no-such-compiler"], ["--output", str(tmp_path / "no" / "built.so")]):
+        done = subprocess.run([*command, *extra], capture_output=True, text=True, check=False)
+        assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+        assert done.stderr.startswith("poet: ")
+    assert (tmp_path / "built.so").read_bytes() == before
+
+
+@pytest.mark.skipif(shutil.which(CROSS) is None, reason=f"no {CROSS} here")
+def test_an_allocator_for_aarch64_is_made_by_a_cross_compiler(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = build.build_for_copying(tmp_path / "built.so", compiler=CROSS)
+    assert made == dataclasses.replace(build.fits_here(), machine="aarch64")
+    if prebuilt.this_machine() != "aarch64":
+        monkeypatch.setenv(prebuilt.VARIABLE, str(tmp_path / "built.so"))
+        with pytest.raises(build.Unavailable, match="is for aarch64, here is"):
+            build.build_library()

@@ -17,6 +17,7 @@ from poet.errors import InputError
 
 VARIABLE = "POET_ALLOCATOR"
 NAME = "allocator.so"
+ROOT_ID = 0
 COMMAND = "python -m poet.runtime.native --output FILE"
 
 _MADE_FOR = re.compile(rb"poet allocator, source ([0-9a-f]+), torch ([0-9.]+), C\+\+11 ABI ([01]);\0")
@@ -107,7 +108,7 @@ def _private(library: Path) -> Path:
     place = library.absolute().parent.resolve() / library.name
     for path, is_kind, kind in ((place.parent, stat.S_ISDIR, "folder"), (place, stat.S_ISREG, "file")):
         found = path.lstat()
-        if not is_kind(found.st_mode) or found.st_uid not in (os.geteuid(), 0):
+        if not is_kind(found.st_mode) or found.st_uid not in (os.geteuid(), ROOT_ID):
             raise InputError(
                 f"the allocator {library} is not used: {path} is not a {kind} of this user or root; "
                 "copy the library itself into a folder of this user"
