@@ -51,6 +51,7 @@ ROWS = {
         "explain {plan_file} --device {device} --html {html_file} --json {json_file}",
         ("plan_file", "device"), ("html_file", "json_file"),
     ),
+    "export graph": Row("export graph {plan_file} -o {output}", ("plan_file",), ("output",)),
     "export trace": Row("export trace {plan_file} -o {output}", ("plan_file",), ("output",)),
     "run": Row(
         "run {plan_file} --data {data} --page-file {page_file} --resume {resume} -o {output} "
