@@ -14,6 +14,7 @@ from poet.search_record import Advance
 from poet.units import format_seconds, scale_of
 
 _LEAST_SECONDS = 0.01  # where a logarithmic axis of time begins
+_ROUNDING = 1e-9  # of running every op once
 _UNITS = {Objective.ENERGY: "J", Objective.TIME: "s", Objective.RAM: "B", Objective.WRITES: "B"}
 
 
@@ -108,7 +109,11 @@ def _end_seconds(proof: Proof) -> float:
 
 
 def _height(proof: Proof, advance: Advance, once_joules: float) -> float:
-    return advance.amount - once_joules if proof.objective is Objective.ENERGY else advance.amount
+    """Of a point; energy counts from running every op once, and what rounding makes of nothing is nothing."""
+    if proof.objective is not Objective.ENERGY:
+        return advance.amount
+    above = advance.amount - once_joules
+    return above if above > _ROUNDING * once_joules else 0.0
 
 
 def _scale(proof: Proof, once_joules: float) -> tuple[float, str]:
