@@ -125,8 +125,8 @@ def fit(
     Where training stands follows from the trainer's count of steps: one that was resumed goes on with the
     samples that would have come next, and first ends an epoch that was begun.
 
-        At Ctrl-C the step under way ends and the incomplete epoch is yielded, the last. A second ends at once.
-    
+    At Ctrl-C the step under way ends and the incomplete epoch is yielded, the last. A second ends at once.
+
     Args:
         trainer: of the plan for which ``samples`` were loaded.
         samples: see `load_samples`.
