@@ -39,7 +39,7 @@ from poet.whatif.settings import setting_of
 Mutate = Callable[[bytes, random.Random], bytes]
 Subject = tuple[list[bytes], Mutate, Callable[[Path], str], str]
 
-INSTANCES = Path(__file__).parent / "instances"
+INSTANCES = Path(__file__).parents[1] / "instances"
 LIMITS = Limits()
 QUICK = SolveOptions(time_limit_seconds=0.05, engine="highs", confirm=False)
 _SEARCHED = 4  # one problem in so many is searched as well; the others are planned greedily
