@@ -39,7 +39,7 @@ def test_a_module_is_planned_saved_and_verified(tmp_path: Path) -> None:
     torch.manual_seed(0)
     module = NET.build().train()
     planned = poet.plan(
-        module, NET.inputs(8), device="rpi4b", ram="400KiB", optimizer="momentum", time_limit_seconds=1.0
+        module, NET.inputs(8), device="rpi4b", ram="400KiB", optimizer="momentum", time_limit_seconds=2.0
     )
     trace = planned.plan.trace
     assert trace.peak_ram_bytes <= 400 * 1024
