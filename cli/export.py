@@ -50,8 +50,9 @@ def graph(
     from poet.plan_file import read_plan
     from poet.report.graph import graph_text
 
-    from .output import write_text
+    from .output import check_files, write_text
 
+    check_files({"-o": output}, reads={"PLAN": plan_file})
     text = graph_text(read_plan(plan_file))
     if str(output) == "-":
         typer.echo(text, nl=False)

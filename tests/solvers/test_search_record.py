@@ -27,7 +27,7 @@ from poet.search_record import (
 from poet.solution import SolveOptions, Status, solution_to_json
 from poet.solvers import minimum_ram_bytes, solve
 from poet.solvers.bounds.relaxation import bound_overhead
-from poet.solvers.engines import Outcome
+from poet.solvers.engines import Effort, Outcome
 from poet.solvers.instance.instance import instance_of
 from poet.solvers.search import bound_rounds
 from poet.solvers.search import least_energy as search
@@ -193,7 +193,7 @@ def test_where_nothing_more_can_be_offered_the_search_ends_and_says_so(
 ) -> None:
     seeds = list[int]()
 
-    def silent(name: str, matrix: object, effort: search.Effort, **others: object) -> Outcome:
+    def silent(name: str, matrix: object, effort: Effort, **others: object) -> Outcome:
         seeds.append(effort.seed)
         return Outcome(None, 0.0, True, False, False)
 
