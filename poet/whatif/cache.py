@@ -49,15 +49,17 @@ MAX_FILE_BYTES = 1 << 27
 
 SOLVING = (
     "solvers", "problem.py", "schedule.py", "simulator.py", "solution.py", "homes.py", "pins.py", "codec.py",
-    "search_record.py", "units.py", "errors.py", "extras.py", "children.py", "files/reading.py",
+    "search_record.py", "brief.py", "units.py", "errors.py", "extras.py", "children.py", "files/reading.py",
+    "files/kinds.py",
 )  # fmt: skip
 """What an answer depends on: the searches and all that they import."""
 
 IMPORTING = (
     "api.py", "frontend", "runtime", "graph.py", "operators.py", "kernel_facts.py", "kernel_allocations.py",
-    "optimizer.py", "codec.py", "errors.py", "units.py", "version.py", "files/reading.py",
-    "training_plan.py", "plan_file.py", "run_request.py", "files/tensorfile.py", "demand.py", "layout.py",
-    "devices/host.py", "problem.py", "schedule.py", "simulator.py", "solution.py", "homes.py", "pins.py",
+    "optimizer.py", "codec.py", "errors.py", "units.py", "version.py",
+    "training_plan.py", "plan_file.py", "run_request.py", "search_record.py", "files", "loss.py",
+    "untrained.py", "brief.py", "children.py", "demand.py", "layout.py", "devices/host.py", "problem.py",
+    "schedule.py", "simulator.py", "solution.py", "homes.py", "pins.py",
 )  # fmt: skip
 """What an imported graph and its kernels' facts depend on; of what ``api.py`` imports, these alone."""
 _ENGINES = ("highspy", "pulp", "ortools")
