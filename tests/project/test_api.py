@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import re
 from collections.abc import Iterator, Sized
 from pathlib import Path
@@ -35,7 +36,9 @@ def test_every_public_name_is_there_and_functions_are_no_modules() -> None:
         poet.no_such_name  # noqa: B018
 
 
-def test_a_module_is_planned_saved_and_verified(tmp_path: Path) -> None:
+def test_a_module_is_planned_saved_and_verified(tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    request.addfinalizer(functools.partial(torch.set_num_threads, torch.get_num_threads()))
+    torch.set_num_threads(2)  # whose workspaces make this budget one that asks for paging
     torch.manual_seed(0)
     module = NET.build().train()
     planned = poet.plan(
