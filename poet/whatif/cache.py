@@ -58,7 +58,8 @@ IMPORTING = (
     "api.py", "frontend", "runtime", "graph.py", "operators.py", "kernel_facts.py", "kernel_allocations.py",
     "optimizer.py", "codec.py", "errors.py", "units.py", "version.py", "files",
     "training_plan.py", "plan_file.py", "run_request.py", "demand.py", "layout.py",
-    "brief.py", "children.py", "loss.py", "untrained.py", "devices/host.py", "problem.py", "schedule.py", "simulator.py", "solution.py", "homes.py", "pins.py",
+    "brief.py", "children.py", "loss.py", "untrained.py", "devices/host.py", "problem.py", "schedule.py",
+    "simulator.py", "solution.py", "homes.py", "pins.py",
 )  # fmt: skip
 """What an imported graph and its kernels' facts depend on; of what ``api.py`` imports, these alone."""
 _ENGINES = ("highspy", "pulp", "ortools")
