@@ -21,7 +21,7 @@ Source = Callable[[str, StoredTensor], Tensor]
 
 
 class ImportedModule(nn.Module):
-    """Runs the steps of a model that `build` made; its tensors have the initialisers' names, dots and all.
+    """Runs the steps that `build` made. Parameters and buffers have the initialisers' names, dots and all.
 
     Attributes:
         names: the state name of each initialiser that became a parameter or a buffer.
