@@ -49,15 +49,15 @@ MAX_FILE_BYTES = 1 << 27
 
 SOLVING = (
     "solvers", "problem.py", "schedule.py", "simulator.py", "solution.py", "homes.py", "pins.py", "codec.py",
-    "units.py", "errors.py", "extras.py", "children.py", "reading.py",
+    "units.py", "errors.py", "extras.py", "children.py", "tuning.py", "files/reading.py",
 )  # fmt: skip
 """What an answer depends on: the searches and all that they import."""
 
 IMPORTING = (
     "api.py", "frontend", "runtime", "graph.py", "operators.py", "kernel_facts.py", "kernel_allocations.py",
-    "optimizer.py", "codec.py", "errors.py", "units.py", "version.py", "reading.py",
-    "training_plan.py", "plan_file.py", "training_run.py", "tensorfile.py", "demand.py", "layout.py",
-    "host.py", "problem.py", "schedule.py", "simulator.py", "solution.py", "homes.py", "pins.py",
+    "optimizer.py", "codec.py", "errors.py", "units.py", "version.py", "files",
+    "training_plan.py", "plan_file.py", "run_request.py", "demand.py", "layout.py", "devices/host.py",
+    "problem.py", "schedule.py", "simulator.py", "solution.py", "homes.py", "pins.py", "tuning.py",
 )  # fmt: skip
 """What an imported graph and its kernels' facts depend on; of what ``api.py`` imports, these alone."""
 _ENGINES = ("highspy", "pulp", "ortools")

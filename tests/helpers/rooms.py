@@ -24,7 +24,7 @@ FLOORS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     (
         "Planning problem",
         "what must run and what it costs; schedules, and the simulator that judges them",
-        ("schedule", "problem", "homes", "pins", "simulator", "solution"),
+        ("schedule", "problem", "homes", "pins", "simulator", "tuning", "solution"),
     ),
     (
         "Devices",

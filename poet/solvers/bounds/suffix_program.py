@@ -50,7 +50,6 @@ Units = npt.NDArray[np.int32]
 Joules = npt.NDArray[np.float64]
 
 _UNITS = 1 << 28  # in the most joules that matter; four times that does not overflow
-_GROUPS = 8  # of contents that may be paged
 _WAYS = 4  # of playing, per group: its contents for no fare; and 2, 1 or 0 of them still to be paged in
 
 
@@ -199,7 +198,7 @@ class _Game:
         self.tracked = tuple(sorted(tracked))
         self.page_out = {c: units for c in self.tracked if (units := self._page_out_units(c)) is not None}
         paying = [c for c, units in self.page_out.items() if units > 0]
-        self.groups = min(_GROUPS, len(paying))
+        self.groups = min(instance.tuning.suffix.groups, len(paying))
         self.group = {c: position % self.groups for position, c in enumerate(paying)}
         self.ways = 1 + _WAYS * self.groups
 

@@ -12,9 +12,6 @@ from poet.solvers.engines.matrix import NOUGHT, ONE, MatrixBuilder, Term
 from poet.solvers.instance.candidates import last_use_stages, worth_rerunning
 from poet.solvers.instance.instance import Content, Instance
 
-_MANY_CONTENTS = 400  # from here on the smallest are left out
-_NEGLIGIBLE = 1e-4  # of the budget, that they may take together
-
 
 class Windows:
     """Grids and columns, and the memory rows that grow with them; read by the constraint families."""
@@ -186,9 +183,9 @@ class Windows:
 
 def _negligible(instance: Instance) -> frozenset[int]:
     """The smallest contents, as many as do not matter."""
-    budget = instance.limits.ram_budget_bytes
-    many = len(instance.contents) > _MANY_CONTENTS
-    left = 0.0 if budget is None or not many else _NEGLIGIBLE * budget
+    budget, tuning = instance.limits.ram_budget_bytes, instance.tuning.windows
+    many = len(instance.contents) > tuning.many_contents
+    left = 0.0 if budget is None or not many else tuning.negligible_share * budget
     small = set()
     for content in sorted(instance.contents, key=lambda content: content.bytes):
         left -= content.bytes

@@ -22,14 +22,12 @@ from __future__ import annotations
 from poet.solvers.event_model.affine import Affine
 from poet.solvers.event_model.decisions import Charge, Decisions, Stays
 
-_DEPTH = 6  # of the chain of inputs that are asked for at a window's end
-
 
 def put_off_chain(model: Decisions, content: int) -> list[int]:
     """An input of ``content``, one of that, and so on, each no larger than what is made of it."""
     contents, tasks = model.instance.contents, model.instance.tasks
     chain = list[int]()
-    while len(chain) < _DEPTH:
+    while len(chain) < model.instance.tuning.model.asked_inputs:
         producer = contents[content].producer
         if producer is None:
             break

@@ -71,7 +71,10 @@ def build(
     ]
     if decisions.tight and not decisions.held:
         memory_rows = [row.expression for row in rows if row.family == "memory"]
-        rows += [Row("packing", cut) for cut in packing(memory_rows)]
+        rows += [
+            Row("packing", cut)
+            for cut in packing(memory_rows, sizes=timeline.instance.tuning.model.cut_sizes)
+        ]
     return Model(
         timeline=timeline,
         columns=tuple(decisions.columns),

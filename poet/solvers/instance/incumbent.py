@@ -13,6 +13,7 @@ from poet.schedule import Schedule
 from poet.simulator import Trace, simulate
 from poet.solvers.instance.instance import Metered
 from poet.solvers.instance.overlap import overlap, polish
+from poet.tuning import DEFAULT, Tuning
 
 _OF_THE_WHOLE = frozenset({"deadline", "energy", "pin"})
 """Rules about the whole step: a heuristic does not look after them, so breaking one is no fault."""
@@ -29,6 +30,7 @@ class Incumbent:
         metered: an energy budget where something else is minimised.
         thorough: where transfers run in the background, judge each schedule as it is and with less
             waiting as well, not only with transfers issued early.
+        tuning: says how long a schedule may be to wait less.
 
     Attributes:
         schedule, trace: the best so far, ``None`` before the first.
@@ -39,9 +41,16 @@ class Incumbent:
     """
 
     def __init__(
-        self, problem: Problem, limits: Limits, metered: Metered | None = None, *, thorough: bool = False
+        self,
+        problem: Problem,
+        limits: Limits,
+        metered: Metered | None = None,
+        *,
+        thorough: bool = False,
+        tuning: Tuning = DEFAULT,
     ) -> None:
         self.problem, self.limits, self.metered, self.thorough = problem, limits, metered, thorough
+        self.tuning = tuning
         self.schedule: Schedule | None = None
         self.trace: Trace | None = None
         self.found_by = "none"
@@ -115,4 +124,4 @@ class Incumbent:
         least_joules = trace.joules - self.problem.idle_watts * (trace.seconds - busy_seconds)
         if self.trace is not None and least_joules >= self.trace.joules:
             return []
-        return [polish(self.problem, schedule, limits)]
+        return [polish(self.problem, schedule, limits, most_steps=self.tuning.overlap.polished_steps)]

@@ -40,18 +40,6 @@ from poet.solvers.search.messages import (
 )
 from poet.solvers.search.slots_of_plans import merged, reruns_of, suggested
 
-_CHAINS = (3, 8, 8, 8, 16, 16)  # per round, the reruns offered, at most, on the way to one content
-_LARGE_TASKS = 400  # above, models are made of few reruns, and plans improved part by part
-_SMALL_TASKS = 16  # up to here every rerun is offered in every stage, several times
-_SIZEABLE_TASKS = 200  # above, the same is tried after the first round, if the gap is sizeable
-_SIZEABLE_GAP = 0.02  # of the overhead
-_WIDE_SHARE = 0.5  # of the time left, for that
-_GREEDY_SECONDS = (2.0, 1.0)  # of small and of large steps; the plans tried on small ones take less
-_SHARE = 0.25  # of the time left that one model may take
-_LEAST_SECONDS = 0.01  # of it, where no time is left
-_CONFIRM_SECONDS = 2.0  # that a second opinion may take even where the search took less
-_FIRST_SHARE = 0.4  # of that for HiGHS, where CP-SAT comes second
-
 
 def solve(
     problem: Problem,
@@ -83,13 +71,14 @@ class _Search:
         self, problem: Problem, limits: Limits, options: SolveOptions, metered: Metered | None
     ) -> None:
         self.problem, self.limits, self.options = problem, limits, options
+        self.tuning = options.tuning.search
         self.started = time.monotonic()
         self.engine = choose_engine(options.engine, threads=options.threads)
-        self.instance = instance_of(problem, limits, metered=metered)
+        self.instance = instance_of(problem, limits, metered=metered, tuning=options.tuning)
         # in time even if nothing overlaps
-        self.serial = instance_of(problem, limits, serial=True, metered=metered)
+        self.serial = instance_of(problem, limits, serial=True, metered=metered, tuning=options.tuning)
         self.baseline_joules = problem.compute_joules
-        self.best = Incumbent(problem, self.limits, metered, thorough=True)
+        self.best = Incumbent(problem, self.limits, metered, thorough=True, tuning=options.tuning)
         self.bound = BestBound[Model](self.baseline_joules)
         self.class_bound: ClassBound | None = None
         self.empty_model: Model | None = None  # that an engine says has no solution
@@ -115,14 +104,16 @@ class _Search:
     def _start(self) -> None:
         if self.options.start is not None:
             self._consider(self.options.start, self.options.start_by, is_ours=False)
-        large = len(self.instance.tasks) > _LARGE_TASKS
-        allowed = min(_GREEDY_SECONDS[large], 0.25 * self._seconds_left())
+        large = len(self.instance.tasks) > self.tuning.large_ops
+        seconds = self.tuning.greedy_large_seconds if large else self.tuning.greedy_small_seconds
+        allowed = min(seconds, self.tuning.greedy_share * self._seconds_left())
         schedule = greedy(
             self.problem,
             self.limits,
             seconds=allowed,
             most_seconds=self._seconds_left(),
             seed=self.options.seed,
+            tuning=self.options.tuning,
         )
         if schedule is not None:
             self._consider(schedule, GREEDY)
@@ -130,13 +121,13 @@ class _Search:
 
     def _search(self) -> bool:
         """Models of all kinds; true if one shows that there is no plan at all."""
-        if len(self.instance.tasks) > _LARGE_TASKS:
+        if len(self.instance.tasks) > self.tuning.large_ops:
             return not self._search_widely(1.0)
-        pays = _SMALL_TASKS < len(self.instance.tasks) <= _SIZEABLE_TASKS
+        pays = self.tuning.small_ops < len(self.instance.tasks) <= self.tuning.sizeable_ops
         with Looks(self.instance, self._conduct(), pays=pays) as looks:
             if self._search_in_rounds(looks):
                 return True
-        if len(self.instance.tasks) > _SMALL_TASKS or self._finished():
+        if len(self.instance.tasks) > self.tuning.small_ops or self._finished():
             return False
         return self._search_all_reruns()
 
@@ -148,7 +139,7 @@ class _Search:
         it remade in the forward pass, at no slot, was held past the fullest stage at no cost.
         """
         offered: dict[int, tuple[int, ...]] = {}
-        for number, chain in enumerate(_CHAINS):
+        for number, chain in enumerate(self.tuning.chain_reruns):
             if self._finished():
                 return False
             before = self.bound.joules
@@ -161,7 +152,8 @@ class _Search:
                 guide = suggested(model, outcome.values, chain=chain)
                 self._solve_exactly(merged(guide, self._own_reruns()))
                 offered = merged(offered, guide, fullest(self.instance))
-            if number == 0 and self._far_off() and not self._search_widely(_WIDE_SHARE):
+            far_off = number == 0 and self._far_off()
+            if far_off and not self._search_widely(self.tuning.wide_share):
                 return True
             self._look_out(looks, number, before)
         return False
@@ -196,12 +188,12 @@ class _Search:
 
     def _far_off(self) -> bool:
         """Whether whole models are too much for the engine: a sizeable problem, and a sizeable gap left."""
-        if len(self.instance.tasks) <= _SIZEABLE_TASKS or self._finished():
+        if len(self.instance.tasks) <= self.tuning.sizeable_ops or self._finished():
             return False
         if self.best.trace is None:
             return True
         open_joules = self.best.trace.joules - self.bound.joules
-        return open_joules > _SIZEABLE_GAP * (self.best.trace.joules - self.baseline_joules)
+        return open_joules > self.tuning.sizeable_gap_share * (self.best.trace.joules - self.baseline_joules)
 
     def _search_widely(self, share: float) -> bool:
         """For large problems: linear bounds, and plans made better part by part; false if there is none.
@@ -260,7 +252,7 @@ class _Search:
         ) and not model.held
         if not second or seconds is None:
             return self._run(model, bounding=True)
-        outcome = self._run(model, bounding=True, seconds=_FIRST_SHARE * seconds)
+        outcome = self._run(model, bounding=True, seconds=self.tuning.first_engine_share * seconds)
         if outcome.done or outcome.infeasible or self._finished():
             return outcome
         again = self._run(model, bounding=True, engine="cpsat")
@@ -301,6 +293,7 @@ class _Search:
             absolute_joules=self._engine_gap_joules(),
             relative=0.0,
             most_seconds=self._seconds_left() if most_seconds is None else most_seconds,
+            tuning=self.options.tuning,
         )
 
     def _consider(self, schedule: Schedule, found_by: str, *, is_ours: bool = True) -> None:
@@ -342,8 +335,11 @@ class _Search:
         spent_seconds, left_seconds = time.monotonic() - self.started, self._seconds_left()
         if left_seconds <= 0.0:
             return Confirmation(Confidence.ALONE, (self.engine,))
-        proof_seconds = min(max(0.1 * spent_seconds, 0.1), 1.0, 0.5 * left_seconds)
-        second_seconds = min(max(spent_seconds, _CONFIRM_SECONDS), left_seconds - proof_seconds)
+        tuning = self.tuning
+        proof_seconds = max(tuning.proof_share * spent_seconds, tuning.proof_least_seconds)
+        proof_seconds = min(proof_seconds, tuning.proof_most_seconds, tuning.proof_left_share * left_seconds)
+        second_seconds = max(spent_seconds, tuning.confirm_least_seconds)
+        second_seconds = min(second_seconds, left_seconds - proof_seconds)
         confirmation = confirm(
             matrix_of(model),
             self.engine,
@@ -358,7 +354,8 @@ class _Search:
 
     def _engine_gap_joules(self) -> float:
         """At which an engine may stop: a part of the gap that the best plan will be allowed."""
-        return 0.3 * self.options.allowed_gap_joules(self.bound.joules, self.baseline_joules)
+        allowed = self.options.allowed_gap_joules(self.bound.joules, self.baseline_joules)
+        return self.tuning.engine_gap_share * allowed
 
     def _closed(self, bound_joules: float) -> bool:
         """Whether the best plan is within both gaps of ``bound_joules``."""
@@ -386,8 +383,11 @@ class _Search:
 
     def _model_seconds(self) -> float | None:
         """What one model may take; ``None``: any time."""
-        seconds = self._seconds_left()
-        return None if math.isinf(seconds) else max(seconds * _SHARE, min(seconds, 1.0), _LEAST_SECONDS)
+        seconds, tuning = self._seconds_left(), self.tuning
+        if math.isinf(seconds):
+            return None
+        floor_seconds = min(seconds, tuning.model_floor_seconds)
+        return max(seconds * tuning.model_share, floor_seconds, tuning.model_least_seconds)
 
     def _report(self) -> None:
         if self.options.progress is None:

@@ -25,10 +25,6 @@ from poet.solvers.instance.ram_bound import minimum_ram_bytes
 from poet.solvers.search.least_energy import solve as least_energy
 from poet.units import format_joules
 
-_FIRST_SHARE = 0.6  # of the time for the objective; the rest breaks ties
-_PINS_SECONDS = 1.0  # to see whether the pins are what asks for too much
-_PROBE_SHARE = 0.3  # of the time left that one RAM budget may take
-_PROBE_SECONDS = 0.5  # that it may take where that is less
 _TOLERANCE = 1e-9  # relative, of sums of seconds and joules
 
 
@@ -44,7 +40,7 @@ def solve(problem: Problem, limits: Limits | None = None, options: SolveOptions 
     limits, options = limits or Limits(), options or SolveOptions()
     left = _seconds_left(time.monotonic(), options)
     found = _solve(permitted(problem, limits), limits, options)
-    seconds = min(_PINS_SECONDS, left())
+    seconds = min(options.tuning.objectives.pins_seconds, left())
     if found.status is not Status.INFEASIBLE or limits.pins == Pins() or seconds <= 0.0:
         return found
     free = replace(limits, pins=Pins())
@@ -73,7 +69,8 @@ def _solve(problem: Problem, limits: Limits, options: SolveOptions) -> Solution:
     if options.objective is Objective.ENERGY:
         return _least_joules(problem, limits, options)
     started = time.monotonic()
-    first = replace(options, time_limit_seconds=_part(options.time_limit_seconds, _FIRST_SHARE))
+    first_seconds = _part(options.time_limit_seconds, options.tuning.objectives.first_share)
+    first = replace(options, time_limit_seconds=first_seconds)
     best = _least(problem, limits, first)
     if best.schedule is None or best.trace is None or best.was_interrupted:
         return best
@@ -255,7 +252,9 @@ def _probe(
     budget_bytes: int | None,
 ) -> Solution:
     """Any plan within ``budget_bytes``, taken over where it is the leanest."""
-    share = None if math.isinf(seconds) else max(_PROBE_SHARE * seconds, min(seconds, _PROBE_SECONDS))
+    tuning = options.tuning.objectives
+    least_seconds = min(seconds, tuning.probe_least_seconds)
+    share = None if math.isinf(seconds) else max(tuning.probe_share * seconds, least_seconds)
     asked = replace(_any_plan(limits, options), time_limit_seconds=share)
     found = _least_joules(problem, replace(limits, ram_budget_bytes=budget_bytes), asked)
     if found.trace is not None and found.trace.peak_ram_bytes < halving.peak_bytes:
