@@ -49,7 +49,8 @@ MAX_FILE_BYTES = 1 << 27
 
 SOLVING = (
     "solvers", "problem.py", "schedule.py", "simulator.py", "solution.py", "homes.py", "pins.py", "codec.py",
-    "units.py", "errors.py", "extras.py", "children.py", "tuning.py", "files/reading.py",
+    "units.py", "errors.py", "extras.py", "children.py", "tuning.py", "brief.py",
+    "files/reading.py", "files/kinds.py",
 )  # fmt: skip
 """What an answer depends on: the searches and all that they import."""
 
@@ -58,6 +59,7 @@ IMPORTING = (
     "optimizer.py", "codec.py", "errors.py", "units.py", "version.py", "files",
     "training_plan.py", "plan_file.py", "run_request.py", "demand.py", "layout.py", "devices/host.py",
     "problem.py", "schedule.py", "simulator.py", "solution.py", "homes.py", "pins.py", "tuning.py",
+    "brief.py", "children.py", "loss.py", "untrained.py",
 )  # fmt: skip
 """What an imported graph and its kernels' facts depend on; of what ``api.py`` imports, these alone."""
 _ENGINES = ("highspy", "pulp", "ortools")

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import argparse
 import ast
 import dataclasses
+import importlib
+import math
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -31,6 +34,7 @@ from poet.solvers.search.explain import answered
 from poet.tuning import DEFAULT, Tuning, tuned_fields
 
 SOLVERS = ROOT / "poet" / "solvers"
+bench: Any = importlib.import_module("benchmarks.tuning")
 
 NO_TUNING = {
     # tolerances and margins that a proof, or the comparison of two sums, rests on
@@ -163,14 +167,16 @@ def test_the_record_is_passed_along(large_ops: int, objective: Objective) -> Non
 
 
 def test_the_record_is_passed_along_to_explanations_pins_background_and_rivals() -> None:
-    mine, name = Tuning(), STEP.tensors[0].name
-    background = dataclasses.replace(STEP, background_storage=True, idle_watts=1.0)
+    mine, step = Tuning(), training_like(2, seed=3)
+    least = minimum_ram_bytes(step).bytes
+    tight = Limits(ram_budget_bytes=budget_between(least, keep_everything_bytes(step), 0.2))
+    background = dataclasses.replace(step, background_storage=True, idle_watts=1.0)
     with unread_default():
-        hopeless = answered(STEP, Limits(ram_budget_bytes=LEAST - 1), asked(mine))
-        solve(STEP, dataclasses.replace(TIGHT, pins=Pins(keep=(name,))), asked(mine))
-        late = dataclasses.replace(TIGHT, deadline_seconds=2.0 * STEP.compute_seconds)
-        ours = solve(background, late, asked(mine))
-        compare(STEP, TIGHT, asked(mine), ours)
+        hopeless = answered(step, Limits(ram_budget_bytes=least - 1), asked(mine))
+        solve(step, dataclasses.replace(tight, pins=Pins(keep=(step.tensors[0].name,))), asked(mine))
+        late = dataclasses.replace(tight, deadline_seconds=2.0 * step.compute_seconds)
+        solve(background, late, asked(mine))
+        compare(step, tight, asked(mine), solve(step, tight, asked(mine)))
     assert "RAM of" in hopeless.message
 
 
@@ -228,3 +234,38 @@ def test_no_bound_is_above_the_oracle_whatever_is_off(name: str) -> None:
         assert outcome.bound_joules <= optimum + 1e-6 * problem.compute_joules, seed
         checked += 1
     assert checked > 10
+
+
+# --- the benchmark ---
+
+
+def test_the_benchmark_prints_both_answers_side_by_side(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--off", "greedy.noise_deviations", "--only", "transformer.m4", "--shares", "0.5"]
+    assert bench.main([*words, "--time-limit", "5"]) == 0
+    title, header, row = capsys.readouterr().out.splitlines()
+    assert title == "greedy.noise_deviations: (0.0, 0.05, 0.1, 0.2, 0.4) | with (0.0,)"
+    assert len(header) == len(row)
+    assert row.startswith("transformer.m4")
+
+
+def test_the_benchmark_marks_what_differs() -> None:
+    line = bench.row("a", 0.5, bench.Answer(2.0, 1.0, 0.1), bench.Answer(1.5, 1.0, 0.2))
+    assert re.findall(r"[<>]", line) == ["<"]
+    line = bench.row("a", 0.5, bench.Answer(2.0, 1.0, 0.1), bench.Answer(math.inf, 1.5, 0.2))
+    assert re.findall(r"[<>]", line) == [">", ">"]
+
+
+def test_the_benchmark_reads_values_and_refuses_what_is_none(capsys: pytest.CaptureFixture[str]) -> None:
+    def changed(*words: str) -> Tuning:
+        tuning: Tuning = bench.changed(argparse.Namespace(off=None, set=words))
+        return tuning
+
+    assert changed("rounds.round_seconds", "3").rounds.round_seconds == 3.0
+    assert changed("wide.offer_reruns", "[[1, 6], [2, 9]]").wide.offer_reruns == ((1, 6), (2, 9))
+    for words in (
+        ["--off", "nothing"],
+        ["--set", "rounds.round_seconds", "long"],
+        ["--off", "suffix.groups"],
+    ):
+        assert bench.main(words) == 2
+        assert len(capsys.readouterr().err.splitlines()) == 1
