@@ -131,6 +131,22 @@ def test_the_default_is_nothing_but_a_default() -> None:
         assert uses == sum(isinstance(value, ast.Name) and value.id == "DEFAULT" for value in defaults), path
 
 
+def test_nobody_in_the_planner_falls_back_on_the_default() -> None:
+    """Who calls what reads a record passes one; the least RAM and judged proposals read none."""
+    readers = {"instance_of", "greedy", "HighsProcess", "Effort", "prove_none", "chain_of"}
+    calls = 0
+    for path in SOLVERS.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name):
+                continue
+            thorough = any(keyword.arg == "thorough" for keyword in node.keywords)
+            reads = node.func.id in readers or (node.func.id == "Incumbent" and thorough)
+            if reads and path.name != "ram_bound.py":
+                assert "tuning" in ast.unparse(node), f"{path}:{node.lineno}"
+                calls += 1
+    assert calls > 10
+
+
 class _Unread:
     def __getattr__(self, name: str) -> Any:
         raise AssertionError(f"{name} was read from the default, not from the record that was passed along")

@@ -153,7 +153,8 @@ def instance_of(
     """
     if metered is not None:
         plain = instance_of(problem, limits, serial=serial, tuning=tuning)
-        return _with_meter(plain, instance_of(metered.problem, limits, serial=serial), metered)
+        original = instance_of(metered.problem, limits, serial=serial, tuning=tuning)
+        return _with_meter(plain, original, metered)
     serial = not problem.background_storage if serial is None else serial
     numbers = {op.name: index for index, op in enumerate(problem.ops)}
     births: dict[str, list[int]] = {tensor.name: [-1] for tensor in problem.tensors}
