@@ -5,7 +5,7 @@ PYTHON ?= $(shell for python in python3.11 python3; do \
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help setup demo test test-slow lint type models-table nets-table bench-planner bench-large-graphs bench-large-rivals fuzz faults-table runtime-table torch-peers documents site clean
+.PHONY: help setup demo test test-slow lint type models-table nets-table bench-planner bench-large-graphs bench-large-rivals bench-tuning fuzz faults-table runtime-table torch-peers documents site clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*## ' Makefile | sed -E 's/^([a-z-]+):.*## (.*)$$/\1|\2/' | awk -F'|' '{printf "make %-13s %s\n", $$1, $$2}'
@@ -49,6 +49,9 @@ bench-large-graphs: $(STAMP) ## docs/large-graphs.md: seven exported nets x thre
 
 bench-large-rivals: $(STAMP) ## docs/large-graphs-rivals.md: the other planners on the same problems, after bench-large-graphs
 	$(BIN)/python tests/benchmarks/large_rivals.py
+
+bench-tuning: $(STAMP) ## one constant of the search against another value: make bench-tuning TUNING='--off wide.alike_share'
+	$(BIN)/python tests/benchmarks/tuning.py $(or $(TUNING),--list)
 
 fuzz: $(STAMP) ## 20,000 mutated files of each of seven kinds: refused or used, nothing else (long)
 	$(BIN)/python tests/fuzz.py

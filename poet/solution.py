@@ -19,6 +19,7 @@ from poet.problem import Objective, Problem
 from poet.schedule import Schedule
 from poet.search_record import NO_SEARCH, SearchRecord
 from poet.simulator import Trace
+from poet.tuning import DEFAULT, Tuning
 from poet.units import format_bytes, format_gap, format_joules, format_seconds
 
 WHOLE_PROBLEM = "whole problem"
@@ -69,6 +70,7 @@ class SolveOptions:
         progress: called at each new plan or bound.
         start_by: who made ``start``, for the answer's ``solver`` where nothing better is found.
         spare_seconds: of the time limit, left unused where there is no plan: for what explains that.
+        tuning: the constants of the search, for benchmarks and tests.
     """
 
     time_limit_seconds: float | None = 60.0
@@ -84,6 +86,7 @@ class SolveOptions:
     progress: Progress | None = None
     start_by: str = "the plan given as a start"
     spare_seconds: float = 0.0
+    tuning: Tuning = DEFAULT
 
     def allowed_gap_joules(self, joules: float, baseline_joules: float) -> float:
         """Below which a plan of ``joules`` counts as optimal: both gaps hold, or rounding says no more."""

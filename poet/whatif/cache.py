@@ -50,7 +50,7 @@ MAX_FILE_BYTES = 1 << 27
 SOLVING = (
     "solvers", "files", "problem.py", "schedule.py", "simulator.py", "solution.py", "homes.py", "pins.py",
     "codec.py", "units.py", "errors.py", "extras.py", "children.py", "brief.py", "graph.py",
-    "search_record.py",
+    "search_record.py", "tuning.py",
 )  # fmt: skip
 """What an answer depends on: the searches and all that they import."""
 
@@ -59,7 +59,7 @@ IMPORTING = (
     "kernel_allocations.py", "optimizer.py", "loss.py", "untrained.py", "codec.py", "errors.py", "units.py",
     "version.py", "brief.py", "children.py", "extras.py", "training_plan.py", "plan_file.py",
     "run_request.py", "demand.py", "layout.py", "devices/host.py", "problem.py", "schedule.py",
-    "simulator.py", "solution.py", "homes.py", "pins.py", "search_record.py",
+    "simulator.py", "solution.py", "search_record.py", "homes.py", "pins.py", "tuning.py",
 )  # fmt: skip
 """What an imported graph and its kernels' facts depend on; of what ``api.py`` imports, these alone."""
 

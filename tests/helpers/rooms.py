@@ -25,7 +25,7 @@ FLOORS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     (
         "Planning problem",
         "what must run and what it costs; schedules, and the simulator that judges them",
-        ("schedule", "problem", "homes", "pins", "simulator", "search_record", "solution"),
+        ("schedule", "problem", "homes", "pins", "simulator", "tuning", "search_record", "solution"),
     ),
     (
         "Devices",

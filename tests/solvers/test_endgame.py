@@ -32,6 +32,7 @@ from poet.solvers.engines.highs_process import HighsProcess
 from poet.solvers.instance.candidates import worth_rerunning
 from poet.solvers.instance.instance import Instance, instance_of
 from poet.solvers.search.least_energy import solve
+from poet.tuning import DEFAULT
 
 ROUNDING = 1e-9
 
@@ -98,15 +99,15 @@ def drawn(seed: int) -> Problem:
 
 
 @pytest.mark.parametrize("groups", with_slow([1, 3, 8], {3}))
-def test_no_schedule_pays_less_than_the_tables_say(groups: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_GROUPS", groups)
+def test_no_schedule_pays_less_than_the_tables_say(groups: int) -> None:
+    tuning = DEFAULT.having("suffix.groups", groups)
     checked = twice = 0
     for seed in range(120):
         problem, rng = drawn(seed), random.Random(seed)
         for share in (0.3, 0.6, 0.9):
             schedule = random_schedule(problem, seed, share=share)
             limits = Limits(ram_budget_bytes=simulate(problem, schedule).peak_ram_bytes)
-            instance = instance_of(problem, limits)
+            instance = instance_of(problem, limits, tuning=tuning)
             runs = Counter(step.op for step in schedule if isinstance(step, Compute))
             worth = {instance.tasks[number].name for number in worth_rerunning(instance)}
             game = some_game(instance, rng, 10.0 * problem.compute_joules)
@@ -155,17 +156,15 @@ def test_no_bound_is_above_the_oracle_on_many_more(child: HighsProcess) -> None:
     assert bounds_of_random_games(child, range(1000, 3000))
 
 
-def test_every_bound_of_the_outlook_is_below_the_oracle(
-    child: HighsProcess, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("poet.solvers.bounds.discretisation._FEWEST_STAGES", 1)
+def test_every_bound_of_the_outlook_is_below_the_oracle(child: HighsProcess) -> None:
+    tuning = DEFAULT.having("outlook.fewest_stages", 1)
     for seed in range(60):
         problem, limits = training_chain(seed)
         best = least_joules(problem, limits)
         if best is not None:
             optimum = simulate(problem, best, limits).joules - problem.compute_joules
             bounds = outlook(
-                instance_of(problem, limits),
+                instance_of(problem, limits, tuning=tuning),
                 child,
                 most_joules=1.5 * optimum,
                 seconds_left=lambda: 20.0,

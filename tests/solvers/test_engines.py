@@ -32,6 +32,7 @@ from poet.solvers.event_model.start import values_of
 from poet.solvers.instance.candidates import candidates
 from poet.solvers.instance.instance import instance_of
 from poet.solvers.instance.timeline import timeline_of
+from poet.tuning import DEFAULT, Tuning
 
 EFFORT = Effort(seconds=20.0, threads=1, seed=0, absolute_joules=1e-7, relative=0.0)
 PATIENT = dataclasses.replace(EFFORT, seconds=300.0)
@@ -46,8 +47,15 @@ def small(seed: int) -> tuple[Problem, Limits]:
     return problem, random_limits(problem, seed, deadline=seed % 3 == 0)
 
 
-def model_of(problem: Problem, limits: Limits, *, depth: int | None = None, relaxed: bool = False) -> Model:
-    instance = instance_of(problem, limits)
+def model_of(
+    problem: Problem,
+    limits: Limits,
+    *,
+    depth: int | None = None,
+    relaxed: bool = False,
+    tuning: Tuning = DEFAULT,
+) -> Model:
+    instance = instance_of(problem, limits, tuning=tuning)
     return build(timeline_of(instance, candidates(instance, depth)), relaxed=relaxed)
 
 
@@ -208,11 +216,11 @@ def test_the_scale_is_a_power_of_two_in_any_unit(unit: float) -> None:
 
 
 @needs_cpsat
-def test_sums_of_bytes_are_counted_in_whole_units(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("poet.solvers.event_model.families._LARGE", 0)  # as in models of thousands of ops
+def test_sums_of_bytes_are_counted_in_whole_units() -> None:
+    tuning = DEFAULT.having("model.dense_terms", 1)  # as in models of thousands of ops
     problem = training_like(3)
     limits = Limits(ram_budget_bytes=round(1.2 * floor_bytes(problem)))
-    model = model_of(problem, limits, depth=1)
+    model = model_of(problem, limits, depth=1, tuning=tuning)
     assert any(not column.whole for column in model.columns)
     both = [run_engine(engine, matrix_of(model), EFFORT) for engine in ("highs", "cpsat")]
     assert all(outcome.done for outcome in both)

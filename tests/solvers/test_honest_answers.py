@@ -24,10 +24,10 @@ from poet.solvers.instance.incumbent import Incumbent
 from poet.solvers.instance.instance import Metered
 from poet.solvers.literature import comparison
 from poet.solvers.literature.comparison import compare
-from poet.solvers.search import large as wide
 from poet.solvers.search import least_energy as search
 from poet.solvers.search import objectives
 from poet.solvers.search.finders import ROUNDS, TIED, WALKS
+from poet.tuning import DEFAULT
 
 STEP = training_like(1)
 OPTIONS = SolveOptions(time_limit_seconds=None, engine="highs")
@@ -130,9 +130,8 @@ def test_the_parts_of_the_wide_search_have_their_own_names(monkeypatch: pytest.M
         return considered(self, schedule, found_by, is_ours=is_ours)
 
     monkeypatch.setattr(Incumbent, "consider", listen)
-    monkeypatch.setattr(search, "_LARGE_TASKS", 20)
-    monkeypatch.setattr(wide, "_OFFERS", wide._OFFERS[:1])
-    solution = solve(step, limits, SolveOptions(time_limit_seconds=60.0, engine="highs"))
+    tuning = DEFAULT.having("search.large_ops", 20).without("wide.offer_reruns")
+    solution = solve(step, limits, SolveOptions(time_limit_seconds=60.0, engine="highs", tuning=tuning))
     assert {WALKS, ROUNDS} <= heard
     assert heard <= {"greedy", "a heuristic", WALKS, ROUNDS, TIED, "event model of a class of plans, highs"}
     assert solution.solver in heard

@@ -23,6 +23,7 @@ from poet.solvers.instance.context import Conduct
 from poet.solvers.instance.instance import Instance, instance_of
 from poet.solvers.search.best_bound import BestBound
 from poet.solvers.search.bound_rounds import Looks
+from poet.tuning import DEFAULT, Tuning
 
 OPTIONS = SolveOptions(time_limit_seconds=4.0, confirm=False)
 
@@ -60,8 +61,8 @@ def test_the_engine_ends_with_the_search(
     children = list[HighsProcess]()
 
     class Watched(HighsProcess):
-        def __init__(self) -> None:
-            super().__init__()
+        def __init__(self, tuning: Tuning) -> None:
+            super().__init__(tuning)
             children.append(self)
 
     monkeypatch.setattr("poet.solvers.search.bound_rounds.HighsProcess", Watched)
@@ -93,8 +94,8 @@ def test_a_look_goes_on_as_long_as_it_leads_whatever_is_rounded(
 ) -> None:
     first, rng = replace(bound_overhead(instance_of(*deep)), moments=frozenset()), random.Random(0)
     monkeypatch.setattr("poet.solvers.search.bound_rounds.walks_along", lambda instance, bound: ())
-    monkeypatch.setattr("poet.solvers.search.bound_rounds._SHARE", 0.0)  # each look ends after one bound
-    monkeypatch.setattr("poet.solvers.search.bound_rounds._LEADING_SHARE", 0.0)
+    none = DEFAULT.having("looks.time_share", 0.0)  # each look ends after one bound
+    instance = instance_of(*deep, tuning=none.having("looks.leading_time_share", 0.0))
     for _ in range(50):
         once, overhead = rng.uniform(1.0, 100.0), rng.uniform(0.1, 1.0)
         rising = [replace(first, overhead_joules=overhead * part) for part in (0.5, 0.6, 0.7)]
@@ -102,7 +103,7 @@ def test_a_look_goes_on_as_long_as_it_leads_whatever_is_rounded(
             "poet.solvers.search.bound_rounds.outlook", lambda *_, bounds=tuple(rising), **__: iter(bounds)
         )
         heard = list[float]()
-        with Looks(instance_of(*deep), conduct(heard)) as looks:
+        with Looks(instance, conduct(heard)) as looks:
             looks.long(overhead, 0.1 * overhead, 0.0)
             looks.long(overhead, (once + heard[-1]) - once, 0.0)
             assert len(heard) == 2

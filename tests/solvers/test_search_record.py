@@ -32,6 +32,7 @@ from poet.solvers.instance.instance import instance_of
 from poet.solvers.search import bound_rounds
 from poet.solvers.search import least_energy as search
 from poet.solvers.search.recorder import Recorder
+from poet.tuning import DEFAULT
 
 STEP, LARGER = training_like(1), training_like(3)
 OPTIONS = SolveOptions(time_limit_seconds=None, engine="highs")
@@ -178,10 +179,12 @@ def test_each_room_has_a_logger(caplog: pytest.LogCaptureFixture) -> None:
 # --- after the rounds ---
 
 
-def test_where_the_rounds_leave_a_gap_the_search_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+NO_ROUND = dataclasses.replace(OPTIONS, tuning=DEFAULT.without("search.chain_reruns"))
+
+
+def test_where_the_rounds_leave_a_gap_the_search_goes_on() -> None:
     """Without any round the plan is greedy's and nothing is proven; what follows the rounds proves it."""
-    monkeypatch.setattr(search, "_CHAINS", ())
-    solution = solve(LARGER, tight(LARGER), OPTIONS)
+    solution = solve(LARGER, tight(LARGER), NO_ROUND)
     assert solution.status is Status.OPTIMAL
     names = [phase.name for phase in solution.record.phases]
     assert "restart 1: relaxed event model" in names
@@ -207,8 +210,7 @@ def test_where_nothing_more_can_be_offered_the_search_ends_and_says_so(
     assert {0, 1, 2} <= set(seeds), "restarts have seeds of their own"
 
 
-def test_a_proof_after_the_rounds_that_there_is_no_plan_is_heard(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(search, "_CHAINS", ())
+def test_a_proof_after_the_rounds_that_there_is_no_plan_is_heard() -> None:
     limits = dataclasses.replace(tight(LARGER, 0.0), recompute=False, paging=False)
-    solution = solve(LARGER, limits, OPTIONS)
+    solution = solve(LARGER, limits, NO_ROUND)
     assert solution.status is Status.INFEASIBLE

@@ -141,12 +141,13 @@ def test_an_explanation_takes_what_is_left_and_two_seconds_at_most(
         return dataclasses.replace(nothing(problem), objective=options.objective)
 
     monkeypatch.setattr(explain, "least", take_all)
-    for spent, allowed in ((0.0, explain.MOST_SECONDS), (9.0, 1.0), (LIMIT_SECONDS, 0.0), (11.0, 0.0)):
+    most_seconds = OPTIONS.tuning.explanation.most_seconds
+    for spent, allowed in ((0.0, most_seconds), (9.0, 1.0), (LIMIT_SECONDS, 0.0), (11.0, 0.0)):
         asked.clear()
         explained(problem, limits, OPTIONS, dataclasses.replace(nothing(problem), solve_seconds=spent))
         assert sum(asked) == pytest.approx(allowed, abs=0.01)
         assert len(asked) == (2 if allowed else 0)
-    assert explain.MOST_SECONDS <= 2.0
+    assert most_seconds <= 2.0
 
 
 def test_laying_out_keeps_the_limit(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,6 +20,7 @@ from poet.ram_survey import keep_everything_bytes
 from poet.simulator import simulate
 from poet.solution import SolveOptions, Status
 from poet.solvers import solve
+from poet.tuning import DEFAULT
 from poet.whatif import workers
 from poet.whatif.cache import IMPORTING, SOLVING, Cache, cached_cell, cell_key, digest_of, pack_solution
 from poet.whatif.question import Question
@@ -216,7 +217,14 @@ def test_a_damaged_or_lying_answer_counts_as_missing(tmp_path: Path) -> None:
 def test_keys_tell_problems_limits_and_options_apart() -> None:
     digests = [digest_of(mixed_problem(seed).to_json()) for seed in (1, 2)]
     limits = [Limits(), Limits(ram_budget_bytes=100), Limits(deadline_seconds=2.0), Limits(paging=False)]
-    options = [QUICK, dataclasses.replace(QUICK, time_limit_seconds=3.0), dataclasses.replace(QUICK, seed=1)]
+    options = [
+        QUICK,
+        dataclasses.replace(QUICK, time_limit_seconds=3.0),
+        dataclasses.replace(QUICK, seed=1),
+        dataclasses.replace(QUICK, tuning=DEFAULT.having("rounds.patience_rounds", 24)),
+        dataclasses.replace(QUICK, tuning=DEFAULT.without("rounds.patience_rounds")),
+        dataclasses.replace(QUICK, tuning=DEFAULT.having("grids.patience_rounds", 24)),
+    ]
     keys = {cell_key(*parts) for parts in product(digests, limits, options)}
     assert len(keys) == len(digests) * len(limits) * len(options)
     started = dataclasses.replace(QUICK, start=())

@@ -27,17 +27,9 @@ from poet.solvers.engines.highs_process import HighsProcess
 from poet.solvers.engines.linear import Answer
 from poet.solvers.engines.matrix import Matrix
 from poet.solvers.instance.instance import Instance
+from poet.tuning import OutlookTuning
 
 _log = logging.getLogger(__name__)
-
-_MOST_STATES = (50_000, 400_000)  # per stage of the suffix program, at the first and the second attempt
-_LEAST_SHARE = 4  # tracked versions have at least this part of the bytes of the largest one
-_SLOWER = 10.0  # estimated seconds of the second attempt, as a multiple of the first
-_FEWEST_STAGES = 4  # that a suffix program must cover
-_LEVELS = (1.0,)  # up to where the suffix program begins: one moment per round, that of the largest value
-_GAP = 1e-5  # relative gap at which a program counts as solved
-_LONGEST_SECONDS = 600.0  # of one program where there is no time limit
-_LISTEN_SECONDS = 0.02
 
 
 def outlook(
@@ -64,6 +56,7 @@ def outlook(
         finished: whether to stop; polled all the time.
         seed: of random choices.
     """
+    tuning = instance.tuning.outlook
     first = bound_overhead(instance, seconds=seconds_left())
     yield first
     rows = first.relaxation.moments
@@ -71,8 +64,8 @@ def outlook(
         return
     moments = frozenset({rows[int(np.argmax(first.answer.prices[: len(rows)]))]})
     games, seconds = set[int | None](), 0.0
-    for most_states in _MOST_STATES:
-        if finished() or _SLOWER * seconds > 0.5 * seconds_left():
+    for most_states in tuning.stage_states:
+        if finished() or tuning.slower_factor * seconds > tuning.game_share * seconds_left():
             return
         began = time.monotonic()
         game = last_game(instance, most_joules, most_states, finished)
@@ -91,7 +84,7 @@ def outlook(
                 yield bound
             if bound.answer.values is None or not bound.answer.done:
                 return
-            unsaid = pretended_moments(instance, bound, levels=_LEVELS, latest=latest)
+            unsaid = pretended_moments(instance, bound, levels=tuning.level_shares, latest=latest)
             unsaid = unsaid or pretended_moments(instance, bound)
             more, moments = bool(unsaid), moments | unsaid
 
@@ -107,9 +100,9 @@ def last_game(
     sizes = [instance.contents[c].bytes for c in trackable(instance, 1)]
     if instance.limits.ram_budget_bytes is None or not sizes or not 0.0 < most_joules < math.inf:
         return None
-    tracked = trackable(instance, max(sizes) // _LEAST_SHARE)
+    tracked = trackable(instance, max(sizes) // instance.tuning.outlook.tracked_divisor)
     moment = first_moment(instance, tracked, most_states=most_states)
-    if moment > len(instance.tasks) - _FEWEST_STAGES:
+    if moment > len(instance.tasks) - instance.tuning.outlook.fewest_stages:
         return None
     game = endgame(instance, moment, tracked, most_joules=most_joules, finished=finished)
     return game if game is not None and game.tables[0].joules.any() else None
@@ -132,7 +125,7 @@ def bounds_at(
     joined = None if cuts is None else cuts.join(layout)
     relaxation = relaxation_of(layout)
     while not finished():
-        answer = _solved(child, layout.program.matrix(), seconds_left(), finished)
+        answer = _solved(child, layout.program.matrix(), seconds_left(), finished, instance.tuning.outlook)
         overhead = relaxation.fixed_joules + answer.bound
         _log.info(
             "windows relaxation, whole numbers at %d moments, %s: overhead at least %.9g%s",
@@ -144,11 +137,13 @@ def bounds_at(
             return
 
 
-def _solved(child: HighsProcess, matrix: Matrix, seconds: float, finished: Callable[[], bool]) -> Answer:
+def _solved(
+    child: HighsProcess, matrix: Matrix, seconds: float, finished: Callable[[], bool], tuning: OutlookTuning
+) -> Answer:
     """Solve ``matrix`` in whole numbers in the child process; ``finished`` is polled meanwhile."""
-    child.begin(matrix, min(seconds, _LONGEST_SECONDS), relative_gap=_GAP)
+    child.begin(matrix, min(seconds, tuning.longest_program_seconds), relative_gap=tuning.gap_share)
     while not child.news.ended and not finished():
-        child.listen(_LISTEN_SECONDS)
+        child.listen(tuning.listen_seconds)
     news = child.news
     if news.exhausted and news.values is None:
         return Answer(math.inf, None, np.zeros(0), done=True)

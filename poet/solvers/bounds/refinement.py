@@ -28,15 +28,6 @@ from poet.solvers.instance.instance import Instance
 
 Watcher = Callable[[Bound], None]
 
-_PRICED_ROUNDS = 4
-_MOMENTS_PER_ROUND = 6
-_PRICED = 1e-3  # of the sum of all dual prices; a moment with more is added
-_MADE = 0.3  # share of a tensor version above which it counts as made again
-_WORTH = 0.01  # of the bound's joules, which the value of an under-counted moment must exceed
-_LEVELS = (0.25, 0.5, 0.75)  # of the largest value; for each, the last moment of at least that value is added
-_PROGRESS, _PATIENCE = 1e-3, 2  # a smaller relative gain is in vain; vain rounds that end it
-_ROUNDS_LEFT = 1.5  # with less time left than this multiple of the last round's, none is begun
-
 
 def tightest_bound(
     instance: Instance, *, seconds: float = 60.0, watcher: Watcher | None = None, begin: Bound | None = None
@@ -49,19 +40,20 @@ def tightest_bound(
         watcher: called with the bound of each round.
         begin: a bound that is there already, in the place of the first rounds.
     """
-    end = time.monotonic() + seconds
+    end, tuning = time.monotonic() + seconds, instance.tuning.grids
     best = bound = begin or priced_bound(instance, seconds=seconds, watcher=watcher)
     vain = 0
-    while vain < _PATIENCE and bound.answer.done and (left := end - time.monotonic()) > 0.0:
-        moments = bound.moments | priced_moments(bound) | pretended_moments(instance, bound)
+    while vain < tuning.patience_rounds and bound.answer.done and (left := end - time.monotonic()) > 0.0:
+        moments = bound.moments | priced_moments(instance, bound) | pretended_moments(instance, bound)
         if moments == bound.moments:
             break
         bound = bound_overhead(instance, seconds=left, moments=moments)
-        vain = 0 if bound.overhead_joules > (1.0 + _PROGRESS) * best.overhead_joules else vain + 1
+        better = bound.overhead_joules > (1.0 + tuning.progress_share) * best.overhead_joules
+        vain = 0 if better else vain + 1
         best = max(best, bound, key=lambda found: found.overhead_joules)
         if watcher is not None:
             watcher(bound)
-        if end - time.monotonic() < _ROUNDS_LEFT * (left - (end - time.monotonic())):
+        if end - time.monotonic() < tuning.begin_factor * (left - (end - time.monotonic())):
             break
     return best
 
@@ -76,10 +68,10 @@ def priced_bound(instance: Instance, *, seconds: float = 60.0, watcher: Watcher 
     """
     end = time.monotonic() + seconds
     best = bound = bound_overhead(instance, seconds=seconds)
-    for _ in range(_PRICED_ROUNDS):
+    for _ in range(instance.tuning.grids.priced_rounds):
         if watcher is not None:
             watcher(bound)
-        moments = bound.moments | priced_moments(bound)
+        moments = bound.moments | priced_moments(instance, bound)
         left = end - time.monotonic()
         if left <= 0.0 or not bound.answer.done or moments == bound.moments:
             break
@@ -88,25 +80,28 @@ def priced_bound(instance: Instance, *, seconds: float = 60.0, watcher: Watcher 
     return best
 
 
-def priced_moments(bound: Bound) -> frozenset[int]:
+def priced_moments(instance: Instance, bound: Bound) -> frozenset[int]:
     """The moments at which more RAM would save most joules, by the duals of the memory rows."""
-    moments = bound.relaxation.moments
+    moments, tuning = bound.relaxation.moments, instance.tuning.grids
     prices = bound.answer.prices[: len(moments)]
-    dearest = np.argsort(-prices, kind="stable")[:_MOMENTS_PER_ROUND]
-    return frozenset(moments[row] for row in dearest if prices[row] > _PRICED * prices.sum())
+    dearest = np.argsort(-prices, kind="stable")[: tuning.priced_moments]
+    least = tuning.price_share * prices.sum()
+    return frozenset(moments[row] for row in dearest if prices[row] > least)
 
 
 def pretended_moments(
-    instance: Instance, bound: Bound, *, levels: tuple[float, ...] = _LEVELS, latest: int | None = None
+    instance: Instance, bound: Bound, *, levels: tuple[float, ...] | None = None, latest: int | None = None
 ) -> frozenset[int]:
     """Moments at which the solution under-counts memory most (joules × missing share of the bytes).
 
-    Empty where no value exceeds `_WORTH` of the bound. Moments that are on all grids already do not count.
+    Empty where no value exceeds ``worth_share`` of the bound. Moments that are on all grids already do not
+    count.
 
     Args:
         instance: what is bounded.
         bound: with its solution.
-        levels: shares of the largest value; for each, the last moment of at least that value is taken.
+        levels: shares of the largest value; for each, the last moment of at least that value is taken;
+            ``None``: as tuned.
         latest: the last moment to consider; ``None``: the end.
     """
     values, moments = bound.answer.values, bound.relaxation.moments
@@ -122,8 +117,9 @@ def pretended_moments(
     unsaid[np.isin(rows, list(bound.moments))] = 0.0
     unsaid[rows > (len(instance.tasks) if latest is None else latest)] = 0.0
     most = float(unsaid.max())
-    if most <= _WORTH * bound.overhead_joules:
+    if most <= instance.tuning.grids.worth_share * bound.overhead_joules:
         return frozenset()
+    levels = instance.tuning.grids.level_shares if levels is None else levels
     return frozenset(moments[np.flatnonzero(unsaid >= level * most)[-1]] for level in levels)
 
 
@@ -148,13 +144,14 @@ def _waits(instance: Instance, bound: Bound, values: Numbers) -> list[_Wait]:
 
     They are read at the window's end, and at the reads of what is remade from them inside the window.
     """
+    least = instance.tuning.grids.made_share
     windows: dict[int, dict[tuple[int, int], int]] = {}  # per task and window, bytes that are read at its end
     for used, stretches in ((True, bound.relaxation.segments), (False, bound.relaxation.tails)):
         for segment in stretches:
             content = instance.contents[segment.content]
             ends = (*segment.moments[1:], segment.until)
             for begin, end, made in zip(segment.moments, ends, segment.made, strict=True):
-                if content.producer is not None and value(made, values) > _MADE:
+                if content.producer is not None and value(made, values) > least:
                     mine = windows.setdefault(content.producer, {})
                     mine[begin, end] = mine.get((begin, end), 0) + used * content.bytes
     readers: dict[int, list[int]] = {}

@@ -25,13 +25,6 @@ from poet.solvers.bounds.suffix_program import Endgame, Table
 from poet.solvers.bounds.windows import Windows
 from poet.solvers.engines.matrix import NOUGHT, ONE, Numbers, Term, value
 
-_HELD = 0.5  # share of a version above which a solution holds it
-_VIOLATED = 1e-6  # of the largest value of the tables: a smaller violation adds no cut
-_KEPT = ((1.0, 0.0), (0.3, 0.0), (0.02, 0.0), (0.02, 0.5), (0.02, 0.5))
-"""Per cut, the share of the violation that widening the set must leave, and the weight of noise in order."""
-_MEMORY = 0.7  # weight of earlier solutions in the average of what solutions held
-_SLIGHT = 0.01  # weight of that average beside what the last solution holds
-
 
 class EndgameCuts:
     """The cuts found so far for one suffix program; they outlive the relaxation that each was found for."""
@@ -52,16 +45,18 @@ class EndgameCuts:
 
     def add(self, joined: Joined, values: Numbers) -> bool:
         """Add cuts that ``values`` violate; false if they violate none."""
+        tuning, memory = joined.tuning, joined.tuning.memory_share
         shares = np.array([value(column, values) for column in joined.present])
-        self.popular = _MEMORY * self.popular + (1.0 - _MEMORY) * shares
+        self.popular = memory * self.popular + (1.0 - memory) * shares
         held = self._held(joined, shares)
         before = len(self.found)
         for table in self.game.tables:
             worth = float(table.joules[_position(self.game, held)])
             over = joined.violation(table, worth, values)
-            if over > _VIOLATED * self.most:
-                for kept, chance in _KEPT:
-                    wish = shares + _SLIGHT * self.popular + chance * self.random.random(len(shares))
+            if over > tuning.violated_share * self.most:
+                for kept, chance in tuning.widening_shares:
+                    wish = shares + tuning.slight_share * self.popular
+                    wish += chance * self.random.random(len(shares))
                     order = [int(bit) for bit in np.argsort(-wish, kind="stable")]
                     wide = _widened(self.game, table, held, worth - (1.0 - kept) * over, order)
                     worth_wide = float(table.joules[_position(self.game, wide)])
@@ -75,7 +70,7 @@ class EndgameCuts:
         mask = 0
         for bit in np.argsort(-shares, kind="stable"):
             size = contents[self.game.contents[bit]].bytes
-            if shares[bit] > _HELD and size <= left:
+            if shares[bit] > joined.tuning.held_share and size <= left:
                 mask, left = mask | 1 << int(bit), left - size
         return mask
 
@@ -85,6 +80,7 @@ class Joined:
 
     def __init__(self, game: Endgame, layout: Windows, most: float) -> None:
         self.game, self.layout, self.most = game, layout, most
+        self.tuning = layout.instance.tuning.suffix
         program = layout.program
         self.beyond = program.column(most, integer=False)
         self.present = [self._presence(content) for content in game.contents]

@@ -57,7 +57,6 @@ Units = npt.NDArray[np.int32]
 Joules = npt.NDArray[np.float64]
 
 _UNITS = 1 << 28  # in the joules at which costs are capped; four times that does not overflow
-_GROUPS = 8  # at most, of versions that may be paged
 _WAYS = 4  # cost scenarios per group not charged: any page-ins; and 2, 1 or 0 of them still to come
 
 
@@ -213,7 +212,7 @@ class _Game:
         self.tracked = tuple(sorted(tracked))
         self.page_out = {c: units for c in self.tracked if (units := self._page_out_units(c)) is not None}
         paying = [c for c, units in self.page_out.items() if units > 0]
-        self.groups = min(_GROUPS, len(paying))
+        self.groups = min(instance.tuning.suffix.groups, len(paying))
         self.group = {c: position % self.groups for position, c in enumerate(paying)}
         self.ways = 1 + _WAYS * self.groups
 

@@ -15,9 +15,6 @@ from poet.solvers.engines.matrix import NOUGHT, ONE, MatrixBuilder, Term
 from poet.solvers.instance.candidates import last_use_stages, worth_rerunning
 from poet.solvers.instance.instance import Content, Instance
 
-_MANY_CONTENTS = 400  # with more tensor versions, the smallest are left out
-_NEGLIGIBLE = 1e-4  # of the budget, that those left out may take together
-
 
 class Windows:
     """Grids and columns, and the memory rows that grow with them; read by the constraint families.
@@ -208,10 +205,10 @@ class Windows:
 
 
 def _negligible(instance: Instance) -> frozenset[int]:
-    """The smallest versions, up to `_NEGLIGIBLE` of the budget in all; of few versions, only empty ones."""
-    budget = instance.limits.ram_budget_bytes
-    many = len(instance.contents) > _MANY_CONTENTS
-    left = 0.0 if budget is None or not many else _NEGLIGIBLE * budget
+    """The smallest versions, up to ``negligible_share`` of the budget; of few versions, only empty ones."""
+    budget, tuning = instance.limits.ram_budget_bytes, instance.tuning.windows
+    many = len(instance.contents) > tuning.many_contents
+    left = 0.0 if budget is None or not many else tuning.negligible_share * budget
     small = set()
     for content in sorted(instance.contents, key=lambda content: content.bytes):
         left -= content.bytes

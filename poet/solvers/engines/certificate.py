@@ -20,10 +20,10 @@ import numpy as np
 import numpy.typing as npt
 
 from poet.solvers.engines.matrix import Matrix
+from poet.tuning import DEFAULT, Tuning
 
 _WHOLE = 1e-6  # nearer to 0 or 1 than this, a column counts as decided in the linear program
 _NO_PRICE = 1e-9  # prices below are left out; the proof is summed up without them
-_MOST_FACTORS = 400_000  # of a program; summing up larger ones exactly takes too long
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,13 +39,20 @@ class Proof:
     families: tuple[str, ...]
 
 
-def prove_none(matrix: Matrix, *, seconds: float, below_joules: float | None = None) -> Proof | None:
+def prove_none(
+    matrix: Matrix,
+    *,
+    seconds: float,
+    below_joules: float | None = None,
+    tuning: Tuning = DEFAULT,
+) -> Proof | None:
     """A proof that ``matrix`` has no solution, or none that costs less than ``below_joules``.
 
-    ``None`` if there is a solution, or no proof within ``seconds``.
+    ``None`` if there is a solution, no proof within ``seconds``, or more factors than
+    ``tuning`` has summed up.
     """
     program = matrix if below_joules is None else matrix.cut_off(below_joules)
-    if len(program.factors) > _MOST_FACTORS:
+    if len(program.factors) > tuning.engines.proof_factors:
         return None
     return _Prover(program, time.monotonic() + seconds).prove()
 

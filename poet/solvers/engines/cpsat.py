@@ -16,9 +16,6 @@ from poet.solvers.engines.integers import IntegerProgram, integer_program
 from poet.solvers.engines.interrupt import sigint_flag
 from poet.solvers.engines.outcome import Job, Outcome
 
-_LISTEN_SECONDS = 0.05  # between checks of Ctrl-C and the watcher
-_GRACE_SECONDS = 5.0  # beyond its time limit, after which the child is killed
-
 
 def installed() -> tuple[str, ...]:
     """``("cpsat",)`` where OR-tools is there; it is not loaded for that."""
@@ -35,7 +32,7 @@ def run_cpsat(job: Job) -> Outcome:
     with sigint_flag() as pressed, CpSatProcess(job) as search:
         stopped = False
         while not (search.ended or pressed or stopped):
-            news = search.listen(_LISTEN_SECONDS)
+            news = search.listen(job.effort.tuning.engines.listen_seconds)
             for values in news or (None,):
                 stopped = stopped or (job.watcher is not None and job.watcher(values, search.bound_joules))
         return search.outcome(interrupted=bool(pressed))
@@ -57,7 +54,8 @@ class CpSatProcess:
         self.answer = _Answer()
         self.ended = False
         self._child = Child("poet.solvers.engines.cpsat_child")
-        seconds = math.inf if job.effort.seconds is None else job.effort.seconds + _GRACE_SECONDS
+        grace_seconds = job.effort.tuning.engines.cpsat_grace_seconds
+        seconds = math.inf if job.effort.seconds is None else job.effort.seconds + grace_seconds
         self._deadline = time.monotonic() + min(seconds, job.effort.most_seconds)
         self._child.send(json.dumps(self._request()).encode() + b"\n")
 

@@ -24,8 +24,6 @@ from poet import children
 from poet.solvers.engines.highs import DONE, best_values, loaded
 from poet.solvers.engines.matrix import Matrix, Numbers
 
-_TELL_SECONDS = 0.2  # between two bounds
-
 
 def main() -> None:
     """Read programs, solve one after the other, write solutions and bounds to stdout."""
@@ -41,24 +39,24 @@ def _solve(packed: bytes) -> None:
     arrays = {name: request[name] for name in ("costs", "rows", "columns", "factors", "at_most", "integer")}
     start = request["start"] if len(request["start"]) else None
     matrix = Matrix(offset=float(request["offset"][0]), whole=arrays["integer"], start=start, **arrays)
-    seconds, relative_gap = map(float, request["options"])
+    seconds, relative_gap, tell_seconds = map(float, request["options"])
     highs = loaded(matrix)
     highs.setOptionValue("time_limit", seconds)
     highs.setOptionValue("mip_rel_gap", relative_gap)
-    _listen_to(highs)
+    _listen_to(highs, tell_seconds)
     highs.run()
     exhausted = highs.getModelStatus() in DONE
     _tell(highs.getInfo().mip_dual_bound, best_values(highs), exhausted=exhausted, last=True)
 
 
-def _listen_to(highs: highspy.Highs) -> None:
+def _listen_to(highs: highspy.Highs, tell_seconds: float) -> None:
     kinds = highspy.cb.HighsCallbackType
     told = [0.0]
 
     def hear(kind: Any, message: str, out: Any, into: Any, data: Any) -> None:
         if kind == kinds.kCallbackMipImprovingSolution:
             _tell(out.mip_dual_bound, np.array(out.mip_solution))
-        elif time.monotonic() - told[0] > _TELL_SECONDS:
+        elif time.monotonic() - told[0] > tell_seconds:
             told[0] = time.monotonic()
             _tell(out.mip_dual_bound, None)
 

@@ -19,10 +19,9 @@ import numpy as np
 
 from poet.solvers.engines.child import Child
 from poet.solvers.engines.matrix import Matrix, Numbers, scaled
+from poet.tuning import DEFAULT, Tuning
 
 _MODULE = "poet.solvers.engines.highs_child"
-_LEAST_SECONDS = 0.01  # HiGHS takes no negative limit
-_GRACE_SECONDS = 0.5  # beyond its time limit, after which the child is not listened to any more
 _MARGIN = 1e-6  # of a bound, relative and in units of the scaled objective: what tolerances may add
 
 
@@ -46,7 +45,8 @@ class News:
 class HighsProcess:
     """A child that solves one program after the other; leaving the context ends it, however far it is."""
 
-    def __init__(self) -> None:
+    def __init__(self, tuning: Tuning = DEFAULT) -> None:
+        self._tuning = tuning
         self.news = News(ended=True)
         self._end = 0.0
         self._unit = 1.0
@@ -83,15 +83,17 @@ class HighsProcess:
             seconds: wall clock.
             relative_gap: at which to stop.
         """
-        seconds = max(seconds, _LEAST_SECONDS)
+        seconds = max(seconds, 0.01)  # HiGHS takes no negative limit
         if not self._idle or not self._child.is_running:
             self._child.close()
             self._child = Child(_MODULE)
         self.news, self._idle = News(), False
         small = scaled(matrix)
         self._unit = small.unit
-        self._end = time.monotonic() + seconds + _GRACE_SECONDS
-        self._child.send(_packed(small.matrix, seconds, relative_gap))
+        tuning = self._tuning.engines
+        self._end = time.monotonic() + seconds + tuning.highs_grace_seconds
+        options = (seconds, relative_gap, tuning.tell_seconds)
+        self._child.send(_packed(small.matrix, options))
 
     def listen(self, seconds: float) -> bool:
         """Wait ``seconds`` at most for news; whether there is a better solution. See `news`."""
@@ -110,13 +112,13 @@ class HighsProcess:
         return better
 
 
-def _packed(matrix: Matrix, seconds: float, relative_gap: float) -> bytes:
+def _packed(matrix: Matrix, options: tuple[float, ...]) -> bytes:
     """Its length in eight bytes, and the program."""
     packed = io.BytesIO()
     start = matrix.start if matrix.start is not None else np.zeros(0)
     np.savez(
         packed, costs=matrix.costs, offset=np.array([matrix.offset]), rows=matrix.rows,
         columns=matrix.columns, factors=matrix.factors, at_most=matrix.at_most, integer=matrix.integer,
-        start=start, options=np.array([seconds, relative_gap]),
+        start=start, options=np.array(options),
     )  # fmt: skip
     return packed.getbuffer().nbytes.to_bytes(8, "little") + packed.getvalue()

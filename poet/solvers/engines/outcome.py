@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from poet.solvers.engines.matrix import Matrix
+from poet.tuning import DEFAULT, Tuning
 
 Watcher = Callable[[Sequence[float] | None, float], bool]
 """Called with a better solution's values (or ``None``) and the bound; true stops the engine."""
@@ -40,6 +41,7 @@ class Effort:
         most_seconds: wall clock after which an engine in a process of its own is ended, however far it is.
         absolute_joules: gap of the objective at which it may stop.
         relative: the same as a share of the objective, for engines that are given its constant part.
+        tuning: how often an engine in a process of its own is polled, and what grace it has.
     """
 
     seconds: float | None
@@ -48,6 +50,7 @@ class Effort:
     absolute_joules: float
     relative: float
     most_seconds: float = math.inf
+    tuning: Tuning = DEFAULT
 
 
 @dataclass(frozen=True, slots=True)

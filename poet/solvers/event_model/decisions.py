@@ -29,9 +29,6 @@ from poet.solvers.instance.candidates import worth_rerunning
 from poet.solvers.instance.instance import Content
 from poet.solvers.instance.timeline import Event, Kind, Timeline
 
-TIGHT_SLOTS = 2500
-"""Up to so many slots, r, a and O are integer columns: cuts on memory rows count on that."""
-
 
 @dataclass(frozen=True, slots=True)
 class Charge:
@@ -70,7 +67,7 @@ class Decisions:
     def __init__(self, timeline: Timeline, *, relaxed: bool = False) -> None:
         self.timeline, self.instance, self.relaxed = timeline, timeline.instance, relaxed
         self.columns: list[Column] = []
-        self.tight = len(timeline.slots) <= TIGHT_SLOTS
+        self.tight = len(timeline.slots) <= timeline.instance.tuning.model.tight_slots
         self.upper_bytes = _upper_bytes(timeline)
         self.held: list[tuple[int, Affine]] = []
         self.first_run = {slot.stage: n for n, slot in enumerate(timeline.slots) if slot.mandatory}

@@ -63,7 +63,7 @@ def memory(model: Decisions) -> Iterator[Affine]:
             loose = model.relaxed and not event.mandatory and event.kind is not Kind.BIRTH
             there = model.wanted(content, index) if loose else model.presence(content.number, index)
             rows[event.slot].add(there, size)
-    large = sum(len(life) for life in timeline.events) * len(rows) > _LARGE
+    large = sum(len(life) for life in timeline.events) * len(rows) > model.instance.tuning.model.dense_terms
     yield from _add_kept_by_steps(model, rows) if large else _add_kept(model, rows)
     for (content_number, index), ahead in model.eager.items():
         used = timeline.slots[timeline.events[content_number][index].slot].stage
@@ -75,9 +75,6 @@ def memory(model: Decisions) -> Iterator[Affine]:
             if model.first_run[stage] in rows:
                 rows[model.first_run[stage]].add(charge.share, charge.bytes)
     yield from rows.values()
-
-
-_LARGE = 10_000_000  # events times rows, above which rows that list every gap are too dense
 
 
 def _gaps(model: Decisions) -> Iterator[tuple[int, int, Affine]]:

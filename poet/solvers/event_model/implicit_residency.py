@@ -28,8 +28,6 @@ from __future__ import annotations
 from poet.solvers.event_model.affine import Affine
 from poet.solvers.event_model.decisions import Charge, Decisions, Stays
 
-_DEPTH = 6  # at most, of the chain of inputs that are required at a window's last stage
-
 
 def put_off_chain(model: Decisions, content: int) -> list[int]:
     """The only input of the op that makes ``content``, the only input of the op that makes that, and so on.
@@ -38,7 +36,7 @@ def put_off_chain(model: Decisions, content: int) -> list[int]:
     """
     contents, tasks = model.instance.contents, model.instance.tasks
     chain = list[int]()
-    while len(chain) < _DEPTH:
+    while len(chain) < model.instance.tuning.model.asked_inputs:
         producer = contents[content].producer
         if producer is None:
             break

@@ -8,24 +8,24 @@ from collections.abc import Iterable, Iterator
 
 from poet.solvers.event_model.affine import Affine
 
-_SIZES = 3  # the commonest of a memory row, each of which is tried as the unit
 _EXACT = 1e-9  # relative, within which a share counts as whole
 
 
-def packing(rows: Iterable[Affine]) -> Iterator[Affine]:
+def packing(rows: Iterable[Affine], *, sizes: int) -> Iterator[Affine]:
     """Σ (⌊b/d⌋ + max(0, (frac(b/d) - f) / (1 - f)))·x ≤ ⌊budget/d⌋, f = frac(budget/d), d a size.
 
     The mixed-integer rounding of Σ b·x ≤ budget (Nemhauser and Wolsey, 1990): it holds for x of 0s
     and 1s, as all columns of a memory row are in every plan. A budget of 7.5 contents of one size
-    keeps 7 of them, where in the linear program the row itself allows half of another.
+    keeps 7 of them, where in the linear program the row itself allows half of another. The ``sizes``
+    commonest of a row are tried.
     """
     for row in rows:
-        sizes = {column: size for column, size in row.terms.items() if size}
+        terms = {column: size for column, size in row.terms.items() if size}
         budget = -row.constant
-        if budget <= 0.0 or min(sizes.values(), default=0.0) < 0.0 or sum(sizes.values()) <= budget:
+        if budget <= 0.0 or min(terms.values(), default=0.0) < 0.0 or sum(terms.values()) <= budget:
             continue
-        for unit, _ in Counter(sizes.values()).most_common(_SIZES):
-            cut = _rounded(sizes, budget, unit)
+        for unit, _ in Counter(terms.values()).most_common(sizes):
+            cut = _rounded(terms, budget, unit)
             if cut is not None:
                 yield cut
 

@@ -74,7 +74,8 @@ def build(
     ]
     if decisions.tight and not decisions.held:
         memory_rows = [row.expression for row in rows if row.family == "memory"]
-        rows += [Row("packing", cut) for cut in packing(memory_rows)]
+        sizes = timeline.instance.tuning.model.cut_sizes
+        rows += [Row("packing", cut) for cut in packing(memory_rows, sizes=sizes)]
     slots, kind = sum(not slot.mandatory for slot in timeline.slots), "relaxed" if relaxed else "exact"
     _log.info(
         "%s model: %d slots for reruns, %d columns, %d rows", kind, slots, len(decisions.columns), len(rows)

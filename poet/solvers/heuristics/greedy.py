@@ -30,6 +30,7 @@ from poet.solvers.heuristics.list_scheduler import Policy, Walk, Way, Weights
 from poet.solvers.heuristics.policies import ByStaleness
 from poet.solvers.instance.incumbent import Incumbent, Rejections
 from poet.solvers.instance.indexed import Facts
+from poet.tuning import DEFAULT, GreedyTuning, Tuning
 
 _log = logging.getLogger(__name__)
 
@@ -59,6 +60,7 @@ def greedy(
     most_seconds: float = math.inf,
     seed: int = 0,
     rejections: Rejections | None = None,
+    tuning: Tuning = DEFAULT,
 ) -> Schedule | None:
     """The cheapest valid schedule among several greedy plans; ``None`` if none is within ``limits``.
 
@@ -72,6 +74,7 @@ def greedy(
         most_seconds: wall clock after which no further plan is tried, whether there is one or not.
         seed: of the random plans.
         rejections: where to count what the judge rejects.
+        tuning: which plans, and how many.
     """
     choices = undecided(problem)
     if choices:
@@ -83,36 +86,35 @@ def greedy(
             most_seconds=most_seconds,
             seed=seed,
             rejections=rejections,
+            tuning=tuning,
         )
+    how = tuning.greedy
     facts, best = Facts(problem), Incumbent(problem, limits, rejections=rejections)
     began = time.monotonic()
     end, last = began + (math.inf if seconds is None else seconds), began + most_seconds
     generator = random.Random(seed)  # noqa: S311 - a search, not a secret
-    planned = _variants(problem, limits)
-    best.consider(_schedule(facts, limits, planned[0], seed=0), "greedy")
+    planned = _variants(problem, limits, how)
+    best.consider(_schedule(facts, limits, planned[0], how, seed=0), "greedy")
     for way in (Way.CHEAPER, Way.REMAKE):  # what online policies do is cheap to try as well
         if time.monotonic() > last:
             return best.schedule
         allowed = replace(limits, paging=limits.paging and way is Way.CHEAPER)
         best.consider(walked(facts, allowed, ByStaleness(way), planned[0].weights), "greedy")
     favourite = planned[0]
-    tries = max(3, min(150, _WORK // (facts.op_count + facts.tensor_count)))
+    tries = how.work_items // (facts.op_count + facts.tensor_count)
+    tries = max(how.least_tries, min(how.most_tries, tries))
     for index in range(1, max(tries, len(planned))):
         now = time.monotonic()
         if now > last or (best.schedule is not None and (index >= tries or now > end)):
             break
-        variant = planned[index] if index < len(planned) else _varied(generator, favourite, planned)
-        if best.consider(_schedule(facts, limits, variant, seed=index), "greedy") and variant.cover:
+        variant = planned[index] if index < len(planned) else _varied(generator, favourite, planned, how)
+        if best.consider(_schedule(facts, limits, variant, how, seed=index), "greedy") and variant.cover:
             favourite = variant
         if best.trace is not None and best.trace.joules <= problem.compute_joules * (1 + 1e-12):
             break  # everything ran once and nothing moved
     joules = "none" if best.trace is None else f"{best.trace.joules:.9g} J"
     _log.info("greedy plans: the best takes %s, after %.3f s", joules, time.monotonic() - began)
     return best.schedule
-
-
-_HOME_SHARES = (0.0, 1.0, 0.5, 0.25, 0.75)
-"""Of the bytes whose home is a choice, how much is at home in RAM, the dearest to page first."""
 
 
 def _at_some_home(
@@ -124,6 +126,7 @@ def _at_some_home(
     most_seconds: float,
     seed: int,
     rejections: Rejections | None,
+    tuning: Tuning,
 ) -> Schedule | None:
     """The best of `greedy` over a few ways to settle where tensors are at home."""
 
@@ -135,17 +138,22 @@ def _at_some_home(
     held = list(itertools.accumulate(tensor.bytes for tensor in by_price))
     best = Incumbent(problem, limits, rejections=rejections)
     last = time.monotonic() + most_seconds
-    for share in _HOME_SHARES:
+    shares = tuning.greedy.home_shares
+    for share in shares:
         away = [t.name for t, most in zip(by_price, held, strict=True) if most > share * held[-1]]
-        part = None if seconds is None else seconds / len(_HOME_SHARES)
+        part = None if seconds is None else seconds / len(shares)
         left = last - time.monotonic()
-        at_home = decide(problem, away)
-        found = greedy(at_home, limits, seconds=part, most_seconds=left, seed=seed, rejections=rejections)
+        found = greedy(
+            decide(problem, away),
+            limits,
+            seconds=part,
+            most_seconds=left,
+            seed=seed,
+            rejections=rejections,
+            tuning=tuning,
+        )
         best.consider(found, "greedy")
     return best.schedule
-
-
-_WORK = 10_000  # ops and tensors planned over all tries, about a quarter of a second
 
 
 def _typical_watts(problem: Problem) -> float:
@@ -157,39 +165,46 @@ def _typical_watts(problem: Problem) -> float:
     return joules / seconds if seconds > 0 else 1.0
 
 
-def _variants(problem: Problem, limits: Limits) -> list[Variant]:
+def _variants(problem: Problem, limits: Limits, how: GreedyTuning) -> list[Variant]:
     """The plans to try first, in order."""
     idle, watts = problem.idle_watts, _typical_watts(problem)
     hidden = 0.0 if problem.background_storage else idle
     plain = Weights(idle, hidden)
-    usual = [Variant(plain), Variant(plain, bias=0.7)]
+    usual = [Variant(plain), Variant(plain, bias=how.cover_bias)]
     if limits.recompute and limits.paging:
-        usual += [Variant(replace(plain, remake_factor=factor)) for factor in (1.3, 2.0, math.inf)]
+        factors = (*how.remake_factors, math.inf)
+        usual += [Variant(replace(plain, remake_factor=factor)) for factor in factors]
     hasty = []
     if limits.deadline_seconds is not None:
-        hurries = [hurry * watts for hurry in (0.3, 1.0, 3.0, 10.0, 100.0)]
+        hurries = [hurry * watts for hurry in how.hurry_factors]
         hasty += [Variant(Weights(idle + hurry, hidden + hurry)) for hurry in hurries]
         hasty += [Variant(Weights(idle + hurry, hidden)) for hurry in hurries[1::2]]
         hasty += [Variant(Weights(idle, hidden + hurry)) for hurry in hurries[1::2]]
     return [usual[0], *hasty, *usual[1:], Variant(plain, cover=False)]
 
 
-def _varied(generator: random.Random, favourite: Variant, planned: list[Variant]) -> Variant:
+def _varied(
+    generator: random.Random, favourite: Variant, planned: list[Variant], how: GreedyTuning
+) -> Variant:
     """A random variation of the best variant so far, sometimes of another."""
-    base = favourite if generator.random() < 0.7 else generator.choice(planned)
-    factor = base.weights.remake_factor * math.exp(generator.gauss(0.0, 0.2))
+    base = favourite if generator.random() < how.favourite_share else generator.choice(planned)
+    factor = base.weights.remake_factor * math.exp(generator.gauss(0.0, how.remake_deviation))
+    least_factor, most_factor = how.remake_range
+    least_bias, most_bias = how.bias_range
     return Variant(
-        replace(base.weights, remake_factor=min(max(factor, 0.5), 9.0)),
-        bias=min(max(base.bias + generator.gauss(0.0, 0.15), 0.4), 1.5),
-        noise=generator.choice([0.0, 0.05, 0.1, 0.2, 0.4]),
+        replace(base.weights, remake_factor=min(max(factor, least_factor), most_factor)),
+        bias=min(max(base.bias + generator.gauss(0.0, how.bias_deviation), least_bias), most_bias),
+        noise=generator.choice(how.noise_deviations),
     )
 
 
-def _schedule(facts: Facts, limits: Limits, variant: Variant, *, seed: int) -> Schedule | None:
+def _schedule(
+    facts: Facts, limits: Limits, variant: Variant, how: GreedyTuning, *, seed: int
+) -> Schedule | None:
     marks: dict[tuple[int, int], Way] = {}
     if variant.cover and limits.ram_budget_bytes is not None:
         generator = random.Random(seed)  # noqa: S311 - a search, not a secret
-        marks = _Cover(facts, limits, variant, generator).marks()
+        marks = _Cover(facts, limits, variant, how, generator).marks()
     return walked(facts, limits, _Planned(marks), variant.weights)
 
 
@@ -265,8 +280,10 @@ _NONE = _Choice(math.inf, Way.PAGE)
 class _Cover:
     """Which gaps to drop; an approximation of memory and of what recomputation finds in RAM."""
 
-    def __init__(self, facts: Facts, limits: Limits, variant: Variant, rng: random.Random) -> None:
-        self.facts, self.variant = facts, variant
+    def __init__(
+        self, facts: Facts, limits: Limits, variant: Variant, how: GreedyTuning, rng: random.Random
+    ) -> None:
+        self.facts, self.variant, self.how = facts, variant, how
         self.walk = Walk(facts, limits, Policy(), variant.weights)  # for its prices and permissions
         assert limits.ram_budget_bytes is not None
         self.events = self._events()
@@ -346,7 +363,9 @@ class _Cover:
         tensor = gap.tensor
         inside = [op for op in self.relied.get(tensor, ()) if gap.before < op < gap.after]
         paging = self._paging_price(tensor, gap.content) + len(inside) * self.walk.in_price[tensor]
-        remake = self._remake(tensor, gap.after, most_joules=4 * paging)  # a part may be refunded
+        remake = self._remake(
+            tensor, gap.after, most_joules=self.how.refund_factor * paging
+        )  # a part may be refunded
         remaking = remake.price + sum(self._remake(tensor, op).price for op in inside)
         best = _Choice(self._per_byte(gap, paging, relieved), Way.PAGE)
         if remaking < paging:
@@ -404,7 +423,7 @@ class _Cover:
                 ops.append(op)
                 price += self.walk.op_price[op]
                 pending.extend(self.facts.rerun_inputs[op])
-            if price > most_joules or math.isinf(price) or len(ops) > _LONGEST_REMAKE:
+            if price > most_joules or math.isinf(price) or len(ops) > self.how.longest_remake_ops:
                 return _IMPOSSIBLE
         return _Remake(price, ops, found, shared)
 
@@ -448,6 +467,3 @@ class _Cover:
             if float(window.max()) + self.facts.size[gap.tensor] <= 0.0:
                 window += self.facts.size[gap.tensor]
                 gap.way = None
-
-
-_LONGEST_REMAKE = 24

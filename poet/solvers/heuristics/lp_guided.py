@@ -25,31 +25,27 @@ from poet.solvers.heuristics.list_scheduler import Policy, Walk, Way, Weights
 from poet.solvers.instance.indexed import Facts
 from poet.solvers.instance.instance import Instance
 
-_SURELY = (0.5, 0.99)  # shares of a tensor version from which on it counts as kept
-_BIASES = (1.4, 1.0, 0.7)  # exponents of the joules of coming back in what is dropped first
-_COMES_BACK = 0.3  # share of a tensor version above which it counts as made again or paged in
-
 
 def walks_along(instance: Instance, bound: Bound) -> Iterator[Schedule]:
     """Schedules that follow the solution of ``bound``; none without a solution.
 
-    One for each pair of a threshold in `_SURELY` and an exponent in `_BIASES`. None where the plan
-    chooses the homes of tensors, which the list scheduler cannot do.
+    One for each pair of a threshold in ``sure_shares`` and an exponent in ``price_exponents``. None where
+    the plan chooses the homes of tensors, which the list scheduler cannot do.
     """
-    values, problem = bound.answer.values, instance.problem
+    values, problem, tuning = bound.answer.values, instance.problem, instance.tuning.walks
     if values is None or undecided(problem):
         return
     facts, told = Facts(problem), set[tuple[tuple[_Absence, ...], ...]]()
     idle = problem.idle_watts
     weights = Weights(idle, 0.0 if problem.background_storage else idle)
-    for surely in _SURELY:
+    for surely in tuning.sure_shares:
         stretches = bound.relaxation.segments + bound.relaxation.tails
         absences = _absences(facts, instance, stretches, values, surely)
         if absences in told:  # a solution in whole numbers gives the same for all thresholds
             continue
         told.add(absences)
         wanted = _wanted(facts, instance, stretches, values)
-        for bias in _BIASES:
+        for bias in tuning.price_exponents:
             schedule = walked(facts, instance.limits, AsRelaxed(absences, wanted, bias), weights)
             if schedule is not None:
                 yield schedule
@@ -109,6 +105,7 @@ def _absences(
     facts: Facts, instance: Instance, segments: tuple[Segment, ...], values: Numbers, surely: float
 ) -> tuple[tuple[_Absence, ...], ...]:
     """Per tensor, the windows of all versions through which the solution keeps less than ``surely``."""
+    back = instance.tuning.walks.back_share
     number = {tensor.name: index for index, tensor in enumerate(facts.problem.tensors)}
     absences: list[list[_Absence]] = [[] for _ in number]
     for segment in segments:
@@ -116,16 +113,16 @@ def _absences(
         for window, kept in enumerate(segment.kept):
             if value(kept, values) < surely:
                 until = (*segment.moments, segment.until)[window + 1]
-                way = _way_back(segment, window, values)
+                way = _way_back(segment, window, values, back)
                 absences[tensor].append(_Absence(segment.moments[window], until, way))
     return tuple(tuple(sorted(mine, key=lambda absence: absence.after)) for mine in absences)
 
 
-def _way_back(segment: Segment, window: int, values: Numbers) -> Way:
-    """How the version first comes back after it was dropped in ``window``."""
+def _way_back(segment: Segment, window: int, values: Numbers, back: float) -> Way:
+    """How the version first comes back, by more than ``back`` of it, after it was dropped in ``window``."""
     for paged, made in zip(segment.paged[window:], segment.made[window:], strict=True):
         in_pages, in_runs = value(paged, values), value(made, values)
-        if in_pages + in_runs > _COMES_BACK:
+        if in_pages + in_runs > back:
             return Way.REMAKE if in_runs > in_pages else Way.PAGE
     return Way.CHEAPER
 
@@ -134,10 +131,10 @@ def _wanted(
     facts: Facts, instance: Instance, segments: tuple[Segment, ...], values: Numbers
 ) -> tuple[int, ...]:
     """Per tensor, the last op before which the solution remakes something from it; -1: none."""
-    wanted = [-1] * facts.tensor_count
+    wanted, back = [-1] * facts.tensor_count, instance.tuning.walks.back_share
     for segment in segments:
         producer = instance.contents[segment.content].producer
-        if producer is not None and any(value(made, values) > _COMES_BACK for made in segment.made):
+        if producer is not None and any(value(made, values) > back for made in segment.made):
             for tensor in facts.rerun_inputs[producer]:
                 wanted[tensor] = max(wanted[tensor], segment.until)
     return tuple(wanted)

@@ -14,6 +14,7 @@ from poet.schedule import Schedule
 from poet.simulator import Trace, simulate
 from poet.solvers.instance.instance import Metered
 from poet.solvers.instance.overlap import overlap, polish
+from poet.tuning import DEFAULT, Tuning
 
 _OF_THE_WHOLE = frozenset({"deadline", "energy", "pin"})
 """Rules about the whole step: a heuristic does not observe them, so breaking one is no fault."""
@@ -45,6 +46,7 @@ class Incumbent:
         thorough: where transfers run in the background, judge each schedule as it is and with less
             waiting as well, not only with transfers issued early.
         rejections: where to count what the judge rejects; ``None``: here alone.
+        tuning: says how long a schedule may be to wait less.
 
     Attributes:
         schedule, trace: the best so far, ``None`` before the first.
@@ -61,8 +63,10 @@ class Incumbent:
         *,
         thorough: bool = False,
         rejections: Rejections | None = None,
+        tuning: Tuning = DEFAULT,
     ) -> None:
         self.problem, self.limits, self.metered, self.thorough = problem, limits, metered, thorough
+        self.tuning = tuning
         self.schedule: Schedule | None = None
         self.trace: Trace | None = None
         self.found_by = "none"
@@ -142,4 +146,4 @@ class Incumbent:
         least_joules = trace.joules - self.problem.idle_watts * (trace.seconds - busy_seconds)
         if self.trace is not None and least_joules >= self.trace.joules:
             return []
-        return [polish(self.problem, schedule, limits)]
+        return [polish(self.problem, schedule, limits, most_steps=self.tuning.overlap.polished_steps)]

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from poet.pins import pinned
 from poet.problem import Limits, Place, Problem, Tensor, Transfer
 from poet.simulator import content_versions
+from poet.tuning import DEFAULT, Tuning
 
 
 class Meter(enum.Enum):
@@ -113,7 +114,7 @@ class Instance:
     """A problem and its limits as tasks and contents.
 
     ``serial``: transfers block compute, or are planned as if they did. ``metered_joules_allowed``: above
-    running every op once; ``None``: any.
+    running every op once; ``None``: any. ``tuning``: of whatever bounds or plans it.
     """
 
     problem: Problem
@@ -122,6 +123,7 @@ class Instance:
     tasks: tuple[Task, ...]
     contents: tuple[Content, ...]
     metered_joules_allowed: float | None = None
+    tuning: Tuning = DEFAULT
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,15 +140,21 @@ class Metered:
 
 
 def instance_of(
-    problem: Problem, limits: Limits, *, serial: bool | None = None, metered: Metered | None = None
+    problem: Problem,
+    limits: Limits,
+    *,
+    serial: bool | None = None,
+    metered: Metered | None = None,
+    tuning: Tuning = DEFAULT,
 ) -> Instance:
     """``problem`` inside ``limits``, numbered; ``serial`` is as the problem's storage unless given.
 
     Where transfers run beside compute their idle power may be hidden, so they are charged none.
     """
     if metered is not None:
-        plain = instance_of(problem, limits, serial=serial)
-        return _with_meter(plain, instance_of(metered.problem, limits, serial=serial), metered)
+        plain = instance_of(problem, limits, serial=serial, tuning=tuning)
+        original = instance_of(metered.problem, limits, serial=serial, tuning=tuning)
+        return _with_meter(plain, original, metered)
     serial = not problem.background_storage if serial is None else serial
     numbers = {op.name: index for index, op in enumerate(problem.ops)}
     births: dict[str, list[int]] = {tensor.name: [-1] for tensor in problem.tensors}
@@ -190,7 +198,7 @@ def instance_of(
                 )
             )
     tasks = _tasks(problem, limits, number_of, contents)
-    return Instance(problem, limits, serial, tasks, tuple(contents))
+    return Instance(problem, limits, serial, tasks, tuple(contents), tuning=tuning)
 
 
 def _with_meter(instance: Instance, original: Instance, metered: Metered) -> Instance:

@@ -23,14 +23,14 @@ def overlap(problem: Problem, schedule: Schedule, ram_budget_bytes: int | None) 
     return _read_early(problem, _write_early(problem, schedule), ram_budget_bytes)
 
 
-def polish(problem: Problem, schedule: Schedule, limits: Limits) -> Schedule:
+def polish(problem: Problem, schedule: Schedule, limits: Limits, *, most_steps: int) -> Schedule:
     """``schedule`` with its frees and transfers moved, one after the other, while that saves time.
 
     Nothing else changes, so joules fall with the seconds, idle power being all that depends on them.
-    Long schedules come back as they are: the places to try grow with the square of the length. The
-    schedule need not keep the deadline; all other rules it must keep, and does afterwards.
+    Schedules of more than ``most_steps`` come back as they are. The schedule need not keep
+    the deadline; all other rules it must keep, and does afterwards.
     """
-    if len(schedule) > _POLISHED_STEPS:
+    if len(schedule) > most_steps:
         return schedule
     patient = replace(limits, deadline_seconds=None, joules_budget=None)
     touched = {op.name: frozenset((*op.inputs, *op.rerun_inputs, *op.outputs)) for op in problem.ops}
@@ -48,7 +48,6 @@ def polish(problem: Problem, schedule: Schedule, limits: Limits) -> Schedule:
     return best
 
 
-_POLISHED_STEPS = 120
 _LEAST_SAVING = 1e-9  # relative
 
 

@@ -20,16 +20,16 @@ from poet.solvers.heuristics.judged import walked
 from poet.solvers.heuristics.list_scheduler import Policy, Walk, Way
 from poet.solvers.instance.incumbent import Incumbent
 from poet.solvers.instance.indexed import Facts
+from poet.tuning import DEFAULT, Tuning
 
-_PARTS = 32  # in which the ranked candidates are taken
 
-
-def capuchin(problem: Problem, limits: Limits) -> Schedule | None:
+def capuchin(problem: Problem, limits: Limits, *, tuning: Tuning = DEFAULT) -> Schedule | None:
     """The cheapest over how many of the ranked candidates are taken; ``None`` where none fits."""
     facts, best = Facts(problem), Incumbent(problem, limits)
     ranked = _ranked(facts, limits)
-    for part in range(_PARTS + 1):
-        taken = ranked[: len(ranked) * part // _PARTS]
+    parts = tuning.rivals.capuchin_parts
+    for part in range(parts + 1):
+        taken = ranked[: len(ranked) * part // parts]
         best.consider(walked(facts, limits, _Accesses({(c.tensor, c.after_op): c.way for c in taken})))
     return best.schedule
 

@@ -15,8 +15,7 @@ import numpy as np
 
 from poet.schedule import Compute, Free, PageIn, PageOut, Schedule, Step
 from poet.solvers.instance.indexed import Facts
-
-_MOST_STAGES = 40
+from poet.tuning import DEFAULT, Tuning
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,11 +46,11 @@ class Stage:
     waiting_bytes: int
 
 
-def chain_of(facts: Facts) -> tuple[Stage, ...]:
-    """The step as a chain; a graph that is none becomes one of few, large stages."""
+def chain_of(facts: Facts, tuning: Tuning = DEFAULT) -> tuple[Stage, ...]:
+    """The step as a chain of so many stages at most; a graph that is none becomes one of few, large ones."""
     turn = _turn(facts)
     cuts = _cuts(facts, turn)
-    step = -(-len(cuts) // _MOST_STAGES)
+    step = -(-len(cuts) // tuning.rivals.chain_stages)
     cuts = cuts[step - 1 :: step] if step > 1 else cuts
     ends = [*(op for op, _ in cuts), turn]
     forward = [tuple(range(a + 1, b + 1)) for a, b in itertools.pairwise([-1, *ends])]

@@ -15,9 +15,8 @@ from poet.schedule import Schedule
 from poet.simulator import Trace, simulate
 from poet.solution import Solution, SolveOptions, Status, amount_of
 from poet.solvers import solve
-from poet.solvers.literature.registry import BASELINES, EXACT_BASELINES
-
-_AGAIN_SECONDS = 10.0  # of searching on from another planner's better plan, at most
+from poet.solvers.literature.registry import BASELINES, EXACT_BASELINES, tuned
+from poet.tuning import Tuning
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +63,7 @@ def compare(problem: Problem, limits: Limits, options: SolveOptions, ours: Solut
     """
     quiet = dataclasses.replace(options, progress=None)
     allowed = permitted(problem, limits)
-    rivals = [_quick(name, allowed, limits) for name in BASELINES]
+    rivals = [_quick(name, allowed, limits, options.tuning) for name in BASELINES]
     rivals += [_exact(name, allowed, limits, quiet) for name in EXACT_BASELINES]
 
     def amount(trace: Trace | None) -> float:
@@ -73,17 +72,16 @@ def compare(problem: Problem, limits: Limits, options: SolveOptions, ours: Solut
     best = min(rivals, key=lambda rival: amount(rival.trace))
     if amount(ours.trace) <= amount(best.trace):
         return Comparison(ours, tuple(rivals))
-    again = dataclasses.replace(
-        quiet, start=best.schedule, start_by=best.name, time_limit_seconds=_AGAIN_SECONDS
-    )
+    seconds = options.tuning.rivals.again_seconds
+    again = dataclasses.replace(quiet, start=best.schedule, start_by=best.name, time_limit_seconds=seconds)
     better = solve(problem, limits, again)
     spent = ours.solve_seconds + better.solve_seconds
     return Comparison(dataclasses.replace(better, solve_seconds=spent), tuple(rivals), best.name)
 
 
-def _quick(name: str, problem: Problem, limits: Limits) -> Rival:
+def _quick(name: str, problem: Problem, limits: Limits, tuning: Tuning) -> Rival:
     started = time.monotonic()
-    schedule = BASELINES[name](problem, limits)
+    schedule = tuned(name, tuning)(problem, limits)
     seconds = time.monotonic() - started
     trace = None if schedule is None else simulate(problem, schedule, limits)
     return Rival(name, None, schedule, trace, seconds)

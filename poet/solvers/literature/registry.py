@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from poet.problem import Limits, Problem
 from poet.schedule import Schedule
@@ -19,6 +20,7 @@ from poet.solvers.literature.page_everything import page_everything
 from poet.solvers.literature.recompute_all import recompute_all
 from poet.solvers.literature.rotor import pofo, rotor
 from poet.solvers.literature.vdnn import vdnn
+from poet.tuning import Tuning
 
 Baseline = Callable[[Problem, Limits], Schedule | None]
 """A schedule within the limits, best over the baseline's own knob, or ``None`` where it finds none."""
@@ -46,3 +48,19 @@ EXACT_BASELINES: dict[str, ExactBaseline] = {
     "optimal-paging": optimal_paging,
 }
 """Restricted problems solved by the model, each up to the time limit of `SolveOptions`."""
+
+
+def tuned(name: str, tuning: Tuning) -> Baseline:
+    """The quick baseline ``name``, with ``tuning`` where it has constants of its own."""
+    match name:
+        case "greedy":
+            return partial(greedy, tuning=tuning)
+        case "rotor":
+            return partial(rotor, tuning=tuning)
+        case "pofo":
+            return partial(pofo, tuning=tuning)
+        case "vdnn":
+            return partial(vdnn, tuning=tuning)
+        case "capuchin":
+            return partial(capuchin, tuning=tuning)
+    return BASELINES[name]

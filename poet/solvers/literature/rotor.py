@@ -35,42 +35,42 @@ from poet.solvers.heuristics.list_scheduler import Policy, Walk, Way, Weights
 from poet.solvers.instance.incumbent import Incumbent
 from poet.solvers.instance.indexed import Facts
 from poet.solvers.literature.chain import Stage, chain_of, needed_runs, schedule_of_runs
+from poet.tuning import DEFAULT, Tuning
 
 _Joules = npt.NDArray[np.float64]
 
-_UNITS = 500  # of memory
-_STRETCHES = (1.0, 1.01, 1.03, 1.07, 1.15, 0.95, 0.9, 0.8, 0.65)  # of the memory: the program's, in turn
-_WALKS = 16  # guided by the program, with less and less memory
-_PRUNING = 10_000  # ops judged while reruns are left out, one by one
 
-
-def rotor(problem: Problem, limits: Limits) -> Schedule | None:
+def rotor(problem: Problem, limits: Limits, *, tuning: Tuning = DEFAULT) -> Schedule | None:
     """Recomputation by the program over the stages, without paging; ``None`` where it does not fit."""
-    return _best(problem, limits, [replace(limits, paging=False)])
+    return _best(problem, limits, [replace(limits, paging=False)], tuning)
 
 
-def pofo(problem: Problem, limits: Limits) -> Schedule | None:
+def pofo(problem: Problem, limits: Limits, *, tuning: Tuning = DEFAULT) -> Schedule | None:
     """Recomputation and paging by the program over the stages; ``None`` where it does not fit."""
-    return _best(problem, limits, [replace(limits, paging=False), limits])
+    return _best(problem, limits, [replace(limits, paging=False), limits], tuning)
 
 
-def _best(problem: Problem, limits: Limits, permissions: list[Limits]) -> Schedule | None:
+def _best(problem: Problem, limits: Limits, permissions: list[Limits], tuning: Tuning) -> Schedule | None:
+    how = tuning.rivals
     facts, best = Facts(problem), Incumbent(problem, limits)
-    stages = chain_of(facts)
+    stages = chain_of(facts, tuning)
     for allowed in permissions:
-        for stretch in _STRETCHES:
-            program = _Program(facts, stages, allowed, stretch)
+        for stretch in how.memory_factors:
+            program = _Program(facts, stages, allowed, stretch, how.memory_units)
             if not math.isinf(program.least):
                 runs = tuple(program.runs())
                 for paged in {frozenset(program.paged), frozenset[int]()}:
-                    best.consider(_pruned(facts, runs, paged, allowed))
-        rough = _Program(facts, stages, allowed, 1.0, exact=False)
-        for level in (_UNITS * part // _WALKS for part in range(_WALKS, -1, -1)):
+                    best.consider(_pruned(facts, runs, paged, allowed, how.pruned_ops))
+        rough = _Program(facts, stages, allowed, 1.0, how.memory_units, exact=False)
+        for part in range(how.guided_walks, -1, -1):
+            level = how.memory_units * part // how.guided_walks
             best.consider(walked(facts, allowed, _ByStage(facts, stages, rough.choices(level))))
     return best.schedule
 
 
-def _pruned(facts: Facts, runs: tuple[int, ...], paged: frozenset[int], limits: Limits) -> Schedule | None:
+def _pruned(
+    facts: Facts, runs: tuple[int, ...], paged: frozenset[int], limits: Limits, most_ops: int
+) -> Schedule | None:
     """The order as a schedule, without the reruns whose result can stay as well, the dearest first."""
     best = _schedule(facts, runs, paged, limits)
     if best is None:
@@ -83,7 +83,7 @@ def _pruned(facts: Facts, runs: tuple[int, ...], paged: frozenset[int], limits: 
             again.append(place)
         seen.add(op)
     left_out = set[int]()
-    tries = _PRUNING // max(len(runs), 1)
+    tries = most_ops // max(len(runs), 1)
     for place in sorted(again, key=lambda place: -facts.problem.ops[runs[place]].joules)[:tries]:
         fewer = tuple(op for at, op in enumerate(runs) if at not in left_out and at != place)
         schedule = _schedule(facts, fewer, paged, limits)
@@ -122,14 +122,22 @@ class _Program:
     """
 
     def __init__(
-        self, facts: Facts, stages: tuple[Stage, ...], limits: Limits, stretch: float, *, exact: bool = True
+        self,
+        facts: Facts,
+        stages: tuple[Stage, ...],
+        limits: Limits,
+        stretch: float,
+        units: int,
+        *,
+        exact: bool = True,
     ) -> None:
+        self.units = units
         self.stages, sizes, self.exact = stages, facts.size, exact
         self.paged: set[int] = set()
         budget = sum(sizes) if limits.ram_budget_bytes is None else limits.ram_budget_bytes
         free_bytes = stretch * (budget - sum(sizes[tensor] for tensor in facts.starts_in_ram))
-        self.unit = max(free_bytes, 1.0) / _UNITS
-        self.memory = np.arange(_UNITS + 1) * self.unit
+        self.unit = max(free_bytes, 1.0) / units
+        self.memory = np.arange(units + 1) * self.unit
         self.saved_bytes = [sum(sizes[t] for t in stage.saved) for stage in stages]
         self.checkpoint_bytes = [sizes[stage.hands_on] if stage.hands_on >= 0 else 0 for stage in stages]
         prices = Walk(facts, limits, Policy(), Weights())
@@ -141,14 +149,14 @@ class _Program:
         self.checkpoint_price = [move[s.hands_on] if s.hands_on >= 0 else math.inf for s in stages]
         self.may_rerun = limits.recompute
         count = len(stages)
-        self.cost = np.zeros((count + 1, count + 1, _UNITS + 1))
-        self.option = np.zeros((count, count, _UNITS + 1), dtype=int)
+        self.cost = np.zeros((count + 1, count + 1, units + 1))
+        self.option = np.zeros((count, count, units + 1), dtype=int)
         for length in range(1, count + 1):
             for first in range(count - length + 1):
                 options = np.stack(list(self._options(first, first + length - 1)))
                 self.option[first, first + length - 1] = options.argmin(axis=0)
                 self.cost[first, first + length] = options.min(axis=0)
-        self.least = float(self.cost[0, count, _UNITS])
+        self.least = float(self.cost[0, count, units])
 
     def _options(self, first: int, last: int) -> Iterator[_Joules]:
         """In turn: keep or page what ``first`` saves; keep or page the checkpoint before each r."""
@@ -166,7 +174,7 @@ class _Program:
             forward += before.joules
             rerunnable &= before.rerunnable
             most = max(most, waiting + entering + before.forward_bytes)
-            again = forward + self.cost[first, r] if rerunnable else np.full(_UNITS + 1, math.inf)
+            again = forward + self.cost[first, r] if rerunnable else np.full(self.units + 1, math.inf)
             again = again + self._holds(most)
             rest = self.cost[r, last + 1]
             yield again + self._with_less(rest, self.checkpoint_bytes[r - 1])
@@ -186,7 +194,7 @@ class _Program:
 
     def runs(self) -> Iterator[int]:
         """The ops in the order that the program decided on."""
-        return self._order(0, len(self.stages) - 1, _UNITS)
+        return self._order(0, len(self.stages) - 1, self.units)
 
     def _order(self, first: int, last: int, level: int) -> Iterator[int]:
         """Forward and back through ``first`` to ``last``."""

@@ -16,15 +16,16 @@ from poet.solvers.heuristics.judged import walked
 from poet.solvers.heuristics.list_scheduler import Policy, Walk, Way
 from poet.solvers.instance.incumbent import Incumbent
 from poet.solvers.instance.indexed import Facts
+from poet.tuning import DEFAULT, Tuning
 
 
-def vdnn(problem: Problem, limits: Limits) -> Schedule | None:
+def vdnn(problem: Problem, limits: Limits, *, tuning: Tuning = DEFAULT) -> Schedule | None:
     """The cheaper of both policies over what counts as far; ``None`` where neither fits."""
     facts, best = Facts(problem), Incumbent(problem, limits)
     seconds = [op.seconds for op in problem.ops]
     mean = statistics.fmean(seconds) if seconds else 0.0
     costly = {t for op, inputs in enumerate(facts.inputs) if seconds[op] > mean for t in inputs}
-    for far_ops in (2, 4, 8, 16, 32):
+    for far_ops in tuning.rivals.far_ops:
         for chosen in (frozenset(range(facts.tensor_count)), frozenset(costly)):
             policy = _Offload(chosen, far_ops)
             best.consider(walked(facts, replace(limits, recompute=False), policy))

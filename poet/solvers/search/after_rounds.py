@@ -29,13 +29,6 @@ from poet.solvers.instance.instance import Instance
 from poet.solvers.instance.timeline import timeline_of
 from poet.solvers.search.slots_of_plans import Reruns, merged, suggested
 
-_FIRST_CHAIN = 16  # reruns that lead to one content, at most, in the rounds before
-_LONGEST_LOG = 10  # of chains; there are no longer ones
-_MOST_PASSES = 3  # of a stage through its reruns
-_MOST_SLOTS = 2000  # that a relaxed model knows without having asked for them
-_VAIN = 2  # restarts in a row that brought nothing and had nothing more to offer
-_WIDE_SHARE = 0.5  # of the time left
-
 _log = logging.getLogger(__name__)
 
 
@@ -76,7 +69,7 @@ def go_on(ways: Ways, offered: Mapping[int, Sequence[int]]) -> bool:
         ways: of the search whose rounds have ended.
         offered: the reruns that its last relaxed model knew.
     """
-    finished, phase = ways.conduct.finished, ways.conduct.phase
+    finished, phase, tuning = ways.conduct.finished, ways.conduct.phase, ways.instance.tuning.restarts
     asked, vain = merged(offered), 0
     known = _with_chains(ways.instance, asked, depth=None)
     for number in itertools.count(1):
@@ -84,7 +77,7 @@ def go_on(ways: Ways, offered: Mapping[int, Sequence[int]]) -> bool:
             return False
         ways.restart(number)
         before, had = ways.standing(), known
-        known = _with_chains(ways.instance, known, depth=2 ** min(number, _LONGEST_LOG))
+        known = _with_chains(ways.instance, known, depth=2 ** min(number, tuning.most_doublings))
         with phase(f"restart {number}: relaxed event model"):
             model = build(timeline_of(ways.instance, known), relaxed=True)
             outcome = ways.relax(model, number % 2 == 0)
@@ -92,21 +85,22 @@ def go_on(ways: Ways, offered: Mapping[int, Sequence[int]]) -> bool:
             return True
         ended = outcome.done
         if outcome.values is not None and not finished():
-            guide = suggested(model, outcome.values, chain=_FIRST_CHAIN * 2 ** min(number, _LONGEST_LOG))
+            chain = tuning.first_chain * 2 ** min(number, tuning.most_doublings)
+            guide = suggested(model, outcome.values, chain=chain)
             asked, known = merged(asked, guide), merged(known, guide)
-            passes = min(number, _MOST_PASSES)
+            passes = min(number, tuning.most_passes)
             wanted = merged(asked, ways.own_reruns())
             with phase(f"restart {number}: exact event model"):
                 ended &= ways.solve_exactly({stage: tasks * passes for stage, tasks in wanted.items()})
         if not finished():
             ways.look_longer()
-        if not finished() and not ways.search_widely(_WIDE_SHARE):
+        if not finished() and not ways.search_widely(tuning.wide_share):
             return True
         brought = ways.standing() != before
-        more = known != had or number < _MOST_PASSES
+        more = known != had or number < tuning.most_passes
         vain = 0 if brought or more else vain + 1
         _log.info("restart %d: %s", number, "better" if brought else "nothing better")
-        if vain >= _VAIN and (ended or not ways.limited):
+        if vain >= tuning.vain_restarts and (ended or not ways.limited):
             return False
     raise AssertionError  # the count has no end
 
@@ -119,4 +113,4 @@ def _with_chains(
     Without ``depth``: every rerun that may pay, in every stage.
     """
     chains = merged(known, candidates(instance, depth))
-    return chains if sum(map(len, chains.values())) <= _MOST_SLOTS else known
+    return chains if sum(map(len, chains.values())) <= instance.tuning.restarts.most_slots else known

@@ -20,11 +20,6 @@ from poet.solvers.instance.context import Conduct
 from poet.solvers.instance.instance import Instance
 from poet.solvers.search.finders import WALKS
 
-_STALL = 0.1  # of the joules open before a round (plan less bound): a round that gains no more has stalled
-_SHARE = 0.5  # of the time left, that one run may take
-_LEADING_SHARE = 0.75  # the same, while the best bound is from that run
-_PATIENCE = 3.0  # multiple of the seconds of a short run at which its last program is ended
-_LONGEST_SECONDS = 1e9
 _ROUNDING = 1e-9  # of a plan's overhead, within which two bounds are equal
 
 
@@ -39,6 +34,7 @@ class Looks:
 
     def __init__(self, instance: Instance, conduct: Conduct, *, pays: bool = True) -> None:
         self.instance, self.conduct, self.pays = instance, conduct, pays
+        self._tuning = instance.tuning.looks
         self._best_joules = -math.inf  # of the bounds on the overhead
         self._child: HighsProcess | None = None
         self._going: Iterator[Bound] | None = None
@@ -55,15 +51,15 @@ class Looks:
     def prepare(self) -> None:
         """Start the solver process, which takes a moment, ahead of a run that is likely to come."""
         if self.pays:
-            self._child = self._child or HighsProcess()
+            self._child = self._child or HighsProcess(self.instance.tuning)
 
     def short(self, seconds: float) -> None:
-        """Refine without a suffix program, within `_SHARE` of the time left.
+        """Refine without a suffix program, within ``time_share`` of the time left.
 
-        After ``seconds`` no program is begun; one that runs is ended at `_PATIENCE` times ``seconds``.
+        After ``seconds`` no program is begun; one that runs is ended at ``first_look_factor`` times that.
         """
-        left = _SHARE * self._seconds_left()
-        end = time.monotonic() + min(_PATIENCE * seconds, left)
+        left = self._tuning.time_share * self._seconds_left()
+        end = time.monotonic() + min(self._tuning.first_look_factor * seconds, left)
         self._look(self._begun(math.inf, end), min(seconds, left), min(seconds, left), math.inf)
 
     def long(self, plan_joules: float, bound_joules: float, gained_joules: float) -> None:
@@ -76,12 +72,13 @@ class Looks:
             bound_joules: best bound on the overhead so far.
             gained_joules: by which the last round raised it.
         """
-        stalled = gained_joules <= _STALL * (plan_joules - bound_joules + gained_joules)
+        stalled = gained_joules <= self._tuning.stall_share * (plan_joules - bound_joules + gained_joules)
         bound_joules -= _ROUNDING * plan_joules
         if stalled and (self._going is None or self._best_joules >= bound_joules):
             self._going = self._going or self._begun(plan_joules, math.inf)
-            left = self._seconds_left()
-            self._look(self._going, _SHARE * left, _LEADING_SHARE * left, bound_joules)
+            left, tuning = self._seconds_left(), self._tuning
+            leading_seconds = tuning.leading_time_share * left
+            self._look(self._going, tuning.time_share * left, leading_seconds, bound_joules)
 
     def _look(
         self, bounds: Iterator[Bound], seconds: float, leading_seconds: float, bound_joules: float
@@ -111,7 +108,7 @@ class Looks:
 
     def _begun(self, most_joules: float, end: float) -> Iterator[Bound]:
         """A new run, which is over at ``end`` of the monotonic clock."""
-        self._child = self._child or HighsProcess()
+        self._child = self._child or HighsProcess(self.instance.tuning)
         conduct = self.conduct
         return outlook(
             self.instance,
@@ -123,4 +120,4 @@ class Looks:
         )
 
     def _seconds_left(self) -> float:
-        return min(self.conduct.seconds_left(), _LONGEST_SECONDS)
+        return min(self.conduct.seconds_left(), 1e9)

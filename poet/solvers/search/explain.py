@@ -22,12 +22,6 @@ from poet.solution import Solution, SolveOptions, Status, amount_of
 from poet.solvers.search.objectives import least, limit_of, solve
 from poet.units import format_bytes, format_joules, format_more, format_seconds
 
-MOST_SECONDS = 2.0
-"""For all that an explanation searches for; less where less is left of the time limit."""
-
-_SPARE_SHARE = 0.1  # of the time limit, that a search without a plan leaves to its explanation
-_LEAST_SECONDS = 0.02  # with less, nothing is searched for
-
 
 @dataclass(frozen=True, slots=True)
 class _Way:
@@ -74,8 +68,8 @@ def answered(problem: Problem, limits: Limits, options: SolveOptions) -> Solutio
     Raises:
         InputError: the engine named in ``options`` is not available.
     """
-    allowed = options.time_limit_seconds
-    spare = 0.0 if allowed is None else min(MOST_SECONDS, _SPARE_SHARE * allowed)
+    allowed, tuning = options.time_limit_seconds, options.tuning.explanation
+    spare = 0.0 if allowed is None else min(tuning.most_seconds, tuning.spare_share * allowed)
     solution = solve(problem, limits, replace(options, spare_seconds=spare))
     return explained(problem, limits, options, solution)
 
@@ -83,12 +77,14 @@ def answered(problem: Problem, limits: Limits, options: SolveOptions) -> Solutio
 def explained(problem: Problem, limits: Limits, options: SolveOptions, solution: Solution) -> Solution:
     """``solution``, its message completed by what would help if it has no plan.
 
-    That takes up to `MOST_SECONDS`, or what ``solution`` left of the time limit if that is less. Ctrl-C
-    ends it, and nothing is searched for where Ctrl-C ended the search itself.
+    That takes up to ``most_seconds`` of `poet.tuning.ExplanationTuning`, or what ``solution`` left of the
+    time limit if that is less. Ctrl-C ends it, and nothing is searched for where Ctrl-C ended the search
+    itself.
     """
     if solution.status not in (Status.INFEASIBLE, Status.TIMEOUT) or solution.was_interrupted:
         return solution
-    left = MOST_SECONDS
+    tuning = options.tuning.explanation
+    left = tuning.most_seconds
     if options.time_limit_seconds is not None:
         left = min(left, options.time_limit_seconds - solution.solve_seconds)
     started = time.monotonic()
@@ -96,7 +92,7 @@ def explained(problem: Problem, limits: Limits, options: SolveOptions, solution:
     helps, tried = [], 0
     for number, way in enumerate(set_limits):
         seconds = (started + left - time.monotonic()) / (len(set_limits) - number)
-        if seconds < _LEAST_SECONDS:
+        if seconds < tuning.least_seconds:
             break
         quiet = replace(
             options, objective=way.objective, time_limit_seconds=seconds, progress=None, start=None

@@ -34,19 +34,10 @@ from poet.solvers.instance.context import Conduct
 from poet.solvers.instance.incumbent import Incumbent
 from poet.solvers.instance.instance import Instance
 from poet.solvers.search.finders import CLASS, TIED, WALKS
-from poet.solvers.search.neighbourhood import RELATIVE_GAP, Rounds, offering
+from poet.solvers.search.neighbourhood import Rounds, offering
 from poet.solvers.search.slots_of_plans import merged, reruns_of
 from poet.solvers.search.slots_of_relaxation import Offer, offered_by
 from poet.solvers.search.symmetry import repeats, tied
-
-_OFFERS = tuple(Offer(*sizes) for sizes in ((1, 6), (4, 6), (4, 12), (8, 40)))
-_LONGEST_SECONDS = 600.0  # of one program where there is no time limit
-_LISTEN_SECONDS = 0.05
-_LATE_SECONDS = 12.0  # before the end, from which on no round may overrun its time
-_QUICK_ROUNDS = 8  # without a better plan, before whole programs are tried
-_ALIKE_SHARE, _QUICK_SHARE, _BOUND_SHARE, _CLASS_SHARE = 0.06, 0.15, 0.25, 0.5  # of the time left
-_PATIENCE_SHARE = 0.1  # of it, without a better bound or plan: the bound in whole numbers is given up
-_ALIKE_LEAST_SECONDS = 1.0  # with less, blocks that repeat are not decided alike
 
 
 def search_widely(
@@ -76,15 +67,16 @@ class _Wide:
 
     def __init__(self, bounded: Instance, planned: Instance, best: Incumbent, conduct: Conduct) -> None:
         self.bounded, self.planned, self.best, self.conduct = bounded, planned, best, conduct
+        self.tuning = planned.tuning
         self.heard: Bound | None = None
         self.walked = Incumbent(best.problem, best.limits)  # of the LP-guided plans
         self.tied_first = False  # the best plan came from the tied program, before any whole-number solution
         self.building_seconds = 0.0  # of the last model
 
     def run(self) -> bool:
-        conduct = self.conduct
+        conduct, tuning = self.conduct, self.tuning.wide
         with conduct.phase("windows relaxation: linear program, walks along it"):
-            guide = priced_bound(self.bounded, seconds=self._share(_BOUND_SHARE), watcher=self._hear)
+            guide = priced_bound(self.bounded, seconds=self._share(tuning.bound_share), watcher=self._hear)
             if guide.overhead_joules == math.inf:
                 return False
             self._hear(guide)
@@ -95,11 +87,10 @@ class _Wide:
                 whole = self._bound_in_whole_numbers(guide, rounds)
             if not conduct.finished():
                 with conduct.phase("windows relaxation: refinement, walks along it"):
-                    tightest_bound(
-                        self.bounded, seconds=self._share(_BOUND_SHARE), watcher=self._hear, begin=guide
-                    )
+                    seconds = self._share(tuning.bound_share)
+                    tightest_bound(self.bounded, seconds=seconds, watcher=self._hear, begin=guide)
             guide = whole
-        for offer in _OFFERS:
+        for offer in self._offers():
             again = True
             while again and not conduct.finished():
                 before = self.best.trace
@@ -107,20 +98,25 @@ class _Wide:
                 again = self.best.trace is not before
         return True
 
+    def _offers(self) -> list[Offer]:
+        return [Offer(*sizes) for sizes in self.tuning.wide.offer_reruns]
+
     def _decide_alike(self, guide: Bound) -> Rounds | None:
         """Solve the program in which blocks that repeat are decided alike; returns the model that was built.
 
         Only with a plan to begin with, time for it, and ops that repeat; ``None`` where no model was built.
         """
-        enough = self._share(_ALIKE_SHARE) > _ALIKE_LEAST_SECONDS
+        tuning = self.tuning.wide
+        enough = self._share(tuning.alike_share) > tuning.alike_least_seconds
         twins = enough and self.best.schedule is not None and repeats(self.planned)
-        rounds = self._rounds(guide, _OFFERS[0]) if twins or self.conduct.threads > 1 else None
+        rounds = self._rounds(guide, self._offers()[0]) if twins or self.conduct.threads > 1 else None
         if twins and rounds is not None:
             tie = tied(rounds.arrays, rounds.values)
-            with HighsProcess() as child:
-                child.begin(tie.matrix, self._share(_ALIKE_SHARE), relative_gap=RELATIVE_GAP)
+            with HighsProcess(self.tuning) as child:
+                seconds, gap = self._share(tuning.alike_share), self.tuning.rounds.gap_share
+                child.begin(tie.matrix, seconds, relative_gap=gap)
                 while not child.news.ended and not self.conduct.finished():
-                    found = child.news.values if child.listen(_LISTEN_SECONDS) else None
+                    found = child.news.values if child.listen(tuning.listen_seconds) else None
                     if found is not None and rounds.take(tie.whole(found), TIED):
                         self.tied_first = True
                         self._tell()
@@ -143,8 +139,8 @@ class _Wide:
                 break
 
     def _share(self, share: float) -> float:
-        """Seconds: this share of the time left, at most `_LONGEST_SECONDS`."""
-        return min(share * self.conduct.seconds_left(), _LONGEST_SECONDS)
+        """Seconds: this share of the time left, at most ``longest_program_seconds``."""
+        return min(share * self.conduct.seconds_left(), self.tuning.wide.longest_program_seconds)
 
     def _search_class(self, guide: Bound, offer: Offer) -> None:
         """The best plan of one class, as far as time allows."""
@@ -152,8 +148,9 @@ class _Wide:
         if rounds is None:
             return
         which = f"chains of {offer.chain}, depth {offer.depth}"
+        tuning = self.tuning.wide
         with self.conduct.phase(f"neighbourhood search, {which}"):
-            self._improve(rounds, self._share(_QUICK_SHARE), patience=_QUICK_ROUNDS)
+            self._improve(rounds, self._share(tuning.quick_share), patience=tuning.quick_rounds)
         if not self.conduct.finished():
             with self.conduct.phase(f"event model of a class of plans, {which}"):
                 exhausted = self._solve_as_a_whole(rounds)
@@ -166,7 +163,7 @@ class _Wide:
 
         ``None`` without a plan to begin with, or without time to build it.
         """
-        if self.conduct.seconds_left() < 2.0 * self.building_seconds:
+        if self.conduct.seconds_left() < self.tuning.wide.build_factor * self.building_seconds:
             return None
         began = time.monotonic()
         own = [self.best.schedule, self.walked.schedule if self.tied_first else None]
@@ -175,7 +172,7 @@ class _Wide:
         rounds = Rounds(arrays, guide, self.best, seed=self.conduct.seed)
         self.building_seconds = time.monotonic() - began
         had_plan = self.best.schedule is not None
-        if not rounds.begin(time.monotonic() + self._share(_CLASS_SHARE)):
+        if not rounds.begin(time.monotonic() + self._share(self.tuning.wide.class_share)):
             return None
         if not had_plan:
             self._tell()
@@ -196,9 +193,10 @@ class _Wide:
     def _bound_in_whole_numbers(self, guide: Bound, rounds: Rounds | None) -> Bound:
         """Solve the relaxation in whole numbers, for bounds and plans; ``guide`` with its solution."""
         fixed = guide.relaxation.fixed_joules
-        patience, heard = self._share(_PATIENCE_SHARE), (time.monotonic(), -math.inf)
-        with HighsProcess() as child:
-            child.begin(guide.relaxation.program.matrix(), self._share(_BOUND_SHARE))
+        tuning = self.tuning.wide
+        patience, heard = self._share(tuning.patience_share), (time.monotonic(), -math.inf)
+        with HighsProcess(self.tuning) as child:
+            child.begin(guide.relaxation.program.matrix(), self._share(tuning.bound_share))
             while not child.news.ended and not self.conduct.finished():
                 better = self._wait_for(child, rounds)
                 if better or child.news.bound_joules > heard[1]:
@@ -217,8 +215,8 @@ class _Wide:
         arrays = rounds.arrays
         reruns = sum(not slot.mandatory for slot in arrays.model.timeline.slots)
         matrix = replace(arrays.matrix, start=rounds.values)
-        with HighsProcess() as child:
-            child.begin(matrix, self._share(_CLASS_SHARE))
+        with HighsProcess(self.tuning) as child:
+            child.begin(matrix, self._share(self.tuning.wide.class_share))
             while not child.news.ended and not self.conduct.finished():
                 found = child.news.values if self._wait_for(child, rounds) else None
                 if found is not None and rounds.take(found, CLASS):
@@ -229,8 +227,10 @@ class _Wide:
 
     def _wait_for(self, child: HighsProcess, rounds: Rounds | None) -> bool:
         """Give the child process time, with two threads for one round; whether it has a new solution."""
+        tuning = self.tuning.wide
         if self.conduct.threads < 2 or rounds is None:
-            return child.listen(_LISTEN_SECONDS)
-        if rounds.round(min(1.0, self._share(1.0)), late=self.conduct.seconds_left() < _LATE_SECONDS):
+            return child.listen(tuning.listen_seconds)
+        late = self.conduct.seconds_left() < tuning.late_seconds
+        if rounds.round(min(tuning.beside_seconds, self._share(1.0)), late=late):
             self._tell()
         return child.listen(0.0)

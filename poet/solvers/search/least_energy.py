@@ -46,18 +46,6 @@ from poet.solvers.search.slots_of_plans import merged, reruns_of, suggested
 
 _log = logging.getLogger(__name__)
 
-_CHAINS = (3, 8, 8, 8, 16, 16)  # per round, the longest chain of rerun slots that leads to one tensor version
-_LARGE_TASKS = 400  # above, models get few rerun slots, and plans are improved part by part
-_SMALL_TASKS = 16  # up to here every rerun gets slots in every stage, several times
-_SIZEABLE_TASKS = 200  # above, the search for large problems runs after the first round, if the gap is large
-_SIZEABLE_GAP = 0.02  # of the overhead: a gap above it is large
-_WIDE_SHARE = 0.5  # of the time left, for that, and for a relaxed model after the rounds
-_GREEDY_SECONDS = (2.0, 1.0)  # of small and of large steps; the plans tried on small ones take less
-_SHARE = 0.25  # of the time left that one model may take
-_LEAST_SECONDS = 0.01  # of it, where no time is left
-_CONFIRM_SECONDS = 2.0  # a second opinion may take as long even where the search took less
-_FIRST_SHARE = 0.4  # of that for HiGHS, where CP-SAT comes second
-
 
 def solve(
     problem: Problem,
@@ -89,17 +77,23 @@ class _Search:
         self, problem: Problem, limits: Limits, options: SolveOptions, metered: Metered | None
     ) -> None:
         self.problem, self.limits, self.options = problem, limits, options
+        self.tuning = options.tuning.search
         self.started = time.monotonic()
         self.seed = self.options.seed
         self.recorder = Recorder(self.options.objective)
         self.phase = self.recorder.phase
         self.engine = choose_engine(options.engine, threads=options.threads)
-        self.instance = instance_of(problem, limits, metered=metered)
+        self.instance = instance_of(problem, limits, metered=metered, tuning=options.tuning)
         # in time even if nothing overlaps
-        self.serial = instance_of(problem, limits, serial=True, metered=metered)
+        self.serial = instance_of(problem, limits, serial=True, metered=metered, tuning=options.tuning)
         self.baseline_joules = problem.compute_joules
         self.best = Incumbent(
-            problem, self.limits, metered, thorough=True, rejections=self.recorder.rejections
+            problem,
+            self.limits,
+            metered,
+            thorough=True,
+            rejections=self.recorder.rejections,
+            tuning=options.tuning,
         )
         self.bound = BestBound[Model](self.baseline_joules)
         _log.info(
@@ -133,8 +127,9 @@ class _Search:
     def _start(self) -> None:
         if self.options.start is not None:
             self._consider(self.options.start, self.options.start_by, is_ours=False)
-        large = len(self.instance.tasks) > _LARGE_TASKS
-        allowed = min(_GREEDY_SECONDS[large], 0.25 * self._seconds_left())
+        large = len(self.instance.tasks) > self.tuning.large_ops
+        seconds = self.tuning.greedy_large_seconds if large else self.tuning.greedy_small_seconds
+        allowed = min(seconds, self.tuning.greedy_share * self._seconds_left())
         with self.phase("greedy plans"):
             schedule = greedy(
                 self.problem,
@@ -143,6 +138,7 @@ class _Search:
                 most_seconds=self._seconds_left(),
                 seed=self.seed,
                 rejections=self.recorder.rejections,
+                tuning=self.options.tuning,
             )
             if schedule is not None:
                 self._consider(schedule, GREEDY)
@@ -150,15 +146,15 @@ class _Search:
 
     def _search(self) -> bool:
         """Run the models for this size of problem; true if one shows that there is no plan at all."""
-        if len(self.instance.tasks) > _LARGE_TASKS:
+        if len(self.instance.tasks) > self.tuning.large_ops:
             return not self._search_widely(1.0)
-        pays = _SMALL_TASKS < len(self.instance.tasks) <= _SIZEABLE_TASKS
+        pays = self.tuning.small_ops < len(self.instance.tasks) <= self.tuning.sizeable_ops
         with Looks(self.instance, self._conduct(), pays=pays) as looks:
             if self._search_in_rounds(looks):
                 return True
-            if len(self.instance.tasks) > _SMALL_TASKS and not self._finished():
+            if len(self.instance.tasks) > self.tuning.small_ops and not self._finished():
                 return go_on(self._ways(looks), self.offered)
-        if len(self.instance.tasks) > _SMALL_TASKS or self._finished():
+        if len(self.instance.tasks) > self.tuning.small_ops or self._finished():
             return False
         return self._search_all_reruns()
 
@@ -170,7 +166,7 @@ class _Search:
         also gets every slot of the fullest stage, so that what was remade at no slot in the forward pass
         counts there if it is held past that stage.
         """
-        for number, chain in enumerate(_CHAINS):
+        for number, chain in enumerate(self.tuning.chain_reruns):
             if self._finished():
                 return False
             before = self.bound.joules
@@ -185,7 +181,8 @@ class _Search:
                 with self.phase(f"round {number + 1}: exact event model"):
                     self._solve_exactly(merged(guide, self._own_reruns()))
                 self.offered = merged(self.offered, guide, fullest(self.instance))
-            if number == 0 and self._far_off() and not self._search_widely(_WIDE_SHARE):
+            far_off = number == 0 and self._far_off()
+            if far_off and not self._search_widely(self.tuning.wide_share):
                 return True
             self._look_out(looks, number, before)
         return False
@@ -199,7 +196,7 @@ class _Search:
         def relax(model: Model, other_engine: bool) -> Outcome:
             other = other_engine and self.options.engine == "auto" and "cpsat" in available_engines()
             left = self._seconds_left()
-            seconds = None if math.isinf(left) else _WIDE_SHARE * left
+            seconds = None if math.isinf(left) else self.options.tuning.restarts.relaxed_share * left
             return self._run(model, bounding=True, engine="cpsat" if other else None, seconds=seconds)
 
         def look_longer() -> None:
@@ -251,12 +248,12 @@ class _Search:
 
     def _far_off(self) -> bool:
         """Whether to search as on large problems: many ops, and a large gap left after the first round."""
-        if len(self.instance.tasks) <= _SIZEABLE_TASKS or self._finished():
+        if len(self.instance.tasks) <= self.tuning.sizeable_ops or self._finished():
             return False
         if self.best.trace is None:
             return True
         open_joules = self.best.trace.joules - self.bound.joules
-        return open_joules > _SIZEABLE_GAP * (self.best.trace.joules - self.baseline_joules)
+        return open_joules > self.tuning.sizeable_gap_share * (self.best.trace.joules - self.baseline_joules)
 
     def _search_widely(self, share: float) -> bool:
         """The search for large problems, in ``share`` of the time left; false if there is no plan at all."""
@@ -316,7 +313,7 @@ class _Search:
         ) and not model.held
         if not second or seconds is None:
             return self._run(model, bounding=True)
-        outcome = self._run(model, bounding=True, seconds=_FIRST_SHARE * seconds)
+        outcome = self._run(model, bounding=True, seconds=self.tuning.first_engine_share * seconds)
         if outcome.done or outcome.infeasible or self._finished():
             return outcome
         again = self._run(model, bounding=True, engine="cpsat")
@@ -357,6 +354,7 @@ class _Search:
             absolute_joules=self._engine_gap_joules(),
             relative=0.0,
             most_seconds=self._seconds_left() if most_seconds is None else most_seconds,
+            tuning=self.options.tuning,
         )
 
     def _consider(self, schedule: Schedule, found_by: str, *, is_ours: bool = True) -> None:
@@ -411,8 +409,11 @@ class _Search:
         spent_seconds, left_seconds = time.monotonic() - self.started, self._seconds_left()
         if left_seconds <= 0.0:
             return Confirmation(Confidence.ALONE, (self.engine,))
-        proof_seconds = min(max(0.1 * spent_seconds, 0.1), 1.0, 0.5 * left_seconds)
-        second_seconds = min(max(spent_seconds, _CONFIRM_SECONDS), left_seconds - proof_seconds)
+        tuning = self.tuning
+        proof_seconds = max(tuning.proof_share * spent_seconds, tuning.proof_least_seconds)
+        proof_seconds = min(proof_seconds, tuning.proof_most_seconds, tuning.proof_left_share * left_seconds)
+        second_seconds = max(spent_seconds, tuning.confirm_least_seconds)
+        second_seconds = min(second_seconds, left_seconds - proof_seconds)
         confirmation = confirm(
             matrix_of(model),
             self.engine,
@@ -427,7 +428,8 @@ class _Search:
 
     def _engine_gap_joules(self) -> float:
         """Gap at which an engine may stop: a part of the gap that counts as closed."""
-        return 0.3 * self.options.allowed_gap_joules(self.bound.joules, self.baseline_joules)
+        allowed = self.options.allowed_gap_joules(self.bound.joules, self.baseline_joules)
+        return self.tuning.engine_gap_share * allowed
 
     def _closed(self, bound_joules: float) -> bool:
         """Whether the best plan is within both gaps of ``bound_joules``."""
@@ -455,8 +457,11 @@ class _Search:
 
     def _model_seconds(self) -> float | None:
         """Seconds that one model may take; ``None``: any."""
-        seconds = self._seconds_left()
-        return None if math.isinf(seconds) else max(seconds * _SHARE, min(seconds, 1.0), _LEAST_SECONDS)
+        seconds, tuning = self._seconds_left(), self.tuning
+        if math.isinf(seconds):
+            return None
+        floor_seconds = min(seconds, tuning.model_floor_seconds)
+        return max(seconds * tuning.model_share, floor_seconds, tuning.model_least_seconds)
 
     def _report(self) -> None:
         if self.options.progress is None:

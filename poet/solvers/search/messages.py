@@ -13,13 +13,11 @@ from poet.units import format_above, format_bytes, format_joules, format_seconds
 
 T = TypeVar("T")
 
-_NAMED = 4  # of the tensors at the fullest moment
 
-
-def floor_sentence(problem: Problem, floor: LowerBound) -> str:
-    """What binds: the moment that needs the most RAM, and who holds it."""
+def floor_sentence(problem: Problem, floor: LowerBound, *, named: int = 4) -> str:
+    """What binds: the moment that needs the most RAM, and who holds it, ``named`` tensors by name."""
     sizes = {tensor.name: problem.aligned_bytes(tensor.bytes) for tensor in problem.tensors}
-    largest = [f"{name} ({format_bytes(sizes[name])})" for name in floor.tensors[:_NAMED]]
+    largest = [f"{name} ({format_bytes(sizes[name])})" for name in floor.tensors[:named]]
     more = len(floor.tensors) - len(largest)
     held = ", ".join(largest) + (f" and {more} more" if more > 0 else "")
     workspace = f", and works in {format_bytes(floor.workspace_bytes)}" if floor.workspace_bytes else ""

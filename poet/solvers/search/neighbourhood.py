@@ -40,15 +40,6 @@ from poet.solvers.search.slots_of_plans import Reruns, merged
 
 _log = logging.getLogger(__name__)
 
-RELATIVE_GAP = 1e-5  # at which a part counts as solved
-_FIRST_SIZE = 100  # decisions that the first round leaves free
-_SMALLEST_SIZE = 40
-_ROUND_SECONDS = 2.5
-_LATE_SECONDS = 12.0  # before the end, from which on no round may overrun its time
-_LISTEN_SECONDS = 0.05
-_PATIENCE = 25  # rounds without a better plan after which a model is given up
-_STRETCHES = (1, 1, 2, 3)  # that a round frees
-
 
 def offering(instance: Instance, reruns: Reruns) -> GapMatrix:
     """The event model that may rerun what is offered, with the cuts for many reruns, as a matrix."""
@@ -68,10 +59,11 @@ class Rounds:
 
     def __init__(self, arrays: GapMatrix, guide: Bound, best: Incumbent, *, seed: int = 0) -> None:
         self.arrays, self.best = arrays, best
+        self.tuning = arrays.model.timeline.instance.tuning
         self.expected = _expected(arrays, guide)
         self.values = np.zeros(0)
         self.rng = random.Random(seed)  # noqa: S311 - a search, not a secret
-        self.size = _FIRST_SIZE
+        self.size = self.tuning.rounds.first_decisions
 
     def begin(self, end: float) -> bool:
         """Take the best plan's values; where there is none, round the linear program's. False without any."""
@@ -80,28 +72,31 @@ class Rounds:
             self.values = np.array(values or ())
             return values is not None
         everything = part_of(self.arrays.matrix, self.arrays.decided, None)
-        relaxed = _solve_here(everything, _share(end), integer=False).values
+        relaxed = self._solve_here(everything, self._share(end), integer=False).values
         if relaxed is None:
             return False
         for surely in (0.5, 0.0):  # at first, whole numbers of the linear program are kept; then only its 1s
             free = self.arrays.decided & (np.abs(relaxed - surely) < 1.0 - surely - 1e-6)
-            found = _solve_in_child(part_of(self.arrays.matrix, free, relaxed), _share(end)).values
+            part = part_of(self.arrays.matrix, free, relaxed)
+            found = self._solve_in_child(part, self._share(end)).values
             if found is not None and self.take(found):
                 return True
         return False
 
-    def run(self, end: float, stop: Callable[[Schedule], bool], *, patience: int = _PATIENCE) -> bool:
+    def run(self, end: float, stop: Callable[[Schedule], bool], *, patience: int | None = None) -> bool:
         """Rounds until time or patience is at its end; false if ``stop`` ended them. See `begin`.
 
         Args:
             end: of the time, on the monotonic clock.
             stop: called with each better schedule.
-            patience: rounds without a better plan.
+            patience: rounds without a better plan; ``None``: as tuned.
         """
-        vain = number = 0
+        tuning, vain, number = self.tuning.rounds, 0, 0
+        patience = tuning.patience_rounds if patience is None else patience
         while (left := end - time.monotonic()) > 0.0 and vain < patience:
-            late = left < _LATE_SECONDS
-            better = self.round(min(_ROUND_SECONDS, left), disputed=number % 3 == 2, late=late)
+            late, every = left < tuning.late_seconds, tuning.disputed_every_rounds
+            disputed = number % every == every - 1
+            better = self.round(min(tuning.round_seconds, left), disputed=disputed, late=late)
             number, vain = number + 1, 0 if better else vain + 1
             if better and self.best.schedule is not None and stop(self.best.schedule):
                 return False
@@ -117,7 +112,7 @@ class Rounds:
         """
         started = time.monotonic()
         part = part_of(self.arrays.matrix, self._part(disputed=disputed), self.values)
-        found = _solve_in_child(part, seconds) if late else _solve_here(part, seconds)
+        found = self._solve_in_child(part, seconds) if late else self._solve_here(part, seconds)
         spent_seconds = time.monotonic() - started
         better = found.values is not None and self.take(found.values)
         _log.debug(
@@ -136,14 +131,17 @@ class Rounds:
 
     def _part(self, *, disputed: bool) -> Choice:
         """The decisions to leave free: those nearest to some moments, of all or of those in dispute."""
-        arrays = self.arrays
+        arrays, tuning = self.arrays, self.tuning.rounds
         apart = np.abs(self.values - self.expected) * arrays.decided
-        decisions = np.flatnonzero(arrays.decided & (apart > 0.01) if disputed else arrays.decided)
+        decisions = np.flatnonzero(
+            arrays.decided & (apart > tuning.disputed_share) if disputed else arrays.decided
+        )
         if len(decisions) == 0:
             return arrays.decided
-        weights = (apart[decisions] + 0.02).tolist()
+        weights = (apart[decisions] + tuning.least_weight).tolist()
         distance = np.full(len(decisions), np.iinfo(np.int64).max)
-        for middle in self.rng.choices(decisions.tolist(), weights, k=self.rng.choice(_STRETCHES)):
+        stretches = self.rng.choice(tuning.stretch_counts)
+        for middle in self.rng.choices(decisions.tolist(), weights, k=stretches):
             moment = int(arrays.first[middle] if self.rng.random() < 0.5 else arrays.last[middle])
             for ends in (arrays.first, arrays.last):
                 distance = np.minimum(distance, np.abs(ends[decisions] - moment))
@@ -153,28 +151,26 @@ class Rounds:
         return part
 
     def _resize(self, found: Found, share: float) -> None:
-        if found.exhausted and share < 0.3:
-            self.size = int(self.size * 1.3) + 1
+        tuning = self.tuning.rounds
+        if found.exhausted and share < tuning.easy_share:
+            self.size = int(self.size * tuning.growth_factor) + 1
         elif not found.exhausted:
-            self.size = max(_SMALLEST_SIZE, int(self.size * 0.7))
+            self.size = max(tuning.least_decisions, int(self.size * tuning.shrink_factor))
 
+    def _solve_here(self, part: Part, seconds: float, *, integer: bool = True) -> Found:
+        found = solve(part.matrix, seconds, integer=integer, relative_gap=self.tuning.rounds.gap_share)
+        return found if found.values is None else Found(part.all_columns(found.values), found.exhausted)
 
-def _solve_here(part: Part, seconds: float, *, integer: bool = True) -> Found:
-    found = solve(part.matrix, seconds, integer=integer, relative_gap=RELATIVE_GAP)
-    return found if found.values is None else Found(part.all_columns(found.values), found.exhausted)
+    def _solve_in_child(self, part: Part, seconds: float) -> Found:
+        with HighsProcess(self.tuning) as child:
+            child.begin(part.matrix, seconds, relative_gap=self.tuning.rounds.gap_share)
+            while not child.news.ended:
+                child.listen(self.tuning.rounds.listen_seconds)
+            values = child.news.values
+            return Found(None if values is None else part.all_columns(values), child.news.exhausted)
 
-
-def _solve_in_child(part: Part, seconds: float) -> Found:
-    with HighsProcess() as child:
-        child.begin(part.matrix, seconds, relative_gap=RELATIVE_GAP)
-        while not child.news.ended:
-            child.listen(_LISTEN_SECONDS)
-        values = child.news.values
-        return Found(None if values is None else part.all_columns(values), child.news.exhausted)
-
-
-def _share(end: float) -> float:
-    return 0.4 * (end - time.monotonic())
+    def _share(self, end: float) -> float:
+        return self.tuning.rounds.begin_share * (end - time.monotonic())
 
 
 def _expected(arrays: GapMatrix, guide: Bound) -> Numbers:

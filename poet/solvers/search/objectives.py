@@ -27,10 +27,6 @@ from poet.solvers.search.least_energy import solve as least_energy
 from poet.solvers.search.recorder import Recorder
 from poet.units import format_bytes, format_joules
 
-_FIRST_SHARE = 0.6  # of the time for the objective; the rest breaks ties
-_PINS_SECONDS = 1.0  # to see whether there is a plan without the pins
-_PROBE_SHARE = 0.3  # of the time left that one RAM budget may take
-_PROBE_SECONDS = 0.5  # that it may take where that is less
 _TOLERANCE = 1e-9  # relative, of sums of seconds and joules
 
 
@@ -46,7 +42,7 @@ def solve(problem: Problem, limits: Limits | None = None, options: SolveOptions 
     limits, options = limits or Limits(), options or SolveOptions()
     left = _seconds_left(time.monotonic(), options)
     found = _solve(permitted(problem, limits), limits, options)
-    seconds = min(_PINS_SECONDS, left())
+    seconds = min(options.tuning.objectives.pins_seconds, left())
     if found.status is not Status.INFEASIBLE or limits.pins == Pins() or seconds <= 0.0:
         return found
     free = replace(limits, pins=Pins())
@@ -75,7 +71,8 @@ def _solve(problem: Problem, limits: Limits, options: SolveOptions) -> Solution:
     if options.objective is Objective.ENERGY:
         return _least_joules(problem, limits, options)
     started = time.monotonic()
-    first = replace(options, time_limit_seconds=_part(options.time_limit_seconds, _FIRST_SHARE))
+    first_seconds = _part(options.time_limit_seconds, options.tuning.objectives.first_share)
+    first = replace(options, time_limit_seconds=first_seconds)
     best = _least(problem, limits, first)
     if best.schedule is None or best.trace is None or best.was_interrupted:
         return best
@@ -274,7 +271,9 @@ def _probe(
     budget_bytes: int | None,
 ) -> Solution:
     """Search for any plan within ``budget_bytes``; ``halving`` takes it over if its peak is the least."""
-    share = None if math.isinf(seconds) else max(_PROBE_SHARE * seconds, min(seconds, _PROBE_SECONDS))
+    tuning = options.tuning.objectives
+    least_seconds = min(seconds, tuning.probe_least_seconds)
+    share = None if math.isinf(seconds) else max(tuning.probe_share * seconds, least_seconds)
     asked = replace(_any_plan(limits, options), time_limit_seconds=share)
     budget = "any RAM" if budget_bytes is None else f"{format_bytes(budget_bytes)} of RAM"
     with halving.recorder.phase(f"any plan with {budget}"):

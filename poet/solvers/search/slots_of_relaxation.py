@@ -19,8 +19,6 @@ from poet.solvers.engines.matrix import value
 from poet.solvers.instance.candidates import chains_to, worth_rerunning
 from poet.solvers.instance.instance import Instance
 
-_MADE = 1e-6  # share of a tensor version above which the solution counts as remaking it
-
 
 @dataclass(frozen=True, slots=True)
 class Offer:
@@ -63,13 +61,13 @@ class _Remade:
     """Which versions the solution remakes, between which fixed moments."""
 
     def __init__(self, instance: Instance, bound: Bound) -> None:
-        values = bound.answer.values
+        values, least = bound.answer.values, instance.tuning.wide.remade_share
         self.by_stage: dict[int, set[int]] = {}
         self.ends: dict[int, list[int]] = {}
         self.made: dict[int, list[bool]] = {}
         for segment in bound.relaxation.segments if values is not None else ():
             assert values is not None
-            made = any(value(column, values) > _MADE for column in segment.made)
+            made = any(value(column, values) > least for column in segment.made)
             self.ends.setdefault(segment.content, []).append(segment.until)
             self.made.setdefault(segment.content, []).append(made)
             producer = instance.contents[segment.content].producer

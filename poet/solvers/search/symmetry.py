@@ -21,9 +21,6 @@ from poet.solvers.instance.instance import Content, Instance
 from poet.solvers.instance.timeline import Event, Timeline
 from poet.solvers.search.gap_matrix import GapMatrix
 
-_DISTANCE = 3  # up to which the neighbours of symmetric ops are symmetric
-_REPEATING = 0.5  # different ops, as a share of all, up to which a step counts as repeating itself
-
 
 @dataclass(frozen=True, slots=True)
 class Tied:
@@ -39,7 +36,7 @@ class Tied:
 
 def repeats(instance: Instance) -> bool:
     """Whether the step mostly consists of blocks that repeat."""
-    return len(set(colours(instance))) <= _REPEATING * len(instance.tasks)
+    return len(set(colours(instance))) <= instance.tuning.twins.repeating_share * len(instance.tasks)
 
 
 def tied(arrays: GapMatrix, values: Numbers) -> Tied:
@@ -81,7 +78,7 @@ def colours(instance: Instance) -> tuple[int, ...]:
         (task.cost, task.workspace_bytes, task.last_rerun_stage >= 0, tuple(own[c] for c in task.outputs))
         for task in instance.tasks
     )
-    for _ in range(_DISTANCE):
+    for _ in range(instance.tuning.twins.distance_ops):
         found = _numbered(
             (
                 found[task.number],
