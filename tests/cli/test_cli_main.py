@@ -101,7 +101,7 @@ def test_bad_usage_is_one_line_and_exit_code_2(
         (("net.poet",), "No such command 'net.poet'. A command comes before a file, for example: "
                         "poet explain net.poet"),
         (("solve", "m", "--loss", "nll"),
-         "--loss 'nll' is not one of cross-entropy, mse, bce-with-logits, output"),
+         "loss 'nll' is not one of cross-entropy, mse, bce-with-logits, output"),
         (("solve", "m", "--optimizer", "adam"),
          "--optimizer 'adam' is not one of sgd, momentum, adamw; did you mean 'adamw'?"),
         (("what-if", "m", "--home", "stroage"),
