@@ -593,7 +593,7 @@ def test_the_interpreter_may_end_in_the_middle_of_everything(allocator: NativeAl
         step()
         cycle = [module, step]
         cycle.append(cycle)
-        print(allocator._library.attached())
+        print(bool(allocator._library.attached()))
         """
     )
     assert output == "True\n"
