@@ -25,6 +25,11 @@ def command(module: str, *arguments: str) -> list[str]:
     return [sys.executable, "-P", "-m", module, *arguments]
 
 
+def command_of(code: str) -> list[str]:
+    """The command line that runs ``code`` by this interpreter."""
+    return [sys.executable, "-P", "-c", code]
+
+
 def environment() -> dict[str, str]:
     """For a child of `command`: as here, with the folder that poet was imported from first on the import
     path; the child's own children do not import from the current folder either.

@@ -84,7 +84,7 @@ def idle() -> Idle:
     seen = []
     for _ in range(_RUNS):
         done = subprocess.run(
-            [sys.executable, "-P", "-c", _CHILD],
+            children.command_of(_CHILD),
             capture_output=True,
             text=True,
             check=False,

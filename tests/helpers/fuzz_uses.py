@@ -16,6 +16,7 @@ from safetensors.torch import save
 
 from helpers import hand_net, strange
 from helpers.random_problems import mixed_problem
+from poet import codec
 from poet.errors import InputError
 from poet.files.tensorfile import TensorFile
 from poet.loss import DEFAULT_LOSS
@@ -33,7 +34,7 @@ from poet.solvers.heuristics.keep_everything import keep_everything
 from poet.whatif import cache
 from poet.whatif.knowledge import Knowledge
 from poet.whatif.measure import _read
-from poet.whatif.models import OnnxModel, TrainedAs
+from poet.whatif.models import OnnxModel, TrainedAs, _Imported
 from poet.whatif.settings import setting_of
 
 Mutate = Callable[[bytes, random.Random], bytes]
@@ -169,7 +170,7 @@ def cache_files(folder: Path) -> Subject:
     found = solve(problem, LIMITS, SolveOptions(time_limit_seconds=2.0, engine="highs"))
     contents: dict[str, Sequence[bytes]] = {
         "answers": [cache.pack_solution(found)],
-        "graphs": [cache.pack(hand_net.graph().to_json())],
+        "graphs": [cache.pack(codec.encode(_Imported(hand_net.graph(), hand_net.KERNELS)))],
         "dimensions": [cache.pack([["N", 3, 16, 16], [5]])],
     }
     bases = [cache._sealed(packed, f"{kind}/{_KEY}") for kind in _KINDS for packed in contents[kind]]
