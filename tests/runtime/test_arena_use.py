@@ -27,7 +27,7 @@ from poet.solvers import minimum_ram_bytes, solve
 from poet.training_plan import Arena, Plan
 
 needs_compiler = pytest.mark.skipif(not native.available(), reason="needs a C++ compiler")
-OPTIONS = SolveOptions(time_limit_seconds=1.0)
+OPTIONS = SolveOptions(time_limit_seconds=10.0)  # laying out takes its part of it
 
 
 @pytest.fixture(autouse=True)
