@@ -15,8 +15,9 @@ TRIALS = 15  # of each of the four kinds
 @pytest.mark.slow
 def test_no_committed_step_is_lost() -> None:
     """In a process of its own: it forks, which one with many threads must not."""
-    script = Path(__file__).parents[1] / "helpers" / "power_cut.py"
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    tests = Path(__file__).parents[1]
+    script = tests / "helpers" / "power_cut.py"
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(tests)}
     done = subprocess.run(
         [sys.executable, script, "--trials", str(TRIALS)],
         capture_output=True,
