@@ -51,6 +51,11 @@ def test_there_are_nine() -> None:
 
 @pytest.mark.parametrize("name", ALL)
 def test_forward_is_that_of_onnxruntime(name: str, tmp_path: Path) -> None:
+    """Up to the rounding of two libraries, which differs by processor.
+
+    The widest found: 2.6e-5 between them in VGG-19, whose float64 answer is 2.2e-5 from
+    torch's and 0.5e-5 from ONNX Runtime's, where a mistake moves the scores by 0.1.
+    """
     file = _with_random_weights(FOLDER / f"{name}.onnx")
     torch.manual_seed(0)
     x = torch.randn(1, 3, 224, 224)
@@ -58,7 +63,7 @@ def test_forward_is_that_of_onnxruntime(name: str, tmp_path: Path) -> None:
     with torch.no_grad():
         found = model.module.eval()(x)
     assert (found - found.mean()).abs().max() > 1e-4
-    torch.testing.assert_close(found, run_onnxruntime(file, [x])[0], rtol=0, atol=1e-5)
+    torch.testing.assert_close(found, run_onnxruntime(file, [x])[0], rtol=0, atol=1e-4)
 
 
 @pytest.mark.parametrize("name", NAMES)
