@@ -51,7 +51,7 @@ def test_there_are_nine() -> None:
 
 @pytest.mark.parametrize("name", ALL)
 def test_forward_is_that_of_onnxruntime(name: str, tmp_path: Path) -> None:
-    """Up to the rounding of two libraries, which differs by processor.
+    """Up to the rounding of two libraries.
 
     The widest found: 2.6e-5 between them in VGG-19, whose float64 answer is 2.2e-5 from
     torch's and 0.5e-5 from ONNX Runtime's, of scores up to 0.6.
