@@ -13,7 +13,7 @@ import typer
 
 from poet.errors import InputError, nearest
 from poet.files.reading import LARGEST_WHOLE, shown
-from poet.loss import LOSSES
+from poet.loss import LOSSES, LossSpec
 from poet.problem import Objective, Pins
 from poet.units import parse_seconds
 
@@ -94,12 +94,20 @@ BindOption = Annotated[
 JsonOption = Annotated[
     Path | None, typer.Option("--json", metavar="FILE", help="Write the answer as JSON; - is stdout.")
 ]
+
+
+def _loss(text: str | None) -> str | None:
+    """The loss as `LossSpec` writes it, refused before anything else is looked at."""
+    return None if text is None else str(LossSpec.parse(text))
+
+
 LossOption = Annotated[
     str | None,
     typer.Option(
         metavar="LOSS",
         help=f"{', '.join(LOSSES[:-1])} or {LOSSES[-1]}; default {LOSSES[0]}. "
         f"{LOSSES[0]}:dim=-1 where classes are last.",
+        callback=_loss,
     ),
 ]
 PageFileOption = Annotated[

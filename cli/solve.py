@@ -11,7 +11,7 @@ import typer
 from poet.devices.load import profile_path
 from poet.errors import InputError
 from poet.files.kinds import Kind, expect
-from poet.loss import DEFAULT_LOSS, LossSpec
+from poet.loss import DEFAULT_LOSS
 from poet.optimizer import OptimizerSpec
 from poet.problem import Objective, Pins, Place
 
@@ -205,7 +205,7 @@ def solve(
             model,
             ask,
             device=device,
-            loss=str(LossSpec.parse(DEFAULT_LOSS if loss is None else loss)),
+            loss=loss or DEFAULT_LOSS,
             optimizer=_optimizer(optimizer or Optimizer.SGD, lr, momentum, weight_decay),
             train=train,
             bind=read_bindings(bind),

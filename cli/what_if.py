@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from poet.loss import DEFAULT_LOSS, LossSpec
+from poet.loss import DEFAULT_LOSS
 
 from .options import Home, JsonOption, LossOption, ThreadsOption, read_time_limit, threads_callback, whole
 
@@ -124,7 +124,7 @@ def what_if(
             batch=batch,
             bind=bind or (),
             optimizer=optimizer,
-            loss=str(LossSpec.parse(DEFAULT_LOSS if loss is None else loss)),
+            loss=loss or DEFAULT_LOSS,
             train=train,
             home=Place.EITHER if home is Home.AUTO else Place(home.value),
             recompute=not no_recompute,
