@@ -23,7 +23,7 @@ from poet.plan_file import PlanFile
 from poet.run_request import Epoch, RunRequest
 from poet.runtime.confinement import Confinement, idle_bytes
 from poet.runtime.fit import Samples, fit, load_samples
-from poet.runtime.memory import return_freed_memory
+from poet.runtime.memory import return_freed_memory, use_one_heap
 from poet.runtime.trainer import ArenaUse, Trainer
 from poet.units import format_bytes
 
@@ -127,6 +127,7 @@ def run_child(work: Callable[[RunRequest, Emit], None], arguments: Sequence[str]
 
     children.end_with_parent()
     return_freed_memory()
+    use_one_heap()
     try:
         request = codec.decode(RunRequest, json.loads(arguments[0]), where="the request")
         if request.threads is not None:

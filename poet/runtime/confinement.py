@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from poet.errors import ReplayError
+from poet.runtime.memory import keep_headroom
 
 _STATUS = Path("/proc/self/status")
 
@@ -59,10 +60,12 @@ def data_bytes() -> int:
 
 
 def idle_bytes() -> int:
-    """`data_bytes` with nothing unused in it but the free end of the heap, at most 128 KiB.
+    """`data_bytes` with nothing unused in it but room for small things: of the heap 128 KiB, of the
+    interpreter 256.
 
-    `poet.runtime.memory.return_freed_memory` sets that bound. Libraries allocate small things from it all
-    the time; without it a refusal would strike inside one that cannot bear it.
+    Libraries allocate such things all the time, and not all of them look at what they get: oneDNN writes
+    to where the attributes of a convolution would be. So a refusal may only ever strike a tensor.
     """
     gc.collect()
+    keep_headroom()
     return data_bytes()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -18,8 +19,12 @@ from poet.units import format_bytes
 
 MMAP_THRESHOLD_BYTES = 64 * 1024
 
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
-_SMALL_HEAP_BYTES = 128 * 1024
+SMALL_HEAP_BYTES = 128 * 1024
+"""What glibc keeps at the end of its heap once `return_freed_memory` was called."""
+
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8  # malloc.h
+_BLOCK_BYTES = 24 * 1024  # smaller than what is mapped by itself
+_OBJECT_BYTES, _OBJECTS = 400, 600  # the interpreter's own allocator serves up to 512 bytes
 
 
 def return_freed_memory() -> bool:
@@ -30,13 +35,46 @@ def return_freed_memory() -> bool:
     """
     if not sys.platform.startswith("linux"):
         return False
-    try:
-        mallopt = ctypes.CDLL(None).mallopt
-    except (OSError, AttributeError):  # another C library than glibc
+    mallopt = _mallopt()
+    if mallopt is None:
         return False
-    settings = ((_M_MMAP_THRESHOLD, MMAP_THRESHOLD_BYTES), (_M_TRIM_THRESHOLD, _SMALL_HEAP_BYTES))
+    settings = ((_M_MMAP_THRESHOLD, MMAP_THRESHOLD_BYTES), (_M_TRIM_THRESHOLD, SMALL_HEAP_BYTES))
     accepted = [mallopt(option, value) == 1 for option, value in settings]
     return all(accepted)
+
+
+def use_one_heap() -> None:
+    """Make all threads that start from now on allocate from one heap, so that what one frees all can use."""
+    mallopt = _mallopt()
+    if mallopt is not None:
+        mallopt(_M_ARENA_MAX, 1)
+
+
+def keep_headroom() -> None:
+    """Make sure of free space for the small things that libraries and the interpreter take while they work.
+
+    Of the `SMALL_HEAP_BYTES` that the C heap may keep at its end, next to nothing may be free at a given
+    moment. Taking as much and giving it back leaves it free. So with the interpreter's own allocator,
+    where one living object keeps a piece of memory from being given back.
+    """
+    if _mallopt() is not None:
+        libc = ctypes.CDLL(None)
+        libc.malloc.restype, libc.malloc.argtypes = ctypes.c_void_p, (ctypes.c_size_t,)
+        libc.free.argtypes = (ctypes.c_void_p,)
+        for block in [libc.malloc(_BLOCK_BYTES) for _ in range(SMALL_HEAP_BYTES // _BLOCK_BYTES)]:
+            libc.free(block)
+    _kept_objects[:] = [bytes(_OBJECT_BYTES) for _ in range(_OBJECTS)][-1:]
+
+
+_kept_objects: list[bytes] = []
+
+
+def _mallopt() -> Callable[[int, int], int] | None:
+    """The C library's, if it is glibc."""
+    try:
+        return ctypes.CDLL(None).mallopt
+    except (OSError, AttributeError):
+        return None
 
 
 @dataclass(frozen=True, slots=True)

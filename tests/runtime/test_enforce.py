@@ -17,6 +17,7 @@ from torch import nn
 from zoo import export
 
 import poet
+from poet import children
 from poet import enforce as enforcement
 from poet.api import prepare
 from poet.enforce import EnforcedRun, enforce
@@ -186,3 +187,31 @@ def test_the_verdicts() -> None:
     )
     fits = replace(run, plain=replace(plain, steps=4, refusal=None))
     assert plain_verdict(fits).endswith("4 steps inside idle + 10 MiB too: this budget needs no plan")
+
+
+def test_a_refusal_does_not_strike_the_small_things_of_libraries() -> None:
+    """Nothing is free at the heap's end just before the limit; small requests are still served after it."""
+    code = """
+import ctypes
+from poet.runtime.confinement import Confinement, idle_bytes
+from poet.runtime.memory import return_freed_memory, use_one_heap
+
+assert return_freed_memory()
+use_one_heap()
+libc = ctypes.CDLL(None)
+libc.malloc.restype = ctypes.c_void_p
+
+class Info(ctypes.Structure):
+    _fields_ = [("others", ctypes.c_size_t * 9), ("free_end_bytes", ctypes.c_size_t)]
+
+libc.mallinfo2.restype = Info
+while libc.mallinfo2().free_end_bytes > 4096:
+    libc.malloc(1024)
+Confinement(idle_bytes(), budget_bytes=0).enforce()
+served = [libc.malloc(4096) for _ in range(24)]
+kept = [bytes(400) for _ in range(400)]
+assert all(served), f"{served.index(None)} of 24 requests of 4 KiB were served"
+assert not libc.malloc(1 << 20), "there is no limit"
+"""
+    done = subprocess.run(children.command_of(code), capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
