@@ -3,6 +3,8 @@ VENV ?= .venv
 PYTHON ?= $(shell for python in python3.11 python3; do \
 	$$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$python && break; done)
 BIN := $(VENV)/bin
+# Where this is set, each of the many processes that the tests start compiles the sources anew.
+export PYTHONDONTWRITEBYTECODE :=
 STAMP := $(VENV)/.installed
 
 .PHONY: help setup demo test test-slow lint type models-table nets-table bench-planner bench-large-graphs bench-large-rivals bench-tuning fuzz faults-table runtime-table torch-peers documents site clean

@@ -123,6 +123,7 @@ def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_the_largest_resolution_that_fits(
     capsys: pytest.CaptureFixture[str], pictures: Path, tmp_path: Path
 ) -> None:

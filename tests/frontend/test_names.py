@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import torch
 from helpers.onnx_tools import make_model, save
+from helpers.pace import with_slow
 from onnx import TensorProto, helper
 from torch import Tensor, nn
 from torch.jit._trace import is_tracing
@@ -205,7 +206,7 @@ def test_a_state_dict_has_tied_names_and_no_constants(tmp_path: Path) -> None:
 # --- random operators -------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("share", [0.2, 0.9])
+@pytest.mark.parametrize("share", with_slow([0.2, 0.9], {0.9}))
 @pytest.mark.parametrize("optimize", [True, False])
 def test_dropout_in_place_is_dropout(share: float, optimize: bool, tmp_path: Path) -> None:
     torch.manual_seed(0)

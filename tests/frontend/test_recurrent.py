@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from helpers.onnx_tools import make_model, save
+from helpers.pace import with_slow
 from helpers.reference import run_graph
 from onnx import helper
 from torch import Tensor, nn
@@ -52,7 +53,7 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("threads", with_slow([1, 2], {2}))
 @pytest.mark.parametrize("name", CASES)
 def test_a_layer_is_one_op_per_direction_with_the_bits_of_plain_torch(name: str, threads: int) -> None:
     rnn, read, batch = CASES[name]

@@ -10,6 +10,7 @@ from pathlib import Path
 import fuzz
 import pytest
 from helpers import mutators
+from helpers.pace import with_slow
 
 QUICK = {
     "plans": 40, "profiles": 40, "models": 12, "tensors": 100, "data": 100, "problems": 50, "caches": 100,
@@ -27,7 +28,7 @@ def _require_clean(kind: str, count: int, *, start: int = 0) -> fuzz.Tally:
     return tally
 
 
-@pytest.mark.parametrize("kind", fuzz.KINDS)
+@pytest.mark.parametrize("kind", with_slow(fuzz.KINDS, {"models", "data", "caches", "problems", "tensors"}))
 def test_some_files(kind: str) -> None:
     tally = _require_clean(kind, QUICK[kind])
     assert tally.counts[fuzz.Outcome.REFUSED] > 0

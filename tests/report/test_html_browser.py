@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from helpers.pace import with_slow
 from selenium import webdriver
 from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.by import By
@@ -120,8 +121,10 @@ def _names(table: WebElement) -> list[str]:
     return [item.text for item in table.find_elements(By.CSS_SELECTOR, "tbody code")]
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("size", [PHONE, DESKTOP], ids=["phone", "desktop"])
+@pytest.mark.parametrize("scheme", with_slow(["light", "dark"], {"dark"}))
+@pytest.mark.parametrize(
+    "size", [PHONE, pytest.param(DESKTOP, marks=pytest.mark.slow)], ids=["phone", "desktop"]
+)
 @pytest.mark.parametrize("name", ["plan", "diff", "sweep"])
 def test_pages_are_drawn_and_fit(
     browser: webdriver.Chrome, pages: dict[str, Path], name: str, size: tuple[int, int], scheme: str
@@ -238,6 +241,7 @@ def test_points_show_their_values(browser: webdriver.Chrome, pages: dict[str, Pa
     _quiet(browser)
 
 
+@pytest.mark.slow
 def test_pictures_of_the_pages_for_the_docs(
     browser: webdriver.Chrome, pages: dict[str, Path], tmp_path: Path
 ) -> None:

@@ -73,6 +73,7 @@ def test_a_step_in_a_fork_says_that_it_would_hang(plan: Path) -> None:
     assert lines[1] == lines[3]
 
 
+@pytest.mark.slow
 def test_planning_in_a_fork_says_that_it_would_hang() -> None:
     lines = said(
         """

@@ -578,6 +578,7 @@ def test_a_child_of_fork_goes_on_while_a_thread_allocates(allocator: NativeAlloc
     assert output == "done\n"
 
 
+@pytest.mark.slow
 def test_the_interpreter_may_end_in_the_middle_of_everything(allocator: NativeAllocator) -> None:
     output = run_python(
         """

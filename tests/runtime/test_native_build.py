@@ -284,6 +284,7 @@ def test_one_in_the_cache_that_does_not_fit_gives_way_to_a_compiler(
     assert build.build_library().name.startswith("allocator-")
 
 
+@pytest.mark.slow
 @needs_compiler
 def test_the_command_says_where_the_library_fits(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "poet.runtime.native", "--output", str(tmp_path / "built.so")]
@@ -298,6 +299,7 @@ def test_the_command_says_where_the_library_fits(tmp_path: Path) -> None:
     assert (tmp_path / "built.so").read_bytes() == before
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which(CROSS) is None, reason=f"no {CROSS} here")
 def test_an_allocator_for_aarch64_is_made_by_a_cross_compiler(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

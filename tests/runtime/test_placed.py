@@ -50,7 +50,7 @@ def write_plan(
     most = keep_everything_bytes(prepared.problem)
     least = minimum_ram_bytes(prepared.problem, Limits()).bytes
     limits = Limits(ram_budget_bytes=budget_between(least, most, share), recompute=recompute)
-    planned = api.plan_step(prepared, limits, SolveOptions(time_limit_seconds=10.0))
+    planned = api.plan_step(prepared, limits, SolveOptions(time_limit_seconds=2.0))
     plan = planned.plan if layout else replace(planned.plan, arena=None)
     replace(planned, plan=plan).save(path)
     return plan

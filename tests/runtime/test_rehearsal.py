@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 from helpers import hand_net
+from helpers.pace import with_slow
 from helpers.schedules import keep_everything
 from poet.cli.main import app
 from rich.console import Console
@@ -48,7 +49,7 @@ def untimed(step: TrainingStep) -> KernelFacts:
     return replace(step.kernels, ops=ops, timed_in_steps=False, busy_ratio=1.0)
 
 
-@pytest.mark.parametrize("name", ["resnet18", "bert", "lstm"])
+@pytest.mark.parametrize("name", with_slow(["resnet18", "bert", "lstm"], {"resnet18", "bert"}))
 def test_only_times_change(name: str) -> None:
     before = prepared(name)
     tensors = {key: tensor.clone() for key, tensor in before.step.tensors.items()}

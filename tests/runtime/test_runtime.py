@@ -458,6 +458,7 @@ with Trainer.open(sys.argv[1]) as trainer:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not return_freed_memory(), reason="needs glibc")
 @pytest.mark.parametrize("share", with_slow([0.0, 0.3], {0.0}))
 def test_the_measured_peak_is_the_predicted_one(share: float, tmp_path: Path) -> None:

@@ -156,6 +156,7 @@ def test_no_bound_is_above_the_oracle_on_many_more(child: HighsProcess) -> None:
     assert bounds_of_random_games(child, range(1000, 3000))
 
 
+@pytest.mark.slow
 def test_every_bound_of_the_outlook_is_below_the_oracle(child: HighsProcess) -> None:
     tuning = DEFAULT.having("outlook.fewest_stages", 1)
     for seed in range(60):

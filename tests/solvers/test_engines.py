@@ -247,6 +247,7 @@ def test_the_watcher_sees_incumbents_and_bounds_and_can_stop() -> None:
     assert matrix_of(model).joules(outcome.values) <= seen[0]
 
 
+@pytest.mark.slow
 @needs_cpsat
 @pytest.mark.parametrize("engine", with_slow(["cpsat", "highs+cpsat"], {"highs+cpsat"}))
 def test_ctrl_c_ends_the_child_and_keeps_what_was_found(engine: str) -> None:

@@ -180,6 +180,7 @@ def answers() -> Iterator[tuple[int, Problem, Limits, Solution]]:
             yield seed, problem, limits, explained(problem, limits, OPTIONS, solution)
 
 
+@pytest.mark.slow
 def test_the_least_that_works_is_the_least_by_the_oracle() -> None:
     checked = 0
     for seed, problem, limits, solution in answers():

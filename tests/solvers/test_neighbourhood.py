@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+import pytest
 from helpers.oracle import least_joules
 from helpers.pace import few_or_many
 from helpers.random_problems import mixed_problem, random_limits, training_like
@@ -67,6 +68,7 @@ def tight(problem: Problem, share: float) -> Limits:
     return Limits(ram_budget_bytes=least + round(share * (most - least)))
 
 
+@pytest.mark.slow
 @few_or_many("problems", 5, 14)
 def test_small_problems_come_out_optimal_or_near_and_never_worse(problems: int) -> None:
     optimal = total = 0
@@ -90,6 +92,7 @@ def test_small_problems_come_out_optimal_or_near_and_never_worse(problems: int) 
     assert optimal >= 0.9 * total
 
 
+@pytest.mark.slow
 def test_a_training_step_gets_cheaper() -> None:
     problem = training_like(12, seed=3, momentum=True)
     limits = tight(problem, 0.08)

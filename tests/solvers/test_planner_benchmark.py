@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from poet.solvers.engines import available_engines
 from poet.solvers.literature.registry import BASELINES, EXACT_BASELINES
 
@@ -23,6 +25,7 @@ def run(folder: Path) -> str:
     return page.read_text()
 
 
+@pytest.mark.slow
 def test_a_quick_run_writes_page_and_plot_and_is_resumed(tmp_path: Path) -> None:
     page = run(tmp_path)
     rows = [json.loads(line) for line in (tmp_path / "rows.jsonl").read_text().splitlines()]

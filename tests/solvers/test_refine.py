@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from helpers.oracle import least_joules
+from helpers.pace import with_slow
 from helpers.random_problems import training_like
 from helpers.relaxed import whole_bound
 
@@ -21,7 +22,7 @@ def tight(problem: Problem, share: float) -> Instance:
     return instance_of(problem, limits)
 
 
-@pytest.mark.parametrize("share", [0.1, 0.15])
+@pytest.mark.parametrize("share", with_slow([0.1, 0.15], {0.1}))
 def test_moments_where_one_rerun_serves_many_raise_the_bound(share: float) -> None:
     instance = tight(training_like(24, seed=3), share)
     heard: list[Bound] = []

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from helpers.oracle import least_joules, least_ram_bytes
+from helpers.pace import with_slow
 from helpers.random_problems import mixed_problem, training_like
 from poet.cli.main import app
 from typer.testing import CliRunner
@@ -40,7 +41,7 @@ def ram_front(of: Problem) -> list[tuple[int, float]]:
     return front
 
 
-@pytest.mark.parametrize("seed", [3, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (0, 1, 2))])
+@pytest.mark.parametrize("seed", with_slow(range(4), {0, 2, 3}))
 def test_the_front_of_ram_and_energy_is_the_oracles(seed: int) -> None:
     of = small(seed)
     expected = ram_front(of)

@@ -117,12 +117,13 @@ def check_against_the_oracle(seed: int, *, patience: int, threads: int = 1) -> b
     return bool(plans) and min(plans) <= least * (1 + 1e-6)
 
 
-@pytest.mark.parametrize("patience", with_slow([1, 2, 4], {2}))
+@pytest.mark.parametrize("patience", with_slow([1, 2, 4], {2, 4}))
 def test_bounds_hold_for_searches_that_are_stopped(patience: int) -> None:
     for seed in range(8):
         check_against_the_oracle(100 * patience + seed, patience=patience)
 
 
+@pytest.mark.slow
 def test_bounds_hold_and_plans_are_good_in_the_end() -> None:
     optimal = [check_against_the_oracle(seed, patience=1000, threads=1 + seed % 2) for seed in range(5)]
     assert sum(optimal) >= 4
@@ -220,6 +221,7 @@ def test_a_large_search_keeps_to_its_clock_and_has_a_plan(seconds: float) -> Non
     assert LARGE.compute_joules <= solution.bound_joules <= solution.joules
 
 
+@pytest.mark.slow
 def test_the_class_has_a_bound_of_its_own() -> None:
     problem = training_like(12, seed=3, momentum=True)
     limits = tight(problem, 0.08)
@@ -241,6 +243,7 @@ def test_the_planner_takes_less_than_four_gigabytes() -> None:
     ) < (4 * 1024 * 1024)
 
 
+@pytest.mark.slow
 def test_ctrl_c_keeps_the_best_plan(tmp_path: Path) -> None:
     """A process of the command line, a signal, an exit code and a plan in a file."""
     model, answer = tmp_path / "problem.json", tmp_path / "answer.json"

@@ -42,6 +42,7 @@ def cluster() -> Iterator[Any]:
         yield made
 
 
+@pytest.mark.slow
 def test_one_killed_worker_loses_nothing(cluster: Any, tmp_path: Path) -> None:
     setting = setting_of(Problem.load(INSTANCES / "resnet18_cifar.a72.json"))
     question = Question("test", "", (), "min..keep:6", ("1.2x", None), options=QUICK)

@@ -9,6 +9,7 @@ from itertools import product
 from pathlib import Path
 
 import pytest
+from helpers.pace import with_slow
 from helpers.random_problems import mixed_problem
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -72,6 +73,7 @@ def _check_monotone(swept: Swept) -> None:
             assert tight.verdict is Verdict.INFEASIBLE
 
 
+@pytest.mark.slow
 @settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(seed=st.integers(0, 10_000))
 def test_more_ram_and_later_deadlines_never_cost_energy(seed: int) -> None:
@@ -100,7 +102,7 @@ def _check_law(problem: Problem) -> None:
         assert point.bound_joules <= trace.joules
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", with_slow(range(3), {1, 2}))
 def test_pruned_points_are_what_their_own_search_would_find(seed: int) -> None:
     """A point decided by its neighbours has the optimum of a search of its own, or neither has a plan."""
     problem = mixed_problem(900 + seed)
@@ -278,6 +280,7 @@ def test_a_worker_that_is_killed_takes_nothing_with_it(tmp_path: Path) -> None:
     assert (tmp_path / "died").exists()
 
 
+@pytest.mark.slow
 def test_a_task_that_always_takes_its_worker_down_is_given_up_alone() -> None:
     import functools
 
