@@ -130,7 +130,7 @@ def _change_entry(tree: Any, rng: random.Random) -> None:
     kind = rng.randrange(4)
     if kind == 0:
         entry["shape"] = shape
-    elif kind == 1:
+    elif kind == 1 and isinstance(entry["shape"], list):
         entry["shape"] = [*entry["shape"], *[1] * rng.choice((1, 60, 64, 10_000))]
     elif kind == 2:
         entry["data_offsets"] = [rng.choice(mutators.NUMBERS), rng.choice(mutators.NUMBERS)]

@@ -42,7 +42,7 @@ def module() -> torch.nn.Module:
 
 
 def write_plan(
-    path: Path, *, threads: int = 1, share: float = 0.3, layout: bool = True, recompute: bool = True
+    path: Path, *, threads: int = 1, share: float = 0.5, layout: bool = True, recompute: bool = True
 ) -> Plan:
     """A small residual net, planned with recomputation and paging."""
     torch.set_num_threads(threads)
@@ -50,7 +50,7 @@ def write_plan(
     most = keep_everything_bytes(prepared.problem)
     least = minimum_ram_bytes(prepared.problem, Limits()).bytes
     limits = Limits(ram_budget_bytes=budget_between(least, most, share), recompute=recompute)
-    planned = api.plan_step(prepared, limits, SolveOptions(time_limit_seconds=2.0))
+    planned = api.plan_step(prepared, limits, SolveOptions(time_limit_seconds=4.0))
     plan = planned.plan if layout else replace(planned.plan, arena=None)
     replace(planned, plan=plan).save(path)
     return plan

