@@ -117,6 +117,10 @@ PageFileOption = Annotated[
 ThreadsOption = Annotated[
     int | None, typer.Option(min=1, help="For torch; default: all cores.", callback=threads_callback)
 ]
+VerboseOption = Annotated[bool, typer.Option("-v", "--verbose", help="Show on stderr what the search does.")]
+LogOption = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="Write all that the search does here, line by line.")
+]
 PlanArgument = Annotated[Path, typer.Argument(metavar="PLAN", help="A plan file made by `poet solve -o`.")]
 
 

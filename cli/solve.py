@@ -21,9 +21,11 @@ from .options import (
     BindOption,
     Home,
     JsonOption,
+    LogOption,
     LossOption,
     Minimise,
     Optimizer,
+    VerboseOption,
     device_names,
     read_bindings,
     read_time_limit,
@@ -135,12 +137,8 @@ def solve(
         Path | None, typer.Option("-o", "--output", metavar="FILE", help="Write the plan here.")
     ] = None,
     json_file: JsonOption = None,
-    verbose: Annotated[
-        bool, typer.Option("-v", "--verbose", help="Show on stderr what the search does.")
-    ] = False,
-    log: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write all that the search does here, line by line.")
-    ] = None,
+    verbose: VerboseOption = False,
+    log: LogOption = None,
 ) -> None:
     """Find the schedule of least energy inside a RAM budget and a deadline.
 

@@ -119,7 +119,12 @@ def files_read(device: str, data: Path | None, cache: Path | None) -> dict[str, 
 
 
 def check_output(
-    path: Path | None, json_file: Path | None, *, model: Path, reads: Mapping[str, list[Path]]
+    path: Path | None,
+    json_file: Path | None,
+    log: Path | None,
+    *,
+    model: Path,
+    reads: Mapping[str, list[Path]],
 ) -> None:
     """Refuse what cannot be written before the work begins.
 
@@ -133,7 +138,7 @@ def check_output(
         from poet.report.html import check_installed
 
         check_installed()
-    check_files({"-o": path, "--json": json_file}, reads=reads, model=model)
+    check_files({"-o": path, "--json": json_file, "--log": log}, reads=reads, model=model)
 
 
 def _html(result: WhatIf) -> str:
@@ -156,8 +161,14 @@ def show_result(result: WhatIf, json_file: Path | None) -> None:
 
 
 @contextmanager
-def sweep_progress() -> Iterator[Report]:
-    """A callback that shows on stderr how many points are done and how long the rest will take."""
+def sweep_progress(*, quiet: bool = False) -> Iterator[Report | None]:
+    """A callback that shows on stderr how many points are done and how long the rest will take.
+
+    ``None`` where ``quiet``, as the log tells it then.
+    """
+    if quiet:
+        yield None
+        return
     console = Console(stderr=True, highlight=False, soft_wrap=True)
     if not console.is_terminal:
         yield _plain(console)

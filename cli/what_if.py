@@ -10,7 +10,18 @@ import typer
 
 from poet.loss import DEFAULT_LOSS
 
-from .options import Home, JsonOption, LossOption, ThreadsOption, read_time_limit, threads_callback, whole
+from .log import check_log, listening
+from .options import (
+    Home,
+    JsonOption,
+    LogOption,
+    LossOption,
+    ThreadsOption,
+    VerboseOption,
+    read_time_limit,
+    threads_callback,
+    whole,
+)
 
 EXAMPLES = (
     "poet what-if model.onnx --device rpi4b,nrf52840 --ram 64MiB..512MiB:8 --deadline 1.0x..2.0x",
@@ -100,11 +111,16 @@ def what_if(
         Path | None, typer.Option("-o", "--output", metavar="FILE", help="report.html, .json or .csv.")
     ] = None,
     json_file: JsonOption = None,
+    verbose: VerboseOption = False,
+    log: LogOption = None,
 ) -> None:
     """Ask what other devices, RAM, deadlines, batch sizes and optimizers would mean.
 
     Each point of the grid is planned with a proof or a gap. A sweep that is repeated or was interrupted
     goes on from its cache; Ctrl-C reports what is there.
+
+    -v and --log tell of each point when its search was asked for and how it ended. What a search does
+    meanwhile is seen with --jobs 1 alone: workers are processes of their own, and their lines stay there.
     """
     from poet.problem import Place
     from poet.whatif.run import what_if as ask
@@ -112,10 +128,11 @@ def what_if(
     from . import sweep
 
     reads = sweep.files_read(device, measure_data, cache)
-    sweep.check_output(output, json_file, model=model, reads=reads)
+    check_log(log)
+    sweep.check_output(output, json_file, log, model=model, reads=reads)
     daily = sweep.Daily(energy_budget, battery, steps_per_session, sessions_per_day, samples, grid)
     data = sweep.Data(fetch_seconds, prepare_seconds, data_bytes, dataset_bytes, data_cache, measure_data)
-    with sweep.sweep_progress() as report:
+    with listening(verbose=verbose, file=log), sweep.sweep_progress(quiet=verbose) as report:
         result = ask(
             model,
             device=device or (),

@@ -6,6 +6,7 @@ print(result.answers[0].sentence)
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -40,6 +41,8 @@ if TYPE_CHECKING:
     from torch import nn
 
     from poet.whatif.models import Inputs
+
+_log = logging.getLogger(__name__)
 
 DEFAULT_RAM = "min..keep"
 DEFAULT_OPTIMIZER = "sgd"
@@ -267,6 +270,7 @@ def _swept(
         try:
             if finished and marginal and result.chosen is not None:
                 both = dict.fromkeys((result.chosen, leanest(result, result.chosen)))
+                _log.info("what more RAM, flash and time buy begins")
                 marginals = marginals_of(result, tuple(both), solver)
             if finished and asked.axes:
                 sizes = tuple(_largest(asked, question, solver))
@@ -340,6 +344,7 @@ def _largest(asked: _Asked, question: Question, solver: Solver) -> Iterator[Answ
         for axis in asked.axes:
             variant_of = asked.variant_by_size(axis, fixed, run)
             for profile in asked.profiles:
+                _log.info("the largest %s on %s begins", axis.name, profile.name)
                 yield largest_answer(
                     axis,
                     variant_of,
