@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from .options import JsonOption
+from .options import HtmlOption, JsonOption
 
 EXAMPLES = (
     "poet diff before.poet after.poet",
@@ -23,9 +23,7 @@ def diff(
     before: Annotated[Path, typer.Argument(metavar="BEFORE", help="A plan file.")],
     after: Annotated[Path, typer.Argument(metavar="AFTER", help="The plan file to compare it with.")],
     tensors: Annotated[bool, typer.Option("--tensors", help="List each tensor that changed.")] = False,
-    html_file: Annotated[
-        Path | None, typer.Option("--html", metavar="FILE", help="Write a page that needs no network.")
-    ] = None,
+    html_file: HtmlOption = None,
     json_file: JsonOption = None,
 ) -> None:
     """Show what changed in budgets, energy, time and RAM, and which tensors are treated differently."""

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import shlex
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from .options import JsonOption, PlanArgument
+from .options import HtmlOption, JsonOption, PlanArgument
 
 EXAMPLES = (
     "poet explain plan.poet",
@@ -23,9 +22,7 @@ def explain(
     plan_file: PlanArgument,
     tensors: Annotated[bool, typer.Option("--tensors", help="List kept tensors too.")] = False,
     ops: Annotated[bool, typer.Option("--ops", help="List every op with its runs and cost.")] = False,
-    html_file: Annotated[
-        Path | None, typer.Option("--html", metavar="FILE", help="Write a page that needs no network.")
-    ] = None,
+    html_file: HtmlOption = None,
     device: Annotated[
         str | None,
         typer.Option(

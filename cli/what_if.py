@@ -16,7 +16,10 @@ from .options import (
     JsonOption,
     LogOption,
     LossOption,
+    NoPagingOption,
+    NoRecomputeOption,
     ThreadsOption,
+    TrainOption,
     VerboseOption,
     read_time_limit,
     threads_callback,
@@ -54,15 +57,12 @@ def what_if(
     ] = None,
     optimizer: Annotated[str, typer.Option(metavar="NAMES", help="sgd, momentum, adamw.")] = "sgd",
     loss: LossOption = None,
-    train: Annotated[
-        list[str] | None,
-        typer.Option(metavar="GLOB", help="Parameters to train, e.g. 'layer4.*'; repeatable; default all."),
-    ] = None,
+    train: TrainOption = None,
     home: Annotated[
         Home, typer.Option(help="Where parameters and optimizer state are between steps; auto: as planned.")
     ] = Home.RAM,
-    no_recompute: Annotated[bool, typer.Option("--no-recompute", help="Run every op once.")] = False,
-    no_paging: Annotated[bool, typer.Option("--no-paging", help="Move nothing to storage.")] = False,
+    no_recompute: NoRecomputeOption = False,
+    no_paging: NoPagingOption = False,
     energy_budget: Annotated[
         str | None, typer.Option(metavar="ENERGY", help="2J/step, 50J/session or 500J/day.")
     ] = None,
@@ -122,7 +122,6 @@ def what_if(
     -v and --log tell of each point when its search was asked for and how it ended. What a search does
     meanwhile is seen with --jobs 1 alone: workers are processes of their own, and their lines stay there.
     """
-    from poet.problem import Place
     from poet.whatif.run import what_if as ask
 
     from . import sweep
@@ -143,7 +142,7 @@ def what_if(
             optimizer=optimizer,
             loss=loss or DEFAULT_LOSS,
             train=train,
-            home=Place.EITHER if home is Home.AUTO else Place(home.value),
+            home=home.place,
             recompute=not no_recompute,
             paging=not no_paging,
             duty=daily.duty(),
