@@ -40,6 +40,16 @@ def test_every_link_leads_somewhere(page: Path) -> None:
             assert anchor in anchors(target.read_text(encoding="utf-8")), f"{page.name} links {file}#{anchor}"
 
 
+def test_every_picture_is_on_a_page() -> None:
+    shown = {
+        (page.parent / file).resolve()
+        for page in ALL_PAGES
+        for file, _ in links(page.read_text(encoding="utf-8"))
+        if file.endswith((".png", ".svg"))
+    }
+    assert shown == {path for kind in ("png", "svg") for path in (ROOT / "docs").rglob(f"*.{kind}")}
+
+
 def test_the_readme_is_a_door() -> None:
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     assert len(text.splitlines()) <= 150
