@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import shlex
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from .options import HtmlOption, JsonOption
+from .options import HtmlOption, JsonOption, command_line
 
 EXAMPLES = (
     "poet diff before.poet after.poet",
@@ -38,6 +37,6 @@ def diff(
     if html_file is not None:
         from poet.report.html import diff_page
 
-        command = shlex.join(["poet", *(context.obj or ())])
+        command = command_line(context)
         write_text(html_file, diff_page(difference, command=command))
     answer(diff_report(difference, every_tensor=tensors), lambda: diff_data(difference), json_file=json_file)

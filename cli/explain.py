@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import shlex
 from typing import Annotated
 
 import typer
 
-from .options import HtmlOption, JsonOption, PlanArgument
+from .options import HtmlOption, JsonOption, PlanArgument, command_line
 
 EXAMPLES = (
     "poet explain plan.poet",
@@ -46,7 +45,7 @@ def explain(
         from poet.report.html import plan_page
 
         profile = None if device is None else load_profile(device)
-        command = shlex.join(["poet", *(context.obj or ())])
+        command = command_line(context)
         write_text(html_file, plan_page(plan, command=command, profile=profile))
     report = plan_report(plan, every_tensor=tensors, every_op=ops)
     answer(report, lambda: plan_data(plan), json_file=json_file)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import shlex
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
@@ -176,6 +177,11 @@ LogOption = Annotated[
     Path | None, typer.Option(metavar="FILE", help="Write all that the search does here, line by line.")
 ]
 PlanArgument = Annotated[Path, typer.Argument(metavar="PLAN", help="A plan file made by `poet solve -o`.")]
+
+
+def command_line(context: typer.Context) -> str:
+    """The line that was called, for pages that say how they were made."""
+    return shlex.join(["poet", *(context.obj or ())])
 
 
 def device_names(incomplete: str) -> list[str]:

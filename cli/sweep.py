@@ -23,7 +23,7 @@ from poet.whatif.question import DataSupply, Duty
 from poet.whatif.result import WhatIf
 from poet.whatif.sweep import Report, SweepProgress
 
-from .output import answer, check_files, write_atomically, write_json
+from .output import answer, check_files, write_json, write_text
 
 Size = TypeVar("Size", int, int | None)
 
@@ -103,8 +103,7 @@ def write_result(result: WhatIf, path: Path) -> None:
     if path.suffix == ".json":
         write_json(path, export.to_json(result))
         return
-    text = _WRITERS[path.suffix](result)
-    write_atomically(path, lambda temporary: _write_text(temporary, text))
+    write_text(path, _WRITERS[path.suffix](result))
 
 
 def files_read(device: str, data: Path | None, cache: Path | None) -> dict[str, list[Path]]:
@@ -146,10 +145,6 @@ def _html(result: WhatIf) -> str:
 
     page: str = what_if_page(result)
     return page
-
-
-def _write_text(path: Path, text: str) -> None:
-    path.write_text(text, encoding="utf-8", errors="backslashreplace")  # of file names
 
 
 _WRITERS: dict[str, Callable[[WhatIf], str]] = {".html": _html, ".csv": export.to_csv}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -21,6 +20,7 @@ from .options import (
     ThreadsOption,
     TrainOption,
     VerboseOption,
+    command_line,
     read_time_limit,
     threads_callback,
     whole,
@@ -31,7 +31,6 @@ EXAMPLES = (
     "poet what-if model.onnx --device rpi4b --batch 1,4,16 --battery 3000mAh@3.7V -o report.html",
     "poet what-if problem.json --ram min..keep:20 -o points.csv",
 )
-INTERRUPTED = 130  # what shells give a program ended by Ctrl-C
 
 
 def what_if(
@@ -155,10 +154,10 @@ def what_if(
             worker_memory_bytes=sweep.worker_memory(worker_memory),
             cache=cache or "",
             report=report,
-            command=shlex.join(["poet", *(context.obj or ())]),
+            command=command_line(context),
         )
     if output is not None:
         sweep.write_result(result, output)
     sweep.show_result(result, json_file)
     if not result.complete:
-        raise typer.Exit(INTERRUPTED)
+        raise KeyboardInterrupt
