@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 export PYTHONDONTWRITEBYTECODE :=
 STAMP := $(VENV)/.installed
 
-.PHONY: help setup demo test test-slow lint type models-table nets-table bench-planner bench-large-graphs bench-large-rivals bench-tuning fuzz faults-table runtime-table torch-peers documents site clean
+.PHONY: help setup demo test test-slow lint type models-table nets-table bench-planner bench-large-graphs bench-large-rivals bench-tuning fuzz faults-table runtime-table torch-peers documents pictures site clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*## ' Makefile | sed -E 's/^([a-z-]+):.*## (.*)$$/\1|\2/' | awk -F'|' '{printf "make %-13s %s\n", $$1, $$2}'
@@ -66,6 +66,10 @@ runtime-table: $(STAMP) ## docs/runtime.md: predicted and measured peaks and ste
 
 torch-peers: $(STAMP) ## against checkpointing and torch's memory budget, at their own peaks
 	PYTHONPATH=examples $(BIN)/python tests/benchmarks/torch_peers.py
+
+pictures: $(STAMP) ## docs/images: what the HTML reports look like, in Chromium (apt-get install chromium chromium-driver)
+	@command -v chromium chromedriver >/dev/null || { echo "no browser here: apt-get install chromium chromium-driver" >&2; exit 2; }
+	POET_PICTURES=docs/images $(BIN)/python -m pytest -q -m '' tests/report/test_html_browser.py -k pictures
 
 documents: $(STAMP) ## the outputs on the pages, made anew by running their commands (long)
 	$(BIN)/python tests/documents.py --write

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import shlex
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from .options import JsonOption
+from .options import HtmlOption, JsonOption, command_line
 
 EXAMPLES = (
     "poet diff before.poet after.poet",
@@ -23,9 +22,7 @@ def diff(
     before: Annotated[Path, typer.Argument(metavar="BEFORE", help="A plan file.")],
     after: Annotated[Path, typer.Argument(metavar="AFTER", help="The plan file to compare it with.")],
     tensors: Annotated[bool, typer.Option("--tensors", help="List each tensor that changed.")] = False,
-    html_file: Annotated[
-        Path | None, typer.Option("--html", metavar="FILE", help="Write a page that needs no network.")
-    ] = None,
+    html_file: HtmlOption = None,
     json_file: JsonOption = None,
 ) -> None:
     """Show what changed in budgets, energy, time and RAM, and which tensors are treated differently."""
@@ -40,6 +37,6 @@ def diff(
     if html_file is not None:
         from poet.report.html import diff_page
 
-        command = shlex.join(["poet", *(context.obj or ())])
+        command = command_line(context)
         write_text(html_file, diff_page(difference, command=command))
     answer(diff_report(difference, every_tensor=tensors), lambda: diff_data(difference), json_file=json_file)

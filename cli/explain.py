@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import shlex
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from .options import JsonOption, PlanArgument
+from .options import HtmlOption, JsonOption, PlanArgument, command_line
 
 EXAMPLES = (
     "poet explain plan.poet",
@@ -23,9 +21,7 @@ def explain(
     plan_file: PlanArgument,
     tensors: Annotated[bool, typer.Option("--tensors", help="List kept tensors too.")] = False,
     ops: Annotated[bool, typer.Option("--ops", help="List every op with its runs and cost.")] = False,
-    html_file: Annotated[
-        Path | None, typer.Option("--html", metavar="FILE", help="Write a page that needs no network.")
-    ] = None,
+    html_file: HtmlOption = None,
     device: Annotated[
         str | None,
         typer.Option(
@@ -49,7 +45,7 @@ def explain(
         from poet.report.html import plan_page
 
         profile = None if device is None else load_profile(device)
-        command = shlex.join(["poet", *(context.obj or ())])
+        command = command_line(context)
         write_text(html_file, plan_page(plan, command=command, profile=profile))
     report = plan_report(plan, every_tensor=tensors, every_op=ops)
     answer(report, lambda: plan_data(plan), json_file=json_file)

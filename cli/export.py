@@ -15,12 +15,15 @@ EXAMPLES = ("poet export trace plan.poet -o trace.json", "poet export graph plan
 app = typer.Typer(cls=Group, help="Write a plan in another format.")
 
 
+_OutputOption = Annotated[
+    Path, typer.Option("--output", "-o", metavar="FILE", help="Where to write; - is stdout.")
+]
+
+
 @app.command()
 def trace(
     plan_file: PlanArgument,
-    output: Annotated[
-        Path, typer.Option("--output", "-o", metavar="FILE", help="Where to write; - is stdout.")
-    ] = Path("-"),
+    output: _OutputOption = Path("-"),
 ) -> None:
     """Write one training step as a trace that Perfetto (ui.perfetto.dev) and chrome://tracing open.
 
@@ -39,9 +42,7 @@ def trace(
 @app.command()
 def graph(
     plan_file: PlanArgument,
-    output: Annotated[
-        Path, typer.Option("--output", "-o", metavar="FILE", help="Where to write; - is stdout.")
-    ] = Path("-"),
+    output: _OutputOption = Path("-"),
 ) -> None:
     """Write the training graph as text: a line per op with its call, types, effects and workspace.
 
@@ -52,8 +53,7 @@ def graph(
 
     from .output import check_files, write_text
 
-    if str(output) != "-":
-        check_files({"-o": output}, reads={"PLAN": plan_file})
+    check_files({"-o": output}, reads={"PLAN": plan_file})
     text = graph_text(read_plan(plan_file))
     if str(output) == "-":
         typer.echo(text, nl=False)

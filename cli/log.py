@@ -1,4 +1,4 @@
-"""``-v`` and ``--log FILE``: what the search does, line by line, from the loggers below ``poet``."""
+"""``-v`` and ``--log FILE``: what a search or a sweep does, line by line, from the loggers below ``poet``."""
 
 from __future__ import annotations
 

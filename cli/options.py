@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
+import shlex
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
@@ -14,7 +16,8 @@ import typer
 from poet.errors import InputError, nearest
 from poet.files.reading import LARGEST_WHOLE, shown
 from poet.loss import LOSSES, LossSpec
-from poet.problem import Objective, Pins
+from poet.optimizer import OptimizerSpec
+from poet.problem import Objective, Pins, Place
 from poet.units import parse_seconds
 
 
@@ -42,6 +45,11 @@ class Home(StrEnum):
     STORAGE = "storage"
     AUTO = "auto"
 
+    @property
+    def place(self) -> Place:
+        """The same as a problem says it."""
+        return Place.EITHER if self is Home.AUTO else Place(self.value)
+
 
 @dataclass(frozen=True, slots=True)
 class Ask:
@@ -64,6 +72,44 @@ class Ask:
     points: int | None
     json_file: Path | None
     verbose: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ModelAsk:
+    """What `poet solve` is asked of a model alone; the fields are its options, `None` where not given."""
+
+    device: str | None
+    loss: str | None
+    optimizer: Optimizer | None
+    lr: float | None
+    momentum: float | None
+    weight_decay: float | None
+    train: list[str] | None
+    bind: list[str] | None
+    names: Path | None
+    home: Home | None
+    no_measure_host: bool | None
+    output: Path | None
+
+    def given(self) -> str | None:
+        """The first option that is given, if one is."""
+        for field in dataclasses.fields(self):
+            if getattr(self, field.name) is not None:
+                return f"--{field.name.replace('_', '-')}"
+        return None
+
+    def optimizer_spec(self) -> OptimizerSpec:
+        """The optimizer that the options name.
+
+        Raises:
+            InputError: an option is of another optimizer.
+        """
+        kind = self.optimizer or Optimizer.SGD
+        if self.momentum is not None and kind is not Optimizer.MOMENTUM:
+            raise InputError(f"--momentum is of --optimizer momentum, not of {kind.value}")
+        spec = OptimizerSpec(kind.value, weight_decay=self.weight_decay)
+        spec = spec if self.lr is None else dataclasses.replace(spec, lr=self.lr)
+        return spec if self.momentum is None else dataclasses.replace(spec, momentum=self.momentum)
 
 
 MOST_THREADS = 1024
@@ -101,6 +147,12 @@ def _loss(text: str | None) -> str | None:
     return None if text is None else str(LossSpec.parse(text))
 
 
+TrainOption = Annotated[
+    list[str] | None,
+    typer.Option(metavar="GLOB", help="Parameters to train, e.g. 'layer4.*'; repeatable; default all."),
+]
+NoRecomputeOption = Annotated[bool, typer.Option("--no-recompute", help="Run every op once.")]
+NoPagingOption = Annotated[bool, typer.Option("--no-paging", help="Move nothing to storage.")]
 LossOption = Annotated[
     str | None,
     typer.Option(
@@ -117,7 +169,19 @@ PageFileOption = Annotated[
 ThreadsOption = Annotated[
     int | None, typer.Option(min=1, help="For torch; default: all cores.", callback=threads_callback)
 ]
+HtmlOption = Annotated[
+    Path | None, typer.Option("--html", metavar="FILE", help="Write a page that needs no network.")
+]
+VerboseOption = Annotated[bool, typer.Option("-v", "--verbose", help="Show on stderr what the search does.")]
+LogOption = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="Write all that the search does here, line by line.")
+]
 PlanArgument = Annotated[Path, typer.Argument(metavar="PLAN", help="A plan file made by `poet solve -o`.")]
+
+
+def command_line(context: typer.Context) -> str:
+    """The line that was called, for pages that say how they were made."""
+    return shlex.join(["poet", *(context.obj or ())])
 
 
 def device_names(incomplete: str) -> list[str]:

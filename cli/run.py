@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -14,6 +15,11 @@ from poet.run_request import Epoch, RunRequest
 
 from .options import JsonOption, PageFileOption, PlanArgument, ThreadsOption, whole
 from .output import answer, check_files
+
+if TYPE_CHECKING:
+    from poet.devices.host import HostStorage
+    from poet.runtime import Trainer
+    from poet.runtime.page_file import PageFile
 
 EXAMPLES = (
     "poet run plan.poet --data digits.npz --epochs 3 --page-file /media/card/pages",
@@ -103,84 +109,104 @@ def run(
     check_files(outputs, reads={"PLAN": plan_file, "--data": data}, page_file=page_file)
     # an earlier state may be replaced by that of the run which goes on from it, and by nothing else
     check_files({"--json": json_file}, reads={"--resume": resume}, page_file=page_file)
-    if seed is None and resume is None:
-        seed = 0
-    if enforce:
-        request = RunRequest(
-            plan=str(plan_file),
-            data=str(data),
-            budget_bytes=_budget_bytes(plan_file),
-            epochs=epochs,
-            seed=seed,
-            threads=threads,
-            learning_rate=lr,
-            page_file=None if page_file is None else str(page_file),
-            resume=None if resume is None else str(resume),
-            output=None if output is None else str(output),
-            save_every=save_every,
-            arena=_ARENA[arena],
-            allow_nan=allow_nan,
-        )
-        _run_enforced(request, json_file)
-        return
-    import torch
-
-    from poet.report.run import Measured, epoch_line, run_data, run_report
-    from poet.runtime import Trainer, native
-    from poet.runtime.fit import fit, load_samples
-    from poet.runtime.storage_speed import measure_storage
-
-    if threads is not None:
-        torch.set_num_threads(threads)
-    done: list[Epoch] = []
-    peak_bytes: int | None = None
-    with Trainer.open(
-        plan_file,
-        page_file=page_file,
+    request = RunRequest(
+        plan=str(plan_file),
+        data=str(data),
+        budget_bytes=_budget_bytes(plan_file) if enforce else 0,
+        epochs=epochs,
+        seed=0 if seed is None and resume is None else seed,
+        threads=threads,
         learning_rate=lr,
-        seed=seed,
-        resume=resume,
+        page_file=None if page_file is None else str(page_file),
+        resume=None if resume is None else str(resume),
+        output=None if output is None else str(output),
+        save_every=save_every,
         arena=_ARENA[arena],
         allow_nan=allow_nan,
+    )
+    was_interrupted = _run_enforced(request, json_file) if enforce else _run_here(request, json_file)
+    if was_interrupted:
+        raise KeyboardInterrupt
+
+
+def _run_here(request: RunRequest, json_file: Path | None) -> bool:
+    """Train in this process, whose memory nothing bounds; whether Ctrl-C ended it."""
+    import torch
+
+    from poet.report.run import Measured, run_data, run_report
+    from poet.runtime import Trainer, native
+    from poet.runtime.fit import fit, load_samples
+
+    if request.threads is not None:
+        torch.set_num_threads(request.threads)
+    with Trainer.open(
+        request.plan,
+        page_file=request.page_file,
+        learning_rate=request.learning_rate,
+        seed=request.seed,
+        resume=request.resume,
+        arena="require" if request.arena == "require" else bool(request.arena),
+        allow_nan=request.allow_nan,
     ) as trainer:
-        samples = load_samples(data, trainer.plan, allow_nan=allow_nan)
-        training = fit(trainer, samples, epochs=epochs, save_path=output, save_every=save_every)
-        while True:
-            with trainer.peak_meter() as meter:
-                epoch = next(training, None)
-            if epoch is None:
-                break
-            if done:  # during the first epoch libraries load their code, which is no tensor memory
-                peak_bytes = max(peak_bytes or 0, meter.peak.bytes or 0) or None
-            done.append(epoch)
-            typer.echo(epoch_line(epoch), err=str(json_file) == "-")
+        samples = load_samples(Path(request.data), trainer.plan, allow_nan=request.allow_nan)
+        training = fit(
+            trainer,
+            samples,
+            epochs=request.epochs,
+            save_path=request.output,
+            save_every=request.save_every,
+        )
+        done, peak_bytes = _epochs(trainer, training, _teller(json_file))
         plan, memory, pages = trainer.plan, trainer.memory, trainer.page_file
-    storage, problem = None, ""
-    if pages is not None:
-        try:
-            storage = measure_storage(pages.path.parent, buffer_bytes=pages.buffer_bytes)
-        except (PageFileError, OSError, MemoryError) as error:  # the training is done and saved
-            problem = str(error) or "out of memory"
+    storage, problem = (None, "") if pages is None else _storage(pages)
     caveat = native.WITHOUT if memory.startswith("heap") else ""
     measured = Measured(memory, caveat, peak_bytes, storage, problem)
     answer(run_report(plan, done, measured), lambda: run_data(plan, done, measured), json_file=json_file)
-    if len(done) < epochs or not done[-1].is_complete:
-        raise KeyboardInterrupt
+    return len(done) < request.epochs or not done[-1].is_complete
 
 
-def _run_enforced(request: RunRequest, json_file: Path | None) -> None:
-    """Both halves of an enforced run; this process loads no torch."""
+def _epochs(
+    trainer: Trainer, training: Iterator[Epoch], tell: Callable[[Epoch], None]
+) -> tuple[list[Epoch], int | None]:
+    """What each epoch gave, told as it ends, and the peak of tensor memory where it can be measured."""
+    done: list[Epoch] = []
+    peak_bytes: int | None = None
+    while True:
+        with trainer.peak_meter() as meter:
+            epoch = next(training, None)
+        if epoch is None:
+            return done, peak_bytes
+        if done:  # during the first epoch libraries load their code, which is no tensor memory
+            peak_bytes = max(peak_bytes or 0, meter.peak.bytes or 0) or None
+        done.append(epoch)
+        tell(epoch)
+
+
+def _storage(pages: PageFile) -> tuple[HostStorage | None, str]:
+    """The speed of the storage behind the page file; where it cannot be measured, why not."""
+    from poet.runtime.storage_speed import measure_storage
+
+    try:
+        return measure_storage(pages.path.parent, buffer_bytes=pages.buffer_bytes), ""
+    except (PageFileError, OSError, MemoryError) as error:  # the training is done and saved
+        return None, str(error) or "out of memory"
+
+
+def _run_enforced(request: RunRequest, json_file: Path | None) -> bool:
+    """Both halves of an enforced run; this process loads no torch. Whether Ctrl-C ended it."""
     from poet.enforce import enforce
     from poet.report.enforce import enforced_data, enforced_report
+
+    done = enforce(request, on_epoch=_teller(json_file))
+    answer(enforced_report(done), lambda: enforced_data(done), json_file=json_file)
+    return done.was_interrupted
+
+
+def _teller(json_file: Path | None) -> Callable[[Epoch], None]:
+    """Prints a line per epoch; to stderr where stdout is for the JSON."""
     from poet.report.run import epoch_line
 
-    def told(epoch: Epoch) -> None:
-        typer.echo(epoch_line(epoch), err=str(json_file) == "-")
-
-    done = enforce(request, on_epoch=told)
-    answer(enforced_report(done), lambda: enforced_data(done), json_file=json_file)
-    if done.was_interrupted:
-        raise KeyboardInterrupt
+    return lambda epoch: typer.echo(epoch_line(epoch), err=str(json_file) == "-")
 
 
 def _budget_bytes(plan_file: Path) -> int:

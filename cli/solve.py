@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 from typing import Annotated
 
@@ -11,9 +10,7 @@ import typer
 from poet.devices.load import profile_path
 from poet.errors import InputError
 from poet.files.kinds import Kind, expect
-from poet.loss import DEFAULT_LOSS
-from poet.optimizer import OptimizerSpec
-from poet.problem import Objective, Pins, Place
+from poet.problem import Objective, Pins
 
 from .log import check_log, listening
 from .options import (
@@ -21,11 +18,16 @@ from .options import (
     BindOption,
     Home,
     JsonOption,
+    LogOption,
     LossOption,
     Minimise,
+    ModelAsk,
+    NoPagingOption,
+    NoRecomputeOption,
     Optimizer,
+    TrainOption,
+    VerboseOption,
     device_names,
-    read_bindings,
     read_time_limit,
     read_trade_off,
     threads_callback,
@@ -61,17 +63,14 @@ def solve(
     lr: Annotated[float | None, typer.Option(help="Learning rate; default 0.001.")] = None,
     momentum: Annotated[float | None, typer.Option(help="Of --optimizer momentum; default 0.9.")] = None,
     weight_decay: Annotated[float | None, typer.Option(help="Default: torch's.")] = None,
-    train: Annotated[
-        list[str] | None,
-        typer.Option(metavar="GLOB", help="Parameters to train, e.g. 'layer4.*'; repeatable; default all."),
-    ] = None,
+    train: TrainOption = None,
     bind: BindOption = None,
     names: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="A state dict (.pt, .safetensors) whose names the model gets."),
     ] = None,
-    no_recompute: Annotated[bool, typer.Option("--no-recompute", help="Run every op once.")] = False,
-    no_paging: Annotated[bool, typer.Option("--no-paging", help="Move nothing to storage.")] = False,
+    no_recompute: NoRecomputeOption = False,
+    no_paging: NoPagingOption = False,
     no_measure_host: Annotated[
         bool,
         typer.Option("--no-measure-host", help="Run no training steps here to time ops for predictions."),
@@ -135,12 +134,8 @@ def solve(
         Path | None, typer.Option("-o", "--output", metavar="FILE", help="Write the plan here.")
     ] = None,
     json_file: JsonOption = None,
-    verbose: Annotated[
-        bool, typer.Option("-v", "--verbose", help="Show on stderr what the search does.")
-    ] = False,
-    log: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write all that the search does here, line by line.")
-    ] = None,
+    verbose: VerboseOption = False,
+    log: LogOption = None,
 ) -> None:
     """Find the schedule of least energy inside a RAM budget and a deadline.
 
@@ -166,61 +161,67 @@ def solve(
         json_file=json_file,
         verbose=verbose,
     )
-    profile = None if device is None else profile_path(device)
-    check_log(log)
-    check_files(
-        {"-o": output, "--json": json_file, "--log": log},
-        reads={"--device": profile, "--names": names},
-        model=model,
+    about_model = ModelAsk(
+        device=device,
+        loss=loss,
+        optimizer=optimizer,
+        lr=lr,
+        momentum=momentum,
+        weight_decay=weight_decay,
+        train=train,
+        bind=bind,
+        home=home,
+        names=names,
+        no_measure_host=no_measure_host or None,
+        output=output,
     )
-    if points is not None and trade_off is None:
-        raise InputError("--points is of --trade-off, e.g. --trade-off ram,energy --points 12")
-    if trade_off is not None and output is not None:
-        raise InputError("--trade-off makes no plan; solve with the RAM of a point and -o for that")
-    if compare and ram is None:
-        raise InputError("--compare needs --ram: planners are compared inside one budget, e.g. --ram 256KiB")
+    _check_paths(model, ask, about_model, log)
+    _check_together(ask, output)
     if model.suffix == ".json":
-        of_a_model = {
-            "--device": device, "--loss": loss, "--optimizer": optimizer, "--lr": lr, "--momentum": momentum,
-            "--weight-decay": weight_decay, "--train": train, "--bind": bind, "--output": output,
-            "--home": home, "--names": names, "--no-measure-host": no_measure_host or None,
-        }  # fmt: skip
-        for option, given in of_a_model.items():
-            if given is not None:
-                raise InputError(f"{option} is for a model; {model.name} is a planning problem")
+        _refuse_what_is_of_models(model, about_model)
         from .solve_problem import solve_problem
 
         with listening(verbose=verbose, file=log):
             solve_problem(model, ask)
         return
-    expect(model, Kind.ONNX, Kind.PROBLEM)
-    if device is None:
-        raise InputError("a model needs --device; `poet devices list` shows the names, e.g. --device rpi4b")
-    if ram is None and output is not None and minimise is not Minimise.RAM:
-        raise InputError("a plan (-o) needs --ram; without it poet only surveys budgets")
+    _check_model(model, ask, about_model)
     from .solve_model import solve_model
 
     with listening(verbose=verbose, file=log):
-        solve_model(
-            model,
-            ask,
-            device=device,
-            loss=loss or DEFAULT_LOSS,
-            optimizer=_optimizer(optimizer or Optimizer.SGD, lr, momentum, weight_decay),
-            train=train,
-            bind=read_bindings(bind),
-            names=names,
-            home=Place.EITHER if home is Home.AUTO else Place((home or Home.RAM).value),
-            measure_host=not no_measure_host,
-            output=output,
-        )
+        solve_model(model, ask, about_model)
 
 
-def _optimizer(
-    kind: Optimizer, lr: float | None, momentum: float | None, weight_decay: float | None
-) -> OptimizerSpec:
-    if momentum is not None and kind is not Optimizer.MOMENTUM:
-        raise InputError(f"--momentum is of --optimizer momentum, not of {kind.value}")
-    spec = OptimizerSpec(kind.value, weight_decay=weight_decay)
-    spec = spec if lr is None else dataclasses.replace(spec, lr=lr)
-    return spec if momentum is None else dataclasses.replace(spec, momentum=momentum)
+def _check_paths(model: Path, ask: Ask, about_model: ModelAsk, log: Path | None) -> None:
+    """Refuse what could not be written, or would destroy something."""
+    profile = None if about_model.device is None else profile_path(about_model.device)
+    check_log(log)
+    check_files(
+        {"-o": about_model.output, "--json": ask.json_file, "--log": log},
+        reads={"--device": profile, "--names": about_model.names},
+        model=model,
+    )
+
+
+def _check_together(ask: Ask, output: Path | None) -> None:
+    """Refuse options that make no sense without another, or beside one."""
+    if ask.points is not None and ask.trade_off is None:
+        raise InputError("--points is of --trade-off, e.g. --trade-off ram,energy --points 12")
+    if ask.trade_off is not None and output is not None:
+        raise InputError("--trade-off makes no plan; solve with the RAM of a point and -o for that")
+    if ask.compare and ask.ram is None:
+        raise InputError("--compare needs --ram: planners are compared inside one budget, e.g. --ram 256KiB")
+
+
+def _refuse_what_is_of_models(problem: Path, about_model: ModelAsk) -> None:
+    option = about_model.given()
+    if option is not None:
+        raise InputError(f"{option} is for a model; {problem.name} is a planning problem")
+
+
+def _check_model(model: Path, ask: Ask, about_model: ModelAsk) -> None:
+    """Refuse a file of another kind, and a model of which too little is said."""
+    expect(model, Kind.ONNX, Kind.PROBLEM)
+    if about_model.device is None:
+        raise InputError("a model needs --device; `poet devices list` shows the names, e.g. --device rpi4b")
+    if ask.ram is None and about_model.output is not None and ask.minimise is not Objective.RAM:
+        raise InputError("a plan (-o) needs --ram; without it poet only surveys budgets")

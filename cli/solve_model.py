@@ -9,36 +9,20 @@ import typer
 
 from poet import api
 from poet.fit_layout import searching
-from poet.optimizer import OptimizerSpec
-from poet.problem import Place
+from poet.loss import DEFAULT_LOSS
 from poet.report.plan import plan_summary
 from poet.report.training import training_lines
 from poet.solution import Status
 
 from .compare import json_with, report_with
-from .options import Ask
+from .options import Ask, Home, ModelAsk, read_bindings
 from .output import answer
 from .search import asked_limits, require_plan, search, search_options, show_without_plan
 
 
-def solve_model(
-    path: Path,
-    ask: Ask,
-    *,
-    device: str,
-    loss: str,
-    optimizer: OptimizerSpec,
-    train: list[str] | None,
-    bind: dict[str, int],
-    names: Path | None,
-    home: Place,
-    measure_host: bool,
-    output: Path | None,
-) -> None:
+def solve_model(path: Path, ask: Ask, about_model: ModelAsk) -> None:
     """Plan the training of a model, or survey its budgets where no RAM is given."""
-    prepared = api.prepare(
-        path, device=device, loss=loss, optimizer=optimizer, train=train, bind=bind, home=home, names=names
-    )
+    prepared = _prepared(path, about_model)
     if prepared.names_remark:
         typer.echo(f"poet: {prepared.names_remark}", err=True)
     problem, limits = asked_limits(prepared.problem, ask)
@@ -52,8 +36,25 @@ def solve_model(
         solution = dataclasses.replace(solution, message=" ".join(said))
     require_plan(problem, solution, ask)
     fitted = api.fit_step(prepared, limits, solution, search_options(ask))
-    planned = api.plan_with(api.measured_on_host(prepared) if measure_host else prepared, limits, fitted)
-    if output is not None:
-        planned.save(output)
+    if not about_model.no_measure_host:
+        prepared = api.measured_on_host(prepared)
+    planned = api.plan_with(prepared, limits, fitted)
+    if about_model.output is not None:
+        planned.save(about_model.output)
     report = report_with(plan_summary(planned.plan), comparison)
     answer(report, lambda: json_with(problem, planned.solution, comparison), json_file=ask.json_file)
+
+
+def _prepared(path: Path, about_model: ModelAsk) -> api.Prepared:
+    """The model's training step and the planning problem that it is on the device."""
+    assert about_model.device is not None
+    return api.prepare(
+        path,
+        device=about_model.device,
+        loss=about_model.loss or DEFAULT_LOSS,
+        optimizer=about_model.optimizer_spec(),
+        train=about_model.train,
+        bind=read_bindings(about_model.bind),
+        home=(about_model.home or Home.RAM).place,
+        names=about_model.names,
+    )

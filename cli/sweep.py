@@ -23,7 +23,7 @@ from poet.whatif.question import DataSupply, Duty
 from poet.whatif.result import WhatIf
 from poet.whatif.sweep import Report, SweepProgress
 
-from .output import answer, check_files, write_atomically, write_json
+from .output import answer, check_files, write_json, write_text
 
 Size = TypeVar("Size", int, int | None)
 
@@ -103,8 +103,7 @@ def write_result(result: WhatIf, path: Path) -> None:
     if path.suffix == ".json":
         write_json(path, export.to_json(result))
         return
-    text = _WRITERS[path.suffix](result)
-    write_atomically(path, lambda temporary: _write_text(temporary, text))
+    write_text(path, _WRITERS[path.suffix](result))
 
 
 def files_read(device: str, data: Path | None, cache: Path | None) -> dict[str, list[Path]]:
@@ -119,7 +118,12 @@ def files_read(device: str, data: Path | None, cache: Path | None) -> dict[str, 
 
 
 def check_output(
-    path: Path | None, json_file: Path | None, *, model: Path, reads: Mapping[str, list[Path]]
+    path: Path | None,
+    json_file: Path | None,
+    log: Path | None,
+    *,
+    model: Path,
+    reads: Mapping[str, list[Path]],
 ) -> None:
     """Refuse what cannot be written before the work begins.
 
@@ -133,7 +137,7 @@ def check_output(
         from poet.report.html import check_installed
 
         check_installed()
-    check_files({"-o": path, "--json": json_file}, reads=reads, model=model)
+    check_files({"-o": path, "--json": json_file, "--log": log}, reads=reads, model=model)
 
 
 def _html(result: WhatIf) -> str:
@@ -141,10 +145,6 @@ def _html(result: WhatIf) -> str:
 
     page: str = what_if_page(result)
     return page
-
-
-def _write_text(path: Path, text: str) -> None:
-    path.write_text(text, encoding="utf-8", errors="backslashreplace")  # of file names
 
 
 _WRITERS: dict[str, Callable[[WhatIf], str]] = {".html": _html, ".csv": export.to_csv}
@@ -156,8 +156,14 @@ def show_result(result: WhatIf, json_file: Path | None) -> None:
 
 
 @contextmanager
-def sweep_progress() -> Iterator[Report]:
-    """A callback that shows on stderr how many points are done and how long the rest will take."""
+def sweep_progress(*, quiet: bool = False) -> Iterator[Report | None]:
+    """A callback that shows on stderr how many points are done and how long the rest will take.
+
+    ``None`` where ``quiet``, as the log tells it then.
+    """
+    if quiet:
+        yield None
+        return
     console = Console(stderr=True, highlight=False, soft_wrap=True)
     if not console.is_terminal:
         yield _plain(console)

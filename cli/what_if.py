@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -10,14 +9,28 @@ import typer
 
 from poet.loss import DEFAULT_LOSS
 
-from .options import Home, JsonOption, LossOption, ThreadsOption, read_time_limit, threads_callback, whole
+from .log import check_log, listening
+from .options import (
+    Home,
+    JsonOption,
+    LogOption,
+    LossOption,
+    NoPagingOption,
+    NoRecomputeOption,
+    ThreadsOption,
+    TrainOption,
+    VerboseOption,
+    command_line,
+    read_time_limit,
+    threads_callback,
+    whole,
+)
 
 EXAMPLES = (
     "poet what-if model.onnx --device rpi4b,nrf52840 --ram 64MiB..512MiB:8 --deadline 1.0x..2.0x",
     "poet what-if model.onnx --device rpi4b --batch 1,4,16 --battery 3000mAh@3.7V -o report.html",
     "poet what-if problem.json --ram min..keep:20 -o points.csv",
 )
-INTERRUPTED = 130  # what shells give a program ended by Ctrl-C
 
 
 def what_if(
@@ -43,15 +56,12 @@ def what_if(
     ] = None,
     optimizer: Annotated[str, typer.Option(metavar="NAMES", help="sgd, momentum, adamw.")] = "sgd",
     loss: LossOption = None,
-    train: Annotated[
-        list[str] | None,
-        typer.Option(metavar="GLOB", help="Parameters to train, e.g. 'layer4.*'; repeatable; default all."),
-    ] = None,
+    train: TrainOption = None,
     home: Annotated[
         Home, typer.Option(help="Where parameters and optimizer state are between steps; auto: as planned.")
     ] = Home.RAM,
-    no_recompute: Annotated[bool, typer.Option("--no-recompute", help="Run every op once.")] = False,
-    no_paging: Annotated[bool, typer.Option("--no-paging", help="Move nothing to storage.")] = False,
+    no_recompute: NoRecomputeOption = False,
+    no_paging: NoPagingOption = False,
     energy_budget: Annotated[
         str | None, typer.Option(metavar="ENERGY", help="2J/step, 50J/session or 500J/day.")
     ] = None,
@@ -100,22 +110,27 @@ def what_if(
         Path | None, typer.Option("-o", "--output", metavar="FILE", help="report.html, .json or .csv.")
     ] = None,
     json_file: JsonOption = None,
+    verbose: VerboseOption = False,
+    log: LogOption = None,
 ) -> None:
     """Ask what other devices, RAM, deadlines, batch sizes and optimizers would mean.
 
     Each point of the grid is planned with a proof or a gap. A sweep that is repeated or was interrupted
     goes on from its cache; Ctrl-C reports what is there.
+
+    -v and --log tell of each point when its search was asked for and how it ended. What a search does
+    meanwhile is seen with --jobs 1 alone: workers are processes of their own, and their lines stay there.
     """
-    from poet.problem import Place
     from poet.whatif.run import what_if as ask
 
     from . import sweep
 
     reads = sweep.files_read(device, measure_data, cache)
-    sweep.check_output(output, json_file, model=model, reads=reads)
+    check_log(log)
+    sweep.check_output(output, json_file, log, model=model, reads=reads)
     daily = sweep.Daily(energy_budget, battery, steps_per_session, sessions_per_day, samples, grid)
     data = sweep.Data(fetch_seconds, prepare_seconds, data_bytes, dataset_bytes, data_cache, measure_data)
-    with sweep.sweep_progress() as report:
+    with listening(verbose=verbose, file=log), sweep.sweep_progress(quiet=verbose) as report:
         result = ask(
             model,
             device=device or (),
@@ -126,7 +141,7 @@ def what_if(
             optimizer=optimizer,
             loss=loss or DEFAULT_LOSS,
             train=train,
-            home=Place.EITHER if home is Home.AUTO else Place(home.value),
+            home=home.place,
             recompute=not no_recompute,
             paging=not no_paging,
             duty=daily.duty(),
@@ -139,10 +154,10 @@ def what_if(
             worker_memory_bytes=sweep.worker_memory(worker_memory),
             cache=cache or "",
             report=report,
-            command=shlex.join(["poet", *(context.obj or ())]),
+            command=command_line(context),
         )
     if output is not None:
         sweep.write_result(result, output)
     sweep.show_result(result, json_file)
     if not result.complete:
-        raise typer.Exit(INTERRUPTED)
+        raise KeyboardInterrupt

@@ -11,11 +11,10 @@ import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 from poet.errors import PlanError
 from poet.files import tensorfile
+from poet.files.closing import Closing
 from poet.files.kinds import Kind, says_what_it_is
 from poet.files.reading import parse_json
 from poet.files.tensorfile import Entry, RawTensor, TensorFile
@@ -31,7 +30,7 @@ _PLAN_AGAIN = "poet solve MODEL.onnx --device ... --ram ... -o plan.poet"
 _METADATA = ("poet.format", "poet.version", "poet.plan", "poet.plan.sha256", "poet.tensors.sha256")
 
 
-class PlanFile:
+class PlanFile(Closing):
     """An open plan file; everything in it was checked when it was opened.
 
     Attributes:
@@ -64,14 +63,6 @@ class PlanFile:
     def close(self) -> None:
         """Close the file; a second call does nothing."""
         self._tensors.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def read_plan(path: str | Path) -> Plan:

@@ -30,6 +30,9 @@ MEASURED = re.compile(r"measured|this machine|search|wall clock|imported in|epoc
 """Lines on which figures depend on this machine and this moment."""
 
 _NUMBER = re.compile(r"\d+(?:\.\d+)?(?:e[+-]?\d+)?")
+_LINK = re.compile(
+    r"""\]\(<?([^)\s>]+)>?(?:\s+"[^"]*")?\)|^\[[^\]]+\]:\s*(\S+)|(?:href|src)="([^"]+)\"""", re.MULTILINE
+)
 _PREFIXED = re.compile(r"(\d+(?:\.\d+)?) (TiB|GiB|MiB|KiB|B|ks|s|ms|µs|ns|kJ|J|mJ|µJ|nJ)\b")
 _FACTORS = {
     "TiB": 2.0**40, "GiB": 2.0**30, "MiB": 2.0**20, "KiB": 2.0**10, "B": 1.0,
@@ -154,16 +157,40 @@ def rewritten(text: str, outputs: dict[int, tuple[str, ...]]) -> str:
 
 
 def links(text: str) -> list[tuple[str, str]]:
-    """File and anchor of every link to this project; the file is empty for an anchor on the same page."""
-    prose = re.sub(r"```.*?```", "", text, flags=re.DOTALL)
-    found = re.findall(r"\]\(([^)\s#]*)(?:#([^)\s]*))?\)", prose)
-    return [(file, anchor) for file, anchor in found if "://" not in file]
+    """File and anchor of every link to this project; the file is empty for an anchor on the same page.
+
+    Links are ``[text](target)`` and pictures, ``[name]: target``, and ``href`` and ``src`` of HTML.
+    """
+    prose = re.sub(r"`[^`\n]*`", "", _without_blocks(text))
+    targets = (next(filter(None, match.groups())) for match in _LINK.finditer(prose))
+    inside = (target for target in targets if not re.match(r"[a-z]+:", target))
+    return [(file, anchor) for file, _, anchor in (target.partition("#") for target in inside)]
 
 
 def anchors(text: str) -> set[str]:
     """Names that the headings of a page can be linked by, as code hosts and site builders make them."""
-    headings = re.findall(r"^#+ (.+)$", re.sub(r"```.*?```", "", text, flags=re.DOTALL), flags=re.MULTILINE)
-    return {re.sub(r"[^\w\- ]", "", heading).strip().lower().replace(" ", "-") for heading in headings}
+    found: set[str] = set()
+    for heading in re.findall(r"^#+ (.+)$", _without_blocks(text), flags=re.MULTILINE):
+        found.add(re.sub(r"[^\w\- ]", "", heading).strip().lower().replace(" ", "-"))
+    return found
+
+
+def broken_links(page: Path, *, root: Path = ROOT) -> list[str]:
+    """What is wrong with links of ``page``: no such file or heading, or it lies outside of ``root``."""
+    wrong = []
+    for file, anchor in links(page.read_text(encoding="utf-8")):
+        target = (page.parent / file).resolve() if file else page.resolve()
+        if not target.is_relative_to(root.resolve()):
+            wrong.append(f"{page.name} links {file}, which is not in the repository")
+        elif not target.exists():
+            wrong.append(f"{page.name} links {file}, which does not exist")
+        elif anchor and target.suffix == ".md" and anchor not in anchors(target.read_text(encoding="utf-8")):
+            wrong.append(f"{page.name} links {file}#{anchor}, which is no heading there")
+    return wrong
+
+
+def _without_blocks(text: str) -> str:
+    return re.sub(r"```.*?```", "", text, flags=re.DOTALL)
 
 
 def main() -> None:

@@ -21,12 +21,12 @@ import secrets
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Any, BinaryIO, Protocol, Self, TypeVar
+from typing import Any, BinaryIO, Protocol, TypeVar
 
 from poet.brief import brief
 from poet.errors import InputError, PoetError
 from poet.files.apart import check_is_file
+from poet.files.closing import Closing
 from poet.files.reading import MOST_DIMENSIONS, is_whole, open_regular, parse_json
 from poet.graph import ITEM_BYTES
 
@@ -86,7 +86,7 @@ class Entry:
         return self.end - self.start
 
 
-class TensorFile:
+class TensorFile(Closing):
     """An open file, its header checked: every tensor lies where and is as large as it says.
 
     Attributes:
@@ -139,14 +139,6 @@ class TensorFile:
     def close(self) -> None:
         """Close the file; a second call does nothing."""
         self._file.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _fill(self, target: memoryview, start: int) -> None:
         done = 0

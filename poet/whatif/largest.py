@@ -7,6 +7,7 @@ a plan and the next one, with what is known about it.
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -21,6 +22,8 @@ from poet.whatif.models import BATCH, ModelVariant
 from poet.whatif.result import Answer, Basis, Setting
 from poet.whatif.searches import Solver, Wanted
 from poet.whatif.settings import problem_of, setting_of
+
+_log = logging.getLogger(__name__)
 
 LARGEST_SIZE = 4096
 RESOLUTION = "resolution"
@@ -83,8 +86,12 @@ class _Search:
     def fits(self, steps: int) -> bool:
         """Whether a plan is found for the size of ``steps`` steps."""
         if steps not in self.probes:
-            self.probes[steps] = self._probe(steps * self.axis.step)
+            found = self.probes[steps] = self._probe(steps * self.axis.step)
+            _log.info("%s: %s", self._name(found.size), found.why or "it fits")
         return self.probes[steps].joules is not None
+
+    def _name(self, size: int) -> str:
+        return f"{self.axis.name} {self.axis.text(size)} on {self.profile.name}"
 
     def _probe(self, size: int) -> _Probe:
         try:
@@ -106,7 +113,7 @@ class _Search:
             recompute=self.permissions.recompute,
             paging=self.permissions.paging,
         )
-        answer = self.solver.solve([Wanted(setting.problem, allowed)])[0]
+        answer = self.solver.solve([Wanted(setting.problem, allowed, self._name(size))])[0]
         least = setting.lower_bound.bytes
         if answer is not None and answer.trace is not None:
             return _Probe(size, least, answer.trace.joules, "")

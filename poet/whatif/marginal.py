@@ -32,7 +32,8 @@ def marginals_of(result: WhatIf, indices: Sequence[int], solver: Solver) -> tupl
     for index, change in asked:
         plan = result.plan_of(result.points[index])
         assert plan is not None
-        wanted.append(Wanted(change.problem, change.limits, plan.schedule))
+        name = f"point {index} with {change.text}"
+        wanted.append(Wanted(change.problem, change.limits, name, plan.schedule))
     answers = solver.solve(wanted)
     found = [
         _marginal(result, index, change, answer)

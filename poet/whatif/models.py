@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from poet import codec
 from poet.errors import InputError, ModelError
-from poet.files.reading import open_regular, parse_json
+from poet.files.reading import open_regular, parse_json, printable_name
 from poet.graph import Graph
 from poet.kernel_facts import KernelFacts
 from poet.optimizer import OptimizerSpec
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 
     Inputs = Tensor | Sequence[Tensor] | Callable[[int], Tensor | Sequence[Tensor]]
     """Example inputs of a module, or a function that gives them for a batch size."""
+
+_log = logging.getLogger(__name__)
 
 BATCH = "batch"
 _ALIASES = {BATCH: slice(0, 1), "sequence": slice(1, 2), "resolution": slice(-2, None)}
@@ -134,6 +137,7 @@ class OnnxModel:
                 missing.append(index)
             else:
                 found[index] = kept
+        _log.info("variants of the model: %d from the cache, %d to import", len(found), len(missing))
         tasks = [
             functools.partial(_import, str(self.path), *wanted[index], self.how.loss, self.how.train)
             for index in missing
@@ -141,6 +145,8 @@ class OnnxModel:
         for number, packed in run(tasks):
             binding, spec = wanted[missing[number]]
             found[missing[number]] = _imported(self._checked(packed, self._key(binding, spec), "graphs"))
+            sizes = "".join(f", {name}={size}" for name, size in binding)
+            _log.info("imported: %s%s, %s", printable_name(self.path), sizes, spec.name)
         return [
             variant_of(found[index].graph, found[index].kernels, binding, spec.name)
             for index, (binding, spec) in enumerate(wanted)

@@ -6,44 +6,43 @@ print(result.answers[0].sentence)
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from poet.devices.load import load_profile
 from poet.devices.profile import Profile
-from poet.errors import InputError
-from poet.files.reading import printable_name
+from poet.loss import DEFAULT_LOSS
 from poet.optimizer import OptimizerSpec
-from poet.problem import Limits, Place, Problem
+from poet.problem import Limits, Place
 from poet.solution import SolveOptions
 from poet.whatif import grid
 from poet.whatif.answers import answers_of, choose
+from poet.whatif.asked import DEFAULT_OPTIMIZER, Asked, profiles_of, specs_of
 from poet.whatif.cache import Cache, default_folder
-from poet.whatif.grid import Binding
-from poet.whatif.largest import Axis, VariantOf, largest_answer, read_axis
+from poet.whatif.largest import largest_answer, read_axis
 from poet.whatif.marginal import marginals_of
-from poet.whatif.models import BATCH, ModelVariant, OnnxModel, TrainedAs, module_variants
+from poet.whatif.models import TrainedAs
 from poet.whatif.question import SECONDS_PER_POINT, DataSupply, Duty, Question
 from poet.whatif.result import Answer, DataStall, Marginal, Origin, Setting, WhatIf
 from poet.whatif.searches import Solver
-from poet.whatif.settings import grid_of, plan_settings, setting_of, settings_of
+from poet.whatif.settings import grid_of
 from poet.whatif.stalls import data_stall, fetch_seconds
 from poet.whatif.sweep import Report, Sweep, Swept
 from poet.whatif.usage import usage_of
 from poet.whatif.wording import leanest
-from poet.whatif.workers import Run, Workers, default_jobs, working
+from poet.whatif.workers import Workers, default_jobs, working
 
 if TYPE_CHECKING:
     from torch import nn
 
     from poet.whatif.models import Inputs
 
+_log = logging.getLogger(__name__)
+
 DEFAULT_RAM = "min..keep"
-DEFAULT_OPTIMIZER = "sgd"
-DEFAULT_LOSS = "cross-entropy"
 
 
 def what_if(
@@ -108,26 +107,23 @@ def what_if(
         InputError: the model, a device, an axis or the cluster is not usable.
     """
     started = time.monotonic()
-    folder = default_folder() if cache == "" else cache
-    asked = _Asked(
+    asked = Asked(
         model=model,
         example_inputs=example_inputs,
-        profiles=_profiles(device),
-        specs=_specs(optimizer),
+        profiles=profiles_of(device),
+        specs=specs_of(optimizer),
         how=TrainedAs(loss, None if train is None else tuple(train)),
         batch=batch if batch is None or isinstance(batch, str) else ",".join(map(str, batch)),
         bind=tuple(bind),
         axes=tuple(read_axis(text) for text in largest),
         home=home,
-        cache=Cache(None if folder is None else Path(folder)),
+        cache=_cache_in(cache),
         workers=Workers(jobs or default_jobs(), cluster, worker_memory_bytes),
     )
     grid.check_ram(ram)
     deadlines = grid.deadlines(deadline)
     settings = asked.settings()
-    if data is not None:
-        for setting in settings:
-            fetch_seconds(data, setting)  # what cannot be asked is said before the work
+    _check_data(data, settings)
     question = Question(
         model=asked.name,
         command=command,
@@ -147,107 +143,26 @@ def what_if(
     return _swept(asked, question, settings, started, report, marginal=marginal)
 
 
-@dataclass(frozen=True, slots=True)
-class _Asked:
-    """What is to be planned, where, and by whom."""
+def _cache_in(folder: str | Path | None) -> Cache:
+    """The cache in ``folder``: empty is the user's own, ``None`` keeps nothing."""
+    if folder == "":
+        folder = default_folder()
+    return Cache(None if folder is None else Path(folder))
 
-    model: str | Path | nn.Module
-    example_inputs: Inputs | None
-    profiles: tuple[Profile, ...]
-    specs: tuple[OptimizerSpec, ...]
-    how: TrainedAs
-    batch: str | None
-    bind: tuple[str, ...]
-    axes: tuple[Axis, ...]
-    home: Place
-    cache: Cache
-    workers: Workers
 
-    @property
-    def path(self) -> Path | None:
-        """Of the model's file; ``None`` for a module."""
-        return Path(self.model) if isinstance(self.model, str | Path) else None
+def _check_data(data: DataSupply | None, settings: Iterable[Setting]) -> None:
+    """Refuse, before the work, data that would have to be fetched from a storage that no profile describes.
 
-    @property
-    def name(self) -> str:
-        """For people."""
-        return printable_name(self.path) if self.path is not None else type(self.model).__name__
-
-    @property
-    def importers(self) -> Workers:
-        """Local workers that import; they end before the searches begin, and their memory with them."""
-        return Workers(self.workers.jobs)
-
-    def settings(self) -> list[Setting]:
-        """One planning problem per device, binding and optimizer."""
-        path = self.path
-        if path is not None and path.suffix in (".json", ".poet"):
-            if self.batch is not None or self.bind:
-                raise InputError(
-                    f"{path.name} has its sizes; leave batch and bind out, or give the ONNX model"
-                )
-            self._refuse_what_the_file_says(path)
-            if path.suffix == ".poet":
-                return plan_settings(path, self.profiles, self.home)
-            if self.profiles:
-                raise InputError(f"{path.name} is a planning problem, which has its costs; leave device out")
-            return [setting_of(Problem.load(path))]
-        if not self.profiles:
-            raise InputError("a model needs a device; `poet devices list` shows the names")
-        return settings_of(self._variants(), self.profiles, self.home)
-
-    def _refuse_what_the_file_says(self, path: Path) -> None:
-        """A saved plan or problem has its loss, its optimizer and its sizes; a problem has its homes too.
-
-        Raises:
-            InputError: something else is asked of it.
-        """
-        for axis in self.axes:
-            raise InputError(f"--largest {axis.name} needs an ONNX model with that dimension open")
-        said = (
-            ("optimizer", "optimizer", self.specs != (OptimizerSpec(DEFAULT_OPTIMIZER),)),
-            ("loss", "loss", self.how.loss != DEFAULT_LOSS),
-            ("train", "trained parameters", self.how.train is not None),
-            ("home", "homes", self.home is not Place.RAM and (path.suffix == ".json" or not self.profiles)),
-        )
-        for option, what, given in said:
-            if given:
-                raise InputError(f"{path.name} has its {what} already; leave {option} out")
-
-    def _variants(self) -> list[ModelVariant]:
-        path = self.path
-        if path is None:
-            for axis in self.axes:
-                if axis.name != BATCH:
-                    raise InputError(f"--largest {axis.name} needs an ONNX model with that dimension open")
-            batches = [None] if self.batch is None else list(grid.counts(self.batch, "batch"))
-            return module_variants(self._module(), self.example_inputs, batches, self.specs, self.how)
-        onnx = OnnxModel(path, self.how, self.cache)
-        with working(self.importers) as run:
-            for axis in self.axes:
-                onnx.dimensions(axis.name, run)
-            found = grid.bindings(self.batch, self.bind, lambda: onnx.dimensions(BATCH, run)[0])
-            return onnx.variants([(binding, spec) for binding in found for spec in self.specs], run)
-
-    def variant_by_size(self, axis: Axis, fixed: Binding, run: Run) -> VariantOf:
-        """A function from a size of ``axis`` to the model's variant of that size."""
-        path, spec = self.path, self.specs[0]
-        if path is None:
-            return lambda size: module_variants(
-                self._module(), self.example_inputs, [size], [spec], self.how
-            )[0]
-        onnx = OnnxModel(path, self.how, self.cache)
-        names = onnx.dimensions(axis.name, run)
-        others = tuple((name, size) for name, size in fixed if name not in names)
-        return lambda size: onnx.variants([((*others, *((name, size) for name in names)), spec)], run)[0]
-
-    def _module(self) -> nn.Module:
-        assert not isinstance(self.model, str | Path)
-        return self.model
+    Raises:
+        InputError: a setting has no such storage, and the time is not given either.
+    """
+    if data is not None:
+        for setting in settings:
+            fetch_seconds(data, setting)
 
 
 def _swept(
-    asked: _Asked,
+    asked: Asked,
     question: Question,
     settings: list[Setting],
     started: float,
@@ -267,6 +182,7 @@ def _swept(
         try:
             if finished and marginal and result.chosen is not None:
                 both = dict.fromkeys((result.chosen, leanest(result, result.chosen)))
+                _log.info("what more RAM, flash and time buy begins")
                 marginals = marginals_of(result, tuple(both), solver)
             if finished and asked.axes:
                 sizes = tuple(_largest(asked, question, solver))
@@ -332,7 +248,7 @@ def _stalls(question: Question, settings: list[Setting], swept: Swept) -> dict[i
     }
 
 
-def _largest(asked: _Asked, question: Question, solver: Solver) -> Iterator[Answer]:
+def _largest(asked: Asked, question: Question, solver: Solver) -> Iterator[Answer]:
     """For each axis and device the largest size in the largest budget and the latest deadline."""
     deadlines = question.deadlines
     fixed = question.bindings[0] if question.bindings else ()
@@ -340,6 +256,7 @@ def _largest(asked: _Asked, question: Question, solver: Solver) -> Iterator[Answ
         for axis in asked.axes:
             variant_of = asked.variant_by_size(axis, fixed, run)
             for profile in asked.profiles:
+                _log.info("the largest %s on %s begins", axis.name, profile.name)
                 yield largest_answer(
                     axis,
                     variant_of,
@@ -350,21 +267,3 @@ def _largest(asked: _Asked, question: Question, solver: Solver) -> Iterator[Answ
                     deadline=None if None in deadlines else deadlines[-1],
                     permissions=Limits(recompute=question.recompute, paging=question.paging),
                 )
-
-
-def _profiles(device: str | Path | Profile | Sequence[str | Path | Profile]) -> tuple[Profile, ...]:
-    if isinstance(device, Profile):
-        return (device,)
-    if isinstance(device, str):
-        return tuple(load_profile(name) for name in grid.words(device, "--device"))
-    if isinstance(device, Path):
-        return (load_profile(device),)
-    return tuple(profile for item in device for profile in _profiles(item))
-
-
-def _specs(optimizer: str | OptimizerSpec | Sequence[str | OptimizerSpec]) -> tuple[OptimizerSpec, ...]:
-    if isinstance(optimizer, OptimizerSpec):
-        return (optimizer,)
-    if isinstance(optimizer, str):
-        return tuple(OptimizerSpec(name) for name in grid.words(optimizer, "--optimizer"))
-    return tuple(spec for item in optimizer for spec in _specs(item))

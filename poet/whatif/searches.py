@@ -4,22 +4,27 @@ from __future__ import annotations
 
 import functools
 import gzip
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from poet.problem import Limits, Problem
 from poet.schedule import Schedule
 from poet.solution import SolveOptions
+from poet.units import format_joules
 from poet.whatif.cache import Cache, SolvedCell, cached_cell, cell_key, digest_of, judge_cell, pack
-from poet.whatif.workers import Run, Task, search
+from poet.whatif.workers import Run, Task, given_up, search
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """A problem to solve inside limits; ``start`` is a plan to begin with."""
+    """A problem to solve inside limits; ``name`` is for the log, ``start`` is a plan to begin with."""
 
     problem: Problem
     limits: Limits
+    name: str
     start: Schedule | None = None
 
 
@@ -45,7 +50,9 @@ class Solver:
                 options = replace(
                     self.options, start=item.start, start_by="the plan of another point", progress=None
                 )
-                tasks.append(functools.partial(search, pack(data), item.limits, options))
+                tasks.append(functools.partial(search, pack(data), item.limits, options, item.name))
+            else:
+                _log.info("%s: answered by the cache", item.name)
         places = list(keys)
         for number, packed in self.run(tasks):
             if packed is not None:
@@ -53,4 +60,14 @@ class Solver:
                 content = gzip.decompress(packed)
                 found[places[number]] = judge_cell(content, item.problem, item.limits, where="worker")
                 self.cache.write("answers", keys[places[number]], packed)
+            _log.info("%s: %s", wanted[places[number]].name, _outcome(found[places[number]]))
         return found
+
+
+def _outcome(answer: SolvedCell | None) -> str:
+    """For the log."""
+    if answer is None:
+        return given_up("the search")
+    took = f"after {answer.solve_seconds:.3f} s"
+    plan = "no plan" if answer.trace is None else f"a plan that takes {format_joules(answer.trace.joules)}"
+    return f"{plan}, {answer.status.name.lower()}, {took}"

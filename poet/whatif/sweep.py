@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import gzip
+import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -18,12 +19,14 @@ from poet.problem import Limits
 from poet.simulator import simulate
 from poet.solution import SolveOptions
 from poet.solvers.heuristics.keep_everything import keep_everything
-from poet.units import format_bytes
+from poet.units import format_bytes, format_joules, format_share
 from poet.whatif.cache import Cache, SolvedCell, cached_cell, cell_key, digest_of, judge_cell, pack
 from poet.whatif.knowledge import Candidate, Cell, Knowledge, Known
 from poet.whatif.result import FoundPlan, Origin, Point, Setting, Verdict
 from poet.whatif.usage import found_plan
 from poet.whatif.workers import Run, Task, given_up, search
+
+_log = logging.getLogger(__name__)
 
 KEEP_EVERYTHING = -1  # in place of a cell: the plan that needs no search
 
@@ -101,11 +104,14 @@ class Sweep:
         """Decide every cell; false where Ctrl-C came first. What is known then stays known."""
         digests = [digest_of(setting.problem.to_json()) for setting in self.settings]
         packed = [pack(setting.problem.to_json()) for setting in self.settings]
+        _log.info("the sweep begins: settings %d, points %d", len(self.settings), self._total)
         try:
             for level in range(1 + max((cell.level for grid in self.grids for cell in grid), default=0)):
                 self._round(level, digests, packed, run)
         except KeyboardInterrupt:
+            _log.info("the sweep was interrupted")
             return False
+        _log.info("the sweep ends after %.3f s", time.monotonic() - self.started)
         return True
 
     def _round(self, level: int, digests: Sequence[str], packed: Sequence[bytes], run: Run) -> None:
@@ -125,8 +131,10 @@ class Sweep:
             schedule = None if start is None else start.schedule
             maker = self.options.start_by if start is None else start.solver
             options = replace(self.options, start=schedule, start_by=maker, progress=None)
-            tasks.append(functools.partial(search, packed[place[0]], self._limits(place), options))
+            name = f"point {self._number(place)}"
+            tasks.append(functools.partial(search, packed[place[0]], self._limits(place), options, name))
         self.undecided = sum(1 for _ in self._open(None))
+        self._log_round(level, places)
         self._say(level)
         for index, answer in run(tasks):
             self._receive(places[index], keys[places[index]], answer)
@@ -138,6 +146,7 @@ class Sweep:
         if answer is None:
             self._done(place).origin = Origin.SEARCH
             self._done(place).message = given_up("The search")
+            _log.info("point %d: %s", self._number(place), self._done(place).message)
             return
         content = gzip.decompress(answer)
         judged = judge_cell(content, self.settings[place[0]].problem, self._limits(place), where="worker")
@@ -149,6 +158,41 @@ class Sweep:
         self.knowledge[place[0]].add(place[1], self._limits(place), answer)
         done = self._done(place)
         done.origin, done.solve_seconds, done.message = origin, answer.solve_seconds, answer.message
+        self._log_outcome(place)
+
+    # --- the log ---
+
+    def _log_round(self, level: int, places: Sequence[tuple[int, int]]) -> None:
+        """What is decided before the searches of a round, and which points they are for."""
+        decided = self._total - self.undecided
+        _log.info(
+            "round %d: %d of %d points are decided, %d to search",
+            level + 1,
+            decided,
+            self._total,
+            len(places),
+        )
+        for place in places:
+            start = self._done(place).warm_start
+            begins = "" if start is None else f"; its search begins with the plan of point {start}"
+            _log.info("point %d is %s%s", self._number(place), self._title(place), begins)
+
+    def _log_outcome(self, place: tuple[int, int]) -> None:
+        """What is known of a point once its search has ended or the cache has answered."""
+        done, known = self._done(place), self._known(place)
+        told = [_verdict(known, done).word]
+        if known.plan is not None and not known.infeasible:
+            told.append(format_joules(known.plan.trace.joules))
+            told.append("" if known.closed else f"gap {format_share(_gap(known) or 0.0)}")
+        told.append("from the cache" if done.origin is Origin.CACHE else f"{done.solve_seconds:.3f} s")
+        _log.info("point %d: %s", self._number(place), ", ".join(filter(None, told)))
+
+    def _title(self, place: tuple[int, int]) -> str:
+        """A point for people: its setting, RAM budget and deadline."""
+        cell = self.grids[place[0]][place[1]]
+        budget = cell.limits.ram_budget_bytes
+        ram = "any RAM" if budget is None else format_bytes(budget)
+        return f"{self.settings[place[0]].label} in {ram}, {cell.deadline or 'no deadline'}"
 
     # --- what is known ---
 
@@ -174,13 +218,21 @@ class Sweep:
         """The index, among the points of all settings, of the cell whose search found ``plan``."""
         if plan is None or plan.cell == KEEP_EVERYTHING:
             return None
-        return sum(len(grid) for grid in self.grids[:setting]) + plan.cell
+        return self._number((setting, plan.cell))
+
+    def _number(self, place: tuple[int, int]) -> int:
+        """The index of a cell among the points of all settings."""
+        return sum(len(grid) for grid in self.grids[: place[0]]) + place[1]
+
+    @property
+    def _total(self) -> int:
+        """How many points there are."""
+        return sum(len(grid) for grid in self.grids)
 
     def _say(self, level: int) -> None:
         if self.report is None:
             return
-        total = sum(len(grid) for grid in self.grids)
-        left = max(0, self.undecided)
+        total, left = self._total, max(0, self.undecided)
         mean = sum(self.searched) / len(self.searched) if self.searched else None
         self.report(
             SweepProgress(
@@ -215,8 +267,6 @@ class Sweep:
     def _point(self, setting: int, index: int, cell: Cell, known: Known, plan: int | None) -> Point:
         done = self.done[setting][index]
         baseline = self.settings[setting].problem.compute_joules
-        joules = None if known.plan is None else known.plan.trace.joules
-        open_joules = None if joules is None else max(0.0, joules - known.bound_joules)
         return Point(
             setting=setting,
             limits=cell.limits,
@@ -225,8 +275,8 @@ class Sweep:
             origin=_origin(known, done, cell, self.knowledge[setting]),
             plan=plan,
             bound_joules=known.bound_joules,
-            gap=_share(open_joules, joules),
-            overhead_gap=_share(open_joules, None if joules is None else joules - baseline),
+            gap=_gap(known),
+            overhead_gap=_gap(known, above_joules=baseline),
             warm_start=done.warm_start,
             solve_seconds=done.solve_seconds,
             message=known.message or ("" if known.plan is not None else done.message),
@@ -264,9 +314,12 @@ def _origin(known: Known, done: _Done, cell: Cell, knowledge: Knowledge) -> Orig
     return Origin.NONE if known.plan is None and not known.infeasible else Origin.NEIGHBOUR
 
 
-def _share(part: float | None, whole: float | None) -> float | None:
-    if part is None or whole is None:
+def _gap(known: Known, *, above_joules: float = 0.0) -> float | None:
+    """The share of a plan's joules above ``above_joules`` that a better plan could save at most."""
+    if known.plan is None:
         return None
-    if part <= 0.0:
+    joules = known.plan.trace.joules
+    open_joules, whole = joules - known.bound_joules, joules - above_joules
+    if open_joules <= 0.0:
         return 0.0
-    return min(1.0, part / whole) if whole > 0.0 else 1.0
+    return min(1.0, open_joules / whole) if whole > 0.0 else 1.0

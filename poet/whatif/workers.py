@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import logging
 import os
 import resource
 import signal
@@ -32,6 +33,8 @@ from poet.whatif.cache import pack_solution, unpack
 MEMORY_SHARE = 0.8
 """Of the machine's memory that all local workers may take together, where no bound is given."""
 CONNECT_SECONDS = 5
+_log = logging.getLogger(__name__)
+
 _TRIES_TOGETHER = 2  # after that each task is tried alone, so that the one to blame is found
 
 Task = Callable[[], bytes]
@@ -233,8 +236,9 @@ def _check_address(address: str) -> None:
 # --- the task of a search ---------------------------------------------------------------------
 
 
-def search(problem: bytes, limits: Limits, options: SolveOptions) -> bytes:
-    """Solve a packed problem; the packed answer."""
+def search(problem: bytes, limits: Limits, options: SolveOptions, name: str) -> bytes:
+    """Solve a packed problem; the packed answer. The log of the process that searches calls it ``name``."""
+    _log.info("%s: the search begins", name)
     return pack_solution(solve(_unpacked(problem), limits, options))
 
 

@@ -69,8 +69,8 @@ ROWS = {
     ),
     "what-if": Row(
         "what-if {model} --device rpi4b,{device} --measure-data {measure_data} -o {output} "
-        "--json {json_file}",
-        ("model", "device", "measure_data"), ("output", "json_file"),
+        "--json {json_file} --log {log}",
+        ("model", "device", "measure_data"), ("output", "json_file", "log"),
     ),
 }  # fmt: skip
 FOLDERS = {"cache"}

@@ -1,4 +1,4 @@
-"""``poet solve -v`` and ``--log``: what the search does, on stderr and in a file of its own."""
+"""``-v`` and ``--log`` of ``poet solve`` and ``what-if``: what is done, on stderr and in a file."""
 
 from __future__ import annotations
 
@@ -71,3 +71,52 @@ def test_a_full_disk_ends_the_log_not_the_search(
     said = capsys.readouterr().err.splitlines()
     assert len(said) == 1
     assert "the log ends here ([Errno 28] No space left on device)" in said[0]
+
+
+# --- poet what-if -----------------------------------------------------------------------------
+
+
+def what_if(folder: Path, *more: str) -> tuple[int, str, str]:
+    """A sweep of two points, neither of which follows from arithmetic."""
+    grid = ("--ram", "31MiB,34MiB", "--deadline", "none", "--time-limit", "1s", "--cache", str(folder))
+    return invoke("what-if", str(INSTANCE), *grid, *more)
+
+
+def test_the_log_of_a_sweep_tells_each_point_and_each_search(tmp_path: Path) -> None:
+    file = tmp_path / "sweep.log"
+    code, out, err = what_if(tmp_path / "cache", "--jobs", "1", "-v", "--log", str(file))
+    assert code == 0
+    assert "points, " not in err, "the log takes the place of the progress"
+    for text in (file.read_text(), err):
+        assert "whatif      the sweep begins: settings 1, points 2" in text
+        assert "whatif      round 1: 0 of 2 points are decided, 2 to search" in text
+        for number in range(2):
+            asked = text.index(f"whatif      point {number} is transformer.m4 in ")
+            begins = text.index(f"whatif      point {number}: the search begins")
+            ended = text.index(f"whatif      point {number}: optimal, ")
+            assert asked < begins < ended
+        assert "search      begins: greedy plans" in text
+        assert "whatif      what more RAM, flash and time buy begins" in text
+        assert "more RAM: the search begins" in text
+        assert "whatif      the sweep ends after" in text
+    assert "the search begins" not in out
+    assert set(err.splitlines()) <= set(file.read_text().splitlines())
+    repeated = what_if(tmp_path / "cache", "--jobs", "1", "-v")[2]
+    assert repeated.count("from the cache") == 2
+    assert "more RAM: answered by the cache" in repeated
+    assert "the search begins" not in repeated
+
+
+def test_workers_keep_their_lines_and_the_points_are_told_all_the_same(tmp_path: Path) -> None:
+    code, _, err = what_if(tmp_path / "cache", "--jobs", "2", "--no-marginal", "-v")
+    assert code == 0
+    for number in range(2):
+        assert f"point {number} is transformer.m4 in " in err
+        assert f"point {number}: optimal, " in err
+    assert "begins: greedy plans" not in err
+
+
+def test_the_log_of_a_sweep_is_no_input(tmp_path: Path) -> None:
+    code, _, err = what_if(tmp_path / "cache", "--log", "-")
+    assert (code, err.count("\n")) == (2, 1)
+    assert "--log - is not a file" in err

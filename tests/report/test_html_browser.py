@@ -10,13 +10,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from helpers.pace import with_slow
 from selenium import webdriver
 from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.by import By
 from selenium.webdriver.remote.webelement import WebElement
 from test_html import HOSTILE, INSTANCE, mixed_plan, searched
+from zoo import NETS
 
+import poet
 from poet.report.diff import diff_plans
 from poet.report.html import diff_page, plan_page, what_if_page
 from poet.solution import SolveOptions
@@ -242,16 +245,30 @@ def test_points_show_their_values(browser: webdriver.Chrome, pages: dict[str, Pa
 
 
 @pytest.mark.slow
-def test_pictures_of_the_pages_for_the_docs(
-    browser: webdriver.Chrome, pages: dict[str, Path], tmp_path: Path
-) -> None:
-    """`make pictures` keeps them in docs/images, where docs/reports.md shows them."""
+def test_pictures_of_the_pages_for_the_docs(browser: webdriver.Chrome, tmp_path: Path) -> None:
+    """`make pictures` keeps them in docs/images; they are of a plan and a sweep as people make them."""
     folder = Path(os.environ.get("POET_PICTURES", str(tmp_path)))
     folder.mkdir(parents=True, exist_ok=True)
-    (tmp_path / "plan.html").write_text(
-        plan_page(mixed_plan(), command="poet solve model.onnx"), encoding="utf-8"
+    options = SolveOptions(time_limit_seconds=5.0)
+    torch.manual_seed(0)
+    net = NETS["resnet18"].small
+    planned = poet.plan(
+        net.build(),
+        net.inputs(8),
+        device="rpi4b",
+        limits=poet.Limits(ram_budget_bytes=600 << 10),
+        options=options,
+        measure_host=False,
     )
-    for name, page in (("plan", tmp_path / "plan.html"), ("what-if", pages["sweep"])):
+    plan = tmp_path / "resnet18.poet"
+    planned.save(plan)
+    sweep = what_if(
+        plan, device="rpi4b,rpi-zero-2w,pixel", ram="400KiB..keep:6", options=options, jobs=1, cache=None
+    )
+    command = "poet explain resnet18.poet --html plan.html"
+    for name, text in (("plan", plan_page(planned.plan, command=command)), ("what-if", what_if_page(sweep))):
+        page = tmp_path / f"{name}.html"
+        page.write_text(text, encoding="utf-8")
         _open(browser, page, size=PICTURE)
         assert browser.get_screenshot_as_file(str(folder / f"{name}-page.png"))
         assert (folder / f"{name}-page.png").stat().st_size > 20_000

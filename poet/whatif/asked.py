@@ -1,0 +1,150 @@
+"""What a sweep is asked about: the model, its devices and optimizers, and who does the work."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from poet.devices.load import load_profile
+from poet.devices.profile import Profile
+from poet.errors import InputError
+from poet.files.reading import printable_name
+from poet.loss import DEFAULT_LOSS
+from poet.optimizer import OptimizerSpec
+from poet.problem import Place, Problem
+from poet.whatif import grid
+from poet.whatif.cache import Cache
+from poet.whatif.grid import Binding
+from poet.whatif.largest import Axis, VariantOf
+from poet.whatif.models import BATCH, ModelVariant, OnnxModel, TrainedAs, module_variants
+from poet.whatif.result import Setting
+from poet.whatif.settings import plan_settings, setting_of, settings_of
+from poet.whatif.workers import Run, Workers, working
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from poet.whatif.models import Inputs
+
+DEFAULT_OPTIMIZER = "sgd"
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What is to be planned, where, and by whom."""
+
+    model: str | Path | nn.Module
+    example_inputs: Inputs | None
+    profiles: tuple[Profile, ...]
+    specs: tuple[OptimizerSpec, ...]
+    how: TrainedAs
+    batch: str | None
+    bind: tuple[str, ...]
+    axes: tuple[Axis, ...]
+    home: Place
+    cache: Cache
+    workers: Workers
+
+    @property
+    def path(self) -> Path | None:
+        """Of the model's file; ``None`` for a module."""
+        return Path(self.model) if isinstance(self.model, str | Path) else None
+
+    @property
+    def name(self) -> str:
+        """For people."""
+        return printable_name(self.path) if self.path is not None else type(self.model).__name__
+
+    @property
+    def importers(self) -> Workers:
+        """Local workers that import; they end before the searches begin, and their memory with them."""
+        return Workers(self.workers.jobs)
+
+    def settings(self) -> list[Setting]:
+        """One planning problem per device, binding and optimizer."""
+        path = self.path
+        if path is not None and path.suffix in (".json", ".poet"):
+            if self.batch is not None or self.bind:
+                raise InputError(
+                    f"{path.name} has its sizes; leave batch and bind out, or give the ONNX model"
+                )
+            self._refuse_what_the_file_says(path)
+            if path.suffix == ".poet":
+                return plan_settings(path, self.profiles, self.home)
+            if self.profiles:
+                raise InputError(f"{path.name} is a planning problem, which has its costs; leave device out")
+            return [setting_of(Problem.load(path))]
+        if not self.profiles:
+            raise InputError("a model needs a device; `poet devices list` shows the names")
+        return settings_of(self._variants(), self.profiles, self.home)
+
+    def _refuse_what_the_file_says(self, path: Path) -> None:
+        """A saved plan or problem has its loss, its optimizer and its sizes; a problem has its homes too.
+
+        Raises:
+            InputError: something else is asked of it.
+        """
+        for axis in self.axes:
+            raise InputError(f"--largest {axis.name} needs an ONNX model with that dimension open")
+        said = (
+            ("optimizer", "optimizer", self.specs != (OptimizerSpec(DEFAULT_OPTIMIZER),)),
+            ("loss", "loss", self.how.loss != DEFAULT_LOSS),
+            ("train", "trained parameters", self.how.train is not None),
+            ("home", "homes", self.home is not Place.RAM and (path.suffix == ".json" or not self.profiles)),
+        )
+        for option, what, given in said:
+            if given:
+                raise InputError(f"{path.name} has its {what} already; leave {option} out")
+
+    def _variants(self) -> list[ModelVariant]:
+        path = self.path
+        if path is None:
+            for axis in self.axes:
+                if axis.name != BATCH:
+                    raise InputError(f"--largest {axis.name} needs an ONNX model with that dimension open")
+            batches = [None] if self.batch is None else list(grid.counts(self.batch, "batch"))
+            return module_variants(self._module(), self.example_inputs, batches, self.specs, self.how)
+        onnx = OnnxModel(path, self.how, self.cache)
+        with working(self.importers) as run:
+            for axis in self.axes:
+                onnx.dimensions(axis.name, run)
+            found = grid.bindings(self.batch, self.bind, lambda: onnx.dimensions(BATCH, run)[0])
+            return onnx.variants([(binding, spec) for binding in found for spec in self.specs], run)
+
+    def variant_by_size(self, axis: Axis, fixed: Binding, run: Run) -> VariantOf:
+        """A function from a size of ``axis`` to the model's variant of that size."""
+        path, spec = self.path, self.specs[0]
+        if path is None:
+            return lambda size: module_variants(
+                self._module(), self.example_inputs, [size], [spec], self.how
+            )[0]
+        onnx = OnnxModel(path, self.how, self.cache)
+        names = onnx.dimensions(axis.name, run)
+        others = tuple((name, size) for name, size in fixed if name not in names)
+        return lambda size: onnx.variants([((*others, *((name, size) for name in names)), spec)], run)[0]
+
+    def _module(self) -> nn.Module:
+        assert not isinstance(self.model, str | Path)
+        return self.model
+
+
+def profiles_of(device: str | Path | Profile | Sequence[str | Path | Profile]) -> tuple[Profile, ...]:
+    """The profiles that ``device`` names: one, several, or several names with commas between."""
+    if isinstance(device, Profile):
+        return (device,)
+    if isinstance(device, str):
+        return tuple(load_profile(name) for name in grid.words(device, "--device"))
+    if isinstance(device, Path):
+        return (load_profile(device),)
+    return tuple(profile for item in device for profile in profiles_of(item))
+
+
+def specs_of(optimizer: str | OptimizerSpec | Sequence[str | OptimizerSpec]) -> tuple[OptimizerSpec, ...]:
+    """The optimizers that ``optimizer`` names: one, several, or several names with commas between."""
+    if isinstance(optimizer, OptimizerSpec):
+        return (optimizer,)
+    if isinstance(optimizer, str):
+        return tuple(OptimizerSpec(name) for name in grid.words(optimizer, "--optimizer"))
+    return tuple(spec for item in optimizer for spec in specs_of(item))
