@@ -303,7 +303,8 @@ def test_an_address_of_no_scheduler_leaves_no_complaint_behind() -> None:
     assert done.stderr.count("\n") == 1
 
 
-@pytest.mark.parametrize("jobs", ["1", pytest.param("2", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("jobs", ["1", "2"])
 def test_ctrl_c_reports_what_is_there_and_the_sweep_goes_on(jobs: str, tmp_path: Path) -> None:
     """Interrupted by a real signal after some answers; the repeated sweep takes them from the cache."""
     answers, report = tmp_path / "cache" / "answers", tmp_path / "report.json"

@@ -28,7 +28,7 @@ def _require_clean(kind: str, count: int, *, start: int = 0) -> fuzz.Tally:
     return tally
 
 
-@pytest.mark.parametrize("kind", with_slow(fuzz.KINDS, {"models", "data", "caches", "problems", "tensors"}))
+@pytest.mark.parametrize("kind", with_slow(fuzz.KINDS, {*fuzz.KINDS} - {"profiles"}))
 def test_some_files(kind: str) -> None:
     tally = _require_clean(kind, QUICK[kind])
     assert tally.counts[fuzz.Outcome.REFUSED] > 0
@@ -93,10 +93,11 @@ print(told["outcome"], told["detail"])
             fuzz.Outcome.CRASHED,
             "the process ended with -6",
         ),
-        (
+        pytest.param(
             "import time; print('\"ready\"', flush=True); time.sleep(60)",
             fuzz.Outcome.HUNG,
             "nothing was heard for 2 s",
+            marks=pytest.mark.slow,
         ),
     ],
 )

@@ -203,7 +203,7 @@ with allocator.tracking() as tracked:
 
 
 @needs_compiler
-@pytest.mark.parametrize("way", ["variable", "cache"])
+@pytest.mark.parametrize("way", ["variable", pytest.param("cache", marks=pytest.mark.slow)])
 def test_a_library_made_elsewhere_is_loaded_without_a_compiler(
     way: str, copied: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -82,6 +82,7 @@ def test_every_request_goes_to_its_planned_place(recompute: bool, threads: int, 
     report.require()
 
 
+@pytest.mark.slow
 def test_other_threads_than_planned_for_are_laid_out_here(tmp_path: Path) -> None:
     plan = write_plan(tmp_path / "p", threads=1, share=0.9)
     torch.set_num_threads(2)

@@ -118,6 +118,7 @@ def test_ours_is_never_worse_on_the_published_instances(path: Path) -> None:
         assert assert_never_worse(problem, limits, comparison) > 4
 
 
+@pytest.mark.slow
 def test_the_table_and_the_data_tell_the_same() -> None:
     problem = Problem.load(INSTANCES[0])
     limits = Limits(ram_budget_bytes=round(0.5 * keep_everything_bytes(problem)))

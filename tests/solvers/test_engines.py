@@ -227,6 +227,7 @@ def test_sums_of_bytes_are_counted_in_whole_units() -> None:
     assert both[0].bound_joules == pytest.approx(both[1].bound_joules, rel=1e-6)
 
 
+@pytest.mark.slow
 @needs_cpsat
 def test_the_watcher_sees_incumbents_and_bounds_and_can_stop() -> None:
     model, seen, bounds = hard_model(), list[float](), list[float]()

@@ -118,6 +118,7 @@ def test_pruned_points_are_what_their_own_search_would_find(seed: int) -> None:
             assert swept.plans[point.plan].joules <= alone.joules * (1 + 1e-6)
 
 
+@pytest.mark.slow
 def test_pruning_spares_searches_and_warm_starts_name_where_they_come_from() -> None:
     swept = _swept(_sweep(Problem.load(TRANSFORMER), ram="min..keep:8"))
     origins = [point.origin for point in swept.points]
