@@ -8,7 +8,6 @@ also fits without them. Where the arena is mapped by this machine's system, its 
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass, replace
 
 from poet.demand import PAGE_BYTES, demand_of
@@ -75,7 +74,7 @@ def settle(
     loose, loose_bytes = Settled(first, _arena(layout), 0), ram_bytes
     if budget_bytes is None:
         return loose
-    started, reserved_bytes, answer = time.monotonic(), 0, first
+    started, reserved_bytes, answer = options.clock.now(), 0, first
     least_bytes = minimum_ram_bytes(problem, limits).bytes
     for round_ in range(_ROUNDS):
         assert answer.schedule is not None
@@ -138,7 +137,7 @@ def _with_a_share(
     """``options`` with an equal share of what is left of the time limit; ``None`` where that is nothing."""
     if options.time_limit_seconds is None:
         return options
-    left_seconds = options.time_limit_seconds - first.solve_seconds - (time.monotonic() - started)
+    left_seconds = options.time_limit_seconds - first.solve_seconds - (options.clock.now() - started)
     share_seconds = left_seconds / rounds_left
     return None if share_seconds < _LEAST_SECONDS else replace(options, time_limit_seconds=share_seconds)
 

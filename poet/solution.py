@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from poet.brief import brief, shortened, told
+from poet.clock import WALL, Clock
 from poet.homes import homes_of
 from poet.problem import Objective, Problem
 from poet.schedule import Schedule, schedule_to_data
@@ -67,6 +68,7 @@ class SolveOptions:
         progress: called at each new plan or bound.
         start_by: who made ``start``, for the answer's ``solver`` where nothing better is found.
         spare_seconds: of the time limit, left unused where there is no plan: for what explains that.
+        clock: by which seconds of the search are counted.
     """
 
     time_limit_seconds: float | None = 60.0
@@ -82,6 +84,7 @@ class SolveOptions:
     progress: Progress | None = None
     start_by: str = "the plan given as a start"
     spare_seconds: float = 0.0
+    clock: Clock = WALL
 
     def allowed_gap_joules(self, joules: float, baseline_joules: float) -> float:
         """Below which a plan of ``joules`` counts as optimal: both gaps hold, or rounding says no more."""

@@ -274,8 +274,9 @@ def cell_key(problem_digest: str, limits: Limits, options: SolveOptions) -> str:
     asked = {
         field.name: codec.encode(getattr(options, field.name))
         for field in dataclasses.fields(options)
-        if field.name not in _NOT_IN_KEY
+        if field.name not in (*_NOT_IN_KEY, "clock")
     }
+    asked["clock"] = repr(options.clock)
     return digest_of(problem_digest, dataclasses.asdict(limits), asked, code_digest(SOLVING))
 
 

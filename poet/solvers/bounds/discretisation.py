@@ -11,7 +11,6 @@ rows hold the program to it.
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Iterator
 
 import numpy as np
@@ -53,11 +52,11 @@ def outlook(
         child: solves the programs.
         most_joules: of overhead, from which on it does not matter how much more a plan takes; ``inf``:
             no endgames.
-        seconds_left: wall clock that may still be used.
+        seconds_left: of the child's clock, that may still be used.
         finished: whether to stop; asked all the time.
         seed: of choices by chance.
     """
-    first = bound_overhead(instance, seconds=seconds_left())
+    first = bound_overhead(instance, seconds=seconds_left(), clock=child.clock)
     yield first
     rows = first.relaxation.moments
     if first.overhead_joules == math.inf or not rows:
@@ -67,9 +66,9 @@ def outlook(
     for most_states in _MOST_STATES:
         if finished() or _SLOWER * seconds > 0.5 * seconds_left():
             return
-        began = time.monotonic()
+        began = child.clock.now()
         game = last_game(instance, most_joules, most_states, finished)
-        seconds = time.monotonic() - began
+        seconds = child.clock.now() - began
         begin = None if game is None else game.moment
         if begin in games or (games and game is None):
             return

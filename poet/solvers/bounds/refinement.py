@@ -14,12 +14,12 @@ again in a window appears at its end. Two kinds of moments are worth a place on 
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
+from poet.clock import WALL, Clock
 from poet.solvers.bounds.relaxation import Bound, bound_overhead
 from poet.solvers.engines.matrix import Numbers, value
 from poet.solvers.instance.instance import Instance
@@ -37,51 +37,60 @@ _ROUNDS_LEFT = 1.5  # as long as the last one: with less time, another is not be
 
 
 def tightest_bound(
-    instance: Instance, *, seconds: float = 60.0, watcher: Watcher | None = None, begin: Bound | None = None
+    instance: Instance,
+    *,
+    seconds: float = 60.0,
+    watcher: Watcher | None = None,
+    begin: Bound | None = None,
+    clock: Clock = WALL,
 ) -> Bound:
     """The best bound of some rounds, each with more moments on the grids, of both kinds.
 
     Args:
         instance: what to bound.
-        seconds: wall clock; without ``begin`` a first round is always begun.
+        seconds: of ``clock``; without ``begin`` a first round is always begun.
         watcher: called with each bound.
         begin: with a bound that is there already.
+        clock: of the search.
     """
-    end = time.monotonic() + seconds
-    best = bound = begin or priced_bound(instance, seconds=seconds, watcher=watcher)
+    end = clock.now() + seconds
+    best = bound = begin or priced_bound(instance, seconds=seconds, watcher=watcher, clock=clock)
     vain = 0
-    while vain < _PATIENCE and bound.answer.done and (left := end - time.monotonic()) > 0.0:
+    while vain < _PATIENCE and bound.answer.done and (left := end - clock.now()) > 0.0:
         moments = bound.moments | priced_moments(bound) | pretended_moments(instance, bound)
         if moments == bound.moments:
             break
-        bound = bound_overhead(instance, seconds=left, moments=moments)
+        bound = bound_overhead(instance, seconds=left, moments=moments, clock=clock)
         vain = 0 if bound.overhead_joules > (1.0 + _PROGRESS) * best.overhead_joules else vain + 1
         best = max(best, bound, key=lambda found: found.overhead_joules)
         if watcher is not None:
             watcher(bound)
-        if end - time.monotonic() < _ROUNDS_LEFT * (left - (end - time.monotonic())):
+        if end - clock.now() < _ROUNDS_LEFT * (left - (end - clock.now())):
             break
     return best
 
 
-def priced_bound(instance: Instance, *, seconds: float = 60.0, watcher: Watcher | None = None) -> Bound:
+def priced_bound(
+    instance: Instance, *, seconds: float = 60.0, watcher: Watcher | None = None, clock: Clock = WALL
+) -> Bound:
     """The best bound of a few rounds, each with the moments on the grids at which RAM had a price.
 
     Args:
         instance: what to bound.
-        seconds: wall clock; the first round is always begun.
+        seconds: of ``clock``; the first round is always begun.
         watcher: called with each bound.
+        clock: of the search.
     """
-    end = time.monotonic() + seconds
-    best = bound = bound_overhead(instance, seconds=seconds)
+    end = clock.now() + seconds
+    best = bound = bound_overhead(instance, seconds=seconds, clock=clock)
     for _ in range(_PRICED_ROUNDS):
         if watcher is not None:
             watcher(bound)
         moments = bound.moments | priced_moments(bound)
-        left = end - time.monotonic()
+        left = end - clock.now()
         if left <= 0.0 or not bound.answer.done or moments == bound.moments:
             break
-        bound = bound_overhead(instance, seconds=left, moments=moments)
+        bound = bound_overhead(instance, seconds=left, moments=moments, clock=clock)
         best = max(best, bound, key=lambda found: found.overhead_joules)
     return best
 

@@ -66,10 +66,10 @@ from __future__ import annotations
 import bisect
 import itertools
 import math
-import time
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
+from poet.clock import WALL, Clock
 from poet.solvers.bounds.windows import Windows
 from poet.solvers.engines.linear import Answer, minimise
 from poet.solvers.engines.matrix import NOUGHT, ONE, MatrixBuilder, Term
@@ -131,20 +131,23 @@ class Bound:
     answer: Answer
 
 
-def bound_overhead(instance: Instance, *, seconds: float = 60.0, moments: Collection[int] = ()) -> Bound:
+def bound_overhead(
+    instance: Instance, *, seconds: float = 60.0, moments: Collection[int] = (), clock: Clock = WALL
+) -> Bound:
     """The bound that the linear program of the relaxation gives in ``seconds``.
 
     A run that is cut short gives a weaker bound, still a valid one.
 
     Args:
         instance: what to bound.
-        seconds: wall clock.
+        seconds: of ``clock``.
         moments: to put on the grids of what may be remade or remade from.
+        clock: of the search.
     """
-    started = time.monotonic()
+    started = clock.now()
     relaxation = relax(instance, moments)
-    left = seconds - (time.monotonic() - started)
-    answer = minimise(relaxation.program.matrix(), seconds=left)
+    left = seconds - (clock.now() - started)
+    answer = minimise(relaxation.program.matrix(), seconds=left, clock=clock)
     return Bound(relaxation.fixed_joules + answer.bound, frozenset(moments), relaxation, answer)
 
 

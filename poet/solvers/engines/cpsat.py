@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import json
 import math
-import time
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any
@@ -17,6 +16,7 @@ from poet.solvers.engines.interrupt import sigint_flag
 from poet.solvers.engines.outcome import Job, Outcome
 
 _LISTEN_SECONDS = 0.05  # between looks at Ctrl-C and the watcher
+_COUNTED_SECONDS = 1.0  # the same, where the work is counted and nothing is heard before its end
 _GRACE_SECONDS = 5.0  # beyond its time limit, after which the child is killed
 
 
@@ -58,7 +58,9 @@ class CpSatProcess:
         self.ended = False
         self._child = Child("poet.solvers.engines.cpsat_child")
         seconds = math.inf if job.effort.seconds is None else job.effort.seconds + _GRACE_SECONDS
-        self._deadline = time.monotonic() + min(seconds, job.effort.most_seconds)
+        self._clock = job.effort.clock
+        counted = self._clock.counts_work  # the child's own deterministic time is the limit
+        self._deadline = math.inf if counted else self._clock.now() + min(seconds, job.effort.most_seconds)
         self._child.send(json.dumps(self._request()).encode() + b"\n")
 
     def __enter__(self) -> CpSatProcess:
@@ -81,14 +83,17 @@ class CpSatProcess:
             InputError: the child ended without having solved anything.
         """
         found: list[tuple[float, ...]] = []
-        for message in self._child.messages(seconds):
+        messages = self._child.messages(seconds)
+        while self._clock.counts_work and not (self._child.gone or (messages and "status" in messages[-1])):
+            messages += self._child.messages(_COUNTED_SECONDS)
+        for message in messages:
             self._take(message, found)
         if self._child.gone:
             self.ended = True
             failure = self._child.failure() if self.answer.status == "unknown" else None
             if failure is not None:
                 raise InputError(f"engine 'cpsat' does not run here: {failure}")
-        if time.monotonic() > self._deadline:
+        if self._clock.now() > self._deadline:
             self.ended = True
         return found
 
@@ -107,6 +112,7 @@ class CpSatProcess:
             found.append(self.answer.values)
         if "status" in message:
             self.answer.status = message["status"]
+            self._clock.spend(programs=1, engine_seconds=message["counted_seconds"])
             self.ended = True
 
     def _request(self) -> dict[str, Any]:
@@ -117,6 +123,7 @@ class CpSatProcess:
             "program": self.program.to_json(),
             "start": None if start is None else self.program.whole(start.tolist()),
             "seconds": job.effort.seconds,
+            "counted": job.effort.clock.counts_work,
             "threads": job.effort.threads,
             "seed": job.effort.seed,
             "gap": max(gap, 0),

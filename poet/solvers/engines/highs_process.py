@@ -11,18 +11,19 @@ from __future__ import annotations
 import base64
 import io
 import math
-import time
 from dataclasses import dataclass
 from types import TracebackType
 
 import numpy as np
 
+from poet.clock import WALL, Clock
 from poet.solvers.engines.child import Child
 from poet.solvers.engines.matrix import Matrix, Numbers, scaled
 
 _MODULE = "poet.solvers.engines.highs_child"
 _LEAST_SECONDS = 0.01  # HiGHS takes no negative limit
 _GRACE_SECONDS = 0.5  # beyond its time limit, after which the child is not listened to any more
+_COUNTED_SECONDS = 1.0  # of the wall clock, between two looks at a child whose work is counted
 _MARGIN = 1e-6  # of a bound, relative and in units of the scaled objective: what tolerances may add
 
 
@@ -44,9 +45,15 @@ class News:
 
 
 class HighsProcess:
-    """A child that solves one program after the other; leaving the context ends it, however far it is."""
+    """A child that solves one program after the other; leaving the context ends it, however far it is.
 
-    def __init__(self) -> None:
+    Args:
+        clock: by which the child's seconds are counted. Where it counts work, the child is heard only when it
+            has ended, for what it says between is said at times of the wall clock.
+    """
+
+    def __init__(self, clock: Clock = WALL) -> None:
+        self.clock = clock
         self.news = News(ended=True)
         self._end = 0.0
         self._unit = 1.0
@@ -80,7 +87,7 @@ class HighsProcess:
 
         Args:
             matrix: what to minimise.
-            seconds: wall clock.
+            seconds: of the clock.
             relative_gap: at which to stop.
         """
         seconds = max(seconds, _LEAST_SECONDS)
@@ -90,15 +97,20 @@ class HighsProcess:
         self.news, self._idle = News(), False
         small = scaled(matrix)
         self._unit = small.unit
-        self._end = time.monotonic() + seconds + _GRACE_SECONDS
-        self._child.send(_packed(small.matrix, seconds, relative_gap))
+        nodes = self.clock.most_nodes(seconds)
+        self._end = self.clock.now() + seconds + _GRACE_SECONDS if nodes is None else math.inf
+        self._child.send(_packed(small.matrix, seconds, relative_gap, nodes or 0))
 
     def listen(self, seconds: float) -> bool:
         """Wait ``seconds`` at most for news; whether there is a better solution. See `news`."""
         better = False
-        for message in self._child.messages(seconds):
+        messages = self._child.messages(seconds)
+        while self.clock.counts_work and not (self._child.gone or (messages and messages[-1]["last"])):
+            messages += self._child.messages(_COUNTED_SECONDS)
+        for message in messages:
             if message["last"]:
                 self.news.ended = self._idle = True
+                self.clock.spend(programs=1, iterations=message["iterations"], nodes=message["nodes"])
             if message["bound"] is not None:
                 bound = (message["bound"] * (1.0 - _MARGIN) - _MARGIN) / self._unit
                 self.news.bound_joules = max(self.news.bound_joules, bound)
@@ -106,17 +118,17 @@ class HighsProcess:
             if message["values"] is not None:
                 self.news.values = np.frombuffer(base64.b64decode(message["values"]))
                 better = True
-        self.news.ended = self.news.ended or self._child.gone or time.monotonic() > self._end
+        self.news.ended = self.news.ended or self._child.gone or self.clock.now() > self._end
         return better
 
 
-def _packed(matrix: Matrix, seconds: float, relative_gap: float) -> bytes:
-    """Its length in eight bytes, and the program."""
+def _packed(matrix: Matrix, seconds: float, relative_gap: float, nodes: int) -> bytes:
+    """Its length in eight bytes, and the program; ``nodes`` not 0: the limit, in place of ``seconds``."""
     packed = io.BytesIO()
     start = matrix.start if matrix.start is not None else np.zeros(0)
     np.savez(
         packed, costs=matrix.costs, offset=np.array([matrix.offset]), rows=matrix.rows,
         columns=matrix.columns, factors=matrix.factors, at_most=matrix.at_most, integer=matrix.integer,
-        start=start, options=np.array([seconds, relative_gap]),
+        start=start, options=np.array([seconds, relative_gap, nodes]),
     )  # fmt: skip
     return packed.getbuffer().nbytes.to_bytes(8, "little") + packed.getvalue()

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from poet.clock import WALL, Clock
 from poet.solvers.engines.matrix import Matrix
 
 Watcher = Callable[[Sequence[float] | None, float], bool]
@@ -40,6 +41,7 @@ class Effort:
         most_seconds: wall clock after which an engine in a process of its own is ended, however far it is.
         absolute_joules: gap of the objective at which it may stop.
         relative: the same as a share of the objective, for engines that know its constant part.
+        clock: by which seconds are counted, and which hears of the work done.
     """
 
     seconds: float | None
@@ -48,6 +50,7 @@ class Effort:
     absolute_joules: float
     relative: float
     most_seconds: float = math.inf
+    clock: Clock = WALL
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,12 +15,12 @@ import heapq
 import itertools
 import math
 import random
-import time
 from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
+from poet.clock import WALL, Clock
 from poet.homes import settle, undecided
 from poet.problem import Limits, Problem, Tensor
 from poet.schedule import Schedule
@@ -55,6 +55,7 @@ def greedy(
     seconds: float | None = None,
     most_seconds: float = math.inf,
     seed: int = 0,
+    clock: Clock = WALL,
 ) -> Schedule | None:
     """The cheapest valid schedule among several greedy plans; ``None`` if none is within ``limits``.
 
@@ -64,28 +65,31 @@ def greedy(
     Args:
         problem: what to plan.
         limits: what to stay within.
-        seconds: wall clock after which no further plan is tried once there is one.
-        most_seconds: wall clock after which no further plan is tried, whether there is one or not.
+        seconds: of ``clock``, after which no further plan is tried once there is one.
+        most_seconds: of ``clock``, after which no further plan is tried, whether there is one or not.
         seed: of the random plans.
+        clock: of the search.
     """
     choices = undecided(problem)
     if choices:
-        return _at_some_home(problem, limits, choices, seconds=seconds, most_seconds=most_seconds, seed=seed)
-    facts, best = Facts(problem), Incumbent(problem, limits)
-    began = time.monotonic()
+        return _at_some_home(
+            problem, limits, choices, seconds=seconds, most_seconds=most_seconds, seed=seed, clock=clock
+        )
+    facts, best = Facts(problem), Incumbent(problem, limits, clock=clock)
+    began = clock.now()
     end, last = began + (math.inf if seconds is None else seconds), began + most_seconds
     generator = random.Random(seed)  # noqa: S311 - a search, not a secret
     planned = _variants(problem, limits)
     best.consider(_schedule(facts, limits, planned[0], seed=0))
     for way in (Way.CHEAPER, Way.REMAKE):  # what online policies do is cheap to try as well
-        if time.monotonic() > last:
+        if clock.now() > last:
             return best.schedule
         allowed = replace(limits, paging=limits.paging and way is Way.CHEAPER)
         best.consider(walked(facts, allowed, ByStaleness(way), planned[0].weights))
     favourite = planned[0]
     tries = max(3, min(150, _WORK // (facts.op_count + facts.tensor_count)))
     for index in range(1, max(tries, len(planned))):
-        now = time.monotonic()
+        now = clock.now()
         if now > last or (best.schedule is not None and (index >= tries or now > end)):
             break
         variant = planned[index] if index < len(planned) else _varied(generator, favourite, planned)
@@ -108,6 +112,7 @@ def _at_some_home(
     seconds: float | None,
     most_seconds: float,
     seed: int,
+    clock: Clock,
 ) -> Schedule | None:
     """The best of `greedy` over a few ways to settle where tensors are at home."""
 
@@ -117,13 +122,14 @@ def _at_some_home(
 
     by_price = sorted((t for t in problem.tensors if t.name in set(choices)), key=cheapness)
     held = list(itertools.accumulate(tensor.bytes for tensor in by_price))
-    best = Incumbent(problem, limits)
-    last = time.monotonic() + most_seconds
+    best = Incumbent(problem, limits, clock=clock)
+    last = clock.now() + most_seconds
     for share in _HOME_SHARES:
         away = [t.name for t, most in zip(by_price, held, strict=True) if most > share * held[-1]]
         part = None if seconds is None else seconds / len(_HOME_SHARES)
-        left = last - time.monotonic()
-        best.consider(greedy(settle(problem, away), limits, seconds=part, most_seconds=left, seed=seed))
+        left = last - clock.now()
+        home = settle(problem, away)
+        best.consider(greedy(home, limits, seconds=part, most_seconds=left, seed=seed, clock=clock))
     return best.schedule
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from poet.clock import WALL, Clock
 from poet.schedule import Schedule
 
 
@@ -13,14 +14,14 @@ class Conduct:
     """What a search lends to its parts.
 
     Attributes:
-        seconds_left: wall clock; may be infinite.
+        seconds_left: of ``clock``; may be infinite.
         finished: whether to stop.
         found: called with each better schedule and who found it (`poet.solvers.search.finders`).
         bounded: called with a bound on the overhead in joules, of every plan, and whether it is proven by
             sums of our own rather than an engine's word; false if a plan refutes it.
         classed: called with a bound on the overhead in joules of the class that the best plan is of,
             and the number of reruns that plans of the class may choose from.
-        threads, seed: as in `poet.solution.SolveOptions`.
+        threads, seed, clock: as in `poet.solution.SolveOptions`.
     """
 
     seconds_left: Callable[[], float]
@@ -30,3 +31,4 @@ class Conduct:
     classed: Callable[[float, int], None]
     threads: int
     seed: int
+    clock: Clock = WALL

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-import time
 from collections import Counter
 
+from poet.clock import WALL, Clock
 from poet.errors import InvalidSchedule
 from poet.problem import Limits, Problem
 from poet.schedule import Schedule
@@ -29,6 +29,7 @@ class Incumbent:
         metered: an energy budget where something else is minimised.
         thorough: where transfers run in the background, judge each schedule as it is and with less
             waiting as well, not only with transfers issued early.
+        clock: of the search.
 
     Attributes:
         schedule, trace: the best so far, ``None`` before the first.
@@ -39,7 +40,13 @@ class Incumbent:
     """
 
     def __init__(
-        self, problem: Problem, limits: Limits, metered: Metered | None = None, *, thorough: bool = False
+        self,
+        problem: Problem,
+        limits: Limits,
+        metered: Metered | None = None,
+        *,
+        thorough: bool = False,
+        clock: Clock = WALL,
     ) -> None:
         self.problem, self.limits, self.metered, self.thorough = problem, limits, metered, thorough
         self.schedule: Schedule | None = None
@@ -47,7 +54,7 @@ class Incumbent:
         self.found_by = "none"
         self.found_after_seconds = 0.0
         self.rejected: Counter[str] = Counter()
-        self._started = time.monotonic()
+        self.clock, self._started = clock, clock.now()
         self._polished_before: set[Schedule] = set()
 
     def consider(
@@ -81,6 +88,7 @@ class Incumbent:
         return [schedule, early, *self._polished(early)] if self.thorough else [early]
 
     def _take(self, schedule: Schedule, found_by: str, *, is_ours: bool) -> bool:
+        self.clock.spend(schedules=1)
         try:
             trace = simulate(self.problem, schedule, self.limits)
             if self.metered is not None:
@@ -92,7 +100,7 @@ class Incumbent:
         if self.trace is not None and trace.joules >= self.trace.joules:
             return False
         self.schedule, self.trace, self.found_by = schedule, trace, found_by
-        self.found_after_seconds = time.monotonic() - self._started
+        self.found_after_seconds = self.clock.now() - self._started
         return True
 
     def _reject(self, verdict: InvalidSchedule, found_by: str, *, is_ours: bool) -> None:

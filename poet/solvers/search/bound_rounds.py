@@ -7,7 +7,6 @@ little it has a long one, which goes on where it was interrupted as long as the 
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Iterator
 from types import TracebackType
 
@@ -54,12 +53,12 @@ class Looks:
     def prepare(self) -> None:
         """Start the engine, which takes a moment, for a look that is likely to come."""
         if self.pays:
-            self._child = self._child or HighsProcess()
+            self._child = self._child or HighsProcess(self.conduct.clock)
 
     def short(self, seconds: float) -> None:
         """A first look: after ``seconds`` no program is begun, and one that runs has twice as long again."""
         left = _SHARE * self._seconds_left()
-        end = time.monotonic() + min(_PATIENCE * seconds, left)
+        end = self.conduct.clock.now() + min(_PATIENCE * seconds, left)
         self._look(self._begun(math.inf, end), min(seconds, left), min(seconds, left), math.inf)
 
     def long(self, plan_joules: float, bound_joules: float, gained_joules: float) -> None:
@@ -81,7 +80,7 @@ class Looks:
         self, bounds: Iterator[Bound], seconds: float, leading_seconds: float, bound_joules: float
     ) -> None:
         """For ``seconds``, or for ``leading_seconds`` while its bounds are above ``bound_joules``."""
-        began = time.monotonic()
+        began = self.conduct.clock.now()
         for bound in bounds:
             if not self.conduct.bounded(bound.overhead_joules, False):  # the engine erred
                 self._going = iter(())
@@ -90,19 +89,19 @@ class Looks:
             for schedule in walks_along(self.instance, bound):
                 self.conduct.found(schedule, WALKS)
             leads = self._best_joules >= bound_joules
-            spent = time.monotonic() - began
+            spent = self.conduct.clock.now() - began
             if self.conduct.finished() or spent > (leading_seconds if leads else seconds):
                 break
 
     def _begun(self, most_joules: float, end: float) -> Iterator[Bound]:
-        self._child = self._child or HighsProcess()
+        self._child = self._child or HighsProcess(self.conduct.clock)
         conduct = self.conduct
         return outlook(
             self.instance,
             self._child,
             most_joules=most_joules,
-            seconds_left=lambda: min(conduct.seconds_left(), end - time.monotonic()),
-            finished=lambda: conduct.finished() or time.monotonic() > end,
+            seconds_left=lambda: min(conduct.seconds_left(), end - conduct.clock.now()),
+            finished=lambda: conduct.finished() or conduct.clock.now() > end,
             seed=conduct.seed,
         )
 

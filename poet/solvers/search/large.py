@@ -21,7 +21,6 @@ plan and the bounds are with the caller, whoever stops the search and however.
 from __future__ import annotations
 
 import math
-import time
 from dataclasses import replace
 
 from poet.problem import Limits, Problem
@@ -66,7 +65,7 @@ def search_widely(
         schedule: a valid one to begin with, if there is any.
         conduct: the caller's side.
     """
-    best = Incumbent(problem, limits)
+    best = Incumbent(problem, limits, clock=conduct.clock)
     best.consider(schedule)
     return _Wide(*instances, best, conduct).run()
 
@@ -75,13 +74,15 @@ class _Wide:
     def __init__(self, bounded: Instance, planned: Instance, best: Incumbent, conduct: Conduct) -> None:
         self.bounded, self.planned, self.best, self.conduct = bounded, planned, best, conduct
         self.heard: Bound | None = None
-        self.walked = Incumbent(best.problem, best.limits)  # among the walks along answers
+        # among the walks along answers
+        self.walked = Incumbent(best.problem, best.limits, clock=conduct.clock)
         self.tied_first = False  # the best plan came from twins decided alike, before other answers
         self.building_seconds = 0.0  # of the last model
 
     def run(self) -> bool:
         conduct = self.conduct
-        guide = priced_bound(self.bounded, seconds=self._share(_BOUND_SHARE), watcher=self._hear)
+        seconds = self._share(_BOUND_SHARE)
+        guide = priced_bound(self.bounded, seconds=seconds, watcher=self._hear, clock=conduct.clock)
         if guide.overhead_joules == math.inf:
             return False
         self._hear(guide)
@@ -90,7 +91,11 @@ class _Wide:
             whole = self._bound_in_whole_numbers(guide, rounds)
             if not conduct.finished():
                 tightest_bound(
-                    self.bounded, seconds=self._share(_BOUND_SHARE), watcher=self._hear, begin=guide
+                    self.bounded,
+                    seconds=self._share(_BOUND_SHARE),
+                    watcher=self._hear,
+                    begin=guide,
+                    clock=conduct.clock,
                 )
             guide = whole
         for offer in _OFFERS:
@@ -108,7 +113,7 @@ class _Wide:
         rounds = self._rounds(guide, _OFFERS[0]) if twins or self.conduct.threads > 1 else None
         if twins and rounds is not None:
             tie = tied(rounds.arrays, rounds.values)
-            with HighsProcess() as child:
+            with HighsProcess(self.conduct.clock) as child:
                 child.begin(tie.matrix, self._share(_ALIKE_SHARE), relative_gap=RELATIVE_GAP)
                 while not child.news.ended and not self.conduct.finished():
                     found = child.news.values if child.listen(_LISTEN_SECONDS) else None
@@ -151,14 +156,14 @@ class _Wide:
         """A model of a class that the best plan is of; ``None`` without a plan to begin with, or time."""
         if self.conduct.seconds_left() < 2.0 * self.building_seconds:
             return None
-        began = time.monotonic()
+        began = self.conduct.clock.now()
         own = [self.best.schedule, self.walked.schedule if self.tied_first else None]
         reruns = [reruns_of(self.planned, schedule) for schedule in own if schedule is not None]
         arrays = offering(self.planned, merged(offered_by(self.planned, guide, offer), *reruns))
         rounds = Rounds(arrays, guide, self.best, seed=self.conduct.seed)
-        self.building_seconds = time.monotonic() - began
+        self.building_seconds = self.conduct.clock.now() - began
         had_plan = self.best.schedule is not None
-        if not rounds.begin(time.monotonic() + self._share(_CLASS_SHARE)):
+        if not rounds.begin(self.conduct.clock.now() + self._share(_CLASS_SHARE)):
             return None
         if not had_plan:
             self._tell()
@@ -169,7 +174,7 @@ class _Wide:
             self._tell()
             return self.conduct.finished()
 
-        rounds.run(time.monotonic() + seconds, stop, **patience)
+        rounds.run(self.conduct.clock.now() + seconds, stop, **patience)
 
     def _tell(self) -> None:
         if self.best.schedule is not None:
@@ -178,14 +183,14 @@ class _Wide:
     def _bound_in_whole_numbers(self, guide: Bound, rounds: Rounds | None) -> Bound:
         """The relaxation without fractions, for a bound and for plans; the guide that it gives."""
         fixed = guide.relaxation.fixed_joules
-        patience, heard = self._share(_PATIENCE_SHARE), (time.monotonic(), -math.inf)
-        with HighsProcess() as child:
+        patience, heard = self._share(_PATIENCE_SHARE), (self.conduct.clock.now(), -math.inf)
+        with HighsProcess(self.conduct.clock) as child:
             child.begin(guide.relaxation.program.matrix(), self._share(_BOUND_SHARE))
             while not child.news.ended and not self.conduct.finished():
                 better = self._wait_for(child, rounds)
                 if better or child.news.bound_joules > heard[1]:
-                    heard = (time.monotonic(), child.news.bound_joules)
-                elif math.isfinite(heard[1]) and time.monotonic() - heard[0] > patience:
+                    heard = (self.conduct.clock.now(), child.news.bound_joules)
+                elif math.isfinite(heard[1]) and self.conduct.clock.now() - heard[0] > patience:
                     break
                 if child.news.bound_joules > 0.0:
                     self.conduct.bounded(fixed + child.news.bound_joules, False)
@@ -199,7 +204,7 @@ class _Wide:
         arrays = rounds.arrays
         reruns = sum(not slot.mandatory for slot in arrays.model.timeline.slots)
         matrix = replace(arrays.matrix, start=rounds.values)
-        with HighsProcess() as child:
+        with HighsProcess(self.conduct.clock) as child:
             child.begin(matrix, self._share(_CLASS_SHARE))
             while not child.news.ended and not self.conduct.finished():
                 found = child.news.values if self._wait_for(child, rounds) else None

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import time
 from collections.abc import Sequence
 
 from poet.problem import Limits, Problem
@@ -83,14 +82,14 @@ class _Search:
         self, problem: Problem, limits: Limits, options: SolveOptions, metered: Metered | None
     ) -> None:
         self.problem, self.limits, self.options = problem, limits, options
-        self.started = time.monotonic()
-        self.engine = choose_engine(options.engine, threads=options.threads)
+        self.clock, self.started = options.clock, options.clock.now()
+        self.engine = choose_engine(options.engine, threads=options.threads, clock=options.clock)
         self.instance = instance_of(problem, limits, metered=metered)
         # in time even if nothing overlaps
         self.serial = instance_of(problem, limits, serial=True, metered=metered)
         self.baseline_joules = problem.compute_joules
-        self.best = Incumbent(problem, self.limits, metered, thorough=True)
-        self.bound = BestBound[Model](self.baseline_joules)
+        self.best = Incumbent(problem, self.limits, metered, thorough=True, clock=self.clock)
+        self.bound = BestBound[Model](self.baseline_joules, self.clock)
         self.class_bound: ClassBound | None = None
         self.empty_model: Model | None = None  # that an engine says has no solution
         self.refuted_by = ""  # the bound, after it had closed the gap
@@ -123,6 +122,7 @@ class _Search:
             seconds=allowed,
             most_seconds=self._seconds_left(),
             seed=self.options.seed,
+            clock=self.clock,
         )
         if schedule is not None:
             self._consider(schedule, GREEDY)
@@ -188,7 +188,7 @@ class _Search:
         if not looks.pays or self.best.trace is None or self._finished():
             return
         if number == 0:
-            looks.short(time.monotonic() - self.started)
+            looks.short(self.clock.now() - self.started)
         else:
             above = (self.best.trace.joules, self.bound.joules, before)
             plan, bound, earlier = (joules - self.baseline_joules for joules in above)
@@ -239,6 +239,7 @@ class _Search:
             classed=classed,
             threads=self.options.threads,
             seed=self.options.seed,
+            clock=self.clock,
         )
 
     def _own_reruns(self) -> dict[int, set[int]]:
@@ -301,6 +302,7 @@ class _Search:
             absolute_joules=self._engine_gap_joules(),
             relative=0.0,
             most_seconds=self._seconds_left() if most_seconds is None else most_seconds,
+            clock=self.clock,
         )
 
     def _consider(self, schedule: Schedule, found_by: str, *, is_ours: bool = True) -> None:
@@ -339,7 +341,7 @@ class _Search:
 
     def _confirm(self, model: Model, below: float | None) -> Confirmation:
         """A second opinion, in about the time that the search has taken; what refutes it is judged."""
-        spent_seconds, left_seconds = time.monotonic() - self.started, self._seconds_left()
+        spent_seconds, left_seconds = self.clock.now() - self.started, self._seconds_left()
         if left_seconds <= 0.0:
             return Confirmation(Confidence.ALONE, (self.engine,))
         proof_seconds = min(max(0.1 * spent_seconds, 0.1), 1.0, 0.5 * left_seconds)
@@ -382,7 +384,7 @@ class _Search:
         if limit is None:
             return math.inf
         spare_seconds = self.options.spare_seconds if self.best.trace is None else 0.0
-        return limit - spare_seconds - (time.monotonic() - self.started)
+        return limit - spare_seconds - (self.clock.now() - self.started)
 
     def _model_seconds(self) -> float | None:
         """What one model may take; ``None``: any time."""
@@ -394,7 +396,7 @@ class _Search:
             return
         joules = None if self.best.trace is None else self.best.trace.joules
         gap = None if joules is None else max(0.0, joules - self.bound.joules) / joules if joules else 0.0
-        self.options.progress(joules, self.bound.joules, gap, time.monotonic() - self.started)
+        self.options.progress(joules, self.bound.joules, gap, self.clock.now() - self.started)
 
     # --- answers ---
 
@@ -417,7 +419,7 @@ class _Search:
             trace=self.best.trace,
             bound_joules=bound,
             baseline_joules=self.baseline_joules,
-            solve_seconds=time.monotonic() - self.started,
+            solve_seconds=self.clock.now() - self.started,
             solver=model_by(self.engine) if self.best.trace is None else self.best.found_by,
             message=message,
             proof=proof,

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import bisect
 import random
-import time
 from collections.abc import Callable
 
 import numpy as np
@@ -64,7 +63,7 @@ class Rounds:
     """
 
     def __init__(self, arrays: GapMatrix, guide: Bound, best: Incumbent, *, seed: int = 0) -> None:
-        self.arrays, self.best = arrays, best
+        self.arrays, self.best, self.clock = arrays, best, best.clock
         self.expected = _expected(arrays, guide)
         self.values = np.zeros(0)
         self.rng = random.Random(seed)  # noqa: S311 - a search, not a secret
@@ -77,12 +76,12 @@ class Rounds:
             self.values = np.array(values or ())
             return values is not None
         everything = part_of(self.arrays.matrix, self.arrays.decided, None)
-        relaxed = _solve_here(everything, _share(end), integer=False).values
+        relaxed = self._solve_here(everything, self._share(end), integer=False).values
         if relaxed is None:
             return False
         for surely in (0.5, 0.0):  # at first, whole numbers of the linear program are kept; then only its 1s
             free = self.arrays.decided & (np.abs(relaxed - surely) < 1.0 - surely - 1e-6)
-            found = _solve_in_child(part_of(self.arrays.matrix, free, relaxed), _share(end)).values
+            found = self._solve_in_child(part_of(self.arrays.matrix, free, relaxed), self._share(end)).values
             if found is not None and self.take(found):
                 return True
         return False
@@ -91,12 +90,12 @@ class Rounds:
         """Rounds until time or patience is at its end; false if ``stop`` ended them. See `begin`.
 
         Args:
-            end: of the time, on the monotonic clock.
+            end: of the time, by the incumbent's clock.
             stop: called with each better schedule.
             patience: rounds without a better plan.
         """
         vain = number = 0
-        while (left := end - time.monotonic()) > 0.0 and vain < patience:
+        while (left := end - self.clock.now()) > 0.0 and vain < patience:
             late = left < _LATE_SECONDS
             better = self.round(min(_ROUND_SECONDS, left), disputed=number % 3 == 2, late=late)
             number, vain = number + 1, 0 if better else vain + 1
@@ -108,14 +107,14 @@ class Rounds:
         """One round of ``seconds`` at most; whether it found a better plan.
 
         Args:
-            seconds: wall clock; the engine may take longer unless ``late``.
+            seconds: of the incumbent's clock; the engine may take longer unless ``late``.
             disputed: free decisions in dispute only.
             late: run the engine where it can be ended.
         """
-        started = time.monotonic()
+        started = self.clock.now()
         part = part_of(self.arrays.matrix, self._part(disputed=disputed), self.values)
-        found = _solve_in_child(part, seconds) if late else _solve_here(part, seconds)
-        self._resize(found, (time.monotonic() - started) / seconds)
+        found = self._solve_in_child(part, seconds) if late else self._solve_here(part, seconds)
+        self._resize(found, (self.clock.now() - started) / seconds)
         return found.values is not None and self.take(found.values)
 
     def take(self, values: Numbers, found_by: str = ROUNDS) -> bool:
@@ -149,23 +148,20 @@ class Rounds:
         elif not found.exhausted:
             self.size = max(_SMALLEST_SIZE, int(self.size * 0.7))
 
+    def _solve_here(self, part: Part, seconds: float, *, integer: bool = True) -> Found:
+        found = solve(part.matrix, seconds, integer=integer, relative_gap=RELATIVE_GAP, clock=self.clock)
+        return found if found.values is None else Found(part.all_columns(found.values), found.exhausted)
 
-def _solve_here(part: Part, seconds: float, *, integer: bool = True) -> Found:
-    found = solve(part.matrix, seconds, integer=integer, relative_gap=RELATIVE_GAP)
-    return found if found.values is None else Found(part.all_columns(found.values), found.exhausted)
+    def _solve_in_child(self, part: Part, seconds: float) -> Found:
+        with HighsProcess(self.clock) as child:
+            child.begin(part.matrix, seconds, relative_gap=RELATIVE_GAP)
+            while not child.news.ended:
+                child.listen(_LISTEN_SECONDS)
+            values = child.news.values
+            return Found(None if values is None else part.all_columns(values), child.news.exhausted)
 
-
-def _solve_in_child(part: Part, seconds: float) -> Found:
-    with HighsProcess() as child:
-        child.begin(part.matrix, seconds, relative_gap=RELATIVE_GAP)
-        while not child.news.ended:
-            child.listen(_LISTEN_SECONDS)
-        values = child.news.values
-        return Found(None if values is None else part.all_columns(values), child.news.exhausted)
-
-
-def _share(end: float) -> float:
-    return 0.4 * (end - time.monotonic())
+    def _share(self, end: float) -> float:
+        return 0.4 * (end - self.clock.now())
 
 
 def _expected(arrays: GapMatrix, guide: Bound) -> Numbers:

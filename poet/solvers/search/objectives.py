@@ -11,7 +11,6 @@ that take as little of the objective a second search looks for the one of least 
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -42,7 +41,7 @@ def solve(problem: Problem, limits: Limits | None = None, options: SolveOptions 
         InputError: the engine asked for is not available.
     """
     limits, options = limits or Limits(), options or SolveOptions()
-    left = _seconds_left(time.monotonic(), options)
+    left = _seconds_left(options.clock.now(), options)
     found = _solve(permitted(problem, limits), limits, options)
     seconds = min(_PINS_SECONDS, left())
     if found.status is not Status.INFEASIBLE or limits.pins == Pins() or seconds <= 0.0:
@@ -72,15 +71,15 @@ def _least(problem: Problem, limits: Limits, options: SolveOptions) -> Solution:
 def _solve(problem: Problem, limits: Limits, options: SolveOptions) -> Solution:
     if options.objective is Objective.ENERGY:
         return _least_joules(problem, limits, options)
-    started = time.monotonic()
+    started = options.clock.now()
     first = replace(options, time_limit_seconds=_part(options.time_limit_seconds, _FIRST_SHARE))
     best = _least(problem, limits, first)
     if best.schedule is None or best.trace is None or best.was_interrupted:
         return best
-    spent_seconds = time.monotonic() - started
+    spent_seconds = options.clock.now() - started
     left = None if options.time_limit_seconds is None else options.time_limit_seconds - spent_seconds
     cheapest = _cheapest_as_good(problem, limits, replace(options, time_limit_seconds=left), best)
-    return replace(cheapest, solve_seconds=time.monotonic() - started)
+    return replace(cheapest, solve_seconds=options.clock.now() - started)
 
 
 def priced(problem: Problem, objective: Objective) -> Problem:
@@ -212,7 +211,7 @@ class _Halving:
 
 def _least_ram(problem: Problem, limits: Limits, options: SolveOptions) -> Solution:
     """Halve the budgets between the proven bound and the best plan's peak."""
-    started = time.monotonic()
+    started = options.clock.now()
     unit = _unit_bytes(problem, Objective.RAM)
     halving = _Halving(minimum_ram_bytes(problem, limits).bytes, proof=PROVEN)
     left = _seconds_left(started, options)
@@ -225,7 +224,7 @@ def _least_ram(problem: Problem, limits: Limits, options: SolveOptions) -> Solut
         wide = _probe(problem, limits, options, left(), halving, budget)
         if options.progress is not None:
             gap = 1.0 - halving.proven_bytes / halving.peak_bytes
-            options.progress(halving.peak_bytes, halving.proven_bytes, gap, time.monotonic() - started)
+            options.progress(halving.peak_bytes, halving.proven_bytes, gap, options.clock.now() - started)
         if wide.status is Status.INFEASIBLE and halving.proven_bytes == low:
             halving.proven_bytes, halving.proof = (budget // unit + 1) * unit, wide.proof
         if wide.schedule is None:
@@ -326,4 +325,4 @@ def _part(seconds: float | None, share: float) -> float | None:
 
 def _seconds_left(started: float, options: SolveOptions) -> Callable[[], float]:
     limit = math.inf if options.time_limit_seconds is None else options.time_limit_seconds
-    return lambda: limit - (time.monotonic() - started)
+    return lambda: limit - (options.clock.now() - started)
