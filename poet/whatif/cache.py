@@ -48,16 +48,17 @@ MAX_FILE_BYTES = 1 << 27
 """Of JSON that is read from one file; a step of 100,000 entries takes some 8 MB."""
 
 SOLVING = (
-    "solvers", "problem.py", "schedule.py", "simulator.py", "solution.py", "homes.py", "pins.py", "codec.py",
-    "units.py", "errors.py", "extras.py", "children.py", "reading.py",
+    "solvers", "files", "problem.py", "schedule.py", "simulator.py", "solution.py", "homes.py", "pins.py",
+    "codec.py", "units.py", "errors.py", "extras.py", "children.py", "brief.py", "graph.py", "clock.py",
 )  # fmt: skip
 """What an answer depends on: the searches and all that they import."""
 
 IMPORTING = (
-    "api.py", "frontend", "runtime", "graph.py", "operators.py", "kernel_facts.py", "kernel_allocations.py",
-    "optimizer.py", "codec.py", "errors.py", "units.py", "version.py", "reading.py",
-    "training_plan.py", "plan_file.py", "training_run.py", "tensorfile.py", "demand.py", "layout.py",
-    "host.py", "problem.py", "schedule.py", "simulator.py", "solution.py", "homes.py", "pins.py",
+    "api.py", "frontend", "runtime", "files", "graph.py", "operators.py", "kernel_facts.py",
+    "kernel_allocations.py", "optimizer.py", "loss.py", "untrained.py", "codec.py", "errors.py", "units.py",
+    "version.py", "brief.py", "children.py", "extras.py", "training_plan.py", "plan_file.py",
+    "run_request.py", "demand.py", "layout.py", "devices/host.py", "problem.py", "schedule.py",
+    "simulator.py", "solution.py", "homes.py", "pins.py", "clock.py",
 )  # fmt: skip
 """What an imported graph and its kernels' facts depend on; of what ``api.py`` imports, these alone."""
 _ENGINES = ("highspy", "pulp", "ortools")

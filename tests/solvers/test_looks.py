@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers.clocks import Given, counted
+from helpers.clocks import Given, Ticking, counted
 
 from poet.clock import Clock
 from poet.problem import Limits, Problem
@@ -69,8 +69,8 @@ def test_the_engine_ends_with_the_search(
     assert not children[0].is_running
 
 
-def conduct(bounded: list[float], seconds: float = 100.0) -> Conduct:
-    clock = Given()
+def conduct(bounded: list[float], clock: Clock | None = None, seconds: float = 100.0) -> Conduct:
+    clock = clock or Given()
 
     def hear(joules: float, proven: bool) -> bool:
         bounded.append(joules)
@@ -102,7 +102,7 @@ def test_a_look_goes_on_as_long_as_it_leads_whatever_is_rounded(
             "poet.solvers.search.bound_rounds.outlook", lambda *_, bounds=tuple(rising), **__: iter(bounds)
         )
         heard = list[float]()
-        with Looks(instance_of(*deep), conduct(heard)) as looks:
+        with Looks(instance_of(*deep), conduct(heard, Ticking(1e-6))) as looks:
             looks.long(overhead, 0.1 * overhead, 0.0)
             looks.long(overhead, (once + heard[-1]) - once, 0.0)
             assert len(heard) == 2
