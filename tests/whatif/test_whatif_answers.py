@@ -327,7 +327,7 @@ def test_slow_preparing_is_found_in_a_loader_and_objects_are_refused(
     assert supply.prepare_seconds == pytest.approx(0.001)
     assert supply.host_fetch_seconds == pytest.approx(0.002)
     np.save(tmp_path / "objects.npy", np.array([{"a": 1}], dtype=object), allow_pickle=True)
-    with pytest.raises(InputError, match="cannot be read"):
+    with pytest.raises(InputError, match="never read"):
         measure_data(tmp_path / "objects.npy")
     with pytest.raises(InputError, match="no data"):
         measure_data(tmp_path / "nothing.npz")
