@@ -83,7 +83,7 @@ def test_of_two_engines_the_one_that_found_the_plan_is_named(monkeypatch: pytest
     found = dict[str, str]()
     for seed in range(12):
         problem = mixed_problem(seed, largest=5)
-        asked = SolveOptions(time_limit_seconds=60.0, enough_joules=float("inf"))
+        asked = SolveOptions(time_limit_seconds=None, enough_joules=float("inf"))
         solution = solve(problem, random_limits(problem, seed), asked)
         if solution.schedule is not None:
             found[solution.solver] = problem.name
@@ -131,7 +131,7 @@ def test_the_parts_of_the_wide_search_have_their_own_names(monkeypatch: pytest.M
 
     monkeypatch.setattr(Incumbent, "consider", listen)
     tuning = DEFAULT.having("search.large_ops", 20).without("wide.offer_reruns")
-    solution = solve(step, limits, SolveOptions(time_limit_seconds=60.0, engine="highs", tuning=tuning))
+    solution = solve(step, limits, SolveOptions(time_limit_seconds=None, engine="highs", tuning=tuning))
     assert {WALKS, ROUNDS} <= heard
     assert heard <= {"greedy", "a heuristic", WALKS, ROUNDS, TIED, "event model of a class of plans, highs"}
     assert solution.solver in heard
@@ -182,7 +182,7 @@ def test_no_maker_breaks_a_rule_it_looks_after(block: int) -> None:
     for seed in range(15 * block, 15 * block + 15):
         problem = mixed_problem(seed, largest=6)
         limits = random_limits(problem, seed, deadline=seed % 3 == 0)
-        solution = solve(problem, limits, SolveOptions(time_limit_seconds=20.0, engine="highs"))
+        solution = solve(problem, limits, SolveOptions(time_limit_seconds=None, engine="highs"))
         if solution.schedule is not None:
             simulate(problem, solution.schedule, limits)
 
