@@ -83,7 +83,7 @@ def test_of_two_engines_the_one_that_found_the_plan_is_named(monkeypatch: pytest
     found = dict[str, str]()
     for seed in range(12):
         problem = mixed_problem(seed, largest=5)
-        asked = SolveOptions(time_limit_seconds=None, enough_joules=float("inf"))
+        asked = SolveOptions(time_limit_seconds=60.0, enough_joules=float("inf"))
         solution = solve(problem, random_limits(problem, seed), asked)
         if solution.schedule is not None:
             found[solution.solver] = problem.name
