@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import math
 import random
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from helpers.clocks import Given, Ticking, counted
 
+from poet.clock import Clock
 from poet.problem import Limits, Problem
 from poet.ram_survey import keep_everything_bytes
-from poet.solution import SolveOptions, Status
+from poet.solution import Status
 from poet.solvers import solve
 from poet.solvers.bounds.relaxation import Bound, bound_overhead
 from poet.solvers.engines.highs_process import HighsProcess
@@ -24,8 +25,6 @@ from poet.solvers.instance.instance import Instance, instance_of
 from poet.solvers.search.best_bound import BestBound
 from poet.solvers.search.bound_rounds import Looks
 from poet.tuning import DEFAULT, Tuning
-
-OPTIONS = SolveOptions(time_limit_seconds=4.0, confirm=False)
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +46,7 @@ def test_a_bound_that_a_plan_refutes_is_not_believed(
         yield replace(first, overhead_joules=2.0 * instance.problem.compute_joules)
 
     monkeypatch.setattr("poet.solvers.search.bound_rounds.outlook", erring)
-    found = solve(*deep, OPTIONS)
+    found = solve(*deep, counted(2.0, confirm=False))
     assert asked
     assert found.status is Status.FEASIBLE
     assert found.joules is not None
@@ -61,31 +60,32 @@ def test_the_engine_ends_with_the_search(
     children = list[HighsProcess]()
 
     class Watched(HighsProcess):
-        def __init__(self, tuning: Tuning) -> None:
-            super().__init__(tuning)
+        def __init__(self, tuning: Tuning, clock: Clock) -> None:
+            super().__init__(tuning, clock)
             children.append(self)
 
     monkeypatch.setattr("poet.solvers.search.bound_rounds.HighsProcess", Watched)
-    solve(*deep, OPTIONS)
+    solve(*deep, counted(2.0, confirm=False))
     assert len(children) == 1
     assert not children[0].is_running
 
 
-def conduct(bounded: list[float], seconds: float = 100.0) -> Conduct:
-    end = time.monotonic() + seconds
+def conduct(bounded: list[float], clock: Clock | None = None, seconds: float = 100.0) -> Conduct:
+    clock = clock or Given()
 
     def hear(joules: float, proven: bool) -> bool:
         bounded.append(joules)
         return joules < 1e30
 
     return Conduct(
-        seconds_left=lambda: end - time.monotonic(),
-        finished=lambda: time.monotonic() > end,
+        seconds_left=lambda: seconds - clock.now(),
+        finished=lambda: clock.now() > seconds,
         found=lambda schedule, found_by: None,
         bounded=hear,
         classed=lambda joules, reruns: None,
         threads=1,
         seed=0,
+        clock=clock,
     )
 
 
@@ -103,7 +103,7 @@ def test_a_look_goes_on_as_long_as_it_leads_whatever_is_rounded(
             "poet.solvers.search.bound_rounds.outlook", lambda *_, bounds=tuple(rising), **__: iter(bounds)
         )
         heard = list[float]()
-        with Looks(instance, conduct(heard)) as looks:
+        with Looks(instance, conduct(heard, Ticking(1e-6))) as looks:
             looks.long(overhead, 0.1 * overhead, 0.0)
             looks.long(overhead, (once + heard[-1]) - once, 0.0)
             assert len(heard) == 2
@@ -113,11 +113,15 @@ def test_a_look_goes_on_as_long_as_it_leads_whatever_is_rounded(
 
 
 def test_a_short_look_is_short(deep: tuple[Problem, Limits]) -> None:
-    heard, began = list[float](), time.monotonic()
-    with Looks(instance_of(*deep), conduct(heard)) as looks:
+    """No program is begun after its time, and each gets as much again and twice, no more."""
+    heard = list[float]()
+    lent = conduct(heard)
+    with Looks(instance_of(*deep), lent) as looks:
         looks.short(1.0)
     assert heard
-    assert time.monotonic() - began < 8.0  # of the wall's clock, on a machine that does much else
+    assert isinstance(lent.clock, Given)
+    assert len(lent.clock.given) >= 2  # a linear program here, and whole numbers in the child
+    assert all(begun <= 1.0 and begun + seconds <= 3.0 + 1e-9 for begun, seconds in lent.clock.given)
 
 
 def test_a_solver_that_says_there_is_no_plan_is_not_asked_again(

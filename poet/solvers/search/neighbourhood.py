@@ -16,7 +16,6 @@ from __future__ import annotations
 import bisect
 import logging
 import random
-import time
 from collections.abc import Callable
 
 import numpy as np
@@ -58,7 +57,7 @@ class Rounds:
     """
 
     def __init__(self, arrays: GapMatrix, guide: Bound, best: Incumbent, *, seed: int = 0) -> None:
-        self.arrays, self.best = arrays, best
+        self.arrays, self.best, self.clock = arrays, best, best.clock
         self.tuning = arrays.model.timeline.instance.tuning
         self.expected = _expected(arrays, guide)
         self.values = np.zeros(0)
@@ -87,13 +86,13 @@ class Rounds:
         """Rounds until time or patience is at its end; false if ``stop`` ended them. See `begin`.
 
         Args:
-            end: of the time, on the monotonic clock.
+            end: of the time, by the incumbent's clock.
             stop: called with each better schedule.
             patience: rounds without a better plan; ``None``: as tuned.
         """
         tuning, vain, number = self.tuning.rounds, 0, 0
         patience = tuning.patience_rounds if patience is None else patience
-        while (left := end - time.monotonic()) > 0.0 and vain < patience:
+        while (left := end - self.clock.now()) > 0.0 and vain < patience:
             late, every = left < tuning.late_seconds, tuning.disputed_every_rounds
             disputed = number % every == every - 1
             better = self.round(min(tuning.round_seconds, left), disputed=disputed, late=late)
@@ -106,14 +105,14 @@ class Rounds:
         """One round of ``seconds`` at most; whether it found a better plan.
 
         Args:
-            seconds: wall clock; the engine may take longer unless ``late``.
+            seconds: of the incumbent's clock; the engine may take longer unless ``late``.
             disputed: free decisions in dispute only.
             late: run the engine where it can be ended.
         """
-        started = time.monotonic()
+        started = self.clock.now()
         part = part_of(self.arrays.matrix, self._part(disputed=disputed), self.values)
         found = self._solve_in_child(part, seconds) if late else self._solve_here(part, seconds)
-        spent_seconds = time.monotonic() - started
+        spent_seconds = self.clock.now() - started
         better = found.values is not None and self.take(found.values)
         _log.debug(
             "neighbourhood of %d decisions: %s after %.3f s",
@@ -158,11 +157,12 @@ class Rounds:
             self.size = max(tuning.least_decisions, int(self.size * tuning.shrink_factor))
 
     def _solve_here(self, part: Part, seconds: float, *, integer: bool = True) -> Found:
-        found = solve(part.matrix, seconds, integer=integer, relative_gap=self.tuning.rounds.gap_share)
+        gap = self.tuning.rounds.gap_share
+        found = solve(part.matrix, seconds, integer=integer, relative_gap=gap, clock=self.clock)
         return found if found.values is None else Found(part.all_columns(found.values), found.exhausted)
 
     def _solve_in_child(self, part: Part, seconds: float) -> Found:
-        with HighsProcess(self.tuning) as child:
+        with HighsProcess(self.tuning, self.clock) as child:
             child.begin(part.matrix, seconds, relative_gap=self.tuning.rounds.gap_share)
             while not child.news.ended:
                 child.listen(self.tuning.rounds.listen_seconds)
@@ -170,7 +170,7 @@ class Rounds:
             return Found(None if values is None else part.all_columns(values), child.news.exhausted)
 
     def _share(self, end: float) -> float:
-        return self.tuning.rounds.begin_share * (end - time.monotonic())
+        return self.tuning.rounds.begin_share * (end - self.clock.now())
 
 
 def _expected(arrays: GapMatrix, guide: Bound) -> Numbers:
