@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import pytest
+from helpers.clocks import Given
 from helpers.oracle import least_joules
 from helpers.pace import few_or_many
 from helpers.random_problems import mixed_problem, random_limits, training_like
@@ -126,6 +128,38 @@ def test_it_stops_when_told() -> None:
     found = improve(problem, limits, greedy(problem, limits), seconds=30.0, stop=stop)
     assert len(seen) == 1
     assert found == seen[0]
+
+
+def rounds_of(problem: Problem, limits: Limits, clock: WorkClock) -> Rounds:
+    instance, best = instance_of(problem, limits), Incumbent(problem, limits, clock=clock)
+    best.consider(greedy(problem, limits))
+    guide = priced_bound(instance, clock=clock)
+    assert best.schedule is not None
+    arrays = offering(
+        instance, merged(offered_by(instance, guide, _OFFER), reruns_of(instance, best.schedule))
+    )
+    rounds = Rounds(arrays, guide, best)
+    assert rounds.begin(math.inf)
+    return rounds
+
+
+@pytest.mark.parametrize("share", [0.3, 1.0])
+def test_it_ends_when_a_round_has_solved_the_whole_class(share: float) -> None:
+    """Also where there is nothing to decide at all, as with RAM for everything."""
+    clock = Given()
+    rounds = rounds_of(problem := training_like(2, seed=1), tight(problem, share), clock)
+    assert share < 1.0 or not rounds.arrays.decided.any()
+    begun = len(clock.given)
+    assert rounds.run(math.inf, lambda better: False, patience=1000)
+    assert rounds.exhausted
+    assert len(clock.given) - begun <= 4
+
+
+def test_it_looks_before_each_round_whether_to_stop() -> None:
+    rounds = rounds_of(problem := training_like(12, seed=3, momentum=True), tight(problem, 0.08), WorkClock())
+    looks = iter([False, True])
+    assert not rounds.run(math.inf, lambda better: False, finished=lambda: next(looks))
+    assert next(looks, None) is None
 
 
 def test_no_time_is_no_harm() -> None:

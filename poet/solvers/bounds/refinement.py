@@ -36,6 +36,7 @@ def tightest_bound(
     watcher: Watcher | None = None,
     begin: Bound | None = None,
     clock: Clock = WALL,
+    finished: Callable[[], bool] = lambda: False,
 ) -> Bound:
     """The best bound of several rounds; each one adds priced and under-counted moments to the grids.
 
@@ -45,11 +46,16 @@ def tightest_bound(
         watcher: called with the bound of each round.
         begin: a bound that is there already, in the place of the first rounds.
         clock: of the search.
+        finished: asked before each further round; whether to stop.
     """
     end, tuning = clock.now() + seconds, instance.tuning.grids
-    best = bound = begin or priced_bound(instance, seconds=seconds, watcher=watcher, clock=clock)
+    best = bound = begin or priced_bound(
+        instance, seconds=seconds, watcher=watcher, clock=clock, finished=finished
+    )
     vain = 0
     while vain < tuning.patience_rounds and bound.answer.done and (left := end - clock.now()) > 0.0:
+        if finished():
+            break
         moments = bound.moments | priced_moments(instance, bound) | pretended_moments(instance, bound)
         if moments == bound.moments:
             break
@@ -65,7 +71,12 @@ def tightest_bound(
 
 
 def priced_bound(
-    instance: Instance, *, seconds: float = 60.0, watcher: Watcher | None = None, clock: Clock = WALL
+    instance: Instance,
+    *,
+    seconds: float = 60.0,
+    watcher: Watcher | None = None,
+    clock: Clock = WALL,
+    finished: Callable[[], bool] = lambda: False,
 ) -> Bound:
     """The best bound of a few rounds; each one adds the moments whose memory rows had a dual price.
 
@@ -74,6 +85,7 @@ def priced_bound(
         seconds: of ``clock``; the first round is always begun.
         watcher: called with the bound of each round.
         clock: of the search.
+        finished: asked before each further round; whether to stop.
     """
     end = clock.now() + seconds
     best = bound = bound_overhead(instance, seconds=seconds, clock=clock)
@@ -82,7 +94,7 @@ def priced_bound(
             watcher(bound)
         moments = bound.moments | priced_moments(instance, bound)
         left = end - clock.now()
-        if left <= 0.0 or not bound.answer.done or moments == bound.moments:
+        if left <= 0.0 or not bound.answer.done or moments == bound.moments or finished():
             break
         bound = bound_overhead(instance, seconds=left, moments=moments, clock=clock)
         best = max(best, bound, key=lambda found: found.overhead_joules)

@@ -48,6 +48,11 @@ def loaded(matrix: Matrix, *, integer: bool = True, threads: int = 1) -> highspy
     return highs
 
 
+def is_empty(matrix: Matrix) -> bool:
+    """Whether there is nothing to choose and no row forbids that; HiGHS gives no answer to such a program."""
+    return len(matrix.costs) == 0 and bool((matrix.at_most >= 0.0).all())
+
+
 def limit(highs: highspy.Highs, seconds: float, clock: Clock, *, integer: bool = True) -> None:
     """Let ``highs`` stop ``seconds`` of ``clock`` after it began."""
     iterations, nodes = clock.most_iterations(seconds), clock.most_nodes(seconds)
@@ -84,6 +89,9 @@ def solve(
     clock: Clock = WALL,
 ) -> Found:
     """The best values of ``matrix`` within ``seconds``; not ``integer``: of the linear program."""
+    if is_empty(matrix):
+        clock.spend(programs=1)
+        return Found(np.zeros(0), exhausted=True)
     highs = loaded(scaled(matrix).matrix, integer=integer)
     limit(highs, seconds, clock, integer=integer)
     highs.setOptionValue("mip_rel_gap", relative_gap)
@@ -147,6 +155,9 @@ class _Listener:
 def run_highs(job: Job, *, found_elsewhere: Elsewhere | None = None) -> Outcome:
     """HiGHS, with a start, incumbents and bounds as they come, and others' solutions taken over."""
     small, effort = scaled(job.matrix), job.effort
+    if is_empty(job.matrix):
+        effort.clock.spend(programs=1)
+        return Outcome((), job.matrix.offset, done=True, infeasible=False, interrupted=False)
     highs = loaded(small.matrix, threads=effort.threads)
     highs.setOptionValue("mip_rel_gap", effort.relative)
     highs.setOptionValue("mip_abs_gap", max(effort.absolute_joules * small.unit, 1e-9))

@@ -21,7 +21,7 @@ import highspy
 import numpy as np
 
 from poet import children
-from poet.solvers.engines.highs import DONE, best_values, loaded
+from poet.solvers.engines.highs import DONE, best_values, is_empty, loaded
 from poet.solvers.engines.matrix import Matrix, Numbers
 
 
@@ -39,6 +39,9 @@ def _solve(packed: bytes) -> None:
     arrays = {name: request[name] for name in ("costs", "rows", "columns", "factors", "at_most", "integer")}
     start = request["start"] if len(request["start"]) else None
     matrix = Matrix(offset=float(request["offset"][0]), whole=arrays["integer"], start=start, **arrays)
+    if is_empty(matrix):
+        _tell(matrix.offset, np.zeros(0), exhausted=True, last=True, iterations=0, nodes=0)
+        return
     seconds, relative_gap, tell_seconds, nodes = map(float, request["options"])
     highs = loaded(matrix)
     if nodes:

@@ -100,6 +100,8 @@ class Looks:
             self._best_joules = max(self._best_joules, bound.overhead_joules)
             for schedule in walks_along(self.instance, bound):
                 self.conduct.found(schedule, WALKS)
+                if self.conduct.finished():
+                    break
             leads = self._best_joules >= bound_joules
             spent = self.conduct.clock.now() - began
             if self.conduct.finished() or spent > (leading_seconds if leads else seconds):

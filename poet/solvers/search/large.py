@@ -77,15 +77,23 @@ class _Wide:
         conduct, tuning = self.conduct, self.tuning.wide
         with conduct.phase("windows relaxation: linear program, walks along it"):
             seconds = self._share(tuning.bound_share)
-            guide = priced_bound(self.bounded, seconds=seconds, watcher=self._hear, clock=conduct.clock)
+            guide = priced_bound(
+                self.bounded,
+                seconds=seconds,
+                watcher=self._hear,
+                clock=conduct.clock,
+                finished=conduct.finished,
+            )
             if guide.overhead_joules == math.inf:
                 return False
             self._hear(guide)
         if not conduct.finished():
             with conduct.phase("identical blocks decided once"):
                 rounds = self._decide_alike(guide)
-            with conduct.phase("windows relaxation: whole numbers, walks along it"):
-                whole = self._bound_in_whole_numbers(guide, rounds)
+            whole = guide
+            if not conduct.finished():
+                with conduct.phase("windows relaxation: whole numbers, walks along it"):
+                    whole = self._bound_in_whole_numbers(guide, rounds)
             if not conduct.finished():
                 with conduct.phase("windows relaxation: refinement, walks along it"):
                     seconds = self._share(tuning.bound_share)
@@ -95,6 +103,7 @@ class _Wide:
                         watcher=self._hear,
                         begin=guide,
                         clock=conduct.clock,
+                        finished=conduct.finished,
                     )
             guide = whole
         for offer in self._offers():
@@ -190,7 +199,8 @@ class _Wide:
             self._tell()
             return self.conduct.finished()
 
-        rounds.run(self.conduct.clock.now() + seconds, stop, **patience)
+        end = self.conduct.clock.now() + seconds
+        rounds.run(end, stop, finished=self.conduct.finished, **patience)
 
     def _tell(self) -> None:
         """Pass the best plan on to the caller."""
@@ -235,7 +245,7 @@ class _Wide:
     def _wait_for(self, child: HighsProcess, rounds: Rounds | None) -> bool:
         """Give the child process time, with two threads for one round; whether it has a new solution."""
         tuning = self.tuning.wide
-        if self.conduct.threads < 2 or rounds is None:
+        if self.conduct.threads < 2 or rounds is None or rounds.exhausted:
             return child.listen(tuning.listen_seconds)
         late = self.conduct.seconds_left() < tuning.late_seconds
         if rounds.round(min(tuning.beside_seconds, self._share(1.0)), late=late):

@@ -512,7 +512,8 @@ class _Search:
             return time_up_sentence(self.engine, plan_seconds=plan_seconds, bound_seconds=bound_seconds)
         if self._enough():
             return ""
-        return nothing_left_sentence(plan_seconds=plan_seconds, bound_seconds=bound_seconds)
+        limited = self.options.time_limit_seconds is not None
+        return nothing_left_sentence(limited=limited, plan_seconds=plan_seconds, bound_seconds=bound_seconds)
 
     def _infeasible(self, message: str, proof: str) -> Solution:
         self.best.forget()
