@@ -222,8 +222,12 @@ def test_restarts_that_nothing_else_ends_end_when_told(looks: int) -> None:
     """Each restart looks before it begins and before each of its parts; no time limit, no proof."""
     asked, begun = itertools.count(), list[str]()
 
-    def does(part: str, answer: object) -> Callable[..., Any]:
-        return lambda *arguments: (begun.append(part), answer)[1]
+    def does(part: str, answer: Any) -> Callable[..., Any]:
+        def do(*arguments: object) -> Any:
+            begun.append(part)
+            return answer
+
+        return do
 
     cut_short = Outcome((0.0,) * 10_000, 0.0, False, False, False)
     conduct = Conduct(

@@ -209,7 +209,7 @@ def test_a_child_solves_one_program_after_the_other() -> None:
 @pytest.mark.parametrize("seconds", with_slow([1.0, 3.0], {3.0}))
 def test_a_large_search_keeps_to_its_clock_and_has_a_plan(seconds: float) -> None:
     assert len(LARGE.ops) > 1500
-    clock = Ticking(0.01)
+    clock = Ticking(0.02)
     solution = solve(LARGE, tight(LARGE, 0.1), SolveOptions(time_limit_seconds=seconds, clock=clock))
     clock.assert_kept(seconds)
     assert solution.status is Status.FEASIBLE
