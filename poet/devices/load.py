@@ -25,7 +25,10 @@ if TYPE_CHECKING:
 
 __all__ = ["Profile", "load_profile", "profile_names"]
 
-MAX_FILE_BYTES = 1 << 20
+MAX_FILE_BYTES = 1 << 18
+MAX_DOTS = 32
+"""In one piece of a line between equals signs, where a key may stand: its parts cost time by their square."""
+
 MAX_EXTENDS = 4
 MOST_FAULTS = 8
 
@@ -87,6 +90,10 @@ def _read_file(path: Path) -> dict[str, Any]:
 def _parse(content: bytes, where: str) -> dict[str, Any]:
     if len(content) > MAX_FILE_BYTES:
         raise ProfileError(f"{where}: larger than {MAX_FILE_BYTES} bytes; a profile is a few thousand")
+    if any(piece.count(b".") > MAX_DOTS for line in content.splitlines() for piece in line.split(b"=")):
+        raise ProfileError(
+            f"{where}: not a profile (more than {MAX_DOTS} dots in a key, or in a line of text)"
+        )
     try:
         return tomllib.loads(content.decode("utf-8"))
     except UnicodeDecodeError:

@@ -352,7 +352,7 @@ def test_the_files_are_plain_data() -> None:
     for name in NAMES:
         data = tomllib.loads(_text(name))
         assert data["version"] == 1
-        assert len(_text(name)) < profiles.MAX_FILE_BYTES / 50
+        assert len(_text(name)) < profiles.MAX_FILE_BYTES / 10
 
 
 # --- the document -----------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from helpers import hand_net, strange
 from poet.cli.main import app
 
 from poet.devices.costs import estimate
-from poet.devices.load import load_profile
+from poet.devices.load import MAX_DOTS, load_profile
 from poet.errors import GraphError, InputError, PlanError, PoetError, ProblemError, ProfileError
 from poet.files.reading import MOST_ITEMS, open_regular, parse_json, read_own, read_regular
 from poet.files.tensorfile import TensorFile
@@ -223,6 +223,28 @@ def test_options_of_a_sweep_of_any_size_are_one_line(
 ) -> None:
     assert app(["what-if", str(INSTANCE), *arguments], standalone_mode=False) == 2
     assert "internal error" not in capsys.readouterr().err
+
+
+# --- profiles ---------------------------------------------------------------------------------
+
+
+@pytest.mark.timeout(20)  # with the bounds lifted each takes minutes
+@pytest.mark.parametrize(
+    "line",
+    ["{} = 1", "[{}]", "x = {{ {} = 1 }}", "x = [{{ y = {{ {} = 1 }} }}]"],
+    ids=["key", "table", "inline", "deep"],
+)
+def test_the_parts_of_a_profiles_key_are_counted_before_it_is_read(line: str, tmp_path: Path) -> None:
+    (tmp_path / "x.toml").write_text(line.format(".".join(["a"] * 100_000)))
+    with pytest.raises(PoetError, match="more than 32 dots"):
+        load_profile(tmp_path / "x.toml")
+
+
+def test_a_profile_of_many_long_keys_is_read_in_time(tmp_path: Path) -> None:
+    keys = (".".join(["a"] * MAX_DOTS + [f"k{number}"]) for number in range(3000))
+    (tmp_path / "x.toml").write_text("".join(f"{key} = 1\n" for key in keys))
+    with pytest.raises(PoetError, match="'a' is not a field of a profile"):
+        load_profile(tmp_path / "x.toml")
 
 
 # --- safetensors ------------------------------------------------------------------------------
