@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 export PYTHONDONTWRITEBYTECODE :=
 STAMP := $(VENV)/.installed
 
-.PHONY: help setup demo test test-slow lint type models-table nets-table bench-planner bench-large-graphs bench-large-rivals bench-tuning fuzz faults-table runtime-table torch-peers documents pictures site clean
+.PHONY: help setup demo test test-slow lint type models-table nets-table gap-table bench-planner bench-large-graphs bench-large-rivals bench-tuning fuzz faults-table runtime-table torch-peers documents pictures site clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*## ' Makefile | sed -E 's/^([a-z-]+):.*## (.*)$$/\1|\2/' | awk -F'|' '{printf "make %-13s %s\n", $$1, $$2}'
@@ -42,6 +42,9 @@ models-table: $(STAMP) ## docs/models.md: every model imported, planned and veri
 
 nets-table: $(STAMP) ## docs/nets.md: fourteen usual nets as modules and by both exporters, trained and loaded back
 	$(BIN)/python examples/nets_table.py
+
+gap-table: $(STAMP) ## no plan, bound or gap is worse than in tests/benchmarks/gap_table.json (two minutes)
+	$(BIN)/python tests/benchmarks/gap_table.py
 
 bench-planner: $(STAMP) ## docs/planner-benchmark.md: problems x budgets x engines, and the baselines (20 minutes)
 	$(BIN)/python tests/benchmarks/planner.py

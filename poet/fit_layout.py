@@ -8,7 +8,6 @@ also fits without them. Where this machine's system maps the arena, whole pages 
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass, replace
 
 from poet.demand import PAGE_BYTES, demand_of
@@ -80,7 +79,7 @@ def fit(
     loose, loose_bytes = Fitted(problem, first, _arena(layout), 0), ram_bytes
     if budget_bytes is None:
         return loose
-    started, reserved_bytes, answer, record = time.monotonic(), 0, first, first.record
+    started, reserved_bytes, answer, record = options.clock.now(), 0, first, first.record
     least_bytes = minimum_ram_bytes(problem, limits).bytes
     for round_ in range(_ROUNDS):
         assert answer.schedule is not None
@@ -97,7 +96,7 @@ def fit(
             break
         reserved_bytes = budget_bytes - allowed_bytes
         held_back = replace(limits, ram_budget_bytes=allowed_bytes)
-        spent_seconds = first.solve_seconds + time.monotonic() - started
+        spent_seconds = first.solve_seconds + options.clock.now() - started
         answer = solve(problem, held_back, again)
         record = _with_another(record, answer, spent_seconds, reserved_bytes)
         if answer.schedule is None:
@@ -146,7 +145,7 @@ def _with_a_share(
     """``options`` with an equal share of what is left of the time limit; ``None`` where that is nothing."""
     if options.time_limit_seconds is None:
         return options
-    left_seconds = options.time_limit_seconds - first.solve_seconds - (time.monotonic() - started)
+    left_seconds = options.time_limit_seconds - first.solve_seconds - (options.clock.now() - started)
     share_seconds = left_seconds / rounds_left
     return None if share_seconds < _LEAST_SECONDS else replace(options, time_limit_seconds=share_seconds)
 

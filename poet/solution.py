@@ -14,6 +14,7 @@ from typing import Any
 
 from poet import codec
 from poet.brief import brief, shortened, told
+from poet.clock import WALL, Clock
 from poet.homes import homes_of
 from poet.problem import Objective, Problem
 from poet.schedule import Schedule
@@ -71,6 +72,7 @@ class SolveOptions:
         start_by: who made ``start``, for the answer's ``solver`` where nothing better is found.
         spare_seconds: of the time limit, left unused where there is no plan: for what explains that.
         tuning: the constants of the search, for benchmarks and tests.
+        clock: by which seconds of the search are counted.
     """
 
     time_limit_seconds: float | None = 60.0
@@ -87,6 +89,7 @@ class SolveOptions:
     start_by: str = "the plan given as a start"
     spare_seconds: float = 0.0
     tuning: Tuning = DEFAULT
+    clock: Clock = WALL
 
     def allowed_gap_joules(self, joules: float, baseline_joules: float) -> float:
         """Below which a plan of ``joules`` counts as optimal: both gaps hold, or rounding says no more."""

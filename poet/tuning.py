@@ -505,6 +505,8 @@ class EnginesTuning(_Checked):
         highs_grace_seconds: beyond its time limit, after which HiGHS in a child is not listened to any more.
             Chosen.
         tell_seconds: between two bounds that HiGHS in a child tells. Chosen.
+        counted_seconds: of the wall clock, between two checks of a child whose work is counted: it is heard
+            only when it has ended. Chosen.
         proof_factors: of a program at most that is proven empty in exact fractions: summing up larger ones
             takes too long. Chosen. Off: nothing is.
     """
@@ -513,6 +515,7 @@ class EnginesTuning(_Checked):
     cpsat_grace_seconds: float = 5.0
     highs_grace_seconds: float = 0.5
     tell_seconds: float = 0.2
+    counted_seconds: float = 1.0
     proof_factors: int = _tuned(400_000, off=0)
 
 

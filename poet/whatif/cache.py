@@ -50,7 +50,7 @@ MAX_FILE_BYTES = 1 << 27
 SOLVING = (
     "solvers", "files", "problem.py", "schedule.py", "simulator.py", "solution.py", "homes.py", "pins.py",
     "codec.py", "units.py", "errors.py", "extras.py", "children.py", "brief.py", "graph.py",
-    "search_record.py", "tuning.py",
+    "search_record.py", "tuning.py", "clock.py",
 )  # fmt: skip
 """What an answer depends on: the searches and all that they import."""
 
@@ -60,6 +60,7 @@ IMPORTING = (
     "version.py", "brief.py", "children.py", "extras.py", "training_plan.py", "plan_file.py",
     "run_request.py", "demand.py", "layout.py", "devices/host.py", "problem.py", "schedule.py",
     "simulator.py", "solution.py", "search_record.py", "homes.py", "pins.py", "tuning.py",
+    "clock.py",
 )  # fmt: skip
 """What an imported graph and its kernels' facts depend on; of what ``api.py`` imports, these alone."""
 
@@ -277,8 +278,9 @@ def cell_key(problem_digest: str, limits: Limits, options: SolveOptions) -> str:
     asked = {
         field.name: codec.encode(getattr(options, field.name))
         for field in dataclasses.fields(options)
-        if field.name not in _NOT_IN_KEY
+        if field.name not in (*_NOT_IN_KEY, "clock")
     }
+    asked["clock"] = repr(options.clock)
     return digest_of(problem_digest, dataclasses.asdict(limits), asked, code_digest(SOLVING))
 
 

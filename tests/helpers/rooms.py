@@ -16,8 +16,8 @@ PAGE = ROOT / "docs" / "rooms.md"
 
 FLOORS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("Words", "errors, units, records as JSON", (
-            "version", "errors", "files.closing", "files.reading", "extras", "units", "brief", "codec",
-            "children",
+            "version", "errors", "files.closing", "files.reading", "extras", "units", "brief", "clock",
+            "codec", "children",
         )),
     ("Training graph", "ops, values and buffers of one step", (
             "operators", "kernel_allocations", "kernel_facts", "graph", "optimizer", "loss", "untrained",

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers.clocks import counted
 from helpers.oracle import least_joules
 from helpers.pace import with_slow
 from helpers.random_problems import FEATURES, mixed_problem, random_limits, random_problem, training_chain
@@ -23,7 +24,7 @@ from poet.problem import Limits, Problem, ProblemOp, Tensor, Transfer
 from poet.ram_survey import keep_everything_bytes
 from poet.schedule import Compute, Free, PageIn, Schedule
 from poet.simulator import simulate
-from poet.solution import SolveOptions, Status
+from poet.solution import Status
 from poet.solvers.bounds import suffix_program as module
 from poet.solvers.bounds.discretisation import bounds_at, last_game, outlook
 from poet.solvers.bounds.suffix_cuts import EndgameCuts, lifted
@@ -402,6 +403,6 @@ def test_the_search_closes_with_the_outlook_what_it_left_open() -> None:
     """BERT with Cortex-M4 costs at 30 % of the RAM, where the event model stayed at a gap of 1.7 %."""
     problem = Problem.load(Path(__file__).parents[1] / "instances" / "family" / "bert.m4.json")
     limits = Limits(ram_budget_bytes=int(0.3 * keep_everything_bytes(problem)))
-    found = solve(problem, limits, SolveOptions(time_limit_seconds=60.0))
+    found = solve(problem, limits, counted(60.0))
     assert found.status is Status.OPTIMAL
     assert found.proof.startswith("the word of highs alone")

@@ -4,28 +4,28 @@ from __future__ import annotations
 
 import math
 import random
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from helpers.clocks import Given, Ticking, counted
 
+from poet.clock import Clock
 from poet.problem import Limits, Problem
 from poet.ram_survey import keep_everything_bytes
-from poet.solution import SolveOptions, Status
-from poet.solvers import solve
+from poet.solution import Status
+from poet.solvers import minimum_ram_bytes, solve
 from poet.solvers.bounds.relaxation import Bound, bound_overhead
 from poet.solvers.engines.highs_process import HighsProcess
+from poet.solvers.engines.matrix import Matrix
 from poet.solvers.event_model.model import Model
 from poet.solvers.instance.context import Conduct
 from poet.solvers.instance.instance import Instance, instance_of
 from poet.solvers.search.best_bound import BestBound
 from poet.solvers.search.bound_rounds import Looks
 from poet.tuning import DEFAULT, Tuning
-
-OPTIONS = SolveOptions(time_limit_seconds=4.0, confirm=False)
 
 
 @pytest.fixture(scope="module")
@@ -35,57 +35,70 @@ def deep() -> tuple[Problem, Limits]:
     return problem, Limits(ram_budget_bytes=keep_everything_bytes(problem) // 2)
 
 
+@pytest.fixture(scope="module")
+def lean() -> tuple[Problem, Limits]:
+    """ResNet-18 with Cortex-M4 costs at the least RAM, which the first look does not close."""
+    problem = Problem.load(Path(__file__).parents[1] / "instances" / "resnet18_cifar.m4.json")
+    return problem, Limits(ram_budget_bytes=minimum_ram_bytes(problem).bytes)
+
+
 def test_a_bound_that_a_plan_refutes_is_not_believed(
-    deep: tuple[Problem, Limits], monkeypatch: pytest.MonkeyPatch
+    lean: tuple[Problem, Limits], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = list[float]()
 
     def erring(instance: Instance, child: HighsProcess, *, most_joules: float, **_: Any) -> Iterator[Bound]:
         asked.append(most_joules)
-        first = bound_overhead(instance)
+        first = bound_overhead(instance, clock=child.clock)
         yield first
         yield replace(first, overhead_joules=2.0 * instance.problem.compute_joules)
 
     monkeypatch.setattr("poet.solvers.search.bound_rounds.outlook", erring)
-    found = solve(*deep, OPTIONS)
+    found = solve(*lean, counted(0.4, confirm=False))
     assert asked
     assert found.status is Status.FEASIBLE
     assert found.joules is not None
     assert found.bound_joules < found.joules
-    assert found.bound_joules >= deep[0].compute_joules + bound_overhead(instance_of(*deep)).overhead_joules
+    assert found.bound_joules >= lean[0].compute_joules + bound_overhead(instance_of(*lean)).overhead_joules
 
 
 def test_the_engine_ends_with_the_search(
-    deep: tuple[Problem, Limits], monkeypatch: pytest.MonkeyPatch
+    lean: tuple[Problem, Limits], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    children = list[HighsProcess]()
+    children, begun = list[HighsProcess](), list[float]()
 
     class Watched(HighsProcess):
-        def __init__(self, tuning: Tuning) -> None:
-            super().__init__(tuning)
+        def __init__(self, tuning: Tuning, clock: Clock) -> None:
+            super().__init__(tuning, clock)
             children.append(self)
 
+        def begin(self, matrix: Matrix, seconds: float, *, relative_gap: float = 1e-4) -> None:
+            begun.append(seconds)
+            super().begin(matrix, seconds, relative_gap=relative_gap)
+
     monkeypatch.setattr("poet.solvers.search.bound_rounds.HighsProcess", Watched)
-    solve(*deep, OPTIONS)
+    solve(*lean, counted(0.6, confirm=False))
+    assert begun
     assert len(children) == 1
     assert not children[0].is_running
 
 
-def conduct(bounded: list[float], seconds: float = 100.0) -> Conduct:
-    end = time.monotonic() + seconds
+def conduct(bounded: list[float], clock: Clock | None = None, seconds: float = 100.0) -> Conduct:
+    clock = clock or Given()
 
     def hear(joules: float, proven: bool) -> bool:
         bounded.append(joules)
         return joules < 1e30
 
     return Conduct(
-        seconds_left=lambda: end - time.monotonic(),
-        finished=lambda: time.monotonic() > end,
+        seconds_left=lambda: seconds - clock.now(),
+        finished=lambda: clock.now() > seconds,
         found=lambda schedule, found_by: None,
         bounded=hear,
         classed=lambda joules, reruns: None,
         threads=1,
         seed=0,
+        clock=clock,
     )
 
 
@@ -103,7 +116,7 @@ def test_a_look_goes_on_as_long_as_it_leads_whatever_is_rounded(
             "poet.solvers.search.bound_rounds.outlook", lambda *_, bounds=tuple(rising), **__: iter(bounds)
         )
         heard = list[float]()
-        with Looks(instance, conduct(heard)) as looks:
+        with Looks(instance, conduct(heard, Ticking(1e-6))) as looks:
             looks.long(overhead, 0.1 * overhead, 0.0)
             looks.long(overhead, (once + heard[-1]) - once, 0.0)
             assert len(heard) == 2
@@ -113,11 +126,15 @@ def test_a_look_goes_on_as_long_as_it_leads_whatever_is_rounded(
 
 
 def test_a_short_look_is_short(deep: tuple[Problem, Limits]) -> None:
-    heard, began = list[float](), time.monotonic()
-    with Looks(instance_of(*deep), conduct(heard)) as looks:
+    """No program is begun after its time, and each gets as much again and twice, no more."""
+    heard = list[float]()
+    lent = conduct(heard)
+    with Looks(instance_of(*deep), lent) as looks:
         looks.short(1.0)
     assert heard
-    assert time.monotonic() - began < 8.0  # of the wall's clock, on a machine that does much else
+    assert isinstance(lent.clock, Given)
+    assert len(lent.clock.given) >= 2  # a linear program here, and whole numbers in the child
+    assert all(begun <= 1.0 and begun + seconds <= 3.0 + 1e-9 for begun, seconds in lent.clock.given)
 
 
 def test_a_solver_that_says_there_is_no_plan_is_not_asked_again(

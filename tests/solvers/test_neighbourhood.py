@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import time
+import math
 from collections.abc import Callable
 
 import pytest
+from helpers.clocks import Given
 from helpers.oracle import least_joules
 from helpers.pace import few_or_many
 from helpers.random_problems import mixed_problem, random_limits, training_like
 
+from poet.clock import WorkClock
 from poet.problem import Limits, Problem
 from poet.schedule import Schedule
 from poet.simulator import simulate
@@ -42,22 +44,22 @@ def improve(
         problem: what to plan.
         limits: what to stay within.
         schedule: a valid one to begin with, if there is any.
-        seconds: wall clock.
+        seconds: of counted work.
         seed: of every random choice.
         guide: the relaxation's answer, if it is known already.
         stop: called with each better schedule; true ends the search.
     """
-    end = time.monotonic() + seconds
-    instance, best = instance_of(problem, limits), Incumbent(problem, limits)
+    clock = WorkClock()
+    instance, best = instance_of(problem, limits), Incumbent(problem, limits, clock=clock)
     best.consider(schedule)
-    guide = guide or priced_bound(instance, seconds=seconds)
+    guide = guide or priced_bound(instance, seconds=seconds, clock=clock)
     stop = stop or (lambda better: False)
-    while time.monotonic() < end:
+    while clock.now() < seconds:
         before = best.trace
         own = {} if best.schedule is None else reruns_of(instance, best.schedule)
         arrays = offering(instance, merged(offered_by(instance, guide, _OFFER), own))
         rounds = Rounds(arrays, guide, best, seed=seed)
-        if not rounds.begin(end) or not rounds.run(end, stop) or best.trace is before:
+        if not rounds.begin(seconds) or not rounds.run(seconds, stop) or best.trace is before:
             break
     return best.schedule
 
@@ -75,8 +77,8 @@ def test_small_problems_come_out_optimal_or_near_and_never_worse(problems: int) 
     for seed in range(problems):
         problem = mixed_problem(seed, largest=6)
         limits = random_limits(problem, seed)
-        start = greedy(problem, limits, seconds=0.05)
-        found = improve(problem, limits, start, seconds=2.0)
+        start = greedy(problem, limits)
+        found = improve(problem, limits, start, seconds=0.5)
         assert (found is not None) or start is None
         if found is None or start is None:
             continue
@@ -98,7 +100,7 @@ def test_a_training_step_gets_cheaper() -> None:
     limits = tight(problem, 0.08)
     start = greedy(problem, limits)
     assert start is not None
-    found = improve(problem, limits, start, seconds=8.0)
+    found = improve(problem, limits, start, seconds=3.0)
     assert found is not None
     bound = problem.compute_joules + bound_overhead(instance_of(problem, limits)).overhead_joules
     before, after = (simulate(problem, plan, limits).joules for plan in (start, found))
@@ -109,7 +111,7 @@ def test_a_training_step_gets_cheaper() -> None:
 def test_a_plan_from_nothing() -> None:
     problem = training_like(8, seed=2, momentum=True)
     limits = tight(problem, 0.15)
-    found = improve(problem, limits, None, seconds=8.0)
+    found = improve(problem, limits, None, seconds=3.0)
     assert found is not None
     assert simulate(problem, found, limits).peak_ram_bytes <= (limits.ram_budget_bytes or 0)
 
@@ -126,6 +128,38 @@ def test_it_stops_when_told() -> None:
     found = improve(problem, limits, greedy(problem, limits), seconds=30.0, stop=stop)
     assert len(seen) == 1
     assert found == seen[0]
+
+
+def rounds_of(problem: Problem, limits: Limits, clock: WorkClock) -> Rounds:
+    instance, best = instance_of(problem, limits), Incumbent(problem, limits, clock=clock)
+    best.consider(greedy(problem, limits))
+    guide = priced_bound(instance, clock=clock)
+    assert best.schedule is not None
+    arrays = offering(
+        instance, merged(offered_by(instance, guide, _OFFER), reruns_of(instance, best.schedule))
+    )
+    rounds = Rounds(arrays, guide, best)
+    assert rounds.begin(math.inf)
+    return rounds
+
+
+@pytest.mark.parametrize("share", [0.3, 1.0])
+def test_it_ends_when_a_round_has_solved_the_whole_class(share: float) -> None:
+    """Also where there is nothing to decide at all, as with RAM for everything."""
+    clock = Given()
+    rounds = rounds_of(problem := training_like(2, seed=1), tight(problem, share), clock)
+    assert share < 1.0 or not rounds.arrays.decided.any()
+    begun = len(clock.given)
+    assert rounds.run(math.inf, lambda better: False, patience=1000)
+    assert rounds.exhausted
+    assert len(clock.given) - begun <= 4
+
+
+def test_it_looks_before_each_round_whether_to_stop() -> None:
+    rounds = rounds_of(problem := training_like(12, seed=3, momentum=True), tight(problem, 0.08), WorkClock())
+    looks = iter([False, True])
+    assert not rounds.run(math.inf, lambda better: False, finished=lambda: next(looks))
+    assert next(looks, None) is None
 
 
 def test_no_time_is_no_harm() -> None:

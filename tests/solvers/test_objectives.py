@@ -26,7 +26,7 @@ INSTANCES = Path(__file__).parents[1] / "instances"
 def test_a_start_is_taken_over_and_an_invalid_one_is_passed_over() -> None:
     problem = Problem.load(INSTANCES / "linear.m4.json")
     roomy, tight = Limits(ram_budget_bytes=8000), Limits(ram_budget_bytes=3700)
-    plan = solve(problem, tight, SolveOptions(time_limit_seconds=30.0))
+    plan = solve(problem, tight, SolveOptions(time_limit_seconds=None))
     assert plan.schedule is not None
     begun = solve(problem, tight, SolveOptions(time_limit_seconds=1e-9, start=plan.schedule))
     assert begun.joules == plan.joules
@@ -61,7 +61,7 @@ def least(of: Problem, limits: Limits, objective: Objective) -> float | None:
     return None if schedule is None else amount_of(objective, simulate(of, schedule, limits))
 
 
-TIGHT = SolveOptions(time_limit_seconds=10.0, relative_gap=1e-9, overhead_gap=1e-9)
+TIGHT = SolveOptions(time_limit_seconds=None, relative_gap=1e-9, overhead_gap=1e-9)
 
 
 @pytest.mark.parametrize("objective", [Objective.TIME, Objective.RAM, Objective.WRITES])

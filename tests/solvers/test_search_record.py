@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import logging
+import math
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 from helpers.random_problems import training_like
@@ -28,9 +32,11 @@ from poet.solution import SolveOptions, Status, solution_to_json
 from poet.solvers import minimum_ram_bytes, solve
 from poet.solvers.bounds.relaxation import bound_overhead
 from poet.solvers.engines import Effort, Outcome
+from poet.solvers.instance.context import Conduct
 from poet.solvers.instance.instance import instance_of
 from poet.solvers.search import bound_rounds
 from poet.solvers.search import least_energy as search
+from poet.solvers.search.after_rounds import Ways, go_on
 from poet.solvers.search.recorder import Recorder
 from poet.tuning import DEFAULT
 
@@ -191,8 +197,9 @@ def test_where_the_rounds_leave_a_gap_the_search_goes_on() -> None:
     assert not [name for name in names if name.startswith("round")]
 
 
+@pytest.mark.parametrize("seconds", [600.0, None])
 def test_where_nothing_more_can_be_offered_the_search_ends_and_says_so(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, seconds: float | None
 ) -> None:
     seeds = list[int]()
 
@@ -203,11 +210,38 @@ def test_where_nothing_more_can_be_offered_the_search_ends_and_says_so(
     monkeypatch.setattr(search, "run_engine", silent)
     monkeypatch.setattr(bound_rounds, "outlook", lambda *arguments, **others: iter(()))
     monkeypatch.setattr(search, "search_widely", lambda *arguments: True)
-    limited = dataclasses.replace(OPTIONS, time_limit_seconds=600.0)
-    solution = solve(LARGER, tight(LARGER), limited)
+    solution = solve(LARGER, tight(LARGER), dataclasses.replace(OPTIONS, time_limit_seconds=seconds))
     assert solution.status is Status.FEASIBLE
-    assert solution.message.startswith("The search ended before its time limit with a gap left: ")
+    early = "" if seconds is None else " before its time limit"
+    assert solution.message.startswith(f"The search ended{early} with a gap left: ")
     assert {0, 1, 2} <= set(seeds), "restarts have seeds of their own"
+
+
+@pytest.mark.parametrize("looks", [0, 1, 2, 5, 9])
+def test_restarts_that_nothing_else_ends_end_when_told(looks: int) -> None:
+    """Each restart looks before it begins and before each of its parts; no time limit, no proof."""
+    asked, begun = itertools.count(), list[str]()
+
+    def does(part: str, answer: Any) -> Callable[..., Any]:
+        def do(*arguments: object) -> Any:
+            begun.append(part)
+            return answer
+
+        return do
+
+    cut_short = Outcome((0.0,) * 10_000, 0.0, False, False, False)
+    conduct = Conduct(
+        seconds_left=lambda: math.inf, finished=lambda: next(asked) >= looks, found=lambda *plan: None,
+        bounded=lambda *bound: True, classed=lambda *bound: None, threads=1, seed=0,
+    )  # fmt: skip
+    ways = Ways(
+        instance=instance_of(LARGER, tight(LARGER)), conduct=conduct, limited=True,
+        restart=lambda number: None, standing=lambda: (None, 0.0), relax=does("relax", cut_short),
+        own_reruns=dict, solve_exactly=does("exact", False), look_longer=does("look", None),
+        search_widely=does("wide", True),
+    )  # fmt: skip
+    assert not go_on(ways, {})
+    assert begun == (["relax", "exact", "look", "wide"] * 3)[:looks]
 
 
 def test_a_proof_after_the_rounds_that_there_is_no_plan_is_heard() -> None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
 import pytest
+from helpers.clocks import Ticking
 from helpers.pace import with_slow
 from helpers.random_problems import training_like
 
@@ -155,7 +155,7 @@ def test_one_block_is_solved_for_all(child: HighsProcess) -> None:
     values = np.array(values_of(arrays.model, paging))
     tie = tied(arrays, values)
     assert int(tie.matrix.whole.sum()) < 0.7 * int(arrays.decided.sum())
-    optimum = solve(problem, limits, SolveOptions(time_limit_seconds=30.0))
+    optimum = solve(problem, limits, SolveOptions(time_limit_seconds=None))
     assert optimum.status is Status.OPTIMAL
     assert optimum.joules is not None
     least = optimum.joules - problem.compute_joules
@@ -163,17 +163,14 @@ def test_one_block_is_solved_for_all(child: HighsProcess) -> None:
     assert arrays.matrix.joules(solved(child, tie)) == pytest.approx(least)
 
 
-@pytest.mark.parametrize("seconds", with_slow([3.0, 30.0], {30.0}))
+@pytest.mark.parametrize("seconds", with_slow([1.0, 3.0], {3.0}))
 def test_a_search_on_identical_blocks_keeps_to_its_clock(seconds: float) -> None:
     problem, seen = stacked(120), list[float]()
     limits = within(problem, 0.1)
-    began = time.monotonic()
-    found = solve(
-        problem,
-        limits,
-        SolveOptions(time_limit_seconds=seconds, progress=lambda joules, *_: seen.append(joules or 0.0)),
-    )
-    assert time.monotonic() - began < seconds + 12.0  # the wall's clock on a machine that does much else
+    clock = Ticking(0.01)
+    heard = SolveOptions(seconds, clock=clock, progress=lambda joules, *_: seen.append(joules or 0.0))
+    found = solve(problem, limits, heard)
+    clock.assert_kept(seconds)
     assert found.joules is not None
     assert found.bound_joules <= found.joules
     assert seen[-1] == found.joules

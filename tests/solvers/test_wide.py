@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import math
 import os
@@ -11,17 +10,17 @@ import signal
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers.clocks import Ticking
 from helpers.oracle import least_joules
 from helpers.pace import with_slow
 from helpers.random_problems import mixed_problem, random_limits, training_like
 
+from poet.clock import WorkClock
 from poet.problem import Limits, Problem
 from poet.schedule import Schedule
 from poet.simulator import simulate
@@ -40,27 +39,17 @@ from poet.solvers.instance.timeline import timeline_of
 from poet.solvers.search.large import search_widely
 
 LARGE = training_like(220, seed=5, momentum=True)
-MARGIN_SECONDS = 3.0  # of a search beyond its limit; 0.5 on a quiet machine
 HEARS_SIGINT = (  # even where whoever started the tests ignores it, as shells do for jobs in the background
     "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
     "from poet.cli.main import app; app()"
 )
-BUSY = 6.0  # the wall's clock may run so many times faster than a process's on a machine that does much else
+HANGS_SECONDS = 500.0  # a child that does not end by then never does
 
 
 def tight(problem: Problem, share: float) -> Limits:
     least = minimum_ram_bytes(problem, Limits()).bytes
     most = sum(tensor.bytes for tensor in problem.tensors)
     return Limits(ram_budget_bytes=least + round(share * (most - least)))
-
-
-@contextlib.contextmanager
-def within(seconds: float) -> Iterator[None]:
-    """Checks the seconds of the block: the process's own, and on the wall with what others may take."""
-    wall, own = time.monotonic(), time.process_time()
-    yield
-    assert time.process_time() - own < seconds + MARGIN_SECONDS
-    assert time.monotonic() - wall < seconds + BUSY * MARGIN_SECONDS
 
 
 @dataclass
@@ -72,17 +61,18 @@ class Listener:
     bounds: list[float] = field(default_factory=list)
     plans: list[Schedule] = field(default_factory=list)
     classes: list[tuple[float, int]] = field(default_factory=list)
-    began: float = field(default_factory=time.monotonic)
+    clock: WorkClock = field(default_factory=WorkClock)
 
     def conduct(self, threads: int) -> Conduct:
         return Conduct(
-            seconds_left=lambda: self.seconds - (time.monotonic() - self.began),
+            seconds_left=lambda: self.seconds - self.clock.now(),
             finished=self.finished,
             found=lambda schedule, found_by: self.plans.append(schedule),
             bounded=self.bounded,
             classed=lambda joules, reruns: self.classes.append((joules, reruns)),
             threads=threads,
             seed=0,
+            clock=self.clock,
         )
 
     def bounded(self, joules: float, proven: bool) -> bool:
@@ -91,7 +81,7 @@ class Listener:
 
     def finished(self) -> bool:
         words = len(self.bounds) + len(self.plans) + len(self.classes)
-        return words >= self.patience or time.monotonic() - self.began > self.seconds
+        return words >= self.patience or self.clock.now() > self.seconds
 
 
 def check_against_the_oracle(seed: int, *, patience: int, threads: int = 1) -> bool:
@@ -101,7 +91,7 @@ def check_against_the_oracle(seed: int, *, patience: int, threads: int = 1) -> b
     oracle = least_joules(problem, limits)
     listener = Listener(patience)
     instances = (instance_of(problem, limits), instance_of(problem, limits, serial=True))
-    start = greedy(problem, limits, seconds=0.02)
+    start = greedy(problem, limits)
     possible = search_widely(problem, limits, instances, start, listener.conduct(threads))
     if oracle is None:
         assert start is None
@@ -143,7 +133,7 @@ def optimum(problem: Problem, limits: Limits, *, cut: bool) -> float:
     model = build(timeline_of(instance, candidates(instance, None)), families=families)
     matrix = matrix_of(model)
     with HighsProcess() as child:
-        child.begin(matrix, 30.0, relative_gap=0.0)
+        child.begin(matrix, math.inf, relative_gap=0.0)
         while not child.news.ended:
             child.listen(0.5)
         assert child.news.exhausted
@@ -185,37 +175,43 @@ def solved(child: HighsProcess, matrix: Matrix, seconds: float) -> float | None:
 
 
 def test_a_child_is_not_waited_for_beyond_its_time() -> None:
-    with within(1.0), HighsProcess() as child:
-        solved(child, market_split(), 1.0)
+    clock = Ticking()
+    with HighsProcess(clock=clock) as child:
+        child.begin(market_split(), 1000.0)
+        child.listen(0.1)
+        before = child.news.ended
+        clock.seconds += 1001.0
+        child.listen(0.0)
+        assert (before, child.news.ended) == (False, True)
+        assert child.is_running
     assert not child.is_running
 
 
 def test_a_child_solves_one_program_after_the_other() -> None:
-    """Also after one that it was told to give up."""
+    """Also after one that it was told to give up; by a clock that stands, so only the child ends any."""
     three = Matrix(
         costs=np.array([3.0, 1.0, 2.0]), offset=0.0, rows=np.zeros(3, dtype=np.int64),
         columns=np.arange(3), factors=-np.ones(3), at_most=np.array([-2.0]),
         integer=np.ones(3, dtype=np.bool_), whole=np.ones(3, dtype=np.bool_),
     )  # fmt: skip
-    with HighsProcess() as child:
+    with HighsProcess(clock=Ticking()) as child:
         first = child.pid
         assert [solved(child, three, 10.0) for _ in range(3)] == [3.0, 3.0, 3.0]
         assert child.pid == first
-        child.begin(market_split(), 60.0)
+        child.begin(market_split(), 1000.0)
         child.listen(0.5)
-        with within(5.0):
-            assert solved(child, three, 10.0) == 3.0
+        assert solved(child, three, 10.0) == 3.0
         assert child.pid != first
         os.kill(child.pid, signal.SIGKILL)
-        with within(5.0):
-            assert solved(child, three, 10.0) is None
+        assert solved(child, three, 10.0) is None
 
 
-@pytest.mark.parametrize("seconds", with_slow([1.0, 4.0], {4.0}))
+@pytest.mark.parametrize("seconds", with_slow([1.0, 3.0], {3.0}))
 def test_a_large_search_keeps_to_its_clock_and_has_a_plan(seconds: float) -> None:
     assert len(LARGE.ops) > 1500
-    with within(seconds):
-        solution = solve(LARGE, tight(LARGE, 0.1), SolveOptions(time_limit_seconds=seconds))
+    clock = Ticking(0.02)
+    solution = solve(LARGE, tight(LARGE, 0.1), SolveOptions(time_limit_seconds=seconds, clock=clock))
+    clock.assert_kept(seconds)
     assert solution.status is Status.FEASIBLE
     assert solution.joules is not None
     assert LARGE.compute_joules <= solution.bound_joules <= solution.joules
@@ -226,7 +222,7 @@ def test_the_class_has_a_bound_of_its_own() -> None:
     problem = training_like(12, seed=3, momentum=True)
     limits = tight(problem, 0.08)
     instance, listener = instance_of(problem, limits), Listener(patience=400, seconds=60.0)
-    listener.finished = lambda: len(listener.classes) >= 3  # type: ignore[method-assign]
+    listener.finished = lambda: len(listener.classes) >= 1  # type: ignore[method-assign]
     start = greedy(problem, limits)
     assert search_widely(problem, limits, (instance, instance), start, listener.conduct(1))
     plans = [simulate(problem, plan, limits).joules for plan in (start, *listener.plans) if plan is not None]
@@ -252,20 +248,18 @@ def test_ctrl_c_keeps_the_best_plan(tmp_path: Path) -> None:
     process = subprocess.Popen(
         [
             sys.executable, "-c", HEARS_SIGINT, "solve", str(model),
-            "--ram", f"{budget}B", "--time-limit", "120s", "--json", str(answer),
+            "--ram", f"{budget}B", "--time-limit", "10h", "--json", str(answer),
         ],
         stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True, env={**os.environ, "COLUMNS": "200"},
     )  # fmt: skip
-    killer = threading.Timer(60.0, process.kill)
+    killer = threading.Timer(HANGS_SECONDS, process.kill)
     killer.start()
     assert process.stderr is not None
     heard = ""
     while "gap" not in heard and (character := process.stderr.read(1)):
         heard += character
-    time.sleep(3.0)  # into the rounds, or into a child's run
     process.send_signal(signal.SIGINT)
-    with within(3.0):  # a round, and what follows
-        process.communicate()
+    process.communicate()
     killer.cancel()
     assert process.returncode == 0, heard
     said = json.loads(answer.read_text())

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import logging
 import math
-import time
 from collections.abc import Callable, Iterator
 
 import numpy as np
@@ -52,12 +51,12 @@ def outlook(
         child: the process that solves the programs.
         most_joules: overhead at which the values of the suffix program are capped; ``inf``: no suffix
             program.
-        seconds_left: wall clock that may still be used.
+        seconds_left: of the child's clock, that may still be used.
         finished: whether to stop; polled all the time.
         seed: of random choices.
     """
     tuning = instance.tuning.outlook
-    first = bound_overhead(instance, seconds=seconds_left())
+    first = bound_overhead(instance, seconds=seconds_left(), clock=child.clock)
     yield first
     rows = first.relaxation.moments
     if first.overhead_joules == math.inf or not rows:
@@ -67,9 +66,9 @@ def outlook(
     for most_states in tuning.stage_states:
         if finished() or tuning.slower_factor * seconds > tuning.game_share * seconds_left():
             return
-        began = time.monotonic()
+        began = child.clock.now()
         game = last_game(instance, most_joules, most_states, finished)
-        seconds = time.monotonic() - began
+        seconds = child.clock.now() - began
         begin = None if game is None else game.moment
         if begin in games or (games and game is None):
             return

@@ -16,12 +16,12 @@ worth a place on the grids:
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
+from poet.clock import WALL, Clock
 from poet.solvers.bounds.relaxation import Bound, bound_overhead
 from poet.solvers.engines.matrix import Numbers, value
 from poet.solvers.instance.instance import Instance
@@ -30,52 +30,73 @@ Watcher = Callable[[Bound], None]
 
 
 def tightest_bound(
-    instance: Instance, *, seconds: float = 60.0, watcher: Watcher | None = None, begin: Bound | None = None
+    instance: Instance,
+    *,
+    seconds: float = 60.0,
+    watcher: Watcher | None = None,
+    begin: Bound | None = None,
+    clock: Clock = WALL,
+    finished: Callable[[], bool] = lambda: False,
 ) -> Bound:
     """The best bound of several rounds; each one adds priced and under-counted moments to the grids.
 
     Args:
         instance: what to bound.
-        seconds: wall clock; without ``begin`` a first round is always begun.
+        seconds: of ``clock``; without ``begin`` a first round is always begun.
         watcher: called with the bound of each round.
         begin: a bound that is there already, in the place of the first rounds.
+        clock: of the search.
+        finished: asked before each further round; whether to stop.
     """
-    end, tuning = time.monotonic() + seconds, instance.tuning.grids
-    best = bound = begin or priced_bound(instance, seconds=seconds, watcher=watcher)
+    end, tuning = clock.now() + seconds, instance.tuning.grids
+    best = bound = begin or priced_bound(
+        instance, seconds=seconds, watcher=watcher, clock=clock, finished=finished
+    )
     vain = 0
-    while vain < tuning.patience_rounds and bound.answer.done and (left := end - time.monotonic()) > 0.0:
+    while vain < tuning.patience_rounds and bound.answer.done and (left := end - clock.now()) > 0.0:
+        if finished():
+            break
         moments = bound.moments | priced_moments(instance, bound) | pretended_moments(instance, bound)
         if moments == bound.moments:
             break
-        bound = bound_overhead(instance, seconds=left, moments=moments)
+        bound = bound_overhead(instance, seconds=left, moments=moments, clock=clock)
         better = bound.overhead_joules > (1.0 + tuning.progress_share) * best.overhead_joules
         vain = 0 if better else vain + 1
         best = max(best, bound, key=lambda found: found.overhead_joules)
         if watcher is not None:
             watcher(bound)
-        if end - time.monotonic() < tuning.begin_factor * (left - (end - time.monotonic())):
+        if end - clock.now() < tuning.begin_factor * (left - (end - clock.now())):
             break
     return best
 
 
-def priced_bound(instance: Instance, *, seconds: float = 60.0, watcher: Watcher | None = None) -> Bound:
+def priced_bound(
+    instance: Instance,
+    *,
+    seconds: float = 60.0,
+    watcher: Watcher | None = None,
+    clock: Clock = WALL,
+    finished: Callable[[], bool] = lambda: False,
+) -> Bound:
     """The best bound of a few rounds; each one adds the moments whose memory rows had a dual price.
 
     Args:
         instance: what to bound.
-        seconds: wall clock; the first round is always begun.
+        seconds: of ``clock``; the first round is always begun.
         watcher: called with the bound of each round.
+        clock: of the search.
+        finished: asked before each further round; whether to stop.
     """
-    end = time.monotonic() + seconds
-    best = bound = bound_overhead(instance, seconds=seconds)
+    end = clock.now() + seconds
+    best = bound = bound_overhead(instance, seconds=seconds, clock=clock)
     for _ in range(instance.tuning.grids.priced_rounds):
         if watcher is not None:
             watcher(bound)
         moments = bound.moments | priced_moments(instance, bound)
-        left = end - time.monotonic()
-        if left <= 0.0 or not bound.answer.done or moments == bound.moments:
+        left = end - clock.now()
+        if left <= 0.0 or not bound.answer.done or moments == bound.moments or finished():
             break
-        bound = bound_overhead(instance, seconds=left, moments=moments)
+        bound = bound_overhead(instance, seconds=left, moments=moments, clock=clock)
         best = max(best, bound, key=lambda found: found.overhead_joules)
     return best
 

@@ -67,10 +67,10 @@ import bisect
 import itertools
 import logging
 import math
-import time
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
+from poet.clock import WALL, Clock
 from poet.solvers.bounds.windows import Windows
 from poet.solvers.engines.linear import Answer, minimise
 from poet.solvers.engines.matrix import NOUGHT, ONE, MatrixBuilder, Term
@@ -134,24 +134,27 @@ class Bound:
     answer: Answer
 
 
-def bound_overhead(instance: Instance, *, seconds: float = 60.0, moments: Collection[int] = ()) -> Bound:
+def bound_overhead(
+    instance: Instance, *, seconds: float = 60.0, moments: Collection[int] = (), clock: Clock = WALL
+) -> Bound:
     """The bound that the linear program of the relaxation gives in ``seconds``.
 
     A run that is cut short gives a weaker bound, still a valid one.
 
     Args:
         instance: what to bound.
-        seconds: wall clock.
+        seconds: of ``clock``.
         moments: to put on the grids of what may be remade or remade from.
+        clock: of the search.
     """
-    started = time.monotonic()
+    started = clock.now()
     relaxation = relax(instance, moments)
-    left = seconds - (time.monotonic() - started)
-    answer = minimise(relaxation.program.matrix(), seconds=left)
+    left = seconds - (clock.now() - started)
+    answer = minimise(relaxation.program.matrix(), seconds=left, clock=clock)
     overhead = relaxation.fixed_joules + answer.bound
     _log.info(
         "windows relaxation, linear program at %d moments: overhead at least %.9g after %.3f s%s",
-        len(moments), overhead, time.monotonic() - started, "" if answer.done else ", cut short",
+        len(moments), overhead, clock.now() - started, "" if answer.done else ", cut short",
     )  # fmt: skip
     return Bound(overhead, frozenset(moments), relaxation, answer)
 

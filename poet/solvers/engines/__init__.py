@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import logging
 import math
-import time
 from collections.abc import Callable
 
 import numpy as np
 
+from poet.clock import WALL, Clock
 from poet.errors import InputError, nearest
 from poet.extras import how_to_install
 from poet.solvers.engines import cpsat, through_pulp
@@ -37,6 +37,9 @@ ENGINES: dict[str, Callable[[Job], Outcome]] = {
 }
 """The preferred first."""
 
+_COUNTED = ("highs", "cpsat")
+"""Those that tell how much work they did, and take a limit on it."""
+
 _WAYS_TO_INSTALL = {
     "highs": how_to_install("plan"),
     "cpsat": how_to_install("cpsat"),
@@ -52,16 +55,21 @@ def available_engines() -> tuple[str, ...]:
     return tuple(name for name in ENGINES if set(name.split("+")) <= there)
 
 
-def choose_engine(name: str, *, threads: int = 1) -> str:
+def choose_engine(name: str, *, threads: int = 1, clock: Clock = WALL) -> str:
     """``name``, or for ``"auto"`` the preferred engine for so many threads.
 
     On two threads that is HiGHS beside CP-SAT where OR-tools is installed: measured on problems that
     neither closes at once, the pair gets further than either alone (docs/planner-benchmark.md).
 
     Raises:
-        InputError: no such engine, or it is not installed.
+        InputError: no such engine, or it is not installed; or ``clock`` counts work that it does not tell.
     """
     usable = available_engines()
+    if clock.counts_work and (threads > 1 or name not in ("auto", *_COUNTED)):
+        raise InputError(
+            f"engine {name!r} on {threads} threads does not tell the work that a WorkClock counts; "
+            f"ask for one thread of {' or '.join(_COUNTED)}, or for the wall clock"
+        )
     if name == "auto" and usable:
         return "highs+cpsat" if threads > 1 and "highs+cpsat" in usable else usable[0]
     if name in usable:
@@ -79,13 +87,13 @@ def run_engine(name: str, matrix: Matrix, effort: Effort, *, watcher: Watcher | 
         return Outcome(None, math.inf, False, True, False)
     if not used.any() and not matrix.costs.any():
         return Outcome((0.0,) * len(matrix.costs), matrix.offset, True, False, False)
-    began = time.monotonic()
+    began = effort.clock.now()
     outcome = ENGINES[name](Job(matrix, effort, watcher))
     _log.info(
         "%s: %d columns, %d rows, seed %d, allowed %s s: %s after %.3f s, bound on the objective %.9g",
         name, len(matrix.costs), len(matrix.at_most), effort.seed,
         "any" if effort.seconds is None else f"{effort.seconds:.3f}", _how_it_ended(outcome),
-        time.monotonic() - began, outcome.bound_joules,
+        effort.clock.now() - began, outcome.bound_joules,
     )  # fmt: skip
     return outcome
 

@@ -11,7 +11,6 @@ proof is the tree of those choices with prices at each leaf; the choices and sum
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -19,6 +18,8 @@ import highspy
 import numpy as np
 import numpy.typing as npt
 
+from poet.clock import WALL, Clock
+from poet.solvers.engines.highs import charge, limit
 from poet.solvers.engines.matrix import Matrix
 from poet.tuning import DEFAULT, Tuning
 
@@ -45,6 +46,7 @@ def prove_none(
     seconds: float,
     below_joules: float | None = None,
     tuning: Tuning = DEFAULT,
+    clock: Clock = WALL,
 ) -> Proof | None:
     """A proof that ``matrix`` has no solution, or none that costs less than ``below_joules``.
 
@@ -54,7 +56,7 @@ def prove_none(
     program = matrix if below_joules is None else matrix.cut_off(below_joules)
     if len(program.factors) > tuning.engines.proof_factors:
         return None
-    return _Prover(program, time.monotonic() + seconds).prove()
+    return _Prover(program, clock.now() + seconds, clock).prove()
 
 
 _Row = tuple[list[int], list[float], float]
@@ -63,8 +65,8 @@ _Row = tuple[list[int], list[float], float]
 class _Prover:
     """A depth-first search over 0 or 1 for the undecided columns; every leaf is closed by duals."""
 
-    def __init__(self, program: Matrix, end: float) -> None:
-        self.rows, self.end = list(program.by_row()), end
+    def __init__(self, program: Matrix, end: float, clock: Clock) -> None:
+        self.rows, self.end, self.clock = list(program.by_row()), end, clock
         self.families = program.families or ("row",) * len(self.rows)
         self.integer = np.flatnonzero(program.integer).tolist()
         self.weights: dict[str, float] = {}
@@ -80,10 +82,13 @@ class _Prover:
             wanted = pending.pop()
             self._fix(fixed, wanted)
             fixed = wanted
-            if time.monotonic() > self.end:
+            left_seconds = self.end - self.clock.now()
+            if left_seconds < 0.0:
                 return None
-            self.highs.setOptionValue("time_limit", self.highs.getRunTime() + self.end - time.monotonic())
+            spent_seconds = 0.0 if self.clock.counts_work else self.highs.getRunTime()
+            limit(self.highs, spent_seconds + left_seconds, self.clock, integer=False)
             self.highs.run()
+            charge(self.highs, self.clock)
             if self.highs.getModelStatus() != highspy.HighsModelStatus.kOptimal:
                 return None
             solution = self.highs.getSolution()

@@ -73,7 +73,9 @@ def confirm(
         proof_seconds: for the proof in fractions, which comes first.
         below_joules: of the objective; ``None``: no solution at all.
     """
-    proof = prove_none(matrix, seconds=proof_seconds, below_joules=below_joules, tuning=effort.tuning)
+    proof = prove_none(
+        matrix, seconds=proof_seconds, below_joules=below_joules, tuning=effort.tuning, clock=effort.clock
+    )
     if proof is not None:
         return Confirmation(Confidence.EXACT, (), proof.families)
     usable = available_engines()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import json
 import math
-import time
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any
@@ -56,7 +55,9 @@ class CpSatProcess:
         self._child = Child("poet.solvers.engines.cpsat_child")
         grace_seconds = job.effort.tuning.engines.cpsat_grace_seconds
         seconds = math.inf if job.effort.seconds is None else job.effort.seconds + grace_seconds
-        self._deadline = time.monotonic() + min(seconds, job.effort.most_seconds)
+        self._clock = job.effort.clock
+        counted = self._clock.counts_work  # the child's own deterministic time is the limit
+        self._deadline = math.inf if counted else self._clock.now() + min(seconds, job.effort.most_seconds)
         self._child.send(json.dumps(self._request()).encode() + b"\n")
 
     def __enter__(self) -> CpSatProcess:
@@ -79,14 +80,17 @@ class CpSatProcess:
             InputError: the child ended without having solved anything.
         """
         found: list[tuple[float, ...]] = []
-        for message in self._child.messages(seconds):
+        messages = self._child.messages(seconds)
+        while self._clock.counts_work and not (self._child.gone or (messages and "status" in messages[-1])):
+            messages += self._child.messages(self.job.effort.tuning.engines.counted_seconds)
+        for message in messages:
             self._take(message, found)
         if self._child.gone:
             self.ended = True
             failure = self._child.failure() if self.answer.status == "unknown" else None
             if failure is not None:
                 raise InputError(f"engine 'cpsat' does not run here: {failure}")
-        if time.monotonic() > self._deadline:
+        if self._clock.now() > self._deadline:
             self.ended = True
         return found
 
@@ -105,6 +109,7 @@ class CpSatProcess:
             found.append(self.answer.values)
         if "status" in message:
             self.answer.status = message["status"]
+            self._clock.spend(programs=1, engine_seconds=message["counted_seconds"])
             self.ended = True
 
     def _request(self) -> dict[str, Any]:
@@ -115,6 +120,7 @@ class CpSatProcess:
             "program": self.program.to_json(),
             "start": None if start is None else self.program.whole(start.tolist()),
             "seconds": job.effort.seconds,
+            "counted": job.effort.clock.counts_work,
             "threads": job.effort.threads,
             "seed": job.effort.seed,
             "gap": max(gap, 0),

@@ -31,13 +31,17 @@ def main() -> None:
     parameters.linearization_level = 2
     parameters.absolute_gap_limit = request["gap"]
     if request["seconds"] is not None:
-        parameters.max_time_in_seconds = request["seconds"]
+        if request["counted"]:
+            parameters.max_deterministic_time = request["seconds"]
+        else:
+            parameters.max_time_in_seconds = request["seconds"]
     solver.best_bound_callback = lambda bound: _tell({"bound": _units(bound)})
     status = solver.status_name(solver.solve(model, _Incumbents(columns))).lower()
     found = status in ("optimal", "feasible")
     _tell(
         {
             "status": status,
+            "counted_seconds": solver.response_proto.deterministic_time,
             "bound": _units(solver.best_objective_bound) if found else None,  # 0 where nothing is known
             "values": [solver.value(column) for column in columns] if found else None,
         }

@@ -10,6 +10,7 @@ from typing import Any
 import highspy
 import numpy as np
 
+from poet.clock import WALL, Clock
 from poet.solvers.engines.interrupt import sigint_flag
 from poet.solvers.engines.interruptible import run
 from poet.solvers.engines.matrix import Matrix, Numbers, Scaled, scaled
@@ -47,6 +48,30 @@ def loaded(matrix: Matrix, *, integer: bool = True, threads: int = 1) -> highspy
     return highs
 
 
+def is_empty(matrix: Matrix) -> bool:
+    """Whether there is nothing to choose and no row forbids that; HiGHS gives no answer to such a program."""
+    return len(matrix.costs) == 0 and bool((matrix.at_most >= 0.0).all())
+
+
+def limit(highs: highspy.Highs, seconds: float, clock: Clock, *, integer: bool = True) -> None:
+    """Let ``highs`` stop ``seconds`` of ``clock`` after it began."""
+    iterations, nodes = clock.most_iterations(seconds), clock.most_nodes(seconds)
+    if iterations is None or nodes is None:
+        highs.setOptionValue("time_limit", max(seconds, 0.01))
+    elif integer:
+        highs.setOptionValue("mip_max_nodes", nodes)
+    else:
+        highs.setOptionValue("simplex_iteration_limit", iterations)
+
+
+def charge(highs: highspy.Highs, clock: Clock) -> None:
+    """Tell ``clock`` what a run took."""
+    info = highs.getInfo()
+    clock.spend(
+        programs=1, iterations=max(info.simplex_iteration_count, 0), nodes=max(info.mip_node_count, 0)
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class Found:
     """Column values, ``None`` without any; whether nothing better is left."""
@@ -55,14 +80,25 @@ class Found:
     exhausted: bool
 
 
-def solve(matrix: Matrix, seconds: float, *, integer: bool = True, relative_gap: float = 1e-5) -> Found:
+def solve(
+    matrix: Matrix,
+    seconds: float,
+    *,
+    integer: bool = True,
+    relative_gap: float = 1e-5,
+    clock: Clock = WALL,
+) -> Found:
     """The best values of ``matrix`` within ``seconds``; not ``integer``: of the linear program."""
+    if is_empty(matrix):
+        clock.spend(programs=1)
+        return Found(np.zeros(0), exhausted=True)
     highs = loaded(scaled(matrix).matrix, integer=integer)
-    highs.setOptionValue("time_limit", max(seconds, 0.01))
+    limit(highs, seconds, clock, integer=integer)
     highs.setOptionValue("mip_rel_gap", relative_gap)
     if not integer:
         highs.setOptionValue("presolve", "off")
     run(highs)
+    charge(highs, clock)
     return Found(best_values(highs), highs.getModelStatus() in DONE)
 
 
@@ -119,16 +155,20 @@ class _Listener:
 def run_highs(job: Job, *, found_elsewhere: Elsewhere | None = None) -> Outcome:
     """HiGHS, with a start, incumbents and bounds as they come, and others' solutions taken over."""
     small, effort = scaled(job.matrix), job.effort
+    if is_empty(job.matrix):
+        effort.clock.spend(programs=1)
+        return Outcome((), job.matrix.offset, done=True, infeasible=False, interrupted=False)
     highs = loaded(small.matrix, threads=effort.threads)
     highs.setOptionValue("mip_rel_gap", effort.relative)
     highs.setOptionValue("mip_abs_gap", max(effort.absolute_joules * small.unit, 1e-9))
     highs.setOptionValue("random_seed", effort.seed)
     if effort.seconds is not None:
-        highs.setOptionValue("time_limit", max(effort.seconds, 0.01))
+        limit(highs, effort.seconds, effort.clock)
     with sigint_flag() as pressed:
         listener = _Listener(job, small, found_elsewhere, pressed)
         listener.listen_to(highs)
         highs.run()
+    charge(highs, effort.clock)
     status, info = highs.getModelStatus(), highs.getInfo()
     values = best_values(highs)
     done = status == highspy.HighsModelStatus.kOptimal

@@ -21,7 +21,7 @@ import highspy
 import numpy as np
 
 from poet import children
-from poet.solvers.engines.highs import DONE, best_values, loaded
+from poet.solvers.engines.highs import DONE, best_values, is_empty, loaded
 from poet.solvers.engines.matrix import Matrix, Numbers
 
 
@@ -39,14 +39,27 @@ def _solve(packed: bytes) -> None:
     arrays = {name: request[name] for name in ("costs", "rows", "columns", "factors", "at_most", "integer")}
     start = request["start"] if len(request["start"]) else None
     matrix = Matrix(offset=float(request["offset"][0]), whole=arrays["integer"], start=start, **arrays)
-    seconds, relative_gap, tell_seconds = map(float, request["options"])
+    if is_empty(matrix):
+        _tell(matrix.offset, np.zeros(0), exhausted=True, last=True, iterations=0, nodes=0)
+        return
+    seconds, relative_gap, tell_seconds, nodes = map(float, request["options"])
     highs = loaded(matrix)
-    highs.setOptionValue("time_limit", seconds)
+    if nodes:
+        highs.setOptionValue("mip_max_nodes", int(nodes))
+    else:
+        highs.setOptionValue("time_limit", seconds)
     highs.setOptionValue("mip_rel_gap", relative_gap)
     _listen_to(highs, tell_seconds)
     highs.run()
-    exhausted = highs.getModelStatus() in DONE
-    _tell(highs.getInfo().mip_dual_bound, best_values(highs), exhausted=exhausted, last=True)
+    exhausted, info = highs.getModelStatus() in DONE, highs.getInfo()
+    _tell(
+        info.mip_dual_bound,
+        best_values(highs),
+        exhausted=exhausted,
+        last=True,
+        iterations=max(info.simplex_iteration_count, 0),
+        nodes=max(info.mip_node_count, 0),
+    )
 
 
 def _listen_to(highs: highspy.Highs, tell_seconds: float) -> None:
@@ -65,10 +78,12 @@ def _listen_to(highs: highspy.Highs, tell_seconds: float) -> None:
     highs.startCallback(kinds.kCallbackMipImprovingSolution)
 
 
-def _tell(bound: float, values: Numbers | None, *, exhausted: bool = False, last: bool = False) -> None:
+def _tell(
+    bound: float, values: Numbers | None, *, exhausted: bool = False, last: bool = False, **work: int
+) -> None:
     packed = None if values is None else base64.b64encode(values.tobytes()).decode()
     known = bound if math.isfinite(bound) else None
-    said = {"bound": known, "values": packed, "exhausted": exhausted, "last": last}
+    said = {"bound": known, "values": packed, "exhausted": exhausted, "last": last, **work}
     sys.stdout.write(json.dumps(said) + "\n")
     sys.stdout.flush()
 

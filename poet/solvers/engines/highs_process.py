@@ -11,12 +11,12 @@ from __future__ import annotations
 import base64
 import io
 import math
-import time
 from dataclasses import dataclass
 from types import TracebackType
 
 import numpy as np
 
+from poet.clock import WALL, Clock
 from poet.solvers.engines.child import Child
 from poet.solvers.engines.matrix import Matrix, Numbers, scaled
 from poet.tuning import DEFAULT, Tuning
@@ -43,10 +43,16 @@ class News:
 
 
 class HighsProcess:
-    """A child that solves one program after the other; leaving the context ends it, however far it is."""
+    """A child that solves one program after the other; leaving the context ends it, however far it is.
 
-    def __init__(self, tuning: Tuning = DEFAULT) -> None:
-        self._tuning = tuning
+    Args:
+        tuning: how often the child tells its bound, and what grace it has.
+        clock: by which the child's seconds are counted. Where it counts work, the child is heard only when it
+            has ended, for what it says between is said at times of the wall clock.
+    """
+
+    def __init__(self, tuning: Tuning = DEFAULT, clock: Clock = WALL) -> None:
+        self._tuning, self.clock = tuning, clock
         self.news = News(ended=True)
         self._end = 0.0
         self._unit = 1.0
@@ -80,7 +86,7 @@ class HighsProcess:
 
         Args:
             matrix: what to minimise.
-            seconds: wall clock.
+            seconds: of the clock.
             relative_gap: at which to stop.
         """
         seconds = max(seconds, 0.01)  # HiGHS takes no negative limit
@@ -91,16 +97,21 @@ class HighsProcess:
         small = scaled(matrix)
         self._unit = small.unit
         tuning = self._tuning.engines
-        self._end = time.monotonic() + seconds + tuning.highs_grace_seconds
-        options = (seconds, relative_gap, tuning.tell_seconds)
+        nodes = self.clock.most_nodes(seconds)
+        self._end = math.inf if nodes is not None else self.clock.now() + seconds + tuning.highs_grace_seconds
+        options = (seconds, relative_gap, tuning.tell_seconds, nodes or 0)
         self._child.send(_packed(small.matrix, options))
 
     def listen(self, seconds: float) -> bool:
         """Wait ``seconds`` at most for news; whether there is a better solution. See `news`."""
         better = False
-        for message in self._child.messages(seconds):
+        messages = self._child.messages(seconds)
+        while self.clock.counts_work and not (self._child.gone or (messages and messages[-1]["last"])):
+            messages += self._child.messages(self._tuning.engines.counted_seconds)
+        for message in messages:
             if message["last"]:
                 self.news.ended = self._idle = True
+                self.clock.spend(programs=1, iterations=message["iterations"], nodes=message["nodes"])
             if message["bound"] is not None:
                 bound = (message["bound"] * (1.0 - _MARGIN) - _MARGIN) / self._unit
                 self.news.bound_joules = max(self.news.bound_joules, bound)
@@ -108,12 +119,12 @@ class HighsProcess:
             if message["values"] is not None:
                 self.news.values = np.frombuffer(base64.b64decode(message["values"]))
                 better = True
-        self.news.ended = self.news.ended or self._child.gone or time.monotonic() > self._end
+        self.news.ended = self.news.ended or self._child.gone or self.clock.now() > self._end
         return better
 
 
 def _packed(matrix: Matrix, options: tuple[float, ...]) -> bytes:
-    """Its length in eight bytes, and the program."""
+    """Its length in eight bytes, and the program; the last option not 0: nodes, in place of seconds."""
     packed = io.BytesIO()
     start = matrix.start if matrix.start is not None else np.zeros(0)
     np.savez(

@@ -16,7 +16,8 @@ from dataclasses import dataclass
 import highspy
 import numpy as np
 
-from poet.solvers.engines.highs import loaded
+from poet.clock import WALL, Clock
+from poet.solvers.engines.highs import charge, limit, loaded
 from poet.solvers.engines.interruptible import run
 from poet.solvers.engines.matrix import Matrix, Numbers, scaled
 
@@ -40,15 +41,16 @@ class Answer:
     done: bool
 
 
-def minimise(matrix: Matrix, *, seconds: float, seed: int = 0) -> Answer:
+def minimise(matrix: Matrix, *, seconds: float, seed: int = 0, clock: Clock = WALL) -> Answer:
     """Solve the linear program of ``matrix``, in fractions, on one thread; its bound is certified here."""
     small = scaled(matrix)
     highs = loaded(small.matrix, integer=False)
     highs.setOptionValue("presolve", "off")  # it takes longer here than it saves
     highs.setOptionValue("solver", "simplex")
-    highs.setOptionValue("time_limit", max(seconds, 0.01))
+    limit(highs, seconds, clock, integer=False)
     highs.setOptionValue("random_seed", seed)
     run(highs)
+    charge(highs, clock)
     status, info, solution = highs.getModelStatus(), highs.getInfo(), highs.getSolution()
     found = info.primal_solution_status == highspy.SolutionStatus.kSolutionStatusFeasible
     values = np.array(solution.col_value) if found else None

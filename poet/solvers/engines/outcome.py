@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from poet.clock import WALL, Clock
 from poet.solvers.engines.matrix import Matrix
 from poet.tuning import DEFAULT, Tuning
 
@@ -42,6 +43,7 @@ class Effort:
         absolute_joules: gap of the objective at which it may stop.
         relative: the same as a share of the objective, for engines that are given its constant part.
         tuning: how often an engine in a process of its own is polled, and what grace it has.
+        clock: by which seconds are counted, and which hears of the work done.
     """
 
     seconds: float | None
@@ -51,6 +53,7 @@ class Effort:
     relative: float
     most_seconds: float = math.inf
     tuning: Tuning = DEFAULT
+    clock: Clock = WALL
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,12 +16,12 @@ import itertools
 import logging
 import math
 import random
-import time
 from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
+from poet.clock import WALL, Clock
 from poet.homes import decide, undecided
 from poet.problem import Limits, Problem, Tensor
 from poet.schedule import Schedule
@@ -61,6 +61,7 @@ def greedy(
     seed: int = 0,
     rejections: Rejections | None = None,
     tuning: Tuning = DEFAULT,
+    clock: Clock = WALL,
 ) -> Schedule | None:
     """The cheapest valid schedule among several greedy plans; ``None`` if none is within ``limits``.
 
@@ -70,11 +71,12 @@ def greedy(
     Args:
         problem: what to plan.
         limits: what to stay within.
-        seconds: wall clock after which no further plan is tried once there is one.
-        most_seconds: wall clock after which no further plan is tried, whether there is one or not.
+        seconds: of ``clock``, after which no further plan is tried once there is one.
+        most_seconds: of ``clock``, after which no further plan is tried, whether there is one or not.
         seed: of the random plans.
         rejections: where to count what the judge rejects.
         tuning: which plans, and how many.
+        clock: of the search.
     """
     choices = undecided(problem)
     if choices:
@@ -87,16 +89,17 @@ def greedy(
             seed=seed,
             rejections=rejections,
             tuning=tuning,
+            clock=clock,
         )
     how = tuning.greedy
-    facts, best = Facts(problem), Incumbent(problem, limits, rejections=rejections)
-    began = time.monotonic()
+    facts, best = Facts(problem), Incumbent(problem, limits, rejections=rejections, clock=clock)
+    began = clock.now()
     end, last = began + (math.inf if seconds is None else seconds), began + most_seconds
     generator = random.Random(seed)  # noqa: S311 - a search, not a secret
     planned = _variants(problem, limits, how)
     best.consider(_schedule(facts, limits, planned[0], how, seed=0), "greedy")
     for way in (Way.CHEAPER, Way.REMAKE):  # what online policies do is cheap to try as well
-        if time.monotonic() > last:
+        if clock.now() > last:
             return best.schedule
         allowed = replace(limits, paging=limits.paging and way is Way.CHEAPER)
         best.consider(walked(facts, allowed, ByStaleness(way), planned[0].weights), "greedy")
@@ -104,7 +107,7 @@ def greedy(
     tries = how.work_items // (facts.op_count + facts.tensor_count)
     tries = max(how.least_tries, min(how.most_tries, tries))
     for index in range(1, max(tries, len(planned))):
-        now = time.monotonic()
+        now = clock.now()
         if now > last or (best.schedule is not None and (index >= tries or now > end)):
             break
         variant = planned[index] if index < len(planned) else _varied(generator, favourite, planned, how)
@@ -113,7 +116,7 @@ def greedy(
         if best.trace is not None and best.trace.joules <= problem.compute_joules * (1 + 1e-12):
             break  # everything ran once and nothing moved
     joules = "none" if best.trace is None else f"{best.trace.joules:.9g} J"
-    _log.info("greedy plans: the best takes %s, after %.3f s", joules, time.monotonic() - began)
+    _log.info("greedy plans: the best takes %s, after %.3f s", joules, clock.now() - began)
     return best.schedule
 
 
@@ -127,6 +130,7 @@ def _at_some_home(
     seed: int,
     rejections: Rejections | None,
     tuning: Tuning,
+    clock: Clock,
 ) -> Schedule | None:
     """The best of `greedy` over a few ways to settle where tensors are at home."""
 
@@ -136,13 +140,13 @@ def _at_some_home(
 
     by_price = sorted((t for t in problem.tensors if t.name in set(choices)), key=cheapness)
     held = list(itertools.accumulate(tensor.bytes for tensor in by_price))
-    best = Incumbent(problem, limits, rejections=rejections)
-    last = time.monotonic() + most_seconds
+    best = Incumbent(problem, limits, rejections=rejections, clock=clock)
+    last = clock.now() + most_seconds
     shares = tuning.greedy.home_shares
     for share in shares:
         away = [t.name for t, most in zip(by_price, held, strict=True) if most > share * held[-1]]
         part = None if seconds is None else seconds / len(shares)
-        left = last - time.monotonic()
+        left = last - clock.now()
         found = greedy(
             decide(problem, away),
             limits,
@@ -151,6 +155,7 @@ def _at_some_home(
             seed=seed,
             rejections=rejections,
             tuning=tuning,
+            clock=clock,
         )
         best.consider(found, "greedy")
     return best.schedule

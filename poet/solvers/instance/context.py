@@ -6,6 +6,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 
+from poet.clock import WALL, Clock
 from poet.schedule import Schedule
 from poet.solvers.instance.incumbent import Rejections
 
@@ -15,7 +16,7 @@ class Conduct:
     """The clock of a search, and the functions by which its parts report plans and bounds.
 
     Attributes:
-        seconds_left: wall clock that the part may still use; may be infinite.
+        seconds_left: of ``clock``, that the part may still use; may be infinite.
         finished: whether to stop.
         found: takes each better schedule and who found it (`poet.solvers.search.finders`).
         bounded: takes a bound on the overhead in joules, of every plan, and whether it is proven by sums of
@@ -24,7 +25,7 @@ class Conduct:
             number of rerun slots of that class.
         phase: names a part of the search, for as long as the context that it gives.
         rejections: where what the simulator rejects is counted.
-        threads, seed: as in `poet.solution.SolveOptions`.
+        threads, seed, clock: as in `poet.solution.SolveOptions`.
     """
 
     seconds_left: Callable[[], float]
@@ -36,3 +37,4 @@ class Conduct:
     seed: int
     phase: Callable[[str], AbstractContextManager[None]] = lambda name: nullcontext()
     rejections: Rejections = field(default_factory=Rejections)
+    clock: Clock = WALL

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-import time
 from collections import Counter
 from dataclasses import dataclass, field
 
+from poet.clock import WALL, Clock
 from poet.errors import InvalidSchedule
 from poet.problem import Limits, Problem
 from poet.schedule import Schedule
@@ -47,6 +47,7 @@ class Incumbent:
             waiting as well, not only with transfers issued early.
         rejections: where to count what the judge rejects; ``None``: here alone.
         tuning: says how long a schedule may be to wait less.
+        clock: of the search.
 
     Attributes:
         schedule, trace: the best so far, ``None`` before the first.
@@ -64,6 +65,7 @@ class Incumbent:
         thorough: bool = False,
         rejections: Rejections | None = None,
         tuning: Tuning = DEFAULT,
+        clock: Clock = WALL,
     ) -> None:
         self.problem, self.limits, self.metered, self.thorough = problem, limits, metered, thorough
         self.tuning = tuning
@@ -72,7 +74,7 @@ class Incumbent:
         self.found_by = "none"
         self.found_after_seconds = 0.0
         self.rejections = Rejections() if rejections is None else rejections
-        self._started = time.monotonic()
+        self.clock, self._started = clock, clock.now()
         self._polished_before: set[Schedule] = set()
 
     @property
@@ -111,6 +113,7 @@ class Incumbent:
         return [schedule, early, *self._polished(early)] if self.thorough else [early]
 
     def _take(self, schedule: Schedule, found_by: str, *, is_ours: bool) -> bool:
+        self.clock.spend(schedules=1)
         try:
             trace = simulate(self.problem, schedule, self.limits)
             if self.metered is not None:
@@ -122,7 +125,7 @@ class Incumbent:
         if self.trace is not None and trace.joules >= self.trace.joules:
             return False
         self.schedule, self.trace, self.found_by = schedule, trace, found_by
-        self.found_after_seconds = time.monotonic() - self._started
+        self.found_after_seconds = self.clock.now() - self._started
         return True
 
     def _reject(self, verdict: InvalidSchedule, found_by: str, *, is_ours: bool) -> None:

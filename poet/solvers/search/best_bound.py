@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-import time
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
+
+from poet.clock import WALL, Clock
 
 Program = TypeVar("Program")
 """What an engine bounds; here it is only remembered."""
@@ -23,19 +24,22 @@ class BestBound(Generic[Program]):
         model: the relaxed model whose bound it is by an engine's word; ``None``: see ``alone``.
         alone: it is an engine's word for a program that is not kept; else it follows by arithmetic.
         after_seconds: when it was last improved, since it was set up.
+        clock: of the search.
     """
 
     baseline_joules: float
+    clock: Clock = WALL
     joules: float = field(init=False)
     model: Program | None = field(default=None, init=False)
     alone: bool = field(default=False, init=False)
     after_seconds: float = field(default=0.0, init=False)
     _sure: tuple[float, Program | None] = field(init=False)  # the best that is no engine's word alone
-    _began: float = field(default_factory=time.monotonic, init=False)
+    _began: float = field(init=False)
 
     def __post_init__(self) -> None:
         self.joules = self.baseline_joules
         self._sure = self.baseline_joules, None
+        self._began = self.clock.now()
 
     def take(self, overhead: float, model: Program | None = None, *, proven: bool = True) -> None:
         """Take over a bound on the overhead, if it is the highest.
@@ -52,7 +56,7 @@ class BestBound(Generic[Program]):
             self._sure = joules, model
         if joules > self.joules:
             self.joules, self.model, self.alone = joules, model, not proven
-            self.after_seconds = time.monotonic() - self._began
+            self.after_seconds = self.clock.now() - self._began
 
     def meet(self, joules: float) -> None:
         """Forget what is an engine's word alone, where a plan of ``joules`` refutes it."""

@@ -8,7 +8,6 @@ long run. An interrupted long run is resumed by the next one, as long as the bes
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Iterator
 from types import TracebackType
 
@@ -51,7 +50,7 @@ class Looks:
     def prepare(self) -> None:
         """Start the solver process, which takes a moment, ahead of a run that is likely to come."""
         if self.pays:
-            self._child = self._child or HighsProcess(self.instance.tuning)
+            self._child = self._child or HighsProcess(self.instance.tuning, self.conduct.clock)
 
     def short(self, seconds: float) -> None:
         """Refine without a suffix program, within ``time_share`` of the time left.
@@ -59,7 +58,7 @@ class Looks:
         After ``seconds`` no program is begun; one that runs is ended at ``first_look_factor`` times that.
         """
         left = self._tuning.time_share * self._seconds_left()
-        end = time.monotonic() + min(self._tuning.first_look_factor * seconds, left)
+        end = self.conduct.clock.now() + min(self._tuning.first_look_factor * seconds, left)
         self._look(self._begun(math.inf, end), min(seconds, left), min(seconds, left), math.inf)
 
     def long(self, plan_joules: float, bound_joules: float, gained_joules: float) -> None:
@@ -93,7 +92,7 @@ class Looks:
     def _listen(
         self, bounds: Iterator[Bound], seconds: float, leading_seconds: float, bound_joules: float
     ) -> None:
-        began = time.monotonic()
+        began = self.conduct.clock.now()
         for bound in bounds:
             if not self.conduct.bounded(bound.overhead_joules, False):  # the engine erred
                 self._going = iter(())
@@ -101,21 +100,23 @@ class Looks:
             self._best_joules = max(self._best_joules, bound.overhead_joules)
             for schedule in walks_along(self.instance, bound):
                 self.conduct.found(schedule, WALKS)
+                if self.conduct.finished():
+                    break
             leads = self._best_joules >= bound_joules
-            spent = time.monotonic() - began
+            spent = self.conduct.clock.now() - began
             if self.conduct.finished() or spent > (leading_seconds if leads else seconds):
                 break
 
     def _begun(self, most_joules: float, end: float) -> Iterator[Bound]:
-        """A new run, which is over at ``end`` of the monotonic clock."""
-        self._child = self._child or HighsProcess(self.instance.tuning)
+        """A new run, which is over at ``end`` of the search's clock."""
+        self._child = self._child or HighsProcess(self.instance.tuning, self.conduct.clock)
         conduct = self.conduct
         return outlook(
             self.instance,
             self._child,
             most_joules=most_joules,
-            seconds_left=lambda: min(conduct.seconds_left(), end - time.monotonic()),
-            finished=lambda: conduct.finished() or time.monotonic() > end,
+            seconds_left=lambda: min(conduct.seconds_left(), end - conduct.clock.now()),
+            finished=lambda: conduct.finished() or conduct.clock.now() > end,
             seed=conduct.seed,
         )
 

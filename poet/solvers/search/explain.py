@@ -10,7 +10,6 @@ explanation: it is the answer.
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -87,11 +86,11 @@ def explained(problem: Problem, limits: Limits, options: SolveOptions, solution:
     left = tuning.most_seconds
     if options.time_limit_seconds is not None:
         left = min(left, options.time_limit_seconds - solution.solve_seconds)
-    started = time.monotonic()
+    started = options.clock.now()
     set_limits = [way for way in _WAYS if math.isfinite(limit_of(limits, way.objective))]
     helps, tried = [], 0
     for number, way in enumerate(set_limits):
-        seconds = (started + left - time.monotonic()) / (len(set_limits) - number)
+        seconds = (started + left - options.clock.now()) / (len(set_limits) - number)
         if seconds < tuning.least_seconds:
             break
         quiet = replace(
@@ -103,7 +102,7 @@ def explained(problem: Problem, limits: Limits, options: SolveOptions, solution:
             break
         answer = _answer(problem, limits, solution, loosened)
         if answer is not None:
-            spent_seconds = time.monotonic() - started
+            spent_seconds = options.clock.now() - started
             return replace(answer, solve_seconds=solution.solve_seconds + spent_seconds)
         if loosened.amount is not None:
             helps.append(_sentence(way, limits, loosened))

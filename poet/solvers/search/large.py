@@ -21,7 +21,6 @@ the best plan and the bounds, whoever stops the search and however.
 from __future__ import annotations
 
 import math
-import time
 from dataclasses import replace
 
 from poet.problem import Limits, Problem
@@ -57,7 +56,7 @@ def search_widely(
         schedule: a valid one to begin with, if there is any.
         conduct: the caller's clock, and the functions that take plans and bounds.
     """
-    best = Incumbent(problem, limits, rejections=conduct.rejections)
+    best = Incumbent(problem, limits, rejections=conduct.rejections, clock=conduct.clock)
     best.consider(schedule)
     return _Wide(*instances, best, conduct).run()
 
@@ -69,26 +68,43 @@ class _Wide:
         self.bounded, self.planned, self.best, self.conduct = bounded, planned, best, conduct
         self.tuning = planned.tuning
         self.heard: Bound | None = None
-        self.walked = Incumbent(best.problem, best.limits)  # of the LP-guided plans
+        # of the LP-guided plans
+        self.walked = Incumbent(best.problem, best.limits, clock=conduct.clock)
         self.tied_first = False  # the best plan came from the tied program, before any whole-number solution
         self.building_seconds = 0.0  # of the last model
 
     def run(self) -> bool:
         conduct, tuning = self.conduct, self.tuning.wide
         with conduct.phase("windows relaxation: linear program, walks along it"):
-            guide = priced_bound(self.bounded, seconds=self._share(tuning.bound_share), watcher=self._hear)
+            seconds = self._share(tuning.bound_share)
+            guide = priced_bound(
+                self.bounded,
+                seconds=seconds,
+                watcher=self._hear,
+                clock=conduct.clock,
+                finished=conduct.finished,
+            )
             if guide.overhead_joules == math.inf:
                 return False
             self._hear(guide)
         if not conduct.finished():
             with conduct.phase("identical blocks decided once"):
                 rounds = self._decide_alike(guide)
-            with conduct.phase("windows relaxation: whole numbers, walks along it"):
-                whole = self._bound_in_whole_numbers(guide, rounds)
+            whole = guide
+            if not conduct.finished():
+                with conduct.phase("windows relaxation: whole numbers, walks along it"):
+                    whole = self._bound_in_whole_numbers(guide, rounds)
             if not conduct.finished():
                 with conduct.phase("windows relaxation: refinement, walks along it"):
                     seconds = self._share(tuning.bound_share)
-                    tightest_bound(self.bounded, seconds=seconds, watcher=self._hear, begin=guide)
+                    tightest_bound(
+                        self.bounded,
+                        seconds=seconds,
+                        watcher=self._hear,
+                        begin=guide,
+                        clock=conduct.clock,
+                        finished=conduct.finished,
+                    )
             guide = whole
         for offer in self._offers():
             again = True
@@ -112,7 +128,7 @@ class _Wide:
         rounds = self._rounds(guide, self._offers()[0]) if twins or self.conduct.threads > 1 else None
         if twins and rounds is not None:
             tie = tied(rounds.arrays, rounds.values)
-            with HighsProcess(self.tuning) as child:
+            with HighsProcess(self.tuning, self.conduct.clock) as child:
                 seconds, gap = self._share(tuning.alike_share), self.tuning.rounds.gap_share
                 child.begin(tie.matrix, seconds, relative_gap=gap)
                 while not child.news.ended and not self.conduct.finished():
@@ -165,14 +181,14 @@ class _Wide:
         """
         if self.conduct.seconds_left() < self.tuning.wide.build_factor * self.building_seconds:
             return None
-        began = time.monotonic()
+        began = self.conduct.clock.now()
         own = [self.best.schedule, self.walked.schedule if self.tied_first else None]
         reruns = [reruns_of(self.planned, schedule) for schedule in own if schedule is not None]
         arrays = offering(self.planned, merged(offered_by(self.planned, guide, offer), *reruns))
         rounds = Rounds(arrays, guide, self.best, seed=self.conduct.seed)
-        self.building_seconds = time.monotonic() - began
+        self.building_seconds = self.conduct.clock.now() - began
         had_plan = self.best.schedule is not None
-        if not rounds.begin(time.monotonic() + self._share(self.tuning.wide.class_share)):
+        if not rounds.begin(self.conduct.clock.now() + self._share(self.tuning.wide.class_share)):
             return None
         if not had_plan:
             self._tell()
@@ -183,7 +199,8 @@ class _Wide:
             self._tell()
             return self.conduct.finished()
 
-        rounds.run(time.monotonic() + seconds, stop, **patience)
+        end = self.conduct.clock.now() + seconds
+        rounds.run(end, stop, finished=self.conduct.finished, **patience)
 
     def _tell(self) -> None:
         """Pass the best plan on to the caller."""
@@ -194,14 +211,14 @@ class _Wide:
         """Solve the relaxation in whole numbers, for bounds and plans; ``guide`` with its solution."""
         fixed = guide.relaxation.fixed_joules
         tuning = self.tuning.wide
-        patience, heard = self._share(tuning.patience_share), (time.monotonic(), -math.inf)
-        with HighsProcess(self.tuning) as child:
+        patience, heard = self._share(tuning.patience_share), (self.conduct.clock.now(), -math.inf)
+        with HighsProcess(self.tuning, self.conduct.clock) as child:
             child.begin(guide.relaxation.program.matrix(), self._share(tuning.bound_share))
             while not child.news.ended and not self.conduct.finished():
                 better = self._wait_for(child, rounds)
                 if better or child.news.bound_joules > heard[1]:
-                    heard = (time.monotonic(), child.news.bound_joules)
-                elif math.isfinite(heard[1]) and time.monotonic() - heard[0] > patience:
+                    heard = (self.conduct.clock.now(), child.news.bound_joules)
+                elif math.isfinite(heard[1]) and self.conduct.clock.now() - heard[0] > patience:
                     break
                 if child.news.bound_joules > 0.0:
                     self.conduct.bounded(fixed + child.news.bound_joules, False)
@@ -215,7 +232,7 @@ class _Wide:
         arrays = rounds.arrays
         reruns = sum(not slot.mandatory for slot in arrays.model.timeline.slots)
         matrix = replace(arrays.matrix, start=rounds.values)
-        with HighsProcess(self.tuning) as child:
+        with HighsProcess(self.tuning, self.conduct.clock) as child:
             child.begin(matrix, self._share(self.tuning.wide.class_share))
             while not child.news.ended and not self.conduct.finished():
                 found = child.news.values if self._wait_for(child, rounds) else None
@@ -228,7 +245,7 @@ class _Wide:
     def _wait_for(self, child: HighsProcess, rounds: Rounds | None) -> bool:
         """Give the child process time, with two threads for one round; whether it has a new solution."""
         tuning = self.tuning.wide
-        if self.conduct.threads < 2 or rounds is None:
+        if self.conduct.threads < 2 or rounds is None or rounds.exhausted:
             return child.listen(tuning.listen_seconds)
         late = self.conduct.seconds_left() < tuning.late_seconds
         if rounds.round(min(tuning.beside_seconds, self._share(1.0)), late=late):

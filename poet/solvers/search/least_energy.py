@@ -11,7 +11,6 @@ from __future__ import annotations
 import dataclasses
 import logging
 import math
-import time
 from collections.abc import Sequence
 
 from poet import codec
@@ -78,11 +77,11 @@ class _Search:
     ) -> None:
         self.problem, self.limits, self.options = problem, limits, options
         self.tuning = options.tuning.search
-        self.started = time.monotonic()
+        self.clock, self.started = options.clock, options.clock.now()
         self.seed = self.options.seed
-        self.recorder = Recorder(self.options.objective)
+        self.recorder = Recorder(self.options.objective, clock=self.clock.now)
         self.phase = self.recorder.phase
-        self.engine = choose_engine(options.engine, threads=options.threads)
+        self.engine = choose_engine(options.engine, threads=options.threads, clock=options.clock)
         self.instance = instance_of(problem, limits, metered=metered, tuning=options.tuning)
         # in time even if nothing overlaps
         self.serial = instance_of(problem, limits, serial=True, metered=metered, tuning=options.tuning)
@@ -94,8 +93,9 @@ class _Search:
             thorough=True,
             rejections=self.recorder.rejections,
             tuning=options.tuning,
+            clock=self.clock,
         )
-        self.bound = BestBound[Model](self.baseline_joules)
+        self.bound = BestBound[Model](self.baseline_joules, self.clock)
         _log.info(
             "%s: %d ops, %d tensor versions, engine %s, seed %d, limits %s", problem.name,
             len(self.instance.tasks), len(self.instance.contents), self.engine, self.seed,
@@ -139,6 +139,7 @@ class _Search:
                 seed=self.seed,
                 rejections=self.recorder.rejections,
                 tuning=self.options.tuning,
+                clock=self.clock,
             )
             if schedule is not None:
                 self._consider(schedule, GREEDY)
@@ -240,7 +241,7 @@ class _Search:
         if not looks.pays or self.best.trace is None or self._finished():
             return
         if number == 0:
-            looks.short(time.monotonic() - self.started)
+            looks.short(self.clock.now() - self.started)
         else:
             above = (self.best.trace.joules, self.bound.joules, before)
             plan, bound, earlier = (joules - self.baseline_joules for joules in above)
@@ -290,6 +291,7 @@ class _Search:
             seed=self.seed,
             phase=self.phase,
             rejections=self.recorder.rejections,
+            clock=self.clock,
         )
 
     def _own_reruns(self) -> dict[int, set[int]]:
@@ -355,6 +357,7 @@ class _Search:
             relative=0.0,
             most_seconds=self._seconds_left() if most_seconds is None else most_seconds,
             tuning=self.options.tuning,
+            clock=self.clock,
         )
 
     def _consider(self, schedule: Schedule, found_by: str, *, is_ours: bool = True) -> None:
@@ -406,7 +409,7 @@ class _Search:
 
     def _confirm(self, model: Model, below: float | None) -> Confirmation:
         """A second opinion, in about the time that the search took; plans that contradict it are judged."""
-        spent_seconds, left_seconds = time.monotonic() - self.started, self._seconds_left()
+        spent_seconds, left_seconds = self.clock.now() - self.started, self._seconds_left()
         if left_seconds <= 0.0:
             return Confirmation(Confidence.ALONE, (self.engine,))
         tuning = self.tuning
@@ -453,7 +456,7 @@ class _Search:
         if limit is None:
             return math.inf
         spare_seconds = self.options.spare_seconds if self.best.trace is None else 0.0
-        return limit - spare_seconds - (time.monotonic() - self.started)
+        return limit - spare_seconds - (self.clock.now() - self.started)
 
     def _model_seconds(self) -> float | None:
         """Seconds that one model may take; ``None``: any."""
@@ -468,7 +471,7 @@ class _Search:
             return
         joules = None if self.best.trace is None else self.best.trace.joules
         gap = None if joules is None else max(0.0, joules - self.bound.joules) / joules if joules else 0.0
-        self.options.progress(joules, self.bound.joules, gap, time.monotonic() - self.started)
+        self.options.progress(joules, self.bound.joules, gap, self.clock.now() - self.started)
 
     # --- answers ---
 
@@ -491,7 +494,7 @@ class _Search:
             trace=self.best.trace,
             bound_joules=bound,
             baseline_joules=self.baseline_joules,
-            solve_seconds=time.monotonic() - self.started,
+            solve_seconds=self.clock.now() - self.started,
             solver=model_by(self.engine) if self.best.trace is None else self.best.found_by,
             message=message,
             proof=proof,
@@ -509,7 +512,8 @@ class _Search:
             return time_up_sentence(self.engine, plan_seconds=plan_seconds, bound_seconds=bound_seconds)
         if self._enough():
             return ""
-        return nothing_left_sentence(plan_seconds=plan_seconds, bound_seconds=bound_seconds)
+        limited = self.options.time_limit_seconds is not None
+        return nothing_left_sentence(limited=limited, plan_seconds=plan_seconds, bound_seconds=bound_seconds)
 
     def _infeasible(self, message: str, proof: str) -> Solution:
         self.best.forget()

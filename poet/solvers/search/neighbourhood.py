@@ -16,7 +16,6 @@ from __future__ import annotations
 import bisect
 import logging
 import random
-import time
 from collections.abc import Callable
 
 import numpy as np
@@ -55,15 +54,19 @@ class Rounds:
         guide: its solution is compared with the plan; where they differ, decisions are *in dispute*.
         best: the best plan; better ones are put there.
         seed: of every random choice.
+
+    Attributes:
+        exhausted: a round with everything free came to its end, so no round finds anything more.
     """
 
     def __init__(self, arrays: GapMatrix, guide: Bound, best: Incumbent, *, seed: int = 0) -> None:
-        self.arrays, self.best = arrays, best
+        self.arrays, self.best, self.clock = arrays, best, best.clock
         self.tuning = arrays.model.timeline.instance.tuning
         self.expected = _expected(arrays, guide)
         self.values = np.zeros(0)
         self.rng = random.Random(seed)  # noqa: S311 - a search, not a secret
         self.size = self.tuning.rounds.first_decisions
+        self.exhausted = False
 
     def begin(self, end: float) -> bool:
         """Take the best plan's values; where there is none, round the linear program's. False without any."""
@@ -83,17 +86,30 @@ class Rounds:
                 return True
         return False
 
-    def run(self, end: float, stop: Callable[[Schedule], bool], *, patience: int | None = None) -> bool:
-        """Rounds until time or patience is at its end; false if ``stop`` ended them. See `begin`.
+    def run(
+        self,
+        end: float,
+        stop: Callable[[Schedule], bool],
+        *,
+        finished: Callable[[], bool] = lambda: False,
+        patience: int | None = None,
+    ) -> bool:
+        """Rounds until time or patience is at its end, or nothing is left to find. See `begin`.
 
         Args:
-            end: of the time, on the monotonic clock.
-            stop: called with each better schedule.
+            end: of the time, by the incumbent's clock.
+            stop: called with each better schedule; whether to stop.
+            finished: asked before each round; whether to stop.
             patience: rounds without a better plan; ``None``: as tuned.
+
+        Returns:
+            False if ``stop`` or ``finished`` ended them.
         """
         tuning, vain, number = self.tuning.rounds, 0, 0
         patience = tuning.patience_rounds if patience is None else patience
-        while (left := end - time.monotonic()) > 0.0 and vain < patience:
+        while (left := end - self.clock.now()) > 0.0 and vain < patience and not self.exhausted:
+            if finished():
+                return False
             late, every = left < tuning.late_seconds, tuning.disputed_every_rounds
             disputed = number % every == every - 1
             better = self.round(min(tuning.round_seconds, left), disputed=disputed, late=late)
@@ -106,14 +122,17 @@ class Rounds:
         """One round of ``seconds`` at most; whether it found a better plan.
 
         Args:
-            seconds: wall clock; the engine may take longer unless ``late``.
+            seconds: of the incumbent's clock; the engine may take longer unless ``late``.
             disputed: free decisions in dispute only.
-            late: run the engine where it can be ended.
+            late: run the engine where it can be ended; by a clock that counts work none is.
         """
-        started = time.monotonic()
-        part = part_of(self.arrays.matrix, self._part(disputed=disputed), self.values)
-        found = self._solve_in_child(part, seconds) if late else self._solve_here(part, seconds)
-        spent_seconds = time.monotonic() - started
+        started = self.clock.now()
+        free = self._part(disputed=disputed)
+        part = part_of(self.arrays.matrix, free, self.values)
+        apart = late and not self.clock.counts_work
+        found = self._solve_in_child(part, seconds) if apart else self._solve_here(part, seconds)
+        self.exhausted |= found.exhausted and bool(free[self.arrays.decided].all())
+        spent_seconds = self.clock.now() - started
         better = found.values is not None and self.take(found.values)
         _log.debug(
             "neighbourhood of %d decisions: %s after %.3f s",
@@ -158,11 +177,12 @@ class Rounds:
             self.size = max(tuning.least_decisions, int(self.size * tuning.shrink_factor))
 
     def _solve_here(self, part: Part, seconds: float, *, integer: bool = True) -> Found:
-        found = solve(part.matrix, seconds, integer=integer, relative_gap=self.tuning.rounds.gap_share)
+        gap = self.tuning.rounds.gap_share
+        found = solve(part.matrix, seconds, integer=integer, relative_gap=gap, clock=self.clock)
         return found if found.values is None else Found(part.all_columns(found.values), found.exhausted)
 
     def _solve_in_child(self, part: Part, seconds: float) -> Found:
-        with HighsProcess(self.tuning) as child:
+        with HighsProcess(self.tuning, self.clock) as child:
             child.begin(part.matrix, seconds, relative_gap=self.tuning.rounds.gap_share)
             while not child.news.ended:
                 child.listen(self.tuning.rounds.listen_seconds)
@@ -170,7 +190,7 @@ class Rounds:
             return Found(None if values is None else part.all_columns(values), child.news.exhausted)
 
     def _share(self, end: float) -> float:
-        return self.tuning.rounds.begin_share * (end - time.monotonic())
+        return self.tuning.rounds.begin_share * (end - self.clock.now())
 
 
 def _expected(arrays: GapMatrix, guide: Bound) -> Numbers:

@@ -11,7 +11,6 @@ take no more of the objective.
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -40,7 +39,7 @@ def solve(problem: Problem, limits: Limits | None = None, options: SolveOptions 
         InputError: the engine named in ``options`` is not available.
     """
     limits, options = limits or Limits(), options or SolveOptions()
-    left = _seconds_left(time.monotonic(), options)
+    left = _seconds_left(options.clock.now(), options)
     found = _solve(permitted(problem, limits), limits, options)
     seconds = min(options.tuning.objectives.pins_seconds, left())
     if found.status is not Status.INFEASIBLE or limits.pins == Pins() or seconds <= 0.0:
@@ -70,16 +69,16 @@ def _least(problem: Problem, limits: Limits, options: SolveOptions) -> Solution:
 def _solve(problem: Problem, limits: Limits, options: SolveOptions) -> Solution:
     if options.objective is Objective.ENERGY:
         return _least_joules(problem, limits, options)
-    started = time.monotonic()
+    started = options.clock.now()
     first_seconds = _part(options.time_limit_seconds, options.tuning.objectives.first_share)
     first = replace(options, time_limit_seconds=first_seconds)
     best = _least(problem, limits, first)
     if best.schedule is None or best.trace is None or best.was_interrupted:
         return best
-    spent_seconds = time.monotonic() - started
+    spent_seconds = options.clock.now() - started
     left = None if options.time_limit_seconds is None else options.time_limit_seconds - spent_seconds
     cheapest = _cheapest_as_good(problem, limits, replace(options, time_limit_seconds=left), best)
-    whole_seconds = time.monotonic() - started
+    whole_seconds = options.clock.now() - started
     ties = Phase("of the plans that take as little, one of least energy", 0.0, whole_seconds - spent_seconds)
     others = SearchRecord(phases=(ties,), rejected=cheapest.record.rejected)
     record = joined(best.record, others, after_seconds=spent_seconds)
@@ -138,7 +137,7 @@ def _least_joules(problem: Problem, limits: Limits, options: SolveOptions) -> So
 
 def _least_priced(problem: Problem, limits: Limits, options: SolveOptions) -> Solution:
     """The least time or writes: joules of the plan are judged on ``problem``, of the bound unknown."""
-    metered, before, started = None, NO_SEARCH, time.monotonic()
+    metered, before, started = None, NO_SEARCH, options.clock.now()
     if limits.joules_budget is not None:
         metered = Metered(problem, limits.joules_budget)
         start = _least_joules(problem, limits, _any_plan(limits, options))
@@ -148,9 +147,9 @@ def _least_priced(problem: Problem, limits: Limits, options: SolveOptions) -> So
             return replace(start, objective=options.objective, objective_bound=None, record=NO_SEARCH)
         if start.schedule is not None:
             options = replace(options, start=start.schedule, start_by=start.solver)
-        any_plan = Phase("any plan inside the energy budget", 0.0, time.monotonic() - started)
+        any_plan = Phase("any plan inside the energy budget", 0.0, options.clock.now() - started)
         before = SearchRecord(phases=(any_plan,), rejected=start.record.rejected)
-    before_seconds = time.monotonic() - started
+    before_seconds = options.clock.now() - started
     within = replace(limits, joules_budget=None)
     at_prices = priced(problem, options.objective)
     found = least_energy(at_prices, within, replace(options, enough_joules=None), metered=metered)
@@ -220,9 +219,10 @@ class _Halving:
 
 def _least_ram(problem: Problem, limits: Limits, options: SolveOptions) -> Solution:
     """Bisect the RAM budgets between the proven bound and the best plan's peak."""
-    started = time.monotonic()
+    started = options.clock.now()
     unit = _unit_bytes(problem, Objective.RAM)
-    halving = _Halving(minimum_ram_bytes(problem, limits).bytes, Recorder(Objective.RAM), proof=PROVEN)
+    recorder = Recorder(Objective.RAM, clock=options.clock.now)
+    halving = _Halving(minimum_ram_bytes(problem, limits).bytes, recorder, proof=PROVEN)
     halving.recorder.bound(halving.proven_bytes, "what one op needs at once")
     left = _seconds_left(started, options)
     wide = _probe(problem, limits, options, left(), halving, limits.ram_budget_bytes)
@@ -239,7 +239,7 @@ def _least_ram(problem: Problem, limits: Limits, options: SolveOptions) -> Solut
         wide = _probe(problem, limits, options, left(), halving, budget)
         if options.progress is not None:
             gap = 1.0 - halving.proven_bytes / halving.peak_bytes
-            options.progress(halving.peak_bytes, halving.proven_bytes, gap, time.monotonic() - started)
+            options.progress(halving.peak_bytes, halving.proven_bytes, gap, options.clock.now() - started)
         if wide.status is Status.INFEASIBLE and halving.proven_bytes == low:
             halving.proven_bytes, halving.proof = (budget // unit + 1) * unit, wide.proof
             halving.recorder.bound(halving.proven_bytes, "no plan with less")
@@ -353,4 +353,4 @@ def _part(seconds: float | None, share: float) -> float | None:
 
 def _seconds_left(started: float, options: SolveOptions) -> Callable[[], float]:
     limit = math.inf if options.time_limit_seconds is None else options.time_limit_seconds
-    return lambda: limit - (time.monotonic() - started)
+    return lambda: limit - (options.clock.now() - started)

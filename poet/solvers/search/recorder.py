@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
+from poet.clock import WALL
 from poet.problem import Objective
 from poet.search_record import Advance, Phase, Rejected, SearchRecord, shortened_phases, thinned
 from poet.solvers.instance.incumbent import Rejections
@@ -21,11 +21,11 @@ class Recorder:
 
     Args:
         objective: whose amounts are kept.
-        clock: monotonic seconds.
+        clock: seconds of the search's clock.
     """
 
     def __init__(
-        self, objective: Objective = Objective.ENERGY, *, clock: Callable[[], float] = time.monotonic
+        self, objective: Objective = Objective.ENERGY, *, clock: Callable[[], float] = WALL.now
     ) -> None:
         self.rejections = Rejections()
         self._unit, self._clock, self._began = _UNITS[objective], clock, clock()

@@ -1,0 +1,60 @@
+"""Clocks for searches in tests: none of them is the wall's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from poet.clock import Clock, WorkClock
+from poet.solution import SolveOptions
+
+
+def counted(seconds: float | None, **options: Any) -> SolveOptions:
+    """Options of one search that is cut after ``seconds`` of work, the same on every machine."""
+    return SolveOptions(time_limit_seconds=seconds, clock=WorkClock(), **options)
+
+
+class Given(WorkClock):
+    """Counts work, and remembers what it granted.
+
+    Attributes:
+        given: for each program, when it began and the seconds that it was given.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.given = list[tuple[float, float]]()
+
+    def most_nodes(self, seconds: float) -> int | None:
+        """See `Clock.most_nodes`; this is asked once for each program."""
+        self.given.append((self.now(), seconds))
+        return super().most_nodes(seconds)
+
+
+class Ticking(Clock):
+    """Moves on by ``tick_seconds`` at each look, so a search that does not end looks too often.
+
+    Attributes:
+        seconds: that have passed; tests may set it.
+        given: for each program, when it began and the seconds that it was given.
+    """
+
+    def __init__(self, tick_seconds: float = 0.0) -> None:
+        self.tick_seconds, self.seconds = tick_seconds, 0.0
+        self.given = list[tuple[float, float]]()
+
+    def now(self) -> float:
+        """See `Clock.now`."""
+        self.seconds += self.tick_seconds
+        return self.seconds
+
+    def most_nodes(self, seconds: float) -> int | None:
+        """See `Clock.most_nodes`; this is asked once for each program."""
+        self.given.append((self.seconds, seconds))
+        return super().most_nodes(seconds)
+
+    def assert_kept(self, limit_seconds: float, *, looks: int = 60) -> None:
+        """No program may run beyond the limit, and after it the clock is hardly looked at."""
+        assert self.given
+        allowed = limit_seconds + looks * self.tick_seconds
+        assert max(begun + seconds for begun, seconds in self.given) <= allowed
+        assert self.seconds <= allowed
