@@ -44,7 +44,7 @@ nets-table: $(STAMP) ## docs/nets.md: fourteen usual nets as modules and by both
 	$(BIN)/python examples/nets_table.py
 
 gap-table: $(STAMP) ## no plan, bound or gap is worse than in tests/benchmarks/gap_table.json (two minutes)
-	$(BIN)/python tests/benchmarks/gap_table.py
+	$(BIN)/python tests/benchmarks/gap_table.py --spread $(or $(SPREAD),0)
 
 bench-planner: $(STAMP) ## docs/planner-benchmark.md: problems x budgets x engines, and the baselines (20 minutes)
 	$(BIN)/python tests/benchmarks/planner.py

@@ -60,6 +60,16 @@ def test_what_is_worse_is_told_and_what_is_better_is_not(table: ModuleType) -> N
         assert words in lines[0]
 
 
+def test_a_cut_search_may_end_elsewhere_on_another_processor(table: ModuleType) -> None:
+    rows = table.read()
+    cut, proven = next(row for row in rows if row.gap > 1e-4), next(row for row in rows if row.gap == 0.0)
+    elsewhere = replace(cut, joules=(1 + 0.2 * cut.gap) * cut.joules, gap=1.2 * cut.gap)
+    assert len(table.compared([elsewhere], [cut])) == 2
+    assert table.compared([elsewhere], [cut], 0.25) == []
+    assert len(table.compared([replace(cut, gap=1.3 * cut.gap)], [cut], 0.25)) == 1
+    assert len(table.compared([replace(proven, gap=2e-6)], [proven], 0.25)) == 1
+
+
 def test_the_command_ends_with_1_where_a_figure_is_worse(
     table: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
