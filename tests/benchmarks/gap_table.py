@@ -5,9 +5,10 @@
 Each row is a search by HiGHS alone on one thread, cut by a `poet.clock.WorkClock`: so many programs,
 simplex iterations, nodes and judged schedules, not seconds. On one machine the figures are the same at
 each run, whatever else it does; on another, whose processor rounds sums otherwise, a search that is cut
-ends elsewhere, and ``--spread`` says by how much of its gap a row may differ. Without ``--write`` they are held against gap_table.json, and a plan that
-takes more, a lower bound or a wider gap ends with exit code 1; a change that makes a row worse writes the
-file anew and says so in its commit. About two minutes on one quiet core.
+ends elsewhere, and ``--spread`` says by how much of its gap a row may differ. Without ``--write`` they are
+held against gap_table.json, and a plan that takes more, a lower bound or a wider gap ends with exit code 1;
+a change that makes a row worse writes the file anew and says so in its commit. About two minutes on one
+quiet core.
 """
 
 from __future__ import annotations
