@@ -33,6 +33,7 @@ _NUMBER = re.compile(r"\d+(?:\.\d+)?(?:e[+-]?\d+)?")
 _LINK = re.compile(
     r"""\]\(<?([^)\s>]+)>?(?:\s+"[^"]*")?\)|^\[[^\]]+\]:\s*(\S+)|(?:href|src)="([^"]+)\"""", re.MULTILINE
 )
+_SHARE = re.compile(r"\s{2}[\d.e-]+ %$")  # the last column of a table
 _PREFIXED = re.compile(r"(\d+(?:\.\d+)?) (TiB|GiB|MiB|KiB|B|ks|s|ms|µs|ns|kJ|J|mJ|µJ|nJ)\b")
 _FACTORS = {
     "TiB": 2.0**40, "GiB": 2.0**30, "MiB": 2.0**20, "KiB": 2.0**10, "B": 1.0,
@@ -110,7 +111,7 @@ def mismatch(example: Example, found: tuple[str, ...]) -> str | None:
 
 def _labels(lines: tuple[str, ...]) -> set[str]:
     """First words of the lines; without those of plots, of tables of shares, and names of ops."""
-    told = [line for line in lines if line.strip() and not line.endswith("%") and "│" not in line]
+    told = [line for line in lines if line.strip() and not _SHARE.search(line) and "│" not in line]
     words = {_NUMBER.sub("#", line.split()[0]) for line in told if not line[0].isspace()}
     return {word for word in words if re.fullmatch(r"[A-Za-z#-]+:?", word)}
 

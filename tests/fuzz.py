@@ -187,9 +187,9 @@ class Watch:
 
     def _opened(self, path: object, mode: object, flags: object) -> None:
         writes = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
-        if isinstance(flags, int) and flags & os.O_TMPFILE == os.O_TMPFILE:
-            return  # a file without a name, which leaves nothing
         is_written = isinstance(flags, int) and bool(flags & writes)
+        if is_written and isinstance(path, str) and os.path.isdir(path):
+            return  # a file without a name (O_TMPFILE), which leaves nothing
         allowed = (str(self.folder),) if is_written else self._readable
         self._require(path, allowed, "open for writing" if is_written else "open")
 

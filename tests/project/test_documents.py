@@ -114,3 +114,5 @@ def test_of_a_search_only_the_labels_count() -> None:
     example = Example("x", said, slow=True, searched=True, line=1)
     assert mismatch(example, ("energy  2 J", "    3 KiB │▅", "workspace  2 B  9 %")) is None
     assert mismatch(example, ("power  2 J",)) is not None
+    wrapped = Example("x", ("headline  it takes 8",), slow=True, searched=True, line=1)
+    assert mismatch(wrapped, ("headline  it takes 8.5 %", "  above")) is None
