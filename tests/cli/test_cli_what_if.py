@@ -189,6 +189,7 @@ def test_the_longest_sequence_that_fits(capsys: pytest.CaptureFixture[str], tmp_
     assert f"{length + 16} has no plan: no schedule needs less than" in answer["sentence"]
 
 
+@pytest.mark.slow
 def test_a_saved_plan_on_other_devices(
     capsys: pytest.CaptureFixture[str], model: Path, tmp_path: Path
 ) -> None:

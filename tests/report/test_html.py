@@ -130,6 +130,7 @@ def _check_page(text: str) -> dict[str, Any]:
     return data
 
 
+@pytest.mark.slow
 def test_the_page_draws_how_the_search_went() -> None:
     plan = searched(mixed_plan(), by=HOSTILE)
     text = plan_page(plan)

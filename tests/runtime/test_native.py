@@ -547,6 +547,7 @@ def test_other_threads_are_kept_out_of_the_arena(allocator: NativeAllocator) -> 
     module.zero_grad()
 
 
+@pytest.mark.slow
 def test_a_child_of_fork_goes_on_while_a_thread_allocates(allocator: NativeAllocator) -> None:
     output = run_python(
         """

@@ -8,7 +8,7 @@ import json
 from pathlib import Path
 
 import pytest
-from helpers.pace import few_or_many
+from helpers.pace import few_or_many, with_slow
 from helpers.random_problems import (
     floor_bytes,
     keep_bytes,
@@ -84,7 +84,7 @@ def test_a_better_plan_of_a_rival_is_where_our_search_goes_on() -> None:
 
 
 @few_or_many("problems", 1, 3)
-@pytest.mark.parametrize("objective", Objective, ids=lambda objective: objective.value)
+@pytest.mark.parametrize("objective", with_slow(Objective, {Objective.TIME, Objective.WRITES}))
 def test_ours_is_never_worse_in_any_objective_with_pins_and_an_energy_budget(
     objective: Objective, problems: int
 ) -> None:

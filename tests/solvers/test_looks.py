@@ -62,6 +62,7 @@ def test_a_bound_that_a_plan_refutes_is_not_believed(
     assert found.bound_joules >= lean[0].compute_joules + bound_overhead(instance_of(*lean)).overhead_joules
 
 
+@pytest.mark.slow
 def test_the_engine_ends_with_the_search(
     lean: tuple[Problem, Limits], monkeypatch: pytest.MonkeyPatch
 ) -> None:

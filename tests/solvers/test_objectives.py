@@ -149,6 +149,7 @@ def on_the_command_line(*arguments: str) -> tuple[int, str, str]:
     return result.exit_code, result.stdout, result.stderr
 
 
+@pytest.mark.slow
 def test_objectives_limits_and_pins_on_the_command_line(tmp_path: Path) -> None:
     code, out, _ = on_the_command_line("--minimise", "ram")
     assert code == 0

@@ -79,6 +79,7 @@ def test_each_point_is_the_least_that_its_limit_allows(seed: int, x: str, y: str
             assert point.y == pytest.approx(simulate(of, best).joules, rel=1e-5)
 
 
+@pytest.mark.slow
 def test_a_sample_is_monotone_bounded_and_says_so() -> None:
     curve = trade_off(training_like(6), options=SolveOptions(time_limit_seconds=4.0), points=5)
     assert not curve.exact

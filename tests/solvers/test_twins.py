@@ -163,6 +163,7 @@ def test_one_block_is_solved_for_all(child: HighsProcess) -> None:
     assert arrays.matrix.joules(solved(child, tie)) == pytest.approx(least)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seconds", with_slow([1.0, 3.0], {3.0}))
 def test_a_search_on_identical_blocks_keeps_to_its_clock(seconds: float) -> None:
     problem, seen = stacked(120), list[float]()
