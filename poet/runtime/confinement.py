@@ -60,8 +60,8 @@ def data_bytes() -> int:
 
 
 def idle_bytes() -> int:
-    """`data_bytes` with nothing unused in it but room for small things: of the heap 128 KiB, of the
-    interpreter 256.
+    """`data_bytes` with nothing unused in it but room for small things: of the heap 120 KiB, of the
+    interpreter about 250.
 
     Libraries allocate such things all the time, and not all of them look at what they get: oneDNN writes
     to where the attributes of a convolution would be. So a refusal may only ever strike a tensor.
