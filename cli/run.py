@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from poet.errors import InputError, PageFileError
-from poet.plan_file import read_plan
+from poet.plan_file import PlanFile, read_plan
 from poet.run_request import Epoch, RunRequest
 
 from .options import JsonOption, PageFileOption, PlanArgument, ThreadsOption, whole
@@ -18,7 +18,6 @@ from .output import answer, check_files
 
 if TYPE_CHECKING:
     from poet.devices.host import HostStorage
-    from poet.runtime import Trainer
     from poet.runtime.page_file import PageFile
 
 EXAMPLES = (
@@ -134,29 +133,17 @@ def _run_here(request: RunRequest, json_file: Path | None) -> bool:
     import torch
 
     from poet.report.run import Measured, run_data, run_report
-    from poet.runtime import Trainer, native
-    from poet.runtime.fit import fit, load_samples
+    from poet.runtime import native
+    from poet.runtime.fit import load_samples
+    from poet.runtime.memory import return_freed_memory
+    from poet.runtime.requested import metered_epochs, open_trainer
 
     if request.threads is not None:
         torch.set_num_threads(request.threads)
-    with Trainer.open(
-        request.plan,
-        page_file=request.page_file,
-        learning_rate=request.learning_rate,
-        seed=request.seed,
-        resume=request.resume,
-        arena="require" if request.arena == "require" else bool(request.arena),
-        allow_nan=request.allow_nan,
-    ) as trainer:
+    return_freed_memory()
+    with PlanFile(Path(request.plan)) as file, open_trainer(file, request) as trainer:
         samples = load_samples(Path(request.data), trainer.plan, allow_nan=request.allow_nan)
-        training = fit(
-            trainer,
-            samples,
-            epochs=request.epochs,
-            save_path=request.output,
-            save_every=request.save_every,
-        )
-        done, peak_bytes = _epochs(trainer, training, _teller(json_file))
+        done, peak_bytes = _epochs(metered_epochs(trainer, samples, request), _teller(json_file))
         plan, memory, pages = trainer.plan, trainer.memory, trainer.page_file
     storage, problem = (None, "") if pages is None else _storage(pages)
     caveat = native.WITHOUT if memory.startswith("heap") else ""
@@ -166,20 +153,17 @@ def _run_here(request: RunRequest, json_file: Path | None) -> bool:
 
 
 def _epochs(
-    trainer: Trainer, training: Iterator[Epoch], tell: Callable[[Epoch], None]
+    training: Iterator[tuple[Epoch, int | None]], tell: Callable[[Epoch], None]
 ) -> tuple[list[Epoch], int | None]:
     """What each epoch gave, told as it ends, and the peak of tensor memory where it can be measured."""
     done: list[Epoch] = []
     peak_bytes: int | None = None
-    while True:
-        with trainer.peak_meter() as meter:
-            epoch = next(training, None)
-        if epoch is None:
-            return done, peak_bytes
+    for epoch, epoch_bytes in training:
         if done:  # during the first epoch libraries load their code, which is no tensor memory
-            peak_bytes = max(peak_bytes or 0, meter.peak.bytes or 0) or None
+            peak_bytes = max(peak_bytes or 0, epoch_bytes or 0) or None
         done.append(epoch)
         tell(epoch)
+    return done, peak_bytes
 
 
 def _storage(pages: PageFile) -> tuple[HostStorage | None, str]:

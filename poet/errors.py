@@ -24,7 +24,11 @@ A message names the thing, what was found, what was expected, and the way out.
 from __future__ import annotations
 
 import difflib
+import enum
 from collections.abc import Iterable
+from typing import TypeVar
+
+Word = TypeVar("Word", bound=enum.Enum)
 
 LONGEST_MESSAGE = 1000
 """Characters. What a stranger's file calls its parts stands in messages, and may be of any length."""
@@ -138,3 +142,17 @@ def nearest(name: str, known: Iterable[str]) -> str:
     """``"; did you mean 'x'?"`` for the known name most like ``name``, or ``""`` if none is close."""
     matches = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
     return f"; did you mean {matches[0]!r}?" if matches else ""
+
+
+def one_of(words: type[Word], given: Word | str, option: str) -> Word:
+    """The member of ``words`` that ``given`` is, or is the value of.
+
+    Raises:
+        InputError: none is; the message lists them under the name ``option``.
+    """
+    try:
+        return words(given)
+    except ValueError:
+        known = [str(word.value) for word in words]
+        close = nearest(str(given), known)
+        raise InputError(f"{option} {given!r} is not one of {', '.join(known)}{close}") from None

@@ -12,9 +12,9 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
+from poet.closing import Closing
 from poet.errors import PlanError
 from poet.files import tensorfile
-from poet.files.closing import Closing
 from poet.files.kinds import Kind, says_what_it_is
 from poet.files.reading import parse_json
 from poet.files.tensorfile import Entry, RawTensor, TensorFile

@@ -24,9 +24,9 @@ from pathlib import Path
 from typing import Any, BinaryIO, Protocol, TypeVar
 
 from poet.brief import brief
+from poet.closing import Closing
 from poet.errors import InputError, PoetError
 from poet.files.apart import check_is_file
-from poet.files.closing import Closing
 from poet.files.reading import MOST_DIMENSIONS, is_whole, open_regular, parse_json
 from poet.graph import ITEM_BYTES
 

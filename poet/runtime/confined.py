@@ -11,8 +11,8 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, replace
 from typing import Any
 
 import torch
@@ -20,11 +20,11 @@ import torch
 from poet import children, codec
 from poet.errors import InputError, NotFinite, PoetError, ReplayError
 from poet.plan_file import PlanFile
-from poet.run_request import Epoch, RunRequest
+from poet.run_request import RunRequest
 from poet.runtime.confinement import Confinement, idle_bytes
-from poet.runtime.fit import Samples, fit, load_samples
+from poet.runtime.fit import Samples, load_samples
 from poet.runtime.memory import return_freed_memory, use_one_heap
-from poet.runtime.trainer import ArenaUse, Trainer
+from poet.runtime.requested import metered_epochs, open_trainer
 from poet.units import format_bytes
 
 _WARM_UP_STEPS = 2
@@ -57,47 +57,15 @@ def train(request: RunRequest, emit: Emit) -> None:
 
 
 def _train(file: PlanFile, samples: Samples, request: RunRequest, emit: Emit) -> None:
-    with Trainer.of(
-        file,
-        page_file=request.page_file,
-        learning_rate=request.learning_rate,
-        seed=request.seed,
-        resume=request.resume,
-        arena=_arena_use(request),
-        allow_nan=request.allow_nan,
-    ) as trainer:
-        training = fit(
-            trainer,
-            samples,
-            epochs=request.epochs,
-            save_path=request.output,
-            save_every=request.save_every,
-        )
-        while True:
-            with trainer.peak_meter() as meter:
-                epoch = _next_epoch(training, trainer)
-            if epoch is None:
-                break
-            emit("epoch", {"epoch": asdict(epoch), "peak_bytes": meter.peak.bytes})
+    with open_trainer(file, request) as trainer:
+        try:
+            for epoch, peak_bytes in metered_epochs(trainer, samples, request):
+                emit("epoch", {"epoch": asdict(epoch), "peak_bytes": peak_bytes})
+        except ReplayError as error:
+            if not trainer.memory.startswith("heap: "):
+                raise
+            raise ReplayError(f"{_in_words(error)}; steps ran from the {trainer.memory}") from error
         emit("done", {"steps": trainer.steps, "memory": trainer.memory})
-
-
-def _next_epoch(training: Iterator[Epoch], trainer: Trainer) -> Epoch | None:
-    """The next one; where a step is refused memory, it is said why there was no arena.
-
-    Raises:
-        ReplayError: a step failed.
-    """
-    try:
-        return next(training, None)
-    except ReplayError as error:
-        if not trainer.memory.startswith("heap: "):
-            raise
-        raise ReplayError(f"{_in_words(error)}; steps ran from the {trainer.memory}") from error
-
-
-def _arena_use(request: RunRequest) -> ArenaUse:
-    return "require" if request.arena == "require" else bool(request.arena)
 
 
 def _warm_up(file: PlanFile, samples: Samples, request: RunRequest) -> int:
@@ -106,13 +74,7 @@ def _warm_up(file: PlanFile, samples: Samples, request: RunRequest) -> int:
     A trainer that is thrown away makes two steps before: libraries load kernels, start threads and fill
     caches.
     """
-    with Trainer.of(
-        file,
-        page_file=request.page_file,
-        seed=request.seed,
-        arena=_arena_use(request),
-        allow_nan=request.allow_nan,
-    ) as trainer:
+    with open_trainer(file, replace(request, learning_rate=None, resume=None)) as trainer:
         inputs, targets = samples.batch(torch.arange(trainer.input_types[0].shape[0]))
         for _ in range(_WARM_UP_STEPS):
             trainer.step(inputs, targets)

@@ -10,11 +10,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from pathlib import Path
-from types import TracebackType
-from typing import Protocol, Self
+from typing import Protocol
 
 import torch
 
+from poet.closing import Closing
 from poet.errors import InputError, PlanError
 from poet.files import tensorfile
 from poet.files.kinds import Kind, says_what_it_is
@@ -72,7 +72,7 @@ class FromPlan:
             target.fill_(self._fresh[value])
 
 
-class Saved:
+class Saved(Closing):
     """The state in a file that `save` wrote; constants come from the plan itself."""
 
     @says_what_it_is(Kind.STATE)
@@ -107,12 +107,8 @@ class Saved:
         else:
             self._constants.fill(value, target)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
+        """Close the file; a second call does nothing."""
         self._file.close()
 
     def _check_entries(self, graph: Graph) -> None:

@@ -15,12 +15,12 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import TracebackType
-from typing import Literal, Self
+from typing import Literal
 
 import torch
 
 from poet.brief import brief
+from poet.closing import Closing
 from poet.errors import InputError, PlanError, PoetError, ReplayError
 from poet.files.apart import check_apart
 from poet.graph import TensorType
@@ -67,7 +67,7 @@ class StepResult:
     __repr__ = brief
 
 
-class Trainer:
+class Trainer(Closing):
     """A plan that is open for training; make one with `Trainer.open`."""
 
     def __init__(
@@ -349,14 +349,6 @@ class Trainer:
         if self._pages is not None:
             self._pages.close()
         self._broken = "it is closed"
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     # --- one step ---
 

@@ -16,7 +16,7 @@ PAGE = ROOT / "docs" / "rooms.md"
 
 FLOORS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("Words", "errors, units, records as JSON", (
-            "version", "errors", "files.closing", "files.reading", "extras", "units", "brief", "clock",
+            "version", "errors", "closing", "files.reading", "extras", "units", "brief", "clock",
             "codec", "children",
         )),
     ("Training graph", "ops, values and buffers of one step", (
@@ -52,7 +52,10 @@ FLOORS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     (
         "Planning a model",
         "verification, enforcement, the way from a model to a plan, sweeps",
-        ("verification", "enforce", "fit_layout", "rehearsal", "summary", "api", "whatif"),
+        (
+            "verification", "enforce", "fit_layout", "rehearsal", "summary", "prepared", "planned", "api",
+            "whatif",
+        ),
     ),
     ("Reports", "text, JSON, HTML", ("report", "report.html")),
     ("Command line", "", ("cli", "__main__")),
@@ -63,11 +66,11 @@ ROOMS = tuple(room for _, _, rooms in FLOORS for room in rooms)
 
 RUNTIME_MAY_READ = frozenset(
     {
-        "version", "errors", "units", "brief", "codec", "children", "operators", "kernel_allocations",
-        "kernel_facts", "graph", "schedule", "problem", "homes", "pins", "simulator", "optimizer", "loss",
-        "layout", "demand", "training_plan", "plan_file", "run_request", "devices.host", "files.reading",
-        "files.apart", "files.cache_folder", "files.kinds", "files.tensorfile", "files.arrays", "files",
-        "runtime.native", "runtime",
+        "version", "errors", "closing", "units", "brief", "codec", "children", "operators",
+        "kernel_allocations", "kernel_facts", "graph", "schedule", "problem", "homes", "pins", "simulator",
+        "optimizer", "loss", "layout", "demand", "training_plan", "plan_file", "run_request", "devices.host",
+        "files.reading", "files.apart", "files.cache_folder", "files.kinds", "files.tensorfile",
+        "files.arrays", "files", "runtime.native", "runtime",
     }
 )  # fmt: skip
 

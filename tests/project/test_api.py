@@ -17,7 +17,6 @@ from zoo import NETS, export
 import poet
 import poet.training_plan
 import poet.verification
-from poet import api
 from poet.devices.profile import Profile
 from poet.errors import Infeasible, InputError, ModelError
 from poet.solution import Solution
@@ -135,7 +134,7 @@ def test_limits_and_options_are_taken_as_records(monkeypatch: pytest.MonkeyPatch
         asked.append((limits, options))
         return explain.answered(problem, limits, options)
 
-    monkeypatch.setattr(api, "answered", answered)
+    monkeypatch.setattr("poet.planned.answered", answered)
     limits = poet.Limits(ram_budget_bytes=1 << 20, paging=False)
     options = poet.SolveOptions(None, threads=1, engine="highs", relative_gap=1e-4, seed=7)
     words = {"device": "rpi4b", "loss": "mse", "measure_host": False}

@@ -16,8 +16,10 @@ from helpers.rooms import PAGE, ROOMS, ROOT, RUNTIME_MAY_READ, imports_of, modul
 from poet.version import __version__
 
 HOMES = {
-    "torch": {"frontend", "runtime", "verification", "enforce", "rehearsal", "api", "whatif", "cli"},
-    "numpy": {"files", "solvers", "layout", "frontend", "runtime", "verification", "api", "whatif", "cli"},
+    "torch": {
+        "frontend", "runtime", "verification", "enforce", "rehearsal", "prepared", "api", "whatif", "cli",
+    },
+    "numpy": {"files", "solvers", "layout", "frontend", "runtime", "verification", "whatif", "cli"},
     "onnx": {"frontend"},
     "google": {"frontend"},  # protobuf's errors while reading ONNX
     "pulp": {"solvers"},
@@ -32,7 +34,7 @@ HOMES = {
     "joblib": {"whatif"},
     "distributed": {"whatif"},
     "pandas": {"whatif"},
-}
+}  # fmt: skip
 """Which rooms may import which package from outside the standard library."""
 
 FORBIDDEN_CALLS = {"eval", "exec", "compile", "__import__"}

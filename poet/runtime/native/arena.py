@@ -5,11 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from types import TracebackType
-from typing import Self
 
 import torch
 
+from poet.closing import Closing
 from poet.errors import ReplayError
 from poet.runtime.native.library import BETWEEN_STEPS, Counts, Library
 from poet.runtime.native.placement import Placement
@@ -41,7 +40,7 @@ class Replay:
         self._counts = self.counts()
 
 
-class ArenaMemory:
+class ArenaMemory(Closing):
     """Memory to place blocks in. Tensors in it stay valid after `close`, which only ends its use."""
 
     def __init__(self, library: Library, handle: int, size_bytes: int) -> None:
@@ -50,14 +49,6 @@ class ArenaMemory:
         self.size_bytes = size_bytes
         self.address: int = library.arena_base(handle)
         """Of the first byte; a multiple of 4096."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """Place nothing here any more. The memory goes back when the last tensor in it is gone."""

@@ -8,13 +8,13 @@ import queue
 import subprocess
 import tempfile
 import threading
-from types import TracebackType
 from typing import IO, Any
 
 from poet import children
+from poet.closing import Closing
 
 
-class Child:
+class Child(Closing):
     """A module of poet as a process; leaving the context ends it, however far it is.
 
     Ctrl-C is this process's to answer: the child does not get it. It ends itself when its stdin is closed,
@@ -34,14 +34,6 @@ class Child:
             start_new_session=True,
         )
         threading.Thread(target=_read, args=(_open(self._process.stdout), self._lines), daemon=True).start()
-
-    def __enter__(self) -> Child:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """End the child, whatever it is at."""

@@ -6,9 +6,9 @@ import importlib.util
 import json
 import math
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import Any
 
+from poet.closing import Closing
 from poet.errors import InputError
 from poet.solvers.engines.child import Child
 from poet.solvers.engines.integers import IntegerProgram, integer_program
@@ -44,7 +44,7 @@ class _Answer:
     status: str = field(default="unknown")
 
 
-class CpSatProcess:
+class CpSatProcess(Closing):
     """A running search; leaving the context ends it, however far it is."""
 
     def __init__(self, job: Job) -> None:
@@ -60,12 +60,8 @@ class CpSatProcess:
         self._deadline = math.inf if counted else self._clock.now() + min(seconds, job.effort.most_seconds)
         self._child.send(json.dumps(self._request()).encode() + b"\n")
 
-    def __enter__(self) -> CpSatProcess:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
+        """End the child, whatever it is at."""
         self._child.close()
 
     @property

@@ -12,11 +12,11 @@ import base64
 import io
 import math
 from dataclasses import dataclass
-from types import TracebackType
 
 import numpy as np
 
 from poet.clock import WALL, Clock
+from poet.closing import Closing
 from poet.solvers.engines.child import Child
 from poet.solvers.engines.matrix import Matrix, Numbers, scaled
 from poet.tuning import DEFAULT, Tuning
@@ -42,7 +42,7 @@ class News:
     ended: bool = False
 
 
-class HighsProcess:
+class HighsProcess(Closing):
     """A child that solves one program after the other; leaving the context ends it, however far it is.
 
     Args:
@@ -58,14 +58,6 @@ class HighsProcess:
         self._unit = 1.0
         self._child = Child(_MODULE)
         self._idle = True
-
-    def __enter__(self) -> HighsProcess:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """End the child, whatever it is at."""

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from types import TracebackType
 
+from poet.closing import Closing
 from poet.solvers.bounds.discretisation import outlook
 from poet.solvers.bounds.relaxation import Bound
 from poet.solvers.engines.highs_process import HighsProcess
@@ -22,7 +22,7 @@ from poet.solvers.search.finders import WALKS
 _ROUNDING = 1e-9  # of a plan's overhead, within which two bounds are equal
 
 
-class Looks:
+class Looks(Closing):
     """State of the bound refinement during one search; leaving the context ends its solver process.
 
     Args:
@@ -38,12 +38,8 @@ class Looks:
         self._child: HighsProcess | None = None
         self._going: Iterator[Bound] | None = None
 
-    def __enter__(self) -> Looks:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
+        """End the solver process, if there is one."""
         if self._child is not None:
             self._child.close()
 

@@ -1,0 +1,251 @@
+"""From a prepared step to a plan: search, lay out, measure this machine, put together."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from poet.devices.costs import build_problem, deadline_seconds
+from poet.devices.profile import Profile
+from poet.errors import Infeasible, InputError, OutOfTime
+from poet.files.apart import check_apart
+from poet.fit_layout import Fitted, fit, searching
+from poet.plan_file import write_plan
+from poet.prepared import Prepared
+from poet.problem import Limits, Pins, Place, Problem
+from poet.ram_survey import keep_everything_bytes
+from poet.solution import Solution, SolveOptions, Status
+from poet.solvers import minimum_ram_bytes
+from poet.solvers.search.explain import answered
+from poet.summary import as_html, as_text, summary_rows
+from poet.training_plan import Device, Plan, Request, SearchOutcome, make_plan
+from poet.units import format_bytes, parse_bytes, parse_joules
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """A plan together with the weights it starts from.
+
+    Attributes:
+        plan: what to save and to explain.
+        solution: how the search ended.
+        prepared: what it was made from.
+    """
+
+    plan: Plan
+    solution: Solution
+    prepared: Prepared
+
+    @property
+    def peak_ram_bytes(self) -> int:
+        """The most RAM that a step holds."""
+        return self.plan.prediction.peak_ram_bytes
+
+    @property
+    def joules(self) -> float:
+        """Of one step."""
+        return self.plan.prediction.joules
+
+    @property
+    def seconds(self) -> float:
+        """Of one step on the device."""
+        return self.plan.prediction.seconds
+
+    def summary(self) -> str:
+        """What the plan is for, what a step takes and how good that is, in a dozen lines."""
+        return as_text(summary_rows(self.plan))
+
+    def __repr__(self) -> str:
+        return f"<Planned {repr(self.plan).partition(' ')[2]}"
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        return as_html(summary_rows(self.plan), title=f"Plan for {self.plan.model.name}")
+
+    def save(self, path: str | Path) -> None:
+        """Write the plan file, whole or not at all.
+
+        Raises:
+            InputError: ``path`` is a file that the plan was made from.
+            PoetError: the folder cannot be written or is full.
+        """
+        from poet.runtime.state import raw_tensor
+
+        check_apart({"the plan": path}, reads=self._sources(Path(path)))
+        stored = {name: raw_tensor(tensor) for name, tensor in self.prepared.step.tensors.items()}
+        write_plan(path, self.plan, stored, structure=self.prepared.structure)
+
+    def _sources(self, path: Path) -> dict[str, Path | list[Path]]:
+        """The files that it was made from: all that writing to ``path`` could destroy."""
+        model = self.prepared.model_path
+        if model is None:
+            return {}
+        from poet.frontend.onnx.reader import data_files
+
+        return {"the model": model, "the model's weights": data_files(model, [path])}
+
+
+def limits_of(
+    problem: Problem,
+    *,
+    ram: str | int | None,
+    deadline: str | float | None = None,
+    recompute: bool = True,
+    paging: bool = True,
+    written: str | int | None = None,
+    energy: str | float | None = None,
+    pins: Pins | None = None,
+) -> Limits:
+    """Limits from numbers or from text as people write it.
+
+    Raises:
+        InputError: a text is not a size, a deadline or an energy.
+    """
+    joules = parse_joules(energy) if isinstance(energy, str) else energy
+    if joules is not None and not 0.0 < joules < math.inf:
+        raise InputError(f"{energy!r} is not an energy budget; write for example 1.5mJ")
+    return Limits(
+        ram_budget_bytes=parse_bytes(ram) if isinstance(ram, str) else ram,
+        deadline_seconds=deadline_seconds(deadline, problem) if isinstance(deadline, str) else deadline,
+        recompute=recompute,
+        paging=paging,
+        written_budget_bytes=parse_bytes(written) if isinstance(written, str) else written,
+        joules_budget=joules,
+        pins=pins or Pins(),
+    )
+
+
+def plan_step(
+    prepared: Prepared, limits: Limits, options: SolveOptions | None = None, *, measure_host: bool = True
+) -> Planned:
+    """Solve, fit into the arena, measure this machine unless ``measure_host`` is false, make the plan.
+
+    Raises:
+        Infeasible: no plan exists inside the limits.
+        OutOfTime: none was found in time.
+    """
+    options = options or SolveOptions()
+    fitted = fit_step(prepared, limits, solve_step(prepared, limits, options), options)
+    return plan_with(measured_on_host(prepared) if measure_host else prepared, limits, fitted)
+
+
+def solve_step(prepared: Prepared, limits: Limits, options: SolveOptions | None = None) -> Solution:
+    """Search the schedule; where there is none, the answer's message says what would help.
+
+    Some of the time limit is left for `fit_step`.
+    """
+    options = options or SolveOptions()
+    return answered(prepared.problem, limits, searching(options, limits))
+
+
+def fit_step(
+    prepared: Prepared, limits: Limits, solution: Solution, options: SolveOptions | None = None
+) -> Fitted:
+    """Lay ``solution``, of ``prepared.problem`` and ``limits``, out in one arena inside the budget.
+
+    Where the schedule's tensors leave too large gaps, it is searched again, with ``options`` and the missing
+    bytes held back (see `poet.fit_layout`).
+
+    Raises:
+        Infeasible: the answer is that no plan exists.
+        OutOfTime: the answer holds no plan.
+        KeyboardInterrupt: it holds none because Ctrl-C ended the search.
+    """
+    if solution.status is Status.INFEASIBLE:
+        hint = home_hint(prepared, limits)
+        raise Infeasible(" ".join(filter(None, (solution.message or solution.status.value, hint))))
+    fitted = fit(prepared.problem, limits, solution, options or SolveOptions(), kernels=prepared.kernels)
+    if fitted is None and solution.was_interrupted:
+        raise KeyboardInterrupt
+    if fitted is None:
+        raise OutOfTime(solution.message or solution.status.value)
+    return fitted
+
+
+def measured_on_host(prepared: Prepared) -> Prepared:
+    """``prepared`` with per-op seconds from real training steps on this machine (see `poet.rehearsal`).
+
+    Runs a few steps that keep everything, on random data. The times serve predictions for this machine; the
+    schedule does not depend on them. Without this stage a plan has the times of each kernel by itself, from
+    the import. These also stay where a step takes too long here, or more RAM than is free.
+    """
+    from poet.rehearsal import rehearsed
+
+    timed = rehearsed(prepared.step)
+    on_device = timed if prepared.kernels == prepared.step.kernels else prepared.kernels
+    return replace(prepared, step=replace(prepared.step, kernels=timed), kernels=on_device)
+
+
+def plan_with(prepared: Prepared, limits: Limits, fitted: Fitted) -> Planned:
+    """Put the plan together from what `fit_step` gave for ``prepared`` and ``limits``.
+
+    Nothing is searched and nothing is run. The homes of tensors are as the schedule has them.
+
+    Raises:
+        OutOfTime: the schedule has no gap to a bound.
+    """
+    prepared = replace(prepared, problem=fitted.problem)
+    solution = fitted.solution
+    if solution.schedule is None or solution.gap is None or solution.overhead_gap is None:
+        raise OutOfTime(solution.message or solution.status.value)
+    made = make_plan(
+        model=prepared.model,
+        request=Request(limits=limits, loss=prepared.step.loss, train=prepared.train),
+        device=_device_summary(prepared.profile),
+        outcome=SearchOutcome(
+            status=solution.status.word,
+            bound_joules=solution.bound_joules,
+            bound_scope=solution.bound_scope,
+            baseline_joules=solution.baseline_joules,
+            gap=solution.gap,
+            overhead_gap=solution.overhead_gap,
+            solver=solution.solver,
+            solve_seconds=solution.solve_seconds,
+            objective=solution.objective,
+            objective_bound=solution.objective_bound,
+            proof=solution.proof,
+            class_bound=solution.class_bound,
+            record=solution.record,
+        ),
+        graph=prepared.step.graph,
+        kernels=prepared.kernels,
+        optimizer=prepared.step.optimizer,
+        problem=fitted.problem,
+        schedule=solution.schedule,
+        plain_peak_ram_bytes=keep_everything_bytes(prepared.problem),
+        lower_bound_ram_bytes=minimum_ram_bytes(prepared.problem, limits).bytes,
+        arena=fitted.arena,
+        host_kernels=prepared.step.kernels,
+    )
+    return Planned(made, solution, prepared)
+
+
+def home_hint(prepared: Prepared, limits: Limits) -> str:
+    """How much less RAM is possible with parameters at home in storage; empty where that is no way out."""
+    profile, budget_bytes = prepared.profile, limits.ram_budget_bytes
+    if profile.storage is None or budget_bytes is None:
+        return ""
+    elsewhere = build_problem(prepared.step.graph, profile, prepared.kernels, home=Place.EITHER)
+    least, now = minimum_ram_bytes(elsewhere, limits), minimum_ram_bytes(prepared.problem, limits)
+    at_home_in_ram = all(tensor.initially is not Place.STORAGE for tensor in prepared.problem.tensors)
+    if least.bytes >= now.bytes or not at_home_in_ram:
+        return ""
+    verb = "may be enough" if least.bytes <= budget_bytes else "is not enough"
+    return (
+        f"With parameters at home in storage (--home storage or auto) as little as "
+        f"{format_bytes(least.bytes)} is possible, so the budget {verb}."
+    )
+
+
+def _device_summary(profile: Profile) -> Device:
+    storage = profile.storage
+    capacity = storage.capacity_bytes if storage is not None else None
+    return Device(
+        name=profile.name,
+        title=profile.title,
+        ram_bytes=int(profile.memory.ram_bytes.value),
+        storage_bytes=int(capacity.value) if capacity is not None else None,
+        storage_page_bytes=int(storage.page_bytes.value) if storage is not None else None,
+        endurance_bytes=storage.lifetime_written_bytes if storage is not None else None,
+    )
