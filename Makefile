@@ -55,7 +55,7 @@ bench-large-graphs: $(STAMP) ## docs/large-graphs.md: seven exported nets x thre
 bench-large-rivals: $(STAMP) ## docs/large-graphs-rivals.md: the other planners on the same problems, after bench-large-graphs
 	$(BIN)/python tests/benchmarks/large_rivals.py
 
-bench-tuning: $(STAMP) ## one constant of the search against another value: make bench-tuning TUNING='--off wide.alike_share'
+bench-tuning: $(STAMP) ## one constant of the search against another value: make bench-tuning TUNING='--off large.alike_share'
 	$(BIN)/python tests/benchmarks/tuning.py $(or $(TUNING),--list)
 
 fuzz: $(STAMP) ## 20,000 mutated files of each of seven kinds: refused or used, nothing else (long)

@@ -10,7 +10,7 @@ import typer
 from typer.core import TyperGroup
 
 from poet.errors import InputError, nearest
-from poet.files.kinds import Kind, kind_of
+from poet.files.kinds import FileKind, kind_of
 
 _MEANT = {
     "plan": "solve", "optimise": "solve", "optimize": "solve", "train": "run", "fit": "run", "exec": "run",
@@ -21,12 +21,17 @@ _MEANT = {
 """What people call commands that have another name here."""
 
 _TAKEN_BY = {
-    Kind.ONNX: "poet solve {} --device rpi4b",
-    Kind.PROBLEM: "poet solve {} --ram 1MiB",
-    Kind.PLAN: "poet explain {}",
-    Kind.PROFILE: "poet devices validate {}",
+    FileKind.ONNX: "poet solve {} --device rpi4b",
+    FileKind.PROBLEM: "poet solve {} --ram 1MiB",
+    FileKind.PLAN: "poet explain {}",
+    FileKind.PROFILE: "poet devices validate {}",
 }
-_KIND_OF_SUFFIX = {".onnx": Kind.ONNX, ".json": Kind.PROBLEM, ".poet": Kind.PLAN, ".toml": Kind.PROFILE}
+_KIND_OF_SUFFIX = {
+    ".onnx": FileKind.ONNX,
+    ".json": FileKind.PROBLEM,
+    ".poet": FileKind.PLAN,
+    ".toml": FileKind.PROFILE,
+}
 
 
 class Group(TyperGroup):

@@ -24,7 +24,7 @@ PAGE_BYTES = 4096
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class MemoryRequest:
     """One request for memory: ``size_bytes`` in ``step`` of the schedule, for ``blocks[block]``."""
 
     step: int
@@ -43,7 +43,7 @@ class Demand:
     """
 
     blocks: tuple[Block, ...]
-    requests: tuple[Asked, ...]
+    requests: tuple[MemoryRequest, ...]
     standing: tuple[int, ...]
 
     __repr__ = brief
@@ -98,7 +98,7 @@ class _Demands:
         self.kernels = kernels
         self.alignment_bytes = max(problem.alignment_bytes, kernels.alignment_bytes)
         self.blocks: list[Block] = []
-        self.requests: list[tuple[int, Asked]] = []  # with the tick
+        self.requests: list[tuple[int, MemoryRequest]] = []  # with the tick
         self.present: dict[str, _Residency] = {}
         self.past: dict[str, list[_Residency]] = {}
         self.ran: set[str] = set()
@@ -142,7 +142,7 @@ class _Demands:
                 self.present[name] = _Residency(index, born)
             else:  # a temporary, or a second copy
                 died = end if item.died is None else now + item.died - 1
-                self.requests.append((born, Asked(index, item.size_bytes, len(self.blocks))))
+                self.requests.append((born, MemoryRequest(index, item.size_bytes, len(self.blocks))))
                 self.add_block(name or op.name, None, item.size_bytes, ((born, died),))
         for name in op.outputs:  # those of no bytes ask for nothing, and are freed all the same
             self.present.setdefault(name, _Residency(index, now))
@@ -183,7 +183,9 @@ class _Demands:
     def add_residencies(self, name: str, stays: list[_Residency]) -> None:
         """One block."""
         size_bytes = self.sizes_bytes[name]
-        self.requests += [(stay.born, Asked(stay.step, size_bytes, len(self.blocks))) for stay in stays]
+        self.requests += [
+            (stay.born, MemoryRequest(stay.step, size_bytes, len(self.blocks))) for stay in stays
+        ]
         self.add_block(name, name, size_bytes, tuple((stay.born, stay.died) for stay in stays))
 
     def add_block(self, owner: str, tensor: str | None, size_bytes: int, spans: tuple[Span, ...]) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 from poet.closing import Closing
 from poet.errors import PlanError
 from poet.files import tensorfile
-from poet.files.kinds import Kind, says_what_it_is
+from poet.files.kinds import FileKind, says_what_it_is
 from poet.files.reading import parse_json
 from poet.files.tensorfile import Entry, RawTensor, TensorFile
 from poet.training_plan import Plan, stored_values
@@ -39,7 +39,7 @@ class PlanFile(Closing):
         entries: the stored tensors, by the graph's value names.
     """
 
-    @says_what_it_is(Kind.PLAN)
+    @says_what_it_is(FileKind.PLAN)
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
         self._tensors = TensorFile(self.path, error=PlanError)

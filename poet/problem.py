@@ -25,7 +25,7 @@ from typing import Any
 from poet import codec
 from poet.brief import shortened, told
 from poet.errors import ProblemError
-from poet.files.kinds import Kind, says_what_it_is
+from poet.files.kinds import FileKind, says_what_it_is
 from poet.files.reading import LARGEST_AMOUNT, parse_json, read_regular, shown
 from poet.units import format_joules, format_seconds
 
@@ -215,7 +215,7 @@ class Problem:
         return problem
 
     @staticmethod
-    @says_what_it_is(Kind.PROBLEM)
+    @says_what_it_is(FileKind.PROBLEM)
     def load(path: Path) -> Problem:
         """The problem in the file at ``path``.
 

@@ -148,7 +148,7 @@ class Prediction:
 
 
 @dataclass(frozen=True, slots=True)
-class Slot:
+class PageSlot:
     """A tensor's place in the page file, in bytes from the first slot."""
 
     tensor: str
@@ -199,7 +199,7 @@ class Plan:
     optimizer: OptimizerSpec
     problem: DecidedProblem
     schedule: Schedule
-    slots: tuple[Slot, ...]
+    slots: tuple[PageSlot, ...]
     prediction: Prediction
     arena: Arena | None = None
     host_kernels: KernelFacts | None = None
@@ -340,14 +340,14 @@ def make_plan(
     )
 
 
-def lay_out_slots(problem: Problem, schedule: Schedule) -> tuple[Slot, ...]:
+def lay_out_slots(problem: Problem, schedule: Schedule) -> tuple[PageSlot, ...]:
     """One slot per tensor that is paged or lives in storage, one after the other."""
     paged = _paged(schedule)
-    slots: list[Slot] = []
+    slots: list[PageSlot] = []
     end = 0
     for tensor in problem.tensors:
         if tensor.name in paged or Place.STORAGE in (tensor.initially, tensor.finally_):
-            slots.append(Slot(tensor.name, end, tensor.bytes))
+            slots.append(PageSlot(tensor.name, end, tensor.bytes))
             end += -(-tensor.bytes // SLOT_ALIGNMENT_BYTES) * SLOT_ALIGNMENT_BYTES
     return tuple(slots)
 

@@ -67,7 +67,7 @@ class SearchTuning(_Checked):
         sizeable_ops: above, the large search is tried after the first round if the gap is sizeable, and
             relaxations in whole numbers are not: they are meant for small steps. Chosen.
         sizeable_gap_share: of the overhead, from which on a gap is sizeable. Chosen. Off: no gap is.
-        wide_share: of the time left, for the large search on a sizeable step; the other half is for the
+        large_share: of the time left, for the large search on a sizeable step; the other half is for the
             rounds that follow. Chosen.
         greedy_small_seconds: for greedy plans of small steps; those tried there take less. Chosen.
             Off: the first.
@@ -97,7 +97,7 @@ class SearchTuning(_Checked):
     small_ops: int = _tuned(16, off=0)
     sizeable_ops: int = 200
     sizeable_gap_share: float = _tuned(0.02, off=1.0)
-    wide_share: float = 0.5
+    large_share: float = 0.5
     greedy_small_seconds: float = _tuned(2.0, off=0.0)
     greedy_large_seconds: float = _tuned(1.0, off=0.0)
     greedy_share: float = 0.25
@@ -120,7 +120,7 @@ class RestartsTuning(_Checked):
     Attributes:
         relaxed_share: of the time left, for a restart's relaxed model: it knows most reruns and is the
             slowest program of a restart. Chosen.
-        wide_share: of the time left, for the linear relaxation, its walks and the neighbourhood search.
+        large_share: of the time left, for the linear relaxation, its walks and the neighbourhood search.
             Chosen.
         first_chain: reruns that lead to one tensor version, at most, before the first restart, each of which
             doubles it: as many as the last round's. Chosen.
@@ -133,7 +133,7 @@ class RestartsTuning(_Checked):
     """
 
     relaxed_share: float = 0.5
-    wide_share: float = 0.5
+    large_share: float = 0.5
     first_chain: int = 16
     most_doublings: int = 10
     most_passes: int = 3
@@ -176,7 +176,7 @@ class ExplanationTuning(_Checked):
 
 
 @dataclass(frozen=True, slots=True)
-class LooksTuning(_Checked):
+class BoundRoundsTuning(_Checked):
     """When relaxations in whole numbers run between rounds (`poet.solvers.search.bound_rounds`).
 
     Attributes:
@@ -195,7 +195,7 @@ class LooksTuning(_Checked):
 
 
 @dataclass(frozen=True, slots=True)
-class WideTuning(_Checked):
+class LargeTuning(_Checked):
     """The search on large steps (`poet.solvers.search.large`).
 
     Attributes:
@@ -283,7 +283,7 @@ class RoundsTuning(_Checked):
 
 
 @dataclass(frozen=True, slots=True)
-class TwinsTuning(_Checked):
+class SymmetryTuning(_Checked):
     """What counts as alike (`poet.solvers.search.symmetry`).
 
     Attributes:
@@ -329,7 +329,7 @@ class GridsTuning(_Checked):
 
 
 @dataclass(frozen=True, slots=True)
-class OutlookTuning(_Checked):
+class DiscretisationTuning(_Checked):
     """The relaxation in whole numbers (`poet.solvers.bounds.discretisation`).
 
     Attributes:
@@ -555,12 +555,12 @@ class Tuning:
     restarts: RestartsTuning = RestartsTuning()
     objectives: ObjectivesTuning = ObjectivesTuning()
     explanation: ExplanationTuning = ExplanationTuning()
-    looks: LooksTuning = LooksTuning()
-    wide: WideTuning = WideTuning()
+    bound_rounds: BoundRoundsTuning = BoundRoundsTuning()
+    large: LargeTuning = LargeTuning()
     rounds: RoundsTuning = RoundsTuning()
-    twins: TwinsTuning = TwinsTuning()
+    symmetry: SymmetryTuning = SymmetryTuning()
     grids: GridsTuning = GridsTuning()
-    outlook: OutlookTuning = OutlookTuning()
+    discretisation: DiscretisationTuning = DiscretisationTuning()
     suffix: SuffixTuning = SuffixTuning()
     windows: WindowsTuning = WindowsTuning()
     model: ModelTuning = ModelTuning()

@@ -32,7 +32,7 @@ Batch = tuple[tuple[Tensor, ...], Tensor | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class BitComparison:
     """What was compared at one number of threads.
 
     Attributes:
@@ -59,7 +59,7 @@ class VerifyReport:
     steps: int
     recomputed_runs: int
     page_ins: int
-    comparisons: tuple[Comparison, ...]
+    comparisons: tuple[BitComparison, ...]
 
     @property
     def exact(self) -> bool:
@@ -172,7 +172,7 @@ def _check_classes(plan: Plan, loss: LossSpec, output: tuple[int, ...], targets:
 
 def _compare(
     trainer: Trainer, module: nn.Module, batches: Sequence[Batch], steps: int, seed: int
-) -> Comparison:
+) -> BitComparison:
     copied = copy.deepcopy(module)
     everything = _tensors(copied)
     with torch.no_grad():
@@ -188,8 +188,8 @@ def _compare(
             compared += 1
             difference = _difference(ours, theirs)
             if difference is not None:
-                return Comparison(threads, compared, f"step {number}: {name} {difference}")
-    return Comparison(threads, compared, None)
+                return BitComparison(threads, compared, f"step {number}: {name} {difference}")
+    return BitComparison(threads, compared, None)
 
 
 def _step_pairs(

@@ -68,7 +68,7 @@ Rule = Callable[[Operands], float]
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class OperatorCost:
     """What an operator costs.
 
     Attributes:
@@ -92,7 +92,7 @@ class Row:
         return self.input_passes * sum(read) + written + operands.updated_bytes
 
 
-def row_of(target: str) -> Row:
+def row_of(target: str) -> OperatorCost:
     """The row of an operator by its full name, ``aten.add.Tensor`` or ``poet.sgd``.
 
     Raises:
@@ -246,8 +246,8 @@ def _pooling(windows: Callable[[Operands], int], *, window: int) -> Rule:
 
 def _aten(
     op_class: OpClass, flops: Rule, names: str, *, input_passes: int = 1, gathers: bool = False
-) -> dict[str, Row]:
-    return {f"aten.{name}": Row(op_class, flops, input_passes, gathers) for name in names.split()}
+) -> dict[str, OperatorCost]:
+    return {f"aten.{name}": OperatorCost(op_class, flops, input_passes, gathers) for name in names.split()}
 
 
 _E, _R, _T, _M = OpClass.ELEMENTWISE, OpClass.REDUCTION, OpClass.TRANSCENDENTAL, OpClass.MOVEMENT
@@ -263,8 +263,8 @@ _PRODUCTS = {
     **_aten(OpClass.MATMUL, _attention(1, 5.0), "_scaled_dot_product_flash_attention_for_cpu_backward"),
     **_aten(OpClass.MATMUL, _recurrent(1.0), "mkldnn_rnn_layer"),
     **_aten(OpClass.MATMUL, _recurrent(3.0), "mkldnn_rnn_layer_backward"),
-    "poet.recurrent": Row(OpClass.MATMUL, _recurrent_steps(1.0)),
-    "poet.recurrent_backward": Row(OpClass.MATMUL, _recurrent_steps(3.0)),
+    "poet.recurrent": OperatorCost(OpClass.MATMUL, _recurrent_steps(1.0)),
+    "poet.recurrent_backward": OperatorCost(OpClass.MATMUL, _recurrent_steps(3.0)),
     **_aten(OpClass.MATMUL, _distances, "_cdist_forward _cdist_backward"),
     **_aten(OpClass.MATMUL, _per_element(2), "_trilinear"),
 }
@@ -327,12 +327,12 @@ _ELEMENTWISE = {
         randperm""",
     ),
     **{
-        name: Row(_E, _per_output(10))
+        name: OperatorCost(_E, _per_output(10))
         for name in ("poet.bernoulli", "poet.uniform", "poet.normal", "poet.with_rng_state")
     },
-    "poet.sgd": Row(_E, _per_input(4)),
-    "poet.momentum": Row(_E, _per_input(6)),
-    "poet.adamw": Row(_E, _per_input(20)),
+    "poet.sgd": OperatorCost(_E, _per_input(4)),
+    "poet.momentum": OperatorCost(_E, _per_input(6)),
+    "poet.adamw": OperatorCost(_E, _per_input(20)),
 }
 
 _TRANSCENDENTAL = {
@@ -415,10 +415,11 @@ _MOVEMENT = {
         gathers=True,
     ),
     **{
-        name: Row(_M, _per_output(1)) for name in ("poet.full", "poet.copy", "poet.scatter", "poet.rng_state")
+        name: OperatorCost(_M, _per_output(1))
+        for name in ("poet.full", "poet.copy", "poet.scatter", "poet.rng_state")
     },
-    "poet.assign": Row(_M, _per_input(1)),
+    "poet.assign": OperatorCost(_M, _per_input(1)),
 }
 
-TABLE: dict[str, Row] = {**_PRODUCTS, **_ELEMENTWISE, **_TRANSCENDENTAL, **_REDUCTIONS, **_MOVEMENT}
+TABLE: dict[str, OperatorCost] = {**_PRODUCTS, **_ELEMENTWISE, **_TRANSCENDENTAL, **_REDUCTIONS, **_MOVEMENT}
 """Every operator that a plan may call, by name without its overload, or one overload by its own."""

@@ -17,7 +17,7 @@ from pydantic import BaseModel, ValidationError
 
 from poet.devices.profile import UNITS, Profile, unit_of
 from poet.errors import ProfileError, nearest
-from poet.files.kinds import Kind, says_what_it_is
+from poet.files.kinds import FileKind, says_what_it_is
 from poet.files.reading import open_regular
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def profile_names() -> tuple[str, ...]:
     return tuple(sorted(entry.name[:-5] for entry in entries if entry.name.endswith(".toml")))
 
 
-@says_what_it_is(Kind.PROFILE)
+@says_what_it_is(FileKind.PROFILE)
 def load_profile(name_or_path: str | Path) -> Profile:
     """The profile of a device that comes with the package, or the one in a file.
 

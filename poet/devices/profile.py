@@ -156,7 +156,7 @@ class Throughput(_Record):
     active_watts: Figure | None = None
 
 
-class Compute(_Record):
+class Processor(_Record):
     """The processor and its kernels.
 
     Each class of op has its throughput, or ``all`` stands for those that have none of their own. A
@@ -272,7 +272,7 @@ class Profile(_Record):
     kernels: Kernels
     energy: Energy
     memory: Memory
-    compute: Compute
+    compute: Processor
     storage: Storage | None = None
 
     @model_validator(mode="after")

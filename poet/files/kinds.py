@@ -28,7 +28,7 @@ _NO_MODEL = (
 _CONVERT = "convert it: numpy.savez('data.npz', inputs=..., targets=...)"
 
 
-class Kind(enum.Enum):
+class FileKind(enum.Enum):
     """A kind of file: what it is called, and what takes it."""
 
     ONNX = ("an ONNX model", "`poet check`, `poet solve` and `poet what-if` take it")
@@ -64,11 +64,11 @@ class Kind(enum.Enum):
         return self.value[1]
 
 
-def kind_of(path: Path) -> Kind | None:
+def kind_of(path: Path) -> FileKind | None:
     """What the file at ``path`` surely is; ``None``: it is not there, cannot be read, or may be anything."""
     try:
         if path.is_dir():
-            return Kind.FOLDER
+            return FileKind.FOLDER
         if not path.is_file():  # reading a pipe would wait for its writer
             return None
         with path.open("rb") as file:
@@ -78,7 +78,7 @@ def kind_of(path: Path) -> Kind | None:
         return None
 
 
-def expect(path: Path, *wanted: Kind) -> None:
+def expect(path: Path, *wanted: FileKind) -> None:
     """Refuse the file at ``path`` if it is surely of no ``wanted`` kind.
 
     Raises:
@@ -89,21 +89,21 @@ def expect(path: Path, *wanted: Kind) -> None:
         raise InputError(said)
 
 
-def other_kind(path: Path, *wanted: Kind) -> str:
+def other_kind(path: Path, *wanted: FileKind) -> str:
     """That the file at ``path`` is of no ``wanted`` kind, and the way out; empty where that is not sure."""
     kind = kind_of(path)
     if kind is None or kind in wanted:
         return ""
-    if Kind.PROFILE in wanted and kind in (Kind.FOLDER, Kind.EMPTY):  # a device may be called like a folder
+    if FileKind.PROFILE in wanted and kind in (FileKind.FOLDER, FileKind.EMPTY):  # also a device's name
         return ""
-    expected = "a hardware profile" if wanted[0] is Kind.PROFILE else wanted[0].title
+    expected = "a hardware profile" if wanted[0] is FileKind.PROFILE else wanted[0].title
     way_out = kind.way_out
-    if kind is Kind.ONNX and wanted[0] is Kind.PLAN:
+    if kind is FileKind.ONNX and wanted[0] is FileKind.PLAN:
         way_out = f"make a plan of it with: poet solve {path.name} --device ... --ram ... -o plan.poet"
     return f"{path}: this is {kind.title}, not {expected}; {way_out}"
 
 
-def says_what_it_is(*wanted: Kind) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
+def says_what_it_is(*wanted: FileKind) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
     """For a reader of files: where it fails on a file of another kind, its error says of which.
 
     The file is that of the first argument that is a text or a path.
@@ -127,58 +127,58 @@ def says_what_it_is(*wanted: Kind) -> Callable[[Callable[_P, _R]], Callable[_P, 
 
 
 _FORMATS = {
-    b"poet-plan": Kind.PLAN,
-    b"poet-state": Kind.STATE,
-    b"poet-problem": Kind.PROBLEM,
-    b"poet-what-if": Kind.WHAT_IF,
+    b"poet-plan": FileKind.PLAN,
+    b"poet-state": FileKind.STATE,
+    b"poet-problem": FileKind.PROBLEM,
+    b"poet-what-if": FileKind.WHAT_IF,
 }
 _SUFFIXES = {
-    ".onnx": Kind.ONNX,
-    ".py": Kind.PYTHON,
-    ".toml": Kind.PROFILE,
-    ".csv": Kind.TABLE,
-    ".tsv": Kind.TABLE,
+    ".onnx": FileKind.ONNX,
+    ".py": FileKind.PYTHON,
+    ".toml": FileKind.PROFILE,
+    ".csv": FileKind.TABLE,
+    ".tsv": FileKind.TABLE,
 }
 
 
-def _by_content(path: Path, start: bytes) -> Kind | None:
+def _by_content(path: Path, start: bytes) -> FileKind | None:
     if not start:
-        return Kind.EMPTY
+        return FileKind.EMPTY
     if start.startswith(b"PK\x03\x04"):
         return _kind_of_zip(start)
-    for magic, kind in ((b"\x93NUMPY", Kind.ARRAY), (b"\x89HDF\r\n", Kind.HDF5)):
+    for magic, kind in ((b"\x93NUMPY", FileKind.ARRAY), (b"\x89HDF\r\n", FileKind.HDF5)):
         if start.startswith(magic):
             return kind
     if start[4:8] == b"TFL3":
-        return Kind.TFLITE
+        return FileKind.TFLITE
     if start[:1] == b"\x80" and start[1:2] in (b"\x02", b"\x03", b"\x04", b"\x05"):
-        return Kind.TORCH if path.suffix in (".pt", ".pth") else Kind.PICKLE
+        return FileKind.TORCH if path.suffix in (".pt", ".pth") else FileKind.PICKLE
     if start[8:9] == b"{" and int.from_bytes(start[:8], "little") <= 1 << 30:
-        return _by_format(rb'"poet\.format":\s*"([a-z-]+)"', start) or Kind.TENSORS
+        return _by_format(rb'"poet\.format":\s*"([a-z-]+)"', start) or FileKind.TENSORS
     text = start.lstrip()
     if text[:1] == b"{":
-        trace = Kind.TRACE if b'"traceEvents"' in start else Kind.JSON
+        trace = FileKind.TRACE if b'"traceEvents"' in start else FileKind.JSON
         return _by_format(rb'"format":\s*"([a-z-]+)"', start) or trace
     if text[:15].lower().startswith((b"<!doctype html", b"<html")):
-        return Kind.PAGE
+        return FileKind.PAGE
     is_onnx = (
         start[:1] == b"\x08" and start[1:2] < b"\x40" and start[2:3] in (b"\x12", b"\x1a", b"\x3a", b"\x42")
     )
-    return Kind.ONNX if is_onnx else None
+    return FileKind.ONNX if is_onnx else None
 
 
-def _by_format(pattern: bytes, start: bytes) -> Kind | None:
+def _by_format(pattern: bytes, start: bytes) -> FileKind | None:
     found = re.search(pattern, start)
     return _FORMATS.get(found[1]) if found else None
 
 
-def _by_suffix(path: Path) -> Kind | None:
+def _by_suffix(path: Path) -> FileKind | None:
     return _SUFFIXES.get(path.suffix.lower())
 
 
-def _kind_of_zip(start: bytes) -> Kind:
+def _kind_of_zip(start: bytes) -> FileKind:
     """By the name of its first entry, which stands in the entry's local header."""
     name = start[30 : 30 + int.from_bytes(start[26:28], "little")]
     if name.endswith(b"data.pkl"):
-        return Kind.TORCH
-    return Kind.NPZ if name.endswith(b".npy") else Kind.ZIP
+        return FileKind.TORCH
+    return FileKind.NPZ if name.endswith(b".npy") else FileKind.ZIP

@@ -40,7 +40,7 @@ _DATA_ALIGNMENT_BYTES = 64
 _CHUNK_BYTES = 1 << 20
 
 
-class Kind(Protocol):
+class TensorKind(Protocol):
     """What a header says about a tensor."""
 
     @property
@@ -52,7 +52,7 @@ class Kind(Protocol):
         """Its dimensions."""
 
 
-K = TypeVar("K", bound=Kind)
+K = TypeVar("K", bound=TensorKind)
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,7 +230,7 @@ def write(path: Path, tensors: Mapping[str, RawTensor], metadata: Mapping[str, s
 
 def write_streamed(
     path: Path,
-    kinds: Mapping[str, Kind],
+    kinds: Mapping[str, TensorKind],
     fetch: Callable[[str], RawTensor],
     metadata: Mapping[str, str],
     *,
@@ -265,7 +265,7 @@ def write_streamed(
         file.write(total.hexdigest().encode())
 
 
-def _header(ordered: Mapping[str, Kind], metadata: Mapping[str, str]) -> bytes:
+def _header(ordered: Mapping[str, TensorKind], metadata: Mapping[str, str]) -> bytes:
     """The file's beginning, up to the first tensor."""
     header: dict[str, Any] = {"__metadata__": dict(metadata)} if metadata else {}
     end = 0

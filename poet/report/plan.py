@@ -12,7 +12,15 @@ from poet.homes import DecidedProblem, decided
 from poet.pins import pinned
 from poet.problem import Limits, Objective, Place, Problem
 from poet.report.amounts import TITLES, format_amount
-from poet.report.schedule_rows import OpRuns, Peak, TensorFate, memory_over_time, op_runs, peak, tensor_fates
+from poet.report.schedule_rows import (
+    OpRuns,
+    PeakMoment,
+    TensorFate,
+    memory_over_time,
+    op_runs,
+    peak,
+    tensor_fates,
+)
 from poet.report.training import loss_reads, untrained_lines
 from poet.schedule import Schedule
 from poet.simulator import Trace
@@ -233,7 +241,7 @@ def memory_report(
     )
 
 
-def role_table(fullest: Peak) -> Table:
+def role_table(fullest: PeakMoment) -> Table:
     """RAM at the peak by role."""
     table = columns(f"RAM at the peak ({fullest.what})", "bytes", "share")
     for role, size_bytes in fullest.by_role:
@@ -242,7 +250,7 @@ def role_table(fullest: Peak) -> Table:
     return table
 
 
-def what_binds(limits: Limits, trace: Trace, fullest: Peak) -> Iterator[str]:
+def what_binds(limits: Limits, trace: Trace, fullest: PeakMoment) -> Iterator[str]:
     """One line per limit: whether it binds, how much of it is used, and where.
 
     Running every op once without a transfer takes the least energy and time: what a plan does beyond

@@ -12,7 +12,7 @@ from poet.homes import DecidedProblem
 from poet.pins import Pinned, pinned
 from poet.problem import Limits, Place, ProblemOp, Tensor
 from poet.report.schedule_rows import TensorFate
-from poet.report.timeline import Timeline
+from poet.report.timeline import StepTimeline
 from poet.units import format_bytes, format_joules
 
 KEPT, RECOMPUTED, PAGED, BOTH = "kept", "recomputed", "paged", "recomputed and paged"
@@ -43,7 +43,7 @@ def decision_of(fate: TensorFate) -> str:
 
 
 def tensor_verdicts(
-    problem: DecidedProblem, limits: Limits, line: Timeline, fates: Sequence[TensorFate]
+    problem: DecidedProblem, limits: Limits, line: StepTimeline, fates: Sequence[TensorFate]
 ) -> tuple[TensorVerdict, ...]:
     """One row per tensor, in the order of ``fates``."""
     tensors = {tensor.name: tensor for tensor in problem.tensors}
@@ -142,7 +142,7 @@ def _ways(
     return ways
 
 
-def _spare_while_idle(problem: DecidedProblem, limits: Limits, line: Timeline) -> dict[str, int]:
+def _spare_while_idle(problem: DecidedProblem, limits: Limits, line: StepTimeline) -> dict[str, int]:
     """Per tensor that lies idle between two uses, the least RAM left in those frames, in bytes.
 
     A tensor is idle in the frames of a stay between two that read or write it.
@@ -164,7 +164,7 @@ def _free_bytes(limits: Limits, ram_bytes: int) -> int:
     return 0 if limits.ram_budget_bytes is None else limits.ram_budget_bytes - ram_bytes
 
 
-def _touches(problem: DecidedProblem, line: Timeline) -> Mapping[str, list[int]]:
+def _touches(problem: DecidedProblem, line: StepTimeline) -> Mapping[str, list[int]]:
     """Per tensor, the frames that read, write or move it, in order."""
     ops = {op.name: op for op in problem.ops}
     touched: dict[str, list[int]] = defaultdict(list)

@@ -67,7 +67,7 @@ class OpRuns:
 
 
 @dataclass(frozen=True, slots=True)
-class Peak:
+class PeakMoment:
     """The moment at which RAM is fullest.
 
     Attributes:
@@ -125,7 +125,7 @@ def op_runs(problem: DecidedProblem, schedule: Schedule) -> tuple[OpRuns, ...]:
     )
 
 
-def peak(problem: DecidedProblem, schedule: Schedule, trace: Trace) -> Peak:
+def peak(problem: DecidedProblem, schedule: Schedule, trace: Trace) -> PeakMoment:
     """Who holds the RAM at the schedule's fullest moment."""
     tensors = {tensor.name: tensor for tensor in problem.tensors}
     ops = {op.name: op for op in problem.ops}
@@ -149,7 +149,7 @@ def peak(problem: DecidedProblem, schedule: Schedule, trace: Trace) -> Peak:
     for name, size_bytes in held.items():
         roles[tensors[name].role or NO_ROLE] += size_bytes
     roles[Role.WORKSPACE.value] += workspace_bytes
-    return Peak(
+    return PeakMoment(
         bytes=sum(roles.values()),
         step=trace.peak_step,
         what=what,

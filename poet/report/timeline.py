@@ -49,7 +49,7 @@ class Stay:
 
 
 @dataclass(frozen=True, slots=True)
-class Timeline:
+class StepTimeline:
     """The frames of one training step and the stays of its tensors.
 
     An op that runs again while one of its outputs is still there writes a second copy: that copy is
@@ -60,7 +60,7 @@ class Timeline:
     stays: tuple[Stay, ...]
 
 
-def timeline(problem: DecidedProblem, schedule: Schedule, trace: Trace) -> Timeline:
+def timeline(problem: DecidedProblem, schedule: Schedule, trace: Trace) -> StepTimeline:
     """What happens in a schedule that the judge accepted, and what is in RAM meanwhile."""
     ops = {op.name: op for op in problem.ops}
     frames: list[Frame] = []
@@ -107,4 +107,4 @@ def timeline(problem: DecidedProblem, schedule: Schedule, trace: Trace) -> Timel
         )
         clock_seconds = moment.end_seconds if waits else clock_seconds
     stays += [Stay(name, first, len(frames)) for name, first in since.items()]
-    return Timeline(tuple(frames), tuple(stay for stay in stays if stay.last > stay.first))
+    return StepTimeline(tuple(frames), tuple(stay for stay in stays if stay.last > stay.first))

@@ -14,7 +14,7 @@ from poet.graph import Role
 from poet.homes import DecidedProblem
 from poet.problem import Limits
 from poet.report.schedule_rows import NO_ROLE
-from poet.report.timeline import Timeline, timeline
+from poet.report.timeline import StepTimeline, timeline
 from poet.schedule import Schedule
 from poet.simulator import Trace
 
@@ -53,7 +53,7 @@ def _metadata(name: str, track: int, args: dict[str, Any]) -> dict[str, Any]:
     return {"name": name, "ph": "M", "pid": PROCESS, "tid": track, "ts": 0, "args": args}
 
 
-def _slices(problem: DecidedProblem, line: Timeline) -> list[dict[str, Any]]:
+def _slices(problem: DecidedProblem, line: StepTimeline) -> list[dict[str, Any]]:
     joules = {op.name: op.joules for op in problem.ops}
     tensors = {tensor.name: tensor for tensor in problem.tensors}
     events = []
@@ -81,7 +81,7 @@ def _slices(problem: DecidedProblem, line: Timeline) -> list[dict[str, Any]]:
     return events
 
 
-def _counters(problem: DecidedProblem, line: Timeline, limits: Limits) -> list[dict[str, Any]]:
+def _counters(problem: DecidedProblem, line: StepTimeline, limits: Limits) -> list[dict[str, Any]]:
     roles = role_bytes(problem, line)
     events = []
     for frame, held in zip(line.frames, roles, strict=True):
@@ -98,7 +98,7 @@ def _counter(name: str, at: float, amounts: dict[str, int]) -> dict[str, Any]:
     return {"name": name, "ph": "C", "ts": at, "pid": PROCESS, "tid": 0, "args": amounts}
 
 
-def role_bytes(problem: DecidedProblem, line: Timeline) -> list[dict[str, int]]:
+def role_bytes(problem: DecidedProblem, line: StepTimeline) -> list[dict[str, int]]:
     """Per frame, the bytes in RAM by role, every role that the step knows; they sum to the frame's RAM."""
     kinds = {tensor.name: tensor.role or NO_ROLE for tensor in problem.tensors}
     sizes = {tensor.name: problem.aligned_bytes(tensor.bytes) for tensor in problem.tensors}

@@ -20,7 +20,7 @@ import torch
 
 from poet.errors import InputError, NotFinite
 from poet.files.arrays import read_npz
-from poet.files.kinds import Kind, says_what_it_is
+from poet.files.kinds import FileKind, says_what_it_is
 from poet.files.tensorfile import TensorFile
 from poet.graph import TensorType
 from poet.loss import LossSpec
@@ -59,7 +59,7 @@ class Samples:
         return self.staged[:inputs], self.staged[-1] if self.targets else None
 
 
-@says_what_it_is(Kind.NPZ, Kind.TENSORS)
+@says_what_it_is(FileKind.NPZ, FileKind.TENSORS)
 def load_samples(path: str | Path, plan: Plan, *, allow_nan: bool = False) -> Samples:
     """The arrays of a ``.npz`` or ``.safetensors`` file, checked against the plan.
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Protocol
 
 from poet.errors import PageFileError
-from poet.training_plan import SLOT_ALIGNMENT_BYTES, Slot
+from poet.training_plan import SLOT_ALIGNMENT_BYTES, PageSlot
 from poet.units import format_bytes
 
 MAGIC = b"poet page file, version 1\n"
@@ -39,7 +39,9 @@ class PageFile:
         mode: for reports, which of the two it is.
     """
 
-    def __init__(self, slots: Iterable[Slot], *, path: Path | None, folder: Path, buffer_bytes: int) -> None:
+    def __init__(
+        self, slots: Iterable[PageSlot], *, path: Path | None, folder: Path, buffer_bytes: int
+    ) -> None:
         """Open and preallocate the file.
 
         Args:

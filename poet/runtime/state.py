@@ -17,7 +17,7 @@ import torch
 from poet.closing import Closing
 from poet.errors import InputError, PlanError
 from poet.files import tensorfile
-from poet.files.kinds import Kind, says_what_it_is
+from poet.files.kinds import FileKind, says_what_it_is
 from poet.files.tensorfile import RawTensor, TensorFile
 from poet.graph import Graph
 from poet.plan_file import PlanFile
@@ -75,7 +75,7 @@ class FromPlan:
 class Saved(Closing):
     """The state in a file that `save` wrote; constants come from the plan itself."""
 
-    @says_what_it_is(Kind.STATE)
+    @says_what_it_is(FileKind.STATE)
     def __init__(self, path: str | Path, plan: PlanFile, *, seed: int | None = None) -> None:
         """Open and check the file.
 
@@ -181,7 +181,7 @@ def save(
     """
     values = {name: value for value, name in saved_names(plan.graph).items()}
     types = stored_values(plan.graph)
-    kinds: dict[str, tensorfile.Kind] = {name: types[value] for name, value in values.items()}
+    kinds: dict[str, tensorfile.TensorKind] = {name: types[value] for name, value in values.items()}
     drawn = None if random_state is None else raw_tensor(random_state)
     if drawn is not None:
         kinds[_RANDOM_STATE] = drawn

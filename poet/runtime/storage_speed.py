@@ -13,7 +13,7 @@ from pathlib import Path
 
 from poet.devices.host import HostStorage, Line
 from poet.runtime.page_file import PageFile
-from poet.training_plan import Slot
+from poet.training_plan import PageSlot
 
 _SMALL_BYTES, _LARGE_BYTES = 64 * 1024, 1024 * 1024
 _PLACES = 8
@@ -33,7 +33,7 @@ def measure_storage(folder: Path, *, buffer_bytes: int) -> HostStorage:
     Raises:
         PageFileError: the storage cannot be used.
     """
-    slots = [Slot(str(place), place * _LARGE_BYTES, _LARGE_BYTES) for place in range(_PLACES)]
+    slots = [PageSlot(str(place), place * _LARGE_BYTES, _LARGE_BYTES) for place in range(_PLACES)]
     pages = PageFile(slots, path=None, folder=folder, buffer_bytes=buffer_bytes)
     try:
         times = {

@@ -17,7 +17,7 @@ from safetensors.torch import save_file
 from typer.testing import CliRunner
 from zoo import NETS, export
 
-from poet.files.kinds import Kind, kind_of, says_what_it_is
+from poet.files.kinds import FileKind, kind_of, says_what_it_is
 from poet.runtime import Trainer
 
 NET = NETS["resnet18"].small
@@ -48,31 +48,32 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 KINDS = {
-    "plan.poet": Kind.PLAN, "state.safetensors": Kind.STATE, "problem.json": Kind.PROBLEM,
-    "model.onnx": Kind.ONNX,
-    "data.npz": Kind.NPZ, "one.npy": Kind.ARRAY, "data.safetensors": Kind.TENSORS, "weights.pt": Kind.TORCH,
-    "models.py": Kind.PYTHON, "board.toml": Kind.PROFILE, "table.csv": Kind.TABLE, "other.pkl": Kind.PICKLE,
-    "page.html": Kind.PAGE, "trace.json": Kind.TRACE, "empty.onnx": Kind.EMPTY, "folder": Kind.FOLDER,
+    "plan.poet": FileKind.PLAN, "state.safetensors": FileKind.STATE, "problem.json": FileKind.PROBLEM,
+    "model.onnx": FileKind.ONNX,
+    "data.npz": FileKind.NPZ, "one.npy": FileKind.ARRAY, "data.safetensors": FileKind.TENSORS,
+    "weights.pt": FileKind.TORCH, "models.py": FileKind.PYTHON, "board.toml": FileKind.PROFILE,
+    "table.csv": FileKind.TABLE, "other.pkl": FileKind.PICKLE, "page.html": FileKind.PAGE,
+    "trace.json": FileKind.TRACE, "empty.onnx": FileKind.EMPTY, "folder": FileKind.FOLDER,
 }  # fmt: skip
 
 COMMANDS = {
-    "check {}": {Kind.ONNX},
-    "solve {} --device rpi4b": {Kind.ONNX, Kind.PROBLEM},
-    "solve model.onnx --device {}": {Kind.PROFILE},
-    "explain {}": {Kind.PLAN},
-    "verify {}": {Kind.PLAN},
-    "diff plan.poet {}": {Kind.PLAN},
-    "export trace {}": {Kind.PLAN},
-    "run {} --data data.npz": {Kind.PLAN},
-    "run plan.poet --data {}": {Kind.NPZ, Kind.TENSORS},
-    "run plan.poet --data data.npz --resume {}": {Kind.STATE},
-    "devices validate {}": {Kind.PROFILE},
-    "devices show ./{}": {Kind.PROFILE},
+    "check {}": {FileKind.ONNX},
+    "solve {} --device rpi4b": {FileKind.ONNX, FileKind.PROBLEM},
+    "solve model.onnx --device {}": {FileKind.PROFILE},
+    "explain {}": {FileKind.PLAN},
+    "verify {}": {FileKind.PLAN},
+    "diff plan.poet {}": {FileKind.PLAN},
+    "export trace {}": {FileKind.PLAN},
+    "run {} --data data.npz": {FileKind.PLAN},
+    "run plan.poet --data {}": {FileKind.NPZ, FileKind.TENSORS},
+    "run plan.poet --data data.npz --resume {}": {FileKind.STATE},
+    "devices validate {}": {FileKind.PROFILE},
+    "devices show ./{}": {FileKind.PROFILE},
 }
 
 
 @pytest.mark.parametrize(("name", "kind"), KINDS.items())
-def test_a_file_is_known_by_its_first_bytes(folder: Path, name: str, kind: Kind) -> None:
+def test_a_file_is_known_by_its_first_bytes(folder: Path, name: str, kind: FileKind) -> None:
     assert kind_of(folder / name) is kind
 
 
@@ -84,7 +85,7 @@ def test_a_file_of_another_kind_is_called_what_it_is(
     for name, kind in KINDS.items():
         if kind in COMMANDS[command] or (command.startswith("solve {}") and name.endswith(".json")):
             continue
-        if Kind.PROFILE in COMMANDS[command] and kind in (Kind.FOLDER, Kind.EMPTY):
+        if FileKind.PROFILE in COMMANDS[command] and kind in (FileKind.FOLDER, FileKind.EMPTY):
             continue
         result = CliRunner().invoke(app, command.format(name).split())
         assert (result.exit_code, result.stdout) == (2, ""), name
@@ -133,7 +134,7 @@ def test_a_damaged_file_does_not_end_the_look(content: bytes, tmp_path: Path) ->
 
 
 def test_other_errors_pass(tmp_path: Path) -> None:
-    @says_what_it_is(Kind.PLAN)
+    @says_what_it_is(FileKind.PLAN)
     def read(path: Path) -> None:
         raise KeyError(path)
 

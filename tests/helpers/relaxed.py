@@ -10,21 +10,21 @@ import numpy as np
 
 from poet.solvers.bounds.relaxation import Bound, bound_overhead
 from poet.solvers.engines.highs import DONE, best_values, loaded
-from poet.solvers.engines.linear import Answer
+from poet.solvers.engines.linear import LinearAnswer
 from poet.solvers.engines.matrix import Matrix, scaled
 from poet.solvers.instance.instance import Instance
 
 _MARGIN = 1e-6  # for the engine's tolerances
 
 
-def in_whole_numbers(matrix: Matrix) -> Answer:
+def in_whole_numbers(matrix: Matrix) -> LinearAnswer:
     """The best solution of ``matrix`` in which the columns that are to be whole are 0 or 1."""
     small = scaled(matrix)
     highs = loaded(small.matrix)
     highs.run()
     bound = highs.getInfo().mip_dual_bound
     bound = max(0.0, bound * (1 - _MARGIN) - _MARGIN) if math.isfinite(bound) else 0.0
-    return Answer(small.joules(bound), best_values(highs), np.zeros(0), highs.getModelStatus() in DONE)
+    return LinearAnswer(small.joules(bound), best_values(highs), np.zeros(0), highs.getModelStatus() in DONE)
 
 
 def whole_bound(instance: Instance, *, moments: Collection[int] = ()) -> Bound:

@@ -34,11 +34,11 @@ from poet.training_plan import (
     Arena,
     Device,
     Model,
+    PageSlot,
     Plan,
     Prediction,
     Request,
     SearchOutcome,
-    Slot,
     least_page_buffer_bytes,
     stored_values,
 )
@@ -104,7 +104,7 @@ def test_the_record_of_the_search_is_kept(path: Path) -> None:
 
 @pytest.mark.parametrize(
     "record", [Plan, Model, Request, Limits, Pins, Device, SearchOutcome, ClassBound, SearchRecord, Phase,
-               Advance, Rejected, Prediction, Slot, Arena,
+               Advance, Rejected, Prediction, PageSlot, Arena,
                Graph, KernelFacts, OpFacts],
 )  # fmt: skip
 def test_the_format_page_names_every_field(record: type) -> None:
@@ -234,7 +234,7 @@ def _moved_slots(plan: Plan) -> Plan:
 
 def _huge_slot(plan: Plan) -> Plan:
     first, *others = plan.slots
-    return replace(plan, slots=(Slot(first.tensor, 0, 1 << 60), *others))
+    return replace(plan, slots=(PageSlot(first.tensor, 0, 1 << 60), *others))
 
 
 def _far_slot(plan: Plan) -> Plan:

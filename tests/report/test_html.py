@@ -27,7 +27,7 @@ from poet.problem import Limits, Pins, Problem
 from poet.report.diff import diff_plans
 from poet.report.energy import kind_of
 from poet.report.html import charts, diff_page, plan_page, points, what_if_page
-from poet.report.html.charts import Axis, _position
+from poet.report.html.charts import ChartAxis, _position
 from poet.report.html.page import _chart_library
 from poet.report.html.sections import headline
 from poet.report.html.subject import Subject, subject_of_plan
@@ -371,8 +371,8 @@ def test_a_sweeps_page(swept: WhatIf) -> None:
 
 
 def test_an_axis_that_is_logarithmic_says_so() -> None:
-    assert _position("x", Axis("energy (mJ)", 1.0, 100.0))["axis"]["title"] == "energy (mJ), logarithmic"
-    assert _position("x", Axis("energy (mJ)", 50.0, 100.0))["axis"]["title"] == "energy (mJ)"
+    assert _position("x", ChartAxis("energy (mJ)", 1.0, 100.0))["axis"]["title"] == "energy (mJ), logarithmic"
+    assert _position("x", ChartAxis("energy (mJ)", 50.0, 100.0))["axis"]["title"] == "energy (mJ)"
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ from poet.runtime.state import raw_tensor
 from poet.schedule import Compute, PageIn, PageOut, Schedule
 from poet.simulator import simulate
 from poet.solvers.instance.overlap import overlap
-from poet.training_plan import Plan, Slot
+from poet.training_plan import PageSlot, Plan
 from poet.verification import verify
 
 PATIENCE_SECONDS = 20.0
@@ -196,7 +196,7 @@ def _fail(trainer: Trainer, number: int, monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_memory_is_let_go_before_a_wait_ends(tmp_path: Path) -> None:
     """Else a buffer would outlive its `Free` for a moment, and its place would not be free."""
-    pages = PageFile((Slot("a", 0, 4096),), path=None, folder=tmp_path, buffer_bytes=0)
+    pages = PageFile((PageSlot("a", 0, 4096),), path=None, folder=tmp_path, buffer_bytes=0)
     background = Background(pages)
     for _ in range(200):
         memory = memoryview(bytearray(4096))
@@ -212,7 +212,9 @@ def test_memory_is_let_go_before_a_wait_ends(tmp_path: Path) -> None:
 
 def test_targets_that_were_not_filled_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Their buffers hold anything, and must not be taken for what was stored."""
-    pages = PageFile((Slot("a", 0, 10), Slot("b", 4096, 10)), path=None, folder=tmp_path, buffer_bytes=0)
+    pages = PageFile(
+        (PageSlot("a", 0, 10), PageSlot("b", 4096, 10)), path=None, folder=tmp_path, buffer_bytes=0
+    )
     background, asked = Background(pages), threading.Event()
     background.write("b", memoryview(bytes(10)))
     background.drain()
@@ -234,7 +236,9 @@ def test_targets_that_were_not_filled_are_named(tmp_path: Path, monkeypatch: pyt
 
 
 def test_the_first_of_several_errors_is_told(tmp_path: Path) -> None:
-    pages = PageFile((Slot("a", 0, 10), Slot("b", 4096, 10)), path=None, folder=tmp_path, buffer_bytes=0)
+    pages = PageFile(
+        (PageSlot("a", 0, 10), PageSlot("b", 4096, 10)), path=None, folder=tmp_path, buffer_bytes=0
+    )
     background = Background(pages)
     background.read_into("a", memoryview(bytearray(10)))
     with pytest.raises(PageFileError, match="a was never written"):

@@ -14,9 +14,9 @@ import pytest
 from poet.errors import PageFileError
 from poet.runtime.background import Background
 from poet.runtime.page_file import MAGIC, PageFile
-from poet.training_plan import Slot
+from poet.training_plan import PageSlot
 
-SLOTS = (Slot("a", 0, 5_000_001), Slot("b", 5_001_216, 10), Slot("empty", 5_005_312, 0))
+SLOTS = (PageSlot("a", 0, 5_000_001), PageSlot("b", 5_001_216, 10), PageSlot("empty", 5_005_312, 0))
 MODES = {"direct": 65536, "through the page cache": 0}
 
 
@@ -166,7 +166,7 @@ def test_no_such_folder(tmp_path: Path) -> None:
 def test_no_room(tmp_path: Path) -> None:
     path = tmp_path / "pages"
     with pytest.raises(PageFileError, match="no room for"):
-        PageFile((Slot("a", 0, 1 << 50),), path=path, folder=tmp_path, buffer_bytes=0)
+        PageFile((PageSlot("a", 0, 1 << 50),), path=path, folder=tmp_path, buffer_bytes=0)
     assert not path.exists()
 
 

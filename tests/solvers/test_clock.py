@@ -67,7 +67,7 @@ def test_so_does_one_that_is_cut_by_counted_work(objective: Objective) -> None:
 
 def test_so_does_the_search_on_large_problems() -> None:
     """Programs in a child and rounds in this process, though the child is heard at any time."""
-    tuning = DEFAULT.having("search.large_ops", 20).without("wide.offer_reruns")
+    tuning = DEFAULT.having("search.large_ops", 20).without("large.offer_reruns")
     limits = tight(STEP, 0.1)
     first, second = (solve(STEP, limits, counted(1.0, engine="highs", tuning=tuning)) for _ in range(2))
     assert first == second

@@ -29,7 +29,7 @@ from poet.solvers.engines.integers import integer_program
 from poet.solvers.engines.matrix import Matrix
 from poet.solvers.engines.outcome import Job
 from poet.solvers.event_model.emit import schedule_of
-from poet.solvers.event_model.model import Model, build, matrix_of
+from poet.solvers.event_model.model import EventModel, build, matrix_of
 from poet.solvers.event_model.start import values_of
 from poet.solvers.instance.candidates import candidates
 from poet.solvers.instance.instance import instance_of
@@ -56,19 +56,19 @@ def model_of(
     depth: int | None = None,
     relaxed: bool = False,
     tuning: Tuning = DEFAULT,
-) -> Model:
+) -> EventModel:
     instance = instance_of(problem, limits, tuning=tuning)
     return build(timeline_of(instance, candidates(instance, depth)), relaxed=relaxed)
 
 
-def instance_model(name: str, *, above_floor: float, depth: int) -> Model:
+def instance_model(name: str, *, above_floor: float, depth: int) -> EventModel:
     """Of an instance, with ``above_floor`` of the way from the least RAM to all tensors together."""
     problem = Problem.load(INSTANCES / f"{name}.json")
     budget = floor_bytes(problem) + round(above_floor * (keep_bytes(problem) - floor_bytes(problem)))
     return model_of(problem, Limits(ram_budget_bytes=budget), depth=depth)
 
 
-def hard_model() -> Model:
+def hard_model() -> EventModel:
     """Not solved within seconds."""
     return instance_model("resnet18_cifar.m4", above_floor=0.05, depth=6)
 
@@ -130,7 +130,7 @@ def objective_joules_of(problem: Problem, plan: Schedule, limits: Limits) -> flo
 
 
 @pytest.fixture(scope="module")
-def solved_linear() -> tuple[Model, tuple[float, ...]]:
+def solved_linear() -> tuple[EventModel, tuple[float, ...]]:
     """A model and its best solution by HiGHS, to hold the others against."""
     model = instance_model("linear.m4", above_floor=0.05, depth=5)
     best = run_engine("highs", matrix_of(model), PATIENT)
@@ -142,7 +142,7 @@ def solved_linear() -> tuple[Model, tuple[float, ...]]:
 
 @every_engine
 def test_a_bound_holds_when_the_time_runs_out(
-    engine: str, solved_linear: tuple[Model, tuple[float, ...]]
+    engine: str, solved_linear: tuple[EventModel, tuple[float, ...]]
 ) -> None:
     model, best = solved_linear
     for seconds in (0.02, 0.1, 0.5):
@@ -151,7 +151,7 @@ def test_a_bound_holds_when_the_time_runs_out(
 
 
 @every_engine
-def test_a_start_is_never_lost(engine: str, solved_linear: tuple[Model, tuple[float, ...]]) -> None:
+def test_a_start_is_never_lost(engine: str, solved_linear: tuple[EventModel, tuple[float, ...]]) -> None:
     model, best = solved_linear
     start = values_of(model, schedule_of(model, best))
     again = run_engine(engine, matrix_of(model, start), PATIENT)

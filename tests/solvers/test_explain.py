@@ -23,7 +23,7 @@ from poet.solvers.engines import Effort, Outcome, run_engine
 from poet.solvers.engines import confirm as confirm_module
 from poet.solvers.engines.certificate import prove_none
 from poet.solvers.engines.confirm import Confidence, confirm
-from poet.solvers.event_model.model import Model, build, matrix_of
+from poet.solvers.event_model.model import EventModel, build, matrix_of
 from poet.solvers.instance.candidates import candidates
 from poet.solvers.instance.instance import instance_of
 from poet.solvers.instance.timeline import timeline_of
@@ -41,13 +41,13 @@ def small(seed: int) -> tuple[Problem, Limits]:
     return problem, random_limits(problem, seed, deadline=seed % 3 == 0)
 
 
-def relaxed(problem: Problem, limits: Limits) -> Model:
+def relaxed(problem: Problem, limits: Limits) -> EventModel:
     instance = instance_of(problem, limits)
     return build(timeline_of(instance, candidates(instance, None)), relaxed=True)
 
 
 @functools.cache
-def solved() -> list[tuple[int, Model, Outcome]]:
+def solved() -> list[tuple[int, EventModel, Outcome]]:
     """Small models and what HiGHS says of each; three tests ask about them."""
     models = [relaxed(*small(seed)) for seed in range(60)]
     return [(seed, model, run_engine("highs", matrix_of(model), EFFORT)) for seed, model in enumerate(models)]

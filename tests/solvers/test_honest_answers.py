@@ -129,7 +129,7 @@ def test_the_parts_of_the_wide_search_have_their_own_names(monkeypatch: pytest.M
         return considered(self, schedule, found_by, is_ours=is_ours)
 
     monkeypatch.setattr(Incumbent, "consider", listen)
-    tuning = DEFAULT.having("search.large_ops", 20).without("wide.offer_reruns")
+    tuning = DEFAULT.having("search.large_ops", 20).without("large.offer_reruns")
     solution = solve(step, limits, SolveOptions(time_limit_seconds=None, engine="highs", tuning=tuning))
     assert {WALKS, ROUNDS} <= heard
     assert heard <= {"greedy", "a heuristic", WALKS, ROUNDS, TIED, "event model of a class of plans, highs"}

@@ -208,8 +208,8 @@ def test_where_nothing_more_can_be_offered_the_search_ends_and_says_so(
         return Outcome(None, 0.0, True, False, False)
 
     monkeypatch.setattr(search, "run_engine", silent)
-    monkeypatch.setattr(bound_rounds, "outlook", lambda *arguments, **others: iter(()))
-    monkeypatch.setattr(search, "search_widely", lambda *arguments: True)
+    monkeypatch.setattr(bound_rounds, "refined_bounds", lambda *arguments, **others: iter(()))
+    monkeypatch.setattr(search, "search_large", lambda *arguments: True)
     solution = solve(LARGER, tight(LARGER), dataclasses.replace(OPTIONS, time_limit_seconds=seconds))
     assert solution.status is Status.FEASIBLE
     early = "" if seconds is None else " before its time limit"
@@ -238,7 +238,7 @@ def test_restarts_that_nothing_else_ends_end_when_told(looks: int) -> None:
         instance=instance_of(LARGER, tight(LARGER)), conduct=conduct, limited=True,
         restart=lambda number: None, standing=lambda: (None, 0.0), relax=does("relax", cut_short),
         own_reruns=dict, solve_exactly=does("exact", False), look_longer=does("look", None),
-        search_widely=does("wide", True),
+        search_large=does("wide", True),
     )  # fmt: skip
     assert not go_on(ways, {})
     assert begun == (["relax", "exact", "look", "wide"] * 3)[:looks]

@@ -29,7 +29,7 @@ from poet.solvers.engines import Effort, Outcome, interruptible
 from poet.solvers.engines import confirm as confirm_module
 from poet.solvers.engines.highs import loaded
 from poet.solvers.engines.matrix import scaled
-from poet.solvers.event_model.model import Model
+from poet.solvers.event_model.model import EventModel
 from poet.solvers.heuristics.keep_everything import keep_everything
 from poet.solvers.instance.instance import instance_of
 from poet.solvers.search import explain
@@ -73,13 +73,13 @@ def slow_engines(
     """Engines that take all the time they may; what they say; the seconds that each took."""
     taken = list[float]()
 
-    def run(name: str, model: Model, effort: Effort, **others: object) -> Outcome:
+    def run(name: str, model: EventModel, effort: Effort, **others: object) -> Outcome:
         assert effort.seconds is not None
         taken.append(min(effort.seconds, effort.most_seconds))
         clock.seconds += taken[-1]
         return Outcome(None, -math.inf, False, infeasible, False)
 
-    def prove(model: Model, *, seconds: float, **others: object) -> None:
+    def prove(model: EventModel, *, seconds: float, **others: object) -> None:
         clock.seconds += seconds
 
     monkeypatch.setattr(search, "run_engine", run)

@@ -220,7 +220,7 @@ def test_a_wrong_field_or_value_is_told_with_the_way_out() -> None:
         ("rounds.stretch_counts", ()),
         ("rounds.stretch_counts", 3),
         ("suffix.groups", 0),
-        ("wide.offer_reruns", (1, 6)),
+        ("large.offer_reruns", (1, 6)),
     ):
         with pytest.raises(InputError, match=name.partition(".")[2]):
             DEFAULT.having(name, value)
@@ -277,7 +277,7 @@ def test_the_benchmark_reads_values_and_refuses_what_is_none(capsys: pytest.Capt
         return tuning
 
     assert changed("rounds.round_seconds", "3").rounds.round_seconds == 3.0
-    assert changed("wide.offer_reruns", "[[1, 6], [2, 9]]").wide.offer_reruns == ((1, 6), (2, 9))
+    assert changed("large.offer_reruns", "[[1, 6], [2, 9]]").large.offer_reruns == ((1, 6), (2, 9))
     for words in (
         ["--off", "nothing"],
         ["--set", "rounds.round_seconds", "long"],

@@ -27,7 +27,7 @@ from poet.frontend.onnx import (
     ops_rnn,
     ops_shape,
 )
-from poet.frontend.onnx.node import ROWS, Alias, Built, Modal, Node, Rebound, Row, Value, describe
+from poet.frontend.onnx.node import ROWS, Alias, Built, Modal, Node, OnnxValue, OperatorRow, Rebound, describe
 from poet.frontend.onnx.reader import OnnxFile
 
 TABLES = (
@@ -71,9 +71,9 @@ class Step:
 
     op: str
     node: str
-    inputs: tuple[Value | None, ...]
-    operands: tuple[Value | None, ...]
-    outputs: tuple[Value | None, ...]
+    inputs: tuple[OnnxValue | None, ...]
+    operands: tuple[OnnxValue | None, ...]
+    outputs: tuple[OnnxValue | None, ...]
     run: Built
     whole: bool = True
     attributes: Mapping[str, float | tuple[float, ...]] = field(default_factory=dict)
@@ -102,10 +102,10 @@ class BuiltModel:
         ops: operator and node of everything in the file, in order; also of what was computed at import.
     """
 
-    inputs: tuple[Value, ...]
-    outputs: tuple[Value | None, ...]
+    inputs: tuple[OnnxValue, ...]
+    outputs: tuple[OnnxValue | None, ...]
     steps: tuple[Step, ...]
-    values: tuple[Value, ...]
+    values: tuple[OnnxValue, ...]
     buffers: frozenset[str]
     failures: tuple[Failure, ...]
     ops: tuple[tuple[str, str], ...]
@@ -134,7 +134,7 @@ def build(
         ModelError: a node breaks its operator's rules, or needs content that only a run would give.
     """
     builder = _Builder(file, trainable, rebound, declared)
-    scope: dict[str, Value | None] = {}
+    scope: dict[str, OnnxValue | None] = {}
     for entry in inputs:
         meta = torch.empty(entry.shape, dtype=entry.dtype, device="meta")
         scope[entry.name] = builder.value(entry.name, meta)
@@ -165,7 +165,7 @@ class _Builder:
         self.rebound = rebound
         self.declared = declared
         self.steps: list[Step] = []
-        self.values: list[Value] = []
+        self.values: list[OnnxValue] = []
         self.buffers: set[str] = set()
         self.failures: list[Failure] = []
         self.ops: list[tuple[str, str]] = []
@@ -177,12 +177,12 @@ class _Builder:
         *,
         constant: Tensor | None = None,
         state: str | None = None,
-    ) -> Value:
-        value = Value(len(self.values), name, meta, constant, state)
+    ) -> OnnxValue:
+        value = OnnxValue(len(self.values), name, meta, constant, state)
         self.values.append(value)
         return value
 
-    def initializer(self, name: str) -> Value:
+    def initializer(self, name: str) -> OnnxValue:
         """A parameter stays on disk; a constant is read."""
         stored = self.file.tensors[name]
         meta = torch.empty(stored.shape, dtype=stored.dtype, device="meta")
@@ -192,7 +192,7 @@ class _Builder:
             return self.value(name, meta, state=name)
         return self.value(name, meta, constant=stored.read(), state=name)
 
-    def graph(self, graph: GraphProto, scope: dict[str, Value | None]) -> None:
+    def graph(self, graph: GraphProto, scope: dict[str, OnnxValue | None]) -> None:
         """Enters the values of ``graph``'s nodes into ``scope``."""
         for proto in graph.node:
             self.ops.append((op_name(proto), describe(proto)))
@@ -205,7 +205,7 @@ class _Builder:
                 self.assume(proto, scope, self.declared)
 
     def assume(
-        self, proto: NodeProto, scope: dict[str, Value | None], declared: Mapping[str, Tensor]
+        self, proto: NodeProto, scope: dict[str, OnnxValue | None], declared: Mapping[str, Tensor]
     ) -> None:
         """Enters the outputs of a node that failed, as the file declares them."""
         inputs = [scope.get(name) for name in proto.input]
@@ -219,7 +219,7 @@ class _Builder:
                     name, meta.clone().requires_grad_(trained and meta.is_floating_point())
                 )
 
-    def node(self, proto: NodeProto, scope: dict[str, Value | None]) -> None:
+    def node(self, proto: NodeProto, scope: dict[str, OnnxValue | None]) -> None:
         if proto.op_type == "If" and proto.domain in _STANDARD_DOMAINS:
             self.branch(proto, scope)
             return
@@ -238,7 +238,7 @@ class _Builder:
         results = self.results(node, row, built)
         scope.update({name: result for name, result in zip(outputs, results, strict=False) if name})
 
-    def results(self, node: Node, row: Row, built: Built) -> list[Value | None]:
+    def results(self, node: Node, row: OperatorRow, built: Built) -> list[OnnxValue | None]:
         """The values of a node's outputs; appends a step unless they are known already."""
         name = next(filter(None, node.proto.output), "")
         if isinstance(built, Alias):
@@ -271,8 +271,8 @@ class _Builder:
         return list(outputs)
 
     def folded(
-        self, node: Node, row: Row, built: Built, operands: Sequence[Value | None]
-    ) -> list[Value | None]:
+        self, node: Node, row: OperatorRow, built: Built, operands: Sequence[OnnxValue | None]
+    ) -> list[OnnxValue | None]:
         """The outputs of a node that depends on constants only; sizes are looked at before it runs."""
         assert not isinstance(built, Tensor | Alias)
         run = built.evaluate if isinstance(built, Modal) else built
@@ -288,11 +288,11 @@ class _Builder:
         names = [*node.proto.output, *[""] * len(entries)]
         return [self.constant(names[index], entry) for index, entry in enumerate(entries)]
 
-    def constant(self, name: str, content: Tensor) -> Value:
+    def constant(self, name: str, content: Tensor) -> OnnxValue:
         meta = torch.empty_strided(content.shape, content.stride(), dtype=content.dtype, device="meta")
         return self.value(name, meta, constant=content)
 
-    def branch(self, proto: NodeProto, scope: dict[str, Value | None]) -> None:
+    def branch(self, proto: NodeProto, scope: dict[str, OnnxValue | None]) -> None:
         """An ``If`` whose condition is known: the nodes of the branch taken."""
         if not proto.input:
             raise ModelError(f"{describe(proto)}: it has no condition")
@@ -342,7 +342,7 @@ def op_name(proto: NodeProto) -> str:
 _CONTROL = ("Loop", "Scan", "SequenceMap")
 
 
-def _row(proto: NodeProto) -> Row:
+def _row(proto: NodeProto) -> OperatorRow:
     if proto.domain in _STANDARD_DOMAINS and proto.op_type in ROWS:
         return ROWS[proto.op_type]
     if proto.op_type in _CONTROL:
@@ -356,7 +356,7 @@ def _row(proto: NodeProto) -> Row:
     )
 
 
-def _resolve(proto: NodeProto, name: str, scope: Mapping[str, Value | None]) -> Value | None:
+def _resolve(proto: NodeProto, name: str, scope: Mapping[str, OnnxValue | None]) -> OnnxValue | None:
     if not name:
         return None
     if name not in scope:
@@ -401,7 +401,7 @@ def _guarded(node: Node, call: Callable[[], _Result]) -> _Result:
         raise node.error(f"does not fit its inputs ({shapes}): {reason}") from None
 
 
-def _shape_text(value: Value) -> str:
+def _shape_text(value: OnnxValue) -> str:
     if isinstance(value.meta, tuple):
         return f"sequence of {len(value.meta)}"
     return "x".join(map(str, value.meta.shape)) or "scalar"

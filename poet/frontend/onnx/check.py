@@ -20,7 +20,7 @@ from poet.files.reading import MOST_DIMENSIONS
 from poet.frontend.onnx.build import BuiltModel, DependsOnFailure, Step, build, op_name
 from poet.frontend.onnx.dims import BATCH_NAMES, MOST_ELEMENTS, Dims, bind_inputs, fixed_batch, input_dims
 from poet.frontend.onnx.module import state_names
-from poet.frontend.onnx.node import Value, describe
+from poet.frontend.onnx.node import OnnxValue, describe
 from poet.frontend.onnx.reader import DTYPES, OnnxFile, read_onnx
 from poet.frontend.onnx.weights import trainable_initializers, with_own_weights
 from poet.loss import DEFAULT_LOSS, LossSpec
@@ -231,7 +231,7 @@ class _Way:
             if slot not in self.reached
         }
 
-    def _leading_to(self, values: Sequence[Value | None]) -> set[int]:
+    def _leading_to(self, values: Sequence[OnnxValue | None]) -> set[int]:
         """Slots of what ``values`` depend on, differentiably or not."""
         found = {v.slot for v in values if v}
         for step in reversed(self.built.steps):
@@ -256,7 +256,7 @@ def _stop_reason(step: Step) -> str:
     return "its result does not change smoothly with its inputs"
 
 
-def _has_gradient(value: Value) -> bool:
+def _has_gradient(value: OnnxValue) -> bool:
     metas = value.meta if isinstance(value.meta, tuple) else (value.meta,)
     return any(meta.requires_grad for meta in metas)
 

@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from poet.frontend.onnx.build import BuiltModel, Step
-from poet.frontend.onnx.node import Modal, Value, complement, number
+from poet.frontend.onnx.node import Modal, OnnxValue, complement, number
 
 
 def fuse(built: BuiltModel) -> BuiltModel:
@@ -38,7 +38,7 @@ class Steps:
         self.readers = Counter(value.slot for step in built.steps for value in step.operands if value)
         self.readers.update(value.slot for value in built.outputs if value)
 
-    def maker(self, value: Value | None, op: str, *, only_reader: bool = True) -> Step | None:
+    def maker(self, value: OnnxValue | None, op: str, *, only_reader: bool = True) -> Step | None:
         """The step with operator ``op`` that makes ``value``, by default only if it is read once."""
         step = self.makers.get(value.slot) if value is not None else None
         if step is None or step.op != op or (only_reader and value and self.readers[value.slot] != 1):
@@ -65,7 +65,7 @@ def _live(built: BuiltModel) -> BuiltModel:
     return replace(built, steps=tuple(reversed(kept)))
 
 
-def _pairs(step: Step) -> Sequence[tuple[Value, Value]]:
+def _pairs(step: Step) -> Sequence[tuple[OnnxValue, OnnxValue]]:
     """The two inputs of a commutative step, both ways round."""
     if len(step.inputs) != 2:
         return ()
@@ -73,26 +73,26 @@ def _pairs(step: Step) -> Sequence[tuple[Value, Value]]:
     return ((left, right), (right, left)) if left and right else ()
 
 
-def _number(value: Value | None) -> float | None:
+def _number(value: OnnxValue | None) -> float | None:
     if value is None or value.constant is None or value.constant.numel() != 1:
         return None
     return float(number(value.constant))
 
 
-def _is(value: Value | None, wanted: float) -> bool:
+def _is(value: OnnxValue | None, wanted: float) -> bool:
     found = _number(value)
     return found is not None and math.isclose(found, wanted, rel_tol=1e-5)
 
 
-def _shape(value: Value) -> tuple[int, ...]:
+def _shape(value: OnnxValue) -> tuple[int, ...]:
     return tuple(value.meta.shape) if isinstance(value.meta, Tensor) else ()
 
 
-def _rank(value: Value) -> int:
+def _rank(value: OnnxValue) -> int:
     return len(_shape(value))
 
 
-def _joined(step: Step, op: str, operands: Sequence[Value | None], run: Callable[..., Tensor]) -> Step:
+def _joined(step: Step, op: str, operands: Sequence[OnnxValue | None], run: Callable[..., Tensor]) -> Step:
     return Step(op, step.node, tuple(operands), tuple(operands), step.outputs, run)
 
 
@@ -142,7 +142,7 @@ def _gelu(step: Step, view: Steps) -> Step | None:
     return None
 
 
-def _factors(step: Step, view: Steps) -> list[Value]:
+def _factors(step: Step, view: Steps) -> list[OnnxValue]:
     """The operands of a product of products; a factor read elsewhere is not taken apart."""
     if step.op != "Mul":
         return []
@@ -156,7 +156,7 @@ def _factors(step: Step, view: Steps) -> list[Value]:
     return factors
 
 
-def _scaled_by(value: Value | None, x: Value, factor: float, view: Steps) -> bool:
+def _scaled_by(value: OnnxValue | None, x: OnnxValue, factor: float, view: Steps) -> bool:
     """Whether ``value`` is ``x * factor`` or ``x / (1 / factor)``."""
     division = view.maker(value, "Div")
     if division is not None:
@@ -204,7 +204,11 @@ def _attention(step: Step, view: Steps) -> Step | None:
 
 
 def _attention_step(
-    step: Step, query: Value | None, keys: tuple[Value, tuple[int, ...]], scale: float, mask: Value | None
+    step: Step,
+    query: OnnxValue | None,
+    keys: tuple[OnnxValue, tuple[int, ...]],
+    scale: float,
+    mask: OnnxValue | None,
 ) -> Step | None:
     key, order = keys
     if query is None or not isinstance(query.meta, Tensor) or not isinstance(key.meta, Tensor):
@@ -224,7 +228,7 @@ def _attention_step(
     return _joined(step, "Attention", operands, run)
 
 
-def _is_causal(mask: Value, rows: int, columns: int) -> bool:
+def _is_causal(mask: OnnxValue, rows: int, columns: int) -> bool:
     if mask.constant is None or tuple(mask.constant.shape[-2:]) != (rows, columns):
         return False
     seen = mask.constant.reshape(-1, rows, columns) == 0
@@ -232,7 +236,7 @@ def _is_causal(mask: Value, rows: int, columns: int) -> bool:
     return bool((seen == seen.new_ones(rows, columns).tril()).all()) and bool((seen | hidden).all())
 
 
-def _untransposed(value: Value | None, view: Steps) -> tuple[Value, tuple[int, ...]] | None:
+def _untransposed(value: OnnxValue | None, view: Steps) -> tuple[OnnxValue, tuple[int, ...]] | None:
     """A value, and the order of its dimensions that has the last two of ``value`` swapped.
 
     The transposition stands alone, or joined with that of the heads, or between reshapes to rank 3.
@@ -251,7 +255,7 @@ def _untransposed(value: Value | None, view: Steps) -> tuple[Value, tuple[int, .
     if middle is None or inner is None or middle.attributes.get("perm") != (0, 2, 1):
         return None
     source = inner.operands[0]
-    if source is None or not isinstance(source.meta, Tensor) or not isinstance(value, Value):
+    if source is None or not isinstance(source.meta, Tensor) or not isinstance(value, OnnxValue):
         return None
     swapped = source.meta.transpose(-1, -2).shape if source.meta.dim() == 4 else None
     return (source, (0, 1, 2, 3)) if isinstance(value.meta, Tensor) and swapped == value.meta.shape else None
@@ -273,7 +277,7 @@ def _layer_norm(step: Step, view: Steps) -> Step | None:
     return None
 
 
-def _layer_norm_step(step: Step, x: Value, scale: Value, shift: Value, epsilon: float) -> Step:
+def _layer_norm_step(step: Step, x: OnnxValue, scale: OnnxValue, shift: OnnxValue, epsilon: float) -> Step:
     width = _shape(x)[-1:]
     return _joined(
         step,
@@ -283,7 +287,7 @@ def _layer_norm_step(step: Step, x: Value, scale: Value, shift: Value, epsilon: 
     )
 
 
-def _standardised(value: Value, view: Steps) -> tuple[Value, float] | None:
+def _standardised(value: OnnxValue, view: Steps) -> tuple[OnnxValue, float] | None:
     """``x`` and epsilon where ``value`` is ``x`` less its mean over its deviation, along the last axis."""
     division = view.maker(value, "Div")
     centred = view.maker(division.inputs[0], "Sub", only_reader=False) if division else None
@@ -304,7 +308,7 @@ def _standardised(value: Value, view: Steps) -> tuple[Value, float] | None:
     return (x, epsilon) if same and along else None
 
 
-def _slot(value: Value | None) -> int:
+def _slot(value: OnnxValue | None) -> int:
     return -1 if value is None else value.slot
 
 
@@ -335,7 +339,7 @@ def _is_plain_norm(norm: Step) -> bool:
     )  # fmt: skip
 
 
-def _group_norm_step(step: Step, into: Step, norm: Step, scale: Value, shift: Value) -> Step | None:
+def _group_norm_step(step: Step, into: Step, norm: Step, scale: OnnxValue, shift: OnnxValue) -> Step | None:
     x, grouped = into.operands[0], norm.inputs[0]
     if x is None or grouped is None or not isinstance(x.meta, Tensor) or not isinstance(grouped.meta, Tensor):
         return None

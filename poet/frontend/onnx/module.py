@@ -130,7 +130,7 @@ class ImportedModule(nn.Module):
 
 
 @dataclass(frozen=True)
-class Call:
+class BoundStep:
     """A step, bound to slots.
 
     Attributes:
@@ -152,9 +152,9 @@ class Call:
     last_reads: tuple[int, ...]
 
 
-def _calls(built: BuiltModel) -> tuple[Call, ...]:
+def _calls(built: BuiltModel) -> tuple[BoundStep, ...]:
     held = {value.slot for value in built.outputs if value}
-    calls: list[Call] = []
+    calls: list[BoundStep] = []
     seen = set(held)
     for step in reversed(built.steps):
         reads = {value.slot for value in step.operands if value}
@@ -164,7 +164,7 @@ def _calls(built: BuiltModel) -> tuple[Call, ...]:
         assert callable(train)
         assert callable(evaluate)
         operands = tuple(value.slot if value else None for value in step.operands)
-        calls.append(Call(step.op, train, evaluate, operands, outputs, step.whole, tuple(reads - seen)))
+        calls.append(BoundStep(step.op, train, evaluate, operands, outputs, step.whole, tuple(reads - seen)))
         seen |= reads
     return tuple(reversed(calls))
 

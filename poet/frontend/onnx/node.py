@@ -47,7 +47,7 @@ Built: TypeAlias = Run | Modal | Alias | Tensor
 
 
 @dataclass(frozen=True)
-class Value:
+class OnnxValue:
     """A value of the graph.
 
     Attributes:
@@ -92,7 +92,7 @@ class Node:
     """One node at import: its attributes, and what is known of its inputs."""
 
     proto: NodeProto
-    inputs: tuple[Value | None, ...]
+    inputs: tuple[OnnxValue | None, ...]
     opset: int
     output_count: int
     rebound: Rebound | None = None
@@ -164,7 +164,7 @@ class Node:
         """Whether input ``index`` is given."""
         return index < len(self.inputs) and self.inputs[index] is not None
 
-    def value(self, index: int) -> Value:
+    def value(self, index: int) -> OnnxValue:
         """Input ``index``.
 
         Raises:
@@ -287,7 +287,7 @@ def describe(proto: NodeProto) -> str:
 
 
 @dataclass(frozen=True)
-class Row:
+class OperatorRow:
     """One row of the operator table.
 
     Attributes:
@@ -303,7 +303,7 @@ class Row:
     ignored: frozenset[str] = frozenset()
 
 
-ROWS: dict[str, Row] = {}
+ROWS: dict[str, OperatorRow] = {}
 """The operator table: one row per operator of the standard domain."""
 
 
@@ -313,7 +313,7 @@ def row(
     """Enters the decorated function into :data:`ROWS` under ``names``."""
 
     def enter(build: Callable[[Node], Built]) -> Callable[[Node], Built]:
-        entry = Row(build, random=random, by_data=by_data, ignored=frozenset(ignored))
+        entry = OperatorRow(build, random=random, by_data=by_data, ignored=frozenset(ignored))
         ROWS.update(dict.fromkeys(names, entry))
         return build
 
@@ -323,7 +323,7 @@ def row(
 def plain(functions: Mapping[str, Run]) -> None:
     """Enters operators that are one torch function of all their inputs, without attributes."""
     for name, function in functions.items():
-        ROWS[name] = Row(functools.partial(_always, function))
+        ROWS[name] = OperatorRow(functools.partial(_always, function))
 
 
 def _always(run: Run, node: Node) -> Built:

@@ -23,7 +23,7 @@ from torch import Tensor
 from poet.brief import brief
 from poet.errors import ModelError
 from poet.files.apart import is_same_file
-from poet.files.kinds import Kind, says_what_it_is
+from poet.files.kinds import FileKind, says_what_it_is
 from poet.files.reading import MOST_DIMENSIONS, open_regular
 from poet.frontend.onnx.wire import Span, split_weights
 
@@ -101,7 +101,7 @@ class OnnxFile:
         )
 
 
-@says_what_it_is(Kind.ONNX)
+@says_what_it_is(FileKind.ONNX)
 def read_onnx(path: str | Path) -> OnnxFile:
     """Reads the model at ``path``; weights stay in the file, and in its external data files.
 

@@ -70,7 +70,7 @@ SHAPES = ("circle", "triangle-up", "square")
 
 
 @dataclass(frozen=True, slots=True)
-class Axis:
+class ChartAxis:
     """The axis of a sweep's chart, with the range of its amounts."""
 
     title: str
@@ -222,8 +222,8 @@ def strip(*, unit: str) -> Spec:
 def fronts(
     rows: Sequence[Mapping[str, Any]],
     *,
-    x: Axis,
-    y: Axis,
+    x: ChartAxis,
+    y: ChartAxis,
     series: Sequence[str],
     proofs: Sequence[str],
     tooltip: Sequence[tuple[str, str]],
@@ -302,7 +302,7 @@ PLAN, BOUND = "best plan", "bound"
 _SEARCH_COLOURS = {PLAN: SERIES[4], BOUND: SERIES[0]}
 
 
-def search(rows: Sequence[Mapping[str, Any]], *, x: Axis, y: Axis) -> Spec:
+def search(rows: Sequence[Mapping[str, Any]], *, x: ChartAxis, y: ChartAxis) -> Spec:
     """The best plan and the bound over the time of a search, as two staircases.
 
     Args:
@@ -366,7 +366,7 @@ def _plain_training(references: Sequence[Mapping[str, Any]], x: Spec) -> list[Sp
     ]  # fmt: skip
 
 
-def _position(field: str, axis: Axis) -> Spec:
+def _position(field: str, axis: ChartAxis) -> Spec:
     title = f"{axis.title}, logarithmic" if axis.logarithmic else axis.title
     drawn = {**_axis(title), "tickCount": {"expr": f"{'width' if field == 'x' else 'height'} / 75"}}
     scale: Spec = {"zero": False, "padding": 12}
@@ -383,7 +383,7 @@ def log_ticks(lowest: float, highest: float) -> list[float]:
     return [float(f"{step}e{power}") for power in range(first, last + 1) for step in steps]
 
 
-def squares(rows: Sequence[Mapping[str, Any]], *, x: Axis, colours: Mapping[str, str]) -> Spec:
+def squares(rows: Sequence[Mapping[str, Any]], *, x: ChartAxis, colours: Mapping[str, str]) -> Spec:
     """One mark per point, in a row per ``row``, its colour and its shape by ``status``.
 
     Args:

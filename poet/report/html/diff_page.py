@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from poet.report.diff import PlanDiff, format_amount, format_change, headline, moves_by_kind
 from poet.report.html.charts import ACCENT, QUIET, ladder
-from poet.report.html.page import Content, render
-from poet.report.html.tables import Column, TableData, size
+from poet.report.html.page import PageContent, render
+from poet.report.html.tables import TableColumn, TableData, size
 from poet.units import format_bytes, scale_of
 
 CHARTED = ("energy", "time", "RAM at the peak")
@@ -18,13 +18,13 @@ def diff_page(diff: PlanDiff, *, command: str = "") -> str:
         InputError: the packages of the extra ``report`` are not there.
     """
     columns = (
-        Column("tensor", code=True),
-        Column("role", choice=True),
-        Column("size", numeric=True),
-        Column("was", choice=True),
-        Column("is", choice=True),
-        Column(f"in {diff.before}"),
-        Column(f"in {diff.after}"),
+        TableColumn("tensor", code=True),
+        TableColumn("role", choice=True),
+        TableColumn("size", numeric=True),
+        TableColumn("was", choice=True),
+        TableColumn("is", choice=True),
+        TableColumn(f"in {diff.before}"),
+        TableColumn(f"in {diff.after}"),
     )
     rows = [
         (m.tensor, m.role, size(m.bytes), m.before, m.after, m.before_words, m.after_words)
@@ -48,7 +48,7 @@ def diff_page(diff: PlanDiff, *, command: str = "") -> str:
     }
     charts = {f"change-{number}": _chart(diff, what) for number, what in enumerate(CHARTED)}
     tables = {"moves": TableData(columns, rows, sort=2, noun="tensors")}
-    return render("diff.html", Content(charts, tables), context)
+    return render("diff.html", PageContent(charts, tables), context)
 
 
 def _chart(diff: PlanDiff, what: str) -> dict[str, object]:

@@ -32,7 +32,7 @@ EXTRA = f"an HTML report needs {{package}}; to have it: {how_to_install('report'
 
 
 @dataclass(frozen=True, slots=True)
-class Content:
+class PageContent:
     """What a page's scripts draw.
 
     Attributes:
@@ -59,7 +59,7 @@ def check_installed() -> None:
             raise InputError(EXTRA.format(package=package))
 
 
-def render(template: str, content: Content, context: Mapping[str, Any]) -> str:
+def render(template: str, content: PageContent, context: Mapping[str, Any]) -> str:
     """The page of ``template`` with ``content`` for its scripts and ``context`` for its text.
 
     Raises:
@@ -108,7 +108,7 @@ def _digest(text: str) -> str:
     return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"
 
 
-def _json_block(content: Content) -> str:
+def _json_block(content: PageContent) -> str:
     """The data as JSON that cannot end its script element or open a comment in it."""
     data = {
         "charts": dict(content.charts),

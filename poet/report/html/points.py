@@ -6,8 +6,19 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from poet.report.html.charts import ACCENT, QUIET, SERIES, WARNING, Axis, Spec, bars, fronts, ladder, squares
-from poet.report.html.tables import DASH, Cell, Column, TableData, count, duration, energy, share, size
+from poet.report.html.charts import (
+    ACCENT,
+    QUIET,
+    SERIES,
+    WARNING,
+    ChartAxis,
+    Spec,
+    bars,
+    fronts,
+    ladder,
+    squares,
+)
+from poet.report.html.tables import DASH, Cell, TableColumn, TableData, count, duration, energy, share, size
 from poet.units import format_bytes, format_gap, format_joules, format_seconds, format_share, scale_of
 from poet.whatif.result import FoundPlan, Point, Setting, Usage, Verdict, WhatIf
 from poet.whatif.wording import duration_text, saving_text
@@ -23,7 +34,7 @@ STATUS_COLOURS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Planned:
+class PlannedPoint:
     """A point with a plan.
 
     Attributes:
@@ -64,7 +75,7 @@ def per_sample(result: WhatIf) -> bool:
     return len(batches) > 1 and None not in batches
 
 
-def planned(result: WhatIf) -> tuple[Planned, ...]:
+def planned(result: WhatIf) -> tuple[PlannedPoint, ...]:
     """The points that have a plan."""
     labels, divide = series_labels(result), per_sample(result)
     found = []
@@ -73,7 +84,7 @@ def planned(result: WhatIf) -> tuple[Planned, ...]:
         if plan is not None:
             samples = (setting.batch or 1) if divide else 1
             usage = result.usages[index]
-            found.append(Planned(index, point, setting, plan, usage, labels[point.setting], samples))
+            found.append(PlannedPoint(index, point, setting, plan, usage, labels[point.setting], samples))
     return tuple(found)
 
 
@@ -108,7 +119,7 @@ _TOOLTIP = (
     ("recomputed", "recomputed runs"), ("written", "written"),
 )  # fmt: skip
 
-_AXES: dict[str, tuple[str, str, Callable[[Planned], float]]] = {
+_AXES: dict[str, tuple[str, str, Callable[[PlannedPoint], float]]] = {
     "ram": ("RAM budget", "B", lambda point: float(point.ram_bytes)),
     "energy": ("energy", "J", lambda point: point.joules),
     "time": ("time", "s", lambda point: point.seconds),
@@ -116,7 +127,7 @@ _AXES: dict[str, tuple[str, str, Callable[[Planned], float]]] = {
 
 
 def front_chart(
-    result: WhatIf, points: Sequence[Planned], x: str, y: str, *, height: int, legend: bool = False
+    result: WhatIf, points: Sequence[PlannedPoint], x: str, y: str, *, height: int, legend: bool = False
 ) -> Spec:
     """Points and fronts over two of ``ram``, ``energy`` and ``time``."""
     across, upwards = _amounts(result, points, x), _amounts(result, points, y)
@@ -125,7 +136,7 @@ def front_chart(
         factor = scale_of(max(point.ram_bytes for point in points), "B")[0]
         references = [{**line, "x": line["bytes"] / factor} for line in references]
         values = [*across[1], *(line["x"] for line in references)]
-        across = (Axis(across[0].title, min(values), max(values)), across[1])
+        across = (ChartAxis(across[0].title, min(values), max(values)), across[1])
     pairs = list(zip(across[1], upwards[1], strict=True))
     series = list(dict.fromkeys(point.series for point in points))
     best = set[int]()
@@ -156,7 +167,7 @@ def front_chart(
     )
 
 
-def _plain_needs(points: Sequence[Planned]) -> Iterator[dict[str, Any]]:
+def _plain_needs(points: Sequence[PlannedPoint]) -> Iterator[dict[str, Any]]:
     """What plain training needs, once per amount, named where the settings differ in it."""
     needs: dict[int, list[str]] = {}
     for point in points:
@@ -166,7 +177,7 @@ def _plain_needs(points: Sequence[Planned]) -> Iterator[dict[str, Any]]:
         yield {"bytes": size_bytes, "words": f"plain training{of}"}
 
 
-def _amounts(result: WhatIf, points: Sequence[Planned], name: str) -> tuple[Axis, list[float]]:
+def _amounts(result: WhatIf, points: Sequence[PlannedPoint], name: str) -> tuple[ChartAxis, list[float]]:
     """One of `_AXES` with the points' amounts in its unit."""
     title, unit, amount = _AXES[name]
     values = [amount(point) for point in points]
@@ -175,11 +186,11 @@ def _amounts(result: WhatIf, points: Sequence[Planned], name: str) -> tuple[Axis
     return _axis(f"{title}{each} ({prefixed})", values, factor), [value / factor for value in values]
 
 
-def _axis(title: str, values: Sequence[float], factor: float) -> Axis:
-    return Axis(title, min(values, default=0.0) / factor, max(values, default=0.0) / factor)
+def _axis(title: str, values: Sequence[float], factor: float) -> ChartAxis:
+    return ChartAxis(title, min(values, default=0.0) / factor, max(values, default=0.0) / factor)
 
 
-def _hover(point: Planned) -> dict[str, str]:
+def _hover(point: PlannedPoint) -> dict[str, str]:
     plan, limits = point.plan, point.point.limits
     each = " per sample" if point.samples > 1 else ""
     return {
@@ -238,18 +249,18 @@ def points_table(result: WhatIf) -> TableData:
     ]
     timed = len({point.deadline for point in result.points}) > 1
     columns = (
-        *(Column(heading, choice=True) for heading, _ in varied),
-        Column("RAM budget", numeric=True),
-        *([Column("deadline", choice=True)] if timed else []),
-        Column("status", choice=True),
-        Column("energy", numeric=True),
-        Column("time", numeric=True),
-        Column("RAM at the peak", numeric=True),
-        Column("gap", numeric=True),
-        Column("recomputed", numeric=True),
-        Column("written", numeric=True),
-        Column("origin", choice=True, hidden=True),
-        Column("why", note=True),
+        *(TableColumn(heading, choice=True) for heading, _ in varied),
+        TableColumn("RAM budget", numeric=True),
+        *([TableColumn("deadline", choice=True)] if timed else []),
+        TableColumn("status", choice=True),
+        TableColumn("energy", numeric=True),
+        TableColumn("time", numeric=True),
+        TableColumn("RAM at the peak", numeric=True),
+        TableColumn("gap", numeric=True),
+        TableColumn("recomputed", numeric=True),
+        TableColumn("written", numeric=True),
+        TableColumn("origin", choice=True, hidden=True),
+        TableColumn("why", note=True),
     )
     rows: list[tuple[Cell, ...]] = []
     for point in result.points:
@@ -280,9 +291,9 @@ def gap(point: Point) -> tuple[float | None, str]:
     return (point.gap, format_gap(point.gap, optimal=point.verdict is Verdict.OPTIMAL))
 
 
-def best_of_settings(points: Iterable[Planned]) -> list[Planned]:
+def best_of_settings(points: Iterable[PlannedPoint]) -> list[PlannedPoint]:
     """Per setting the point of the least energy."""
-    best: dict[int, Planned] = {}
+    best: dict[int, PlannedPoint] = {}
     for point in points:
         known = best.get(point.point.setting)
         if known is None or point.joules < known.joules:
@@ -305,7 +316,7 @@ _DAILY: tuple[tuple[str, Callable[[Usage], Cell]], ...] = (
 )
 
 
-def daily_table(points: Iterable[Planned]) -> TableData:
+def daily_table(points: Iterable[PlannedPoint]) -> TableData:
     """What the cheapest plan of each setting means daily; columns that nobody asked for are left out."""
     rows = [(point, point.usage) for point in best_of_settings(points)]
     known = [
@@ -314,9 +325,9 @@ def daily_table(points: Iterable[Planned]) -> TableData:
         if any(usage is not None and cell(usage)[0] is not None for _, usage in rows)
     ]
     columns = (
-        Column("setting"),
-        Column("RAM budget", numeric=True),
-        *(Column(heading, numeric=True) for heading, _ in known),
+        TableColumn("setting"),
+        TableColumn("RAM budget", numeric=True),
+        *(TableColumn(heading, numeric=True) for heading, _ in known),
     )
     return TableData(
         columns,

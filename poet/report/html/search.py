@@ -7,8 +7,8 @@ from typing import Any
 
 from poet.problem import Objective
 from poet.report.amounts import TITLES, format_amount
-from poet.report.html.charts import BOUND, PLAN, Axis, Spec, search
-from poet.report.html.subject import Proof
+from poet.report.html.charts import BOUND, PLAN, ChartAxis, Spec, search
+from poet.report.html.subject import PlanQuality
 from poet.report.html.tables import DASH
 from poet.search_record import Advance
 from poet.units import format_seconds, scale_of
@@ -18,7 +18,7 @@ _ROUNDING = 1e-9  # of running every op once
 _UNITS = {Objective.ENERGY: "J", Objective.TIME: "s", Objective.RAM: "B", Objective.WRITES: "B"}
 
 
-def search_words(proof: Proof, once_joules: float) -> str:
+def search_words(proof: PlanQuality, once_joules: float) -> str:
     """What the chart shows; empty where there is nothing to draw.
 
     Args:
@@ -38,7 +38,7 @@ def search_words(proof: Proof, once_joules: float) -> str:
     )
 
 
-def search_chart(proof: Proof, once_joules: float) -> Spec:
+def search_chart(proof: PlanQuality, once_joules: float) -> Spec:
     """The best plan and the bound over time; see `search_words`."""
     x, y = _axes(proof, once_joules)
     end_seconds = _end_seconds(proof)
@@ -63,7 +63,7 @@ def search_chart(proof: Proof, once_joules: float) -> Spec:
     return search(rows, x=x, y=y)
 
 
-def phase_rows(proof: Proof) -> list[dict[str, str]]:
+def phase_rows(proof: PlanQuality) -> list[dict[str, str]]:
     """One row per phase of the search."""
 
     def amount(value: float) -> str:
@@ -82,7 +82,7 @@ def phase_rows(proof: Proof) -> list[dict[str, str]]:
     ]
 
 
-def rejected_words(proof: Proof) -> str:
+def rejected_words(proof: PlanQuality) -> str:
     """What the judge rejected, by rule; empty where it rejected nothing."""
     if not proof.record.rejected:
         return ""
@@ -101,14 +101,14 @@ def _lasting(advances: Sequence[Advance], end_seconds: float) -> tuple[Advance, 
     return (Advance(end_seconds, advances[-1].amount, advances[-1].by),)
 
 
-def _end_seconds(proof: Proof) -> float:
+def _end_seconds(proof: PlanQuality) -> float:
     ends = [phase.end_seconds for phase in proof.record.phases]
     return max(
         [*ends, *(found.seconds for found in (*proof.record.plans, *proof.record.bounds))], default=0.0
     )
 
 
-def _height(proof: Proof, advance: Advance, once_joules: float) -> float:
+def _height(proof: PlanQuality, advance: Advance, once_joules: float) -> float:
     """Of a point; energy counts from running every op once, and what rounding makes of nothing is nothing."""
     if proof.objective is not Objective.ENERGY:
         return advance.amount
@@ -116,13 +116,13 @@ def _height(proof: Proof, advance: Advance, once_joules: float) -> float:
     return above if above > _ROUNDING * once_joules else 0.0
 
 
-def _scale(proof: Proof, once_joules: float) -> tuple[float, str]:
+def _scale(proof: PlanQuality, once_joules: float) -> tuple[float, str]:
     """Factor and unit of the vertical axis."""
     heights = [_height(proof, found, once_joules) for found in (*proof.record.plans, *proof.record.bounds)]
     return scale_of(max(heights, default=0.0), _UNITS[proof.objective])
 
 
-def _axes(proof: Proof, once_joules: float) -> tuple[Axis, Axis]:
+def _axes(proof: PlanQuality, once_joules: float) -> tuple[ChartAxis, ChartAxis]:
     factor, unit = _scale(proof, once_joules)
     found = (*proof.record.plans, *proof.record.bounds)
     heights = [_height(proof, one, once_joules) / factor for one in found]
@@ -132,6 +132,8 @@ def _axes(proof: Proof, once_joules: float) -> tuple[Axis, Axis]:
     lowest = min(positive) if positive and min(plans) > 0.0 else 0.0
     above = ", above running every op once" if proof.objective is Objective.ENERGY else ""
     return (
-        Axis("seconds of the search", min(seconds, default=0.0), max(_LEAST_SECONDS, _end_seconds(proof))),
-        Axis(f"{unit}{above}", lowest, max(heights, default=0.0)),
+        ChartAxis(
+            "seconds of the search", min(seconds, default=0.0), max(_LEAST_SECONDS, _end_seconds(proof))
+        ),
+        ChartAxis(f"{unit}{above}", lowest, max(heights, default=0.0)),
     )

@@ -26,10 +26,10 @@ from poet.report.html.charts import (
     memory,
     strip,
 )
-from poet.report.html.page import Content
+from poet.report.html.page import PageContent
 from poet.report.html.search import phase_rows, rejected_words, search_chart, search_words
 from poet.report.html.subject import Subject
-from poet.report.html.tables import DASH, Column, TableData, count, duration, energy, size, small_share
+from poet.report.html.tables import DASH, TableColumn, TableData, count, duration, energy, size, small_share
 from poet.report.html.timeline_data import timeline_data
 from poet.report.plan import what_binds
 from poet.units import (
@@ -161,7 +161,7 @@ STRIP_FRAMES = 400
 """Steps above which the memory chart gets a band to choose a part in."""
 
 
-def plan_content(subject: Subject) -> Content:
+def plan_content(subject: Subject) -> PageContent:
     """What the scripts of a plan's sections draw."""
     line = timeline_data(subject)
     charts: dict[str, Spec] = {
@@ -175,7 +175,7 @@ def plan_content(subject: Subject) -> Content:
         charts["search"] = search_chart(subject.proof, subject.problem.compute_joules)
     if len(subject.line.frames) > STRIP_FRAMES:
         charts["strip"] = strip(unit=line["unit"])
-    return Content(charts, {"tensors": _tensor_table(subject), "ops": _kind_table(subject)}, line)
+    return PageContent(charts, {"tensors": _tensor_table(subject), "ops": _kind_table(subject)}, line)
 
 
 # --- charts -------------------------------------------------------------------------------------
@@ -274,15 +274,15 @@ def _others_chart(subject: Subject) -> Spec:
 
 def _tensor_table(subject: Subject) -> TableData:
     columns = (
-        Column("tensor", code=True),
-        Column("role", choice=True),
-        Column("decision", choice=True, hidden=True),
-        Column("treated as"),
-        Column("size", numeric=True),
-        Column("in RAM", numeric=True),
-        Column("energy", numeric=True),
-        Column("time", numeric=True),
-        Column("why", note=True),
+        TableColumn("tensor", code=True),
+        TableColumn("role", choice=True),
+        TableColumn("decision", choice=True, hidden=True),
+        TableColumn("treated as"),
+        TableColumn("size", numeric=True),
+        TableColumn("in RAM", numeric=True),
+        TableColumn("energy", numeric=True),
+        TableColumn("time", numeric=True),
+        TableColumn("why", note=True),
     )
     rows = []
     for verdict in subject.verdicts:
@@ -305,12 +305,12 @@ def _tensor_table(subject: Subject) -> TableData:
 
 def _kind_table(subject: Subject) -> TableData:
     columns = (
-        Column("kind of op"),
-        Column("runs", numeric=True),
-        Column("energy", numeric=True),
-        Column("of the step", numeric=True),
-        Column("time", numeric=True),
-        Column("recomputation", numeric=True),
+        TableColumn("kind of op"),
+        TableColumn("runs", numeric=True),
+        TableColumn("energy", numeric=True),
+        TableColumn("of the step", numeric=True),
+        TableColumn("time", numeric=True),
+        TableColumn("recomputation", numeric=True),
     )
     rows = [
         (

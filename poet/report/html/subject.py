@@ -12,8 +12,8 @@ from poet.problem import Limits, Objective
 from poet.report.alternatives import Alternative, alternatives
 from poet.report.energy import Share, energy_by_kind, energy_by_part
 from poet.report.reasons import TensorVerdict, tensor_verdicts
-from poet.report.schedule_rows import Peak, peak, tensor_fates
-from poet.report.timeline import Timeline, timeline
+from poet.report.schedule_rows import PeakMoment, peak, tensor_fates
+from poet.report.timeline import StepTimeline, timeline
 from poet.schedule import Schedule
 from poet.search_record import NO_SEARCH, SearchRecord
 from poet.simulator import Trace, judge
@@ -25,7 +25,7 @@ from poet.whatif.usage import worn_bytes
 
 
 @dataclass(frozen=True, slots=True)
-class Proof:
+class PlanQuality:
     """How good a plan is known to be; the fields are those of `poet.training_plan.SearchOutcome`."""
 
     word: str
@@ -68,13 +68,13 @@ class Subject:
     limits: Limits
     schedule: Schedule
     trace: Trace
-    proof: Proof
+    proof: PlanQuality
     keep_everything_bytes: int | None
     lower_bound: LowerBound
     lifetime_written_bytes: float | None
     worn_bytes: int
-    line: Timeline
-    fullest: Peak
+    line: StepTimeline
+    fullest: PeakMoment
     verdicts: tuple[TensorVerdict, ...]
     parts: tuple[Share, ...]
     kinds: tuple[Share, ...]
@@ -103,7 +103,7 @@ def subject_of_plan(plan: Plan, *, profile: Profile | None = None) -> Subject:
         limits=plan.request.limits,
         schedule=plan.schedule,
         trace=plan.trace,
-        proof=Proof(
+        proof=PlanQuality(
             outcome.status,
             Status[outcome.status.upper()].value,
             outcome.bound_joules,
@@ -141,7 +141,7 @@ def subject_of_point(result: WhatIf, index: int) -> Subject | None:
         limits=point.limits,
         schedule=plan.schedule,
         trace=judge(problem, plan.schedule, point.limits),
-        proof=Proof(
+        proof=PlanQuality(
             point.verdict.word,
             point.verdict.value,
             point.bound_joules,
@@ -182,7 +182,7 @@ def _worked_out(
     limits: Limits,
     schedule: Schedule,
     trace: Trace,
-    proof: Proof,
+    proof: PlanQuality,
     keep_everything_bytes: int | None,
     lower_bound: LowerBound,
     lifetime_written_bytes: float | None,

@@ -15,7 +15,7 @@ Cell = str | tuple[float | None, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class TableColumn:
     """A column of a table.
 
     Attributes:
@@ -39,7 +39,7 @@ class Column:
 class TableData:
     """Columns and rows; ``sort`` is the column that orders it at first, largest on top."""
 
-    columns: Sequence[Column]
+    columns: Sequence[TableColumn]
     rows: Sequence[Sequence[Cell]]
     sort: int | None = None
     noun: str = "rows"

@@ -7,7 +7,7 @@ from typing import Any
 
 from poet.report.html import points
 from poet.report.html.charts import Spec
-from poet.report.html.page import Content, render
+from poet.report.html.page import PageContent, render
 from poet.report.html.sections import Tile, figure_rows, plan_content, plan_context, unbroken
 from poet.report.html.subject import subject_of_point
 from poet.report.html.tables import DASH
@@ -51,12 +51,12 @@ def what_if_page(result: WhatIf) -> str:
     }
     tables = {"points": points.points_table(result), "daily": points.daily_table(found)}
     downloads = {"csv": export.to_csv(result), "json": export.to_json(result)}
-    content = Content(charts, tables, downloads=downloads)
+    content = PageContent(charts, tables, downloads=downloads)
     context: dict[str, Any] = {"chosen": None}
     commands = [("this report", result.question.command)] if result.question.command else []
     if subject is not None:
         of_plan = plan_content(subject)
-        content = Content(
+        content = PageContent(
             {**charts, **of_plan.charts}, {**tables, **of_plan.tables}, of_plan.timeline, downloads
         )
         context = {**plan_context(subject, commands=commands), "chosen": result.points[result.chosen or 0]}

@@ -27,13 +27,13 @@ from poet.errors import ReplayError
 from poet.runtime.native.allocator import NativeAllocator, Tracking
 from poet.runtime.native.arena import ArenaMemory, Replay
 from poet.runtime.native.build import Unavailable, build_library, torch_release
-from poet.runtime.native.library import Counts, Library, Usage
+from poet.runtime.native.library import Counts, Library, MemoryUsage
 from poet.runtime.native.placement import ON_HEAP, Allocation, Placement, RecordedStep, place, place_run
 from poet.runtime.native.recording import Recording
 
 __all__ = [
-    "ON_HEAP", "WITHOUT", "Allocation", "ArenaMemory", "Counts", "NativeAllocator", "Placement",
-    "RecordedStep", "Recording", "Replay", "Tracking", "Usage", "available", "load", "place", "place_run",
+    "ON_HEAP", "WITHOUT", "Allocation", "ArenaMemory", "Counts", "MemoryUsage", "NativeAllocator",
+    "Placement", "RecordedStep", "Recording", "Replay", "Tracking", "available", "load", "place", "place_run",
     "why_unavailable",
 ]  # fmt: skip
 

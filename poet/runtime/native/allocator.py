@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 from poet.errors import ReplayError
 from poet.runtime.native.arena import ArenaMemory
-from poet.runtime.native.library import Counts, Library, Usage
+from poet.runtime.native.library import Counts, Library, MemoryUsage
 from poet.runtime.native.recording import Recording
 from poet.units import format_bytes
 
@@ -24,9 +24,9 @@ class Tracking:
     def __init__(self, library: Library) -> None:
         self._library = library
         self._begin = library.read()
-        self._end: tuple[Usage, Counts] | None = None
+        self._end: tuple[MemoryUsage, Counts] | None = None
 
-    def usage(self) -> Usage:
+    def usage(self) -> MemoryUsage:
         """Absolute bytes; the peaks are those of this scope."""
         return self._now()[0]
 
@@ -48,7 +48,7 @@ class Tracking:
         """Keep the figures of this moment."""
         self._end = self._now()
 
-    def _now(self) -> tuple[Usage, Counts]:
+    def _now(self) -> tuple[MemoryUsage, Counts]:
         return self._end or self._library.read()
 
 
@@ -63,7 +63,7 @@ class NativeAllocator:
         self._library = library
         self.mark = library.mark
 
-    def usage(self) -> Usage:
+    def usage(self) -> MemoryUsage:
         """Bytes in use, of what was allocated while attached."""
         return self._library.read()[0]
 

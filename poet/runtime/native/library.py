@@ -68,7 +68,7 @@ _SIGNATURES = {
 
 
 @dataclass(frozen=True, slots=True)
-class Usage:
+class MemoryUsage:
     """Bytes in use, and the most there have been since the innermost `NativeAllocator.tracking` began.
 
     Attributes:
@@ -144,11 +144,11 @@ class Library:
         version: bytes = self._c.poet_torch_version()
         return version.decode()
 
-    def read(self) -> tuple[Usage, Counts]:
+    def read(self) -> tuple[MemoryUsage, Counts]:
         """Everything counted so far."""
         gauges, counters = Gauges(), Counters()
         self._c.poet_read(gauges, counters)
-        usage = Usage(*(value for gauge in gauges for value in (gauge.now, gauge.peak)))
+        usage = MemoryUsage(*(value for gauge in gauges for value in (gauge.now, gauge.peak)))
         return usage, Counts(*(getattr(counters, name) for name in _COUNTERS))
 
     def start_peaks(self) -> ctypes.Array[Gauge]:

@@ -23,15 +23,15 @@ from poet.solvers.bounds.relaxation import Bound, bound_overhead, laid_out, rela
 from poet.solvers.bounds.suffix_cuts import EndgameCuts
 from poet.solvers.bounds.suffix_program import Endgame, endgame, first_moment, trackable
 from poet.solvers.engines.highs_process import HighsProcess
-from poet.solvers.engines.linear import Answer
+from poet.solvers.engines.linear import LinearAnswer
 from poet.solvers.engines.matrix import Matrix
 from poet.solvers.instance.instance import Instance
-from poet.tuning import OutlookTuning
+from poet.tuning import DiscretisationTuning
 
 _log = logging.getLogger(__name__)
 
 
-def outlook(
+def refined_bounds(
     instance: Instance,
     child: HighsProcess,
     *,
@@ -55,7 +55,7 @@ def outlook(
         finished: whether to stop; polled all the time.
         seed: of random choices.
     """
-    tuning = instance.tuning.outlook
+    tuning = instance.tuning.discretisation
     first = bound_overhead(instance, seconds=seconds_left(), clock=child.clock)
     yield first
     rows = first.relaxation.moments
@@ -99,9 +99,9 @@ def last_game(
     sizes = [instance.contents[c].bytes for c in trackable(instance, 1)]
     if instance.limits.ram_budget_bytes is None or not sizes or not 0.0 < most_joules < math.inf:
         return None
-    tracked = trackable(instance, max(sizes) // instance.tuning.outlook.tracked_divisor)
+    tracked = trackable(instance, max(sizes) // instance.tuning.discretisation.tracked_divisor)
     moment = first_moment(instance, tracked, most_states=most_states)
-    if moment > len(instance.tasks) - instance.tuning.outlook.fewest_stages:
+    if moment > len(instance.tasks) - instance.tuning.discretisation.fewest_stages:
         return None
     game = endgame(instance, moment, tracked, most_joules=most_joules, finished=finished)
     return game if game is not None and game.tables[0].joules.any() else None
@@ -124,7 +124,9 @@ def bounds_at(
     joined = None if cuts is None else cuts.join(layout)
     relaxation = relaxation_of(layout)
     while not finished():
-        answer = _solved(child, layout.program.matrix(), seconds_left(), finished, instance.tuning.outlook)
+        answer = _solved(
+            child, layout.program.matrix(), seconds_left(), finished, instance.tuning.discretisation
+        )
         overhead = relaxation.fixed_joules + answer.bound
         _log.info(
             "windows relaxation, whole numbers at %d moments, %s: overhead at least %.9g%s",
@@ -137,13 +139,17 @@ def bounds_at(
 
 
 def _solved(
-    child: HighsProcess, matrix: Matrix, seconds: float, finished: Callable[[], bool], tuning: OutlookTuning
-) -> Answer:
+    child: HighsProcess,
+    matrix: Matrix,
+    seconds: float,
+    finished: Callable[[], bool],
+    tuning: DiscretisationTuning,
+) -> LinearAnswer:
     """Solve ``matrix`` in whole numbers in the child process; ``finished`` is polled meanwhile."""
     child.begin(matrix, min(seconds, tuning.longest_program_seconds), relative_gap=tuning.gap_share)
     while not child.news.ended and not finished():
         child.listen(tuning.listen_seconds)
     news = child.news
     if news.exhausted and news.values is None:
-        return Answer(math.inf, None, np.zeros(0), done=True)
-    return Answer(max(0.0, news.bound_joules), news.values, np.zeros(0), news.exhausted)
+        return LinearAnswer(math.inf, None, np.zeros(0), done=True)
+    return LinearAnswer(max(0.0, news.bound_joules), news.values, np.zeros(0), news.exhausted)

@@ -72,7 +72,7 @@ from dataclasses import dataclass
 
 from poet.clock import WALL, Clock
 from poet.solvers.bounds.windows import Windows
-from poet.solvers.engines.linear import Answer, minimise
+from poet.solvers.engines.linear import LinearAnswer, minimise
 from poet.solvers.engines.matrix import NOUGHT, ONE, MatrixBuilder, Term
 from poet.solvers.instance.instance import Instance
 
@@ -131,7 +131,7 @@ class Bound:
     overhead_joules: float
     moments: frozenset[int]
     relaxation: Relaxation
-    answer: Answer
+    answer: LinearAnswer
 
 
 def bound_overhead(

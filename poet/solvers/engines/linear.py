@@ -25,7 +25,7 @@ _ROUNDING = 1e-12  # of the sum of all magnitudes that a bound adds up; far more
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class LinearAnswer:
     """What is known of a program after an engine ran.
 
     Attributes:
@@ -41,7 +41,7 @@ class Answer:
     done: bool
 
 
-def minimise(matrix: Matrix, *, seconds: float, seed: int = 0, clock: Clock = WALL) -> Answer:
+def minimise(matrix: Matrix, *, seconds: float, seed: int = 0, clock: Clock = WALL) -> LinearAnswer:
     """Solve the linear program of ``matrix``, in fractions, on one thread; its bound is certified here."""
     small = scaled(matrix)
     highs = loaded(small.matrix, integer=False)
@@ -61,12 +61,12 @@ def minimise(matrix: Matrix, *, seconds: float, seed: int = 0, clock: Clock = WA
         if has_ray:
             duals = -np.abs(np.array(ray)) / small.divisors
             if _certified(matrix, np.zeros_like(matrix.costs), duals) > 0.0:
-                return Answer(math.inf, None, none, True)
+                return LinearAnswer(math.inf, None, none, True)
     duals = none
     if solution.dual_valid:
         duals = np.minimum(np.array(solution.row_dual), 0.0) / small.divisors / small.unit
     bound = _certified(matrix, matrix.costs, duals) + matrix.offset
-    return Answer(max(0.0, bound), values, -duals, done)
+    return LinearAnswer(max(0.0, bound), values, -duals, done)
 
 
 def _certified(matrix: Matrix, costs: Numbers, duals: Numbers) -> float:

@@ -24,7 +24,7 @@ def installed() -> tuple[str, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
+class PulpJob:
     """A job with its program as PuLP holds it."""
 
     job: Job
@@ -33,11 +33,11 @@ class Prepared:
     scaled: Scaled
 
 
-def prepare(job: Job) -> Prepared:
+def prepare(job: Job) -> PulpJob:
     """The program of ``job``, scaled."""
     small = scaled(job.matrix)
     problem, variables = _to_pulp(small.matrix)
-    return Prepared(job, problem, variables, small)
+    return PulpJob(job, problem, variables, small)
 
 
 def _to_pulp(matrix: Matrix) -> tuple[pulp.LpProblem, list[pulp.LpVariable]]:
@@ -60,7 +60,7 @@ def _to_pulp(matrix: Matrix) -> tuple[pulp.LpProblem, list[pulp.LpVariable]]:
     return problem, variables
 
 
-def _run_silent(solver: Any, prepared: Prepared) -> Outcome:
+def _run_silent(solver: Any, prepared: PulpJob) -> Outcome:
     job, problem = prepared.job, prepared.problem
     start = job.matrix.start
     if start is not None:

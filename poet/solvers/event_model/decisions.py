@@ -27,7 +27,7 @@ from itertools import accumulate
 from poet.solvers.event_model.affine import Affine, Column, total
 from poet.solvers.instance.candidates import worth_rerunning
 from poet.solvers.instance.instance import Content
-from poet.solvers.instance.timeline import Event, Kind, Timeline
+from poet.solvers.instance.timeline import Event, SlotKind, Timeline
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,9 +123,9 @@ class Decisions:
         certain = False
         for index, event in enumerate(life):
             before, key = self.gap_before(content.number, index), (content.number, index)
-            if event.kind is Kind.USE and event.mandatory:
+            if event.kind is SlotKind.USE and event.mandatory:
                 self.arrive[key] = Affine(1.0).add(before, -1.0).add(self._add_eager(key), -1.0)
-            elif event.kind is Kind.USE or (self.relaxed and event.kind is Kind.MAKE):
+            elif event.kind is SlotKind.USE or (self.relaxed and event.kind is SlotKind.MAKE):
                 self._add_eager(key)
                 name = f"a_{content.number}_{index}"
                 self.arrive[key] = self.add_column(name, integer=self.tight) if pageable else Affine()
@@ -194,10 +194,10 @@ class Decisions:
         event = self.timeline.events[content][index]
         if event.mandatory:
             return Affine(1.0)
-        if event.kind is Kind.BIRTH:
+        if event.kind is SlotKind.BIRTH:
             return self.home(content)
         there = total((1.0, self.gap_before(content, index)), (1.0, self.arrival(content, index)))
-        return there.add(self.run[event.slot]) if event.kind is Kind.MAKE else there
+        return there.add(self.run[event.slot]) if event.kind is SlotKind.MAKE else there
 
     def arrival(self, content: int, index: int) -> Affine:
         """The sum a + e of the gap before an event."""

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from poet.schedule import Compute, Free, PageIn, PageOut, Schedule, Step
 from poet.solvers.event_model.affine import Affine
-from poet.solvers.event_model.model import Model
+from poet.solvers.event_model.model import EventModel
 from poet.solvers.instance.instance import Content
-from poet.solvers.instance.timeline import Event, Kind, Timeline
+from poet.solvers.instance.timeline import Event, SlotKind, Timeline
 
 _ENGINE_TOLERANCE = 1e-4
 
@@ -19,7 +19,7 @@ def is_chosen(expression: Affine, values: Sequence[float]) -> bool:
     return value > 1.0 - _ENGINE_TOLERANCE
 
 
-def schedule_of(model: Model, values: Sequence[float]) -> Schedule:
+def schedule_of(model: EventModel, values: Sequence[float]) -> Schedule:
     """The schedule that the column ``values`` describe.
 
     Values are rounded before they are read (an engine's 1 may be 0.9999999); what is chosen in part,
@@ -30,7 +30,7 @@ def schedule_of(model: Model, values: Sequence[float]) -> Schedule:
 
 
 class _Emission:
-    def __init__(self, model: Model, values: Sequence[float]) -> None:
+    def __init__(self, model: EventModel, values: Sequence[float]) -> None:
         self.model, self.values = model, values
         self.timeline: Timeline = model.timeline
         self.contents = model.timeline.instance.contents
@@ -59,7 +59,7 @@ class _Emission:
             comes_home = content.comes_home and number == self.end
             wanted = runs or self._kept(content.number, index)
             wanted = content.number in self.at_home if comes_home else wanted
-            if event.kind is Kind.USE and wanted and content.number not in self.in_ram:
+            if event.kind is SlotKind.USE and wanted and content.number not in self.in_ram:
                 self.steps.append(PageIn(content.tensor))
                 self.in_ram.add(content.number)
         made: list[int] = []
@@ -72,7 +72,7 @@ class _Emission:
                 self.in_ram -= {c for c in task.reads if self.contents[c].death == task.number}
             self.in_ram.update(made)
         for content, index, event in here:
-            if event.kind is Kind.BIRTH:
+            if event.kind is SlotKind.BIRTH:
                 self._store(content)
             if content.number in self.in_ram and not self._kept(content.number, index):
                 self._free(content, number)

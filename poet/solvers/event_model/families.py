@@ -11,7 +11,7 @@ from poet.solvers.event_model.affine import Affine, total
 from poet.solvers.event_model.decisions import Decisions, own_bytes
 from poet.solvers.event_model.implicit_residency import put_off_chain
 from poet.solvers.instance.instance import Meter
-from poet.solvers.instance.timeline import Kind
+from poet.solvers.instance.timeline import SlotKind
 
 # --- constraint families: without any one of them, some plan is invalid ---
 
@@ -19,7 +19,7 @@ from poet.solvers.instance.timeline import Kind
 def need(model: Decisions) -> Iterator[Affine]:
     """X[i,σ] ≥ r[σ]: an optional run has every input in RAM; X[i,end] ≥ h of what comes home to RAM."""
     for content, index, event in model.lives():
-        if event.kind is Kind.USE and not event.mandatory:
+        if event.kind is SlotKind.USE and not event.mandatory:
             wanted, there = model.wanted(content, index), model.presence(content.number, index)
             yield total((1.0, wanted), (-1.0, there))
 
@@ -58,9 +58,9 @@ def memory(model: Decisions) -> Iterator[Affine]:
     born_in_place = {c for task in model.instance.tasks for c in task.updated}
     for content, index, event in model.lives():
         size = float(content.bytes)
-        in_place = event.kind is Kind.BIRTH and content.number in born_in_place
+        in_place = event.kind is SlotKind.BIRTH and content.number in born_in_place
         if event.slot in rows and not in_place:
-            loose = model.relaxed and not event.mandatory and event.kind is not Kind.BIRTH
+            loose = model.relaxed and not event.mandatory and event.kind is not SlotKind.BIRTH
             there = model.wanted(content, index) if loose else model.presence(content.number, index)
             rows[event.slot].add(there, size)
     large = sum(len(life) for life in timeline.events) * len(rows) > model.instance.tuning.model.dense_terms
@@ -218,16 +218,16 @@ def purpose(model: Decisions) -> Iterator[Affine]:
         if event.mandatory:
             continue
         run = model.run[event.slot]
-        if event.kind is Kind.USE and not model.relaxed:
+        if event.kind is SlotKind.USE and not model.relaxed:
             wanted = model.wanted(content, index)
             yield total((1.0, model.arrive[content.number, index]), (-1.0, wanted))
-        if event.kind is Kind.MAKE and len(model.instance.tasks[content.producer or 0].outputs) == 1:
+        if event.kind is SlotKind.MAKE and len(model.instance.tasks[content.producer or 0].outputs) == 1:
             yield total((1.0, model.gap_before(content.number, index)), (1.0, run), (-1.0, Affine(1.0)))
     kept_after: dict[int, Affine] = {
         number: Affine() for number, slot in enumerate(timeline.slots) if not slot.mandatory
     }
     for content, index, event in model.lives():
-        if event.kind is Kind.MAKE:
+        if event.kind is SlotKind.MAKE:
             kept_after[event.slot].add(model.gap_after(content.number, index))
     for slot, kept in kept_after.items() if not model.relaxed else ():
         yield total((1.0, model.run[slot]), (-1.0, kept))
@@ -242,7 +242,7 @@ def cover(model: Decisions) -> Iterator[Affine]:
             event = life[index]
             if event.mandatory:
                 pending = Affine()
-            elif event.kind is Kind.MAKE and pending is not None:
+            elif event.kind is SlotKind.MAKE and pending is not None:
                 pending = total((1.0, pending), (1.0, model.run[event.slot]))
             eager = model.eager.get((content.number, index))
             if pending is not None and eager is not None:
@@ -320,7 +320,7 @@ def _visits(model: Decisions, content: int, first: int, last: int) -> Affine | N
         visits.add(model.visit.get((content, index)) or Affine())
         if stage > last:
             return visits
-        if event.kind is Kind.MAKE:
+        if event.kind is SlotKind.MAKE:
             visits.add(model.run[event.slot])
     return None
 

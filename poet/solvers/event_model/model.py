@@ -28,7 +28,7 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Model:
+class EventModel:
     """The program: columns, rows, and what to minimise.
 
     Attributes:
@@ -55,7 +55,7 @@ class Model:
 
 def build(
     timeline: Timeline, *, families: tuple[Family, ...] = FAMILIES + RELAXATION + CUTS, relaxed: bool = False
-) -> Model:
+) -> EventModel:
     """The program over ``timeline``, made of ``families``.
 
     With ``relaxed`` the optimum is a lower bound for every schedule whose first runs keep the
@@ -80,7 +80,7 @@ def build(
     _log.info(
         "%s model: %d slots for reruns, %d columns, %d rows", kind, slots, len(decisions.columns), len(rows)
     )
-    return Model(
+    return EventModel(
         timeline=timeline,
         columns=tuple(decisions.columns),
         keep=decisions.keep,
@@ -96,7 +96,7 @@ def build(
     )
 
 
-def matrix_of(model: Model, start: Sequence[float] | None = None) -> Matrix:
+def matrix_of(model: EventModel, start: Sequence[float] | None = None) -> Matrix:
     """``model`` as engines see it, its objective in joules above running every op once.
 
     Args:

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 from poet.solvers.event_model.affine import Affine, total
 from poet.solvers.event_model.decisions import Decisions
-from poet.solvers.instance.timeline import Event, Kind
+from poet.solvers.instance.timeline import Event, SlotKind
 
 
 def again(model: Decisions) -> Iterator[Affine]:
@@ -33,7 +33,7 @@ def again(model: Decisions) -> Iterator[Affine]:
             event = life[index]
             if event.mandatory:
                 runs, remade, end = [], None, event.slot
-            elif event.kind is Kind.MAKE and end >= 0:
+            elif event.kind is SlotKind.MAKE and end >= 0:
                 runs, remade = [*runs, event.slot], None
             if len(runs) < 2:
                 continue
@@ -59,6 +59,6 @@ def _visits(model: Decisions, content: int, slots: list[int], first: int, last: 
     visits = total((1.0, model.gap_before(content, begin) if begin < len(life) else Affine()))
     for index in range(begin, stop):
         visits.add(model.arrival(content, index))
-        if life[index].kind is Kind.MAKE:
+        if life[index].kind is SlotKind.MAKE:
             visits.add(model.run[life[index].slot])
     return visits

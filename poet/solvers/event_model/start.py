@@ -7,11 +7,11 @@ from collections.abc import Container
 from poet.homes import stored_between_steps, undecided
 from poet.schedule import Compute, Free, PageIn, Schedule
 from poet.solvers.event_model.affine import Affine
-from poet.solvers.event_model.model import Model
-from poet.solvers.instance.timeline import Kind, Timeline
+from poet.solvers.event_model.model import EventModel
+from poet.solvers.instance.timeline import SlotKind, Timeline
 
 
-def values_of(model: Model, schedule: Schedule) -> tuple[float, ...] | None:
+def values_of(model: EventModel, schedule: Schedule) -> tuple[float, ...] | None:
     """Column values of the plan in the model that does what ``schedule`` does.
 
     Page-ins before a use count at the use. ``None`` where the schedule reruns an op at a moment for
@@ -31,7 +31,7 @@ def values_of(model: Model, schedule: Schedule) -> tuple[float, ...] | None:
     stored: set[int] = set()
     for (content, index), arrival in model.arrive.items():
         event = model.timeline.events[content][index]
-        if event.kind is Kind.MAKE:
+        if event.kind is SlotKind.MAKE:
             continue
         before = index > 0 and _value(values, model.keep[content, index - 1]) > 0.5
         gap = model.keep.get((content, index))

@@ -20,7 +20,7 @@ class Slot:
     mandatory: bool
 
 
-class Kind(enum.Enum):
+class SlotKind(enum.Enum):
     """What a slot means to a content."""
 
     BIRTH = enum.auto()  # it appears, without a choice
@@ -33,7 +33,7 @@ class Event:
     """A slot in the life of a content."""
 
     slot: int
-    kind: Kind
+    kind: SlotKind
     mandatory: bool
 
 
@@ -61,25 +61,25 @@ def timeline_of(instance: Instance, reruns: dict[int, tuple[int, ...]]) -> Timel
             events[content].append(Event(number, kind, slot.mandatory))
     for content_ in instance.contents:  # at home in RAM or not, which is the plan's choice
         if content_.home == content_.number and events[content_.number]:
-            events[content_.number].insert(0, Event(0, Kind.BIRTH, False))
+            events[content_.number].insert(0, Event(0, SlotKind.BIRTH, False))
         if content_.comes_home and events[content_.number]:
-            events[content_.number].append(Event(len(slots) - 1, Kind.USE, False))
+            events[content_.number].append(Event(len(slots) - 1, SlotKind.USE, False))
     return Timeline(instance, tuple(slots), tuple(_without_tail(life) for life in events))
 
 
-def _meanings(instance: Instance, slot: Slot) -> list[tuple[int, Kind]]:
+def _meanings(instance: Instance, slot: Slot) -> list[tuple[int, SlotKind]]:
     if slot.task is None and slot.stage < 0:
-        return [(c.number, Kind.BIRTH) for c in instance.contents if c.starts_in_ram]
+        return [(c.number, SlotKind.BIRTH) for c in instance.contents if c.starts_in_ram]
     if slot.task is None:
-        return [(c.number, Kind.USE) for c in instance.contents if c.ends_in_ram]
+        return [(c.number, SlotKind.USE) for c in instance.contents if c.ends_in_ram]
     task = instance.tasks[slot.task]
     if not slot.mandatory:
-        return [(c, Kind.USE) for c in task.rerun_reads] + [(c, Kind.MAKE) for c in task.outputs]
+        return [(c, SlotKind.USE) for c in task.rerun_reads] + [(c, SlotKind.MAKE) for c in task.outputs]
     born = (*task.outputs, *task.updated)
-    return [(c, Kind.USE) for c in task.reads] + [(c, Kind.BIRTH) for c in born]
+    return [(c, SlotKind.USE) for c in task.reads] + [(c, SlotKind.BIRTH) for c in born]
 
 
 def _without_tail(life: list[Event]) -> tuple[Event, ...]:
-    while life and life[-1].kind is Kind.MAKE:
+    while life and life[-1].kind is SlotKind.MAKE:
         life.pop()
     return tuple(life)

@@ -22,7 +22,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from poet.solvers.engines import Outcome
-from poet.solvers.event_model.model import Model, build
+from poet.solvers.event_model.model import EventModel, build
 from poet.solvers.instance.candidates import candidates
 from poet.solvers.instance.context import Conduct
 from poet.solvers.instance.instance import Instance
@@ -46,7 +46,7 @@ class Ways:
         own_reruns: of the best plan.
         solve_exactly: solves a model with these reruns; whether the engine came to its end.
         look_longer: goes on with the windows relaxation in whole numbers, where the size allows that.
-        search_widely: walks and neighbourhood search for a share of the time left; false if there is no
+        search_large: walks and neighbourhood search for a share of the time left; false if there is no
             plan at all.
     """
 
@@ -55,11 +55,11 @@ class Ways:
     limited: bool
     restart: Callable[[int], None]
     standing: Callable[[], tuple[float | None, float]]
-    relax: Callable[[Model, bool], Outcome]
+    relax: Callable[[EventModel, bool], Outcome]
     own_reruns: Callable[[], Reruns]
     solve_exactly: Callable[[dict[int, tuple[int, ...]]], bool]
     look_longer: Callable[[], None]
-    search_widely: Callable[[float], bool]
+    search_large: Callable[[float], bool]
 
 
 def go_on(ways: Ways, offered: Mapping[int, Sequence[int]]) -> bool:
@@ -94,7 +94,7 @@ def go_on(ways: Ways, offered: Mapping[int, Sequence[int]]) -> bool:
                 ended &= ways.solve_exactly({stage: tasks * passes for stage, tasks in wanted.items()})
         if not finished():
             ways.look_longer()
-        if not finished() and not ways.search_widely(tuning.wide_share):
+        if not finished() and not ways.search_large(tuning.large_share):
             return True
         brought = ways.standing() != before
         more = known != had or number < tuning.most_passes

@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterator
 
 from poet.closing import Closing
-from poet.solvers.bounds.discretisation import outlook
+from poet.solvers.bounds.discretisation import refined_bounds
 from poet.solvers.bounds.relaxation import Bound
 from poet.solvers.engines.highs_process import HighsProcess
 from poet.solvers.heuristics.lp_guided import walks_along
@@ -22,7 +22,7 @@ from poet.solvers.search.finders import WALKS
 _ROUNDING = 1e-9  # of a plan's overhead, within which two bounds are equal
 
 
-class Looks(Closing):
+class BoundRounds(Closing):
     """State of the bound refinement during one search; leaving the context ends its solver process.
 
     Args:
@@ -33,7 +33,7 @@ class Looks(Closing):
 
     def __init__(self, instance: Instance, conduct: Conduct, *, pays: bool = True) -> None:
         self.instance, self.conduct, self.pays = instance, conduct, pays
-        self._tuning = instance.tuning.looks
+        self._tuning = instance.tuning.bound_rounds
         self._best_joules = -math.inf  # of the bounds on the overhead
         self._child: HighsProcess | None = None
         self._going: Iterator[Bound] | None = None
@@ -107,7 +107,7 @@ class Looks(Closing):
         """A new run, which is over at ``end`` of the search's clock."""
         self._child = self._child or HighsProcess(self.instance.tuning, self.conduct.clock)
         conduct = self.conduct
-        return outlook(
+        return refined_bounds(
             self.instance,
             self._child,
             most_joules=most_joules,

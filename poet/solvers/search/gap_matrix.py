@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from poet.solvers.engines.matrix import Choice, Indices, Matrix
-from poet.solvers.event_model.model import Model, matrix_of
+from poet.solvers.event_model.model import EventModel, matrix_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +19,7 @@ class GapMatrix:
             from decisions.
     """
 
-    model: Model
+    model: EventModel
     matrix: Matrix
     first: Indices
     last: Indices
@@ -30,7 +30,7 @@ class GapMatrix:
         return self.matrix.integer
 
 
-def gap_matrix_of(model: Model) -> GapMatrix:
+def gap_matrix_of(model: EventModel) -> GapMatrix:
     """The matrix of ``model`` with its gaps."""
     matrix = matrix_of(model)
     first, last = np.full(len(matrix.costs), -1), np.full(len(matrix.costs), -1)

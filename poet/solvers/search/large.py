@@ -39,7 +39,7 @@ from poet.solvers.search.slots_of_relaxation import Offer, offered_by
 from poet.solvers.search.symmetry import repeats, tied
 
 
-def search_widely(
+def search_large(
     problem: Problem,
     limits: Limits,
     instances: tuple[Instance, Instance],
@@ -58,10 +58,10 @@ def search_widely(
     """
     best = Incumbent(problem, limits, rejections=conduct.rejections, clock=conduct.clock)
     best.consider(schedule)
-    return _Wide(*instances, best, conduct).run()
+    return _LargeSearch(*instances, best, conduct).run()
 
 
-class _Wide:
+class _LargeSearch:
     """The search's state: the best plan, the last bound of the linear program, and time spent."""
 
     def __init__(self, bounded: Instance, planned: Instance, best: Incumbent, conduct: Conduct) -> None:
@@ -74,7 +74,7 @@ class _Wide:
         self.building_seconds = 0.0  # of the last model
 
     def run(self) -> bool:
-        conduct, tuning = self.conduct, self.tuning.wide
+        conduct, tuning = self.conduct, self.tuning.large
         with conduct.phase("windows relaxation: linear program, walks along it"):
             seconds = self._share(tuning.bound_share)
             guide = priced_bound(
@@ -115,18 +115,18 @@ class _Wide:
         return True
 
     def _offers(self) -> list[Offer]:
-        return [Offer(*sizes) for sizes in self.tuning.wide.offer_reruns]
+        return [Offer(*sizes) for sizes in self.tuning.large.offer_reruns]
 
     def _decide_alike(self, guide: Bound) -> Rounds | None:
         """Solve the program in which blocks that repeat are decided alike; returns the model that was built.
 
         Only with a plan to begin with, time for it, and ops that repeat; ``None`` where no model was built.
         """
-        tuning = self.tuning.wide
+        tuning = self.tuning.large
         enough = self._share(tuning.alike_share) > tuning.alike_least_seconds
-        twins = enough and self.best.schedule is not None and repeats(self.planned)
-        rounds = self._rounds(guide, self._offers()[0]) if twins or self.conduct.threads > 1 else None
-        if twins and rounds is not None:
+        repeating = enough and self.best.schedule is not None and repeats(self.planned)
+        rounds = self._rounds(guide, self._offers()[0]) if repeating or self.conduct.threads > 1 else None
+        if repeating and rounds is not None:
             tie = tied(rounds.arrays, rounds.values)
             with HighsProcess(self.tuning, self.conduct.clock) as child:
                 seconds, gap = self._share(tuning.alike_share), self.tuning.rounds.gap_share
@@ -156,7 +156,7 @@ class _Wide:
 
     def _share(self, share: float) -> float:
         """Seconds: this share of the time left, at most ``longest_program_seconds``."""
-        return min(share * self.conduct.seconds_left(), self.tuning.wide.longest_program_seconds)
+        return min(share * self.conduct.seconds_left(), self.tuning.large.longest_program_seconds)
 
     def _search_class(self, guide: Bound, offer: Offer) -> None:
         """The best plan of one class, as far as time allows."""
@@ -164,7 +164,7 @@ class _Wide:
         if rounds is None:
             return
         which = f"chains of {offer.chain}, depth {offer.depth}"
-        tuning = self.tuning.wide
+        tuning = self.tuning.large
         with self.conduct.phase(f"neighbourhood search, {which}"):
             self._improve(rounds, self._share(tuning.quick_share), patience=tuning.quick_rounds)
         if not self.conduct.finished():
@@ -179,7 +179,7 @@ class _Wide:
 
         ``None`` without a plan to begin with, or without time to build it.
         """
-        if self.conduct.seconds_left() < self.tuning.wide.build_factor * self.building_seconds:
+        if self.conduct.seconds_left() < self.tuning.large.build_factor * self.building_seconds:
             return None
         began = self.conduct.clock.now()
         own = [self.best.schedule, self.walked.schedule if self.tied_first else None]
@@ -188,7 +188,7 @@ class _Wide:
         rounds = Rounds(arrays, guide, self.best, seed=self.conduct.seed)
         self.building_seconds = self.conduct.clock.now() - began
         had_plan = self.best.schedule is not None
-        if not rounds.begin(self.conduct.clock.now() + self._share(self.tuning.wide.class_share)):
+        if not rounds.begin(self.conduct.clock.now() + self._share(self.tuning.large.class_share)):
             return None
         if not had_plan:
             self._tell()
@@ -210,7 +210,7 @@ class _Wide:
     def _bound_in_whole_numbers(self, guide: Bound, rounds: Rounds | None) -> Bound:
         """Solve the relaxation in whole numbers, for bounds and plans; ``guide`` with its solution."""
         fixed = guide.relaxation.fixed_joules
-        tuning = self.tuning.wide
+        tuning = self.tuning.large
         patience, heard = self._share(tuning.patience_share), (self.conduct.clock.now(), -math.inf)
         with HighsProcess(self.tuning, self.conduct.clock) as child:
             child.begin(guide.relaxation.program.matrix(), self._share(tuning.bound_share))
@@ -233,7 +233,7 @@ class _Wide:
         reruns = sum(not slot.mandatory for slot in arrays.model.timeline.slots)
         matrix = replace(arrays.matrix, start=rounds.values)
         with HighsProcess(self.tuning, self.conduct.clock) as child:
-            child.begin(matrix, self._share(self.tuning.wide.class_share))
+            child.begin(matrix, self._share(self.tuning.large.class_share))
             while not child.news.ended and not self.conduct.finished():
                 found = child.news.values if self._wait_for(child, rounds) else None
                 if found is not None and rounds.take(found, CLASS):
@@ -244,7 +244,7 @@ class _Wide:
 
     def _wait_for(self, child: HighsProcess, rounds: Rounds | None) -> bool:
         """Give the child process time, with two threads for one round; whether it has a new solution."""
-        tuning = self.tuning.wide
+        tuning = self.tuning.large
         if self.conduct.threads < 2 or rounds is None or rounds.exhausted:
             return child.listen(tuning.listen_seconds)
         late = self.conduct.seconds_left() < tuning.late_seconds

@@ -20,7 +20,7 @@ from poet.solution import ClassBound, Solution, SolveOptions, Status
 from poet.solvers.engines import Effort, Outcome, available_engines, choose_engine, run_engine
 from poet.solvers.engines.confirm import Confidence, Confirmation, confirm
 from poet.solvers.event_model.emit import schedule_of
-from poet.solvers.event_model.model import Model, build, matrix_of
+from poet.solvers.event_model.model import EventModel, build, matrix_of
 from poet.solvers.event_model.start import values_of
 from poet.solvers.heuristics.greedy import greedy
 from poet.solvers.instance.candidates import candidates, fullest
@@ -30,9 +30,9 @@ from poet.solvers.instance.instance import Metered, instance_of
 from poet.solvers.instance.timeline import timeline_of
 from poet.solvers.search.after_rounds import Ways, go_on
 from poet.solvers.search.best_bound import BestBound, refutes
-from poet.solvers.search.bound_rounds import Looks
+from poet.solvers.search.bound_rounds import BoundRounds
 from poet.solvers.search.finders import EVERY_OP_ONCE, GREEDY, LINEAR, WHOLE, model_by, relaxed_by
-from poet.solvers.search.large import search_widely
+from poet.solvers.search.large import search_large
 from poet.solvers.search.messages import (
     conflict_sentence,
     impossible_sentence,
@@ -95,7 +95,7 @@ class _Search:
             tuning=options.tuning,
             clock=self.clock,
         )
-        self.bound = BestBound[Model](self.baseline_joules, self.clock)
+        self.bound = BestBound[EventModel](self.baseline_joules, self.clock)
         _log.info(
             "%s: %d ops, %d tensor versions, engine %s, seed %d, limits %s", problem.name,
             len(self.instance.tasks), len(self.instance.contents), self.engine, self.seed,
@@ -103,7 +103,7 @@ class _Search:
         )  # fmt: skip
         self.recorder.bound(self.bound.joules, EVERY_OP_ONCE)
         self.class_bound: ClassBound | None = None
-        self.empty_model: Model | None = None  # which has no solution by an engine's word
+        self.empty_model: EventModel | None = None  # which has no solution by an engine's word
         self.refuted_by = ""  # the bound, after it had closed the gap
         self.stopped = False
         self.offered: dict[int, tuple[int, ...]] = {}  # reruns that the next relaxed model knows, by stage
@@ -148,18 +148,18 @@ class _Search:
     def _search(self) -> bool:
         """Run the models for this size of problem; true if one shows that there is no plan at all."""
         if len(self.instance.tasks) > self.tuning.large_ops:
-            return not self._search_widely(1.0)
+            return not self._search_as_large(1.0)
         pays = self.tuning.small_ops < len(self.instance.tasks) <= self.tuning.sizeable_ops
-        with Looks(self.instance, self._conduct(), pays=pays) as looks:
-            if self._search_in_rounds(looks):
+        with BoundRounds(self.instance, self._conduct(), pays=pays) as bound_rounds:
+            if self._search_in_rounds(bound_rounds):
                 return True
             if len(self.instance.tasks) > self.tuning.small_ops and not self._finished():
-                return go_on(self._ways(looks), self.offered)
+                return go_on(self._ways(bound_rounds), self.offered)
         if len(self.instance.tasks) > self.tuning.small_ops or self._finished():
             return False
         return self._search_all_reruns()
 
-    def _search_in_rounds(self, looks: Looks) -> bool:
+    def _search_in_rounds(self, bound_rounds: BoundRounds) -> bool:
         """Relaxed and exact models in turn; true if a relaxed one has no solution, so that there is no plan.
 
         Each relaxed solution names the versions that it remakes. The reruns that lead to them become slots of
@@ -177,32 +177,32 @@ class _Search:
             if outcome.infeasible:
                 return True
             if outcome.values is not None and not self._finished():
-                looks.prepare()
+                bound_rounds.prepare()
                 guide = suggested(model, outcome.values, chain=chain)
                 with self.phase(f"round {number + 1}: exact event model"):
                     self._solve_exactly(merged(guide, self._own_reruns()))
                 self.offered = merged(self.offered, guide, fullest(self.instance))
             far_off = number == 0 and self._far_off()
-            if far_off and not self._search_widely(self.tuning.wide_share):
+            if far_off and not self._search_as_large(self.tuning.large_share):
                 return True
-            self._look_out(looks, number, before)
+            self._refine_bound(bound_rounds, number, before)
         return False
 
-    def _ways(self, looks: Looks) -> Ways:
+    def _ways(self, bound_rounds: BoundRounds) -> Ways:
         """What can be tried after the rounds."""
 
         def restart(number: int) -> None:
             self.seed = self.options.seed + number
 
-        def relax(model: Model, other_engine: bool) -> Outcome:
+        def relax(model: EventModel, other_engine: bool) -> Outcome:
             other = other_engine and self.options.engine == "auto" and "cpsat" in available_engines()
             left = self._seconds_left()
             seconds = None if math.isinf(left) else self.options.tuning.restarts.relaxed_share * left
             return self._run(model, bounding=True, engine="cpsat" if other else None, seconds=seconds)
 
         def look_longer() -> None:
-            if looks.pays and self.best.trace is not None:
-                looks.long(self.best.trace.joules - self.baseline_joules, -math.inf, 0.0)
+            if bound_rounds.pays and self.best.trace is not None:
+                bound_rounds.long(self.best.trace.joules - self.baseline_joules, -math.inf, 0.0)
 
         return Ways(
             instance=self.instance,
@@ -214,7 +214,7 @@ class _Search:
             own_reruns=self._own_reruns,
             solve_exactly=self._solve_exactly,
             look_longer=look_longer,
-            search_widely=self._search_widely,
+            search_large=self._search_as_large,
         )
 
     def _search_all_reruns(self) -> bool:
@@ -230,22 +230,22 @@ class _Search:
                 self._solve_exactly(candidates(self.instance, None, passes=passes))
         return False
 
-    def _look_out(self, looks: Looks, number: int, before: float) -> None:
+    def _refine_bound(self, bound_rounds: BoundRounds, number: int, before: float) -> None:
         """Refine the grids of the windows relaxation for some of the time left.
 
         Args:
-            looks: the bound refinement of this search.
+            bound_rounds: the bound refinement of this search.
             number: of the round that they come after.
             before: the best bound in joules before that round.
         """
-        if not looks.pays or self.best.trace is None or self._finished():
+        if not bound_rounds.pays or self.best.trace is None or self._finished():
             return
         if number == 0:
-            looks.short(self.clock.now() - self.started)
+            bound_rounds.short(self.clock.now() - self.started)
         else:
             above = (self.best.trace.joules, self.bound.joules, before)
             plan, bound, earlier = (joules - self.baseline_joules for joules in above)
-            looks.long(plan, bound, bound - earlier)
+            bound_rounds.long(plan, bound, bound - earlier)
 
     def _far_off(self) -> bool:
         """Whether to search as on large problems: many ops, and a large gap left after the first round."""
@@ -256,12 +256,12 @@ class _Search:
         open_joules = self.best.trace.joules - self.bound.joules
         return open_joules > self.tuning.sizeable_gap_share * (self.best.trace.joules - self.baseline_joules)
 
-    def _search_widely(self, share: float) -> bool:
+    def _search_as_large(self, share: float) -> bool:
         """The search for large problems, in ``share`` of the time left; false if there is no plan at all."""
         conduct = self._conduct((1.0 - share) * min(self._seconds_left(), 1e9))
         in_time = self.problem.background_storage and self.limits.deadline_seconds is not None
         instances = (self.instance, self.serial if in_time else self.instance)
-        return search_widely(self.problem, self.limits, instances, self.best.schedule, conduct)
+        return search_large(self.problem, self.limits, instances, self.best.schedule, conduct)
 
     def _conduct(self, kept_seconds: float = 0.0) -> Conduct:
         """Clock and functions for a part of the search, which must leave ``kept_seconds`` to others."""
@@ -307,7 +307,7 @@ class _Search:
             done &= self._run(build(timeline_of(self.serial, offered)), bounding=False).done
         return done
 
-    def _relax(self, model: Model) -> Outcome:
+    def _relax(self, model: EventModel) -> Outcome:
         """Solve a relaxed model; where HiGHS leaves it open, CP-SAT, which learns from conflicts."""
         seconds = self._model_seconds()
         second = (
@@ -322,7 +322,7 @@ class _Search:
         return again if again.values is not None or again.infeasible else outcome
 
     def _run(
-        self, model: Model, *, bounding: bool, engine: str | None = None, seconds: float | None = None
+        self, model: EventModel, *, bounding: bool, engine: str | None = None, seconds: float | None = None
     ) -> Outcome:
         """Solve one model by an engine; takes over its plans and, if it is relaxed, its bound."""
         engine, seconds = engine or self.engine, seconds or self._model_seconds()
@@ -373,7 +373,7 @@ class _Search:
             self.recorder.bound(self.bound.joules, f"what is left beside a plan by {found_by}")
 
     def _take_bound(
-        self, overhead: float, found_by: str, model: Model | None = None, *, proven: bool = True
+        self, overhead: float, found_by: str, model: EventModel | None = None, *, proven: bool = True
     ) -> None:
         """A bound on the overhead, kept if it is the highest."""
         self.bound.take(overhead, model, proven=proven)
@@ -407,7 +407,7 @@ class _Search:
             self.recorder.bound(self.bound.joules, EVERY_OP_ONCE)
         return confirmation.words
 
-    def _confirm(self, model: Model, below: float | None) -> Confirmation:
+    def _confirm(self, model: EventModel, below: float | None) -> Confirmation:
         """A second opinion, in about the time that the search took; plans that contradict it are judged."""
         spent_seconds, left_seconds = self.clock.now() - self.started, self._seconds_left()
         if left_seconds <= 0.0:

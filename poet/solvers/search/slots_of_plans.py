@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from poet.schedule import Compute, Schedule
 from poet.solvers.event_model.emit import is_chosen
-from poet.solvers.event_model.model import Model
+from poet.solvers.event_model.model import EventModel
 from poet.solvers.instance.candidates import chains_to, worth_rerunning
 from poet.solvers.instance.instance import Instance
 
@@ -42,7 +42,7 @@ def reruns_of(instance: Instance, schedule: Schedule) -> dict[int, set[int]]:
     return reruns
 
 
-def suggested(model: Model, values: Sequence[float], *, chain: int) -> dict[int, set[int]]:
+def suggested(model: EventModel, values: Sequence[float], *, chain: int) -> dict[int, set[int]]:
     """Per stage, chains of up to ``chain`` reruns that lead to what a relaxed solution remakes."""
     timeline, instance = model.timeline, model.timeline.instance
     remade: dict[int, set[int]] = {}

@@ -61,7 +61,7 @@ class _Remade:
     """Which versions the solution remakes, between which fixed moments."""
 
     def __init__(self, instance: Instance, bound: Bound) -> None:
-        values, least = bound.answer.values, instance.tuning.wide.remade_share
+        values, least = bound.answer.values, instance.tuning.large.remade_share
         self.by_stage: dict[int, set[int]] = {}
         self.ends: dict[int, list[int]] = {}
         self.made: dict[int, list[bool]] = {}

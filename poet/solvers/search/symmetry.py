@@ -36,7 +36,7 @@ class Tied:
 
 def repeats(instance: Instance) -> bool:
     """Whether the step mostly consists of blocks that repeat."""
-    return len(set(colours(instance))) <= instance.tuning.twins.repeating_share * len(instance.tasks)
+    return len(set(colours(instance))) <= instance.tuning.symmetry.repeating_share * len(instance.tasks)
 
 
 def tied(arrays: GapMatrix, values: Numbers) -> Tied:
@@ -78,7 +78,7 @@ def colours(instance: Instance) -> tuple[int, ...]:
         (task.cost, task.workspace_bytes, task.last_rerun_stage >= 0, tuple(own[c] for c in task.outputs))
         for task in instance.tasks
     )
-    for _ in range(instance.tuning.twins.distance_ops):
+    for _ in range(instance.tuning.symmetry.distance_ops):
         found = _numbered(
             (
                 found[task.number],

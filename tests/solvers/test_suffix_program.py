@@ -26,7 +26,7 @@ from poet.schedule import Compute, Free, PageIn, Schedule
 from poet.simulator import simulate
 from poet.solution import Status
 from poet.solvers.bounds import suffix_program as module
-from poet.solvers.bounds.discretisation import bounds_at, last_game, outlook
+from poet.solvers.bounds.discretisation import bounds_at, last_game, refined_bounds
 from poet.solvers.bounds.suffix_cuts import EndgameCuts, lifted
 from poet.solvers.bounds.suffix_program import Endgame, endgame, first_moment, trackable
 from poet.solvers.engines.highs_process import HighsProcess
@@ -158,14 +158,14 @@ def test_no_bound_is_above_the_oracle_on_many_more(child: HighsProcess) -> None:
 
 
 @pytest.mark.slow
-def test_every_bound_of_the_outlook_is_below_the_oracle(child: HighsProcess) -> None:
-    tuning = DEFAULT.having("outlook.fewest_stages", 1)
+def test_every_bound_of_the_refinement_is_below_the_oracle(child: HighsProcess) -> None:
+    tuning = DEFAULT.having("discretisation.fewest_stages", 1)
     for seed in range(60):
         problem, limits = training_chain(seed)
         best = least_joules(problem, limits)
         if best is not None:
             optimum = simulate(problem, best, limits).joules - problem.compute_joules
-            bounds = outlook(
+            bounds = refined_bounds(
                 instance_of(problem, limits, tuning=tuning),
                 child,
                 most_joules=1.5 * optimum,
@@ -370,10 +370,10 @@ def test_tables_that_take_too_long_are_given_up(deep: Instance) -> None:
     assert endgame(deep, 120, tracked, most_joules=1.0, finished=lambda: True) is None
 
 
-def test_the_outlook_ends_at_once_when_told_to(deep: Instance, child: HighsProcess) -> None:
+def test_the_refinement_ends_at_once_when_told_to(deep: Instance, child: HighsProcess) -> None:
     asked = [False] * 2 + [True] * 1000
     bounds = list(
-        outlook(deep, child, most_joules=1.0, seconds_left=lambda: 60.0, finished=lambda: asked.pop(0))
+        refined_bounds(deep, child, most_joules=1.0, seconds_left=lambda: 60.0, finished=lambda: asked.pop(0))
     )
     assert len(bounds) <= 2
 
@@ -399,7 +399,7 @@ def test_ctrl_c_ends_a_program_in_the_middle(deep: Instance, child: HighsProcess
 
 
 @pytest.mark.slow
-def test_the_search_closes_with_the_outlook_what_it_left_open() -> None:
+def test_the_search_closes_with_refined_bounds_what_it_left_open() -> None:
     """BERT with Cortex-M4 costs at 30 % of the RAM, where the event model stayed at a gap of 1.7 %."""
     problem = Problem.load(Path(__file__).parents[1] / "instances" / "family" / "bert.m4.json")
     limits = Limits(ram_budget_bytes=int(0.3 * keep_everything_bytes(problem)))

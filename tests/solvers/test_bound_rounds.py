@@ -1,4 +1,4 @@
-"""The outlook's looks: what a plan refutes is not believed, and the engine ends with the search."""
+"""Rounds of bound refinement: what a plan refutes is not believed, and the engine ends with the search."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from poet.solvers import minimum_ram_bytes, solve
 from poet.solvers.bounds.relaxation import Bound, bound_overhead
 from poet.solvers.engines.highs_process import HighsProcess
 from poet.solvers.engines.matrix import Matrix
-from poet.solvers.event_model.model import Model
+from poet.solvers.event_model.model import EventModel
 from poet.solvers.instance.context import Conduct
 from poet.solvers.instance.instance import Instance, instance_of
 from poet.solvers.search.best_bound import BestBound
-from poet.solvers.search.bound_rounds import Looks
+from poet.solvers.search.bound_rounds import BoundRounds
 from poet.tuning import DEFAULT, Tuning
 
 
@@ -53,7 +53,7 @@ def test_a_bound_that_a_plan_refutes_is_not_believed(
         yield first
         yield replace(first, overhead_joules=2.0 * instance.problem.compute_joules)
 
-    monkeypatch.setattr("poet.solvers.search.bound_rounds.outlook", erring)
+    monkeypatch.setattr("poet.solvers.search.bound_rounds.refined_bounds", erring)
     found = solve(*lean, counted(0.4, confirm=False))
     assert asked
     assert found.status is Status.FEASIBLE
@@ -108,21 +108,22 @@ def test_a_look_goes_on_as_long_as_it_leads_whatever_is_rounded(
 ) -> None:
     first, rng = replace(bound_overhead(instance_of(*deep)), moments=frozenset()), random.Random(0)
     monkeypatch.setattr("poet.solvers.search.bound_rounds.walks_along", lambda instance, bound: ())
-    none = DEFAULT.having("looks.time_share", 0.0)  # each look ends after one bound
-    instance = instance_of(*deep, tuning=none.having("looks.leading_time_share", 0.0))
+    none = DEFAULT.having("bound_rounds.time_share", 0.0)  # each look ends after one bound
+    instance = instance_of(*deep, tuning=none.having("bound_rounds.leading_time_share", 0.0))
     for _ in range(50):
         once, overhead = rng.uniform(1.0, 100.0), rng.uniform(0.1, 1.0)
         rising = [replace(first, overhead_joules=overhead * part) for part in (0.5, 0.6, 0.7)]
         monkeypatch.setattr(
-            "poet.solvers.search.bound_rounds.outlook", lambda *_, bounds=tuple(rising), **__: iter(bounds)
+            "poet.solvers.search.bound_rounds.refined_bounds",
+            lambda *_, bounds=tuple(rising), **__: iter(bounds),
         )
         heard = list[float]()
-        with Looks(instance, conduct(heard, Ticking(1e-6))) as looks:
-            looks.long(overhead, 0.1 * overhead, 0.0)
-            looks.long(overhead, (once + heard[-1]) - once, 0.0)
+        with BoundRounds(instance, conduct(heard, Ticking(1e-6))) as rounds:
+            rounds.long(overhead, 0.1 * overhead, 0.0)
+            rounds.long(overhead, (once + heard[-1]) - once, 0.0)
             assert len(heard) == 2
-            looks.long(overhead, 0.9 * overhead, 0.0)  # others lead
-            looks.long(overhead, heard[-1], overhead)  # the last round brought much
+            rounds.long(overhead, 0.9 * overhead, 0.0)  # others lead
+            rounds.long(overhead, heard[-1], overhead)  # the last round brought much
             assert heard == [0.5 * overhead, 0.6 * overhead]
 
 
@@ -130,8 +131,8 @@ def test_a_short_look_is_short(deep: tuple[Problem, Limits]) -> None:
     """No program is begun after its time, and each gets as much again and twice, no more."""
     heard = list[float]()
     lent = conduct(heard)
-    with Looks(instance_of(*deep), lent) as looks:
-        looks.short(1.0)
+    with BoundRounds(instance_of(*deep), lent) as rounds:
+        rounds.short(1.0)
     assert heard
     assert isinstance(lent.clock, Given)
     assert len(lent.clock.given) >= 2  # a linear program here, and whole numbers in the child
@@ -142,16 +143,18 @@ def test_a_solver_that_says_there_is_no_plan_is_not_asked_again(
     deep: tuple[Problem, Limits], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     none = replace(bound_overhead(instance_of(*deep)), overhead_joules=math.inf)
-    monkeypatch.setattr("poet.solvers.search.bound_rounds.outlook", lambda *_, **__: iter((none, none)))
+    monkeypatch.setattr(
+        "poet.solvers.search.bound_rounds.refined_bounds", lambda *_, **__: iter((none, none))
+    )
     heard = list[float]()
-    with Looks(instance_of(*deep), conduct(heard)) as looks:
+    with BoundRounds(instance_of(*deep), conduct(heard)) as rounds:
         for _ in range(3):
-            looks.long(1.0, 0.0, 0.0)
+            rounds.long(1.0, 0.0, 0.0)
     assert heard == [math.inf]
 
 
 def test_a_plan_refutes_an_engines_word_but_not_arithmetic() -> None:
-    bound = BestBound[Model](100.0)
+    bound = BestBound[EventModel](100.0)
     bound.take(5.0)
     bound.take(20.0, proven=False)
     bound.take(7.0)

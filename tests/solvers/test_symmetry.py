@@ -56,7 +56,7 @@ def numbered(problem: Problem) -> dict[str, int]:
     return {op.outputs[0]: colour for op, colour in zip(problem.ops, found, strict=True)}
 
 
-def test_twins_are_the_ops_of_identical_blocks_away_from_the_ends() -> None:
+def test_alike_are_the_ops_of_identical_blocks_away_from_the_ends() -> None:
     colour = numbered(stacked(12))
     for name in ("wide{}", "x{}", "e{}", "d{}"):
         assert len({colour[name.format(i)] for i in range(4, 8)}) == 1

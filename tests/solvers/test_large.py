@@ -36,7 +36,7 @@ from poet.solvers.instance.candidates import candidates
 from poet.solvers.instance.context import Conduct
 from poet.solvers.instance.instance import instance_of
 from poet.solvers.instance.timeline import timeline_of
-from poet.solvers.search.large import search_widely
+from poet.solvers.search.large import search_large
 
 LARGE = training_like(220, seed=5, momentum=True)
 HEARS_SIGINT = (  # even where whoever started the tests ignores it, as shells do for jobs in the background
@@ -92,7 +92,7 @@ def check_against_the_oracle(seed: int, *, patience: int, threads: int = 1) -> b
     listener = Listener(patience)
     instances = (instance_of(problem, limits), instance_of(problem, limits, serial=True))
     start = greedy(problem, limits)
-    possible = search_widely(problem, limits, instances, start, listener.conduct(threads))
+    possible = search_large(problem, limits, instances, start, listener.conduct(threads))
     if oracle is None:
         assert start is None
         assert not listener.plans
@@ -224,7 +224,7 @@ def test_the_class_has_a_bound_of_its_own() -> None:
     instance, listener = instance_of(problem, limits), Listener(patience=400, seconds=60.0)
     listener.finished = lambda: len(listener.classes) >= 1  # type: ignore[method-assign]
     start = greedy(problem, limits)
-    assert search_widely(problem, limits, (instance, instance), start, listener.conduct(1))
+    assert search_large(problem, limits, (instance, instance), start, listener.conduct(1))
     plans = [simulate(problem, plan, limits).joules for plan in (start, *listener.plans) if plan is not None]
     joules, reruns = listener.classes[-1]
     assert 0.0 < joules <= min(plans) - problem.compute_joules

@@ -17,7 +17,7 @@ from poet.simulator import simulate
 from poet.solvers.engines import Effort, Outcome, run_engine
 from poet.solvers.event_model.emit import schedule_of
 from poet.solvers.event_model.families import CUTS, FAMILIES, RELAXATION, Family
-from poet.solvers.event_model.model import Model, build, matrix_of
+from poet.solvers.event_model.model import EventModel, build, matrix_of
 from poet.solvers.event_model.start import values_of
 from poet.solvers.instance.candidates import candidates, fullest
 from poet.solvers.instance.instance import Metered, instance_of
@@ -36,7 +36,7 @@ def small(seed: int) -> tuple[Problem, Limits]:
 
 def exact_model(
     problem: Problem, limits: Limits, *, families: tuple[Family, ...] = FAMILIES + CUTS, passes: int = 1
-) -> Model:
+) -> EventModel:
     instance = instance_of(problem, limits)
     if limits.joules_budget is not None:  # it is a row of the model where something else is minimised
         metered = Metered(problem, limits.joules_budget)
@@ -44,12 +44,12 @@ def exact_model(
     return build(timeline_of(instance, candidates(instance, None, passes=passes)), families=families)
 
 
-def relaxed_model(problem: Problem, limits: Limits, depth: int | None) -> Model:
+def relaxed_model(problem: Problem, limits: Limits, depth: int | None) -> EventModel:
     instance = instance_of(problem, limits)
     return build(timeline_of(instance, candidates(instance, depth)), relaxed=True)
 
 
-def claimed_joules(model: Model, outcome: Outcome) -> float:
+def claimed_joules(model: EventModel, outcome: Outcome) -> float:
     assert outcome.values is not None
     terms = model.overhead_joules.terms.items()
     overhead = model.overhead_joules.constant + sum(f * outcome.values[c] for c, f in terms)
