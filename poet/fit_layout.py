@@ -85,8 +85,11 @@ def fit(
         assert answer.schedule is not None
         missing_bytes = ram_bytes + _buffer_bytes(answer.schedule, budget_bytes) - budget_bytes
         if missing_bytes <= 0:
-            whole = replace(_for_the_budget(answer, first, options), record=record)
-            return Fitted(problem, whole, _arena(layout), reserved_bytes)
+            if answer is not first:
+                spent_seconds = first.solve_seconds + options.clock.now() - started
+                answer = _for_the_budget(answer, first, options, reserved_bytes)
+                answer = replace(answer, solve_seconds=spent_seconds, record=record)
+            return Fitted(problem, answer, _arena(layout), reserved_bytes)
         assert answer.trace is not None
         peak_bytes = answer.trace.peak_ram_bytes  # holding back less than leads below it changes nothing
         wanted_bytes = peak_bytes - round(missing_bytes * (_GROWTH if round_ else 1.0))
@@ -160,20 +163,35 @@ def _with_another(
     return joined(record, another, after_seconds=after_seconds)
 
 
-def _for_the_budget(answer: Solution, first: Solution, options: SolveOptions) -> Solution:
-    """``answer``, which was found with less RAM, with the bound of ``first`` for all of it."""
-    if answer is first:
-        return first
+def _for_the_budget(
+    answer: Solution, first: Solution, options: SolveOptions, reserved_bytes: int
+) -> Solution:
+    """``answer``, which was found with less RAM, with the bound of ``first`` for all of it.
+
+    Args:
+        answer: of the last search, without ``reserved_bytes``.
+        first: of the search with the whole budget.
+        options: whose gaps say what is optimal.
+        reserved_bytes: of the budget, for gaps between tensors and for the page buffer.
+    """
     whole = replace(
         answer,
         status=Status.FEASIBLE,
         bound_joules=first.bound_joules,
         bound_scope=first.bound_scope,
         objective_bound=first.objective_bound,
-        solve_seconds=first.solve_seconds + answer.solve_seconds,
         message=first.message,
+        proof="",  # that of ``answer`` holds for less RAM, and so does its class bound
+        class_bound=None,
     )
-    proven = (whole.objective_gap or 0.0) <= options.relative_gap and (
+    closed = (whole.objective_gap or 0.0) <= options.relative_gap and (
         whole.overhead_gap is None or whole.overhead_gap <= options.overhead_gap
     )
-    return replace(whole, status=Status.OPTIMAL) if proven and first.status is Status.OPTIMAL else whole
+    if first.status is not Status.OPTIMAL:
+        return whole
+    if closed:
+        return replace(whole, status=Status.OPTIMAL, proof=first.proof)
+    held = format_bytes(reserved_bytes)
+    return replace(
+        whole, message=f"{held} of the budget are held back for gaps between tensors: the gap is their price."
+    )

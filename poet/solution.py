@@ -178,21 +178,25 @@ class Solution:
     @property
     def is_confirmed(self) -> bool:
         """Whether exact arithmetic or a second engine stands behind an optimal or infeasible answer."""
-        return bool(self.proof) and not self.proof.startswith(WORD_OF)
+        return is_confirmed(self.proof)
+
+    @property
+    def is_energy_confirmed(self) -> bool:
+        """Whether that holds for ``bound_joules``; of other objectives only their own bound is confirmed."""
+        return self.is_confirmed and self.objective is Objective.ENERGY
 
     @property
     def sentence(self) -> str:
         """What the user reads of the status; optimal by one engine alone says so, and whose word it is."""
-        if self.status is Status.OPTIMAL and self.proof.startswith(WORD_OF):
-            return f"The plan is optimal only by {self.proof}."
-        return self.status.value
+        return sentence_of(self.status, self.proof)
 
     def __repr__(self) -> str:
         found = f"{self.status.word}, by {self.solver}"
         if self.trace is None or self.gap is None:
             return told(self, f"{found}: no plan; {shortened(self.message)}" if self.message else found)
         takes = f"{format_bytes(self.trace.peak_ram_bytes)} of RAM, {format_joules(self.trace.joules)}"
-        gap = format_gap(self.gap, optimal=self.status is Status.OPTIMAL)
+        optimal = self.status is Status.OPTIMAL
+        gap = format_gap(self.gap, optimal=optimal, confirmed=self.is_energy_confirmed)
         return told(self, f"{found}: {takes}, {format_seconds(self.trace.seconds)}; energy gap {gap}")
 
     @property
@@ -244,6 +248,18 @@ class Solution:
         return _share(self.trace.joules - self.class_bound.joules, self.trace.joules - self.baseline_joules)
 
 
+def is_confirmed(proof: str) -> bool:
+    """Whether a ``proof`` is by exact arithmetic or by two engines."""
+    return bool(proof) and not proof.startswith(WORD_OF)
+
+
+def sentence_of(status: Status, proof: str) -> str:
+    """What the user reads of an answer; optimal by one engine alone says so, and whose word it is."""
+    if status is Status.OPTIMAL and proof.startswith(WORD_OF):
+        return f"The plan is optimal only by {proof}."
+    return status.value
+
+
 def amount_of(objective: Objective, trace: Trace) -> float:
     """What one step takes of ``objective``: joules, seconds or bytes."""
     return {
@@ -255,7 +271,7 @@ def amount_of(objective: Objective, trace: Trace) -> float:
 
 
 def solution_to_json(problem: Problem, solution: Solution) -> dict[str, Any]:
-    """The ``--json`` answer of any search (DESIGN: "The problem file")."""
+    """The ``--json`` answer of any search (docs/problem-format.md)."""
     trace = solution.trace
     return {
         "problem": problem.name,

@@ -5,9 +5,10 @@ from __future__ import annotations
 import html
 from collections.abc import Iterator
 
-from poet.solution import WHOLE_PROBLEM, Status
+from poet.problem import Objective
+from poet.solution import WHOLE_PROBLEM, Status, is_confirmed, sentence_of
 from poet.training_plan import Plan
-from poet.units import format_above, format_bytes, format_gap, format_joules, format_seconds
+from poet.units import NO_GAP, format_above, format_bytes, format_gap, format_joules, format_seconds
 
 Row = tuple[str, str]
 """What it is, and the figure."""
@@ -49,7 +50,7 @@ def _asked(plan: Plan) -> Iterator[Row]:
 
 def _answered(plan: Plan) -> Iterator[Row]:
     made, outcome, trace = plan.prediction, plan.outcome, plan.trace
-    yield "answer", Status[outcome.status.upper()].value
+    yield "answer", sentence_of(Status[outcome.status.upper()], outcome.proof)
     plain = made.plain_peak_ram_bytes
     yield (
         "RAM at the peak",
@@ -59,11 +60,12 @@ def _answered(plan: Plan) -> Iterator[Row]:
     once = outcome.baseline_joules
     above = max(0.0, made.joules / once - 1.0) if once else 0.0
     yield "energy", f"{format_joules(made.joules)}; {format_above(above, 'running every op once')}"
-    gap = format_gap(outcome.gap, optimal=outcome.status == "optimal")
+    confirmed = is_confirmed(outcome.proof) and outcome.objective is Objective.ENERGY
+    gap = format_gap(outcome.gap, optimal=outcome.status == "optimal", confirmed=confirmed)
     scope = "" if outcome.bound_scope == WHOLE_PROBLEM else f" ({outcome.bound_scope})"
     yield (
         "energy bound",
-        f"{format_joules(outcome.bound_joules)}; {'' if gap == 'proven' else 'gap '}{gap}{scope}",
+        f"{format_joules(outcome.bound_joules)}; {NO_GAP.get(gap, f'gap {gap}')}{scope}",
     )
     yield "time", format_seconds(made.seconds)
     yield "recomputed", f"{trace.recomputed_runs} runs"

@@ -161,9 +161,22 @@ def format_share(share: float) -> str:
     return f"{per_cent:.0f} %" if abs(per_cent) >= 100 else f"{per_cent:.3g} %"
 
 
-def format_gap(gap: float, *, optimal: bool) -> str:
-    """``gap`` as a share, or ``"proven"``: what is left of an optimal plan's gap is rounding."""
-    return "proven" if optimal and gap <= 1e-6 else format_share(gap)
+NO_GAP = {
+    "proven": "proven: no valid plan takes less",
+    "closed": "no valid plan takes less, by one engine's word",
+}
+"""What the words of `format_gap` mean."""
+
+
+def format_gap(gap: float, *, optimal: bool, confirmed: bool) -> str:
+    """``gap`` as a share, or a word where what is left of an optimal plan's gap is rounding.
+
+    The word is ``"proven"`` if exact arithmetic or a second engine stands behind the bound (``confirmed``),
+    else ``"closed"``.
+    """
+    if not optimal or gap > 1e-6:
+        return format_share(gap)
+    return "proven" if confirmed else "closed"
 
 
 def format_part(share: float) -> str:

@@ -32,7 +32,7 @@ def comparison_report(comparison: Comparison) -> RenderableType:
         table.add_row(_name(rival.name, rival.status), *figures, format_seconds(rival.solve_seconds))
     parts: list[RenderableType] = [
         Text(
-            "planners on the same problem, by the same judge; * proven best for what it may do", style="bold"
+            "planners on the same problem, by the same judge; * at its bound for what it may do", style="bold"
         ),
         table,
     ]

@@ -26,7 +26,15 @@ from poet.schedule import Schedule
 from poet.simulator import Trace
 from poet.solution import WHOLE_PROBLEM, Solution, Status
 from poet.training_plan import Plan
-from poet.units import format_above, format_bytes, format_gap, format_joules, format_seconds, format_share
+from poet.units import (
+    NO_GAP,
+    format_above,
+    format_bytes,
+    format_gap,
+    format_joules,
+    format_seconds,
+    format_share,
+)
 
 BINDING_SHARE = 0.99
 """A limit of which at least this share is used counts as used up."""
@@ -186,9 +194,10 @@ def _cost_rows(
 
 
 def _gap_words(solution: Solution) -> str:
-    gap = format_gap(solution.gap or 0.0, optimal=solution.status is Status.OPTIMAL)
-    if gap == "proven":
-        return "proven: no valid plan takes less"
+    optimal = solution.status is Status.OPTIMAL
+    gap = format_gap(solution.gap or 0.0, optimal=optimal, confirmed=solution.is_energy_confirmed)
+    if gap in NO_GAP:
+        return NO_GAP[gap]
     return (
         f"gap {gap} of the energy, "
         f"{format_share(solution.overhead_gap or 0.0)} of what is above running every op once"
@@ -199,8 +208,9 @@ def _objective_rows(solution: Solution) -> Iterator[tuple[str, str, str]]:
     """What was minimised where that is not energy, beside its bound."""
     objective, amount, bound = solution.objective, solution.amount, solution.bound
     if objective is not Objective.ENERGY and amount is not None and bound is not None:
-        gap = format_gap(solution.objective_gap or 0.0, optimal=solution.status is Status.OPTIMAL)
-        gap = gap if gap == "proven" else f"gap {gap}"
+        optimal = solution.status is Status.OPTIMAL
+        gap = format_gap(solution.objective_gap or 0.0, optimal=optimal, confirmed=solution.is_confirmed)
+        gap = NO_GAP.get(gap, f"gap {gap}")
         least = format_amount(objective, bound)
         yield f"least {TITLES[objective]}", format_amount(objective, amount), f"bound {least}, {gap}"
 

@@ -28,7 +28,11 @@ def trade_off_report(curve: TradeOff) -> RenderableType:
             format_amount(x, point.x),
             format_amount(y, point.y),
             format_amount(y, point.y_bound),
-            format_gap(point.solution.objective_gap or 0.0, optimal=point.solution.status is Status.OPTIMAL),
+            format_gap(
+                point.solution.objective_gap or 0.0,
+                optimal=point.solution.status is Status.OPTIMAL,
+                confirmed=point.solution.is_confirmed,
+            ),
             point.solution.status.word,
         )
     heading = f"{said}: the least {TITLES[y]} for each amount of {TITLES[x]}."

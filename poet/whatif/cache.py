@@ -50,19 +50,19 @@ MAX_FILE_BYTES = 1 << 27
 SOLVING = (
     "solvers", "files", "problem.py", "schedule.py", "simulator.py", "solution.py", "homes.py", "pins.py",
     "codec.py", "units.py", "errors.py", "extras.py", "children.py", "brief.py", "graph.py",
-    "search_record.py", "tuning.py", "clock.py",
+    "search_record.py", "tuning.py", "clock.py", "closing.py",
 )  # fmt: skip
 """What an answer depends on: the searches and all that they import."""
 
 IMPORTING = (
-    "api.py", "frontend", "runtime", "files", "graph.py", "operators.py", "kernel_facts.py",
+    "prepared.py", "frontend", "runtime", "files", "graph.py", "operators.py", "kernel_facts.py",
     "kernel_allocations.py", "optimizer.py", "loss.py", "untrained.py", "codec.py", "errors.py", "units.py",
     "version.py", "brief.py", "children.py", "extras.py", "training_plan.py", "plan_file.py",
     "run_request.py", "demand.py", "layout.py", "devices/host.py", "problem.py", "schedule.py",
     "simulator.py", "solution.py", "search_record.py", "homes.py", "pins.py", "tuning.py",
-    "clock.py",
+    "clock.py", "closing.py",
 )  # fmt: skip
-"""What an imported graph and its kernels' facts depend on; of what ``api.py`` imports, these alone."""
+"""What an imported graph and its kernels' facts depend on; of what ``prepared.py`` imports, these alone."""
 
 _ENGINES = ("highspy", "pulp", "ortools")
 _NOT_IN_KEY = ("start", "start_by", "progress")

@@ -208,7 +208,7 @@ def module_variants(
     Raises:
         ModelError: the module cannot be traced, or batch sizes are given without a function of them.
     """
-    from poet import api
+    from poet.prepared import prepare
 
     made = []
     specs = list(optimizers)
@@ -221,7 +221,7 @@ def module_variants(
         else:
             raise ModelError("batch sizes of a module need example_inputs to be a function of the batch size")
         for spec in specs:
-            step = api.prepare(
+            step = prepare(
                 module, inputs, device=_ANY_DEVICE, loss=how.loss, optimizer=spec, train=how.train
             ).step
             binding = () if batch is None else ((BATCH, batch),)
@@ -236,10 +236,10 @@ def _import(
     path: str, binding: Binding, spec: OptimizerSpec, loss: str, train: tuple[str, ...] | None
 ) -> bytes:
     """The packed training graph of the file at ``path`` with its kernels' facts; else what is wrong."""
-    from poet import api
+    from poet.prepared import prepare
 
     try:
-        prepared = api.prepare(
+        prepared = prepare(
             path, device=_ANY_DEVICE, loss=loss, optimizer=spec, train=train, bind=dict(binding)
         )
     except InputError as error:

@@ -49,10 +49,11 @@ Empty: not known, or without a plan.
 class Verdict(enum.Enum):
     """What is known of a point: how a search for it ended, or that none was begun.
 
-    The value is the sentence the user reads.
+    The value is the sentence the user reads. The bound of a point may be an engine's word alone, or that of
+    a point with looser limits.
     """
 
-    OPTIMAL = Status.OPTIMAL.value
+    OPTIMAL = "The plan is optimal: it is at its bound."
     FEASIBLE = Status.FEASIBLE.value
     INFEASIBLE = Status.INFEASIBLE.value
     TIMEOUT = Status.TIMEOUT.value

@@ -75,9 +75,9 @@ def budget_text(point: Point) -> str:
 
 
 def proof_text(point: Point) -> str:
-    """How good its plan is shown to be."""
+    """How good its plan is known to be: a point's bound may be one engine's word, or a neighbour's."""
     if point.verdict is Verdict.OPTIMAL:
-        return "proven optimal"
+        return "at its bound"
     return f"within {format_share(point.gap or 0.0)} of the best"
 
 

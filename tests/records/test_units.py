@@ -101,8 +101,10 @@ def test_factors(text: str, factor: float | None) -> None:
         (format_above(0.0861, "the least"), "8.61 % above the least"),
         (format_above(12.36, "the least"), "13.4 times the least"),
         (format_part(1.23), "123 %"), (format_part(26.04), "26 times"),
-        (format_gap(8.02e-8, optimal=True), "proven"), (format_gap(8.02e-8, optimal=False), "< 0.001 %"),
-        (format_gap(0.02, optimal=True), "2 %"),
+        (format_gap(8.02e-8, optimal=True, confirmed=True), "proven"),
+        (format_gap(8.02e-8, optimal=True, confirmed=False), "closed"),
+        (format_gap(8.02e-8, optimal=False, confirmed=True), "< 0.001 %"),
+        (format_gap(0.02, optimal=True, confirmed=True), "2 %"),
     ],
 )  # fmt: skip
 def test_what_is_shown(shown: str, expected: str) -> None:

@@ -288,7 +288,7 @@ def gap(point: Point) -> tuple[float | None, str]:
     """A cell with how far its plan may be above the best."""
     if point.gap is None:
         return (None, DASH)
-    return (point.gap, format_gap(point.gap, optimal=point.verdict is Verdict.OPTIMAL))
+    return (point.gap, format_gap(point.gap, optimal=point.verdict is Verdict.OPTIMAL, confirmed=False))
 
 
 def best_of_settings(points: Iterable[PlannedPoint]) -> list[PlannedPoint]:

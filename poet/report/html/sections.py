@@ -33,6 +33,7 @@ from poet.report.html.tables import DASH, TableColumn, TableData, count, duratio
 from poet.report.html.timeline_data import timeline_data
 from poet.report.plan import what_binds
 from poet.units import (
+    NO_GAP,
     format_bytes,
     format_count,
     format_gap,
@@ -348,12 +349,14 @@ def _proof_rows(subject: Subject) -> Iterator[tuple[str, str]]:
     yield "energy", format_joules(subject.trace.joules)
     scope = "" if proof.bound_scope == "whole problem" else f" ({proof.bound_scope})"
     yield "no plan takes less than", format_joules(proof.bound_joules) + scope
-    gap = None if proof.gap is None else format_gap(proof.gap, optimal=proof.word == "optimal")
-    if gap == "proven":
-        yield "gap", "none: proven"
+    gap = None
+    if proof.gap is not None:
+        gap = format_gap(proof.gap, optimal=proof.word == "optimal", confirmed=proof.confirmed)
+    if gap in NO_GAP:
+        yield "gap", f"none: {proof.rests_on}"
     elif gap is not None:
         yield "gap", f"{gap} of the energy"
-    if proof.overhead_gap is not None and gap != "proven":
+    if proof.overhead_gap is not None and gap not in NO_GAP:
         yield "", f"{format_share(proof.overhead_gap)} of what is above running every op once"
     yield "judge", f"the simulator accepted all {len(subject.schedule)} steps"
     if proof.solver:

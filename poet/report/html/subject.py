@@ -17,7 +17,7 @@ from poet.report.timeline import StepTimeline, timeline
 from poet.schedule import Schedule
 from poet.search_record import NO_SEARCH, SearchRecord
 from poet.simulator import Trace, judge
-from poet.solution import WHOLE_PROBLEM, LowerBound, Status
+from poet.solution import WHOLE_PROBLEM, LowerBound, Status, is_confirmed, sentence_of
 from poet.solvers import minimum_ram_bytes
 from poet.training_plan import Plan
 from poet.whatif.result import WhatIf
@@ -38,6 +38,17 @@ class PlanQuality:
     solve_seconds: float
     record: SearchRecord = NO_SEARCH
     objective: Objective = Objective.ENERGY
+    proof: str = ""
+
+    @property
+    def confirmed(self) -> bool:
+        """Whether exact arithmetic or a second engine stands behind the energy bound."""
+        return is_confirmed(self.proof) and self.objective is Objective.ENERGY
+
+    @property
+    def rests_on(self) -> str:
+        """What stands behind the energy bound."""
+        return self.proof if self.proof and self.objective is Objective.ENERGY else "the plan is at its bound"
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +116,7 @@ def subject_of_plan(plan: Plan, *, profile: Profile | None = None) -> Subject:
         trace=plan.trace,
         proof=PlanQuality(
             outcome.status,
-            Status[outcome.status.upper()].value,
+            sentence_of(Status[outcome.status.upper()], outcome.proof),
             outcome.bound_joules,
             outcome.bound_scope,
             outcome.gap,
@@ -114,6 +125,7 @@ def subject_of_plan(plan: Plan, *, profile: Profile | None = None) -> Subject:
             outcome.solve_seconds,
             outcome.record,
             outcome.objective,
+            outcome.proof,
         ),
         keep_everything_bytes=prediction.plain_peak_ram_bytes,
         lower_bound=minimum_ram_bytes(plan.problem, plan.request.limits),

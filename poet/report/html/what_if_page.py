@@ -155,5 +155,5 @@ def _deadline(deadline: str | None) -> str:
 
 
 def _gap(point: Point) -> str:
-    gap = format_gap(point.gap or 0.0, optimal=point.verdict is Verdict.OPTIMAL)
-    return "proven least" if gap == "proven" else f"at most {gap} above the least"
+    gap = format_gap(point.gap or 0.0, optimal=point.verdict is Verdict.OPTIMAL, confirmed=False)
+    return "at its bound" if gap == "closed" else f"at most {gap} above the least"

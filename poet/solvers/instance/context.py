@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from poet.clock import WALL, Clock
 from poet.schedule import Schedule
 from poet.solvers.instance.incumbent import Rejections
+from poet.solvers.instance.instance import Metered
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +25,7 @@ class Conduct:
         classed: takes a bound on the overhead in joules of the class that the best plan is of, and the
             number of rerun slots of that class.
         phase: names a part of the search, for as long as the context that it gives.
+        metered: an energy budget where something else is minimised.
         rejections: where what the simulator rejects is counted.
         threads, seed, clock: as in `poet.solution.SolveOptions`.
     """
@@ -36,5 +38,6 @@ class Conduct:
     threads: int
     seed: int
     phase: Callable[[str], AbstractContextManager[None]] = lambda name: nullcontext()
+    metered: Metered | None = None
     rejections: Rejections = field(default_factory=Rejections)
     clock: Clock = WALL

@@ -8,20 +8,20 @@ from typing import Generic, TypeVar
 
 from poet.clock import WALL, Clock
 
-Program = TypeVar("Program")
-"""What an engine bounds; here it is only remembered."""
+Claim = TypeVar("Claim")
+"""What an engine said, and of which program; here it is only remembered."""
 
 _REFUTED = 1e-6  # of a plan's joules
 
 
 @dataclass(slots=True)
-class BestBound(Generic[Program]):
+class BestBound(Generic[Claim]):
     """Keeps the highest of the bounds that it is given.
 
     Attributes:
         baseline_joules: of running everything once, which no plan is below.
         joules: of a step; no plan takes less.
-        model: the relaxed model whose bound it is by an engine's word; ``None``: see ``alone``.
+        claim: the engine's word that it is, for a program that is kept; ``None``: see ``alone``.
         alone: it is an engine's word for a program that is not kept; else it follows by arithmetic.
         after_seconds: when it was last improved, since it was set up.
         clock: of the search.
@@ -30,10 +30,10 @@ class BestBound(Generic[Program]):
     baseline_joules: float
     clock: Clock = WALL
     joules: float = field(init=False)
-    model: Program | None = field(default=None, init=False)
+    claim: Claim | None = field(default=None, init=False)
     alone: bool = field(default=False, init=False)
     after_seconds: float = field(default=0.0, init=False)
-    _sure: tuple[float, Program | None] = field(init=False)  # the best that is no engine's word alone
+    _sure: tuple[float, Claim | None] = field(init=False)  # the best that is no engine's word alone
     _began: float = field(init=False)
 
     def __post_init__(self) -> None:
@@ -41,32 +41,32 @@ class BestBound(Generic[Program]):
         self._sure = self.baseline_joules, None
         self._began = self.clock.now()
 
-    def take(self, overhead: float, model: Program | None = None, *, proven: bool = True) -> None:
+    def take(self, overhead: float, claim: Claim | None = None, *, proven: bool = True) -> None:
         """Take over a bound on the overhead, if it is the highest.
 
         Args:
             overhead: joules above running everything once.
-            model: whose optimum it bounds.
-            proven: without a model, by sums of our own rather than an engine's word.
+            claim: of the engine whose bound it is.
+            proven: without a claim, by sums of our own rather than an engine's word.
         """
         joules = self.baseline_joules + overhead
         if not math.isfinite(overhead):
             return
         if proven and joules > self._sure[0]:
-            self._sure = joules, model
+            self._sure = joules, claim
         if joules > self.joules:
-            self.joules, self.model, self.alone = joules, model, not proven
+            self.joules, self.claim, self.alone = joules, claim, not proven
             self.after_seconds = self.clock.now() - self._began
 
     def meet(self, joules: float) -> None:
         """Forget what is an engine's word alone, where a plan of ``joules`` refutes it."""
         if self.alone and refutes(joules, self.joules):
-            (self.joules, self.model), self.alone = self._sure, False
+            (self.joules, self.claim), self.alone = self._sure, False
 
     def forget(self) -> None:
         """It was refuted: nothing is known but that every op runs once."""
         self._sure = self.baseline_joules, None
-        (self.joules, self.model), self.alone = self._sure, False
+        (self.joules, self.claim), self.alone = self._sure, False
 
 
 def refutes(plan_joules: float, bound_joules: float) -> bool:

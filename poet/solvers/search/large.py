@@ -56,7 +56,7 @@ def search_large(
         schedule: a valid one to begin with, if there is any.
         conduct: the caller's clock, and the functions that take plans and bounds.
     """
-    best = Incumbent(problem, limits, rejections=conduct.rejections, clock=conduct.clock)
+    best = Incumbent(problem, limits, conduct.metered, rejections=conduct.rejections, clock=conduct.clock)
     best.consider(schedule)
     return _LargeSearch(*instances, best, conduct).run()
 
@@ -69,7 +69,7 @@ class _LargeSearch:
         self.tuning = planned.tuning
         self.heard: Bound | None = None
         # of the LP-guided plans
-        self.walked = Incumbent(best.problem, best.limits, clock=conduct.clock)
+        self.walked = Incumbent(best.problem, best.limits, conduct.metered, clock=conduct.clock)
         self.tied_first = False  # the best plan came from the tied program, before any whole-number solution
         self.building_seconds = 0.0  # of the last model
 

@@ -69,6 +69,19 @@ def solve(
         return search.solution("Stopped by the user.")
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Claim:
+    """A relaxed model of which an engine said that it has no solution, or none below a bound.
+
+    Attributes:
+        model: that was solved.
+        engine: whose word it is; a second opinion is another's.
+    """
+
+    model: EventModel
+    engine: str
+
+
 class _Search:
     """The state of one search: the best plan, the best bound, and what proves it."""
 
@@ -95,7 +108,7 @@ class _Search:
             tuning=options.tuning,
             clock=self.clock,
         )
-        self.bound = BestBound[EventModel](self.baseline_joules, self.clock)
+        self.bound = BestBound[_Claim](self.baseline_joules, self.clock)
         _log.info(
             "%s: %d ops, %d tensor versions, engine %s, seed %d, limits %s", problem.name,
             len(self.instance.tasks), len(self.instance.contents), self.engine, self.seed,
@@ -103,7 +116,7 @@ class _Search:
         )  # fmt: skip
         self.recorder.bound(self.bound.joules, EVERY_OP_ONCE)
         self.class_bound: ClassBound | None = None
-        self.empty_model: EventModel | None = None  # which has no solution by an engine's word
+        self.empty: _Claim | None = None  # which has no solution by an engine's word
         self.refuted_by = ""  # the bound, after it had closed the gap
         self.stopped = False
         self.offered: dict[int, tuple[int, ...]] = {}  # reruns that the next relaxed model knows, by stage
@@ -290,6 +303,7 @@ class _Search:
             threads=self.options.threads,
             seed=self.seed,
             phase=self.phase,
+            metered=self.best.metered,
             rejections=self.recorder.rejections,
             clock=self.clock,
         )
@@ -332,17 +346,18 @@ class _Search:
             if values is not None:
                 self._consider(schedule_of(model, values), model_by(engine), is_ours=not bounding)
             if bounding:
-                self._take_bound(bound, relaxed_by(engine), model)
+                self._take_bound(bound, relaxed_by(engine), claim)
             self._report()
             return self._enough()
 
+        claim = _Claim(model, engine)
         outcome = run_engine(engine, matrix_of(model, start), self._effort(seconds), watcher=watch)
         if outcome.values is not None:
             self._consider(schedule_of(model, outcome.values), model_by(engine), is_ours=not bounding)
         if outcome.infeasible:
-            self.empty_model = model
+            self.empty = claim
         elif bounding:
-            self._take_bound(outcome.bound_joules, relaxed_by(engine), model)
+            self._take_bound(outcome.bound_joules, relaxed_by(engine), claim)
         self._report()
         self.stopped = self.stopped or outcome.interrupted
         return outcome
@@ -373,18 +388,18 @@ class _Search:
             self.recorder.bound(self.bound.joules, f"what is left beside a plan by {found_by}")
 
     def _take_bound(
-        self, overhead: float, found_by: str, model: EventModel | None = None, *, proven: bool = True
+        self, overhead: float, found_by: str, claim: _Claim | None = None, *, proven: bool = True
     ) -> None:
         """A bound on the overhead, kept if it is the highest."""
-        self.bound.take(overhead, model, proven=proven)
+        self.bound.take(overhead, claim, proven=proven)
         self.recorder.bound(self.bound.joules, found_by)
 
     def _confirmed_empty(self) -> Confirmation:
         """A second opinion on the model that has no solution by an engine's word."""
-        if self.empty_model is None:  # it follows from duals of a linear program, summed by our own code
+        if self.empty is None:  # it follows from duals of a linear program, summed by our own code
             return Confirmation(Confidence.EXACT)
         with self.phase("second opinion that there is no plan"):
-            return self._confirm(self.empty_model, None)
+            return self._confirm(self.empty, None)
 
     def _confirmed_bound(self) -> str:
         """What proves the bound of an optimal plan, in words; empty if it is not proven optimal."""
@@ -392,41 +407,41 @@ class _Search:
             return ""
         if self.bound.alone:
             return Confirmation(Confidence.ALONE, ("highs",)).words
-        model = self.bound.model
-        if model is None:
+        claim = self.bound.claim
+        if claim is None:
             return Confirmation(Confidence.EXACT).words
         if not self.options.confirm:
-            return Confirmation(Confidence.ALONE, (self.engine,)).words
+            return Confirmation(Confidence.ALONE, (claim.engine,)).words
         joules = self.best.trace.joules
         allowed = joules - self.options.allowed_gap_joules(joules, self.baseline_joules)
         with self.phase("second opinion on the bound"):
-            confirmation = self._confirm(model, allowed - self.baseline_joules)
+            confirmation = self._confirm(claim, allowed - self.baseline_joules)
         if confirmation.confidence is Confidence.REFUTED:
             self.refuted_by = confirmation.words
             self.bound.forget()
             self.recorder.bound(self.bound.joules, EVERY_OP_ONCE)
         return confirmation.words
 
-    def _confirm(self, model: EventModel, below: float | None) -> Confirmation:
+    def _confirm(self, claim: _Claim, below: float | None) -> Confirmation:
         """A second opinion, in about the time that the search took; plans that contradict it are judged."""
         spent_seconds, left_seconds = self.clock.now() - self.started, self._seconds_left()
         if left_seconds <= 0.0:
-            return Confirmation(Confidence.ALONE, (self.engine,))
+            return Confirmation(Confidence.ALONE, (claim.engine,))
         tuning = self.tuning
         proof_seconds = max(tuning.proof_share * spent_seconds, tuning.proof_least_seconds)
         proof_seconds = min(proof_seconds, tuning.proof_most_seconds, tuning.proof_left_share * left_seconds)
         second_seconds = max(spent_seconds, tuning.confirm_least_seconds)
         second_seconds = min(second_seconds, left_seconds - proof_seconds)
         confirmation = confirm(
-            matrix_of(model),
-            self.engine,
+            matrix_of(claim.model),
+            claim.engine,
             self._effort(second_seconds, left_seconds - proof_seconds),
             proof_seconds=proof_seconds,
             below_joules=below,
         )
         if confirmation.values is not None:
             found_by = model_by(confirmation.engines[-1])
-            self._consider(schedule_of(model, confirmation.values), found_by, is_ours=False)
+            self._consider(schedule_of(claim.model, confirmation.values), found_by, is_ours=False)
         return confirmation
 
     def _engine_gap_joules(self) -> float:

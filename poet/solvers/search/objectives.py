@@ -23,6 +23,7 @@ from poet.solution import PROVEN, Solution, SolveOptions, Status
 from poet.solvers.instance.instance import Metered
 from poet.solvers.instance.ram_bound import minimum_ram_bytes
 from poet.solvers.search.least_energy import solve as least_energy
+from poet.solvers.search.messages import nothing_left_sentence, time_up_sentence
 from poet.solvers.search.recorder import Recorder
 from poet.units import format_bytes, format_joules
 
@@ -254,12 +255,33 @@ def _least_ram(problem: Problem, limits: Limits, options: SolveOptions) -> Solut
         trace=halving.trace,
         solver=halving.solver,
         proof=halving.proof if bound == halving.peak_bytes else "",
-        message=wide.message if wide.was_interrupted else "",
+        message=_open_sentence(wide, halving, options, bound, left()),
         bound_joules=problem.compute_joules,
         objective=Objective.RAM,
         objective_bound=bound,
         record=halving.recorder.record(),
     )
+
+
+def _open_sentence(
+    last: Solution,
+    halving: _Halving,
+    options: SolveOptions,
+    bound: float,
+    left_seconds: float,
+) -> str:
+    """Why the bisection ended with a gap, after the probe ``last``; empty where it left none."""
+    if last.was_interrupted:
+        return last.message
+    if bound == halving.peak_bytes:
+        return ""
+    record = halving.recorder.record()
+    plan_seconds = max((found.seconds for found in record.plans), default=0.0)
+    bound_seconds = max((found.seconds for found in record.bounds), default=0.0)
+    if left_seconds <= 0.0:
+        return time_up_sentence(options.engine, plan_seconds=plan_seconds, bound_seconds=bound_seconds)
+    limited = options.time_limit_seconds is not None
+    return nothing_left_sentence(limited=limited, plan_seconds=plan_seconds, bound_seconds=bound_seconds)
 
 
 def _probe(
