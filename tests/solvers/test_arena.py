@@ -70,6 +70,27 @@ def test_what_is_missing_is_held_back_and_the_bound_stays() -> None:
     assert max(reserved) > 0
 
 
+def test_a_search_with_bytes_held_back_proves_nothing_about_the_budget() -> None:
+    """Its proof and the bound of its class hold for less RAM."""
+    graph = hand_net.graph()
+    problem = hand_net.problem(graph)
+    most, least = keep_everything_bytes(problem), minimum_ram_bytes(problem, Limits()).bytes
+    found = set[Status]()
+    for share in (0.3, 0.5):
+        limits = Limits(ram_budget_bytes=budget_between(least, most, share))
+        first = replace(solve(problem, limits, OPTIONS), proof="the word of one engine")
+        fitted = fit(problem, limits, first, OPTIONS)
+        assert fitted is not None
+        assert fitted.reserved_bytes
+        solution = fitted.solution
+        found.add(solution.status)
+        assert solution.class_bound is None
+        assert solution.proof == (first.proof if solution.status is Status.OPTIMAL else "")
+        if solution.status is Status.FEASIBLE:
+            assert solution.message.endswith("held back for gaps between tensors: the gap is their price.")
+    assert Status.FEASIBLE in found
+
+
 def test_without_a_budget_everything_is_laid_out() -> None:
     problem = uneven(1)
     fitted = fit(problem, Limits(), solve(problem, Limits(), OPTIONS), OPTIONS)

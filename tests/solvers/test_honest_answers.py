@@ -228,6 +228,66 @@ def test_optimal_by_one_engines_word_is_worded_so(monkeypatch: pytest.MonkeyPatc
     assert Status.OPTIMAL.value in show(sure, limits)
 
 
+def test_the_engine_whose_word_a_bound_is_does_not_confirm_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """HiGHS leaves the relaxed model open, and CP-SAT closes it: the second opinion is HiGHS'."""
+    assert "cpsat" in available_engines()
+    run = run_engine
+
+    def only_cpsat(name: str, *arguments: object, **options: object) -> Outcome:
+        if name != "cpsat":
+            return Outcome(None, 0.0, False, False, False)
+        return run(name, *arguments, **options)  # type: ignore[arg-type]
+
+    def seconds(name: str, *arguments: object, **options: object) -> Outcome:
+        asked.append(name)
+        return run(name, *arguments, **options)  # type: ignore[arg-type]
+
+    asked: list[str] = []
+    monkeypatch.setattr(search, "run_engine", only_cpsat)
+    monkeypatch.setattr(confirm_module, "run_engine", seconds)
+    monkeypatch.setattr(confirm_module, "prove_none", lambda *arguments, **options: None)
+    proofs = set[str]()
+    for seed in range(12):
+        problem = mixed_problem(seed, largest=5)
+        options = SolveOptions(time_limit_seconds=60.0)
+        proofs.add(solve(problem, random_limits(problem, seed), options).proof)
+        if "cpsat and highs agree" in proofs:
+            break
+    assert "cpsat and highs agree" in proofs
+    assert not {"highs and cpsat agree", "the word of highs alone, not proven independently"} & proofs
+    assert set(asked) == {"highs"}
+
+
+def test_what_one_engine_closed_is_nowhere_called_proven(monkeypatch: pytest.MonkeyPatch) -> None:
+    limits = tight()
+    assert "proven: no valid plan takes less" in show(solve(STEP, limits, OPTIONS), limits)
+    alone = solve(STEP, limits, dataclasses.replace(OPTIONS, confirm=False))
+    shown = show(alone, limits)
+    assert "no valid plan takes less, by one engine's word" in shown
+    assert "proven" not in shown.replace("not proven independently", "")
+    assert "proven" not in repr(alone)
+    other = dataclasses.replace(alone, objective=Objective.TIME, proof="proven in exact arithmetic")
+    assert "proven: no valid" not in show(other, limits)  # of another objective's bound
+
+
+def test_a_bisection_that_ends_with_a_gap_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Budgets below the peak of the first plan have neither a plan nor a proof that there is none."""
+    peak, least_energy = keep_everything_bytes(STEP), search.solve
+
+    def unsure(problem: object, limits: Limits, options: SolveOptions, **others: object) -> Solution:
+        if (limits.ram_budget_bytes or peak) < peak:
+            return nothing(STEP, Status.TIMEOUT)
+        return least_energy(STEP, limits, options)
+
+    floor = dataclasses.replace(minimum_ram_bytes(STEP), bytes=peak // 2)
+    monkeypatch.setattr(objectives, "minimum_ram_bytes", lambda *arguments: floor)
+    monkeypatch.setattr(objectives, "least_energy", unsure)
+    asked = dataclasses.replace(OPTIONS, objective=Objective.RAM)
+    answer = solve(STEP, Limits(recompute=False, paging=False), asked)
+    assert answer.status is Status.FEASIBLE
+    assert answer.message.startswith("The search ended with a gap left")
+
+
 def test_the_least_ram_is_no_surer_than_what_proves_that_less_is_too_little(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
