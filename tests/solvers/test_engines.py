@@ -99,7 +99,7 @@ def test_a_program_with_nothing_to_choose_is_solved() -> None:
             assert child.news.bound_joules == pytest.approx(3.0 if solved else 0.0, abs=1e-5)
 
 
-@few_or_many("problems", 4, 9)
+@few_or_many("problems", 2, 9)
 @every_engine
 def test_exact_and_relaxed_optima_agree_with_the_oracle(engine: str, problems: int) -> None:
     answered = 0
