@@ -601,6 +601,27 @@ class RivalsTuning(_Checked):
 
 
 @dataclass(frozen=True, slots=True)
+class FittingTuning(_Checked):
+    """How a plan is fitted into its arena (`poet.fit_layout`).
+
+    Attributes:
+        rounds: of search and layout at most: each holds back half as much again as was missing, so that six
+            have held back several times what the first lacked.
+        growth_factor: times the missing bytes that are held back, from the second round on: the first may be
+            lucky with just what is missing. Off: so are the others.
+        layout_seconds: of one layout: those that fit are mostly found at once.
+        laying_share: of the time limit, that the first search leaves for layouts and repeats. Off: none.
+        least_seconds: with less time, the search is not repeated, as it would find nothing.
+    """
+
+    rounds: int = 6
+    growth_factor: float = _tuned(1.5, off=1.0)
+    layout_seconds: float = 2.0
+    laying_share: float = _tuned(0.2, off=0.0)
+    least_seconds: float = 0.05
+
+
+@dataclass(frozen=True, slots=True)
 class Tuning:
     """All of them, by the part of the planner that they are of; see there."""
 
@@ -622,6 +643,7 @@ class Tuning:
     overlap: OverlapTuning = OverlapTuning()
     engines: EnginesTuning = EnginesTuning()
     rivals: RivalsTuning = RivalsTuning()
+    fitting: FittingTuning = FittingTuning()
 
     def having(self, name: str, value: Any) -> Tuning:
         """The same but for the field ``name``, such as ``rounds.patience_rounds``.
