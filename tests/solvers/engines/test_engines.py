@@ -39,7 +39,7 @@ from poet.tuning import DEFAULT, Tuning
 EFFORT = Effort(seconds=20.0, threads=1, seed=0, absolute_joules=1e-7, relative=0.0)
 PATIENT = dataclasses.replace(EFFORT, seconds=300.0)
 """For searches that end by themselves, within seconds where nobody else is at work."""
-INSTANCES = Path(__file__).parents[1] / "instances"
+INSTANCES = Path(__file__).parents[2] / "instances"
 
 every_engine = pytest.mark.parametrize("engine", available_engines())
 

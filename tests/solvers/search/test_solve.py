@@ -20,7 +20,7 @@ from poet.solvers import minimum_ram_bytes, solve
 from poet.solvers.engines import available_engines
 from poet.solvers.heuristics.keep_everything import keep_everything
 
-INSTANCES = Path(__file__).parents[1] / "instances"
+INSTANCES = Path(__file__).parents[2] / "instances"
 
 
 def instance(name: str) -> Problem:
