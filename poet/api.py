@@ -12,9 +12,10 @@
 `fit_step`            lay it out in one arena inside the budget; may search again with less
 `measured_on_host`    optional: run a few training steps here and time the ops in them
 `plan_with`           put the plan together; neither searches nor runs anything
+`with_evaluation`     optional: plan the forward pass in evaluation mode beside it
 ====================  ======================================================================
 
-`plan_step` runs the last four.
+`plan_step` runs the four before the last.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from typing import TYPE_CHECKING, Any
 
 from poet.devices.profile import Profile
 from poet.errors import InputError, one_of
+from poet.evaluated import with_evaluation
 from poet.optimizer import OptimizerSpec
 from poet.planned import (
     Planned,
@@ -57,6 +59,7 @@ __all__ = [
     "plan_with",
     "prepare",
     "solve_step",
+    "with_evaluation",
 ]
 
 
@@ -95,6 +98,7 @@ def plan(
     limits: Limits | None = None,
     options: SolveOptions | None = None,
     measure_host: bool = True,
+    evaluation: bool = True,
 ) -> Planned:
     """Plan one training step of ``model`` on ``device`` inside ``ram``.
 
@@ -130,6 +134,8 @@ def plan(
         options: instead of the short forms; it also has the engine, threads, seed and gaps.
         measure_host: whether to run a few training steps on this machine, for predictions of how long steps
             take here (see `measured_on_host`).
+        evaluation: whether to plan the forward pass in evaluation mode as well, for `Trainer.predict` and
+            `Trainer.evaluate`. Where that cannot be done, a warning says why.
 
     Raises:
         InputError: the model, the device or an option is not usable, or is given in both forms.
@@ -163,12 +169,18 @@ def plan(
     )
     if prepared.names_remark:
         warnings.warn(prepared.names_remark, stacklevel=2)
-    return plan_step(
+    planned = plan_step(
         prepared,
         limits or limits_of(prepared.problem, **short_limits),
         options or SolveOptions(**short_options),
         measure_host=measure_host,
     )
+    if not evaluation:
+        return planned
+    planned = with_evaluation(planned)
+    if planned.evaluation_remark:
+        warnings.warn(planned.evaluation_remark, stacklevel=2)
+    return planned
 
 
 def _given(record: str, whole: object, kind: type, **short: Any) -> dict[str, Any]:

@@ -42,6 +42,7 @@ class Prepared:
         import_seconds: wall clock of reading, tracing and measuring.
         model_path: where the model was read from; ``None`` for a module.
         names_remark: what of the given names could not be matched; empty if all was.
+        module: that was traced, and its example inputs; ``None``: it is not at hand.
     """
 
     model: Model
@@ -54,6 +55,7 @@ class Prepared:
     import_seconds: float
     model_path: Path | None = None
     names_remark: str = ""
+    module: tuple[nn.Module, Tensor | Sequence[Tensor]] | None = None
 
     def __repr__(self) -> str:
         graph = self.step.graph
@@ -110,6 +112,7 @@ def prepare(
         import_seconds=time.perf_counter() - start,
         model_path=source.path,
         names_remark=source.names_remark,
+        module=(source.module, source.inputs),
     )
 
 

@@ -2,7 +2,7 @@
 
 Both sides see the same batches and draw from equally seeded generators. After each step the loss, the
 predictions, every gradient, every updated parameter, every module state and every tensor of the
-optimizer are compared bit for bit.
+optimizer are compared bit for bit; at the end the outputs in evaluation mode, where the plan has one.
 """
 
 from __future__ import annotations
@@ -189,6 +189,12 @@ def _compare(
             difference = _difference(ours, theirs)
             if difference is not None:
                 return BitComparison(threads, compared, f"step {number}: {name} {difference}")
+    if plan.evaluation is not None:
+        for name, ours, theirs in _evaluation_pairs(trainer, plain, batches[0][0]):
+            compared += 1
+            difference = _difference(ours, theirs)
+            if difference is not None:
+                return BitComparison(threads, compared, f"evaluation: {name} {difference}")
     return BitComparison(threads, compared, None)
 
 
@@ -218,6 +224,15 @@ def _step_pairs(
     states = trainer.optimizer_state()
     for (parameter, name), theirs in plain.optimizer_state().items():
         yield f"{name} of {parameter}", states[parameter][name], theirs
+
+
+def _evaluation_pairs(
+    trainer: Trainer, plain: PlainTrainer, inputs: tuple[Tensor, ...]
+) -> Iterator[tuple[str, Tensor, Tensor]]:
+    """The model in evaluation mode on each side, after the steps: outputs, as (name, of the plan, plain)."""
+    outputs = plain.predict(inputs)
+    for number, (ours, theirs) in enumerate(zip(trainer.predict(inputs), outputs, strict=True)):
+        yield f"output {number}", ours, theirs
 
 
 def _from_structure(file: PlanFile) -> nn.Module:

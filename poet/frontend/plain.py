@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from poet.frontend.eager import without_short_cuts
+from poet.frontend.eager import evaluating, without_short_cuts
 from poet.frontend.exporting import as_exporters_do
 from poet.frontend.losses import loss_named
 from poet.frontend.trace import looks_at_contents
@@ -55,6 +55,14 @@ class PlainTrainer:
         }
         self.optimizer.step()
         return loss.detach(), [output.detach() for output in outputs]
+
+    def predict(self, inputs: Sequence[Tensor]) -> list[Tensor]:
+        """The module's outputs in evaluation mode, without gradients."""
+        with evaluating(self._module), without_short_cuts(), torch.no_grad():
+            is_exported = looks_at_contents(self._module, inputs)
+            with as_exporters_do() if is_exported else contextlib.nullcontext():
+                returned = self._module(*inputs)
+        return [item for item in pytree.tree_leaves(returned) if isinstance(item, Tensor)]
 
     def optimizer_state(self) -> dict[tuple[str, str], Tensor]:
         """The optimizer's tensors by (parameter, state)."""
