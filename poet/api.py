@@ -47,6 +47,8 @@ from poet.solution import Progress, SolveOptions
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
+    from poet.frontend.losses import LossFunction
+
 __all__ = [
     "Planned",
     "Prepared",
@@ -81,7 +83,8 @@ def plan(
     device: str | Path | Profile,
     ram: str | int | Omitted | None = OMITTED,
     deadline: str | float | Omitted | None = OMITTED,
-    loss: str = "cross-entropy",
+    loss: str | LossFunction = "cross-entropy",
+    targets: Tensor | Sequence[Tensor] | None = None,
     optimizer: str | OptimizerSpec = "sgd",
     train: Iterable[str] | None = None,
     bind: Mapping[str, int] | None = None,
@@ -113,8 +116,13 @@ def plan(
         ram: budget for all tensors, in bytes or as text (``"64MiB"``); ``None``: unlimited. Needed
             unless ``limits`` is given.
         deadline: for one step: seconds, ``"20ms"``, or ``"1.3x"`` of running every op once; default none.
-        loss: ``cross-entropy``, ``mse``, ``bce-with-logits`` or ``output``, of the model's first output.
-            Classes stand in dim 1, as in torch; ``cross-entropy:dim=-1`` where they are last ([N,T,C]).
+        loss: by name, with options behind a colon (see `poet.loss`), of the model's first output:
+            ``"cross-entropy:label_smoothing=0.1"``. Classes stand in dim 1, as in torch;
+            ``cross-entropy:dim=-1`` where they are last ([N,T,C]). Or a function or module
+            ``loss(outputs, targets)``, which is given what the model returns and the targets, and gives a
+            single number.
+        targets: examples of the loss's targets, one tensor or several. Needed where ``loss`` is a function
+            that reads any; what they hold does not matter.
         optimizer: ``sgd``, ``momentum``, ``adamw``, or a specification with its settings.
         train: patterns of parameter names; not given: all that require a gradient.
         bind: sizes of an ONNX file's dynamic dimensions.
@@ -166,6 +174,7 @@ def plan(
         bind=bind,
         home=home,
         names=names,
+        targets=targets,
     )
     if prepared.names_remark:
         warnings.warn(prepared.names_remark, stacklevel=2)

@@ -24,6 +24,7 @@ from poet.training_plan import Model
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
+    from poet.frontend.losses import LossFunction
     from poet.frontend.trace import TrainingStep
 
 
@@ -68,12 +69,13 @@ def prepare(
     example_inputs: Tensor | Sequence[Tensor] | None = None,
     *,
     device: str | Path | Profile,
-    loss: str = "cross-entropy",
+    loss: str | LossFunction = "cross-entropy",
     optimizer: str | OptimizerSpec = "sgd",
     train: Iterable[str] | None = None,
     bind: Mapping[str, int] | None = None,
     home: Place | str = Place.RAM,
     names: str | Path | nn.Module | Mapping[str, Tensor] | None = None,
+    targets: Tensor | Sequence[Tensor] | None = None,
 ) -> Prepared:
     """Read or take the model, trace its training step, and cost it on the device.
 
@@ -97,6 +99,7 @@ def prepare(
         loss=loss,
         optimizer=spec,
         train=patterns,
+        targets=targets,
         name=source.identity.name if source.identity else None,
         input_names=source.input_names,
     )

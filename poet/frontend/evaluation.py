@@ -66,7 +66,9 @@ def trace_evaluation(
             for kind in (types[name] for name in beside.inputs[len(inputs) :])
         ]
     with evaluating(module):
-        step = Functional(Step(module, (), loss_named(training.loss)), (*parameters, *states))
+        step = Functional(
+            Step(module, (), training.objective or loss_named(training.loss)), (*parameters, *states)
+        )
         step.step.is_exported = looks_at_contents(module, inputs)
         own = fakes(mode, (parameters | states).values())
         traced = trace_step(step, (own, fakes(mode, inputs), targets))

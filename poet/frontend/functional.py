@@ -38,14 +38,14 @@ class Step(nn.Module):
         self.loss = loss
         self.is_exported = False
 
-    def outputs(self, inputs: list[Tensor]) -> list[Tensor]:
-        """The tensors that the module returns."""
+    def returned(self, inputs: list[Tensor]) -> tuple[object, list[Tensor]]:
+        """What the module returns, and the tensors in it."""
         with as_exporters_do() if self.is_exported else contextlib.nullcontext():
             returned = self.module(*inputs)
         outputs = [item for item in pytree.tree_leaves(returned) if isinstance(item, Tensor)]
         if not outputs:
             raise ModelError(f"{type(self.module).__name__} returns no tensor")
-        return outputs
+        return returned, outputs
 
     def forward(self, inputs: list[Tensor], targets: list[Tensor] | None) -> list[Tensor | None]:
         """Loss, gradients of the trained parameters in the module's order, outputs.
@@ -54,10 +54,10 @@ class Step(nn.Module):
 
         Without ``targets``: the targets that the loss needs for the module's first output.
         """
-        outputs = self.outputs(inputs)
+        returned, outputs = self.returned(inputs)
         if targets is None:
             return [self.loss.targets_like(outputs[0])]
-        loss = self.loss.apply(outputs[0], targets[0] if targets else None)
+        loss = self.loss.of(returned, targets)
         if not self.trained:
             return [loss, *outputs]
         if not loss.requires_grad:

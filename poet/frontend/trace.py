@@ -27,7 +27,7 @@ from poet.frontend.assemble import StepNames, assemble
 from poet.frontend.eager import original
 from poet.frontend.functional import Functional, Step, fakes, trace_step
 from poet.frontend.layouts import compact, tensor_type
-from poet.frontend.losses import loss_named
+from poet.frontend.losses import Loss, LossFunction, as_loss
 from poet.frontend.lower import lower
 from poet.frontend.recurrent import OneOpPerLayer
 from poet.graph import Graph
@@ -49,6 +49,7 @@ class TrainingStep:
             module are not copied: whoever trains with them copies first.
         optimizer: what makes the hyperparameters of each step.
         loss: its name and options, see `poet.loss`.
+        objective: what computes it; ``None``: that of this name.
     """
 
     graph: Graph
@@ -56,6 +57,7 @@ class TrainingStep:
     tensors: Mapping[str, Tensor]
     optimizer: OptimizerSpec
     loss: str
+    objective: Loss | None = None
 
     def __repr__(self) -> str:
         parameters = self.graph.parameters
@@ -68,10 +70,10 @@ def trace_training_step(
     module: nn.Module,
     example_inputs: Tensor | Sequence[Tensor],
     *,
-    loss: str = "cross-entropy",
+    loss: str | LossFunction = "cross-entropy",
     optimizer: OptimizerSpec | None = None,
     train: Iterable[str] | None = None,
-    targets: Tensor | None = None,
+    targets: Tensor | Sequence[Tensor] | None = None,
     name: str | None = None,
     input_names: Sequence[str] | None = None,
     measure: bool = True,
@@ -83,11 +85,13 @@ def trace_training_step(
     Args:
         module: an ordinary module on the CPU; it is not changed. Of a compiled one, what it was made from.
         example_inputs: tensors of the types that every step will be given; contents do not matter.
-        loss: its name and options, as `poet.loss` reads them.
+        loss: its name and options, as `poet.loss` reads them, or a function or module that is given what the
+            model returns, and the targets: one tensor, or a tuple of several.
         optimizer: `OptimizerSpec()` where not given.
         train: patterns of parameter names (``layer4.*``) to train; not given: those that require a
             gradient.
-        targets: an example of the loss's targets, where they do not follow from the output.
+        targets: examples of the loss's targets, where they do not follow from the output, as those of a
+            function do not.
         name: of the model; not given: the module's class.
         input_names: of the inputs; not given: those of ``forward``'s arguments.
         measure: run each distinct kernel once to find its workspace and its time.
@@ -105,18 +109,19 @@ def trace_training_step(
     parameters, states = own_tensors(module)
     trained = _chosen(module, train)
     mode = FakeTensorMode(allow_non_fake_inputs=True)
-    step = Functional(Step(module, trained, loss_named(loss)), (*parameters, *states))
+    objective = as_loss(loss)
+    step = Functional(Step(module, trained, objective), (*parameters, *states))
     own, fake_inputs = fakes(mode, (parameters | states).values()), fakes(mode, inputs)
     step.step.is_exported = looks_at_contents(module, inputs)
     if targets is None:
         with mode:
             found_targets = step(own, fake_inputs, None)
     else:
-        found_targets = [targets]
+        found_targets = [targets] if isinstance(targets, Tensor) else [*targets]
     fake_targets = fakes(mode, [item for item in found_targets if item is not None])
     traced = trace_step(step, (own, fake_inputs, fake_targets))
     constants = named_constants(traced, parameters | states)
-    wanted = [*_input_names(module, len(inputs), input_names), *(["targets"] if fake_targets else [])]
+    wanted = [*_input_names(module, len(inputs), input_names), *_target_names(len(fake_targets))]
     names = _free(wanted, {*parameters, *states, *constants.values()})
     lowered = lower(traced, (*parameters, *states, *names), constants)
     (found, *gradients), predictions = (
@@ -144,7 +149,9 @@ def trace_training_step(
     tensors |= {value: compact(getattr(traced, attribute)) for attribute, value in constants.items()}
     tensors |= _optimizer_state(graph, optimizer, parameters)
     graph, kernel_facts = measured(graph, times=measure)
-    return TrainingStep(graph, kernel_facts, tensors, optimizer, str(LossSpec.parse(loss)))
+    return TrainingStep(
+        graph, kernel_facts, tensors, optimizer, str(LossSpec.parse(objective.name)), objective
+    )
 
 
 def looks_at_contents(module: nn.Module, inputs: Sequence[Tensor]) -> bool:
@@ -250,6 +257,10 @@ def _input_names(module: nn.Module, count: int, given: Sequence[str] | None) -> 
             signature = []
         given = [parameter.name for parameter in signature if parameter.kind in kinds]
     return [*given[:count], *(f"input{index}" for index in range(len(given), count))]
+
+
+def _target_names(count: int) -> list[str]:
+    return ["targets"] if count == 1 else [f"targets{index}" for index in range(count)]
 
 
 def _free(wanted: Iterable[str], taken: set[str]) -> tuple[str, ...]:

@@ -26,7 +26,7 @@ from poet.training_plan import SLOT_ALIGNMENT_BYTES, PageSlot, Plan
 if TYPE_CHECKING:
     from poet.runtime.placed import PlacedSteps
 
-Batch = tuple[torch.Tensor | Sequence[torch.Tensor], torch.Tensor | None]
+Batch = tuple[torch.Tensor | Sequence[torch.Tensor], torch.Tensor | Sequence[torch.Tensor] | None]
 """A model's inputs, and the loss's targets where it has any; samples stand in the first dimension."""
 
 _OWN = "evaluation/"
@@ -188,7 +188,7 @@ def whole_batches(batches: Iterable[Batch], size: int) -> Iterator[tuple[list[to
     """
     for inputs, targets in batches:
         given = [inputs] if isinstance(inputs, torch.Tensor) else list(inputs)
-        given += [] if targets is None else [targets]
+        given += [targets] if isinstance(targets, torch.Tensor) else list(targets or ())
         counts = {len(tensor) if tensor.dim() else 0 for tensor in given}
         count = counts.pop() if len(counts) == 1 else 0
         if not 0 < count <= size:

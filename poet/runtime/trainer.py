@@ -226,7 +226,7 @@ class Trainer(Closing):
     def step(
         self,
         inputs: torch.Tensor | Sequence[torch.Tensor],
-        targets: torch.Tensor | None = None,
+        targets: torch.Tensor | Sequence[torch.Tensor] | None = None,
         *,
         on_gradient: Tap | None = None,
         on_instruction: Callable[[int], object] | None = None,
@@ -235,7 +235,7 @@ class Trainer(Closing):
 
         Args:
             inputs: of the model, in its order; copied.
-            targets: of the loss, if the plan's loss has any; copied.
+            targets: of the loss, if the plan's loss has any, in their order; copied.
             on_gradient: sees every gradient as it is made.
             on_instruction: called before each instruction with the index of its step in the schedule.
 
@@ -302,9 +302,11 @@ class Trainer(Closing):
 
         def made() -> Iterator[Judged]:
             for given, count in whole_batches(batches, size):
-                inputs, wanted = (given[:-1], given[-1]) if targets else (given, None)
+                inputs, wanted = given[: len(given) - targets], given[len(given) - targets :]
                 loss, outputs = self._forward(inputs, wanted)
-                yield Judged(loss, outputs, wanted, count, is_whole=count == size)
+                yield Judged(
+                    loss, outputs, wanted[0] if targets == 1 else None, count, is_whole=count == size
+                )
 
         return judged(made(), chosen_metrics(self.plan, metrics))
 
@@ -410,7 +412,9 @@ class Trainer(Closing):
     # --- one evaluation ---
 
     def _forward(
-        self, inputs: torch.Tensor | Sequence[torch.Tensor], targets: torch.Tensor | None
+        self,
+        inputs: torch.Tensor | Sequence[torch.Tensor],
+        targets: torch.Tensor | Sequence[torch.Tensor] | None,
     ) -> tuple[float, tuple[torch.Tensor, ...]]:
         self._check_may_run()
         given = self._checked_inputs(inputs, targets, needs_targets=targets is not None)
@@ -442,12 +446,12 @@ class Trainer(Closing):
     def _checked_inputs(
         self,
         inputs: torch.Tensor | Sequence[torch.Tensor],
-        targets: torch.Tensor | None,
+        targets: torch.Tensor | Sequence[torch.Tensor] | None,
         *,
         needs_targets: bool = True,
     ) -> tuple[torch.Tensor, ...]:
         given = (inputs,) if isinstance(inputs, torch.Tensor) else tuple(inputs)
-        given += () if targets is None else (targets,)
+        given += (targets,) if isinstance(targets, torch.Tensor) else tuple(targets or ())
         wanted = (
             self._inputs if needs_targets else self._inputs[: len(self._inputs) - self.plan.graph.targets]
         )

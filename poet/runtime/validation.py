@@ -62,4 +62,5 @@ class Validator:
         size = len(self._samples.staged[0])
         for start in range(0, self._samples.count, size):
             parts = tuple(tensor[start : start + size] for tensor in self._samples.tensors)
-            yield (parts[:-1], parts[-1]) if self._samples.targets else (parts, None)
+            inputs = len(parts) - self._samples.targets
+            yield parts[:inputs], parts[inputs:]
