@@ -157,8 +157,8 @@ LossOption = Annotated[
     str | None,
     typer.Option(
         metavar="LOSS",
-        help=f"{', '.join(LOSSES[:-1])} or {LOSSES[-1]}; default {LOSSES[0]}. "
-        f"{LOSSES[0]}:dim=-1 where classes are last.",
+        help=f"{', '.join(LOSSES[:-1])} or {LOSSES[-1]}; default {LOSSES[0]}. Options behind a colon: "
+        f"{LOSSES[0]}:dim=-1,label_smoothing=0.1,weight=1/2 (dim=-1 where classes are last).",
         callback=_loss,
     ),
 ]

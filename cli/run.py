@@ -11,7 +11,7 @@ import typer
 
 from poet.errors import InputError, PageFileError
 from poet.plan_file import PlanFile, read_plan
-from poet.run_request import Epoch, RunRequest
+from poet.run_request import Epoch, RunRequest, was_interrupted
 
 from .options import JsonOption, PageFileOption, PlanArgument, ThreadsOption, whole
 from .output import answer, check_files
@@ -24,6 +24,7 @@ EXAMPLES = (
     "poet run plan.poet --data digits.npz --epochs 3 --page-file /media/card/pages",
     "poet run plan.poet --data digits.npz --epochs 3 -o trained.safetensors",
     "poet run plan.poet --data digits.npz --resume trained.safetensors -o trained.safetensors",
+    "poet run plan.poet --data digits.npz --epochs 50 --validate test.npz --patience 5 --best b.safetensors",
     "poet run plan.poet --data digits.npz --enforce",
 )
 
@@ -75,6 +76,22 @@ def run(
         int | None,
         typer.Option(min=1, metavar="STEPS", help="Save every so many steps as well.", callback=whole),
     ] = None,
+    validate: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Samples to evaluate after each epoch, as --data has them."),
+    ] = None,
+    metric: Annotated[
+        list[str] | None,
+        typer.Option(help="Of --validate: accuracy, top-5, mae, iou; repeatable. Default: by the targets."),
+    ] = None,
+    patience: Annotated[
+        int | None,
+        typer.Option(min=1, metavar="N", help="End after N epochs with no better loss.", callback=whole),
+    ] = None,
+    best: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Keep here the state of the epoch with the best loss."),
+    ] = None,
     arena: Annotated[
         ArenaChoice,
         typer.Option(help="Place steps in one arena where that is possible, require it, or use the heap."),
@@ -99,13 +116,19 @@ def run(
     It is saved after each epoch. Ctrl-C ends the training after the step under way and saves it.
     Where the loss is no longer finite, training ends and the last save is kept.
 
+    With --validate the model is evaluated after each epoch, in evaluation mode and inside the same RAM.
+
     With --enforce the training runs in a lean process that cannot get more memory than the plan was
     made for, and plain PyTorch is tried on the same model and data under the same limit.
     """
     if save_every is not None and output is None:
         raise InputError("--save-every needs -o FILE to save to")
-    outputs = {"-o": output, "--json": json_file}
-    check_files(outputs, reads={"PLAN": plan_file, "--data": data}, page_file=page_file)
+    for name, given in (("--metric", metric), ("--patience", patience), ("--best", best)):
+        if given is not None and validate is None:
+            raise InputError(f"{name} is of --validate FILE, samples to evaluate after each epoch")
+    outputs = {"-o": output, "--best": best, "--json": json_file}
+    reads = {"PLAN": plan_file, "--data": data, "--validate": validate}
+    check_files(outputs, reads=reads, page_file=page_file)
     # an earlier state may be replaced by that of the run which goes on from it, and by nothing else
     check_files({"--json": json_file}, reads={"--resume": resume}, page_file=page_file)
     request = RunRequest(
@@ -122,9 +145,12 @@ def run(
         save_every=save_every,
         arena=_ARENA[arena],
         allow_nan=allow_nan,
+        validate=None if validate is None else str(validate),
+        metrics=tuple(metric or ()),
+        patience=patience,
+        best=None if best is None else str(best),
     )
-    was_interrupted = _run_enforced(request, json_file) if enforce else _run_here(request, json_file)
-    if was_interrupted:
+    if _run_enforced(request, json_file) if enforce else _run_here(request, json_file):
         raise KeyboardInterrupt
 
 
@@ -136,20 +162,22 @@ def _run_here(request: RunRequest, json_file: Path | None) -> bool:
     from poet.runtime import native
     from poet.runtime.fit import load_samples
     from poet.runtime.memory import return_freed_memory
-    from poet.runtime.requested import metered_epochs, open_trainer
+    from poet.runtime.requested import metered_epochs, open_trainer, validation_samples
 
     if request.threads is not None:
         torch.set_num_threads(request.threads)
     return_freed_memory()
     with PlanFile(Path(request.plan)) as file, open_trainer(file, request) as trainer:
         samples = load_samples(Path(request.data), trainer.plan, allow_nan=request.allow_nan)
-        done, peak_bytes = _epochs(metered_epochs(trainer, samples, request), _teller(json_file))
+        validation = validation_samples(trainer.plan, request)
+        training = metered_epochs(trainer, samples, request, validation)
+        done, peak_bytes = _epochs(training, _teller(json_file))
         plan, memory, pages = trainer.plan, trainer.memory, trainer.page_file
     storage, problem = (None, "") if pages is None else _storage(pages)
     caveat = native.WITHOUT if memory.startswith("heap") else ""
     measured = Measured(memory, caveat, peak_bytes, storage, problem)
     answer(run_report(plan, done, measured), lambda: run_data(plan, done, measured), json_file=json_file)
-    return len(done) < request.epochs or not done[-1].is_complete
+    return was_interrupted(done, request)
 
 
 def _epochs(

@@ -40,6 +40,9 @@ def solve_model(path: Path, ask: Ask, about_model: ModelAsk) -> None:
         prepared = api.measured_on_host(prepared)
     planned = api.plan_with(prepared, limits, fitted)
     if about_model.output is not None:
+        planned = api.with_evaluation(planned)
+        if planned.evaluation_remark:
+            typer.echo(f"poet: {planned.evaluation_remark}", err=True)
         planned.save(about_model.output)
     report = report_with(plan_summary(planned.plan), comparison)
     answer(report, lambda: json_with(problem, planned.solution, comparison), json_file=ask.json_file)

@@ -12,9 +12,10 @@
 `fit_step`            lay it out in one arena inside the budget; may search again with less
 `measured_on_host`    optional: run a few training steps here and time the ops in them
 `plan_with`           put the plan together; neither searches nor runs anything
+`with_evaluation`     optional: plan the forward pass in evaluation mode beside it
 ====================  ======================================================================
 
-`plan_step` runs the last four.
+`plan_step` runs the four before the last.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from typing import TYPE_CHECKING, Any
 
 from poet.devices.profile import Profile
 from poet.errors import InputError, one_of
+from poet.evaluated import with_evaluation
 from poet.optimizer import OptimizerSpec
 from poet.planned import (
     Planned,
@@ -45,6 +47,8 @@ from poet.solution import Progress, SolveOptions
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
+    from poet.frontend.losses import LossFunction
+
 __all__ = [
     "Planned",
     "Prepared",
@@ -57,6 +61,7 @@ __all__ = [
     "plan_with",
     "prepare",
     "solve_step",
+    "with_evaluation",
 ]
 
 
@@ -78,7 +83,8 @@ def plan(
     device: str | Path | Profile,
     ram: str | int | Omitted | None = OMITTED,
     deadline: str | float | Omitted | None = OMITTED,
-    loss: str = "cross-entropy",
+    loss: str | LossFunction = "cross-entropy",
+    targets: Tensor | Sequence[Tensor] | None = None,
     optimizer: str | OptimizerSpec = "sgd",
     train: Iterable[str] | None = None,
     bind: Mapping[str, int] | None = None,
@@ -95,6 +101,7 @@ def plan(
     limits: Limits | None = None,
     options: SolveOptions | None = None,
     measure_host: bool = True,
+    evaluation: bool = True,
 ) -> Planned:
     """Plan one training step of ``model`` on ``device`` inside ``ram``.
 
@@ -109,8 +116,13 @@ def plan(
         ram: budget for all tensors, in bytes or as text (``"64MiB"``); ``None``: unlimited. Needed
             unless ``limits`` is given.
         deadline: for one step: seconds, ``"20ms"``, or ``"1.3x"`` of running every op once; default none.
-        loss: ``cross-entropy``, ``mse``, ``bce-with-logits`` or ``output``, of the model's first output.
-            Classes stand in dim 1, as in torch; ``cross-entropy:dim=-1`` where they are last ([N,T,C]).
+        loss: by name, with options behind a colon (see `poet.loss`), of the model's first output:
+            ``"cross-entropy:label_smoothing=0.1"``. Classes stand in dim 1, as in torch;
+            ``cross-entropy:dim=-1`` where they are last ([N,T,C]). Or a function or module
+            ``loss(outputs, targets)``, which is given what the model returns and the targets, and gives a
+            single number.
+        targets: examples of the loss's targets, one tensor or several. Needed where ``loss`` is a function
+            that reads any; what they hold does not matter.
         optimizer: ``sgd``, ``momentum``, ``adamw``, or a specification with its settings.
         train: patterns of parameter names; not given: all that require a gradient.
         bind: sizes of an ONNX file's dynamic dimensions.
@@ -130,6 +142,8 @@ def plan(
         options: instead of the short forms; it also has the engine, threads, seed and gaps.
         measure_host: whether to run a few training steps on this machine, for predictions of how long steps
             take here (see `measured_on_host`).
+        evaluation: whether to plan the forward pass in evaluation mode as well, for `Trainer.predict` and
+            `Trainer.evaluate`. Where that cannot be done, a warning says why.
 
     Raises:
         InputError: the model, the device or an option is not usable, or is given in both forms.
@@ -160,15 +174,22 @@ def plan(
         bind=bind,
         home=home,
         names=names,
+        targets=targets,
     )
     if prepared.names_remark:
         warnings.warn(prepared.names_remark, stacklevel=2)
-    return plan_step(
+    planned = plan_step(
         prepared,
         limits or limits_of(prepared.problem, **short_limits),
         options or SolveOptions(**short_options),
         measure_host=measure_host,
     )
+    if not evaluation:
+        return planned
+    planned = with_evaluation(planned)
+    if planned.evaluation_remark:
+        warnings.warn(planned.evaluation_remark, stacklevel=2)
+    return planned
 
 
 def _given(record: str, whole: object, kind: type, **short: Any) -> dict[str, Any]:

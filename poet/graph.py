@@ -266,7 +266,7 @@ class Graph:
         name: of the model.
         buffers, values, ops: the parts; a buffer without a producing op is present from the start.
         inputs: values the caller gives each step, the model's inputs first, then the targets.
-        targets: how many of ``inputs`` are targets of the loss (0 or 1).
+        targets: how many of ``inputs`` are targets of the loss, usually 0 or 1.
         loss: the scalar value that is minimised.
         predictions: the model's outputs, handed back to the caller.
         parameters: trained and frozen, in the module's order.

@@ -18,7 +18,7 @@ from __future__ import annotations
 import itertools
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -113,6 +113,25 @@ def lay_out(
     return Layout(tuple(blocks), placed, top, least)
 
 
+def lay_out_around(
+    blocks: Sequence[Block], fixed_bytes: Mapping[int, int], *, below_bytes: int
+) -> tuple[int, ...] | None:
+    """Offsets for ``blocks`` of which some have their places already; ``None`` where none were found.
+
+    Args:
+        blocks: what to place.
+        fixed_bytes: offset of each block, by its number, that has one.
+        below_bytes: where all others must end.
+    """
+    search = _Search(blocks, below_bytes, fixed_bytes)
+    free = [index for index in range(len(blocks)) if index not in fixed_bytes]
+    for key, fit in itertools.product(search.keys(), (_tightest, _lowest)):
+        found = search.placed(sorted(free, key=key), fit)
+        if found.size_bytes <= below_bytes:
+            return tuple(found.offsets)
+    return None
+
+
 def check_layout(layout: Layout) -> None:
     """Judge a layout, every block against every other.
 
@@ -158,8 +177,11 @@ class _Search:
     Large blocks decide: their order is searched first, alone, then smaller ones join behind.
     """
 
-    def __init__(self, blocks: Sequence[Block], goal_bytes: int) -> None:
+    def __init__(
+        self, blocks: Sequence[Block], goal_bytes: int, fixed_bytes: Mapping[int, int] | None = None
+    ) -> None:
         self.goal_bytes = goal_bytes
+        self.fixed_bytes = fixed_bytes or {}
         self.sizes = [block.size_bytes for block in blocks]
         self.alignments = [block.alignment_bytes for block in blocks]
         self.lengths = [sum(last - first + 1 for first, last in block.spans) for block in blocks]
@@ -188,10 +210,10 @@ class _Search:
             kept, fit, offsets = best.order, best.fit, best.offsets
         return offsets if self.sizes else []
 
-    def starts(self, chosen: list[int], kept: list[int], fit: Fit) -> list[_Found]:
-        """Orders to begin with, best first: those that sort all, and what was kept with the rest behind."""
+    def keys(self) -> tuple[Callable[[int], tuple[float, ...]], ...]:
+        """By which blocks are sorted, to begin with."""
         size, length = self.sizes, self.lengths
-        keys: tuple[Callable[[int], tuple[float, ...]], ...] = (
+        return (
             lambda i: (-size[i], -length[i]),
             lambda i: (-size[i].bit_length(), -length[i]),
             lambda i: (self.pieces[i] < 2, -size[i], -length[i]),
@@ -199,6 +221,10 @@ class _Search:
             lambda i: (-size[i] * length[i],),
             lambda i: (-length[i], -size[i]),
         )
+
+    def starts(self, chosen: list[int], kept: list[int], fit: Fit) -> list[_Found]:
+        """Orders to begin with, best first: those that sort all, and what was kept with the rest behind."""
+        keys = self.keys()
         added = set(chosen) - set(kept)
         found = [self.placed([*kept, *sorted(added, key=key)], fit) for key in keys[: 2 if kept else 0]]
         for key, other in itertools.product(keys, (_tightest, _lowest)):
@@ -223,6 +249,8 @@ class _Search:
     def placed(self, order: list[int], fit: Fit) -> _Found:
         """Each block of ``order`` into a gap between those before it, else on top."""
         sizes, offsets = self.sizes, [_UNPLACED] * len(self.sizes)
+        for index, offset in self.fixed_bytes.items():
+            offsets[index] = offset
         arena = 0
         for index in order:
             rivals = [(offsets[j], offsets[j] + sizes[j]) for j in self.conflicts[index] if offsets[j] >= 0]

@@ -1,27 +1,121 @@
 """What a step minimises, as people write it: the name of a loss, and its options behind a colon.
 
-======================== ==========================================================================
-``cross-entropy``        classes stand in dim 1, as in torch: [N,C], [N,C,T], [N,C,H,W]; [C] has one dim
-``cross-entropy:dim=-1`` classes stand in the last dim, as sequence models give them: [N,T,C]
-``mse``                  targets as large as the output
-``bce-with-logits``      likewise, between 0 and 1
-``output``               the model's first output is the loss, summed if it is no scalar
-======================== ==========================================================================
+====================== ============================================================================
+``cross-entropy``      classes stand in dim 1, as in torch: [N,C], [N,C,T], [N,C,H,W]; [C] has one dim.
+                       ``dim=-1``: in the last, as sequence models give them ([N,T,C]).
+                       ``label_smoothing=0.1``, ``ignore_index=-100``, ``weight=1/2/0.5`` per class
+``nll``                of log-probabilities; ``dim``, ``ignore_index``, ``weight``
+``focal``              (1 - p)^gamma times cross-entropy; ``gamma=2``, ``dim``, ``ignore_index``
+``mse``, ``l1``        targets as large as the output, as for all that follow
+``huber``              ``delta=1``
+``smooth-l1``          ``beta=1``
+``bce``                of probabilities
+``bce-with-logits``    of scores; ``pos_weight=2``
+``kl-div``             of log-probabilities; targets: probabilities (``log_target=yes``: their logarithms)
+``distillation``       targets are a teacher's scores; ``temperature=2``, ``dim``
+``output``             the model's first output is the loss, summed if it is no scalar
+``python:NAME``        a function of Python's, which only `poet.plan` and `poet.verify` can be given
+====================== ============================================================================
 
-The loss is that of the model's first output.
+All but the last three take ``reduction=mean`` or ``sum``; kl-div has ``batchmean`` in place of ``mean``. A loss
+by name is that of the model's first output.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from poet.errors import ModelError, nearest
 
-LOSSES = ("cross-entropy", "mse", "bce-with-logits", "output")
-DEFAULT_LOSS = LOSSES[0]
+Option = int | float | bool | str | tuple[float, ...]
+"""What an option may be given."""
 
-_OPTIONS = {"cross-entropy": ("dim",)}
+_LONGEST_NUMBER = 4  # characters of a whole number; no tensor has so many dims, and no loss so many classes
+_LONGEST_OPTION = 4096
+_FUNCTION = re.compile(r"[A-Za-z_][A-Za-z0-9_.]{0,99}")
+
+
+def _whole(text: str) -> int:
+    if not text.removeprefix("-").isdecimal() or len(text) > _LONGEST_NUMBER:
+        raise ValueError("is a whole number")
+    return int(text)
+
+
+def _number(text: str) -> float:
+    try:
+        found = float(text)
+    except ValueError:
+        found = math.nan
+    if not 0 <= found < math.inf:
+        raise ValueError("is a number from 0 up")
+    return found
+
+
+def _positive(text: str) -> float:
+    if not _number(text):
+        raise ValueError("is a number above 0")
+    return _number(text)
+
+
+def _share(text: str) -> float:
+    if _number(text) > 1:
+        raise ValueError("is a number from 0 to 1")
+    return _number(text)
+
+
+def _numbers(text: str) -> tuple[float, ...]:
+    try:
+        return tuple(map(_number, text.split("/")))
+    except ValueError:
+        raise ValueError("has a number from 0 up per class, with / between") from None
+
+
+def _one_of(*words: str) -> Callable[[str], str]:
+    def read(text: str) -> str:
+        if text not in words:
+            raise ValueError(f"is {' or '.join(words)}")
+        return text
+
+    return read
+
+
+def _flag(text: str) -> bool:
+    return _one_of("yes", "no")(text) == "yes"
+
+
+_Options = dict[str, Callable[[str], Option]]
+_REDUCTION: _Options = {"reduction": _one_of("mean", "sum")}
+_CLASSES: _Options = {"dim": _whole, "ignore_index": _whole, **_REDUCTION}
+
+_OPTIONS: dict[str, _Options] = {
+    "cross-entropy": {**_CLASSES, "label_smoothing": _share, "weight": _numbers},
+    "nll": {**_CLASSES, "weight": _numbers},
+    "focal": {**_CLASSES, "gamma": _number},
+    "mse": _REDUCTION,
+    "l1": _REDUCTION,
+    "huber": {"delta": _positive, **_REDUCTION},
+    "smooth-l1": {"beta": _number, **_REDUCTION},
+    "bce": _REDUCTION,
+    "bce-with-logits": {"pos_weight": _number, **_REDUCTION},
+    "kl-div": {"log_target": _flag, "reduction": _one_of("batchmean", "sum")},
+    "distillation": {"temperature": _positive, "dim": _whole},
+    "output": {},
+}
+_EXAMPLES = {
+    "dim": "-1", "ignore_index": "-100", "label_smoothing": "0.1", "weight": "1/2/0.5", "gamma": "2",
+    "delta": "1", "beta": "1", "pos_weight": "2", "temperature": "2", "log_target": "yes",
+    "reduction": "sum",
+}  # fmt: skip
+
+LOSSES = tuple(_OPTIONS)
+DEFAULT_LOSS = LOSSES[0]
+PYTHON = "python"
+"""Begins the text of a loss that is a function of Python's."""
+OF_CLASSES = frozenset({"cross-entropy", "nll", "focal"})
+"""Losses whose targets are numbers of classes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,13 +123,14 @@ class LossSpec:
     """A loss by name, with its options.
 
     Attributes:
-        name: one of `LOSSES`.
-        dim: of cross-entropy: in which of the output's dims the classes stand, from the end where
-            negative; ``None``: where torch has them.
+        name: one of `LOSSES`, or `PYTHON`.
+        options: as they were given, by name.
+        function: the name of the function, of `PYTHON`.
     """
 
     name: str
-    dim: int | None = None
+    options: tuple[tuple[str, Option], ...] = ()
+    function: str = ""
 
     @staticmethod
     def parse(text: str) -> LossSpec:
@@ -45,9 +140,11 @@ class LossSpec:
             ModelError: there is no such loss, it has no such option, or the value cannot be.
         """
         name, colon, written = text.partition(":")
+        if name == PYTHON and _FUNCTION.fullmatch(written):
+            return LossSpec(PYTHON, function=written)
         if name not in LOSSES:
             raise ModelError(f"loss {name!r} is not one of {', '.join(LOSSES)}{nearest(name, LOSSES)}")
-        known, found = _OPTIONS.get(name, ()), {}
+        known, found = _OPTIONS[name], dict[str, Option]()
         for item in written.split(",") if colon else ():
             option, equals, value = item.partition("=")
             if option not in known:
@@ -55,15 +152,39 @@ class LossSpec:
                 raise ModelError(f"loss {text!r}: {option!r} is not an option; {has}")
             if option in found:
                 raise ModelError(f"loss {text!r} gives {option} twice")
-            if not equals or not value.removeprefix("-").isdecimal() or len(value) > _LONGEST_NUMBER:
-                raise ModelError(
-                    f"loss {text!r}: {option} is a whole number; write for example {name}:dim=-1"
-                )
-            found[option] = int(value)
-        return LossSpec(name, **found)
+            try:
+                if not equals or len(value) > _LONGEST_OPTION:
+                    value = ""
+                found[option] = known[option](value)
+            except ValueError as error:
+                example = f"{name}:{option}={_EXAMPLES[option]}"
+                raise ModelError(f"loss {text!r}: {option} {error}; write for example {example}") from None
+        return LossSpec(name, tuple(found.items()))
 
     def __str__(self) -> str:
-        return self.name if self.dim is None else f"{self.name}:dim={self.dim}"
+        if self.name == PYTHON:
+            return f"{PYTHON}:{self.function}"
+        return ":".join(filter(None, (self.name, ",".join(f"{k}={_text(v)}" for k, v in self.options))))
+
+    def option(self, name: str, default: Option | None = None) -> Option | None:
+        """What the option was given, else ``default``."""
+        return dict(self.options).get(name, default)
+
+    def number(self, name: str, default: float) -> float:
+        """What the option, which is a number, was given."""
+        found = self.option(name)
+        return found if isinstance(found, float) else default
+
+    @property
+    def dim(self) -> int | None:
+        """In which of the output's dims the classes stand, from the end where negative; ``None``: torch's."""
+        found = self.option("dim")
+        return found if isinstance(found, int) else None
+
+    @property
+    def targets_are_classes(self) -> bool:
+        """Whether its targets are numbers of classes (or, of cross-entropy, their probabilities)."""
+        return self.name in OF_CLASSES
 
     def class_dim(self, dims: int) -> int:
         """In which dim of an output of ``dims`` dims the classes of cross-entropy stand, from 0.
@@ -73,7 +194,7 @@ class LossSpec:
         """
         if not dims:
             raise ModelError(
-                "cross-entropy needs scores of classes; the model's first output is a single number "
+                f"{self.name} needs scores of classes; the model's first output is a single number "
                 "(loss 'output' minimises it)"
             )
         dim = min(1, dims - 1) if self.dim is None else self.dim
@@ -87,7 +208,9 @@ class LossSpec:
         Raises:
             ModelError: the output has no such dim.
         """
-        if self.name != "cross-entropy":
+        if not self.targets_are_classes and self.name != PYTHON:
+            return None
+        if self.name == PYTHON and not output:
             return None
         dim = self.class_dim(len(output))
         return dim if (*output[:dim], *output[dim + 1 :]) == tuple(targets) else None
@@ -106,15 +229,27 @@ class LossSpec:
         if self.name == "output":
             summed = ", summed" if output else ""
             return f"the model's first output, {_type(dtype, output)}{summed}; no targets"
-        if self.name != "cross-entropy":
-            return f"{self.name}, targets {targets or _type(dtype, output)}"
+        if self.name == PYTHON:
+            return f"{self.function}, of Python; targets {targets or 'none'}"
+        given = "".join(f", {name} {_text(value)}" for name, value in self.options if name != "dim")
+        if not self.targets_are_classes:
+            return f"{self.name}, targets {targets or _type(dtype, output)}{given}"
         dim = self.class_dim(len(output))
         found = targets or _type("int64", (*output[:dim], *output[dim + 1 :]))
         hint = f"; classes last: {self.name}:dim=-1" if self.dim is None and len(output) == 3 else ""
-        return f"cross-entropy over dim {dim}, {output[dim]} classes, targets {found}{hint}"
+        weights = self.option("weight")
+        classes = output[dim]
+        if isinstance(weights, tuple) and isinstance(classes, int) and len(weights) != classes:
+            raise ModelError(
+                f"loss '{self}' weighs {len(weights)} classes; the model's first output has {classes}"
+            )
+        return f"{self.name} over dim {dim}, {classes} classes, targets {found}{given}{hint}"
 
 
-_LONGEST_NUMBER = 4  # characters; no tensor has so many dims
+def _text(value: Option) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return "/".join(repr(item) for item in value) if isinstance(value, tuple) else str(value)
 
 
 def _type(dtype: str, sizes: Sequence[int | str]) -> str:

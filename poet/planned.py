@@ -31,11 +31,13 @@ class Planned:
         plan: what to save and to explain.
         solution: how the search ended.
         prepared: what it was made from.
+        evaluation_remark: why the plan has no evaluation, where one was asked for.
     """
 
     plan: Plan
     solution: Solution
     prepared: Prepared
+    evaluation_remark: str = ""
 
     @property
     def peak_ram_bytes(self) -> int:
@@ -187,27 +189,13 @@ def plan_with(prepared: Prepared, limits: Limits, fitted: Fitted) -> Planned:
     """
     prepared = replace(prepared, problem=fitted.problem)
     solution = fitted.solution
-    if solution.schedule is None or solution.gap is None or solution.overhead_gap is None:
+    if solution.schedule is None:
         raise OutOfTime(solution.message or solution.status.value)
     made = make_plan(
         model=prepared.model,
         request=Request(limits=limits, loss=prepared.step.loss, train=prepared.train),
         device=_device_summary(prepared.profile),
-        outcome=SearchOutcome(
-            status=solution.status.word,
-            bound_joules=solution.bound_joules,
-            bound_scope=solution.bound_scope,
-            baseline_joules=solution.baseline_joules,
-            gap=solution.gap,
-            overhead_gap=solution.overhead_gap,
-            solver=solution.solver,
-            solve_seconds=solution.solve_seconds,
-            objective=solution.objective,
-            objective_bound=solution.objective_bound,
-            proof=solution.proof,
-            class_bound=solution.class_bound,
-            record=solution.record,
-        ),
+        outcome=outcome_of(solution),
         graph=prepared.step.graph,
         kernels=prepared.kernels,
         optimizer=prepared.step.optimizer,
@@ -219,6 +207,31 @@ def plan_with(prepared: Prepared, limits: Limits, fitted: Fitted) -> Planned:
         host_kernels=prepared.step.kernels,
     )
     return Planned(made, solution, prepared)
+
+
+def outcome_of(solution: Solution) -> SearchOutcome:
+    """How the search ended, as a plan says it.
+
+    Raises:
+        OutOfTime: the schedule has no gap to a bound.
+    """
+    if solution.gap is None or solution.overhead_gap is None:
+        raise OutOfTime(solution.message or solution.status.value)
+    return SearchOutcome(
+        status=solution.status.word,
+        bound_joules=solution.bound_joules,
+        bound_scope=solution.bound_scope,
+        baseline_joules=solution.baseline_joules,
+        gap=solution.gap,
+        overhead_gap=solution.overhead_gap,
+        solver=solution.solver,
+        solve_seconds=solution.solve_seconds,
+        objective=solution.objective,
+        objective_bound=solution.objective_bound,
+        proof=solution.proof,
+        class_bound=solution.class_bound,
+        record=solution.record,
+    )
 
 
 def home_hint(prepared: Prepared, limits: Limits) -> str:

@@ -25,6 +25,7 @@ from poet.training_plan import Model
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
+    from poet.frontend.losses import LossFunction
     from poet.frontend.trace import TrainingStep
 
 _log = logging.getLogger(__name__)
@@ -45,6 +46,7 @@ class Prepared:
         import_seconds: wall clock of reading, tracing and measuring.
         model_path: where the model was read from; ``None`` for a module.
         names_remark: what of the given names could not be matched; empty if all was.
+        module: that was traced, and its example inputs; ``None``: it is not at hand.
     """
 
     model: Model
@@ -57,6 +59,7 @@ class Prepared:
     import_seconds: float
     model_path: Path | None = None
     names_remark: str = ""
+    module: tuple[nn.Module, Tensor | Sequence[Tensor]] | None = None
 
     def __repr__(self) -> str:
         graph = self.step.graph
@@ -69,12 +72,13 @@ def prepare(
     example_inputs: Tensor | Sequence[Tensor] | None = None,
     *,
     device: str | Path | Profile,
-    loss: str = "cross-entropy",
+    loss: str | LossFunction = "cross-entropy",
     optimizer: str | OptimizerSpec = "sgd",
     train: Iterable[str] | None = None,
     bind: Mapping[str, int] | None = None,
     home: Place | str = Place.RAM,
     names: str | Path | nn.Module | Mapping[str, Tensor] | None = None,
+    targets: Tensor | Sequence[Tensor] | None = None,
 ) -> Prepared:
     """Read or take the model, trace its training step, and cost it on the device.
 
@@ -98,6 +102,7 @@ def prepare(
         loss=loss,
         optimizer=spec,
         train=patterns,
+        targets=targets,
         name=source.identity.name if source.identity else None,
         input_names=source.input_names,
     )
@@ -115,6 +120,7 @@ def prepare(
         import_seconds=import_seconds,
         model_path=source.path,
         names_remark=source.names_remark,
+        module=(source.module, source.inputs),
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 
@@ -15,6 +16,10 @@ class RunRequest:
         epochs, seed, threads, learning_rate, page_file, resume, output, allow_nan: see ``poet run --help``.
         save_every: steps between saves to ``output``; ``None``: after each epoch.
         arena: see `poet.runtime.Trainer.open`.
+        validate: path of the samples to evaluate after each epoch; ``None``: none.
+        metrics: names of what is counted there beside the loss; empty: what suits the targets.
+        patience: epochs without a better loss there, after which training ends; ``None``: it does not.
+        best: where the state of the best epoch is kept; ``None``: nowhere.
     """
 
     plan: str
@@ -30,6 +35,31 @@ class RunRequest:
     save_every: int | None = None
     arena: bool | str = True
     allow_nan: bool = False
+    validate: str | None = None
+    metrics: tuple[str, ...] = ()
+    patience: int | None = None
+    best: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Validation:
+    """What evaluating other samples gave after an epoch.
+
+    Attributes:
+        loss: mean over the whole batches; ``None`` where it is not finite.
+        metrics: by name, over all samples.
+        samples: that were counted.
+        seconds: wall clock.
+        is_best: whether no epoch of this run had a smaller loss.
+        ends: whether training ends here, since the loss has not become smaller for long enough.
+    """
+
+    loss: float | None
+    metrics: dict[str, float | None]
+    samples: int
+    seconds: float
+    is_best: bool
+    ends: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +76,7 @@ class Epoch:
         seconds: of the epoch.
         is_complete: ``False`` where Ctrl-C ended it early.
         step_own_seconds: median, of what a step took of the processor and of storage alone.
+        validation: what evaluating other samples gave afterwards, where that was asked for.
     """
 
     number: int
@@ -56,6 +87,15 @@ class Epoch:
     seconds: float
     is_complete: bool
     step_own_seconds: float | None = None
+    validation: Validation | None = None
+
+
+def was_interrupted(epochs: Sequence[Epoch], request: RunRequest) -> bool:
+    """Whether Ctrl-C ended the training before all that was asked for was done."""
+    if not epochs or not epochs[-1].is_complete:
+        return True
+    validation = epochs[-1].validation
+    return len(epochs) < request.epochs and not (validation is not None and validation.ends)
 
 
 BUSY_RATIO = 1.25

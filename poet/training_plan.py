@@ -14,7 +14,7 @@ from typing import Any
 
 from poet import codec
 from poet.brief import brief, shortened, told
-from poet.demand import Demand, demand_of
+from poet.demand import BEFORE, Demand, demand_of
 from poet.errors import InvalidSchedule, PlanError
 from poet.graph import Graph, TensorType
 from poet.homes import DecidedProblem
@@ -23,7 +23,7 @@ from poet.layout import Layout, check_layout, lower_bound_bytes
 from poet.loss import LossSpec
 from poet.optimizer import OptimizerSpec
 from poet.problem import Limits, Objective, Place, Problem
-from poet.schedule import PageIn, PageOut, Schedule, Step
+from poet.schedule import Free, PageIn, PageOut, Schedule, Step
 from poet.search_record import NO_SEARCH, SearchRecord
 from poet.simulator import Trace, judge
 from poet.solution import ClassBound
@@ -186,6 +186,8 @@ class Plan:
         prediction: what a step takes.
         arena: where everything lies; ``None``: the plan says nothing about it.
         poet_version: that made the plan.
+        evaluation: the forward pass and the loss in evaluation mode, as a plan of its own on the same
+            tensors, inside the same RAM; ``None``: there is none.
         trace: the simulator's account of the schedule, made anew whenever a plan is.
         demand: what the schedule asks for, likewise.
     """
@@ -204,6 +206,7 @@ class Plan:
     arena: Arena | None = None
     host_kernels: KernelFacts | None = None
     poet_version: str = __version__
+    evaluation: Plan | None = None
     trace: Trace = field(init=False, repr=False, compare=False)
     demand: Demand = field(init=False, repr=False, compare=False)
 
@@ -222,6 +225,8 @@ class Plan:
         _check_slots(self)
         object.__setattr__(self, "demand", demand_of(self.problem, self.schedule, self.kernels))
         _check_arena(self)
+        if self.evaluation is not None:
+            _check_evaluation(self, self.evaluation)
 
     def __repr__(self) -> str:
         made = self.prediction
@@ -235,6 +240,26 @@ class Plan:
     def replayed_kernels(self) -> KernelFacts:
         """The facts of torch's kernels, which replay the plan, as the machine that planned measured them."""
         return self.kernels if self.host_kernels is None else self.host_kernels
+
+    @property
+    def begun_bytes(self) -> dict[str, int]:
+        """Where in the arena each tensor lies that begins the step in RAM."""
+        layout = self.layout
+        if layout is None:
+            return {}
+        return {
+            tensor: layout.offsets_bytes[item.block]
+            for item in self.demand.requests
+            if item.step == BEFORE and (tensor := layout.blocks[item.block].tensor) is not None
+        }
+
+    @property
+    def standing(self) -> frozenset[str]:
+        """Tensors that lie in a part of the arena of their own, which no step changes."""
+        if not self.has_fitting_arena:
+            return frozenset()
+        named = (self.demand.blocks[number].tensor for number in self.demand.standing)
+        return frozenset(name for name in named if name is not None)
 
     @property
     def layout(self) -> Layout | None:
@@ -498,6 +523,58 @@ def _check_arena(plan: Plan) -> None:
         check_layout(layout)
     except InvalidSchedule as error:
         raise PlanError(f"the arena's layout is wrong: {error}") from None
+
+
+def _check_evaluation(plan: Plan, evaluation: Plan) -> None:
+    """It takes the same inputs, works on what the plan keeps, changes none of it, and fits beside it."""
+    graph, beside = evaluation.graph, plan.graph
+    types, theirs = ({item.name: item.type for item in each.values} for each in (graph, beside))
+    if evaluation.evaluation is not None or evaluation.model.sha256 != plan.model.sha256:
+        raise PlanError("the evaluation is not that of the plan's model")
+    persistent = beside.persistent()
+    same_inputs = graph.inputs == beside.inputs and graph.targets == beside.targets
+    if not same_inputs or any(types[name] != theirs[name] for name in graph.inputs):
+        raise PlanError("the evaluation takes other inputs than the training step")
+    if stored_values(graph) != stored_values(beside) or graph.persistent() != beside.persistent():
+        raise PlanError("the evaluation has other tensors that live across steps than the training step")
+    bytes_of = {buffer.name: buffer.size_bytes for buffer in beside.buffers}
+    if any(
+        bytes_of[item.name] != item.size_bytes for item in graph.buffers if item.name in graph.persistent()
+    ):
+        raise PlanError("the evaluation has other tensors that live across steps than the training step")
+    changed = {name for op in graph.ops for name in op.updates}
+    if changed:
+        raise PlanError(f"the evaluation changes {min(changed)}")
+    asked_bytes = evaluation.request.limits.ram_budget_bytes
+    allowed_bytes = plan.request.limits.ram_budget_bytes
+    if allowed_bytes is not None and (asked_bytes is None or asked_bytes > allowed_bytes):
+        raise PlanError("the evaluation has a larger budget than the training step")
+    _check_homes(plan, evaluation)
+    if plan.has_fitting_arena:
+        begun = {name: at for name, at in plan.begun_bytes.items() if name in persistent}
+        found = {name: at for name, at in evaluation.begun_bytes.items() if name in persistent}
+        if evaluation.arena is None or plan.arena is None or begun != found:
+            raise PlanError("the evaluation does not lie in the plan's arena, where the plan's tensors lie")
+        if evaluation.arena.size_bytes > plan.arena.size_bytes:
+            raise PlanError("the evaluation needs a larger arena than the training step")
+
+
+def _check_homes(plan: Plan, evaluation: Plan) -> None:
+    """Each lasting tensor begins the evaluation where it is between steps; what stands is not moved."""
+    at_home = {tensor.name: tensor.initially or Place.RAM for tensor in plan.problem.tensors}
+    slotted = {slot.tensor for slot in plan.slots}
+    persistent = plan.graph.persistent()
+    for tensor in evaluation.problem.tensors:
+        begins = tensor.initially or Place.RAM
+        if tensor.name not in persistent:
+            continue
+        in_storage = (at_home[tensor.name] is Place.STORAGE, begins is Place.STORAGE)
+        copied = begins is not Place.BOTH or (at_home[tensor.name] is Place.BOTH and tensor.name in slotted)
+        if in_storage[0] != in_storage[1] or not copied:
+            raise PlanError(f"the evaluation does not find {tensor.name} where the training step leaves it")
+    moved = {step.tensor for step in evaluation.schedule if isinstance(step, Free)} & plan.standing
+    if moved:
+        raise PlanError(f"the evaluation moves {min(moved)}, which has its place throughout")
 
 
 def _paged(schedule: Iterable[Step]) -> set[str]:

@@ -2,7 +2,7 @@
 
 Both sides see the same batches and draw from equally seeded generators. After each step the loss, the
 predictions, every gradient, every updated parameter, every module state and every tensor of the
-optimizer are compared bit for bit.
+optimizer are compared bit for bit; at the end the outputs in evaluation mode, where the plan has one.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from poet.errors import ModelError, NotExact, PlanError
 from poet.frontend.eager import original
+from poet.frontend.losses import LossFunction
 from poet.frontend.plain import PlainTrainer
 from poet.graph import Graph, TensorType
 from poet.loss import LossSpec
@@ -27,7 +28,7 @@ from poet.runtime import Trainer
 from poet.schedule import Compute, PageIn
 from poet.training_plan import Plan
 
-Batch = tuple[tuple[Tensor, ...], Tensor | None]
+Batch = tuple[tuple[Tensor, ...], Tensor | tuple[Tensor, ...] | None]
 """The model's inputs, and the loss's targets where it has any."""
 
 
@@ -84,6 +85,7 @@ def verify(
     path: str | Path,
     *,
     module: nn.Module | None = None,
+    loss: LossFunction | None = None,
     batches: Sequence[Batch] | None = None,
     steps: int = 3,
     threads: Sequence[int] = (1, 2),
@@ -97,6 +99,7 @@ def verify(
         path: of the plan file.
         module: the model that was planned, in the mode it was planned in; it is not changed. Not
             given: the model is built from the ONNX structure that the plan carries.
+        loss: that was planned, where it is a function or module; the plan knows those of `poet.loss` itself.
         batches: to train on, in turn; not given: random ones.
         steps: to make.
         threads: numbers of threads to try.
@@ -118,7 +121,7 @@ def verify(
             torch.random.fork_rng(devices=[]),
             Trainer.open(path, seed=seed, page_file=page_file, arena=arena) as trainer,
         ):
-            comparisons.append(_compare(trainer, reference, given, steps, seed))
+            comparisons.append(_compare(trainer, reference, given, steps, seed, loss or plan.request.loss))
     runs = Counter(type(step) for step in plan.schedule)
     return VerifyReport(
         steps=steps,
@@ -132,7 +135,7 @@ def random_batch(plan: Plan, seed: int) -> Batch:
     """Inputs and targets of the plan's shapes.
 
     Floats are normally distributed, whole numbers small enough for every table that they index,
-    targets of cross-entropy are classes, those of bce-with-logits lie between 0 and 1.
+    targets are classes, numbers between 0 and 1, or probabilities where the loss takes those.
     """
     graph = plan.graph
     generator = torch.Generator().manual_seed(seed)
@@ -140,14 +143,17 @@ def random_batch(plan: Plan, seed: int) -> Batch:
     drawn = [_random_tensor(types[name], _rows(graph, name), generator) for name in graph.inputs]
     if not graph.targets:
         return tuple(drawn), None
-    *inputs, targets = drawn
+    inputs, targets = drawn[: -graph.targets], drawn[-graph.targets :]
     loss, output = LossSpec.parse(plan.request.loss), types[graph.predictions[0]].shape
-    if loss.name == "cross-entropy":
+    if loss.targets_are_classes:
         _check_classes(plan, loss, output, types[graph.inputs[-1]].shape)
-        targets = _random_tensor(types[graph.inputs[-1]], output[loss.class_dim(len(output))], generator)
-    elif loss.name == "bce-with-logits":
-        targets = targets.sigmoid()
-    return tuple(inputs), targets
+        targets = [_random_tensor(types[graph.inputs[-1]], output[loss.class_dim(len(output))], generator)]
+    elif loss.name in ("bce", "bce-with-logits"):
+        targets = [targets[0].sigmoid()]
+    elif loss.name == "kl-div":
+        probabilities = targets[0].softmax(dim=-1)
+        targets = [probabilities.log() if loss.option("log_target") else probabilities]
+    return tuple(inputs), targets[0] if len(targets) == 1 else tuple(targets)
 
 
 def _check_classes(plan: Plan, loss: LossSpec, output: tuple[int, ...], targets: tuple[int, ...]) -> None:
@@ -171,7 +177,12 @@ def _check_classes(plan: Plan, loss: LossSpec, output: tuple[int, ...], targets:
 
 
 def _compare(
-    trainer: Trainer, module: nn.Module, batches: Sequence[Batch], steps: int, seed: int
+    trainer: Trainer,
+    module: nn.Module,
+    batches: Sequence[Batch],
+    steps: int,
+    seed: int,
+    loss: str | LossFunction,
 ) -> BitComparison:
     copied = copy.deepcopy(module)
     everything = _tensors(copied)
@@ -180,7 +191,7 @@ def _compare(
             everything[name].copy_(tensor)
     plan, threads, compared = trainer.plan, torch.get_num_threads(), 0
     trained = [item.name for item in plan.graph.parameters if item.gradient is not None]
-    plain = PlainTrainer(copied, loss=plan.request.loss, optimizer=plan.optimizer, trained=trained)
+    plain = PlainTrainer(copied, loss=loss, optimizer=plan.optimizer, trained=trained)
     torch.manual_seed(seed)
     for number in range(1, steps + 1):
         inputs, targets = batches[(number - 1) % len(batches)]
@@ -189,6 +200,12 @@ def _compare(
             difference = _difference(ours, theirs)
             if difference is not None:
                 return BitComparison(threads, compared, f"step {number}: {name} {difference}")
+    if plan.evaluation is not None:
+        for name, ours, theirs in _evaluation_pairs(trainer, plain, batches[0][0]):
+            compared += 1
+            difference = _difference(ours, theirs)
+            if difference is not None:
+                return BitComparison(threads, compared, f"evaluation: {name} {difference}")
     return BitComparison(threads, compared, None)
 
 
@@ -197,7 +214,7 @@ def _step_pairs(
     plain: PlainTrainer,
     module: nn.Module,
     inputs: tuple[Tensor, ...],
-    targets: Tensor | None,
+    targets: Tensor | tuple[Tensor, ...] | None,
 ) -> Iterator[tuple[str, Tensor, Tensor]]:
     """One step on each side; then what it gave, as (name, of the plan, of plain PyTorch)."""
     gradients: dict[str, Tensor] = {}
@@ -218,6 +235,15 @@ def _step_pairs(
     states = trainer.optimizer_state()
     for (parameter, name), theirs in plain.optimizer_state().items():
         yield f"{name} of {parameter}", states[parameter][name], theirs
+
+
+def _evaluation_pairs(
+    trainer: Trainer, plain: PlainTrainer, inputs: tuple[Tensor, ...]
+) -> Iterator[tuple[str, Tensor, Tensor]]:
+    """The model in evaluation mode on each side, after the steps: outputs, as (name, of the plan, plain)."""
+    outputs = plain.predict(inputs)
+    for number, (ours, theirs) in enumerate(zip(trainer.predict(inputs), outputs, strict=True)):
+        yield f"output {number}", ours, theirs
 
 
 def _from_structure(file: PlanFile) -> nn.Module:

@@ -18,7 +18,7 @@ from typing import Any
 
 from poet import children, codec
 from poet.errors import InputError, NotFinite, PoetError, ReplayError
-from poet.run_request import Epoch, RunRequest
+from poet.run_request import Epoch, RunRequest, was_interrupted
 
 _KINDS: dict[str, type[PoetError]] = {kind.__name__: kind for kind in (InputError, NotFinite)}
 """What a child may say that its failure was; everything else is a `ReplayError`."""
@@ -95,9 +95,9 @@ def enforce(request: RunRequest, *, on_epoch: Callable[[Epoch], None]) -> Enforc
             raise _KINDS.get(event.get("kind", ""), ReplayError)(event["message"])
     later = [size for size in peaks_bytes[1:] or peaks_bytes if size is not None]
     plan = Half(idle_bytes, max(later, default=None), steps, memory=memory)
-    was_interrupted = len(epochs) < request.epochs or not epochs[-1].is_complete
-    plain, why_not = (None, "the training was interrupted") if was_interrupted else _try_plain(request)
-    return EnforcedRun(request.budget_bytes, tuple(epochs), was_interrupted, plan, plain, why_not)
+    interrupted = was_interrupted(epochs, request)
+    plain, why_not = (None, "the training was interrupted") if interrupted else _try_plain(request)
+    return EnforcedRun(request.budget_bytes, tuple(epochs), interrupted, plan, plain, why_not)
 
 
 def _try_plain(request: RunRequest) -> tuple[Half | None, str | None]:

@@ -11,8 +11,7 @@ from __future__ import annotations
 import sys
 
 import torch
-from torch import Tensor, nn
-from torch.utils import _pytree as pytree
+from torch import nn
 
 from poet.errors import PlanError
 from poet.frontend.losses import loss_named
@@ -84,9 +83,7 @@ def _train(module: nn.Module, plan: Plan, samples: Samples) -> int:
     inputs, targets = samples.batch(torch.arange(len(samples.staged[0])))
     for _ in range(_STEPS_OF_ONE_OPTIMIZER):
         optimizer.zero_grad(set_to_none=True)
-        outputs = [item for item in pytree.tree_leaves(module(*inputs)) if isinstance(item, Tensor)]
-        loss_of.apply(outputs[0], targets).backward()  # type: ignore[no-untyped-call]
-        del outputs
+        loss_of.of(module(*inputs), targets).backward()  # type: ignore[no-untyped-call]
         optimizer.step()
     optimizer.zero_grad(set_to_none=True)
     return _STEPS_OF_ONE_OPTIMIZER

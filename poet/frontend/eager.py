@@ -46,3 +46,15 @@ def _uncompiled() -> Iterator[None]:
     config = torch._dynamo.config.patch(error_on_nested_fx_trace=False)
     with torch.compiler.set_stance("force_eager"), config:
         yield
+
+
+@contextlib.contextmanager
+def evaluating(module: nn.Module) -> Iterator[None]:
+    """``module`` in evaluation mode; afterwards every part of it is in the mode that it was in."""
+    before = {part: part.training for part in module.modules()}
+    module.eval()
+    try:
+        yield
+    finally:
+        for part, was_training in before.items():
+            part.training = was_training

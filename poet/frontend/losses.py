@@ -1,67 +1,80 @@
-"""The losses a step may be trained with: plain functions of the model's output and the targets."""
+"""The losses a step may be trained with: functions of what the model returned and the targets."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
 
-from poet.loss import LossSpec
+from poet.errors import ModelError
+from poet.loss import OF_CLASSES, PYTHON, LossSpec
+
+LossFunction = Callable[[Any, Any], Tensor]
+"""``loss(outputs, targets)``: what the model returned, and the targets, one tensor or a tuple."""
 
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """A loss by name.
+    """A loss.
 
     Attributes:
-        apply: the scalar from (output, targets); targets are ``None`` for ``output``.
-        targets_like: uninitialised targets for an output, on the output's device.
+        name: as `poet.loss` reads it.
+        apply: the scalar from (output, targets).
+        targets_like: uninitialised targets for an output, on the output's device; ``None``: it has none.
+        takes_everything: whether ``apply`` is given all that the model returned, not its first output.
     """
 
     name: str
-    apply: Callable[[Tensor, Tensor | None], Tensor]
+    apply: LossFunction
     targets_like: Callable[[Tensor], Tensor | None]
+    takes_everything: bool = False
+
+    def of(self, returned: object, targets: Sequence[Tensor]) -> Tensor:
+        """The loss of what the model ``returned``.
+
+        Raises:
+            ModelError: it is not a single number.
+        """
+        if self.takes_everything:
+            loss = self.apply(returned, targets[0] if len(targets) == 1 else tuple(targets))
+        else:
+            first = next(item for item in pytree.tree_leaves(returned) if isinstance(item, Tensor))
+            loss = self.apply(first, targets[0] if targets else None)
+        if not isinstance(loss, Tensor) or loss.dim() != 0:
+            found = list(loss.shape) if isinstance(loss, Tensor) else type(loss).__name__
+            raise ModelError(f"loss {self.name} gives {found}; a step minimises a tensor of a single number")
+        return loss
 
 
-def _cross_entropy(spec: LossSpec, output: Tensor, targets: Tensor | None) -> Tensor:
-    """Torch's own, of [N,C,...]; where the classes stand in another dim, of the [N*...,C] it flattens to."""
-    assert targets is not None
-    dim = spec.class_dim(output.dim())
-    if dim == min(1, output.dim() - 1):
-        return F.cross_entropy(output, targets)
-    classes = output.shape[dim]
-    flat_output = output.movedim(dim, -1).reshape(-1, classes)
-    if targets.shape == output.shape:  # probabilities
-        return F.cross_entropy(flat_output, targets.movedim(dim, -1).reshape(-1, classes))
-    return F.cross_entropy(flat_output, targets.reshape(-1))
+def as_loss(loss: str | LossFunction) -> Loss:
+    """The loss of that name, or the function or module ``loss(outputs, targets)`` as one.
 
-
-def _class_targets(spec: LossSpec, output: Tensor) -> Tensor:
-    dim = spec.class_dim(output.dim())
-    shape = (*output.shape[:dim], *output.shape[dim + 1 :])
-    return torch.empty(shape, dtype=torch.int64, device=output.device)
-
-
-def _mse(output: Tensor, targets: Tensor | None) -> Tensor:
-    assert targets is not None
-    return F.mse_loss(output, targets)
-
-
-def _bce_with_logits(output: Tensor, targets: Tensor | None) -> Tensor:
-    assert targets is not None
-    return F.binary_cross_entropy_with_logits(output, targets)
-
-
-def _output(output: Tensor, targets: Tensor | None) -> Tensor:
-    return output if output.dim() == 0 else output.sum()
-
-
-def _same_as_output(output: Tensor) -> Tensor:
-    return torch.empty_like(output)
+    Raises:
+        ModelError: there is none of that name, or the module has parameters of its own.
+    """
+    if isinstance(loss, str):
+        return loss_named(loss)
+    if isinstance(loss, nn.Module) and any(item.requires_grad for item in loss.parameters()):
+        raise ModelError(
+            f"{type(loss).__name__} has parameters of its own, which no step would train; "
+            "make the loss a part of the model and plan with loss='output'"
+        )
+    name = (
+        getattr(loss, "__qualname__", type(loss).__name__)
+        .replace("<locals>.", "")
+        .replace("<lambda>", "lambda")
+    )
+    try:
+        spec = LossSpec.parse(f"{PYTHON}:{name}")
+    except ModelError:
+        spec = LossSpec.parse(f"{PYTHON}:{type(loss).__name__}")
+    return Loss(str(spec), loss, lambda output: None, takes_everything=True)
 
 
 def loss_named(name: str) -> Loss:
@@ -71,10 +84,102 @@ def loss_named(name: str) -> Loss:
         ModelError: there is none.
     """
     spec = LossSpec.parse(name)
-    if spec.name == "mse":
-        return Loss(name, _mse, _same_as_output)
-    if spec.name == "bce-with-logits":
-        return Loss(name, _bce_with_logits, _same_as_output)
+    if spec.name == PYTHON:
+        raise ModelError(
+            f"the loss {spec.function} is a function of Python's, which no file holds; give it from Python: "
+            "poet.plan(loss=...), poet.verify(..., loss=...)"
+        )
+    if spec.name in OF_CLASSES:
+        return Loss(name, functools.partial(_of_classes, spec), functools.partial(_class_targets, spec))
     if spec.name == "output":
         return Loss(name, _output, lambda output: None)
-    return Loss(name, functools.partial(_cross_entropy, spec), functools.partial(_class_targets, spec))
+    if spec.name == "distillation":
+        return Loss(name, functools.partial(_distillation, spec), torch.empty_like)
+    options = {key: value for key, value in spec.options if key != "pos_weight"}
+    function = functools.partial(_FUNCTIONS[spec.name], **options)
+    if spec.option("pos_weight") is not None:
+        weighted = functools.partial(_weighted_bce, function, spec.number("pos_weight", 1.0))
+        return Loss(name, weighted, torch.empty_like)
+    return Loss(name, function, torch.empty_like)
+
+
+_FUNCTIONS: dict[str, Callable[..., Tensor]] = {
+    "mse": F.mse_loss,
+    "l1": F.l1_loss,
+    "huber": F.huber_loss,
+    "smooth-l1": F.smooth_l1_loss,
+    "bce": F.binary_cross_entropy,
+    "bce-with-logits": F.binary_cross_entropy_with_logits,
+    "kl-div": functools.partial(F.kl_div, reduction="batchmean"),  # torch warns of its own default
+}
+"""Losses of torch whose targets are as large as the output, and whose options are its arguments."""
+
+
+def _of_classes(spec: LossSpec, output: Tensor, targets: Tensor) -> Tensor:
+    """Torch's own, of [N,C,...]; where the classes stand in another dim, of the [N*...,C] it flattens to."""
+    options: dict[str, Any] = {
+        key: value for key, value in spec.options if key not in ("dim", "weight", "gamma")
+    }
+    weight = spec.option("weight")
+    dim = spec.class_dim(output.dim())
+    classes = output.shape[dim]
+    if isinstance(weight, tuple):
+        if len(weight) != classes:
+            raise ModelError(f"loss '{spec}' weighs {len(weight)} classes; the first output has {classes}")
+        options["weight"] = torch.tensor(weight, dtype=output.dtype)
+    function: Callable[[Tensor, Tensor], Tensor] = functools.partial(
+        _CLASS_FUNCTIONS[spec.name], spec, **options
+    )
+    if dim == min(1, output.dim() - 1):
+        return function(output, targets)
+    flat_output = output.movedim(dim, -1).reshape(-1, classes)
+    if targets.shape == output.shape:  # probabilities
+        return function(flat_output, targets.movedim(dim, -1).reshape(-1, classes))
+    return function(flat_output, targets.reshape(-1))
+
+
+def _cross_entropy(spec: LossSpec, output: Tensor, targets: Tensor, **options: Any) -> Tensor:
+    return F.cross_entropy(output, targets, **options)
+
+
+def _nll(spec: LossSpec, output: Tensor, targets: Tensor, **options: Any) -> Tensor:
+    return F.nll_loss(output, targets, **options)
+
+
+def _focal(
+    spec: LossSpec, output: Tensor, targets: Tensor, *, reduction: str = "mean", ignore_index: int = -100
+) -> Tensor:
+    """Lin et al., "Focal loss for dense object detection", 2017, eq. 4, over classes."""
+    each = F.cross_entropy(output, targets, reduction="none", ignore_index=ignore_index)
+    weighted = (1 - torch.exp(-each)) ** spec.number("gamma", 2.0) * each
+    return weighted.sum() if reduction == "sum" else weighted.mean()
+
+
+_CLASS_FUNCTIONS: dict[str, Callable[..., Tensor]] = {
+    "cross-entropy": _cross_entropy,
+    "nll": _nll,
+    "focal": _focal,
+}
+
+
+def _class_targets(spec: LossSpec, output: Tensor) -> Tensor:
+    dim = spec.class_dim(output.dim())
+    shape = (*output.shape[:dim], *output.shape[dim + 1 :])
+    return torch.empty(shape, dtype=torch.int64, device=output.device)
+
+
+def _weighted_bce(function: Callable[..., Tensor], weight: float, output: Tensor, targets: Tensor) -> Tensor:
+    return function(output, targets, pos_weight=torch.tensor(weight, dtype=output.dtype))
+
+
+def _distillation(spec: LossSpec, output: Tensor, targets: Tensor) -> Tensor:
+    """Hinton et al., "Distilling the knowledge in a neural network", 2015: T^2 KL(teacher || student)."""
+    temperature = spec.number("temperature", 2.0)
+    dim = spec.class_dim(output.dim())
+    ours = F.log_softmax(output / temperature, dim=dim)
+    theirs = F.log_softmax(targets / temperature, dim=dim)
+    return F.kl_div(ours, theirs, reduction="batchmean", log_target=True) * temperature**2
+
+
+def _output(output: Tensor, targets: Tensor | None) -> Tensor:
+    return output if output.dim() == 0 else output.sum()

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from poet.frontend.eager import without_short_cuts
+from poet.frontend.eager import evaluating, without_short_cuts
 from poet.frontend.exporting import as_exporters_do
-from poet.frontend.losses import loss_named
+from poet.frontend.losses import LossFunction, as_loss
 from poet.frontend.trace import looks_at_contents
 from poet.optimizer import OptimizerSpec
 
@@ -25,10 +25,10 @@ class PlainTrainer:
     """
 
     def __init__(
-        self, module: nn.Module, *, loss: str, optimizer: OptimizerSpec, trained: Iterable[str]
+        self, module: nn.Module, *, loss: str | LossFunction, optimizer: OptimizerSpec, trained: Iterable[str]
     ) -> None:
         self._module = module
-        self._loss = loss_named(loss)
+        self._loss = as_loss(loss)
         chosen = frozenset(trained)
         self._trained = {name: item for name, item in module.named_parameters() if name in chosen}
         for name, parameter in module.named_parameters():
@@ -37,7 +37,9 @@ class PlainTrainer:
         self.gradients: dict[str, Tensor] = {}
         self.is_exported: bool | None = None
 
-    def step(self, inputs: Sequence[Tensor], targets: Tensor | None) -> tuple[Tensor, list[Tensor]]:
+    def step(
+        self, inputs: Sequence[Tensor], targets: Tensor | Sequence[Tensor] | None
+    ) -> tuple[Tensor, list[Tensor]]:
         """Make one step; return the loss and the module's outputs."""
         self.optimizer.zero_grad(set_to_none=True)
         if self.is_exported is None:
@@ -46,7 +48,8 @@ class PlainTrainer:
         with without_short_cuts(), exported:
             returned = self._module(*inputs)
             outputs = [item for item in pytree.tree_leaves(returned) if isinstance(item, Tensor)]
-            loss = self._loss.apply(outputs[0], targets)
+            given = [targets] if isinstance(targets, Tensor) else list(targets or ())
+            loss = self._loss.of(returned, given)
             loss.backward()  # type: ignore[no-untyped-call]
         self.gradients = {
             name: parameter.grad.clone()
@@ -55,6 +58,14 @@ class PlainTrainer:
         }
         self.optimizer.step()
         return loss.detach(), [output.detach() for output in outputs]
+
+    def predict(self, inputs: Sequence[Tensor]) -> list[Tensor]:
+        """The module's outputs in evaluation mode, without gradients."""
+        with evaluating(self._module), without_short_cuts(), torch.no_grad():
+            is_exported = looks_at_contents(self._module, inputs)
+            with as_exporters_do() if is_exported else contextlib.nullcontext():
+                returned = self._module(*inputs)
+        return [item for item in pytree.tree_leaves(returned) if isinstance(item, Tensor)]
 
     def optimizer_state(self) -> dict[tuple[str, str], Tensor]:
         """The optimizer's tensors by (parameter, state)."""

@@ -7,38 +7,33 @@ optimizer's updates (`poet.frontend.assemble`), and each kernel is measured (`po
 
 from __future__ import annotations
 
-import contextlib
 import fnmatch
 import inspect
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, fx, nn
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
-    DynamicOutputShapeException,
     FakeTensorMode,
 )
-from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn.parameter import is_lazy
-from torch.utils import _pytree as pytree
 
 from poet.brief import shortened, told
-from poet.errors import ModelError, PoetError, nearest
+from poet.errors import ModelError, nearest
 from poet.frontend.assemble import StepNames, assemble
-from poet.frontend.eager import original, without_short_cuts
-from poet.frontend.exporting import as_exporters_do, line_of
-from poet.frontend.layouts import compact, dense_like, tensor_type
-from poet.frontend.losses import Loss, loss_named
+from poet.frontend.eager import original
+from poet.frontend.functional import Functional, Step, fakes, trace_step
+from poet.frontend.layouts import compact, tensor_type
+from poet.frontend.losses import Loss, LossFunction, as_loss
 from poet.frontend.lower import lower
 from poet.frontend.recurrent import OneOpPerLayer
 from poet.graph import Graph
 from poet.kernel_facts import KernelFacts
 from poet.loss import LossSpec
 from poet.optimizer import OptimizerSpec
-from poet.runtime import kernels
 from poet.runtime.measure import measured
 from poet.runtime.process import check_computes
 
@@ -54,6 +49,7 @@ class TrainingStep:
             module are not copied: whoever trains with them copies first.
         optimizer: what makes the hyperparameters of each step.
         loss: its name and options, see `poet.loss`.
+        objective: what computes it; ``None``: that of this name.
     """
 
     graph: Graph
@@ -61,6 +57,7 @@ class TrainingStep:
     tensors: Mapping[str, Tensor]
     optimizer: OptimizerSpec
     loss: str
+    objective: Loss | None = None
 
     def __repr__(self) -> str:
         parameters = self.graph.parameters
@@ -73,10 +70,10 @@ def trace_training_step(
     module: nn.Module,
     example_inputs: Tensor | Sequence[Tensor],
     *,
-    loss: str = "cross-entropy",
+    loss: str | LossFunction = "cross-entropy",
     optimizer: OptimizerSpec | None = None,
     train: Iterable[str] | None = None,
-    targets: Tensor | None = None,
+    targets: Tensor | Sequence[Tensor] | None = None,
     name: str | None = None,
     input_names: Sequence[str] | None = None,
     measure: bool = True,
@@ -88,11 +85,13 @@ def trace_training_step(
     Args:
         module: an ordinary module on the CPU; it is not changed. Of a compiled one, what it was made from.
         example_inputs: tensors of the types that every step will be given; contents do not matter.
-        loss: its name and options, as `poet.loss` reads them.
+        loss: its name and options, as `poet.loss` reads them, or a function or module that is given what the
+            model returns, and the targets: one tensor, or a tuple of several.
         optimizer: `OptimizerSpec()` where not given.
         train: patterns of parameter names (``layer4.*``) to train; not given: those that require a
             gradient.
-        targets: an example of the loss's targets, where they do not follow from the output.
+        targets: examples of the loss's targets, where they do not follow from the output, as those of a
+            function do not.
         name: of the model; not given: the module's class.
         input_names: of the inputs; not given: those of ``forward``'s arguments.
         measure: run each distinct kernel once to find its workspace and its time.
@@ -107,21 +106,22 @@ def trace_training_step(
     for index, item in enumerate(inputs):
         if not isinstance(item, Tensor):
             raise ModelError(f"input {index} is of type {type(item).__name__}; a step is given tensors")
-    parameters, states = _own_tensors(module)
+    parameters, states = own_tensors(module)
     trained = _chosen(module, train)
     mode = FakeTensorMode(allow_non_fake_inputs=True)
-    step = _Functional(_Step(module, trained, loss_named(loss)), (*parameters, *states))
-    own, fake_inputs = _fakes(mode, (parameters | states).values()), _fakes(mode, inputs)
+    objective = as_loss(loss)
+    step = Functional(Step(module, trained, objective), (*parameters, *states))
+    own, fake_inputs = fakes(mode, (parameters | states).values()), fakes(mode, inputs)
     step.step.is_exported = looks_at_contents(module, inputs)
     if targets is None:
         with mode:
             found_targets = step(own, fake_inputs, None)
     else:
-        found_targets = [targets]
-    fake_targets = _fakes(mode, [item for item in found_targets if item is not None])
-    traced = _trace(step, (own, fake_inputs, fake_targets))
-    constants = _constants(traced, parameters | states)
-    wanted = [*_input_names(module, len(inputs), input_names), *(["targets"] if fake_targets else [])]
+        found_targets = [targets] if isinstance(targets, Tensor) else [*targets]
+    fake_targets = fakes(mode, [item for item in found_targets if item is not None])
+    traced = trace_step(step, (own, fake_inputs, fake_targets))
+    constants = named_constants(traced, parameters | states)
+    wanted = [*_input_names(module, len(inputs), input_names), *_target_names(len(fake_targets))]
     names = _free(wanted, {*parameters, *states, *constants.values()})
     lowered = lower(traced, (*parameters, *states, *names), constants)
     (found, *gradients), predictions = (
@@ -149,7 +149,9 @@ def trace_training_step(
     tensors |= {value: compact(getattr(traced, attribute)) for attribute, value in constants.items()}
     tensors |= _optimizer_state(graph, optimizer, parameters)
     graph, kernel_facts = measured(graph, times=measure)
-    return TrainingStep(graph, kernel_facts, tensors, optimizer, str(LossSpec.parse(loss)))
+    return TrainingStep(
+        graph, kernel_facts, tensors, optimizer, str(LossSpec.parse(objective.name)), objective
+    )
 
 
 def looks_at_contents(module: nn.Module, inputs: Sequence[Tensor]) -> bool:
@@ -160,9 +162,9 @@ def looks_at_contents(module: nn.Module, inputs: Sequence[Tensor]) -> bool:
     own = dict((*module.named_parameters(), *module.named_buffers()))
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     try:
-        fakes = dict(zip(own, _fakes(mode, own.values()), strict=True))
+        fake_own = dict(zip(own, fakes(mode, own.values()), strict=True))
         with mode, torch.no_grad(), OneOpPerLayer():
-            torch.func.functional_call(module, fakes, tuple(_fakes(mode, inputs)))
+            torch.func.functional_call(module, fake_own, tuple(fakes(mode, inputs)))
     except DataDependentOutputException:
         return True
     except Exception:
@@ -173,7 +175,7 @@ def looks_at_contents(module: nn.Module, inputs: Sequence[Tensor]) -> bool:
 # --- what the module has ----------------------------------------------------------------------
 
 
-def _own_tensors(module: nn.Module) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+def own_tensors(module: nn.Module) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """The module's parameters and buffers by name, shared ones once.
 
     Raises:
@@ -257,6 +259,10 @@ def _input_names(module: nn.Module, count: int, given: Sequence[str] | None) -> 
     return [*given[:count], *(f"input{index}" for index in range(len(given), count))]
 
 
+def _target_names(count: int) -> list[str]:
+    return ["targets"] if count == 1 else [f"targets{index}" for index in range(count)]
+
+
 def _free(wanted: Iterable[str], taken: set[str]) -> tuple[str, ...]:
     """The names, with underscores where one is taken."""
     names: list[str] = []
@@ -267,7 +273,7 @@ def _free(wanted: Iterable[str], taken: set[str]) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _constants(traced: fx.GraphModule, own: Mapping[str, Tensor]) -> dict[str, str]:
+def named_constants(traced: fx.GraphModule, own: Mapping[str, Tensor]) -> dict[str, str]:
     """Name for the value of each tensor that the trace holds, by its attribute.
 
     Raises:
@@ -293,107 +299,3 @@ def _optimizer_state(
         for parameter in graph.parameters
         for state, value in parameter.optimizer_state
     }
-
-
-# --- the traced function ----------------------------------------------------------------------
-
-
-class _Step(nn.Module):
-    """The whole step as a module, so that the module's tensors stay replaced until its end.
-
-    Activation checkpointing runs parts of the module again while gradients are computed.
-    """
-
-    def __init__(self, module: nn.Module, trained: Iterable[str], loss: Loss) -> None:
-        super().__init__()
-        self.module = module
-        self.trained = tuple(trained)
-        self.loss = loss
-        self.is_exported = False
-
-    def outputs(self, inputs: list[Tensor]) -> list[Tensor]:
-        """The tensors that the module returns."""
-        with as_exporters_do() if self.is_exported else contextlib.nullcontext():
-            returned = self.module(*inputs)
-        outputs = [item for item in pytree.tree_leaves(returned) if isinstance(item, Tensor)]
-        if not outputs:
-            raise ModelError(f"{type(self.module).__name__} returns no tensor")
-        return outputs
-
-    def forward(self, inputs: list[Tensor], targets: list[Tensor] | None) -> list[Tensor | None]:
-        """Loss, gradients of the trained parameters in the module's order, outputs.
-
-        Without ``targets``: the targets that the loss needs for the module's first output.
-        """
-        outputs = self.outputs(inputs)
-        if targets is None:
-            return [self.loss.targets_like(outputs[0])]
-        loss = self.loss.apply(outputs[0], targets[0] if targets else None)
-        if not loss.requires_grad:
-            raise ModelError("the loss does not depend on any parameter that is to be trained")
-        parameters = dict(self.module.named_parameters())
-        gradients = torch.autograd.grad(loss, [parameters[name] for name in self.trained], allow_unused=True)
-        return [loss, *gradients, *outputs]
-
-
-@dataclass(frozen=True, slots=True)
-class _Functional:
-    """The step as a function of all its tensors."""
-
-    step: _Step
-    names: tuple[str, ...]  # of parameters, then of states
-
-    def __call__(
-        self, own: list[Tensor], inputs: list[Tensor], targets: list[Tensor] | None
-    ) -> list[Tensor | None]:
-        """What `_Step` gives; fresh leaves stand for the parameters, so that they can have gradients."""
-        trained = frozenset(self.step.trained)
-        leaves = {
-            f"module.{name}": tensor.detach().requires_grad_() if name in trained else tensor
-            for name, tensor in zip(self.names, own, strict=True)
-        }
-        with _speaking(self.step.module), without_short_cuts(), torch.enable_grad(), OneOpPerLayer():
-            results: list[Tensor | None] = torch.func.functional_call(self.step, leaves, (inputs, targets))
-        return results
-
-
-@contextlib.contextmanager
-def _speaking(module: nn.Module) -> Iterator[None]:
-    """What fails in here is the model's fault, and said in one line."""
-    name = type(module).__name__
-    try:
-        yield
-    except PoetError:
-        raise
-    except DataDependentOutputException as error:
-        raise ModelError(
-            f"{name} reads a tensor's contents while it runs ({error.func}){line_of(error.__traceback__)}; "
-            "use tensor ops such as torch.where, or leave it out where torch.compiler.is_exporting()"
-        ) from None
-    except DynamicOutputShapeException as error:
-        raise ModelError(
-            f"{name}: the output shape of {error.func} depends on data{line_of(error.__traceback__)}; "
-            "keep the shape and mask what is not wanted"
-        ) from None
-    except Exception as error:
-        line = str(error).strip().splitlines()[0] if str(error).strip() else "no message"
-        place = line_of(error.__traceback__)
-        raise ModelError(
-            f"{name} fails on the example inputs: {type(error).__name__}: {line}{place}"
-        ) from error
-
-
-def _fakes(mode: FakeTensorMode, tensors: Iterable[Tensor]) -> list[Tensor]:
-    types = [dense_like(tensor_type(tensor, "an input")) for tensor in tensors]
-    with mode:
-        return [torch.empty_strided(t.shape, t.strides, dtype=kernels.dtype(t.dtype)) for t in types]
-
-
-def _trace(step: _Functional, arguments: tuple[list[Tensor], ...]) -> fx.GraphModule:
-    def function(*groups: list[Tensor]) -> object:  # make_fx miscounts a method's arguments
-        return step(*groups)
-
-    traced: fx.GraphModule = make_fx(
-        function, tracing_mode="fake", _allow_non_fake_inputs=True, record_stack_traces=True
-    )(*arguments)
-    return traced

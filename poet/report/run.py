@@ -11,7 +11,7 @@ from rich.console import Group, RenderableType
 from poet import codec
 from poet.devices.host import HostStorage, host_step_seconds
 from poet.report.plan import columns
-from poet.run_request import BUSY_RATIO, Epoch
+from poet.run_request import BUSY_RATIO, Epoch, Validation
 from poet.training_plan import Plan
 from poet.units import format_bytes, format_seconds, format_share
 
@@ -22,7 +22,20 @@ def epoch_line(epoch: Epoch) -> str:
     steps = f"{epoch.steps} steps of {format_seconds(epoch.step_seconds)}"
     steps += "" if epoch.is_complete else ", interrupted"
     loss = "not finite" if epoch.loss is None else f"{epoch.loss:.4f}"
-    return f"epoch {epoch.number}: loss {loss}{accuracy}, {steps}"
+    return f"epoch {epoch.number}: loss {loss}{accuracy}, {steps}{_validated(epoch.validation)}"
+
+
+def _validated(validation: Validation | None) -> str:
+    if validation is None:
+        return ""
+    told = ["loss not finite" if validation.loss is None else f"loss {validation.loss:.4f}"]
+    for name, amount in validation.metrics.items():
+        shown = "none" if amount is None else f"{amount:.4g}" if name == "mae" else format_share(amount)
+        told.append(f"{name} {shown}")
+    note = (
+        " (best so far)" if validation.is_best else " (the last: no better for long enough)" * validation.ends
+    )
+    return f"; validation: {', '.join(told)}{note}"
 
 
 @dataclass(frozen=True, slots=True)

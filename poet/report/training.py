@@ -20,7 +20,7 @@ def loss_reads(graph: Graph, loss: str) -> str:
     try:
         if (
             targets is not None
-            and spec.name == "cross-entropy"
+            and spec.targets_are_classes
             and targets.shape != output.shape
             and spec.class_dim_of(output.shape, targets.shape) is None
         ):

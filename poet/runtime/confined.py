@@ -24,7 +24,7 @@ from poet.run_request import RunRequest
 from poet.runtime.confinement import Confinement, idle_bytes
 from poet.runtime.fit import Samples, load_samples
 from poet.runtime.memory import return_freed_memory, use_one_heap
-from poet.runtime.requested import metered_epochs, open_trainer
+from poet.runtime.requested import metered_epochs, open_trainer, validation_samples
 from poet.units import format_bytes
 
 _WARM_UP_STEPS = 2
@@ -42,12 +42,13 @@ def train(request: RunRequest, emit: Emit) -> None:
     """
     with PlanFile(request.plan) as file:
         samples = load_samples(request.data, file.plan, allow_nan=request.allow_nan)
+        validation = validation_samples(file.plan, request)
         warm_bytes = _warm_up(file, samples, request)
         confinement = Confinement(warm_bytes, request.budget_bytes)
         confinement.enforce()
         emit("confined", {"idle_bytes": confinement.idle_bytes})
         try:
-            _train(file, samples, request, emit)
+            _train(file, samples, validation, request, emit)
         except ReplayError as error:
             measured = file.plan.replayed_kernels.threads
             if measured in (None, torch.get_num_threads()):
@@ -56,10 +57,12 @@ def train(request: RunRequest, emit: Emit) -> None:
             raise ReplayError(f"{_in_words(error)}; {advice}") from error
 
 
-def _train(file: PlanFile, samples: Samples, request: RunRequest, emit: Emit) -> None:
+def _train(
+    file: PlanFile, samples: Samples, validation: Samples | None, request: RunRequest, emit: Emit
+) -> None:
     with open_trainer(file, request) as trainer:
         try:
-            for epoch, peak_bytes in metered_epochs(trainer, samples, request):
+            for epoch, peak_bytes in metered_epochs(trainer, samples, request, validation):
                 emit("epoch", {"epoch": asdict(epoch), "peak_bytes": peak_bytes})
         except ReplayError as error:
             if not trainer.memory.startswith("heap: "):
@@ -78,6 +81,8 @@ def _warm_up(file: PlanFile, samples: Samples, request: RunRequest) -> int:
         inputs, targets = samples.batch(torch.arange(trainer.input_types[0].shape[0]))
         for _ in range(_WARM_UP_STEPS):
             trainer.step(inputs, targets)
+        if request.validate is not None:
+            trainer.predict(inputs)
         return idle_bytes() - trainer.held_bytes
 
 

@@ -38,7 +38,7 @@ class Samples:
         tensors: all samples.
         staged: of the plan's shapes; each batch is copied there, so that a step allocates none.
         order: numbers of the samples, for each epoch anew; here, so that an epoch allocates none.
-        targets: 1 where the last tensor is the loss's, else 0.
+        targets: how many of the last tensors are the loss's.
     """
 
     tensors: tuple[torch.Tensor, ...]
@@ -51,12 +51,12 @@ class Samples:
         """How many samples there are."""
         return len(self.tensors[0])
 
-    def batch(self, chosen: torch.Tensor) -> tuple[tuple[torch.Tensor, ...], torch.Tensor | None]:
+    def batch(self, chosen: torch.Tensor) -> tuple[tuple[torch.Tensor, ...], tuple[torch.Tensor, ...]]:
         """The inputs and the targets of the samples with the numbers ``chosen``; good until the next call."""
         for tensor, place in zip(self.tensors, self.staged, strict=True):
             torch.index_select(tensor, 0, chosen, out=place)
         inputs = len(self.staged) - self.targets
-        return self.staged[:inputs], self.staged[-1] if self.targets else None
+        return self.staged[:inputs], self.staged[inputs:]
 
 
 @says_what_it_is(FileKind.NPZ, FileKind.TENSORS)
@@ -234,14 +234,14 @@ class _Tally:
     def steps(self) -> int:
         return len(self._losses)
 
-    def add(self, result: StepResult, targets: torch.Tensor | None) -> None:
+    def add(self, result: StepResult, targets: tuple[torch.Tensor, ...]) -> None:
         self._losses.append(result.loss)
         self._seconds.append(result.seconds)
         self._own_seconds.append(result.own_seconds)
-        if self._class_dim is not None and targets is not None:
+        if self._class_dim is not None:
             chosen = result.predictions[0].argmax(dim=self._class_dim)
-            self._right += int((chosen == targets).sum())
-            self._judged += targets.numel()
+            self._right += int((chosen == targets[0]).sum())
+            self._judged += targets[0].numel()
 
     def epoch(self, number: int, seconds: float, *, is_complete: bool) -> Epoch:
         loss = statistics.fmean(self._losses)
@@ -260,11 +260,11 @@ class _Tally:
 def _class_dim(plan: Plan) -> int | None:
     """Where the classes stand in the first output; ``None`` where the targets are not class numbers."""
     graph, loss = plan.graph, LossSpec.parse(plan.request.loss)
-    if loss.name != "cross-entropy" or not graph.targets:
+    if graph.targets != 1:
         return None
     types = {value.name: value.type for value in graph.values}
-    scores, targets = types[graph.predictions[0]].shape, types[graph.inputs[-1]].shape
-    return loss.class_dim_of(scores, targets) if scores else None
+    scores, targets = types[graph.predictions[0]].shape, types[graph.inputs[-1]]
+    return loss.class_dim_of(scores, targets.shape) if scores and targets.dtype == "int64" else None
 
 
 def _samples(where: str, array: npt.NDArray[np.generic], kind: TensorType) -> torch.Tensor:

@@ -323,7 +323,9 @@ class _Beginning:
 
 
 def seconds_in_steps(
-    plan: Plan, tensors: Mapping[str, Tensor], batch: tuple[tuple[Tensor, ...], Tensor | None]
+    plan: Plan,
+    tensors: Mapping[str, Tensor],
+    batch: tuple[tuple[Tensor, ...], Tensor | tuple[Tensor, ...] | None],
 ) -> tuple[dict[str, float], float]:
     """Seconds of each op in whole steps of ``plan``, made here and now, and how busy the machine was.
 

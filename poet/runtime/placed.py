@@ -65,6 +65,7 @@ class PlacedSteps:
         self.refusal = ""
         self._limit_bytes = limit_bytes
         self._scopes = contextlib.ExitStack()  # of the steps' arena or the recording
+        self._replaying = contextlib.ExitStack()  # closed before the arena is
         self._standing_scope = contextlib.ExitStack()
         self._allocator = native.load()
         self._recording: native.Recording | None = None
@@ -72,6 +73,7 @@ class PlacedSteps:
         self._standing: native.ArenaMemory | None = None
         self._replay: native.Replay | None = None
         self._offsets_bytes: dict[str, int] = {}  # of what begins in RAM
+        self._evaluation: native.Placement | None = None
         self._divide_bytes = 0  # the offset at which standing tensors begin
         self._is_planned = False
         self._steps = self._replayed_steps = 0
@@ -139,9 +141,32 @@ class PlacedSteps:
 
     def close(self) -> None:
         """Place nothing any more."""
-        self._scopes.close()
+        self._end_steps()
         self._standing_scope.close()
         self._recording = self._replay = self._arena = self._standing = None
+
+    def _end_steps(self) -> None:
+        self._replaying.close()
+        self._scopes.close()
+
+    @contextlib.contextmanager
+    def evaluating(self, evaluation: Plan) -> Iterator[Callable[[int], object] | None]:
+        """The block makes the plan's ``evaluation``, between steps and in the same arena.
+
+        Gives what `mark` gives; ``None`` where steps do not lie at the plan's places, nor does this.
+        """
+        arena, allocator = self._arena, self._allocator
+        if arena is None or allocator is None or not self._is_planned or evaluation.arena is None:
+            yield None
+            return
+        if self._evaluation is None:
+            self._evaluation = _placement(evaluation, self._divide_bytes)
+        self._replaying.close()  # one placement at a time
+        try:
+            with arena.replay(self._evaluation) as replay, replay.step():
+                yield allocator.mark
+        finally:
+            self._replay = self._replaying.enter_context(arena.replay(self._placement))
 
     # --- at the plan's places ---
 
@@ -179,23 +204,20 @@ class PlacedSteps:
                 arena = _arena(allocator, standing_bytes)
                 self._standing = self._standing_scope.enter_context(arena)
             self._arena = self._scopes.enter_context(_arena(allocator, divide_bytes))
-            self._replay = self._scopes.enter_context(self._arena.replay(_placement(plan, divide_bytes)))
+            self._placement = _placement(plan, divide_bytes)
+            self._replay = self._replaying.enter_context(self._arena.replay(self._placement))
         except ReplayError as error:
             self.close()
             self._stay_on_the_heap(str(error))
             return str(error)
         self._divide_bytes, self._is_planned = divide_bytes, True
-        self._offsets_bytes = {
-            asked_for: layout.offsets_bytes[item.block]
-            for item in plan.demand.requests
-            if item.step == BEFORE and (asked_for := layout.blocks[item.block].tensor) is not None
-        }
+        self._offsets_bytes = plan.begun_bytes
         self.how = f"arena of {format_bytes(layout.arena_bytes)}, as planned"
         return ""
 
     def _leave_planned(self, stray_bytes: int) -> None:
         """Kernels here ask for other memory than those of the machine that planned: record them."""
-        self._scopes.close()
+        self._end_steps()
         self._replay = self._arena = None
         self._is_planned, self._offsets_bytes = False, {}
         self._steps = self._replayed_steps = 0
@@ -227,9 +249,9 @@ class PlacedSteps:
                     f"the arena would take {size}, the budget leaves {limit}; plan with more RAM"
                 )
             self._arena = self._scopes.enter_context(_arena(self._allocator, placement.arena_bytes))
-            self._replay = self._scopes.enter_context(self._arena.replay(placement))
+            self._replay = self._replaying.enter_context(self._arena.replay(placement))
         except ReplayError as error:
-            self._scopes.close()
+            self._end_steps()
             self._arena = self._replay = None
             self._stay_on_the_heap(str(error))
             return

@@ -26,6 +26,8 @@ from poet.schedule import Compute, Free, PageOut, Step
 from poet.training_plan import Plan
 
 Instruction = Callable[[], None]
+Mark = Callable[[int], object] | None
+"""Called with 1 + the number of each instruction's step before it runs, where memory is placed."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,8 +6,10 @@ from collections.abc import Iterator
 
 from poet.plan_file import PlanFile
 from poet.run_request import Epoch, RunRequest
-from poet.runtime.fit import Samples, fit
+from poet.runtime.fit import Samples, fit, load_samples
 from poet.runtime.trainer import Trainer
+from poet.runtime.validation import Validator
+from poet.training_plan import Plan
 
 
 def open_trainer(file: PlanFile, request: RunRequest) -> Trainer:
@@ -23,19 +25,31 @@ def open_trainer(file: PlanFile, request: RunRequest) -> Trainer:
     )
 
 
+def validation_samples(plan: Plan, request: RunRequest) -> Samples | None:
+    """What is evaluated after each epoch, where that is asked for; errors as of `load_samples`."""
+    if request.validate is None:
+        return None
+    return load_samples(request.validate, plan, allow_nan=request.allow_nan)
+
+
 def metered_epochs(
-    trainer: Trainer, samples: Samples, request: RunRequest
+    trainer: Trainer, samples: Samples, request: RunRequest, validation: Samples | None = None
 ) -> Iterator[tuple[Epoch, int | None]]:
     """What each epoch gave, and its peak of tensor memory in bytes where that can be measured.
 
-    Saves, ends and fails as `fit` does.
+    Saves, ends and fails as `fit` does; where other samples are evaluated, it may end earlier.
     """
+    validator = None if validation is None else Validator(trainer, validation, request)
     training = fit(
         trainer, samples, epochs=request.epochs, save_path=request.output, save_every=request.save_every
     )
     while True:
         with trainer.peak_meter() as meter:
             epoch = next(training, None)
+            if epoch is not None and validator is not None:
+                epoch = validator.judged(epoch)
         if epoch is None:
             return
         yield epoch, meter.peak.bytes
+        if validator is not None and validator.is_over:
+            return

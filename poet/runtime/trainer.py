@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -29,6 +29,16 @@ from poet.problem import Place
 from poet.runtime import program, ranges, state
 from poet.runtime.background import Background, Timed
 from poet.runtime.cells import Cells, new_buffer
+from poet.runtime.evaluation import (
+    Batch,
+    EvaluationResult,
+    Evaluator,
+    Judged,
+    chosen_metrics,
+    judged,
+    slots_with_evaluation,
+    whole_batches,
+)
 from poet.runtime.guards import check_calls
 from poet.runtime.memory import PeakMeter, return_freed_memory
 from poet.runtime.native.library import BETWEEN_STEPS
@@ -86,13 +96,16 @@ class Trainer(Closing):
         self.allow_nan = False
         state.check_fillable(plan.graph)
         check_calls(plan.graph)
+        if plan.evaluation is not None:
+            check_calls(plan.evaluation.graph)
         self._pages = pages
         self._cells = Cells(plan.graph)
         in_background = pages is not None and plan.problem.background_storage
         self._pager: Timed | None = None
         if pages is not None:
             self._pager = Timed(Background(pages) if in_background else pages)
-        self._is_random = any(op.random for op in plan.graph.ops)
+        graphs = [each.graph for each in (plan, plan.evaluation) if each is not None]
+        self._is_random = any(op.random for graph in graphs for op in graph.ops)
         self._generator = _generator_at(tensors.random_state)
         self._program: Program = program.compile_plan(
             plan, self._cells, pages=self._pager, generator=self._generator
@@ -100,6 +113,7 @@ class Trainer(Closing):
         unknown = self._cells.hyperparameters - plan.optimizer.hyperparameters(1).keys()
         if unknown:
             raise PlanError(f"optimizer {plan.optimizer.name} has no hyperparameter {min(unknown)!r}")
+        self._evaluator: Evaluator | None = None
         self._is_checked = False
         self._plan_path: Path | None = None
         self._opened_in = os.getpid()
@@ -212,7 +226,7 @@ class Trainer(Closing):
     def step(
         self,
         inputs: torch.Tensor | Sequence[torch.Tensor],
-        targets: torch.Tensor | None = None,
+        targets: torch.Tensor | Sequence[torch.Tensor] | None = None,
         *,
         on_gradient: Tap | None = None,
         on_instruction: Callable[[int], object] | None = None,
@@ -221,7 +235,7 @@ class Trainer(Closing):
 
         Args:
             inputs: of the model, in its order; copied.
-            targets: of the loss, if the plan's loss has any; copied.
+            targets: of the loss, if the plan's loss has any, in their order; copied.
             on_gradient: sees every gradient as it is made.
             on_instruction: called before each instruction with the index of its step in the schedule.
 
@@ -232,12 +246,7 @@ class Trainer(Closing):
                 fork of the process that loaded torch; nothing has happened.
         """
         started, own_seconds = time.perf_counter(), -self._own_seconds()
-        self._check_usable()
-        check_computes()
-        if self._pages is not None:
-            check_owns_pages(self._opened_in)
-        if self._placed is not None and self._placed.refusal:
-            raise ReplayError(self._placed.refusal)
+        self._check_may_run()
         given = self._checked_inputs(inputs, targets)
         self._cells.set_hyperparameters(
             self.plan.optimizer.hyperparameters(self.steps + 1, lr=self.learning_rate)
@@ -259,6 +268,56 @@ class Trainer(Closing):
             )
         own_seconds += self._own_seconds()
         return StepResult(*result, seconds=time.perf_counter() - started, own_seconds=own_seconds)
+
+    def predict(self, inputs: torch.Tensor | Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+        """The model's outputs in evaluation mode: the bits that it gives after ``module.eval()``.
+
+        Made inside the plan's RAM; nothing is trained. The outputs are copies, and the caller's.
+
+        Args:
+            inputs: of the model, a batch of the plan's shapes; copied.
+
+        Raises:
+            PlanError: the plan has no evaluation.
+            InputError, ReplayError: as of `step`.
+        """
+        # the originals lie where the next step needs the room
+        return tuple(output.clone() for output in self._forward(inputs, None)[1])
+
+    def evaluate(self, batches: Iterable[Batch], metrics: Sequence[str] | None = None) -> EvaluationResult:
+        """Loss and metrics of the model in evaluation mode over ``batches``, inside the plan's RAM.
+
+        Args:
+            batches: inputs and targets of the plan's shapes. One may have fewer samples: it is filled up with
+                its first ones, which are not counted, and its loss is not either.
+            metrics: names (``accuracy``, ``top-5``, ``mae``, ``iou``); not given: what suits the targets.
+
+        Raises:
+            PlanError: the plan has no evaluation.
+            InputError: a tensor is not of the plan's shape, or there is no such metric.
+            ReplayError: as of `step`.
+        """
+        size = self.input_types[0].shape[0] if self.input_types[0].shape else 0
+        targets = self.plan.graph.targets
+
+        def made() -> Iterator[Judged]:
+            for given, count in whole_batches(batches, size):
+                inputs, wanted = given[: len(given) - targets], given[len(given) - targets :]
+                loss, outputs = self._forward(inputs, wanted)
+                yield Judged(
+                    loss, outputs, wanted[0] if targets == 1 else None, count, is_whole=count == size
+                )
+
+        return judged(made(), chosen_metrics(self.plan, metrics))
+
+    def check_evaluates(self) -> None:
+        """Do nothing if `predict` and `evaluate` are possible.
+
+        Raises:
+            PlanError: the plan has no evaluation.
+        """
+        if self._evaluator is None:
+            self._evaluator = Evaluator(self.plan, self._cells, self._pager)
 
     def parameters(self) -> dict[str, torch.Tensor]:
         """Copies of the parameters, by the module's names."""
@@ -350,24 +409,60 @@ class Trainer(Closing):
             self._pages.close()
         self._broken = "it is closed"
 
+    # --- one evaluation ---
+
+    def _forward(
+        self,
+        inputs: torch.Tensor | Sequence[torch.Tensor],
+        targets: torch.Tensor | Sequence[torch.Tensor] | None,
+    ) -> tuple[float, tuple[torch.Tensor, ...]]:
+        self._check_may_run()
+        given = self._checked_inputs(inputs, targets, needs_targets=targets is not None)
+        self.check_evaluates()
+        assert self._evaluator is not None
+        try:
+            with torch.no_grad(), self._drawing():
+                return self._evaluator.run(given, placed=self._placed, generator=self._generator)
+        except BaseException as error:
+            if not all(self._cells.holds(buffer) for buffer in self._held):
+                self._broken = f"an evaluation failed ({error})"
+            if isinstance(error, PoetError) or not isinstance(error, Exception):
+                raise
+            raise ReplayError(f"an evaluation failed: {_first_line(error)}") from error
+
     # --- one step ---
+
+    def _check_may_run(self) -> None:
+        self._check_usable()
+        check_computes()
+        if self._pages is not None:
+            check_owns_pages(self._opened_in)
+        if self._placed is not None and self._placed.refusal:
+            raise ReplayError(self._placed.refusal)
 
     def _own_seconds(self) -> float:
         return time.thread_time() + (0.0 if self._pager is None else self._pager.waited_seconds)
 
     def _checked_inputs(
-        self, inputs: torch.Tensor | Sequence[torch.Tensor], targets: torch.Tensor | None
+        self,
+        inputs: torch.Tensor | Sequence[torch.Tensor],
+        targets: torch.Tensor | Sequence[torch.Tensor] | None,
+        *,
+        needs_targets: bool = True,
     ) -> tuple[torch.Tensor, ...]:
         given = (inputs,) if isinstance(inputs, torch.Tensor) else tuple(inputs)
-        given += () if targets is None else (targets,)
-        if len(given) != len(self._inputs):
-            names = ", ".join(name for name, _ in self._inputs)
-            raise InputError(f"{len(given)} tensors were given, the plan takes {len(self._inputs)}: {names}")
-        for tensor, (name, kind) in zip(given, self._inputs, strict=True):
+        given += (targets,) if isinstance(targets, torch.Tensor) else tuple(targets or ())
+        wanted = (
+            self._inputs if needs_targets else self._inputs[: len(self._inputs) - self.plan.graph.targets]
+        )
+        if len(given) != len(wanted):
+            names = ", ".join(name for name, _ in wanted)
+            raise InputError(f"{len(given)} tensors were given, the plan takes {len(wanted)}: {names}")
+        for tensor, (name, kind) in zip(given, wanted, strict=True):
             if (str(tensor.dtype), tuple(tensor.shape)) != (f"torch.{kind.dtype}", kind.shape):
                 found = f"{str(tensor.dtype).removeprefix('torch.')}[{','.join(map(str, tensor.shape))}]"
                 raise InputError(f"{name} is {found}, the plan takes {kind}")
-        for tensor, (name, _) in zip(given, self._inputs, strict=True):
+        for tensor, (name, _) in zip(given, wanted, strict=True):
             if name in self._rules:
                 ranges.check(name, tensor, self._rules[name], allow_nan=self.allow_nan)
         return given
@@ -402,8 +497,7 @@ class Trainer(Closing):
             if in_tap or isinstance(error, PoetError) or not isinstance(error, Exception):
                 raise
             what = _in_words(self.plan.schedule[index])
-            line = str(error).splitlines()[0] if str(error) else type(error).__name__
-            raise ReplayError(f"step {self.steps + 1} failed at {what}: {line}") from error
+            raise ReplayError(f"step {self.steps + 1} failed at {what}: {_first_line(error)}") from error
 
     def _recover(self, index: int, error: BaseException) -> None:
         """Go back to the last committed step after a failure at instruction ``index``, if possible."""
@@ -552,6 +646,10 @@ def _generator_at(random_state: torch.Tensor | None) -> torch.Generator | None:
     return generator
 
 
+def _first_line(error: BaseException) -> str:
+    return str(error).splitlines()[0] if str(error) else type(error).__name__
+
+
 def _in_words(step: Step) -> str:
     if isinstance(step, Compute):
         return f"running {step.op}"
@@ -559,7 +657,8 @@ def _in_words(step: Step) -> str:
 
 
 def _open_pages(plan: Plan, folder: Path, page_file: str | Path | None) -> PageFile | None:
-    if not plan.slots:
+    slots = slots_with_evaluation(plan)
+    if not slots:
         return None
     path = None if page_file is None else Path(page_file)
-    return PageFile(plan.slots, path=path, folder=folder, buffer_bytes=plan.page_buffer_bytes)
+    return PageFile(slots, path=path, folder=folder, buffer_bytes=plan.page_buffer_bytes)

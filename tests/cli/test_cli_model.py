@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import subprocess
 import sys
@@ -111,6 +112,29 @@ def test_running_trains_pages_and_saves(folder: Path, plan: Path) -> None:
         assert "conv1.weight" in file.entries
     again = invoke("run", plan, *data, "--resume", saved)
     assert again.startswith("epoch 3: loss")  # it goes on
+
+
+def test_running_validates_keeps_the_best_and_ends_early(folder: Path, plan: Path) -> None:
+    data, best = ("--data", folder / "data.npz", "--page-file", folder / "pages"), folder / "best.safetensors"
+    asked = ("--validate", folder / "data.npz", "--metric", "accuracy", "--metric", "top-5", "--best", best)
+    options = ("--epochs", "9", "--lr", "0.0", "--patience", "2", "-o", folder / "last.safetensors")
+    text = invoke("run", plan, *data, *asked, *options, "--json", folder / "run.json")
+    epochs = json.loads((folder / "run.json").read_text())["epochs"]
+    losses = [epoch["validation"]["loss"] for epoch in epochs]
+    assert [epoch["validation"]["samples"] for epoch in epochs] == [10] * len(epochs)
+    improved = [number for number, loss in enumerate(losses) if loss < min(losses[:number], default=math.inf)]
+    assert [epoch["validation"]["is_best"] for epoch in epochs] == [n in improved for n in range(len(losses))]
+    assert len(epochs) == min(9, improved[-1] + 3)
+    assert re.search(r"epoch 1: .*; validation: loss \d\.\d+, accuracy [\d.]+ %, top-5 ", text)
+    with TensorFile(best) as kept, TensorFile(folder / "last.safetensors") as last:
+        assert int(kept.metadata["poet.steps"]) == 2 * (improved[-1] + 1)
+        assert int(last.metadata["poet.steps"]) == 2 * len(epochs)
+    code, line = fail("run", plan, *data, "--patience", "2")
+    assert code == 2
+    assert "--patience is of --validate" in line
+    code, line = fail("run", plan, *data, "--validate", folder / "data.npz", "--metric", "mae")
+    assert code == 2
+    assert "mae" in line
 
 
 def test_verifying_compares_bits(plan: Path) -> None:

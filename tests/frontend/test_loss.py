@@ -143,6 +143,12 @@ def test_a_plan_from_before_there_was_a_dim_is_not_misread(tmp_path: Path) -> No
         ("cross-entropy:dim=-1", ("N", 9, 5), "cross-entropy over dim 2, 5 classes, targets int64[N,9]"),
         ("cross-entropy", (5,), "cross-entropy over dim 0, 5 classes, targets int64[]"),
         ("mse", ("N", 5), "mse, targets float32[N,5]"),
+        ("huber:delta=0.5", ("N", 5), "huber, targets float32[N,5], delta 0.5"),
+        (
+            "cross-entropy:ignore_index=-100,weight=1.0/2.5",
+            ("N", 2),
+            "cross-entropy over dim 1, 2 classes, targets int64[N], ignore_index -100, weight 1.0/2.5",
+        ),
         ("output", ("N",), "the model's first output, float32[N], summed; no targets"),
         ("output", (), "the model's first output, float32[]; no targets"),
     ],
@@ -155,10 +161,18 @@ def test_what_a_loss_reads(loss: str, output: tuple[int | str, ...], words: str)
 @pytest.mark.parametrize(
     ("loss", "message"),
     [
-        ("nll", "loss 'nll' is not one of cross-entropy, mse, bce-with-logits, output"),
+        ("hinge", "loss 'hinge' is not one of cross-entropy, nll, focal, mse,"),
+        ("cross-entropy:label_smoothing=2", "label_smoothing is a number from 0 to 1; write for example"),
+        ("cross-entropy:weight=1/x", "weight has a number from 0 up per class, with / between"),
+        ("huber:delta=0", "delta is a number above 0"),
+        ("huber:delta=nan", "delta is a number from 0 up"),
+        ("mse:reduction=none", "reduction is mean or sum"),
+        ("kl-div:log_target=true", "log_target is yes or no"),
+        ("python:os.system('x')", "loss 'python' is not one of"),
         ("cross_entropy", "did you mean 'cross-entropy'"),
         ("cross-entropy:dims=1", "'dims' is not an option; the options of cross-entropy are: dim"),
-        ("mse:dim=1", "'dim' is not an option; mse has no options"),
+        ("mse:dim=1", "'dim' is not an option; the options of mse are: reduction"),
+        ("output:dim=1", "'dim' is not an option; output has no options"),
         ("cross-entropy:", "'' is not an option"),
         ("cross-entropy:dim=last", "dim is a whole number; write for example cross-entropy:dim=-1"),
         ("cross-entropy:dim", "dim is a whole number"),
@@ -254,6 +268,6 @@ def test_a_loss_that_does_not_fit_is_an_obstacle_where_it_is_asked_for(tmp_path:
     code, output = _run("check", str(model), "--loss", "output")
     assert code == 0
     assert "loss: the model's first output, float32[]; no targets" in output
-    code, output = _run("check", str(model), "--loss", "nll")
+    code, output = _run("check", str(model), "--loss", "hinge")
     assert code == 2
     assert "is not one of" in output

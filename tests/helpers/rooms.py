@@ -53,8 +53,8 @@ FLOORS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
         "Planning a model",
         "verification, enforcement, the way from a model to a plan, sweeps",
         (
-            "verification", "enforce", "fit_layout", "rehearsal", "summary", "prepared", "planned", "api",
-            "whatif",
+            "verification", "enforce", "fit_layout", "rehearsal", "summary", "prepared", "planned",
+            "evaluated", "api", "whatif",
         ),
     ),
     ("Reports", "text, JSON, HTML", ("report", "report.html")),

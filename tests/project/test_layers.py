@@ -88,7 +88,7 @@ def test_one_module_measures_kernels() -> None:
         assert not {"time", "timeit"} & {name.split(".")[0] for name in names}, path
         assert not any(name.startswith("poet.runtime.native") for name in names), path
     asking = {path.stem for path, names in imports.items() if any("runtime.measure" in n for n in names)}
-    assert asking == {"trace", "rehearsal"}
+    assert asking == {"trace", "evaluation", "rehearsal"}
 
 
 @every_source

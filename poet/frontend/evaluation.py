@@ -1,0 +1,149 @@
+"""The evaluation of a traced model: its forward pass and loss in evaluation mode, as a graph of its own.
+
+It stands beside the training step: the same inputs, and the same tensors across steps, those of the optimizer
+included, under the same names. Nothing that lives across steps is written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor, fx, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from poet.errors import ModelError
+from poet.frontend.assemble import StepNames, assemble
+from poet.frontend.eager import evaluating, original
+from poet.frontend.functional import Functional, Step, fakes, trace_step
+from poet.frontend.losses import loss_named
+from poet.frontend.lower import lower
+from poet.frontend.trace import TrainingStep, looks_at_contents, named_constants, own_tensors
+from poet.graph import Graph, Value
+from poet.kernel_facts import KernelFacts
+from poet.runtime import kernels
+from poet.runtime.measure import measured
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluationStep:
+    """A traced evaluation: its graph, and what torch's kernels need for it on this machine."""
+
+    graph: Graph
+    kernels: KernelFacts
+
+
+def trace_evaluation(
+    module: nn.Module,
+    example_inputs: Tensor | Sequence[Tensor],
+    training: TrainingStep,
+    *,
+    measure: bool = True,
+) -> EvaluationStep:
+    """Trace ``module`` as ``module.eval()`` runs it, without gradients.
+
+    Args:
+        module: of which ``training`` was traced; it is not changed.
+        example_inputs: as for the training step.
+        training: the step beside which the evaluation stands.
+        measure: run each distinct kernel once to find its workspace.
+
+    Raises:
+        ModelError: evaluation cannot be traced, writes what lives across steps, or reads a constant that
+            training has not.
+        UnsupportedOperator: it uses an operator that poet does not run.
+    """
+    module = original(module)
+    inputs = [example_inputs] if isinstance(example_inputs, Tensor) else list(example_inputs)
+    beside = training.graph
+    parameters, states = own_tensors(module)
+    types = {value.name: value.type for value in beside.values}
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    with mode:
+        targets = [
+            torch.empty_strided(kind.shape, kind.strides, dtype=kernels.dtype(kind.dtype))
+            for kind in (types[name] for name in beside.inputs[len(inputs) :])
+        ]
+    with evaluating(module):
+        step = Functional(
+            Step(module, (), training.objective or loss_named(training.loss)), (*parameters, *states)
+        )
+        step.step.is_exported = looks_at_contents(module, inputs)
+        own = fakes(mode, (parameters | states).values())
+        traced = trace_step(step, (own, fakes(mode, inputs), targets))
+    constants = _shared_constants(traced, parameters | states, training)
+    lowered = lower(traced, (*parameters, *states, *beside.inputs), constants)
+    saved = {value for _, value in beside.states}
+    found, *predictions = lowered.outputs
+    graph = assemble(
+        lowered,
+        StepNames(
+            model=beside.name,
+            parameters=tuple(parameters),
+            states=tuple(name for name in states if name in saved),
+            constants=(*(name for name in states if name not in saved), *constants.values()),
+            inputs=beside.inputs,
+            targets=beside.targets,
+            loss=str(found),
+            predictions=tuple(item for item in predictions if item is not None),
+            gradients={},
+        ),
+        training.optimizer,
+    )
+    written = [name for op in graph.ops for name in op.updates]
+    if written:
+        raise ModelError(f"in evaluation mode the model writes {written[0]}")
+    return EvaluationStep(*measured(_beside(graph, beside), times=measure))
+
+
+def _shared_constants(
+    traced: fx.GraphModule, own: Mapping[str, Tensor], training: TrainingStep
+) -> dict[str, str]:
+    """By attribute of the trace, the training step's name of a constant of the same content.
+
+    Raises:
+        ModelError: training has none.
+    """
+    known = {name: training.tensors[name] for name, _ in training.graph.constants if name not in own}
+    names = {}
+    for attribute in named_constants(traced, own):
+        tensor: Tensor = getattr(traced, attribute)
+        alike = (name for name, other in known.items() if _is_same(tensor, other))
+        name = next(alike, None)
+        if name is None:
+            raise ModelError(
+                "in evaluation mode the model uses a constant that it does not use in training; "
+                "register it with register_buffer"
+            )
+        names[attribute] = name
+        del known[name]  # each of the trace's constants has a storage of its own
+    return names
+
+
+def _is_same(one: Tensor, other: Tensor) -> bool:
+    return (one.dtype, one.shape, one.stride()) == (other.dtype, other.shape, other.stride()) and torch.equal(
+        one, other
+    )
+
+
+def _beside(graph: Graph, training: Graph) -> Graph:
+    """``graph`` with everything that lives across steps of ``training``, whether it reads it or not."""
+    there = {buffer.name for buffer in graph.buffers}
+    named = {value.name for value in graph.values}
+    persistent = training.persistent()
+    lasting = {value for _, value in (*training.states, *training.constants)}
+    lasting |= {item.value for item in training.parameters}
+    lasting |= {value for item in training.parameters for _, value in item.optimizer_state}
+    added: list[Value] = [item for item in training.values if item.name in lasting and item.name not in named]
+    return replace(
+        graph,
+        buffers=(
+            *graph.buffers,
+            *(item for item in training.buffers if item.name in persistent and item.name not in there),
+        ),
+        values=(*graph.values, *added),
+        parameters=tuple(replace(item, gradient=None) for item in training.parameters),
+        states=training.states,
+        constants=training.constants,
+    )

@@ -1,0 +1,288 @@
+"""Evaluation inside the budget of training: the plan's forward-only schedule, on the trainer's own tensors.
+
+While it runs, what lives across steps is handed over to the evaluation, which may move parts of it to storage
+and back, as its schedule says; afterwards the trainer has it again, every bit as before.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+
+from poet.brief import brief
+from poet.errors import InputError, PlanError, ReplayError
+from poet.problem import Place
+from poet.runtime import program
+from poet.runtime.background import Pager
+from poet.runtime.cells import Cells, new_buffer
+from poet.runtime.metrics import Metric, metric_named
+from poet.training_plan import SLOT_ALIGNMENT_BYTES, PageSlot, Plan
+
+if TYPE_CHECKING:
+    from poet.runtime.placed import PlacedSteps
+
+Batch = tuple[torch.Tensor | Sequence[torch.Tensor], torch.Tensor | Sequence[torch.Tensor] | None]
+"""A model's inputs, and the loss's targets where it has any; samples stand in the first dimension."""
+
+_OWN = "evaluation/"
+"""Begins the names of page slots that the training step has not."""
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluationResult:
+    """What an evaluation gave.
+
+    Attributes:
+        loss: mean over the whole batches; ``None`` where there was none, or it is not finite.
+        metrics: by name; ``None`` where nothing was counted.
+        samples: that were counted.
+        seconds: wall clock.
+    """
+
+    loss: float | None
+    metrics: dict[str, float | None]
+    samples: int
+    seconds: float
+
+    __repr__ = brief
+
+
+class Evaluator:
+    """The evaluation of an open plan."""
+
+    def __init__(self, plan: Plan, cells: Cells, pager: Pager | None) -> None:
+        """Bind the evaluation of ``plan``.
+
+        Args:
+            plan: that is open for training.
+            cells: of the training step, which hold what lives across steps.
+            pager: of the trainer's page file, which has the slots of `slots_with_evaluation`.
+
+        Raises:
+            PlanError: the plan has no evaluation.
+        """
+        if plan.evaluation is None:
+            raise PlanError(
+                f"{plan.model.name}: the plan has no evaluation; plan again (poet solve, poet.plan), "
+                "which says why where none can be had"
+            )
+        self._plan, self._evaluation = plan, plan.evaluation
+        self._graph = self._evaluation.graph
+        self._theirs = cells
+        self._cells = Cells(self._graph)
+        self._pages = None if pager is None else _Slots(self._evaluation, pager)
+        self._program: program.Program | None = None
+        persistent = self._graph.persistent()
+        self._held = [name for name in program.initially_in_ram(plan) if name in persistent]
+
+    def run(
+        self,
+        given: Sequence[torch.Tensor],
+        *,
+        placed: PlacedSteps | None,
+        generator: torch.Generator | None,
+    ) -> tuple[float, tuple[torch.Tensor, ...]]:
+        """The loss and the model's outputs for one batch.
+
+        Args:
+            given: the model's inputs and the targets; targets may be left out, and zeros stand for them.
+            placed: where the memory of steps comes from.
+            generator: that random ops draw from.
+
+        Raises:
+            ReplayError: what was moved to storage could not be had back; the trainer must not go on.
+        """
+        if self._program is None:
+            self._program = program.compile_plan(
+                self._evaluation, self._cells, pages=self._pages, generator=generator
+            )
+        self._take()
+        try:
+            if placed is None:
+                self._replay(self._program, given, None)
+            else:
+                with placed.evaluating(self._evaluation) as mark:
+                    self._replay(self._program, given, mark)
+            contents, value = self._cells.contents, self._cells.value
+            loss = float(contents[value(self._graph.loss)])
+            return loss, tuple(contents[value(name)] for name in self._graph.predictions)
+        except BaseException:
+            for buffer in () if self._pages is None else self._pages.give_up():
+                self._cells.clear(buffer)
+            raise
+        finally:
+            self._give_back()
+
+    def _replay(self, compiled: program.Program, given: Sequence[torch.Tensor], mark: program.Mark) -> None:
+        for place, name in enumerate(self._graph.inputs):
+            buffer = self._graph.buffer_of(name)
+            self._cells.install(buffer, new_buffer(self._cells.sizes_bytes[buffer]))
+            target = self._cells.contents[self._cells.value(name)]
+            target.copy_(given[place]) if place < len(given) else target.zero_()
+        for index, run in compiled.instructions:
+            if mark is not None:
+                mark(index + 1)
+            run()
+
+    def _take(self) -> None:
+        for buffer in self._held:
+            self._cells.install(buffer, self._theirs.raw(buffer))
+            self._theirs.clear(buffer)
+
+    def _give_back(self) -> None:
+        """The trainer has again what it had; what an error left in storage is fetched."""
+        for buffer in self._held:
+            if not self._cells.holds(buffer):
+                if self._pages is None:
+                    raise ReplayError(f"{buffer} was lost in an evaluation that failed")
+                program.page_in(buffer, self._cells, self._pages)
+                self._pages.drain()
+            self._theirs.install(buffer, self._cells.raw(buffer))
+        for buffer in self._cells.of_buffer:
+            self._cells.clear(buffer)
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """One batch: the loss, the model's outputs, the targets, and how many of its samples count."""
+
+    loss: float
+    outputs: tuple[torch.Tensor, ...]
+    targets: torch.Tensor | None
+    count: int
+    is_whole: bool
+
+    __repr__ = brief
+
+
+def judged(batches: Iterable[Judged], metrics: Sequence[Metric]) -> EvaluationResult:
+    """The mean loss and the metrics over ``batches``."""
+    started = time.perf_counter()
+    losses, samples = [], 0
+    for batch in batches:
+        samples += batch.count
+        if batch.is_whole:
+            losses.append(batch.loss)
+        if batch.targets is not None:
+            for metric in metrics:
+                metric.add(batch.outputs[0][: batch.count], batch.targets[: batch.count])
+    mean = math.fsum(losses) / len(losses) if losses else None
+    return EvaluationResult(
+        loss=mean if mean is not None and math.isfinite(mean) else None,
+        metrics={metric.name: metric.value() for metric in metrics},
+        samples=samples,
+        seconds=time.perf_counter() - started,
+    )
+
+
+def whole_batches(batches: Iterable[Batch], size: int) -> Iterator[tuple[list[torch.Tensor], int]]:
+    """Each batch in full: one with fewer samples begins again with its first, and says how many are its own.
+
+    Raises:
+        InputError: a batch has no sample, or more than ``size``.
+    """
+    for inputs, targets in batches:
+        given = [inputs] if isinstance(inputs, torch.Tensor) else list(inputs)
+        given += [targets] if isinstance(targets, torch.Tensor) else list(targets or ())
+        counts = {len(tensor) if tensor.dim() else 0 for tensor in given}
+        count = counts.pop() if len(counts) == 1 else 0
+        if not 0 < count <= size:
+            raise InputError(f"a batch to evaluate has 1 to {size} samples, the same number in each tensor")
+        if count < size:
+            chosen = torch.arange(size) % count
+            given = [tensor[chosen] for tensor in given]
+        yield given, count
+
+
+def chosen_metrics(plan: Plan, names: Sequence[str] | None) -> list[Metric]:
+    """Metrics by name, for the plan's first output; not given: that which suits its targets.
+
+    Raises:
+        InputError: there is no such metric, or the output has no classes.
+    """
+    return [metric_named(name, plan) for name in (default_metrics(plan) if names is None else names)]
+
+
+def default_metrics(plan: Plan) -> tuple[str, ...]:
+    """What suits the plan's targets: accuracy of classes, mean absolute error of numbers, else nothing."""
+    graph = plan.graph
+    if not graph.targets:
+        return ()
+    for name in ("accuracy", "mae"):
+        try:
+            metric_named(name, plan)
+        except InputError:
+            continue
+        return (name,)
+    return ()
+
+
+def slots_with_evaluation(plan: Plan) -> tuple[PageSlot, ...]:
+    """The plan's page slots, and behind them those that only its evaluation has."""
+    if plan.evaluation is None:
+        return plan.slots
+    end = max((slot.offset_bytes + slot.size_bytes for slot in plan.slots), default=0)
+    begin = -(-end // SLOT_ALIGNMENT_BYTES) * SLOT_ALIGNMENT_BYTES
+    return (
+        *plan.slots,
+        *(
+            PageSlot(_OWN + slot.tensor, begin + slot.offset_bytes, slot.size_bytes)
+            for slot in plan.evaluation.slots
+            if slot.tensor not in _shared(plan.evaluation)
+        ),
+    )
+
+
+def _shared(evaluation: Plan) -> frozenset[str]:
+    """Tensors whose copy in storage is the training step's."""
+    return frozenset(
+        tensor.name
+        for tensor in evaluation.problem.tensors
+        if tensor.initially in (Place.STORAGE, Place.BOTH)
+    )
+
+
+class _Slots:
+    """A pager in which an evaluation's tensors have slots of their own, but for what training stores."""
+
+    def __init__(self, evaluation: Plan, pager: Pager) -> None:
+        shared = _shared(evaluation)
+        self._pager = pager
+        self._slots = {
+            tensor.name: tensor.name if tensor.name in shared else _OWN + tensor.name
+            for tensor in evaluation.problem.tensors
+        }
+
+    @property
+    def is_background(self) -> bool:
+        """See `Pager`."""
+        return self._pager.is_background
+
+    def write(self, tensor: str, data: memoryview) -> None:
+        """See `Pager`."""
+        self._pager.write(self._slots[tensor], data)
+
+    def read_into(self, tensor: str, target: memoryview) -> None:
+        """See `Pager`."""
+        self._pager.read_into(self._slots[tensor], target)
+
+    def wait(self, tensor: str) -> None:
+        """See `Pager`."""
+        self._pager.wait(self._slots[tensor])
+
+    def drain(self) -> None:
+        """See `Pager`."""
+        self._pager.drain()
+
+    def give_up(self) -> frozenset[str]:
+        """See `Pager`."""
+        given_up = self._pager.give_up()
+        return frozenset(name for name, slot in self._slots.items() if slot in given_up)
+
+    def close(self) -> None:
+        """See `Pager`; the trainer closes the pager itself."""

@@ -1,0 +1,356 @@
+"""Evaluation inside the plan's RAM: the bits of ``module.eval()``, and training goes on as if nothing was."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from helpers import hand_net
+from helpers.nets import NETS
+from helpers.reference import run_graph
+from helpers.schedules import random_schedule
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+from poet import api
+from poet.errors import InputError, ModelError, PageFileError, PlanError, ReplayError
+from poet.evaluated import at_home
+from poet.frontend.eager import without_short_cuts
+from poet.frontend.evaluation import EvaluationStep, trace_evaluation
+from poet.frontend.losses import loss_named
+from poet.frontend.trace import TrainingStep, trace_training_step
+from poet.optimizer import OptimizerSpec
+from poet.plan_file import read_plan, write_plan
+from poet.problem import Limits
+from poet.runtime import Trainer, native
+from poet.runtime.metrics import metric_named
+from poet.runtime.state import raw_tensor
+from poet.schedule import PageIn
+from poet.simulator import simulate
+from poet.training_plan import Plan, Request
+from poet.verification import random_batch, verify
+
+FAST = ("cnn", "dropout", "tied")
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[] if name in FAST else pytest.mark.slow) for name in NETS]
+)
+def test_every_net_evaluates_as_eval_does(name: str) -> None:
+    net = NETS[name]
+    torch.manual_seed(0)
+    module, inputs, targets = net.build(), net.inputs(), net.targets()
+    modes = [part.training for part in module.modules()]
+    step = trace_training_step(module, inputs, loss=net.loss, train=net.train, measure=False)
+    if name == "own-state":
+        with pytest.raises(ModelError, match="in evaluation mode the model writes mean"):
+            trace_evaluation(module, inputs, step, measure=False)
+        return
+    evaluation = trace_evaluation(module, inputs, step, measure=False)
+    assert modes == [part.training for part in module.modules()]
+    assert evaluation.graph.persistent() == step.graph.persistent()
+    given = dict(
+        zip(evaluation.graph.inputs, [*inputs, *([] if targets is None else [targets])], strict=True)
+    )
+    torch.manual_seed(3)
+    found = run_graph(evaluation.graph, {k: v.clone() for k, v in step.tensors.items()}, given, {})
+    module.eval()
+    torch.manual_seed(3)
+    with torch.no_grad(), without_short_cuts():
+        outputs = [item for item in pytree.tree_leaves(module(*inputs)) if isinstance(item, Tensor)]
+        loss = loss_named(net.loss).apply(outputs[0], targets)
+    assert torch.equal(found[evaluation.graph.loss], loss)
+    for prediction, output in zip(evaluation.graph.predictions, outputs, strict=True):
+        assert torch.equal(found[prediction], output)
+
+
+def small_net() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Conv2d(2, 4, 3, padding=1),
+        nn.BatchNorm2d(4),
+        nn.ReLU(),
+        nn.Dropout(0.4),
+        nn.AvgPool2d(2),
+        nn.Flatten(),
+        nn.Linear(64, 5),
+    ).train()
+
+
+@cache
+def traced() -> tuple[TrainingStep, EvaluationStep]:
+    spec, example = OptimizerSpec("momentum", lr=0.05), torch.zeros(6, 2, 8, 8)
+    step = trace_training_step(small_net(), example, optimizer=spec, measure=False)
+    return step, trace_evaluation(small_net(), example, step, measure=False)
+
+
+def small_plan(seed: int, *, share: float, in_storage: bool = False) -> Plan:
+    """A plan whose training and evaluation recompute, page, and move what lives across steps."""
+    step, evaluation = traced()
+    of = hand_net.problem(step.graph, parameters_in_storage=in_storage)
+    schedule = random_schedule(of, seed, share=share)
+    plan = hand_net.plan(of, step.graph, schedule, optimizer=step.optimizer, loss="cross-entropy", slack=1.0)
+    beside = at_home(hand_net.problem(evaluation.graph), plan)
+    schedule = random_schedule(beside, seed + 1, share=share)
+    peak_bytes = simulate(beside, schedule).peak_ram_bytes
+    limits = replace(plan.request.limits, ram_budget_bytes=peak_bytes)
+    found = hand_net.plan(beside, evaluation.graph, schedule, optimizer=step.optimizer, loss="cross-entropy")
+    found = replace(found, request=Request(limits, "cross-entropy"), model=plan.model)
+    budget_bytes = max(peak_bytes, plan.request.limits.ram_budget_bytes or 0)
+    request = replace(plan.request, limits=replace(limits, ram_budget_bytes=budget_bytes))
+    return replace(plan, request=request, evaluation=found)
+
+
+def write(path: Path, plan: Plan) -> None:
+    write_plan(path, plan, {name: raw_tensor(tensor) for name, tensor in traced()[0].tensors.items()})
+
+
+@pytest.mark.parametrize("in_storage", [False, True])
+@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("threads", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_predict_gives_the_bits_of_eval_and_training_goes_on(
+    seed: int, in_storage: bool, threads: int, tmp_path: Path
+) -> None:
+    plan = small_plan(seed, share=0.5, in_storage=in_storage)
+    assert any(isinstance(step, PageIn) for step in plan.evaluation.schedule)  # type: ignore[union-attr]
+    write(tmp_path / "p", plan)
+    torch.set_num_threads(threads)
+    batches = [random_batch(plan, number) for number in range(3)]
+    module = small_net().eval()
+
+    def train(*, evaluates: bool) -> dict[str, Tensor]:
+        with Trainer.open(tmp_path / "p", seed=1) as trainer:
+            for inputs, targets in batches:
+                trainer.step(inputs, targets)
+                if not evaluates:
+                    continue
+                module.load_state_dict(trainer.state_dict())
+                with torch.no_grad():
+                    expected = module(inputs[0])
+                (found,) = trainer.predict(inputs)
+                assert torch.equal(found, expected)
+                result = trainer.evaluate([(inputs, targets)], ["accuracy"])
+                assert result.loss == float(F.cross_entropy(expected, targets))  # type: ignore[arg-type]
+            return trainer.state_dict()
+
+    undisturbed, disturbed = train(evaluates=False), train(evaluates=True)
+    assert all(torch.equal(disturbed[name], tensor) for name, tensor in undisturbed.items())
+
+
+def test_a_failed_transfer_in_an_evaluation_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = small_plan(0, share=0.7)
+    write(tmp_path / "p", plan)
+    inputs, targets = random_batch(plan, 0)
+    with Trainer.open(tmp_path / "p", seed=1) as trainer:
+        trainer.step(inputs, targets)
+        before = trainer.state_dict()
+        assert trainer.page_file is not None
+        calls = iter(range(10**6))
+        read_into = trainer.page_file.read_into
+
+        def failing(name: str, target: memoryview) -> None:
+            if next(calls) == 0:
+                raise PageFileError("the page file is gone")
+            read_into(name, target)
+
+        monkeypatch.setattr(trainer.page_file, "read_into", failing)
+        with pytest.raises(PageFileError):
+            trainer.predict(inputs)
+        found = trainer.state_dict()
+        assert all(torch.equal(found[name], tensor) for name, tensor in before.items())
+        trainer.predict(inputs)
+        trainer.step(inputs, targets)
+
+
+def test_a_trainer_that_lost_tensors_in_an_evaluation_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = small_plan(0, share=0.7)
+    write(tmp_path / "p", plan)
+    inputs, targets = random_batch(plan, 0)
+    with Trainer.open(tmp_path / "p", seed=1) as trainer:
+
+        def failing(name: str, target: memoryview) -> None:
+            raise PageFileError("the page file is gone")
+
+        assert trainer.page_file is not None
+        monkeypatch.setattr(trainer.page_file, "read_into", failing)
+        with pytest.raises(PageFileError):
+            trainer.predict(inputs)
+        with pytest.raises(ReplayError, match="an evaluation failed"):
+            trainer.step(inputs, targets)
+
+
+def test_a_plan_without_an_evaluation_says_what_to_do(tmp_path: Path) -> None:
+    write(tmp_path / "p", replace(small_plan(0, share=0.0), evaluation=None))
+    with Trainer.open(tmp_path / "p") as trainer, pytest.raises(PlanError, match="plan again"):
+        trainer.predict(torch.zeros(6, 2, 8, 8))
+
+
+def test_an_evaluation_that_contradicts_the_plan_is_refused() -> None:
+    plan = small_plan(0, share=0.5)
+    evaluation = plan.evaluation
+    assert evaluation is not None
+    few = replace(plan.request.limits, ram_budget_bytes=plan.prediction.peak_ram_bytes)
+    larger = replace(evaluation.request.limits, ram_budget_bytes=plan.prediction.peak_ram_bytes + 1)
+    for fields, message in (
+        ({"evaluation": plan}, "not that of the plan's model"),
+        ({"evaluation": replace(plan, evaluation=None)}, "changes"),
+        ({"evaluation": replace(evaluation, model=replace(plan.model, sha256="1" * 64))}, "model"),
+    ):
+        with pytest.raises(PlanError, match=message):
+            replace(plan, **fields)  # type: ignore[arg-type]
+    with pytest.raises(PlanError, match="larger budget"):
+        replace(
+            plan,
+            request=replace(plan.request, limits=few),
+            evaluation=replace(evaluation, request=replace(evaluation.request, limits=larger)),
+        )
+
+
+# --- planned ----------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def planned(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("planned") / "p.poet"
+    torch.set_num_threads(1)
+    made = api.plan(
+        small_net(), torch.zeros(6, 2, 8, 8), device="rpi4b", ram="1MiB", measure_host=False,
+        time_limit_seconds=2.0,
+    )  # fmt: skip
+    assert made.evaluation_remark == ""
+    made.save(path)
+    return path
+
+
+def test_a_plan_carries_its_evaluation(planned: Path) -> None:
+    plan = read_plan(planned)
+    assert plan.evaluation is not None
+    assert plan.evaluation.prediction.peak_ram_bytes <= plan.prediction.peak_ram_bytes
+    assert Plan.from_json(plan.to_json()) == plan
+    assert verify(planned, module=small_net(), steps=1)
+
+
+@pytest.mark.skipif(not native.available(), reason="needs the native allocator")
+def test_an_evaluation_lies_in_the_arena_of_training(planned: Path) -> None:
+    module = small_net().eval()
+    with Trainer.open(planned, arena="require") as trainer:
+        for number in range(3):
+            inputs, targets = random_batch(trainer.plan, number)
+            trainer.step(inputs, targets)
+            module.load_state_dict(trainer.state_dict())
+            with torch.no_grad(), trainer.peak_meter() as meter:
+                (found,) = trainer.predict(inputs)
+                assert torch.equal(found, module(inputs[0]))
+            assert trainer._placed is not None
+            assert trainer._placed.misses == 0
+        assert trainer.memory.endswith("as planned")
+        limit = trainer.plan.request.limits.ram_budget_bytes
+        assert meter.peak.bytes is None or limit is None or meter.peak.bytes <= limit
+
+
+def test_verify_finds_an_evaluation_that_is_not_the_models(planned: Path, tmp_path: Path) -> None:
+    """The forward pass in training mode is not that of ``module.eval()``: the last check bites."""
+    other = small_net()
+    other[2] = nn.Tanh()
+    step, _ = traced()
+    plan = small_plan(0, share=0.0)
+    evaluation = trace_evaluation(other, torch.zeros(6, 2, 8, 8), step, measure=False)
+    of = at_home(hand_net.problem(evaluation.graph), plan)
+    wrong = hand_net.plan(
+        of,
+        evaluation.graph,
+        random_schedule(of, 0, share=0.0),
+        optimizer=step.optimizer,
+        loss="cross-entropy",
+    )
+    wrong = replace(wrong, model=plan.model)
+    assert plan.evaluation is not None
+    write(tmp_path / "p", replace(plan, evaluation=wrong, request=Request(Limits(), "cross-entropy")))
+    report = verify(tmp_path / "p", module=small_net(), steps=1, threads=(1,))
+    assert "evaluation: output 0" in str(report.comparisons[0].difference)
+
+
+def test_what_cannot_be_evaluated_is_said() -> None:
+    class Counting(nn.Module):
+        seen: Tensor
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = nn.Linear(4, 3)
+            self.register_buffer("seen", torch.zeros(3))
+
+        def forward(self, x: Tensor) -> Tensor:
+            with torch.no_grad():
+                self.seen += 1
+            y: Tensor = self.inner(x)
+            return y
+
+    with pytest.warns(UserWarning, match="no evaluation is planned: .* writes seen"):
+        made = api.plan(Counting(), torch.zeros(2, 4), device="rpi4b", ram=None, measure_host=False)
+    assert made.plan.evaluation is None
+
+
+# --- metrics ----------------------------------------------------------------------------------
+
+
+def test_metrics_are_what_their_formulas_say() -> None:
+    plan = small_plan(0, share=0.0)
+    output, targets = torch.randn(60, 5), torch.randint(5, (60,))
+    targets[:4] = -100
+    kept = targets >= 0
+    for name, expected in (
+        ("accuracy", (output.argmax(1) == targets)[kept].double().mean()),
+        ("top-5", torch.ones(())),
+    ):
+        metric = metric_named(name, plan)
+        assert metric.value() is None
+        for start in range(0, 60, 7):
+            metric.add(output[start : start + 7], targets[start : start + 7])
+        assert metric.value() == pytest.approx(float(expected))
+    metric = metric_named("iou", plan)
+    metric.add(output, targets)
+    chosen = output.argmax(1)
+    shares = [
+        float(((chosen == c) & (targets == c) & kept).sum() / (((chosen == c) | (targets == c)) & kept).sum())
+        for c in range(5)
+    ]
+    assert metric.value() == pytest.approx(sum(shares) / 5)
+    with pytest.raises(InputError, match="mae"):
+        metric_named("mae", plan)
+    with pytest.raises(InputError, match="did you mean"):
+        metric_named("acuracy", plan)
+
+
+def test_mean_absolute_error_and_a_smaller_last_batch(tmp_path: Path) -> None:
+    module = nn.Linear(4, 3)
+    x, y = torch.randn(10, 4), torch.randn(10, 3)
+    made = api.plan(module, x[:4], device="rpi4b", ram=None, loss="mse", measure_host=False)
+    made.save(tmp_path / "p")
+    with Trainer.open(tmp_path / "p") as trainer:
+        result = trainer.evaluate((x[s : s + 4], y[s : s + 4]) for s in (0, 4, 8))
+        with pytest.raises(InputError, match="1 to 4 samples"):
+            trainer.evaluate([(x, y)])
+    with torch.no_grad():
+        expected = copy.deepcopy(module).eval()(x)
+    assert result.samples == 10
+    assert result.metrics == {"mae": pytest.approx(float((expected - y).abs().mean()), rel=1e-6)}
+    losses = [float(F.mse_loss(expected[s : s + 4], y[s : s + 4])) for s in (0, 4)]
+    assert result.loss == pytest.approx(sum(losses) / 2, rel=1e-6)
