@@ -125,20 +125,15 @@ class RestartsTuning(_Checked):
         first_chain: reruns that lead to one tensor version, at most, before the first restart, each of which
             doubles it: as many as the last round's. Chosen.
         most_doublings: of the length and depth of chains: there are no longer ones. Chosen.
-        most_passes: of a stage through its reruns in the exact model. Chosen.
-        most_slots: that a relaxed model knows without having asked for them: more make it too slow. Chosen.
+        most_slots: that a model knows without having asked for them: more make it too slow. Chosen.
             Off: it knows what it asked for.
-        vain_restarts: in a row that brought nothing and had nothing more to offer, after which the search
-            ends. Chosen.
     """
 
     relaxed_share: float = 0.5
     large_share: float = 0.5
     first_chain: int = 16
     most_doublings: int = 10
-    most_passes: int = 3
     most_slots: int = _tuned(2000, off=0)
-    vain_restarts: int = 2
 
 
 @dataclass(frozen=True, slots=True)
