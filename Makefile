@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 export PYTHONDONTWRITEBYTECODE :=
 STAMP := $(VENV)/.installed
 
-.PHONY: help setup demo test test-slow lint type models-table nets-table gap-table bench-planner bench-large-graphs bench-large-rivals bench-tuning fuzz faults-table runtime-table torch-peers documents pictures site clean
+.PHONY: help setup demo test test-slow lint type models-table nets-table gap-table bench-planner bench-large-graphs bench-large-rivals bench-small-ram bench-tuning fuzz faults-table runtime-table torch-peers documents pictures site clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*## ' Makefile | sed -E 's/^([a-z-]+):.*## (.*)$$/\1|\2/' | awk -F'|' '{printf "make %-13s %s\n", $$1, $$2}'
@@ -54,6 +54,9 @@ bench-large-graphs: $(STAMP) ## docs/large-graphs.md: seven exported nets x thre
 
 bench-large-rivals: $(STAMP) ## docs/large-graphs-rivals.md: the other planners on the same problems, after bench-large-graphs
 	$(BIN)/python tests/benchmarks/large_rivals.py
+
+bench-small-ram: $(STAMP) ## plan, bound and what is open: nets of microcontrollers in little RAM, 30 s each (an hour)
+	$(BIN)/python tests/benchmarks/small_ram.py $(SMALL_RAM)
 
 bench-tuning: $(STAMP) ## one constant of the search against another value: make bench-tuning TUNING='--off large.alike_share'
 	$(BIN)/python tests/benchmarks/tuning.py $(or $(TUNING),--list)

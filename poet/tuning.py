@@ -131,21 +131,15 @@ class RestartsTuning(_Checked):
             doubles it: as many as the last round's.
         most_doublings: of the length and depth of chains: 16 doubled ten times is longer than any step has
             ops.
-        most_passes: of a stage through its reruns in the exact model: each pass repeats the columns of all
-            stages, and a third serves only a recomputation within a recomputation of one stage.
-        most_slots: that a relaxed model knows without having asked for them: with more, its linear program
-            alone takes longer than a restart has. Off: it knows what it asked for.
-        vain_restarts: in a row that brought nothing and had nothing more to offer, after which the search
-            ends: the second has another random stream.
+        most_slots: that a model knows without having asked for them: with more, its linear program alone
+            takes longer than a restart has. Off: it knows what it asked for.
     """
 
     relaxed_share: float = 0.5
     large_share: float = 0.5
     first_chain: int = 16
     most_doublings: int = 10
-    most_passes: int = 3
     most_slots: int = _tuned(2000, off=0)
-    vain_restarts: int = 2
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,17 +1,19 @@
-"""What is tried where the rounds of the event model end before the time limit with a gap left.
+"""What is tried where the rounds leave a gap and time: restarts, each of which offers more.
 
-Each restart has another seed, which engines and the neighbourhood search get, and offers more:
+Each restart has another seed, which engines and the neighbourhood search get, and these parts:
 
 1. A relaxed event model that knows every rerun in every stage is much closer to the problem than those of
    the rounds, and slower; half of the time left is for it. Where there are too many, it knows all chains of
    producers up to a depth that doubles from restart to restart. Every second restart asks another engine.
 2. The exact model is offered all that relaxed models asked for, by chains twice as long from restart to
-   restart, each stage going through its reruns more than once.
-3. The windows relaxation in whole numbers goes on where it was interrupted.
-4. The linear relaxation, its walks and the neighbourhood search (`poet.solvers.search.large`) run anew.
+   restart, each stage going through its reruns once more than before while they are few enough.
+3. The exact model is offered every rerun in every stage, likewise, where they are few enough; by the other
+   engine in the first restart and each second one after it.
+4. The windows relaxation in whole numbers goes on where it was interrupted.
+5. The linear relaxation, its walks and the neighbourhood search (`poet.solvers.search.large`) run anew.
 
-It ends at the time limit or with a proof; else only where restarts in a row brought nothing, found nothing
-more to offer, and no engine was cut short.
+A model that an engine has searched to its end is not searched again. Restarts end at the time limit, with a
+proof, or when the user says so: nothing else ends them.
 """
 
 from __future__ import annotations
@@ -39,12 +41,12 @@ class Ways:
     Attributes:
         instance: what is planned.
         conduct: its clock and its record.
-        limited: whether a time limit will end it.
         restart: called with each restart's number, to take another seed.
         standing: joules of the best plan, if there is one, and of the best bound.
         relax: solves a relaxed model for a bound, by another engine than usual where that is asked for.
         own_reruns: of the best plan.
-        solve_exactly: solves a model with these reruns; whether the engine came to its end.
+        solve_exactly: solves a model with these reruns, by another engine than usual where that is asked for;
+            whether the engine came to its end.
         look_longer: goes on with the windows relaxation in whole numbers, where the size allows that.
         search_large: walks and neighbourhood search for a share of the time left; false if there is no
             plan at all.
@@ -52,57 +54,98 @@ class Ways:
 
     instance: Instance
     conduct: Conduct
-    limited: bool
     restart: Callable[[int], None]
     standing: Callable[[], tuple[float | None, float]]
     relax: Callable[[EventModel, bool], Outcome]
     own_reruns: Callable[[], Reruns]
-    solve_exactly: Callable[[dict[int, tuple[int, ...]]], bool]
+    solve_exactly: Callable[[dict[int, tuple[int, ...]], bool], bool]
     look_longer: Callable[[], None]
     search_large: Callable[[float], bool]
 
 
 def go_on(ways: Ways, offered: Mapping[int, Sequence[int]]) -> bool:
-    """Restart until time or proof; true if a program shows that there is no plan at all.
+    """Restart until time, proof or the user ends it; true if a program shows that there is no plan at all.
 
     Args:
         ways: of the search whose rounds have ended.
         offered: the reruns that its last relaxed model knew.
     """
-    finished, phase, tuning = ways.conduct.finished, ways.conduct.phase, ways.instance.tuning.restarts
-    asked, vain = merged(offered), 0
-    known = _with_chains(ways.instance, asked, depth=None)
+    going = _Restarts(ways, merged(offered))
     for number in itertools.count(1):
-        if finished():
+        if ways.conduct.finished():
             return False
+        before = ways.standing()
+        ways.conduct.clock.spend(programs=1)  # so that restarts with nothing to solve end by any clock
+        if going.restart(number):
+            return True
+        brought = ways.standing() != before
+        _log.info("restart %d: %s", number, "better" if brought else "nothing better")
+    raise AssertionError  # the count has no end
+
+
+class _Restarts:
+    """What the restarts so far have asked for, and which models they have searched to the end.
+
+    Args:
+        ways: of the search.
+        asked: reruns that were offered before.
+    """
+
+    def __init__(self, ways: Ways, asked: dict[int, tuple[int, ...]]) -> None:
+        self.ways, self.asked, self.tuning = ways, asked, ways.instance.tuning.restarts
+        self.known = _with_chains(ways.instance, asked, depth=None)
+        self._ended = set[tuple[bool, frozenset[tuple[int, tuple[int, ...]]]]]()
+
+    def restart(self, number: int) -> bool:
+        """All parts in turn; true if there is no plan at all."""
+        ways, finished = self.ways, self.ways.conduct.finished
         ways.restart(number)
-        before, had = ways.standing(), known
-        known = _with_chains(ways.instance, known, depth=2 ** min(number, tuning.most_doublings))
-        with phase(f"restart {number}: relaxed event model"):
-            model = build(timeline_of(ways.instance, known), relaxed=True)
+        doublings = min(number, self.tuning.most_doublings)
+        self.known = _with_chains(ways.instance, self.known, depth=2**doublings)
+        if self._relax(number, chain=self.tuning.first_chain * 2**doublings):
+            return True
+        wanted = merged(self.asked, ways.own_reruns())
+        passes = min(number, self.tuning.most_slots // max(1, sum(map(len, wanted.values()))))
+        several = {stage: tasks * max(1, passes) for stage, tasks in wanted.items()}
+        self._solve_exactly(f"restart {number}: exact event model", several, other=False)
+        every = candidates(ways.instance, None, passes=number)
+        if self._few(every):
+            name = f"restart {number}: exact event model, every rerun in every stage"
+            self._solve_exactly(name, every, other=number % 2 == 1)
+        if not finished():
+            ways.look_longer()
+        return not finished() and not ways.search_large(self.tuning.large_share)
+
+    def _relax(self, number: int, *, chain: int) -> bool:
+        """Solve the relaxed model of what is known, for a bound and for what to offer; true if it has no
+        solution, so that there is no plan.
+        """
+        ways = self.ways
+        key = True, frozenset(self.known.items())
+        if key in self._ended:
+            return False
+        with ways.conduct.phase(f"restart {number}: relaxed event model"):
+            model = build(timeline_of(ways.instance, self.known), relaxed=True)
             outcome = ways.relax(model, number % 2 == 0)
         if outcome.infeasible:
             return True
-        ended = outcome.done
-        if outcome.values is not None and not finished():
-            chain = tuning.first_chain * 2 ** min(number, tuning.most_doublings)
+        if outcome.done:
+            self._ended.add(key)
+        if outcome.values is not None:
             guide = suggested(model, outcome.values, chain=chain)
-            asked, known = merged(asked, guide), merged(known, guide)
-            passes = min(number, tuning.most_passes)
-            wanted = merged(asked, ways.own_reruns())
-            with phase(f"restart {number}: exact event model"):
-                ended &= ways.solve_exactly({stage: tasks * passes for stage, tasks in wanted.items()})
-        if not finished():
-            ways.look_longer()
-        if not finished() and not ways.search_large(tuning.large_share):
-            return True
-        brought = ways.standing() != before
-        more = known != had or number < tuning.most_passes
-        vain = 0 if brought or more else vain + 1
-        _log.info("restart %d: %s", number, "better" if brought else "nothing better")
-        if vain >= tuning.vain_restarts and (ended or not ways.limited):
-            return False
-    raise AssertionError  # the count has no end
+            self.asked, self.known = merged(self.asked, guide), merged(self.known, guide)
+        return False
+
+    def _solve_exactly(self, name: str, offered: dict[int, tuple[int, ...]], *, other: bool) -> None:
+        key = False, frozenset(offered.items())
+        if key in self._ended or self.ways.conduct.finished():
+            return
+        with self.ways.conduct.phase(name):
+            if self.ways.solve_exactly(offered, other):
+                self._ended.add(key)
+
+    def _few(self, offered: dict[int, tuple[int, ...]]) -> bool:
+        return sum(map(len, offered.values())) <= self.tuning.most_slots
 
 
 def _with_chains(

@@ -13,6 +13,8 @@
 6. A few rounds of large-neighbourhood search improve the plan quickly.
 7. The model is solved as a whole, in a process of its own: its bound holds for the class.
 8. More rounds, until they bring nothing; then a larger class, while there is time.
+9. After the largest class that is tuned, where the caller asks for that: restarts. Each has another seed,
+   adds moments to the grids of the linear program, and offers chains twice as long as the one before.
 
 With two threads the whole programs run beside the rounds, else in turn. At every moment the caller has
 the best plan and the bounds, whoever stops the search and however.
@@ -20,6 +22,8 @@ the best plan and the bounds, whoever stops the search and however.
 
 from __future__ import annotations
 
+import itertools
+import logging
 import math
 from dataclasses import replace
 
@@ -38,6 +42,8 @@ from poet.solvers.search.slots_of_plans import merged, reruns_of
 from poet.solvers.search.slots_of_relaxation import Offer, offered_by
 from poet.solvers.search.symmetry import repeats, tied
 
+_log = logging.getLogger(__name__)
+
 
 def search_large(
     problem: Problem,
@@ -45,6 +51,8 @@ def search_large(
     instances: tuple[Instance, Instance],
     schedule: Schedule | None,
     conduct: Conduct,
+    *,
+    goes_on: bool = False,
 ) -> bool:
     """Improve ``schedule`` and the bounds while `Conduct` allows; false if there is no plan at all.
 
@@ -55,10 +63,11 @@ def search_large(
             transfers run beside compute and a deadline must hold even if none does.
         schedule: a valid one to begin with, if there is any.
         conduct: the caller's clock, and the functions that take plans and bounds.
+        goes_on: whether to restart until ``conduct`` is finished, rather than to end with the largest class.
     """
     best = Incumbent(problem, limits, conduct.metered, rejections=conduct.rejections, clock=conduct.clock)
     best.consider(schedule)
-    return _LargeSearch(*instances, best, conduct).run()
+    return _LargeSearch(*instances, best, conduct).run(goes_on=goes_on)
 
 
 class _LargeSearch:
@@ -73,7 +82,8 @@ class _LargeSearch:
         self.tied_first = False  # the best plan came from the tied program, before any whole-number solution
         self.building_seconds = 0.0  # of the last model
 
-    def run(self) -> bool:
+    def run(self, *, goes_on: bool) -> bool:
+        """All parts in turn; false if there is no plan at all. See `search_large`."""
         conduct, tuning = self.conduct, self.tuning.large
         with conduct.phase("windows relaxation: linear program, walks along it"):
             seconds = self._share(tuning.bound_share)
@@ -95,24 +105,57 @@ class _LargeSearch:
                 with conduct.phase("windows relaxation: whole numbers, walks along it"):
                     whole = self._bound_in_whole_numbers(guide, rounds)
             if not conduct.finished():
-                with conduct.phase("windows relaxation: refinement, walks along it"):
-                    seconds = self._share(tuning.bound_share)
-                    tightest_bound(
-                        self.bounded,
-                        seconds=seconds,
-                        watcher=self._hear,
-                        begin=guide,
-                        clock=conduct.clock,
-                        finished=conduct.finished,
-                    )
+                self._refine(guide)
             guide = whole
         for offer in self._offers():
-            again = True
-            while again and not conduct.finished():
-                before = self.best.trace
-                self._search_class(guide, offer)
-                again = self.best.trace is not before
+            self._search_while_better(guide, offer)
+        for number in itertools.count(1):
+            if not goes_on or conduct.finished():
+                break
+            self._restart(number, guide)
         return True
+
+    def _refine(self, begin: Bound) -> None:
+        """Bounds of the linear program with more moments than ``begin``, and walks along them."""
+        conduct = self.conduct
+        with conduct.phase("windows relaxation: refinement, walks along it"):
+            tightest_bound(
+                self.bounded,
+                seconds=self._share(self.tuning.large.bound_share),
+                watcher=self._hear,
+                begin=begin,
+                clock=conduct.clock,
+                finished=conduct.finished,
+            )
+
+    def _search_while_better(self, guide: Bound, offer: Offer) -> None:
+        """One class, again while it brings a better plan."""
+        again = True
+        while again and not self.conduct.finished():
+            before = self.best.trace
+            self._search_class(guide, offer)
+            again = self.best.trace is not before
+
+    def _restart(self, number: int, guide: Bound) -> None:
+        """More moments, another seed, and longer chains than in any class or restart before.
+
+        Classes follow the last refined solution and that of ``guide`` in turn.
+        """
+        before, bound = self.best.trace, self.heard
+        self.conduct.clock.spend(programs=1)  # so that restarts with nothing to solve end by any clock
+        self.conduct = replace(self.conduct, seed=self.conduct.seed + 1)
+        self._refine(self.heard or guide)
+        doublings = min(number, self.tuning.restarts.most_doublings)
+        longest = self._offers()[-1]
+        offer = Offer(longest.chain * 2**doublings, longest.depth * 2**doublings)
+        self._search_while_better((self.heard or guide) if number % 2 else guide, offer)
+        brought = [
+            what
+            for what, is_new in (("a better plan", self.best.trace is not before),
+                                 ("more moments", self.heard is not bound))
+            if is_new
+        ]  # fmt: skip
+        _log.info("restart %d: %s", number, " and ".join(brought) or "nothing better")
 
     def _offers(self) -> list[Offer]:
         return [Offer(*sizes) for sizes in self.tuning.large.offer_reruns]

@@ -37,7 +37,6 @@ from poet.solvers.search.messages import (
     conflict_sentence,
     impossible_sentence,
     no_plan_sentence,
-    nothing_left_sentence,
     time_up_sentence,
 )
 from poet.solvers.search.recorder import Recorder
@@ -128,14 +127,19 @@ class _Search:
         if impossible:
             return self._infeasible(impossible, Confirmation(Confidence.EXACT).words)
         self._start()
-        if self._search() and self.best.trace is None:
-            confirmation = self._confirmed_empty()
-            if self.best.trace is None and confirmation.confidence is not Confidence.REFUTED:
-                message = conflict_sentence(self.problem, self.limits, confirmation)
-                return self._infeasible(message, confirmation.words)
-        if self.stopped:
-            return self.solution("Stopped by the user.")
-        return self.solution("", self._confirmed_bound())
+        search = self._search
+        while True:
+            if search() and self.best.trace is None:
+                confirmation = self._confirmed_empty()
+                if self.best.trace is None and confirmation.confidence is not Confidence.REFUTED:
+                    message = conflict_sentence(self.problem, self.limits, confirmation)
+                    return self._infeasible(message, confirmation.words)
+            if self.stopped:
+                return self.solution("Stopped by the user.")
+            proof = self._confirmed_bound()
+            if self._finished():
+                return self.solution("", proof)
+            search = self._go_on  # an engine erred, and its word was refuted
 
     def _start(self) -> None:
         if self.options.start is not None:
@@ -160,17 +164,23 @@ class _Search:
 
     def _search(self) -> bool:
         """Run the models for this size of problem; true if one shows that there is no plan at all."""
-        if len(self.instance.tasks) > self.tuning.large_ops:
-            return not self._search_as_large(1.0)
-        pays = self.tuning.small_ops < len(self.instance.tasks) <= self.tuning.sizeable_ops
+        ops = len(self.instance.tasks)
+        if ops > self.tuning.large_ops:
+            return not self._search_as_large(1.0, goes_on=True)
+        pays = self.tuning.small_ops < ops <= self.tuning.sizeable_ops
         with BoundRounds(self.instance, self._conduct(), pays=pays) as bound_rounds:
             if self._search_in_rounds(bound_rounds):
                 return True
-            if len(self.instance.tasks) > self.tuning.small_ops and not self._finished():
-                return go_on(self._ways(bound_rounds), self.offered)
-        if len(self.instance.tasks) > self.tuning.small_ops or self._finished():
-            return False
-        return self._search_all_reruns()
+            if ops <= self.tuning.small_ops and not self._finished() and self._search_all_reruns():
+                return True
+            return not self._finished() and go_on(self._ways(bound_rounds), self.offered)
+
+    def _go_on(self) -> bool:
+        """Search on after an engine's word was refuted; true if there is no plan at all."""
+        if len(self.instance.tasks) > self.tuning.large_ops:
+            return not self._search_as_large(1.0, goes_on=True)
+        with BoundRounds(self.instance, self._conduct()) as bound_rounds:
+            return go_on(self._ways(bound_rounds), self.offered)
 
     def _search_in_rounds(self, bound_rounds: BoundRounds) -> bool:
         """Relaxed and exact models in turn; true if a relaxed one has no solution, so that there is no plan.
@@ -207,20 +217,21 @@ class _Search:
         def restart(number: int) -> None:
             self.seed = self.options.seed + number
 
+        small_enough = len(self.instance.tasks) <= self.tuning.sizeable_ops
+
         def relax(model: EventModel, other_engine: bool) -> Outcome:
-            other = other_engine and self.options.engine == "auto" and "cpsat" in available_engines()
             left = self._seconds_left()
             seconds = None if math.isinf(left) else self.options.tuning.restarts.relaxed_share * left
-            return self._run(model, bounding=True, engine="cpsat" if other else None, seconds=seconds)
+            other = self._second_engine(model) if other_engine else None
+            return self._run(model, bounding=True, engine=other, seconds=seconds)
 
         def look_longer() -> None:
-            if bound_rounds.pays and self.best.trace is not None:
+            if small_enough and self.best.trace is not None:
                 bound_rounds.long(self.best.trace.joules - self.baseline_joules, -math.inf, 0.0)
 
         return Ways(
             instance=self.instance,
             conduct=self._conduct(),
-            limited=self.options.time_limit_seconds is not None,
             restart=restart,
             standing=lambda: (None if self.best.trace is None else self.best.trace.joules, self.bound.joules),
             relax=relax,
@@ -269,12 +280,16 @@ class _Search:
         open_joules = self.best.trace.joules - self.bound.joules
         return open_joules > self.tuning.sizeable_gap_share * (self.best.trace.joules - self.baseline_joules)
 
-    def _search_as_large(self, share: float) -> bool:
-        """The search for large problems, in ``share`` of the time left; false if there is no plan at all."""
+    def _search_as_large(self, share: float, *, goes_on: bool = False) -> bool:
+        """The search for large problems, in ``share`` of the time left; false if there is no plan at all.
+
+        ``goes_on``: until it is finished, whatever is left to be offered.
+        """
         conduct = self._conduct((1.0 - share) * min(self._seconds_left(), 1e9))
         in_time = self.problem.background_storage and self.limits.deadline_seconds is not None
         instances = (self.instance, self.serial if in_time else self.instance)
-        return search_large(self.problem, self.limits, instances, self.best.schedule, conduct)
+        schedule = self.best.schedule
+        return search_large(self.problem, self.limits, instances, schedule, conduct, goes_on=goes_on)
 
     def _conduct(self, kept_seconds: float = 0.0) -> Conduct:
         """Clock and functions for a part of the search, which must leave ``kept_seconds`` to others."""
@@ -312,27 +327,31 @@ class _Search:
         """Per stage, the reruns of the best plan."""
         return {} if self.best.schedule is None else reruns_of(self.instance, self.best.schedule)
 
-    def _solve_exactly(self, offered: dict[int, tuple[int, ...]]) -> bool:
+    def _solve_exactly(self, offered: dict[int, tuple[int, ...]], other_engine: bool = False) -> bool:
         """The best plan whose reruns all have a slot in ``offered``; whether the engine came to its end."""
-        done = self._run(build(timeline_of(self.instance, offered)), bounding=False).done
+        model = build(timeline_of(self.instance, offered))
+        engine = self._second_engine(model) if other_engine else None
+        done = self._run(model, bounding=False, engine=engine).done
         if self._finished():
             return done
         if self.problem.background_storage and self.limits.deadline_seconds is not None:
             done &= self._run(build(timeline_of(self.serial, offered)), bounding=False).done
         return done
 
+    def _second_engine(self, model: EventModel) -> str | None:
+        """CP-SAT, where it is there, HiGHS is the first engine, and the model is one of whole numbers."""
+        second = self.options.engine == "auto" and self.engine == "highs" and "cpsat" in available_engines()
+        return "cpsat" if second and not model.held else None
+
     def _relax(self, model: EventModel) -> Outcome:
         """Solve a relaxed model; where HiGHS leaves it open, CP-SAT, which learns from conflicts."""
-        seconds = self._model_seconds()
-        second = (
-            self.options.engine == "auto" and self.engine == "highs" and "cpsat" in available_engines()
-        ) and not model.held
-        if not second or seconds is None:
+        seconds, second = self._model_seconds(), self._second_engine(model)
+        if second is None or seconds is None:
             return self._run(model, bounding=True)
         outcome = self._run(model, bounding=True, seconds=self.tuning.first_engine_share * seconds)
         if outcome.done or outcome.infeasible or self._finished():
             return outcome
-        again = self._run(model, bounding=True, engine="cpsat")
+        again = self._run(model, bounding=True, engine=second)
         return again if again.values is not None or again.infeasible else outcome
 
     def _run(
@@ -418,6 +437,8 @@ class _Search:
             confirmation = self._confirm(claim, allowed - self.baseline_joules)
         if confirmation.confidence is Confidence.REFUTED:
             self.refuted_by = confirmation.words
+        refuted_before = self.refuted_by and confirmation.confidence is Confidence.ALONE
+        if confirmation.confidence is Confidence.REFUTED or refuted_before:
             self.bound.forget()
             self.recorder.bound(self.bound.joules, EVERY_OP_ONCE)
         return confirmation.words
@@ -523,12 +544,9 @@ class _Search:
         plan_seconds, bound_seconds = self.best.found_after_seconds, self.bound.after_seconds
         if self.refuted_by:
             return f"{self.refuted_by[0].upper()}{self.refuted_by[1:]}: the gap is open again."
-        if self._seconds_left() <= 0.0:
-            return time_up_sentence(self.engine, plan_seconds=plan_seconds, bound_seconds=bound_seconds)
-        if self._enough():
+        if self._seconds_left() > 0.0:  # `enough_joules` ended it
             return ""
-        limited = self.options.time_limit_seconds is not None
-        return nothing_left_sentence(limited=limited, plan_seconds=plan_seconds, bound_seconds=bound_seconds)
+        return time_up_sentence(self.engine, plan_seconds=plan_seconds, bound_seconds=bound_seconds)
 
     def _infeasible(self, message: str, proof: str) -> Solution:
         self.best.forget()

@@ -83,17 +83,6 @@ def no_plan_sentence(problem: Problem, limits: Limits, *, in_time: bool) -> str:
     return f"No plan was found{ended}. {budget_sentence(problem, limits)}".rstrip()
 
 
-def nothing_left_sentence(*, limited: bool, plan_seconds: float, bound_seconds: float) -> str:
-    """Why a search ended before its time limit, if it is ``limited``, though the gap is open."""
-    early = " before its time limit" if limited else ""
-    plan, bound = format_seconds(plan_seconds), format_seconds(bound_seconds)
-    return (
-        f"The search ended{early} with a gap left: every program that this planner makes "
-        f"for the problem was solved or given up. The plan was last improved after {plan}, the bound "
-        f"after {bound}."
-    )
-
-
 def time_up_sentence(engine: str, *, plan_seconds: float, bound_seconds: float) -> str:
     """What more time may bring, judged by when plan and bound last became better."""
     plan, bound = format_seconds(plan_seconds), format_seconds(bound_seconds)

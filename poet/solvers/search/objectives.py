@@ -23,7 +23,7 @@ from poet.solution import PROVEN, Solution, SolveOptions, Status
 from poet.solvers.instance.instance import Metered
 from poet.solvers.instance.ram_bound import minimum_ram_bytes
 from poet.solvers.search.least_energy import solve as least_energy
-from poet.solvers.search.messages import nothing_left_sentence, time_up_sentence
+from poet.solvers.search.messages import time_up_sentence
 from poet.solvers.search.recorder import Recorder
 from poet.units import format_bytes, format_joules
 
@@ -236,7 +236,10 @@ def _least_ram(problem: Problem, limits: Limits, options: SolveOptions) -> Solut
         )
     low = halving.proven_bytes  # below it nothing is worth a try
     budget = low
-    while low < halving.peak_bytes and left() > 0.0 and not wide.was_interrupted:
+    while halving.proven_bytes < halving.peak_bytes and left() > 0.0 and not wide.was_interrupted:
+        if low >= halving.peak_bytes:  # between the proven bytes and here every search was cut short
+            low = budget = halving.proven_bytes
+            options.clock.spend(programs=1)  # so that searches that count no work end by any clock
         wide = _probe(problem, limits, options, left(), halving, budget)
         if options.progress is not None:
             gap = 1.0 - halving.proven_bytes / halving.peak_bytes
@@ -255,7 +258,7 @@ def _least_ram(problem: Problem, limits: Limits, options: SolveOptions) -> Solut
         trace=halving.trace,
         solver=halving.solver,
         proof=halving.proof if bound == halving.peak_bytes else "",
-        message=_open_sentence(wide, halving, options, bound, left()),
+        message=_open_sentence(wide, halving, options, bound),
         bound_joules=problem.compute_joules,
         objective=Objective.RAM,
         objective_bound=bound,
@@ -263,13 +266,7 @@ def _least_ram(problem: Problem, limits: Limits, options: SolveOptions) -> Solut
     )
 
 
-def _open_sentence(
-    last: Solution,
-    halving: _Halving,
-    options: SolveOptions,
-    bound: float,
-    left_seconds: float,
-) -> str:
+def _open_sentence(last: Solution, halving: _Halving, options: SolveOptions, bound: float) -> str:
     """Why the bisection ended with a gap, after the probe ``last``; empty where it left none."""
     if last.was_interrupted:
         return last.message
@@ -278,10 +275,7 @@ def _open_sentence(
     record = halving.recorder.record()
     plan_seconds = max((found.seconds for found in record.plans), default=0.0)
     bound_seconds = max((found.seconds for found in record.bounds), default=0.0)
-    if left_seconds <= 0.0:
-        return time_up_sentence(options.engine, plan_seconds=plan_seconds, bound_seconds=bound_seconds)
-    limited = options.time_limit_seconds is not None
-    return nothing_left_sentence(limited=limited, plan_seconds=plan_seconds, bound_seconds=bound_seconds)
+    return time_up_sentence(options.engine, plan_seconds=plan_seconds, bound_seconds=bound_seconds)
 
 
 def _probe(

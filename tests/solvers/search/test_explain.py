@@ -149,7 +149,7 @@ def test_an_engine_that_lies_is_found_out(monkeypatch: pytest.MonkeyPatch) -> No
 
     monkeypatch.setattr(search, "run_engine", lie)
     monkeypatch.setattr(search, "greedy", lambda *arguments, **options: None)
-    found = search.solve(problem, limits, OPTIONS)
+    found = search.solve(problem, limits, counted(1.0))
     assert found.status is not Status.INFEASIBLE
     monkeypatch.setattr(confirm_module, "available_engines", lambda: ("highs",))
     alone = search.solve(problem, limits, OPTIONS)

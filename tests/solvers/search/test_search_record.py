@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from helpers.clocks import Ticking
 from helpers.random_problems import training_like
 
 from poet import codec
@@ -34,7 +35,7 @@ from poet.solvers.bounds.relaxation import bound_overhead
 from poet.solvers.engines import Effort, Outcome
 from poet.solvers.instance.context import Conduct
 from poet.solvers.instance.instance import instance_of
-from poet.solvers.search import bound_rounds
+from poet.solvers.search import bound_rounds, large
 from poet.solvers.search import least_energy as search
 from poet.solvers.search.after_rounds import Ways, go_on
 from poet.solvers.search.recorder import Recorder
@@ -197,24 +198,49 @@ def test_where_the_rounds_leave_a_gap_the_search_goes_on() -> None:
     assert not [name for name in names if name.startswith("round")]
 
 
-@pytest.mark.parametrize("seconds", [600.0, None])
-def test_where_nothing_more_can_be_offered_the_search_ends_and_says_so(
-    monkeypatch: pytest.MonkeyPatch, seconds: float | None
+@pytest.mark.parametrize("small_ops", [0, 1000])
+def test_a_search_that_finds_and_proves_nothing_goes_on_to_its_limit(
+    monkeypatch: pytest.MonkeyPatch, small_ops: int
 ) -> None:
-    seeds = list[int]()
+    """A search ends by proof, by its limit or by the user, never by having tried all that it can think of."""
+    seeds = set[int]()
 
     def silent(name: str, matrix: object, effort: Effort, **others: object) -> Outcome:
-        seeds.append(effort.seed)
+        seeds.add(effort.seed)
         return Outcome(None, 0.0, True, False, False)
 
     monkeypatch.setattr(search, "run_engine", silent)
     monkeypatch.setattr(bound_rounds, "refined_bounds", lambda *arguments, **others: iter(()))
-    monkeypatch.setattr(search, "search_large", lambda *arguments: True)
-    solution = solve(LARGER, tight(LARGER), dataclasses.replace(OPTIONS, time_limit_seconds=seconds))
+    monkeypatch.setattr(search, "search_large", lambda *arguments, **others: True)
+    tuning = DEFAULT.having("search.small_ops", small_ops)
+    asked = dataclasses.replace(OPTIONS, time_limit_seconds=12.0, tuning=tuning, clock=Ticking(0.05))
+    solution = solve(LARGER, tight(LARGER), asked)
     assert solution.status is Status.FEASIBLE
-    early = "" if seconds is None else " before its time limit"
-    assert solution.message.startswith(f"The search ended{early} with a gap left: ")
-    assert {0, 1, 2} <= set(seeds), "restarts have seeds of their own"
+    assert solution.solve_seconds >= 12.0
+    assert "a longer time limit may close the gap" in solution.message
+    assert {0, 1, 2} <= seeds, "restarts have seeds of their own"
+
+
+def test_so_does_a_search_on_a_large_step_after_its_largest_class(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Restarts offer longer and longer chains, by other seeds; only the caller ends them."""
+    tried = list[tuple[int, int, int]]()
+
+    def nothing(self: Any, guide: object, offer: Any) -> None:
+        tried.append((self.conduct.seed, offer.chain, offer.depth))
+
+    monkeypatch.setattr(large._LargeSearch, "_search_class", nothing)
+    for goes_on in (False, True):
+        tried.clear()
+        limits, conduct = tight(STEP), Conduct(
+            seconds_left=lambda: math.inf, finished=lambda: len(tried) >= 8, found=lambda *plan: None,
+            bounded=lambda *bound: True, classed=lambda *bound: None, threads=1, seed=5,
+        )  # fmt: skip
+        instance = instance_of(STEP, limits)
+        plan = solve(STEP, limits, OPTIONS).schedule
+        assert large.search_large(STEP, limits, (instance, instance), plan, conduct, goes_on=goes_on)
+        tuned = [(5, *sizes) for sizes in DEFAULT.large.offer_reruns]
+        later = [(6, 16, 80), (7, 32, 160), (8, 64, 320), (9, 128, 640)]
+        assert tried == tuned + (later if goes_on else [])
 
 
 @pytest.mark.parametrize("looks", [0, 1, 2, 5, 9])
@@ -235,13 +261,13 @@ def test_restarts_that_nothing_else_ends_end_when_told(looks: int) -> None:
         bounded=lambda *bound: True, classed=lambda *bound: None, threads=1, seed=0,
     )  # fmt: skip
     ways = Ways(
-        instance=instance_of(LARGER, tight(LARGER)), conduct=conduct, limited=True,
+        instance=instance_of(LARGER, tight(LARGER)), conduct=conduct,
         restart=lambda number: None, standing=lambda: (None, 0.0), relax=does("relax", cut_short),
         own_reruns=dict, solve_exactly=does("exact", False), look_longer=does("look", None),
         search_large=does("wide", True),
     )  # fmt: skip
     assert not go_on(ways, {})
-    assert begun == (["relax", "exact", "look", "wide"] * 3)[:looks]
+    assert begun == (["relax", "exact", "exact", "look", "wide"] * 3)[:looks]
 
 
 def test_a_proof_after_the_rounds_that_there_is_no_plan_is_heard() -> None:

@@ -106,7 +106,7 @@ def against_oracle(seeds: range, *, smallest: int, largest: int) -> tuple[int, i
         problem = mixed_problem(seed, smallest=smallest, largest=largest)
         limits = random_limits(problem, seed, deadline=seed % 3 == 0)
         best = least_joules(problem, limits)
-        solution = solve(problem, limits, SolveOptions(time_limit_seconds=None))
+        solution = solve(problem, limits, counted(1.0))
         assert_honest(problem, limits, solution)
         proven += solution.status in (Status.OPTIMAL, Status.INFEASIBLE)
         if best is None:
