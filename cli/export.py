@@ -10,7 +10,11 @@ import typer
 from .options import PlanArgument
 from .usage import Group
 
-EXAMPLES = ("poet export trace plan.poet -o trace.json", "poet export graph plan.poet")
+EXAMPLES = (
+    "poet export trace plan.poet -o trace.json",
+    "poet export graph plan.poet",
+    "poet export c plan.poet -o step/",
+)
 
 app = typer.Typer(cls=Group, help="Write a plan in another format.")
 
@@ -59,3 +63,23 @@ def graph(
         typer.echo(text, nl=False)
     else:
         write_text(output, text)
+
+
+@app.command()
+def c(
+    plan_file: PlanArgument,
+    folder: Annotated[Path, typer.Option("--output", "-o", metavar="FOLDER", help="A new folder.")],
+) -> None:
+    """Write the training step as plain C99 in a new folder, with weights, a Makefile and a test of its own.
+
+    For plans that keep and recompute, made for a device whose kernels are poet-c99; see docs/c99.md.
+    """
+    from poet.c99.project import c_project, check_new
+    from poet.plan_file import PlanFile
+
+    check_new(folder)
+    with PlanFile(plan_file) as file:
+        made = c_project(file)
+    made.write(folder)
+    size_bytes = sum(len(text.encode()) for text in made.files.values())
+    typer.echo(f"{folder}: {len(made.files)} files, {size_bytes:,} bytes; try: make -C {folder} test")

@@ -97,7 +97,7 @@ def write_plan(
         stored[STRUCTURE] = RawTensor("uint8", (len(structure),), structure)
     described = {name: Entry(tensor.dtype, tensor.shape, 0, 0) for name, tensor in stored.items()}
     _checked_entries(path.name, plan, described)
-    text = json.dumps(plan.to_json(), separators=(",", ":"), allow_nan=False)
+    text = _text_of(plan)
     metadata = {
         "poet.format": FORMAT,
         "poet.version": str(FORMAT_VERSION),
@@ -106,6 +106,15 @@ def write_plan(
         "poet.tensors.sha256": tensorfile.digest(stored),
     }
     tensorfile.write(path, stored, metadata)
+
+
+def plan_digest(plan: Plan) -> str:
+    """SHA-256 of a plan as its file holds it, weights aside."""
+    return hashlib.sha256(_text_of(plan).encode()).hexdigest()
+
+
+def _text_of(plan: Plan) -> str:
+    return json.dumps(plan.to_json(), separators=(",", ":"), allow_nan=False)
 
 
 def _plan_in(file: TensorFile) -> Plan:

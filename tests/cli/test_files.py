@@ -51,6 +51,7 @@ ROWS = {
         "explain {plan_file} --device {device} --html {html_file} --json {json_file}",
         ("plan_file", "device"), ("html_file", "json_file"),
     ),
+    "export c": Row("export c {plan_file} -o {plan_file}.c", ("plan_file",), ()),
     "export graph": Row("export graph {plan_file} -o {output}", ("plan_file",), ("output",)),
     "export trace": Row("export trace {plan_file} -o {output}", ("plan_file",), ("output",)),
     "run": Row(
@@ -73,8 +74,8 @@ ROWS = {
         ("model", "device", "measure_data"), ("output", "json_file", "log"),
     ),
 }  # fmt: skip
-FOLDERS = {"cache"}
-"""Of answers, each under a name of its own."""
+FOLDERS = {"cache", "folder"}
+"""Of answers, each under a name of its own; and one that must not be there."""
 
 
 def commands() -> Iterator[tuple[str, Any]]:

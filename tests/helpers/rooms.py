@@ -47,6 +47,7 @@ FLOORS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
         "demand and layout in one arena, the plan and its file",
         ("layout", "demand", "training_plan", "plan_file", "run_request"),
     ),
+    ("C99", "a plan as C: kernels, calls, text", ("c99",)),
     ("Runtime", "replay in PyTorch, page file, native allocator", ("runtime.native", "runtime")),
     ("Frontend", "modules and ONNX files to training graphs", ("frontend", "frontend.onnx")),
     (
@@ -54,7 +55,7 @@ FLOORS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
         "verification, enforcement, the way from a model to a plan, sweeps",
         (
             "verification", "enforce", "fit_layout", "rehearsal", "summary", "prepared", "planned",
-            "evaluated", "api", "whatif",
+            "evaluated", "api", "whatif", "c99.vectors", "c99.project",
         ),
     ),
     ("Reports", "text, JSON, HTML", ("report", "report.html")),

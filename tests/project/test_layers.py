@@ -18,8 +18,9 @@ from poet.version import __version__
 HOMES = {
     "torch": {
         "frontend", "runtime", "verification", "enforce", "rehearsal", "prepared", "api", "whatif", "cli",
+        "c99",
     },
-    "numpy": {"files", "solvers", "layout", "frontend", "runtime", "verification", "whatif", "cli"},
+    "numpy": {"files", "solvers", "layout", "frontend", "runtime", "verification", "whatif", "cli", "c99"},
     "onnx": {"frontend"},
     "google": {"frontend"},  # protobuf's errors while reading ONNX
     "pulp": {"solvers"},

@@ -1,0 +1,410 @@
+"""C text of a training step: constant records, a function for each run of an op, their order, the API."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from poet.c99.calls import WORD_BYTES, CCall, CStruct, Placed, float_text
+from poet.c99.statements import Statements
+from poet.errors import UnsupportedOperator
+from poet.graph import Graph, Ref
+from poet.optimizer import OptimizerSpec
+
+_NOT_IN_COMMENTS = re.compile(r"[^A-Za-z0-9_.:+ -]")
+
+
+def comment(text: str) -> str:
+    """``text`` without what could end a comment or a line."""
+    return _NOT_IN_COMMENTS.sub("_", text)[:200]
+
+
+@dataclass(frozen=True, slots=True)
+class Interface:
+    """What the caller fills and reads.
+
+    Attributes:
+        inputs: name and place of each input, the target not among them.
+        target: name and place, where there is one.
+        classes: how many there are, where the target is class numbers.
+        ignored: the class number that counts for nothing.
+        outputs: name and place of each prediction.
+        loss: its place.
+    """
+
+    inputs: tuple[tuple[str, Placed], ...]
+    target: tuple[str, Placed] | None
+    classes: int | None
+    ignored: int
+    outputs: tuple[tuple[str, Placed], ...]
+    loss: Placed
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """What lies in the arena between two steps: its place, and where its first content is.
+
+    Attributes:
+        name: of the buffer.
+        word: of the arena.
+        words: how many.
+        first: of the weights; ``None``: it begins filled with ``fill``.
+        fill: bits of each word.
+    """
+
+    name: str
+    word: int
+    words: int
+    first: int | None
+    fill: int = 0
+
+
+def interface_of(graph: Graph, statements: Statements) -> Interface:
+    """What the caller of a step of ``graph`` sees.
+
+    Raises:
+        UnsupportedOperator: an input is not of floats side by side, or the target neither that nor classes.
+    """
+    count = len(graph.inputs) - graph.targets
+    inputs = tuple((name, statements.given[name]) for name in graph.inputs[:count])
+    outputs = tuple((name, statements.left[name]) for name in graph.predictions)
+    target = graph.inputs[count] if graph.targets else None
+    placed = (target, statements.given[target]) if target is not None else None
+    classes, ignored = None, 0
+    if placed is not None and placed[1].type.dtype == "int64":
+        classes, ignored = _classes(graph, placed[0])
+        floats = [*inputs, *outputs]
+    else:
+        floats = [*inputs, *outputs, *([placed] if placed else [])]
+    for name, where in floats:
+        if where.type.dtype != "float32" or not where.is_dense:
+            raise UnsupportedOperator(
+                f"{name} is {where.type} with strides {list(where.type.strides)}; "
+                "in C a step is given and gives back floats side by side"
+            )
+    return Interface(inputs, placed, classes, ignored, outputs, statements.left[graph.loss])
+
+
+def _classes(graph: Graph, target: str) -> tuple[int, int]:
+    """How many classes there are, and which number is ignored."""
+    types = {value.name: value.type for value in graph.values}
+    for op in graph.ops:
+        scores = op.call.args[0] if op.call.args else None
+        is_loss = op.call.target == "aten.nll_loss_forward.default" and op.call.args[1] == Ref(target)
+        if is_loss and isinstance(scores, Ref):
+            ignored = op.call.args[4] if len(op.call.args) > 4 else -100
+            return types[scores.value].shape[1], ignored if isinstance(ignored, int) else -100
+    raise UnsupportedOperator(f"{target}: whole numbers that are no classes of a loss have no C kernel")
+
+
+@dataclass(slots=True)
+class _Constants:
+    """Constant records, each once, by the type of the record."""
+
+    names: dict[CStruct, str] = field(default_factory=dict)
+
+    def name(self, record: CStruct) -> str:
+        """What the record is called."""
+        if record not in self.names:
+            kind = record.type.removeprefix("poet_").removesuffix("_shape")
+            self.names[record] = f"{kind}_{len(self.names)}"
+        return self.names[record]
+
+    def lines(self) -> Iterator[str]:
+        """Their definitions."""
+        for record, name in self.names.items():
+            yield f"static const {record.type} {name} = {record.text()};"
+
+
+def _call_lines(call: CCall, constants: _Constants) -> Iterator[str]:
+    given = (f"&{constants.name(item)}" if isinstance(item, CStruct) else item for item in call.arguments)
+    indent = "    "
+    for head in call.heads:
+        yield f"{indent}{head} {{"
+        indent += "    "
+    yield f"{indent}{call.function}({', '.join(given)});"
+    for depth in reversed(range(len(call.heads))):
+        yield "    " * (depth + 1) + "}"
+
+
+@dataclass(frozen=True, slots=True)
+class StepBody:
+    """The functions of a step and the order in which they are called."""
+
+    functions: tuple[str, ...]
+    constants: tuple[str, ...]
+    order: tuple[str, ...]
+
+
+def step_body(statements: Statements) -> StepBody:
+    """One function for each different run; a recomputation at the same places is the same function."""
+    constants, functions, order = _Constants(), list[str](), list[str]()
+    known: dict[tuple[str, tuple[CCall, ...]], str] = {}
+    for statement in statements.statements:
+        if not statement.calls:
+            continue
+        key = (statement.op, statement.calls)
+        if key not in known:
+            known[key] = f"op_{len(known)}"
+            lines = [line for call in statement.calls for line in _call_lines(call, constants)]
+            again = ", once more" if statement.is_repeat else ""
+            text = "\n".join(lines)
+            arena = "    float *const a = net->arena;\n" if re.search(r"\ba\b", text) else ""
+            head = f"/* {comment(statement.op)}{again} */\nstatic void {known[key]}(poet_net *net)\n"
+            functions.append(f"{head}{{\n{arena}{text}\n}}")
+        order.append(known[key])
+    return StepBody(tuple(functions), tuple(constants.lines()), tuple(order))
+
+
+# --- the optimizer ----------------------------------------------------------------------------
+
+
+_DOUBLES = {"adamw": ("beta1_power", "beta2_power")}
+_FLOATS = {
+    "sgd": (),
+    "momentum": ("gradient_share",),
+    "adamw": ("decay_factor", "step_size", "second_moment_correction"),
+}
+
+
+def _scalars(spec: OptimizerSpec) -> str:
+    """C text that makes the numbers of the step about to be made."""
+    if spec.name == "momentum":
+        rest = float_text(1 - spec.dampening)
+        return f"    net->gradient_share = net->steps == 0u ? 1.0f : {rest};\n"
+    if spec.name == "adamw":
+        beta1, beta2 = spec.betas
+        return (
+            f"    net->beta1_power *= {beta1!r};\n"
+            f"    net->beta2_power *= {beta2!r};\n"
+            f"    net->decay_factor = (float)(1.0 - (double)net->learning_rate * {spec.decay!r});\n"
+            "    net->step_size = (float)((double)net->learning_rate / (1.0 - net->beta1_power));\n"
+            "    net->second_moment_correction = poet_sqrt((float)(1.0 - net->beta2_power));\n"
+        )
+    return ""
+
+
+# --- files ------------------------------------------------------------------------------------
+
+
+def step_header(
+    interface: Interface, arena_bytes: int, spec: OptimizerSpec, *, model: str, digest: str
+) -> str:
+    """``poet_step.h``."""
+    macros = [f"#define POET_ARENA_BYTES {arena_bytes}"]
+    macros += [f"#define POET_ARENA_FLOATS (POET_ARENA_BYTES / {WORD_BYTES})"]
+    macros += [f"#define POET_INPUTS {len(interface.inputs)}"]
+    for index, (name, placed) in enumerate(interface.inputs):
+        shape = " x ".join(map(str, placed.type.shape)) or "1"
+        macros += [f"#define POET_INPUT_{index}_FLOATS {placed.type.elements} /* {comment(name)}: {shape} */"]
+    macros += [f"#define POET_OUTPUTS {len(interface.outputs)}"]
+    for index, (name, placed) in enumerate(interface.outputs):
+        shape = " x ".join(map(str, placed.type.shape)) or "1"
+        macros += [
+            f"#define POET_OUTPUT_{index}_FLOATS {placed.type.elements} /* {comment(name)}: {shape} */"
+        ]
+    target = ""
+    if interface.target is not None and interface.classes is not None:
+        macros += [f"#define POET_ROWS {interface.target[1].type.elements}"]
+        macros += [f"#define POET_CLASSES {interface.classes}"]
+        target = (
+            "\n/* The class of a row of the batch, 0 to POET_CLASSES - 1; each row's before each step. */\n"
+            "poet_status poet_set_class(poet_net *net, int32_t row, int32_t class_number);\n"
+        )
+    elif interface.target is not None:
+        macros += [f"#define POET_TARGET_FLOATS {interface.target[1].type.elements}"]
+        target = (
+            "\n/* Where the target goes: POET_TARGET_FLOATS of them, anew before every step. */\n"
+            "float *poet_target(poet_net *net);\n"
+        )
+    numbers = "".join(f" {name}," for name in _FLOATS[spec.name]).rstrip(",")
+    members = f"    float{numbers};\n" if numbers else ""
+    powers = ", ".join(_DOUBLES.get(spec.name, ()))
+    members += f"    double {powers};\n" if powers else ""
+    return f"""/*
+ * A training step of {comment(model)}, written by poet. Plan (SHA-256):
+ * {digest}
+ */
+#ifndef POET_STEP_H
+#define POET_STEP_H
+
+#include <stdint.h>
+
+{chr(10).join(macros)}
+
+typedef enum {{
+    POET_OK = 0,
+    POET_BAD_ARGUMENT = 1, /* a null pointer, or a row or class that there is not */
+    POET_NOT_FINITE = 2    /* the loss is NaN or infinite; the parameters may be, too */
+}} poet_status;
+
+/* Everything but the arena; the caller's. Only poet_ functions write to it. */
+typedef struct {{
+    float *arena;
+    float learning_rate;
+    uint32_t steps, seed;
+    uint64_t drawn;
+{members}}} poet_net;
+
+/*
+ * Begins with the plan's weights, at step 0. `arena` holds POET_ARENA_FLOATS, aligned for 8 bytes, and
+ * belongs to the net from here on. `seed` is that of dropout.
+ */
+poet_status poet_init(poet_net *net, float *arena, uint32_t seed);
+
+/* Where input `index` goes, POET_INPUT_<index>_FLOATS, anew before every step; null: there is none. */
+float *poet_input(poet_net *net, int32_t index);
+{target}
+/* One step: forward, backward, update. `loss` may be null. */
+poet_status poet_train_step(poet_net *net, float *loss);
+
+/* The net's output of the last step, until an input or a target is filled; null: there is none. */
+const float *poet_output(const poet_net *net, int32_t index);
+
+/* The learning rate from the next step on; poet_init sets that of the plan. */
+void poet_set_learning_rate(poet_net *net, float learning_rate);
+
+/* CRC-32 of all that lives across steps: equal on two machines that trained alike. */
+uint32_t poet_state_crc(const poet_net *net);
+
+#endif
+"""
+
+
+def step_source(
+    interface: Interface, statements: Statements, spans: tuple[Span, ...], spec: OptimizerSpec
+) -> str:
+    """``poet_step.c``."""
+    body = step_body(statements)
+    rows = [
+        f"    {{{span.word}, {span.words}, {-1 if span.first is None else span.first}, "
+        f"UINT32_C({span.fill:#010x})}}, /* {comment(span.name)} */"
+        for span in spans
+    ]
+    powers = "".join(f"    net->{name} = 1.0;\n" for name in _DOUBLES.get(spec.name, ()))
+    floats = "".join(f"    net->{name} = 1.0f;\n" for name in _FLOATS[spec.name])
+    parts = [
+        "/* The schedule of a training step, one function for each op; see poet_step.h. Written by poet. */",
+        '#include "poet_step.h"\n\n#include "poet_kernels.h"\n#include "poet_weights.h"\n\n'
+        "#include <string.h>",
+        "\n".join(body.constants),
+        *body.functions,
+        "/* The step, in order. */\ntypedef void (*poet_op)(poet_net *net);\n"
+        + "static const poet_op schedule[] = {\n"
+        + "".join(f"    {', '.join(body.order[at : at + 12])},\n" for at in range(0, len(body.order), 12))
+        + "};",
+        "/* What lives across steps: place, words, first of the weights; or -1, and what fills it. */\n"
+        "typedef struct {\n    int32_t word, words, first;\n    uint32_t fill;\n} poet_span;\n"
+        "static const poet_span kept[] = {\n" + "\n".join(rows) + "\n};",
+        f"""poet_status poet_init(poet_net *net, float *arena, uint32_t seed)
+{{
+    if (!net || !arena) {{
+        return POET_BAD_ARGUMENT;
+    }}
+    net->arena = arena;
+    net->learning_rate = {float_text(spec.lr)};
+    net->steps = 0u;
+    net->seed = seed;
+    net->drawn = 0u;
+{floats}{powers}    for (size_t i = 0; i < sizeof kept / sizeof kept[0]; ++i) {{
+        for (int32_t k = 0; k < kept[i].words; ++k) {{
+            const uint32_t *from = kept[i].first < 0 ? &kept[i].fill : poet_weights + kept[i].first + k;
+            memcpy(arena + kept[i].word + k, from, sizeof *from);
+        }}
+    }}
+    return POET_OK;
+}}""",
+        _pointers("float *poet_input(poet_net *net, int32_t index)", interface.inputs),
+        *_target(interface),
+        _pointers("const float *poet_output(const poet_net *net, int32_t index)", interface.outputs),
+        f"""poet_status poet_train_step(poet_net *net, float *loss)
+{{
+    if (!net) {{
+        return POET_BAD_ARGUMENT;
+    }}
+{_scalars(spec)}    for (size_t i = 0; i < sizeof schedule / sizeof schedule[0]; ++i) {{
+        schedule[i](net);
+    }}
+    ++net->steps;
+    const float made = net->arena[{interface.loss.word}];
+    if (loss) {{
+        *loss = made;
+    }}
+    return made - made < 1.0f ? POET_OK : POET_NOT_FINITE; /* false for NaN, which infinity gives as well */
+}}""",
+        """void poet_set_learning_rate(poet_net *net, float learning_rate)
+{
+    net->learning_rate = learning_rate;
+}""",
+        """uint32_t poet_state_crc(const poet_net *net)
+{
+    uint32_t crc = UINT32_C(0xffffffff);
+    for (size_t i = 0; i < sizeof kept / sizeof kept[0]; ++i) {
+        const unsigned char *bytes = (const unsigned char *)(net->arena + kept[i].word);
+        for (int32_t k = 0; k < 4 * kept[i].words; ++k) {
+            crc ^= bytes[k];
+            for (int bit = 0; bit < 8; ++bit) {
+                crc = crc & 1u ? (crc >> 1) ^ UINT32_C(0xedb88320) : crc >> 1;
+            }
+        }
+    }
+    return ~crc;
+}""",
+    ]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _pointers(head: str, places: tuple[tuple[str, Placed], ...]) -> str:
+    cases = "".join(
+        f"    case {index}: /* {comment(name)} */\n        return net->arena + {placed.word};\n"
+        for index, (name, placed) in enumerate(places)
+    )
+    return f"{head}\n{{\n    switch (index) {{\n{cases}    default:\n        return 0;\n    }}\n}}"
+
+
+def _target(interface: Interface) -> list[str]:
+    if interface.target is None:
+        return []
+    placed = interface.target[1]
+    if interface.classes is None:
+        return [f"float *poet_target(poet_net *net)\n{{\n    return net->arena + {placed.word};\n}}"]
+    return [
+        f"""poet_status poet_set_class(poet_net *net, int32_t row, int32_t class_number)
+{{
+    const int64_t number = class_number;
+    const int is_class = class_number >= 0 && class_number < POET_CLASSES;
+    if (row < 0 || row >= POET_ROWS || !(is_class || class_number == {interface.ignored})) {{
+        return POET_BAD_ARGUMENT;
+    }}
+    memcpy(net->arena + {placed.word} + 2 * row, &number, sizeof number);
+    return POET_OK;
+}}"""
+    ]
+
+
+def functions_of(statements: Statements, spec: OptimizerSpec) -> set[str]:
+    """Names of the kernels that a step calls."""
+    own = {"poet_sqrt"} if spec.name == "adamw" else set()
+    return own | {call.function for statement in statements.statements for call in statement.calls}
+
+
+def weights_header() -> str:
+    """``poet_weights.h``."""
+    return (
+        "/* The weights that training begins with. Written by poet. */\n#ifndef POET_WEIGHTS_H\n"
+        "#define POET_WEIGHTS_H\n\n#include <stdint.h>\n\nextern const uint32_t poet_weights[];\n\n#endif\n"
+    )
+
+
+def weights_source(words: tuple[int, ...]) -> str:
+    """``poet_weights.c``: the bits of the weights, which are little-endian where they are 64 bits long."""
+    rows = (", ".join(f"{word:#010x}u" for word in words[at : at + 8]) for at in range(0, len(words), 8))
+    return (
+        '/* Bits of the weights that training begins with. Written by poet. */\n#include "poet_weights.h"\n\n'
+        "#if defined(__BYTE_ORDER__) && __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__\n"
+        '#error "counters of 64 bits are written for little-endian machines"\n#endif\n\n'
+        f"const uint32_t poet_weights[{len(words)}] = {{\n"
+        + "".join(f"    {row},\n" for row in rows)
+        + "};\n"
+    )

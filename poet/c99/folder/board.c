@@ -1,0 +1,103 @@
+/* Start-up of QEMU's mps2-an386 (Cortex-M4F): vectors, memory, text and exit by semihosting, counters. */
+#include <stddef.h>
+#include <stdint.h>
+
+#define PAINT UINT32_C(0xa5a5a5a5)
+#define COUNTER (*(volatile uint32_t *)UINT32_C(0x40028018)) /* 25 MHz: 40 instructions with -icount shift=0 */
+#define COPROCESSORS (*(volatile uint32_t *)UINT32_C(0xe000ed88))
+
+extern uint32_t data_from[], data_start[], data_end[], bss_start[], bss_end[], stack_start[], stack_end[];
+
+void board_main(void);
+void board_reset(void);
+void board_text(const char *text);
+void board_number(uint32_t number);
+void board_end(int code);
+uint32_t board_instructions(void);
+uint32_t board_stack_bytes(void);
+void *memcpy(void *to, const void *from, size_t n);
+void *memset(void *to, int value, size_t n);
+
+__attribute__((section(".vectors"), used)) static const void *const vectors[] = {stack_end, (const void *)(uintptr_t)board_reset};
+
+static void call_host(uint32_t operation, const void *block)
+{
+    register uint32_t r0 __asm__("r0") = operation;
+    register const void *r1 __asm__("r1") = block;
+    __asm__ volatile("bkpt 0xab" : "+r"(r0) : "r"(r1) : "memory");
+}
+
+void board_text(const char *text)
+{
+    call_host(0x04u, text);
+}
+
+void board_number(uint32_t number)
+{
+    char text[9];
+    for (int i = 0; i < 8; ++i) {
+        text[i] = "0123456789abcdef"[(number >> (28 - 4 * i)) & 15u];
+    }
+    text[8] = '\0';
+    board_text(text);
+}
+
+void board_end(int code)
+{
+    const uint32_t block[2] = {UINT32_C(0x20026), (uint32_t)code};
+    board_text(code ? "FAILED\n" : "passed\n");
+    call_host(0x20u, block);
+    for (;;) {
+    }
+}
+
+uint32_t board_instructions(void)
+{
+    return 40u * COUNTER;
+}
+
+uint32_t board_stack_bytes(void)
+{
+    const uint32_t *lowest = stack_start;
+    while (lowest < stack_end && *lowest == PAINT) {
+        ++lowest;
+    }
+    return (uint32_t)(4 * (stack_end - lowest));
+}
+
+void *memcpy(void *to, const void *from, size_t n)
+{
+    unsigned char *t = to;
+    const unsigned char *f = from;
+    while (n--) {
+        *t++ = *f++;
+    }
+    return to;
+}
+
+void *memset(void *to, int value, size_t n)
+{
+    unsigned char *t = to;
+    while (n--) {
+        *t++ = (unsigned char)value;
+    }
+    return to;
+}
+
+void board_reset(void)
+{
+    COPROCESSORS |= UINT32_C(0xf) << 20; /* the floating-point unit */
+    __asm__ volatile("dsb\n\tisb" ::: "memory");
+    for (uint32_t *from = data_from, *to = data_start; to < data_end;) {
+        *to++ = *from++;
+    }
+    for (uint32_t *to = bss_start; to < bss_end;) {
+        *to++ = 0u;
+    }
+    uint32_t here;
+    for (volatile uint32_t *to = stack_start; (uintptr_t)to + 64u < (uintptr_t)&here; ++to) {
+        *to = PAINT;
+    }
+    board_main();
+    board_end(99);
+}

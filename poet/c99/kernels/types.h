@@ -1,0 +1,50 @@
+/* Sizes that do not change from step to step: constants beside the code, none of them in the stack. */
+
+/*@ poet_plane */
+typedef struct {
+    int32_t height, width, out_height, out_width;
+    int32_t kernel_height, kernel_width;
+    int32_t stride_y, stride_x, pad_y, pad_x, dilation_y, dilation_x;
+} poet_plane;
+
+/*@ poet_conv2d_shape */
+/* Channels are those of one group. */
+typedef struct {
+    int32_t images, groups, in_channels, out_channels;
+    poet_plane plane;
+} poet_conv2d_shape;
+
+/*@ poet_pool_shape */
+typedef struct {
+    int32_t planes, count_padding;
+    poet_plane plane;
+} poet_pool_shape;
+
+/*@ poet_window */
+typedef struct {
+    int32_t top, bottom, left, right, count;
+} poet_window;
+
+/*@ poet_pad2d_shape */
+typedef struct {
+    int32_t planes, height, width, out_height, out_width, top, left;
+} poet_pad2d_shape;
+
+/*@ poet_matmul_shape */
+/* How far apart the rows, columns and inner numbers of y, start, a and b lie. */
+typedef struct {
+    int32_t rows, inner, columns;
+    int32_t y_row, y_column, start_row, start_column, a_row, a_inner, b_inner, b_column;
+} poet_matmul_shape;
+
+/*@ poet_batch_norm_shape */
+typedef struct {
+    int32_t images, channels, plane;
+    float momentum, eps;
+} poet_batch_norm_shape;
+
+/*@ poet_adamw_shape */
+typedef struct {
+    int32_t n;
+    float beta1_rest, beta2, beta2_rest, eps;
+} poet_adamw_shape;

@@ -1,0 +1,40 @@
+/* Updates of parameters, by the arithmetic of torch.optim. */
+
+/*@ poet_sgd */
+/* p -= lr * (g + decay * p) */
+void poet_sgd(float *p, const float *g, int32_t g_stride, float lr, float decay, int32_t n)
+{
+    for (int32_t i = 0; i < n; ++i) {
+        const float gradient = g[i * g_stride];
+        p[i] -= lr * (decay != 0.0f ? gradient + decay * p[i] : gradient);
+    }
+}
+
+/*@ poet_momentum */
+/* v = momentum * v + share * g; p -= lr * (v, or g + momentum * v with Nesterov) */
+void poet_momentum(float *p, float *v, const float *g, int32_t g_stride, float lr, float share,
+                   float momentum, float decay, int is_nesterov, int32_t n)
+{
+    for (int32_t i = 0; i < n; ++i) {
+        float gradient = g[i * g_stride];
+        if (decay != 0.0f) {
+            gradient = gradient + decay * p[i];
+        }
+        v[i] = momentum * v[i] + share * gradient;
+        p[i] -= lr * (is_nesterov ? gradient + momentum * v[i] : v[i]);
+    }
+}
+
+/*@ poet_adamw */
+/* The moments m and v follow g; p = p * keep - step * m / (sqrt(v) / correction + eps) */
+void poet_adamw(float *p, float *m, float *v, const float *g, int32_t g_stride, float keep, float step,
+                float correction, const poet_adamw_shape *s)
+{
+    for (int32_t i = 0; i < s->n; ++i) {
+        const float gradient = g[i * g_stride];
+        p[i] *= keep;
+        m[i] += s->beta1_rest * (gradient - m[i]);
+        v[i] = s->beta2 * v[i] + s->beta2_rest * gradient * gradient;
+        p[i] -= step * (m[i] / (poet_sqrt(v[i]) / correction + s->eps));
+    }
+}

@@ -1,0 +1,207 @@
+"""The folder of an exported plan: all its files as text, then written whole or not at all."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from poet.c99 import emit, sources, vectors
+from poet.c99.calls import WORD_BYTES
+from poet.c99.statements import LIBRARY, Statements, statements_of
+from poet.errors import InputError, PoetError
+from poet.graph import ITEM_BYTES
+from poet.plan_file import PlanFile, plan_digest
+from poet.runtime.cells import memory_of
+from poet.runtime.kernels import dtype
+from poet.schedule import Compute
+from poet.training_plan import Plan, stored_values
+from poet.units import format_bytes
+
+TEMPLATES = Path(__file__).parent / "folder"
+_BESIDE_BYTES = 1024 + 128
+"""The stack of the test for a board, and what else it has in RAM."""
+_COPIED = {"main.c": "test/main.c", "board.c": "test/board.c", "board.ld": "test/board.ld"}
+
+
+@dataclass(frozen=True, slots=True)
+class CProject:
+    """An exported plan.
+
+    Attributes:
+        files: text by path inside the folder.
+        interface: what its caller sees.
+        statements: what a step does.
+        spans: what lies in the arena across steps.
+    """
+
+    files: Mapping[str, str]
+    interface: emit.Interface
+    statements: Statements
+    spans: tuple[emit.Span, ...]
+
+    def write(self, folder: Path) -> None:
+        """Write the folder, whole or not at all.
+
+        Raises:
+            InputError: there is something at that path already.
+            PoetError: it cannot be written.
+        """
+        check_new(folder)
+        try:
+            made = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.absolute().parent))
+        except OSError as error:
+            raise PoetError(f"{folder}: cannot be written ({error.strerror})") from None
+        try:
+            for name, text in self.files.items():
+                (made / name).parent.mkdir(exist_ok=True)
+                (made / name).write_text(text, encoding="utf-8")
+            made.chmod(0o777 & ~_umask())
+            if folder.exists():
+                folder.rmdir()
+            os.rename(made, folder)
+        except OSError as error:
+            raise PoetError(f"{folder}: cannot be written ({error.strerror})") from None
+        finally:
+            shutil.rmtree(made, ignore_errors=True)
+
+
+def check_new(folder: Path) -> None:
+    """Refuse a folder that has something in it, a file or a link.
+
+    Raises:
+        InputError: says so.
+    """
+    is_empty = folder.is_dir() and not folder.is_symlink() and not any(folder.iterdir())
+    if not is_empty and (folder.exists() or folder.is_symlink()):
+        raise InputError(f"{folder}: is there already and not empty; give another folder, or remove it")
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+def c_project(file: PlanFile) -> CProject:
+    """The plan in ``file`` as C.
+
+    Raises:
+        UnsupportedOperator: something of it has no C kernel.
+        PlanError: it has no arena, or keeps tensors in storage.
+    """
+    plan = file.plan
+    statements = statements_of(plan)
+    interface = emit.interface_of(plan.graph, statements)
+    kept = _contents(file)
+    spans, words = _spans(plan, statements, kept)
+    used = sources.needed(emit.functions_of(statements, plan.optimizer))
+    arena_bytes = -(-statements.arena_bytes // WORD_BYTES) * WORD_BYTES
+    made = vectors.vectors_of(plan.graph, plan.optimizer, interface, kept)
+    header = emit.step_header(
+        interface, arena_bytes, plan.optimizer, model=plan.model.name, digest=plan_digest(plan)
+    )
+    files = {
+        "Makefile": _makefile(_ram_bytes(plan, arena_bytes)),
+        "README.md": _readme(plan, arena_bytes, len(words)),
+        "poet_kernels.c": sources.source_text(used),
+        "poet_kernels.h": sources.header_text(used),
+        "poet_step.c": emit.step_source(interface, statements, spans, plan.optimizer),
+        "poet_step.h": header,
+        "poet_weights.c": emit.weights_source(words),
+        "poet_weights.h": emit.weights_header(),
+        "test/vectors.c": vectors.vectors_source(interface, made),
+        "test/vectors.h": vectors.vectors_header(),
+        **{name: (TEMPLATES / source).read_text(encoding="utf-8") for source, name in _COPIED.items()},
+    }
+    return CProject(files, interface, statements, spans)
+
+
+def _contents(file: PlanFile) -> dict[str, Tensor]:
+    """The elements of each buffer that lives across steps, as it begins."""
+    graph = file.plan.graph
+    fresh = {
+        value: file.plan.optimizer.states[name]
+        for parameter in graph.parameters
+        for name, value in parameter.optimizer_state
+    }
+    sizes = {buffer.name: buffer.size_bytes for buffer in graph.buffers}
+    kept: dict[str, Tensor] = {}
+    for name, kind in stored_values(graph).items():
+        buffer = graph.buffer_of(name)
+        items = sizes[buffer] // ITEM_BYTES[kind.dtype]
+        flat = kept.setdefault(buffer, torch.zeros(items, dtype=dtype(kind.dtype)))
+        view = flat.as_strided(kind.shape, kind.strides, kind.offset)
+        if name in file.entries:
+            raw = torch.empty(kind.elements * ITEM_BYTES[kind.dtype], dtype=torch.uint8)
+            if raw.numel():
+                file.read_into(name, memory_of(raw))
+            view.copy_(raw.view(flat.dtype).reshape(kind.shape))
+        else:
+            view.fill_(fresh[name])
+    return kept
+
+
+def _spans(
+    plan: Plan, statements: Statements, kept: Mapping[str, Tensor]
+) -> tuple[tuple[emit.Span, ...], tuple[int, ...]]:
+    """What lies across steps, and the words that it begins with; of one value throughout needs no words."""
+    spans: list[emit.Span] = []
+    words: list[int] = []
+    for name, flat in kept.items():
+        bits = np.frombuffer(flat.numpy().tobytes(), dtype="<u4")
+        word = statements.kept[name] // WORD_BYTES
+        if not len(bits):
+            continue
+        if (bits == bits[0]).all():
+            spans.append(emit.Span(name, word, len(bits), None, int(bits[0])))
+        else:
+            spans.append(emit.Span(name, word, len(bits), len(words)))
+            words += bits.tolist()
+    return tuple(spans), tuple(words) or (0,)
+
+
+def _ram_bytes(plan: Plan, arena_bytes: int) -> int:
+    """The RAM that the linker is given: the plan's budget, where it leaves room for the stack."""
+    return max(plan.request.limits.ram_budget_bytes or 0, arena_bytes + _BESIDE_BYTES)
+
+
+def _makefile(ram_bytes: int) -> str:
+    text = (TEMPLATES / "Makefile").read_text(encoding="utf-8")
+    return text.replace("@RAM_BYTES@", str(ram_bytes))
+
+
+def _readme(plan: Plan, arena_bytes: int, weight_words: int) -> str:
+    runs = sum(isinstance(step, Compute) for step in plan.schedule)
+    budget_bytes = plan.request.limits.ram_budget_bytes
+    budget = "no budget was given" if budget_bytes is None else f"budget {budget_bytes} bytes"
+    everything = plan.prediction.plain_peak_ram_bytes
+    plain = (
+        "" if everything is None else f"\n| arena of training that keeps everything | {everything} bytes |"
+    )
+    return (
+        (TEMPLATES / "README.md")
+        .read_text(encoding="utf-8")
+        .format(
+            model=emit.comment(plan.model.name),
+            device=emit.comment(plan.device.title),
+            digest=plan_digest(plan),
+            arena=arena_bytes,
+            ram=_ram_bytes(plan, arena_bytes),
+            arena_words=format_bytes(arena_bytes),
+            budget=budget,
+            plain=plain,
+            weights=WORD_BYTES * weight_words,
+            runs=runs,
+            recomputed=runs - len(plan.graph.ops),
+            optimizer=plan.optimizer.name,
+            kernels=LIBRARY,
+        )
+    )

@@ -1,0 +1,97 @@
+"""The C sources of the kernels, in pieces: a folder gets those that it uses, and what these use."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+FOLDER = Path(__file__).parent / "kernels"
+_MARK = re.compile(r"^/\*@ (\w+) \*/\n", re.MULTILINE)
+_NAME = re.compile(r"\bpoet_\w+")
+_PROTOTYPE = re.compile(r"^(?!static)\w[^{;]*?\)(?=\n\{)", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A function or a type: its name, the file it is from, its C text, and the names of pieces it uses."""
+
+    name: str
+    file: str
+    text: str
+    uses: tuple[str, ...]
+
+    @property
+    def is_type(self) -> bool:
+        """Whether it belongs in the header as a whole."""
+        return self.file.endswith(".h")
+
+    @property
+    def prototype(self) -> str:
+        """Its declaration; empty for a type and for what other files do not call."""
+        found = _PROTOTYPE.search(self.text)
+        return "" if found is None or self.is_type else f"{found.group()};"
+
+
+@functools.cache
+def pieces() -> Mapping[str, Piece]:
+    """Every piece by name."""
+    texts = {path.name: path.read_text(encoding="utf-8") for path in sorted(FOLDER.iterdir())}
+    found: dict[str, tuple[str, str]] = {}
+    for file, text in texts.items():
+        _, *rest = _MARK.split(text)
+        found |= {name: (file, body.strip()) for name, body in zip(rest[::2], rest[1::2], strict=True)}
+    return {
+        name: Piece(name, file, text, tuple(sorted(found.keys() & set(_NAME.findall(text)) - {name})))
+        for name, (file, text) in found.items()
+    }
+
+
+def needed(names: Iterable[str]) -> list[Piece]:
+    """The pieces of these names and all that they use, each after those, files together where that lets."""
+    every = pieces()
+    ordered: dict[str, Piece] = {}
+
+    def add(name: str) -> None:
+        if name not in ordered:
+            for used in every[name].uses:
+                add(used)
+            ordered[name] = every[name]
+
+    for name in sorted(set(names), key=lambda name: (every[name].file, list(every).index(name))):
+        add(name)
+    return list(ordered.values())
+
+
+def header_text(used: Iterable[Piece]) -> str:
+    """``poet_kernels.h``."""
+    listed = list(used)
+    types = [piece.text for piece in listed if piece.is_type]
+    prototypes = [piece.prototype for piece in listed if piece.prototype]
+    return "\n\n".join(
+        [
+            "/* Kernels of the training step: what it calls, and nothing else. Written by poet. */",
+            "#ifndef POET_KERNELS_H\n#define POET_KERNELS_H\n\n#include <stdint.h>",
+            *types,
+            *prototypes,
+            "#endif\n",
+        ]
+    )
+
+
+def source_text(used: Iterable[Piece]) -> str:
+    """``poet_kernels.c``."""
+    bodies = [piece.text for piece in used if not piece.is_type]
+    return (
+        "\n\n".join(
+            [
+                "/* Kernels of the training step. Compile without contraction of a * b + c. */",
+                '#include "poet_kernels.h"\n\n#include <string.h>\n'
+                "#if !defined(__GNUC__)\n#include <math.h>\n#endif",
+                *bodies,
+            ]
+        )
+        + "\n"
+    )

@@ -1,0 +1,179 @@
+"""A plan's schedule as runs of ops at known places in one arena."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from poet.c99.calls import WORD_BYTES, CCall, OpRun, Placed
+from poet.c99.rows import ROWS, c_calls
+from poet.demand import BEFORE
+from poet.errors import PlanError, UnsupportedOperator
+from poet.graph import Graph
+from poet.problem import Place
+from poet.schedule import Compute, Free, PageIn, PageOut
+from poet.training_plan import Plan, stored_values
+
+LIBRARY = "poet-c99"
+"""What profiles and plans call these kernels."""
+ITEM_TYPES = ("float32", "int64")
+_MOST_NAMED = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """One run of one op: its name, whether it is a recomputation, and the calls that make it."""
+
+    op: str
+    is_repeat: bool
+    calls: tuple[CCall, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Statements:
+    """What a step does, and where things lie between two steps.
+
+    Attributes:
+        arena_bytes: of the plan's arena.
+        statements: in order.
+        kept: offset in bytes of each buffer that lives across steps.
+        given: the inputs and the target, before a step.
+        left: the loss and the predictions, after it.
+    """
+
+    arena_bytes: int
+    statements: tuple[Statement, ...]
+    kept: Mapping[str, int]
+    given: Mapping[str, Placed]
+    left: Mapping[str, Placed]
+
+
+def missing_rows(graph: Graph) -> dict[str, int]:
+    """Operators of ``graph`` without a C kernel, and how many ops are of each."""
+    found: dict[str, int] = {}
+    for op in graph.ops:
+        if op.call.target not in ROWS:
+            found[op.call.target] = found.get(op.call.target, 0) + 1
+    return dict(sorted(found.items()))
+
+
+def check_exportable(plan: Plan) -> None:
+    """Refuse a plan that cannot be C, with all the operators that lack a kernel in one line.
+
+    Raises:
+        UnsupportedOperator: operators without a kernel, or element types.
+        PlanError: the plan has no arena, or moves tensors to or from storage.
+    """
+    missing = missing_rows(plan.graph)
+    if missing:
+        named = [f"{target} ({count} ops)" for target, count in missing.items()]
+        more = f" and {len(named) - _MOST_NAMED} more" if len(named) > _MOST_NAMED else ""
+        raise UnsupportedOperator(
+            f"{plan.model.name}: no C kernel for {', '.join(named[:_MOST_NAMED])}{more}; "
+            "docs/c99.md lists the operators that have one"
+        )
+    for value in plan.graph.values:
+        if value.type.dtype not in ITEM_TYPES and not _is_random_state(plan.graph, value.name):
+            raise UnsupportedOperator(
+                f"{plan.model.name}: {value.name} is of {value.type.dtype}; C kernels are of float32"
+            )
+    if any(facts.allocations is not None for facts in plan.kernels.ops):
+        raise PlanError(
+            f"{plan.model.name}: the plan counts the memory of {plan.kernels.library}; solve it again for "
+            f'a device whose profile says [kernels] name = "{LIBRARY}", such as nrf52840'
+        )
+    if plan.arena is None:
+        raise PlanError(f"{plan.model.name}: the plan has no arena; solve it again to have one")
+    budget_bytes = plan.request.limits.ram_budget_bytes
+    if budget_bytes is not None and plan.arena.size_bytes > budget_bytes:
+        raise PlanError(
+            f"{plan.model.name}: with the gaps between its tensors the arena takes {plan.arena.size_bytes} "
+            f"bytes of {budget_bytes}, and C has no heap to run from; solve with more time or more --ram"
+        )
+    paged = [step for step in plan.schedule if isinstance(step, PageIn | PageOut)]
+    elsewhere = [tensor for tensor in plan.problem.tensors if tensor.initially is Place.STORAGE]
+    if paged or elsewhere:
+        name = paged[0].tensor if paged else elsewhere[0].name
+        raise PlanError(
+            f"{plan.model.name}: the plan keeps {name} in storage, which C code does not read or write yet; "
+            "solve again with --no-paging --home ram"
+        )
+    if any(offset % WORD_BYTES for offset in plan.arena.offsets_bytes):
+        raise PlanError(f"{plan.model.name}: places in its arena are not multiples of {WORD_BYTES} bytes")
+
+
+def _is_random_state(graph: Graph, value: str) -> bool:
+    return any(op.call.target == "poet.rng_state" and value in op.outputs for op in graph.ops)
+
+
+def statements_of(plan: Plan) -> Statements:
+    """The runs of ``plan`` in order, each with its C calls.
+
+    Raises:
+        UnsupportedOperator: an op cannot be a C call.
+        PlanError: the plan cannot be C.
+    """
+    check_exportable(plan)
+    return _Walk(plan).statements()
+
+
+class _Walk:
+    """Goes through the schedule and knows where each buffer lies."""
+
+    def __init__(self, plan: Plan) -> None:
+        assert plan.arena is not None  # checked before
+        self.plan, self.graph = plan, plan.graph
+        self.arena = plan.arena
+        self.types = {value.name: value for value in plan.graph.values}
+        self.at: dict[str, int] = {}  # offset in bytes of each buffer that is in RAM
+        self.requested: dict[tuple[int, str, bool], int] = {}
+        for request in plan.demand.requests:
+            block = plan.demand.blocks[request.block]
+            offset = plan.arena.offsets_bytes[request.block]
+            owner = block.owner if block.tensor is None else block.tensor
+            self.requested[request.step, owner, block.tensor is None] = offset
+            if request.step == BEFORE and block.tensor is not None:
+                self.at[block.tensor] = offset
+
+    def statements(self) -> Statements:
+        kept = {self.graph.buffer_of(name): 0 for name in stored_values(self.graph)}
+        kept = {name: self.at.get(name, 0) for name in kept}
+        given = {name: self.placed(name) for name in self.graph.inputs}
+        ops = {op.name: op for op in self.graph.ops}
+        ran: set[str] = set()
+        made: list[Statement] = []
+        for index, step in enumerate(self.plan.schedule):
+            if isinstance(step, Free):
+                self.at.pop(step.tensor, None)
+            elif isinstance(step, Compute):
+                op = ops[step.op]
+                is_repeat = op.name in ran
+                call = op.recall if is_repeat and op.recall is not None else op.call
+                ran.add(op.name)
+                values = {name: self.placed(name) for name in call.refs()}
+                outputs = tuple(self.output(name, index) for name in op.outputs)
+                run = OpRun(op.name, call, outputs, values)
+                made.append(Statement(op.name, is_repeat, tuple(c_calls(run))))
+        left = {name: self.placed(name) for name in (self.graph.loss, *self.graph.predictions)}
+        return Statements(self.arena.size_bytes, tuple(made), kept, given, left)
+
+    def placed(self, value: str) -> Placed:
+        """Where a value lies now; one of no bytes lies anywhere."""
+        kind = self.types[value].type
+        items = WORD_BYTES if kind.dtype == "float32" else 8 if kind.dtype == "int64" else 1
+        offset = self.at.get(self.types[value].buffer, 0) + kind.offset * items
+        return Placed(kind, offset // WORD_BYTES)
+
+    def output(self, value: str | None, index: int) -> Placed | None:
+        """Where an output of the step ``index`` goes: a place of its own, or that of a second copy."""
+        if value is None:
+            return None
+        buffer = self.types[value].buffer
+        if buffer not in self.at:
+            self.at[buffer] = self.requested.get((index, buffer, False), 0)
+            return self.placed(value)
+        first = self.at[buffer]
+        self.at[buffer] = self.requested.get((index, buffer, True), 0)
+        second = self.placed(value)
+        self.at[buffer] = first
+        return second

@@ -1,0 +1,225 @@
+"""What the exported folder's own test is held to: three steps in PyTorch, in float32 and in float64.
+
+Inputs come from a formula that C and Python share, so that no file of numbers is needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from poet.c99.calls import float_text
+from poet.c99.emit import Interface
+from poet.graph import Argument, Blank, Call, Graph, Op, Symbol
+from poet.optimizer import OptimizerSpec
+from poet.runtime import kernels
+
+STEPS = 3
+_DISTANCES, _SHARE = 8.0, 1e-5
+
+
+@dataclass(frozen=True, slots=True)
+class Vectors:
+    """The losses of some steps in PyTorch, and how far others may be away; ``None``: not known."""
+
+    losses: tuple[float, ...]
+    tolerances: tuple[float | None, ...]
+
+
+def numbers(step: int, stream: int, count: int) -> np.ndarray[tuple[int], np.dtype[np.uint32]]:
+    """``count`` numbers of 32 bits for a step and a stream (an input's index), as in ``vectors.c``."""
+    index = np.arange(count, dtype=np.uint64)
+    start = (step * 1000003 + stream * 10007 + 1) & 0xFFFFFFFF
+    mixed = (index * 2654435761 + start * 40503) & 0xFFFFFFFF
+    for shift, factor in ((16, 0x7FEB352D), (15, 0x846CA68B)):
+        mixed = ((mixed ^ (mixed >> np.uint64(shift))) * np.uint64(factor)) & np.uint64(0xFFFFFFFF)
+    return (mixed ^ (mixed >> np.uint64(16))).astype(np.uint32)
+
+
+def floats(step: int, stream: int, count: int) -> np.ndarray[tuple[int], np.dtype[np.float32]]:
+    """Likewise, numbers from -1 up to 1."""
+    return (
+        (numbers(step, stream, count) >> 8).astype(np.float32) * np.float32(2.0**-23) - np.float32(1.0)
+    ).astype(np.float32)
+
+
+def given_tensors(graph: Graph, interface: Interface, step: int) -> dict[str, Tensor]:
+    """Inputs and target of a step of the test, by value name."""
+    streams = [*interface.inputs, *([interface.target] if interface.target else [])]
+    found = {}
+    for stream, (name, placed) in enumerate(streams):
+        count, shape = placed.type.elements, placed.type.shape
+        if placed.type.dtype == "int64" and interface.classes is not None:
+            classes = numbers(step, stream, count).astype(np.int64) % interface.classes
+            found[name] = torch.from_numpy(classes).reshape(shape)
+        else:
+            found[name] = torch.from_numpy(floats(step, stream, count).copy()).reshape(shape)
+    return found
+
+
+class PlainSteps:
+    """A graph's steps in PyTorch, op by op in order, in float32 or with every float as a float64.
+
+    Attributes:
+        tensors: by buffer name, a tensor of its elements; those that live across steps stay.
+    """
+
+    def __init__(
+        self, graph: Graph, spec: OptimizerSpec, kept: Mapping[str, Tensor], *, is_double: bool = False
+    ) -> None:
+        self.graph, self.spec, self.is_double, self.steps = graph, spec, is_double, 0
+        self.types = {value.name: value for value in graph.values}
+        self.tensors = {name: self._own(tensor) for name, tensor in kept.items()}
+
+    def _own(self, tensor: Tensor) -> Tensor:
+        return tensor.double() if self.is_double and tensor.is_floating_point() else tensor.clone()
+
+    def value(self, name: str) -> Tensor:
+        """The view of its buffer that a value is."""
+        kind, flat = self.types[name].type, self.tensors[self.types[name].buffer]
+        return flat.as_strided(kind.shape, kind.strides, kind.offset)
+
+    def fill(self, values: Mapping[str, Tensor]) -> None:
+        """Give a step its inputs and target."""
+        for name, tensor in values.items():
+            kind = self.types[name].type
+            own = self._own(tensor)
+            flat = torch.empty(kind.extent_bytes // kernels.dtype(kind.dtype).itemsize, dtype=own.dtype)
+            flat.as_strided(kind.shape, kind.strides, kind.offset).copy_(own)
+            self.tensors[self.types[name].buffer] = flat
+
+    def step(self) -> float:
+        """Run one step; the loss."""
+        self.steps += 1
+        scalars = self.spec.hyperparameters(self.steps)
+        for op in self.graph.ops:
+            self.run(op, scalars)
+        return float(self.value(self.graph.loss))
+
+    def run(self, op: Op, scalars: Mapping[str, float]) -> None:
+        """Run one op on what there is."""
+        call = doubled(op.call) if self.is_double else op.call
+        made = kernels.run(call, self.value, scalars.__getitem__)
+        for name, tensor in zip(op.outputs, made, strict=False):
+            if name is not None and tensor is not None:
+                self._put(name, tensor)
+
+    def _put(self, name: str, tensor: Tensor) -> None:
+        kind = self.types[name].type
+        size = 1 + sum((n - 1) * s for n, s in zip(kind.shape, kind.strides, strict=True)) + kind.offset
+        flat = torch.empty(size if tensor.numel() else 0, dtype=tensor.dtype)
+        if tensor.numel():
+            flat.as_strided(kind.shape, kind.strides, kind.offset).copy_(tensor)
+        self.tensors[self.types[name].buffer] = flat
+
+
+def doubled(call: Call) -> Call:
+    """``call`` with float64 wherever it says float32."""
+
+    def of(argument: Argument) -> Argument:
+        if isinstance(argument, Symbol) and (argument.kind, argument.name) == ("dtype", "float32"):
+            return Symbol("dtype", "float64")
+        if isinstance(argument, Blank) and argument.type.dtype == "float32":
+            return Blank(replace(argument.type, dtype="float64"))
+        return tuple(map(of, argument)) if isinstance(argument, tuple) else argument
+
+    kwargs = tuple((key, of(argument)) for key, argument in call.kwargs)
+    return Call(call.target, tuple(map(of, call.args)), kwargs)
+
+
+def vectors_of(
+    graph: Graph, spec: OptimizerSpec, interface: Interface, kept: Mapping[str, Tensor]
+) -> Vectors:
+    """Losses of `STEPS` steps from ``kept``; tolerances follow PyTorch's own distance from float64."""
+    plain = PlainSteps(graph, spec, kept)
+    exact = PlainSteps(graph, spec, kept, is_double=True)
+    losses, tolerances = [], list[float | None]()
+    is_random = any(op.random for op in graph.ops)
+    distance = 0.0
+    for step in range(STEPS):
+        given = given_tensors(graph, interface, step)
+        plain.fill(given)
+        exact.fill(given)
+        losses.append(plain.step())
+        distance = max(distance, abs(exact.step() - losses[-1]))
+        allowed = _DISTANCES * distance + _SHARE * (1.0 + abs(losses[-1]))
+        tolerances.append(None if is_random else allowed)
+    return Vectors(tuple(losses), tuple(tolerances))
+
+
+def vectors_header() -> str:
+    """``test/vectors.h``."""
+    return f"""/* Inputs of the test, and PyTorch's losses for them. Written by poet. */
+#ifndef POET_VECTORS_H
+#define POET_VECTORS_H
+
+#include "poet_step.h"
+
+#define POET_TEST_STEPS {STEPS}
+
+/* PyTorch's losses in float32, and how far others may be: by PyTorch's own distance from float64. */
+extern const float poet_test_losses[POET_TEST_STEPS];
+extern const float poet_test_tolerances[POET_TEST_STEPS];
+
+/* Fills inputs and target for a step. */
+void poet_test_fill(poet_net *net, int32_t step);
+
+#endif
+"""
+
+
+def vectors_source(interface: Interface, vectors: Vectors) -> str:
+    """``test/vectors.c``."""
+    fills = [
+        f"    fill(poet_input(net, {index}), step, {index}, POET_INPUT_{index}_FLOATS);"
+        for index in range(len(interface.inputs))
+    ]
+    stream = len(interface.inputs)
+    if interface.target is not None and interface.classes is not None:
+        fills.append(
+            "    for (int32_t row = 0; row < POET_ROWS; ++row) {\n"
+            f"        const uint32_t drawn = number(step, {stream}, row) % POET_CLASSES;\n"
+            "        (void)poet_set_class(net, row, (int32_t)drawn);\n    }"
+        )
+    elif interface.target is not None:
+        fills.append(f"    fill(poet_target(net), step, {stream}, POET_TARGET_FLOATS);")
+    losses = ", ".join(float_text(loss) for loss in vectors.losses)
+    allowed = ", ".join("3e38f" if item is None else float_text(item) for item in vectors.tolerances)
+    remark = "" if None not in vectors.tolerances else " /* random: its masks are not PyTorch's */"
+    fill = (
+        """
+static void fill(float *y, int32_t step, int32_t stream, int32_t count)
+{
+    for (int32_t i = 0; i < count; ++i) {
+        y[i] = (float)(number(step, stream, i) >> 8) * 0x1p-23f - 1.0f;
+    }
+}
+"""
+        if interface.inputs or (interface.target is not None and interface.classes is None)
+        else ""
+    )
+    return f"""/* See vectors.h. Written by poet. */
+#include "test/vectors.h"
+
+const float poet_test_losses[POET_TEST_STEPS] = {{{losses}}};
+const float poet_test_tolerances[POET_TEST_STEPS] = {{{allowed}}};{remark}
+
+/* A number of 32 bits for each step, stream and place. */
+static uint32_t number(int32_t step, int32_t stream, int32_t place)
+{{
+    const uint32_t start = (uint32_t)step * UINT32_C(1000003) + (uint32_t)stream * UINT32_C(10007) + 1u;
+    uint32_t mixed = (uint32_t)place * UINT32_C(2654435761) + start * UINT32_C(40503);
+    mixed = (mixed ^ (mixed >> 16)) * UINT32_C(0x7feb352d);
+    mixed = (mixed ^ (mixed >> 15)) * UINT32_C(0x846ca68b);
+    return mixed ^ (mixed >> 16);
+}}
+{fill}
+void poet_test_fill(poet_net *net, int32_t step)
+{{
+{chr(10).join(fills)}
+}}
+"""

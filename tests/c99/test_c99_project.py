@@ -1,0 +1,289 @@
+"""Exported folders: built as users build them, trained, held against PyTorch and against each other."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from helpers.c_build import CStep, build
+from helpers.c_plans import CNet, traced
+from helpers.pace import few_or_many, with_slow
+from mlperf_tiny import NETS, ds_cnn
+from poet.cli.main import app
+from torch import nn
+from typer.testing import CliRunner
+
+from poet.c99.project import c_project
+from poet.c99.vectors import PlainSteps, given_tensors
+from poet.errors import InputError, PlanError, UnsupportedOperator
+from poet.optimizer import OptimizerSpec
+from poet.plan_file import PlanFile
+from poet.schedule import Compute
+from poet.training_plan import Plan
+
+STEPS = 4
+ALLOWED, FLOOR = 8.0, 2.0**-21
+"""How often torch's own error a gradient may have; and the share of its largest that is always allowed."""
+
+NetOf = Callable[[str, str], CNet]
+
+
+@pytest.fixture(scope="module")
+def net_of() -> NetOf:
+    """Small nets, each traced once."""
+    found: dict[tuple[str, str], CNet] = {}
+
+    def of(name: str, optimizer: str) -> CNet:
+        if (name, optimizer) not in found:
+            torch.manual_seed(0)
+            net = NETS[name]
+            spec = OptimizerSpec(optimizer, lr=0.02, weight_decay=0.01)
+            inputs = torch.randn(net.smaller_shape)
+            found[name, optimizer] = traced(net.smaller(), inputs, loss=net.loss, optimizer=spec)
+        return found[name, optimizer]
+
+    return of
+
+
+def _trained(step: CStep, steps: int = STEPS) -> tuple[list[float], int]:
+    """Losses of some steps, and the CRC of the state after them."""
+    losses = []
+    for number in range(steps):
+        step.fill(given_tensors(step.graph, step.project.interface, number))
+        losses.append(step.step())
+    return losses, step.crc()
+
+
+CASES = [(name, optimizer) for name in NETS for optimizer in ("sgd", "momentum", "adamw")]
+WAYS = ((None, ("-O0",)), (3, ("-O2",)), (4, ("-O3", "-fstrict-aliasing", "-funroll-loops")))
+"""Schedules, by the seed of what they drop, and how each is compiled."""
+
+
+@few_or_many("ways", WAYS[:2], WAYS)
+@pytest.mark.parametrize(("name", "optimizer"), with_slow(CASES, set(CASES) - {("autoencoder", "momentum")}))
+def test_every_plan_of_a_graph_gives_the_same_bits(
+    name: str,
+    optimizer: str,
+    ways: tuple[tuple[int | None, tuple[str, ...]], ...],
+    net_of: NetOf,
+    tmp_path: Path,
+) -> None:
+    """Keeping everything and recomputing, compiled in different ways."""
+    net = net_of(name, optimizer)
+    found = []
+    for seed, flags in ways:
+        folder = tmp_path / f"c{seed}"
+        project = net.project(folder, seed)
+        runs = [item.op for item in project.statements.statements]
+        assert (len(runs) > len(set(runs))) == (seed is not None), "nothing is recomputed"
+        step = CStep(project, build(folder, *flags), graph=net.step.graph)
+        found.append(_trained(step))
+    assert all(one == found[0] for one in found)
+    assert len(set(found[0][0])) == STEPS
+
+
+@pytest.mark.parametrize(("name", "optimizer"), with_slow(CASES, set(CASES) - {("resnet-8", "sgd")}))
+def test_each_step_from_pytorchs_state_is_right(
+    name: str, optimizer: str, net_of: NetOf, tmp_path: Path
+) -> None:
+    """What a step changes, in C and in PyTorch, against the same step in float64.
+
+    Of AdamW the mean of the gradients: where the true gradient is zero, as of a bias before batch norm, its
+    update makes noise as large as any other.
+    """
+    net, graph = net_of(name, optimizer), net_of(name, optimizer).step.graph
+    project = net.project(tmp_path / "c", 5)
+    step = CStep(project, build(tmp_path / "c", "-O2"), graph=graph)
+    types = {value.name: value.type for value in graph.values}
+    begins = {name: torch.from_numpy(bits) for name, bits in step.kept().items()}
+    counters = {graph.buffer_of(value) for _, value in graph.states if types[value].dtype == "int64"}
+    kept = {name: flat.view(torch.int64) if name in counters else flat for name, flat in begins.items()}
+    watched = [graph.buffer_of(item.value) for item in graph.parameters if optimizer != "adamw"]
+    states = [pair for item in graph.parameters for pair in item.optimizer_state]
+    watched += [graph.buffer_of(value) for kind, value in states if kind != "exp_avg_sq"]
+    for number in range(STEPS):
+        given = given_tensors(graph, project.interface, number)
+        plain = _at(net, kept, number)
+        exact = _at(net, kept, number, is_double=True)
+        for span in project.spans:
+            bits = kept[span.name].contiguous().view(torch.float32).numpy()
+            step.arena[span.word : span.word + span.words] = bits
+        for runner in (plain, exact):
+            runner.fill(given)
+        step.fill(given)
+        loss, by_torch, right = step.step(), plain.step(), exact.step()
+        assert abs(loss - right) <= ALLOWED * abs(by_torch - right) + FLOOR * (1.0 + abs(right))
+        after = step.kept()
+        for buffer in watched:
+            before = kept[buffer].double()
+            change = exact.tensors[buffer] - before
+            by_c = torch.from_numpy(after[buffer]).double() - before
+            own = plain.tensors[buffer].double() - before
+            rounding = 2.0**-23 * float(before.abs().max() + change.abs().max())
+            allowed = ALLOWED * float((own - change).abs().max()) + 2 * rounding
+            assert float((by_c - change).abs().max()) <= allowed, (buffer, number)
+        for buffer in counters:
+            assert after[buffer].view(np.int64).tolist() == plain.tensors[buffer].tolist()
+        kept = {name: plain.tensors[name].clone() for name in kept}
+
+
+def _at(net: CNet, kept: dict[str, torch.Tensor], steps: int, *, is_double: bool = False) -> PlainSteps:
+    runner = PlainSteps(net.step.graph, net.step.optimizer, kept, is_double=is_double)
+    runner.steps = steps
+    return runner
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NETS)
+def test_sanitizers_find_nothing(name: str, net_of: NetOf, tmp_path: Path) -> None:
+    """The folder's own test, built with its Makefile."""
+    net_of(name, "adamw").project(tmp_path / "c", 2)
+    checks = "CFLAGS=-O1 -g -fsanitize=address,undefined -fno-sanitize-recover=all"
+    done = subprocess.run(
+        ["make", "-C", str(tmp_path / "c"), "test", checks], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("loss, its bits") == 3
+    assert "passed" in done.stdout
+
+
+def test_the_folders_test_passes_and_a_wrong_kernel_fails_it(net_of: NetOf, tmp_path: Path) -> None:
+    net_of("resnet-8", "sgd").project(tmp_path / "c", 3)
+    command = ["make", "-C", str(tmp_path / "c"), "test", "CFLAGS=-O0"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "passed" in done.stdout
+    source = tmp_path / "c" / "poet_kernels.c"
+    source.write_text(source.read_text().replace("sum0 += g * x[0];", "sum0 -= g * x[0];"))
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode != 0
+    assert "differs from PyTorch's" in done.stdout
+    assert "FAILED" in done.stdout
+
+
+@pytest.mark.slow
+def test_dropout_draws_the_same_masks_in_every_plan(tmp_path: Path) -> None:
+    """Masks follow the seed and are of the right share; PyTorch's they are not."""
+    torch.manual_seed(0)
+    net = traced(ds_cnn(5, 1, 0.2), torch.randn(2, 1, 13, 6))
+    found = []
+    for seed, mask_seed in ((None, 1), (2, 1), (2, 2)):
+        folder = tmp_path / f"{seed}-{mask_seed}"
+        project = net.project(folder, seed)
+        step = CStep(project, build(folder, "-O1"), graph=net.step.graph, seed=mask_seed)
+        found.append(_trained(step))
+    assert found[0] == found[1]
+    assert found[0][0] != found[2][0]
+
+
+def test_the_same_plan_gives_the_same_bytes(net_of: NetOf, tmp_path: Path) -> None:
+    net = net_of("autoencoder", "sgd")
+    path = net.write(tmp_path / "net.poet", net.plan(1))
+    texts = []
+    for _ in range(2):
+        with PlanFile(path) as file:
+            texts.append(dict(c_project(file).files))
+    assert texts[0] == texts[1]
+    assert "arena" in texts[0]["README.md"]
+    assert all(line == line.rstrip() for text in texts[0].values() for line in text.splitlines())
+
+
+def test_what_is_there_is_not_overwritten(net_of: NetOf, tmp_path: Path) -> None:
+    net = net_of("autoencoder", "sgd")
+    project = net.project(tmp_path / "c")
+    (tmp_path / "c" / "poet_step.c").write_text("mine")
+    with pytest.raises(InputError, match="is there already and not empty"):
+        project.write(tmp_path / "c")
+    assert (tmp_path / "c" / "poet_step.c").read_text() == "mine"
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(InputError, match="is there already"):
+        project.write(tmp_path / "file")
+    (tmp_path / "empty").mkdir()
+    project.write(tmp_path / "empty")
+    assert {path.name for path in tmp_path.iterdir()} == {"c", "c.poet", "file", "empty"}
+
+
+def test_the_command_writes_a_folder(net_of: NetOf, tmp_path: Path) -> None:
+    net = net_of("autoencoder", "sgd")
+    path = net.write(tmp_path / "net.poet", net.plan(1))
+    arguments = ["export", "c", str(path), "-o", str(tmp_path / "step")]
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == 0, result.stderr
+    assert "make -C" in result.stdout
+    assert (tmp_path / "step" / "poet_step.c").is_file()
+    again = CliRunner().invoke(app, arguments)
+    assert again.exit_code == 2
+    assert again.stderr.count("\n") == 1
+    assert "is there already" in again.stderr
+
+
+def _refused(net: CNet, plan: Plan, path: Path) -> str:
+    with PlanFile(net.write(path, plan)) as file, pytest.raises((PlanError, UnsupportedOperator)) as error:
+        c_project(file)
+    return str(error.value)
+
+
+def test_what_cannot_be_c_is_refused_by_name(net_of: NetOf, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    other = traced(nn.Sequential(nn.Linear(4, 3), nn.GELU(), nn.Softmax(1)), torch.randn(2, 4))
+    message = _refused(other, other.plan(), tmp_path / "gelu.poet")
+    assert "aten.gelu.default (1 ops), aten.gelu_backward.default (1 ops)" in message
+    net = net_of("autoencoder", "sgd")
+    assert "no arena" in _refused(net, replace(net.plan(), arena=None), tmp_path / "none.poet")
+
+
+def test_a_run_is_named_after_its_op(net_of: NetOf, tmp_path: Path) -> None:
+    net = net_of("resnet-8", "sgd")
+    plan = net.plan(4)
+    with PlanFile(net.write(tmp_path / "net.poet", plan)) as file:
+        text = c_project(file).files["poet_step.c"]
+    runs = [step.op for step in plan.schedule if isinstance(step, Compute)]
+    assert "/* 2.first.0.convolution */" in text
+    assert ", once more */" in text
+    assert text.count("static void op_") <= len(runs)
+
+
+def test_hostile_names_cannot_leave_their_comment(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    module = nn.Sequential()
+    module.add_module("x*/ int evil; /*\n#error", nn.Linear(3, 2))
+    net = traced(module, torch.randn(2, 3), loss="mse")
+    net.project(tmp_path / "c")
+    build(tmp_path / "c", "-O0")
+
+
+@pytest.mark.skipif(
+    not (shutil.which("arm-none-eabi-gcc") and shutil.which("qemu-system-arm")),
+    reason="needs gcc-arm-none-eabi, libnewlib-arm-none-eabi and qemu-system-arm",
+)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NETS)
+def test_a_cortex_m_gives_the_bits_of_this_machine(name: str, net_of: NetOf, tmp_path: Path) -> None:
+    """The folder's test, linked into the RAM that it needs and run in QEMU; 8 bytes less do not link."""
+    net_of(name, "sgd").project(tmp_path / "c", 3)
+
+    def make(*arguments: str) -> subprocess.CompletedProcess[str]:
+        command = ["make", "-C", str(tmp_path / "c"), *arguments]
+        return subprocess.run(command, capture_output=True, text=True, check=False)
+
+    host, board = make("test"), make("test-cortex-m")
+    assert board.returncode == host.returncode == 0, board.stdout + board.stderr
+
+    def said(text: str) -> list[str]:
+        return [line for line in text.splitlines() if line.startswith(("loss", "state"))]
+
+    assert said(board.stderr + board.stdout) == said(host.stdout)
+    used = next(line for line in board.stdout.splitlines() if line.strip().startswith("RAM:"))
+    ram_bytes = int(used.split()[1])
+    (tmp_path / "c" / "build" / "test.elf").unlink()
+    assert make("build/test.elf", f"RAM_BYTES={ram_bytes}").returncode == 0
+    (tmp_path / "c" / "build" / "test.elf").unlink()
+    refused = make("build/test.elf", f"RAM_BYTES={ram_bytes - 8}")
+    assert refused.returncode != 0
+    assert "overflowed by 8 bytes" in refused.stderr

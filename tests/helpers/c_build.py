@@ -1,0 +1,70 @@
+"""Builds exported C with the strictest warnings, and runs it in this process."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+from torch import Tensor
+
+from poet.c99.project import CProject
+from poet.graph import Graph
+
+STRICT = ("-std=c99", "-pedantic", "-Wall", "-Wextra", "-Wconversion", "-Werror")
+EXACT = ("-ffp-contract=off", "-fno-math-errno")
+Floats = np.ndarray[tuple[int], np.dtype[np.float32]]
+
+
+def build(folder: Path, *flags: str, compiler: str = "gcc", name: str = "step") -> Path:
+    """A shared library of the C files in ``folder``."""
+    library = folder / f"{name}.so"
+    sources = [str(path) for path in sorted(folder.glob("*.c"))]
+    command = [compiler, *STRICT, *EXACT, *flags, "-fPIC", "-shared", "-I", str(folder), *sources]
+    environment = {**os.environ, "LC_ALL": "C"}
+    done = subprocess.run(
+        [*command, "-o", str(library)], capture_output=True, text=True, check=False, env=environment
+    )
+    assert done.returncode == 0, done.stderr
+    return library
+
+
+class CStep:
+    """A library of an exported plan with an arena of its own."""
+
+    def __init__(self, project: CProject, library: Path, *, graph: Graph, seed: int = 1) -> None:
+        self.project, self.graph = project, graph
+        self.library = ctypes.CDLL(str(library))
+        size_bytes = project.statements.arena_bytes
+        self.arena: Floats = np.full((size_bytes + 3) // 4 + 2, np.nan, dtype=np.float32)
+        self.net = (ctypes.c_uint64 * 32)()  # more than a poet_net takes
+        place = self.arena.ctypes.data_as(ctypes.c_void_p)
+        assert self.library.poet_init(self.net, place, ctypes.c_uint32(seed)) == 0
+        self.library.poet_state_crc.restype = ctypes.c_uint32
+
+    def fill(self, values: Mapping[str, Tensor]) -> None:
+        """Put inputs and target where they go."""
+        for name, tensor in values.items():
+            word = self.project.statements.given[name].word
+            bits = np.frombuffer(tensor.numpy().tobytes(), dtype=np.float32)
+            self.arena[word : word + len(bits)] = bits
+
+    def step(self) -> float:
+        """One training step; its loss."""
+        loss = ctypes.c_float()
+        assert self.library.poet_train_step(self.net, ctypes.byref(loss)) == 0
+        return loss.value
+
+    def kept(self) -> dict[str, Floats]:
+        """What lives across steps, by buffer, as bits of floats."""
+        return {
+            span.name: self.arena[span.word : span.word + span.words].copy() for span in self.project.spans
+        }
+
+    def crc(self) -> int:
+        """That of all that lives across steps."""
+        found: int = self.library.poet_state_crc(self.net)
+        return found

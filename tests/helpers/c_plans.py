@@ -1,0 +1,67 @@
+"""Plans of small nets for the C exporter, without a search: any valid schedule, laid out in an arena."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from torch import Tensor, nn
+
+from helpers import hand_net
+from helpers.schedules import random_schedule
+from poet.c99.project import CProject, c_project
+from poet.frontend.trace import TrainingStep, trace_training_step
+from poet.kernel_facts import KernelFacts
+from poet.layout import lay_out
+from poet.optimizer import OptimizerSpec
+from poet.plan_file import PlanFile, write_plan
+from poet.runtime.state import raw_tensor
+from poet.training_plan import Arena, Plan
+
+LIBRARY = KernelFacts("poet-c99", alignment_bytes=8)
+
+
+@dataclass(frozen=True)
+class CNet:
+    """A traced step whose plans differ in their schedules alone."""
+
+    step: TrainingStep
+
+    def plan(self, seed: int | None = None, *, share: float = 0.4) -> Plan:
+        """One that keeps everything, or that drops and recomputes as ``seed`` has it."""
+        graph = self.step.graph
+        of = hand_net.problem(graph, kernels=LIBRARY)
+        still = tuple(replace(tensor, page_in=None, page_out=None) for tensor in of.tensors)
+        of = replace(of, tensors=still, alignment_bytes=8)
+        schedule = random_schedule(of, seed or 0, share=0.0 if seed is None else share)
+        made = hand_net.plan(
+            of,
+            graph,
+            schedule,
+            optimizer=self.step.optimizer,
+            loss=self.step.loss,
+            slack=1.0,
+            kernels=LIBRARY,
+        )
+        laid = lay_out(made.demand.blocks, time_limit_seconds=0.05)
+        return replace(made, arena=Arena(laid.arena_bytes, laid.offsets_bytes))
+
+    def write(self, path: Path, plan: Plan) -> Path:
+        """A plan file with the weights."""
+        write_plan(path, plan, {name: raw_tensor(tensor) for name, tensor in self.step.tensors.items()})
+        return path
+
+    def project(self, folder: Path, seed: int | None = None) -> CProject:
+        """The C of such a plan, written to a new folder."""
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with PlanFile(self.write(folder.parent / f"{folder.name}.poet", self.plan(seed))) as file:
+            made = c_project(file)
+        made.write(folder)
+        return made
+
+
+def traced(
+    module: nn.Module, inputs: Tensor, *, loss: str = "cross-entropy", optimizer: OptimizerSpec | None = None
+) -> CNet:
+    """A net to plan for."""
+    return CNet(trace_training_step(module, inputs, loss=loss, optimizer=optimizer, measure=False))
