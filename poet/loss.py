@@ -17,8 +17,8 @@
 ``python:NAME``        a function of Python's, which only `poet.plan` and `poet.verify` can be given
 ====================== ============================================================================
 
-All but the last three take ``reduction=mean`` or ``sum``; kl-div has ``batchmean`` in place of ``mean``. A loss
-by name is that of the model's first output.
+All but the last three take ``reduction=mean`` or ``sum``; kl-div has ``batchmean`` in place of ``mean``. A
+loss by name is that of the model's first output.
 """
 
 from __future__ import annotations

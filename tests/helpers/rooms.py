@@ -45,7 +45,7 @@ FLOORS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     (
         "Plan",
         "demand and layout in one arena, the plan and its file",
-        ("layout", "demand", "training_plan", "plan_file", "run_request"),
+        ("layout", "demand", "training_plan", "plan_file", "rate_schedule", "run_request"),
     ),
     ("Runtime", "replay in PyTorch, page file, native allocator", ("runtime.native", "runtime")),
     ("Frontend", "modules and ONNX files to training graphs", ("frontend", "frontend.onnx")),
@@ -68,7 +68,8 @@ RUNTIME_MAY_READ = frozenset(
     {
         "version", "errors", "closing", "units", "brief", "codec", "children", "operators",
         "kernel_allocations", "kernel_facts", "graph", "schedule", "problem", "homes", "pins", "simulator",
-        "optimizer", "loss", "layout", "demand", "training_plan", "plan_file", "run_request", "devices.host",
+        "optimizer", "loss", "layout", "demand", "training_plan", "plan_file", "rate_schedule",
+        "run_request", "devices.host",
         "files.reading", "files.apart", "files.cache_folder", "files.kinds", "files.tensorfile",
         "files.arrays", "files", "runtime.native", "runtime",
     }
