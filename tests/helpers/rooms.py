@@ -54,7 +54,7 @@ FLOORS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
         "verification, enforcement, the way from a model to a plan, sweeps",
         (
             "verification", "enforce", "fit_layout", "rehearsal", "summary", "prepared", "planned",
-            "evaluated", "api", "whatif",
+            "evaluated", "exported", "api", "whatif",
         ),
     ),
     ("Reports", "text, JSON, HTML", ("report", "report.html")),
