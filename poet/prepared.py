@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 
     from poet.frontend.losses import LossFunction
     from poet.frontend.trace import TrainingStep
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +113,8 @@ def prepare(
         input_names=source.input_names,
     )
     kernels = kernels_on(profile, step.graph, step.kernels)
+    import_seconds = time.perf_counter() - start
+    _log.info("%s: %d ops traced in %.3g s", shortened(step.graph.name), len(step.graph.ops), import_seconds)
     return Prepared(
         model=source.identity or _module_identity(step),
         structure=source.structure,
@@ -118,7 +123,7 @@ def prepare(
         kernels=kernels,
         problem=build_problem(step.graph, profile, kernels, home=at_home),
         train=patterns or ("*",),
-        import_seconds=time.perf_counter() - start,
+        import_seconds=import_seconds,
         model_path=source.path,
         names_remark=source.names_remark,
         module=(source.module, source.inputs),
