@@ -13,6 +13,8 @@ from .usage import Group
 EXAMPLES = (
     "poet export trace plan.poet -o trace.json",
     "poet export graph plan.poet",
+    "poet export onnx plan.poet --state trained.safetensors -o trained.onnx",
+    "poet export state plan.poet --state trained.safetensors -o weights.safetensors",
     "poet export c plan.poet -o step/",
 )
 
@@ -22,6 +24,43 @@ app = typer.Typer(cls=Group, help="Write a plan in another format.")
 _OutputOption = Annotated[
     Path, typer.Option("--output", "-o", metavar="FILE", help="Where to write; - is stdout.")
 ]
+
+
+_StateOption = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="What training saved; default: the weights that the plan begins with."),
+]
+_FileOption = Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="Where to write.")]
+
+
+@app.command()
+def onnx(plan_file: PlanArgument, output: _FileOption, state: _StateOption = None) -> None:
+    """Write the ONNX file that the plan was made from, with trained weights.
+
+    Where onnxruntime is installed, it runs the new file first, and its outputs are held against torch's.
+    """
+    from poet.exported import export_onnx
+
+    from .output import check_files
+
+    check_files({"-o": output}, reads={"PLAN": plan_file, "--state": state})
+    done = export_onnx(plan_file, output, state=state)
+    typer.echo(f"{output}: {done.tensors} weights after {done.steps} steps; {done.check}")
+
+
+@app.command(name="state")
+def state_dict(plan_file: PlanArgument, output: _FileOption, state: _StateOption = None) -> None:
+    """Write parameters and module state as safetensors, for load_state_dict(..., strict=True).
+
+    The optimizer's tensors and the random state stay behind.
+    """
+    from poet.exported import export_state
+
+    from .output import check_files
+
+    check_files({"-o": output}, reads={"PLAN": plan_file, "--state": state})
+    done = export_state(plan_file, output, state=state)
+    typer.echo(f"{output}: {done.tensors} tensors after {done.steps} steps")
 
 
 @app.command()

@@ -9,24 +9,16 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from poet.errors import InputError, nearest
 from poet.files.reading import LARGEST_WHOLE, shown
 from poet.loss import LOSSES, LossSpec
-from poet.optimizer import OptimizerSpec
+from poet.optimizer import OPTIONS, OptimizerSpec, ParameterGroup
 from poet.problem import Objective, Pins, Place
 from poet.units import parse_seconds
-
-
-class Optimizer(StrEnum):
-    """Optimizers by the name they have on the command line."""
-
-    SGD = "sgd"
-    MOMENTUM = "momentum"
-    ADAMW = "adamw"
 
 
 class Minimise(StrEnum):
@@ -80,10 +72,13 @@ class ModelAsk:
 
     device: str | None
     loss: str | None
-    optimizer: Optimizer | None
+    optimizer: str | None
     lr: float | None
     momentum: float | None
     weight_decay: float | None
+    group: list[str] | None
+    clip_value: float | None
+    clip_norm: float | None
     train: list[str] | None
     bind: list[str] | None
     names: Path | None
@@ -104,12 +99,18 @@ class ModelAsk:
         Raises:
             InputError: an option is of another optimizer.
         """
-        kind = self.optimizer or Optimizer.SGD
-        if self.momentum is not None and kind is not Optimizer.MOMENTUM:
-            raise InputError(f"--momentum is of --optimizer momentum, not of {kind.value}")
-        spec = OptimizerSpec(kind.value, weight_decay=self.weight_decay)
-        spec = spec if self.lr is None else dataclasses.replace(spec, lr=self.lr)
-        return spec if self.momentum is None else dataclasses.replace(spec, momentum=self.momentum)
+        spec = OptimizerSpec.parse(self.optimizer or "sgd")
+        if self.momentum is not None and "momentum" not in OPTIONS[spec.name]:
+            raise InputError(f"--momentum is of --optimizer momentum, not of {spec.name}")
+        given: dict[str, Any] = {
+            "lr": self.lr,
+            "weight_decay": self.weight_decay,
+            "momentum": self.momentum,
+            "clip_value": self.clip_value,
+            "clip_norm": self.clip_norm,
+            "groups": tuple(map(ParameterGroup.parse, self.group or ())) or None,
+        }
+        return dataclasses.replace(spec, **{name: item for name, item in given.items() if item is not None})
 
 
 MOST_THREADS = 1024
@@ -145,6 +146,13 @@ JsonOption = Annotated[
 def _loss(text: str | None) -> str | None:
     """The loss as `LossSpec` writes it, refused before anything else is looked at."""
     return None if text is None else str(LossSpec.parse(text))
+
+
+def optimizer_callback(text: str | None) -> str | None:
+    """The optimizer as it was written, refused before anything else is looked at."""
+    if text is not None:
+        OptimizerSpec.parse(text)
+    return text
 
 
 TrainOption = Annotated[

@@ -11,6 +11,7 @@ import typer
 
 from poet.errors import InputError, PageFileError
 from poet.plan_file import PlanFile, read_plan
+from poet.rate_schedule import SCHEDULES, RateSchedule
 from poet.run_request import Epoch, RunRequest, was_interrupted
 
 from .options import JsonOption, PageFileOption, PlanArgument, ThreadsOption, whole
@@ -57,6 +58,13 @@ def run(
     epochs: Annotated[int, typer.Option(min=1, help="Passes over the data.", callback=whole)] = 1,
     page_file: PageFileOption = None,
     lr: Annotated[float | None, typer.Option(help="Learning rate in place of the plan's.")] = None,
+    schedule: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help=f"Of the learning rate: {', '.join(SCHEDULES)}; cosine:warmup=100,steps=5000.",
+        ),
+    ] = None,
     seed: Annotated[
         int | None,
         typer.Option(
@@ -126,6 +134,8 @@ def run(
     for name, given in (("--metric", metric), ("--patience", patience), ("--best", best)):
         if given is not None and validate is None:
             raise InputError(f"{name} is of --validate FILE, samples to evaluate after each epoch")
+    if schedule is not None:
+        RateSchedule.parse(schedule)
     outputs = {"-o": output, "--best": best, "--json": json_file}
     reads = {"PLAN": plan_file, "--data": data, "--validate": validate}
     check_files(outputs, reads=reads, page_file=page_file)
@@ -149,6 +159,7 @@ def run(
         metrics=tuple(metric or ()),
         patience=patience,
         best=None if best is None else str(best),
+        schedule=schedule,
     )
     if _run_enforced(request, json_file) if enforce else _run_here(request, json_file):
         raise KeyboardInterrupt

@@ -10,6 +10,7 @@ import typer
 from poet.devices.load import profile_path
 from poet.errors import InputError
 from poet.files.kinds import FileKind, expect
+from poet.optimizer import OPTIONS
 from poet.problem import Objective, Pins
 
 from .log import check_log, listening
@@ -24,10 +25,10 @@ from .options import (
     ModelAsk,
     NoPagingOption,
     NoRecomputeOption,
-    Optimizer,
     TrainOption,
     VerboseOption,
     device_names,
+    optimizer_callback,
     read_time_limit,
     read_trade_off,
     threads_callback,
@@ -59,10 +60,27 @@ def solve(
         str | None, typer.Option(metavar="TIME", help="For a step: 20ms, or 1.3x of running every op once.")
     ] = None,
     loss: LossOption = None,
-    optimizer: Annotated[Optimizer | None, typer.Option(help="Of torch.optim; default sgd.")] = None,
+    optimizer: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help=f"{', '.join(OPTIONS)}; default sgd. With options: rmsprop:alpha=0.9,centered=yes.",
+            callback=optimizer_callback,
+        ),
+    ] = None,
     lr: Annotated[float | None, typer.Option(help="Learning rate; default 0.001.")] = None,
     momentum: Annotated[float | None, typer.Option(help="Of --optimizer momentum; default 0.9.")] = None,
     weight_decay: Annotated[float | None, typer.Option(help="Default: torch's.")] = None,
+    group: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="GLOB:OPTIONS", help="Parameters with other settings: 'norm*:lr=1e-4,weight_decay=0'."
+        ),
+    ] = None,
+    clip_value: Annotated[float | None, typer.Option(help="Clamp gradients to this first.")] = None,
+    clip_norm: Annotated[
+        float | None, typer.Option(help="Bring the norm of all gradients together down to this.")
+    ] = None,
     train: TrainOption = None,
     bind: BindOption = None,
     names: Annotated[
@@ -168,6 +186,9 @@ def solve(
         lr=lr,
         momentum=momentum,
         weight_decay=weight_decay,
+        group=group,
+        clip_value=clip_value,
+        clip_norm=clip_norm,
         train=train,
         bind=bind,
         home=home,

@@ -1,7 +1,8 @@
 """The whole way on a real model: export, plan for a Raspberry Pi 4B, train with paging, verify.
 
 A ResNet-18 in plain torch (32x32 input, half the usual width) is exported to ONNX and trained on
-scikit-learn's digits with momentum, in less than half of the RAM that plain training needs. Every
+scikit-learn's digits with momentum, in less than half of the RAM that plain training needs, and
+evaluated after each epoch inside the same RAM. The trained weights end in the ONNX file again. Every
 step but the first and the last is a `poet` command, run as a process of its own, so that training
 happens in a lean process that has never seen the model's code.
 
@@ -75,11 +76,9 @@ def main() -> None:
     images, classes = digits()
     held_out = images[TRAINED_SAMPLES:], classes[TRAINED_SAMPLES:]
     export(model(), (images[:2],), folder / "resnet18.onnx")
-    np.savez(
-        folder / "digits.npz",
-        inputs=images[:TRAINED_SAMPLES].numpy(),
-        targets=classes[:TRAINED_SAMPLES].numpy(),
-    )
+    parts = {"digits.npz": slice(None, TRAINED_SAMPLES), "held_out.npz": slice(TRAINED_SAMPLES, None)}
+    for name, part in parts.items():
+        np.savez(folder / name, inputs=images[part].numpy(), targets=classes[part].numpy())
     print(
         f"accuracy on {len(held_out[1])} held-out images before training: {accuracy(model(), *held_out):.1%}"
     )
@@ -92,16 +91,21 @@ def main() -> None:
     poet(folder, "solve", *question, "--ram", RAM, "--time-limit", "20s", "-o", "plan.poet")
     poet(
         folder, "run", "plan.poet", "--data", "digits.npz", "--epochs", str(arguments.epochs),
-        "--page-file", "pages.bin", "-o", "trained.safetensors",
+        "--page-file", "pages.bin", "--validate", "held_out.npz", "--best", "best.safetensors",
+        "-o", "trained.safetensors",
     )  # fmt: skip
     poet(folder, "verify", "plan.poet", "--steps", "2")
+    poet(folder, "export", "onnx", "plan.poet", "--state", "best.safetensors", "-o", "trained.onnx")
 
     trained = model()
-    weights = load_file(folder / "trained.safetensors")
+    weights = load_file(folder / "best.safetensors")
     names = trained.state_dict().keys() & weights.keys()  # ONNX has no batch counters
     trained.load_state_dict({name: weights[name] for name in names}, strict=False)
     print(f"\nthe trained weights in the original torch module: {accuracy(trained, *held_out):.1%} of the")
-    print(f"{len(held_out[1])} held-out images right, {time.perf_counter() - started:.0f} s after the start")
+    print(
+        f"{len(held_out[1])} held-out images right; {folder / 'trained.onnx'} has them, "
+        f"{time.perf_counter() - started:.0f} s after the start"
+    )
 
 
 if __name__ == "__main__":

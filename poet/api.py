@@ -45,6 +45,7 @@ from poet.problem import Limits, Objective, Pins, Place
 from poet.solution import Progress, SolveOptions
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor, nn
 
     from poet.frontend.losses import LossFunction
@@ -85,7 +86,7 @@ def plan(
     deadline: str | float | Omitted | None = OMITTED,
     loss: str | LossFunction = "cross-entropy",
     targets: Tensor | Sequence[Tensor] | None = None,
-    optimizer: str | OptimizerSpec = "sgd",
+    optimizer: str | OptimizerSpec | torch.optim.Optimizer = "sgd",
     train: Iterable[str] | None = None,
     bind: Mapping[str, int] | None = None,
     names: str | Path | nn.Module | Mapping[str, Tensor] | None = None,
@@ -123,7 +124,8 @@ def plan(
             single number.
         targets: examples of the loss's targets, one tensor or several. Needed where ``loss`` is a function
             that reads any; what they hold does not matter.
-        optimizer: ``sgd``, ``momentum``, ``adamw``, or a specification with its settings.
+        optimizer: by name, with options behind a colon (``"rmsprop:alpha=0.9"``), a specification with its
+            settings, or a new optimizer of torch with its parameter groups, of this module's parameters.
         train: patterns of parameter names; not given: all that require a gradient.
         bind: sizes of an ONNX file's dynamic dimensions.
         names: for an ONNX file: the module that was exported, its state dict, or a file of it (``.pt`` or

@@ -138,15 +138,30 @@ OWN: Mapping[str, tuple[str, ...]] = {
         "parameter", "gradient", "exp_avg", "exp_avg_sq", "decay_factor", "step_size",
         "second_moment_correction", "beta1", "beta2", "eps",
     ),
+    "poet.adam": (
+        "parameter", "gradient", "exp_avg", "exp_avg_sq", "step_size", "second_moment_correction", "beta1",
+        "beta2", "eps", "weight_decay",
+    ),
+    "poet.rmsprop": (
+        "parameter", "gradient", "square_avg", "momentum_buffer", "grad_avg", "lr", "alpha", "eps",
+        "momentum", "weight_decay",
+    ),
+    "poet.adagrad": ("parameter", "gradient", "sum_of_squares", "step_size", "eps", "weight_decay"),
+    "poet.lion": ("parameter", "gradient", "exp_avg", "lr", "decay_factor", "beta1", "beta2"),
+    "poet.clip_coefficient": ("norms", "largest"),
 }  # fmt: skip
 """Operators of our own with the names of their arguments: factories with explicit strides, saved randomness,
-recurrent layers, optimizer updates."""
+recurrent layers, optimizer updates, what gradients are clipped by."""
 
 WRITES: Mapping[str, tuple[int, ...]] = {
     "poet.assign": (0,),
     "poet.sgd": (0,),
     "poet.momentum": (0, 2),
     "poet.adamw": (0, 2, 3),
+    "poet.adam": (0, 2, 3),
+    "poet.rmsprop": (0, 2, 3, 4),
+    "poet.adagrad": (0, 2),
+    "poet.lion": (0, 2),
     "aten.native_batch_norm.default": (3, 4),
 }
 """The operators that write tensors they are given, and the places of those among the arguments."""

@@ -6,13 +6,57 @@ The arithmetic of the update itself is a kernel of the runtime; here is the arit
 
 from __future__ import annotations
 
+import fnmatch
 import math
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
 
 from poet.errors import InputError, nearest
-from poet.graph import Call, Ref, Symbol
+from poet.graph import Argument, Call, Ref, Symbol
 
 _LARGEST_STEP = 2**24  # torch.optim counts steps in a float32, which stays there
+_MOST_GROUPS = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class ParameterGroup:
+    """Parameters with settings of their own; what is ``None`` is the optimizer's.
+
+    Attributes:
+        patterns: of their names, as the shell has them: ``norm*.weight``; the first group that fits counts.
+        lr, weight_decay, momentum: in place of the optimizer's.
+    """
+
+    patterns: tuple[str, ...]
+    lr: float | None = None
+    weight_decay: float | None = None
+    momentum: float | None = None
+
+    def __post_init__(self) -> None:
+        for field in ("lr", "weight_decay", "momentum"):
+            _check_amount(f"parameter group {self.called!r}", field, getattr(self, field))
+
+    @staticmethod
+    def parse(text: str) -> ParameterGroup:
+        """The group in ``PATTERN:lr=1e-4,weight_decay=0``.
+
+        Raises:
+            InputError: it is not of that form.
+        """
+        pattern, colon, written = text.rpartition(":")
+        if not colon or not pattern:
+            raise InputError(f"parameter group {text!r}: write for example 'norm*:lr=1e-4,weight_decay=0'")
+        where = f"parameter group {text!r}"
+        return ParameterGroup((pattern,), **_options(where, written, ("lr", "weight_decay", "momentum")))
+
+    @property
+    def called(self) -> str:
+        """Its first pattern, for messages."""
+        return self.patterns[0] if self.patterns else ""
+
+    def __str__(self) -> str:
+        return f"{self.called}:{_written(self, ('lr', 'weight_decay', 'momentum'))}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,35 +64,76 @@ class OptimizerSpec:
     """An optimizer of `torch.optim` and its settings; those another optimizer uses are ignored.
 
     Attributes:
-        name: ``sgd``, ``momentum`` (`torch.optim.SGD`) or ``adamw`` (`torch.optim.AdamW`).
+        name: ``sgd``, ``momentum`` (`torch.optim.SGD`), ``adam``, ``adamw``, ``rmsprop``, ``adagrad``, or
+            ``lion`` (Chen et al., "Symbolic discovery of optimization algorithms", 2023, algorithm 2).
         lr: learning rate.
         weight_decay: ``None``: torch's default, 0.01 for ``adamw`` and 0 otherwise.
-        momentum, dampening, nesterov: of ``momentum``.
-        betas, eps: of ``adamw``.
+        momentum: of ``momentum`` and ``rmsprop``; ``None``: 0.9 of the first, none of the second.
+        dampening, nesterov: of ``momentum``.
+        betas, eps: of those that have them; ``None``: their defaults.
+        alpha, centered: of ``rmsprop``.
+        lr_decay, initial: of ``adagrad``; ``initial`` is torch's ``initial_accumulator_value``.
+        groups: parameters with settings of their own.
+        clip_value: gradients are clamped to this first, as `torch.nn.utils.clip_grad_value_` does.
+        clip_norm: the norm of all gradients together is then brought down to this, as
+            `torch.nn.utils.clip_grad_norm_` does.
     """
 
     name: str = "sgd"
     lr: float = 1e-3
     weight_decay: float | None = None
-    momentum: float = 0.9
+    momentum: float | None = None
     dampening: float = 0.0
     nesterov: bool = False
-    betas: tuple[float, float] = (0.9, 0.999)
-    eps: float = 1e-8
+    betas: tuple[float, float] | None = None
+    eps: float | None = None
+    alpha: float = 0.99
+    centered: bool = False
+    lr_decay: float = 0.0
+    initial: float = 0.0
+    groups: tuple[ParameterGroup, ...] = ()
+    clip_value: float | None = None
+    clip_norm: float | None = None
 
     def __post_init__(self) -> None:
+        where = f"optimizer {self.name}"
         if self.name not in STATES:
             raise InputError(
                 f"optimizer {self.name!r} is not one of {', '.join(STATES)}{nearest(self.name, STATES)}"
             )
-        for field in ("lr", "weight_decay", "momentum", "dampening", "eps"):
-            amount = getattr(self, field)
-            if amount is not None and (not math.isfinite(amount) or amount < 0):
-                raise InputError(f"optimizer {self.name}: {field} is {amount}, not a number from 0 up")
-        if not all(0.0 <= beta < 1.0 for beta in self.betas):
-            raise InputError(f"optimizer {self.name}: betas are {self.betas}, not two numbers in [0, 1)")
-        if self.nesterov and (self.momentum == 0.0 or self.dampening != 0.0):
-            raise InputError(f"optimizer {self.name}: nesterov needs momentum and no dampening")
+        for field in ("lr", "weight_decay", "momentum", "dampening", "eps", "alpha", "lr_decay", "initial",
+                      "clip_value", "clip_norm"):  # fmt: skip
+            _check_amount(where, field, getattr(self, field))
+        if not all(0.0 <= beta < 1.0 for beta in self.both_betas):
+            raise InputError(f"{where}: betas are {self.betas}, not two numbers in [0, 1)")
+        if self.nesterov and (self.inertia == 0.0 or self.dampening != 0.0):
+            raise InputError(f"{where}: nesterov needs momentum and no dampening")
+        if len(self.groups) > _MOST_GROUPS:
+            raise InputError(f"{where}: {len(self.groups)} parameter groups; at most {_MOST_GROUPS}")
+        for group in self.groups:
+            if group.momentum is not None and not (self.inertia and group.momentum):
+                raise InputError(
+                    f"{where}: parameter group {group.called!r} has momentum {group.momentum}; "
+                    "a momentum of its own needs one of the optimizer, and both above 0"
+                )
+
+    @staticmethod
+    def parse(text: str) -> OptimizerSpec:
+        """The optimizer in ``NAME`` or ``NAME:option=value,...``, such as ``rmsprop:alpha=0.9,centered=yes``.
+
+        Raises:
+            InputError: there is none of that name, or it has no such option or value.
+        """
+        name, colon, written = text.partition(":")
+        if name not in STATES:
+            raise InputError(f"optimizer {name!r} is not one of {', '.join(STATES)}{nearest(name, STATES)}")
+        return OptimizerSpec(
+            name, **(_options(f"optimizer {text!r}", written, OPTIONS[name]) if colon else {})
+        )
+
+    def __str__(self) -> str:
+        """Name and settings; groups and clipping stand beside it."""
+        return ":".join(filter(None, (self.name, _written(self, OPTIONS[self.name]))))
 
     @property
     def decay(self) -> float:
@@ -58,53 +143,204 @@ class OptimizerSpec:
         return 0.01 if self.name == "adamw" else 0.0
 
     @property
+    def inertia(self) -> float:
+        """The momentum in force."""
+        if self.momentum is not None:
+            return self.momentum
+        return 0.9 if self.name == "momentum" else 0.0
+
+    @property
+    def both_betas(self) -> tuple[float, float]:
+        """The betas in force."""
+        if self.betas is not None:
+            return self.betas
+        return (0.9, 0.99) if self.name == "lion" else (0.9, 0.999)
+
+    @property
+    def epsilon(self) -> float:
+        """The ``eps`` in force."""
+        if self.eps is not None:
+            return self.eps
+        return 1e-10 if self.name == "adagrad" else 1e-8
+
+    @property
     def states(self) -> dict[str, float]:
         """Name of each tensor kept per parameter, and the number it is filled with before step 1."""
-        return STATES[self.name]
+        if self.name == "rmsprop":
+            kept = {"square_avg": True, "momentum_buffer": self.inertia > 0, "grad_avg": self.centered}
+            return {name: 0.0 for name, is_kept in kept.items() if is_kept}
+        return {"sum": self.initial} if self.name == "adagrad" else STATES[self.name]
 
-    def hyperparameters(self, step: int, *, lr: float | None = None) -> dict[str, float]:
+    @property
+    def rates(self) -> tuple[float, ...]:
+        """The learning rate of what is in no group, then those of the groups."""
+        return tuple(self.of_group(number).lr for number in range(len(self.groups) + 1))
+
+    def group_of(self, parameter: str) -> int:
+        """The number of the first group that ``parameter`` is in, from 1; 0: it is in none."""
+        for number, group in enumerate(self.groups, 1):
+            if any(fnmatch.fnmatchcase(parameter, pattern) for pattern in group.patterns):
+                return number
+        return 0
+
+    def of_group(self, number: int) -> OptimizerSpec:
+        """The settings of a group, as an optimizer without groups."""
+        if number == 0:
+            return replace(self, groups=())
+        group = self.groups[number - 1]
+        own = {field.name: getattr(group, field.name) for field in fields(group) if field.name != "patterns"}
+        given = {name: amount for name, amount in own.items() if amount is not None}
+        return replace(self, groups=(), **given)
+
+    def hyperparameters(self, step: int, *, lr: float | Sequence[float] | None = None) -> dict[str, float]:
         """The scalars of step number ``step``, which counts from 1.
 
         Args:
             step: the step about to be made.
-            lr: the learning rate of this step, where a schedule changes it.
+            lr: the learning rates of this step, in the order of `rates`, where a schedule changes them; one
+                number is that of what is in no group.
         """
         if step < 1:
             raise InputError(f"steps count from 1, not from {step}")
-        lr = self.lr if lr is None else lr
-        if self.name == "sgd":
-            return {"lr": lr}
-        if self.name == "momentum":
-            # torch.optim.SGD puts the first gradient into an empty buffer as it is
-            return {"lr": lr, "gradient_share": 1.0 if step == 1 else 1 - self.dampening}
-        count = float(min(step, _LARGEST_STEP))
-        beta1, beta2 = self.betas
+        rates = list(self.rates)
+        given = [] if lr is None else [lr] if isinstance(lr, int | float) else list(lr)
+        rates[: len(given)] = given
         return {
-            "decay_factor": 1 - lr * self.decay,
-            "step_size": lr / (1 - beta1**count),
-            "second_moment_correction": (1 - beta2**count) ** 0.5,
+            _scalar_name(name, number): amount
+            for number, rate in enumerate(rates)
+            for name, amount in self.of_group(number)._scalars(step, rate).items()
         }
 
     def update(self, parameter: str, gradient: str, states: tuple[str, ...]) -> Call:
         """The call that updates ``parameter`` and its ``states`` (in the order of `states`) in place."""
-        tensors = (Ref(parameter), Ref(gradient), *(Ref(state) for state in states))
-        if self.name == "sgd":
-            return Call("poet.sgd", (*tensors, _scalar("lr"), self.decay))
-        if self.name == "momentum":
-            fixed = (self.momentum, self.decay, self.nesterov)
-            return Call("poet.momentum", (*tensors, _scalar("lr"), _scalar("gradient_share"), *fixed))
-        scalars = map(_scalar, ("decay_factor", "step_size", "second_moment_correction"))
-        return Call("poet.adamw", (*tensors, *scalars, *self.betas, self.eps))
+        number = self.group_of(parameter)
+        spec = self.of_group(number)
+        kept = dict(zip(spec.states, states, strict=True))
 
+        def scalar(name: str) -> Symbol:
+            return Symbol("hyperparameter", _scalar_name(name, number))
+
+        def state(name: str) -> Argument:
+            return Ref(kept[name]) if name in kept else None
+
+        tensors = (Ref(parameter), Ref(gradient), *map(state, STATES[spec.name]))
+        return Call(f"poet.{spec.name}", (*tensors, *_FIXED[spec.name](spec, scalar)))
+
+    def _scalars(self, step: int, lr: float) -> dict[str, float]:
+        count = float(min(step, _LARGEST_STEP))
+        if self.name == "momentum":
+            # torch.optim.SGD puts the first gradient into an empty buffer as it is
+            return {"lr": lr, "gradient_share": 1.0 if step == 1 else 1 - self.dampening}
+        if self.name == "adagrad":
+            return {"step_size": lr / (1 + (count - 1) * self.lr_decay)}
+        if self.name in ("adam", "adamw"):
+            beta1, beta2 = self.both_betas
+            return {
+                "decay_factor": 1 - lr * self.decay,
+                "step_size": lr / (1 - beta1**count),
+                "second_moment_correction": (1 - beta2**count) ** 0.5,
+            }
+        return {"lr": lr, "decay_factor": 1 - lr * self.decay}
+
+
+_Scalar = Callable[[str], Symbol]
+_FIXED: dict[str, Callable[[OptimizerSpec, _Scalar], tuple[Argument, ...]]] = {
+    "sgd": lambda spec, scalar: (scalar("lr"), spec.decay),
+    "momentum": lambda spec, scalar: (
+        scalar("lr"), scalar("gradient_share"), spec.inertia, spec.decay, spec.nesterov,
+    ),
+    "adam": lambda spec, scalar: (
+        scalar("step_size"), scalar("second_moment_correction"), *spec.both_betas, spec.epsilon, spec.decay,
+    ),
+    "adamw": lambda spec, scalar: (
+        scalar("decay_factor"), scalar("step_size"), scalar("second_moment_correction"), *spec.both_betas,
+        spec.epsilon,
+    ),
+    "rmsprop": lambda spec, scalar: (scalar("lr"), spec.alpha, spec.epsilon, spec.inertia, spec.decay),
+    "adagrad": lambda spec, scalar: (scalar("step_size"), spec.epsilon, spec.decay),
+    "lion": lambda spec, scalar: (scalar("lr"), scalar("decay_factor"), *spec.both_betas),
+}  # fmt: skip
+"""Per optimizer, what its kernel is given behind the tensors."""
 
 STATES: dict[str, dict[str, float]] = {
     "sgd": {},
     # from minus zero the first update gives the gradient bit for bit, its own minus zeros included
     "momentum": {"momentum_buffer": -0.0},
+    "adam": {"exp_avg": 0.0, "exp_avg_sq": 0.0},
     "adamw": {"exp_avg": 0.0, "exp_avg_sq": 0.0},
+    "rmsprop": {"square_avg": 0.0, "momentum_buffer": 0.0, "grad_avg": 0.0},
+    "adagrad": {"sum": 0.0},
+    "lion": {"exp_avg": 0.0},
 }
-"""Per optimizer, the tensors it keeps for each parameter and what they are filled with at first."""
+"""Per optimizer, the tensors it may keep for each parameter and what they are filled with at first."""
+
+OPTIONS: dict[str, tuple[str, ...]] = {
+    "sgd": ("lr", "weight_decay"),
+    "momentum": ("lr", "momentum", "dampening", "nesterov", "weight_decay"),
+    "adam": ("lr", "betas", "eps", "weight_decay"),
+    "adamw": ("lr", "betas", "eps", "weight_decay"),
+    "rmsprop": ("lr", "alpha", "momentum", "centered", "eps", "weight_decay"),
+    "adagrad": ("lr", "lr_decay", "initial", "eps", "weight_decay"),
+    "lion": ("lr", "betas", "weight_decay"),
+}
+"""Per optimizer, the settings that it has."""
 
 
-def _scalar(name: str) -> Symbol:
-    return Symbol("hyperparameter", name)
+def _scalar_name(name: str, group: int) -> str:
+    return f"{name}.{group}" if group else name
+
+
+def _check_amount(where: str, field: str, amount: float | None) -> None:
+    if amount is not None and (not math.isfinite(amount) or amount < 0):
+        raise InputError(f"{where}: {field} is {amount}, not a number from 0 up")
+
+
+def _options(where: str, written: str, known: Sequence[str]) -> dict[str, Any]:
+    """What ``option=value,...`` gives.
+
+    Raises:
+        InputError: an option is not ``known``, is given twice, or has another kind of value.
+    """
+    found: dict[str, Any] = {}
+    for item in written.split(","):
+        option, equals, value = item.partition("=")
+        if option not in known:
+            raise InputError(f"{where}: {option!r} is not an option; there are: {', '.join(known)}")
+        if option in found:
+            raise InputError(f"{where} gives {option} twice")
+        try:
+            found[option] = _value(option, value if equals else "")
+        except ValueError as error:
+            raise InputError(f"{where}: {option} {error}") from None
+    return found
+
+
+def _value(option: str, text: str) -> object:
+    if option in ("nesterov", "centered"):
+        if text not in ("yes", "no"):
+            raise ValueError("is yes or no")
+        return text == "yes"
+    try:
+        numbers = tuple(map(float, text.split("/")))
+    except ValueError:
+        numbers = ()
+    if option == "betas":
+        if len(numbers) != 2:
+            raise ValueError("are two numbers with / between, for example 0.9/0.999")
+        return numbers
+    if len(numbers) != 1:
+        raise ValueError("is a number")
+    return numbers[0]
+
+
+def _written(record: OptimizerSpec | ParameterGroup, options: Sequence[str]) -> str:
+    """``option=value,...`` of what is not as usual, read back by `_options`."""
+    usual = {field.name: field.default for field in fields(record)}
+    given = {name: getattr(record, name) for name in options if getattr(record, name) != usual[name]}
+    return ",".join(f"{name}={_text(amount)}" for name, amount in given.items())
+
+
+def _text(amount: object) -> str:
+    if isinstance(amount, bool):
+        return "yes" if amount else "no"
+    return "/".join(map(repr, amount)) if isinstance(amount, tuple) else repr(amount)

@@ -15,7 +15,7 @@ from poet.brief import shortened, told
 from poet.devices.costs import build_problem, kernels_on
 from poet.devices.load import load_profile
 from poet.devices.profile import Profile
-from poet.errors import ModelError, one_of
+from poet.errors import InputError, ModelError, one_of
 from poet.files.reading import printable_name
 from poet.kernel_facts import KernelFacts
 from poet.optimizer import OptimizerSpec
@@ -23,6 +23,7 @@ from poet.problem import Place, Problem
 from poet.training_plan import Model
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor, nn
 
     from poet.frontend.losses import LossFunction
@@ -73,7 +74,7 @@ def prepare(
     *,
     device: str | Path | Profile,
     loss: str | LossFunction = "cross-entropy",
-    optimizer: str | OptimizerSpec = "sgd",
+    optimizer: str | OptimizerSpec | torch.optim.Optimizer = "sgd",
     train: Iterable[str] | None = None,
     bind: Mapping[str, int] | None = None,
     home: Place | str = Place.RAM,
@@ -93,9 +94,14 @@ def prepare(
     start = time.perf_counter()
     at_home = one_of(Place, home, "home")
     profile = device if isinstance(device, Profile) else load_profile(device)
-    spec = OptimizerSpec(optimizer) if isinstance(optimizer, str) else optimizer
     patterns = None if train is None else tuple(train)
     source = _source(model, example_inputs, dict(bind or {}), names)
+    if isinstance(optimizer, str):
+        spec = OptimizerSpec.parse(optimizer)
+    elif isinstance(optimizer, OptimizerSpec):
+        spec = optimizer
+    else:
+        spec, patterns = _taken(optimizer, source.module, patterns)
     step = trace_training_step(
         source.module,
         source.inputs,
@@ -122,6 +128,19 @@ def prepare(
         names_remark=source.names_remark,
         module=(source.module, source.inputs),
     )
+
+
+def _taken(
+    optimizer: torch.optim.Optimizer, module: nn.Module, patterns: tuple[str, ...] | None
+) -> tuple[OptimizerSpec, tuple[str, ...] | None]:
+    """The settings of an optimizer of torch, and what it trains, where that is not all that can be."""
+    from poet.frontend.optimizers import spec_of
+
+    if patterns is not None:
+        raise InputError("the optimizer's groups say what is trained; leave train out")
+    spec, trained = spec_of(optimizer, module)
+    usual = sum(parameter.requires_grad for parameter in module.parameters())
+    return spec, None if len(trained) == usual else trained
 
 
 @dataclass(frozen=True, slots=True)

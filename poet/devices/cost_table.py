@@ -333,6 +333,11 @@ _ELEMENTWISE = {
     "poet.sgd": OperatorCost(_E, _per_input(4)),
     "poet.momentum": OperatorCost(_E, _per_input(6)),
     "poet.adamw": OperatorCost(_E, _per_input(20)),
+    "poet.adam": OperatorCost(_E, _per_input(20)),
+    "poet.rmsprop": OperatorCost(_E, _per_input(18)),
+    "poet.adagrad": OperatorCost(_E, _per_input(14)),
+    "poet.lion": OperatorCost(_E, _per_input(9)),
+    "poet.clip_coefficient": OperatorCost(_E, _per_input(2)),
 }
 
 _TRANSCENDENTAL = {

@@ -16,7 +16,7 @@ from torch import nn
 from poet.errors import PlanError
 from poet.frontend.losses import loss_named
 from poet.frontend.onnx.importer import load_onnx_structure
-from poet.frontend.plain import torch_optimizer
+from poet.frontend.optimizers import torch_optimizer
 from poet.plan_file import PlanFile
 from poet.run_request import RunRequest
 from poet.runtime.confined import Emit, run_child
@@ -77,8 +77,10 @@ def _train(module: nn.Module, plan: Plan, samples: Samples) -> int:
     parameters' values afterwards.
     """
     trained = {item.name for item in plan.graph.parameters if item.gradient is not None}
-    parameters = [item.requires_grad_(name in trained) for name, item in module.named_parameters()]
-    optimizer = torch_optimizer(plan.optimizer, [item for item in parameters if item.requires_grad])
+    for name, item in module.named_parameters():
+        item.requires_grad_(name in trained)
+    parameters = {name: item for name, item in module.named_parameters() if name in trained}
+    optimizer = torch_optimizer(plan.optimizer, parameters)
     loss_of = loss_named(plan.request.loss)
     inputs, targets = samples.batch(torch.arange(len(samples.staged[0])))
     for _ in range(_STEPS_OF_ONE_OPTIMIZER):

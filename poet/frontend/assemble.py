@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from poet.errors import ModelError
-from poet.frontend.layouts import contiguous, layout_arguments, same_layout
+from poet.frontend.layouts import contiguous, dense_like, layout_arguments, same_layout
 from poet.frontend.lower import Lowered
 from poet.frontend.names import with_speaking_names
 from poet.graph import (
@@ -80,7 +80,7 @@ class _Assembly:
         }
         backward_from = 1 + max(i for i, op in enumerate(self.ops) if self.buffer(loss) in self.writes(op))
         forward = {op.name for op in self.ops[:backward_from]}
-        updates = [*self.state_updates(), *self.parameter_updates(gradients)]
+        updates = [*self.state_updates(), *self.parameter_updates(self.clipped(gradients))]
         self.drop_unneeded({self.buffer(name) for name in (loss, *predictions, *gradients.values())}, updates)
         self.place(updates)
         roles = self.roles(forward, gradients)
@@ -137,6 +137,36 @@ class _Assembly:
         if own and same_layout(found, wanted):
             return gradient
         return self.copied(f"{parameter}.grad", gradient, wanted)
+
+    def clipped(self, gradients: Mapping[str, str]) -> dict[str, str]:
+        """What parameters are updated by: their gradients, clipped as the optimizer asks."""
+        made = dict(gradients)
+        largest, norm = self.optimizer.clip_value, self.optimizer.clip_norm
+        for name, gradient in gradients.items():
+            if largest is None:
+                break
+            call = Call("aten.clamp.default", (Ref(gradient), -largest, largest))
+            made[name] = self.computed(f"{name}.grad.clamped", call, self.values[gradient].type)
+        if norm is None or not made:
+            return made
+        norms = []
+        for name, gradient in _by_dtype(made, self.values):
+            type_ = contiguous(self.values[gradient].type.dtype, ())
+            call = Call("aten.linalg_vector_norm.default", (Ref(gradient), 2.0))
+            norms.append(Ref(self.computed(f"{name}.grad.norm", call, type_)))
+        call = Call("poet.clip_coefficient", (tuple(norms), norm))
+        dtype = self.values[norms[0].value].type.dtype
+        coefficient = self.computed("grad.clip_coefficient", call, contiguous(dtype, ()))
+        for name, gradient in made.items():
+            call = Call("aten.mul.Tensor", (Ref(gradient), Ref(coefficient)))
+            made[name] = self.computed(f"{name}.grad.clipped", call, self.values[gradient].type)
+        return made
+
+    def computed(self, name: str, call: Call, type_: TensorType) -> str:
+        """An op that makes a value of its own; the value's name."""
+        self.add_value(name, dense_like(type_))
+        self.ops.append(Op(name, call, (name,)))
+        return name
 
     # --- updates ------------------------------------------------------------------------------
 
@@ -234,3 +264,9 @@ def _mentions(op: Op) -> list[str]:
     """Names of all values that an op is given or makes, on its first run or a later one."""
     again = op.recall.refs() if op.recall is not None else ()
     return [*op.call.refs(), *again, *(name for name in op.outputs if name is not None)]
+
+
+def _by_dtype(gradients: Mapping[str, str], values: Mapping[str, Value]) -> list[tuple[str, str]]:
+    """In torch's order of norms: those of one element type together, types as they first come."""
+    types = list(dict.fromkeys(values[gradient].type.dtype for gradient in gradients.values()))
+    return sorted(gradients.items(), key=lambda item: types.index(values[item[1]].type.dtype))

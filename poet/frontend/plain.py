@@ -12,6 +12,7 @@ from torch.utils import _pytree as pytree
 from poet.frontend.eager import evaluating, without_short_cuts
 from poet.frontend.exporting import as_exporters_do
 from poet.frontend.losses import LossFunction, as_loss
+from poet.frontend.optimizers import torch_optimizer
 from poet.frontend.trace import looks_at_contents
 from poet.optimizer import OptimizerSpec
 
@@ -33,7 +34,8 @@ class PlainTrainer:
         self._trained = {name: item for name, item in module.named_parameters() if name in chosen}
         for name, parameter in module.named_parameters():
             parameter.requires_grad_(name in chosen)
-        self.optimizer = torch_optimizer(optimizer, self._trained.values())
+        self.optimizer = torch_optimizer(optimizer, self._trained)
+        self._clip_value, self._clip_norm = optimizer.clip_value, optimizer.clip_norm
         self.gradients: dict[str, Tensor] = {}
         self.is_exported: bool | None = None
 
@@ -56,6 +58,11 @@ class PlainTrainer:
             for name, parameter in self._trained.items()
             if parameter.grad is not None
         }
+        given_gradients = [item for item in self._trained.values() if item.grad is not None]
+        if self._clip_value is not None:
+            nn.utils.clip_grad_value_(given_gradients, self._clip_value)
+        if self._clip_norm is not None:
+            nn.utils.clip_grad_norm_(given_gradients, self._clip_norm)
         self.optimizer.step()
         return loss.detach(), [output.detach() for output in outputs]
 
@@ -75,20 +82,3 @@ class PlainTrainer:
             for state, tensor in self.optimizer.state[parameter].items()
             if state != "step" and tensor is not None
         }
-
-
-def torch_optimizer(spec: OptimizerSpec, parameters: Iterable[Tensor]) -> torch.optim.Optimizer:
-    """The optimizer of `torch.optim` that ``spec`` describes."""
-    if spec.name == "adamw":
-        return torch.optim.AdamW(
-            parameters, lr=spec.lr, betas=spec.betas, eps=spec.eps, weight_decay=spec.decay
-        )
-    momentum = spec.momentum if spec.name == "momentum" else 0.0
-    return torch.optim.SGD(
-        parameters,
-        lr=spec.lr,
-        momentum=momentum,
-        dampening=spec.dampening if momentum else 0.0,
-        nesterov=spec.nesterov and momentum != 0.0,
-        weight_decay=spec.decay,
-    )

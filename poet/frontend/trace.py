@@ -108,6 +108,7 @@ def trace_training_step(
             raise ModelError(f"input {index} is of type {type(item).__name__}; a step is given tensors")
     parameters, states = own_tensors(module)
     trained = _chosen(module, train)
+    _check_groups(optimizer, trained)
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     objective = as_loss(loss)
     step = Functional(Step(module, trained, objective), (*parameters, *states))
@@ -257,6 +258,17 @@ def _input_names(module: nn.Module, count: int, given: Sequence[str] | None) -> 
             signature = []
         given = [parameter.name for parameter in signature if parameter.kind in kinds]
     return [*given[:count], *(f"input{index}" for index in range(len(given), count))]
+
+
+def _check_groups(optimizer: OptimizerSpec, trained: Sequence[str]) -> None:
+    """Refuse a parameter group that nothing is in."""
+    taken = {optimizer.group_of(name) for name in trained}
+    for number, group in enumerate(optimizer.groups, 1):
+        if number not in taken:
+            raise ModelError(
+                f"parameter group {group.called!r}: no trained parameter is called that"
+                f"{nearest(group.called, trained)}, or all are in a group before it"
+            )
 
 
 def _target_names(count: int) -> list[str]:

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator
-from dataclasses import fields
+from dataclasses import replace
 
 from poet.graph import Role
+from poet.loss import PYTHON
 from poet.optimizer import OptimizerSpec
 from poet.problem import Objective, Place, Problem
 from poet.training_plan import Plan
@@ -21,8 +22,6 @@ NOT_IN_A_PLAN = (
     "the model lay, nor the time limit, the engine and the threads of the search."
 )
 
-_OPTIONS_OF = ("name", "lr", "weight_decay", "momentum")  # of an optimizer, that `poet solve` has
-
 
 def asked_by(plan: Plan) -> tuple[str, str]:
     """What to call the line that asks for ``plan`` again, and the line.
@@ -30,8 +29,9 @@ def asked_by(plan: Plan) -> tuple[str, str]:
     It is of the shell where `poet solve` can say all of it, else of Python: a module, settings of an
     optimizer without an option, or no RAM budget.
     """
+    is_python = plan.request.loss.startswith(f"{PYTHON}:")
     surveys = plan.request.limits.ram_budget_bytes is None and plan.outcome.objective is not Objective.RAM
-    if plan.model.kind == "module" or surveys or without_option(plan.optimizer):
+    if plan.model.kind == "module" or surveys or without_option(plan.optimizer) or is_python:
         return "the call of Python that asks for this plan", python_call(plan)
     return "the command that asks for this plan", solve_command(plan)
 
@@ -89,13 +89,8 @@ def home_of(problem: Problem) -> Place:
 
 
 def without_option(spec: OptimizerSpec) -> tuple[str, ...]:
-    """Settings of an optimizer that were changed and that ``poet solve`` has no option for."""
-    usual = OptimizerSpec(spec.name)
-    return tuple(
-        field.name
-        for field in fields(spec)
-        if field.name not in _OPTIONS_OF and getattr(spec, field.name) != getattr(usual, field.name)
-    )
+    """Settings of an optimizer that ``poet solve`` has no option for: groups of several patterns."""
+    return ("groups",) if any(len(group.patterns) != 1 for group in spec.groups) else ()
 
 
 def _limits(plan: Plan) -> Iterator[str]:
@@ -127,8 +122,12 @@ def _limits(plan: Plan) -> Iterator[str]:
 
 
 def _optimizer(spec: OptimizerSpec) -> Iterator[str]:
-    yield from ("--optimizer", spec.name, "--lr", f"{spec.lr!r}")
+    yield from ("--optimizer", str(replace(spec, lr=OptimizerSpec().lr, weight_decay=None)))
+    yield from ("--lr", f"{spec.lr!r}")
     if spec.weight_decay is not None:
         yield from ("--weight-decay", f"{spec.weight_decay!r}")
-    if spec.name == "momentum":
-        yield from ("--momentum", f"{spec.momentum!r}")
+    for group in spec.groups:
+        yield from ("--group", str(group))
+    for option, amount in (("--clip-value", spec.clip_value), ("--clip-norm", spec.clip_norm)):
+        if amount is not None:
+            yield from (option, f"{amount!r}")

@@ -24,6 +24,7 @@ from poet.files.kinds import FileKind, says_what_it_is
 from poet.files.tensorfile import TensorFile
 from poet.graph import TensorType
 from poet.loss import LossSpec
+from poet.rate_schedule import RateSchedule
 from poet.run_request import Epoch
 from poet.runtime import ranges
 from poet.runtime.trainer import StepResult, Trainer
@@ -119,6 +120,7 @@ def fit(
     seed: int | None = None,
     save_path: str | Path | None = None,
     save_every: int | None = None,
+    schedule: RateSchedule | None = None,
 ) -> Iterator[Epoch]:
     """Train for ``epochs`` passes over ``samples``, in a new order each, and yield what each gave.
 
@@ -134,6 +136,7 @@ def fit(
         seed: of the orders; ``None``: the trainer's, or 0.
         save_path: where the training state is saved after each epoch, an incomplete one too.
         save_every: steps after which it is saved as well.
+        schedule: of the learning rates; one that does not say how many steps there are ends with this call.
 
     Raises:
         NotFinite: the loss of a step, or the state to be saved, is not finite, and the trainer does not
@@ -148,6 +151,9 @@ def fit(
         seed = trainer.seed or 0
     before, begun = divmod(trainer.steps, per_epoch)
     kept = _Kept(trainer, save_path)
+    rates = trainer.learning_rates
+    if schedule is not None:
+        schedule = schedule.over((before + epochs) * per_epoch)
     with _deferred_interrupt() as interrupted:
         for number in range(before + 1, before + epochs + 1):
             started = time.perf_counter()
@@ -156,6 +162,9 @@ def fit(
             tally = _Tally(plan)
             for start in range(begun * batch, per_epoch * batch, batch):
                 inputs, targets = samples.batch(order[start : start + batch])
+                if schedule is not None:
+                    factor = schedule.factor_of(trainer.steps)
+                    trainer.learning_rates = tuple(rate * factor for rate in rates)
                 result = trainer.step(inputs, targets)
                 kept.check_loss(result)
                 tally.add(result, targets)

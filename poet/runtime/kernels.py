@@ -284,6 +284,93 @@ def _adamw(
     parameter.addcdiv_(exp_avg, denominator, value=-step_size)
 
 
+def _adam(
+    parameter: Tensor,
+    gradient: Tensor,
+    exp_avg: Tensor,
+    exp_avg_sq: Tensor,
+    step_size: float,
+    second_moment_correction: float,
+    beta1: float,
+    beta2: float,
+    eps: float,
+    weight_decay: float,
+) -> None:
+    """`torch.optim.Adam`, one tensor at a time."""
+    if weight_decay != 0:
+        gradient = gradient.add(parameter, alpha=weight_decay)
+    _adamw(
+        parameter, gradient, exp_avg, exp_avg_sq, 1.0, step_size, second_moment_correction, beta1, beta2, eps
+    )
+
+
+def _rmsprop(
+    parameter: Tensor,
+    gradient: Tensor,
+    square_avg: Tensor,
+    momentum_buffer: Tensor | None,
+    grad_avg: Tensor | None,
+    lr: float,
+    alpha: float,
+    eps: float,
+    momentum: float,
+    weight_decay: float,
+) -> None:
+    """`torch.optim.RMSprop`, one tensor at a time."""
+    if weight_decay != 0:
+        gradient = gradient.add(parameter, alpha=weight_decay)
+    square_avg.mul_(alpha).addcmul_(gradient, gradient, value=1 - alpha)
+    if grad_avg is None:
+        average = square_avg.sqrt()
+    else:
+        grad_avg.lerp_(gradient, 1 - alpha)
+        average = square_avg.addcmul(grad_avg, grad_avg, value=-1).sqrt_()
+    average.add_(eps)
+    if momentum_buffer is None:
+        parameter.addcdiv_(gradient, average, value=-lr)
+    else:
+        momentum_buffer.mul_(momentum).addcdiv_(gradient, average)
+        parameter.add_(momentum_buffer, alpha=-lr)
+
+
+def _adagrad(
+    parameter: Tensor,
+    gradient: Tensor,
+    sum_of_squares: Tensor,
+    step_size: float,
+    eps: float,
+    weight_decay: float,
+) -> None:
+    """`torch.optim.Adagrad`, one tensor at a time."""
+    if weight_decay != 0:
+        gradient = gradient.add(parameter, alpha=weight_decay)
+    sum_of_squares.addcmul_(gradient, gradient, value=1)
+    parameter.addcdiv_(gradient, sum_of_squares.sqrt().add_(eps), value=-step_size)
+
+
+def _lion(
+    parameter: Tensor,
+    gradient: Tensor,
+    exp_avg: Tensor,
+    lr: float,
+    decay_factor: float,
+    beta1: float,
+    beta2: float,
+) -> None:
+    """Lion (Chen et al., 2023, algorithm 2), one tensor at a time."""
+    if decay_factor != 1.0:
+        parameter.mul_(decay_factor)
+    update = exp_avg.mul(beta1).add_(gradient, alpha=1 - beta1).sign_()
+    parameter.add_(update, alpha=-lr)
+    exp_avg.mul_(beta2).add_(gradient, alpha=1 - beta2)
+
+
+def _clip_coefficient(norms: Sequence[Tensor], largest: float) -> Tensor:
+    """What `torch.nn.utils.clip_grad_norm_` multiplies each gradient by, from the norm of each."""
+    total = torch.linalg.vector_norm(torch.stack(list(norms)), 2.0)
+    return torch.clamp(largest / (total + 1e-6), max=1.0)
+
+
 # --- operators that draw: each is given the generator, and does with it what torch does with its own ----
 
 
@@ -410,6 +497,11 @@ OWN_KERNELS: dict[str, Kernel] = {
     "poet.sgd": _sgd,
     "poet.momentum": _momentum,
     "poet.adamw": _adamw,
+    "poet.adam": _adam,
+    "poet.rmsprop": _rmsprop,
+    "poet.adagrad": _adagrad,
+    "poet.lion": _lion,
+    "poet.clip_coefficient": _clip_coefficient,
     **{
         name: functools.partial(row, torch.default_generator)
         for name, row in _DRAWN.items()

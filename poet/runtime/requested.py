@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from poet.plan_file import PlanFile
+from poet.rate_schedule import RateSchedule
 from poet.run_request import Epoch, RunRequest
 from poet.runtime.fit import Samples, fit, load_samples
 from poet.runtime.trainer import Trainer
@@ -41,7 +42,12 @@ def metered_epochs(
     """
     validator = None if validation is None else Validator(trainer, validation, request)
     training = fit(
-        trainer, samples, epochs=request.epochs, save_path=request.output, save_every=request.save_every
+        trainer,
+        samples,
+        epochs=request.epochs,
+        save_path=request.output,
+        save_every=request.save_every,
+        schedule=None if request.schedule is None else RateSchedule.parse(request.schedule),
     )
     while True:
         with trainer.peak_meter() as meter:

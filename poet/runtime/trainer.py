@@ -29,6 +29,7 @@ from poet.problem import Place
 from poet.runtime import program, ranges, state
 from poet.runtime.background import Background, Timed
 from poet.runtime.cells import Cells, new_buffer
+from poet.runtime.driven import DrivenOptimizer
 from poet.runtime.evaluation import (
     Batch,
     EvaluationResult,
@@ -92,7 +93,8 @@ class Trainer(Closing):
         self.plan = plan
         self.steps = tensors.steps
         self.seed = tensors.seed
-        self.learning_rate = plan.optimizer.lr
+        self._rates = list(plan.optimizer.rates)
+        self._driven: DrivenOptimizer | None = None
         self.allow_nan = False
         state.check_fillable(plan.graph)
         check_calls(plan.graph)
@@ -150,7 +152,7 @@ class Trainer(Closing):
             path: of the plan file.
             page_file: where tensors are paged; ``None``: an unnamed file in the plan's folder. Put it
                 on real storage: a RAM disk saves no RAM.
-            learning_rate: in place of the plan's; `learning_rate` may also be set between steps.
+            learning_rate: in place of the plan's, but for parameter groups with one of their own.
             seed: of dropout and the like: the bits that plain PyTorch gives after
                 ``torch.manual_seed(seed)``, from a generator of the trainer's own: other threads may draw,
                 and train, meanwhile. ``None``: the process's generator goes on, which every thread that
@@ -214,6 +216,36 @@ class Trainer(Closing):
         return trainer
 
     @property
+    def learning_rates(self) -> tuple[float, ...]:
+        """Of the next step: of what is in no parameter group, then of the plan's groups in their order."""
+        return tuple(self._rates if self._driven is None else self._driven.rates)
+
+    @learning_rates.setter
+    def learning_rates(self, rates: Sequence[float]) -> None:
+        if len(rates) != len(self._rates):
+            raise InputError(f"{len(rates)} learning rates were given, the plan has {len(self._rates)}")
+        self._rates = list(rates)
+        if self._driven is not None:
+            for group, rate in zip(self._driven.param_groups, self._rates, strict=True):
+                group["lr"] = rate
+
+    @property
+    def learning_rate(self) -> float:
+        """The first of `learning_rates`; may be set between steps."""
+        return self.learning_rates[0]
+
+    @learning_rate.setter
+    def learning_rate(self, rate: float) -> None:
+        self.learning_rates = (rate, *self.learning_rates[1:])
+
+    @property
+    def optimizer(self) -> DrivenOptimizer:
+        """What a scheduler of `torch.optim.lr_scheduler` takes, to change the learning rates of steps."""
+        if self._driven is None:
+            self._driven = DrivenOptimizer(self.plan.optimizer, self._rates)
+        return self._driven
+
+    @property
     def input_types(self) -> tuple[TensorType, ...]:
         """What each step takes: the model's inputs, then the targets."""
         return tuple(kind for _, kind in self._inputs)
@@ -249,7 +281,7 @@ class Trainer(Closing):
         self._check_may_run()
         given = self._checked_inputs(inputs, targets)
         self._cells.set_hyperparameters(
-            self.plan.optimizer.hyperparameters(self.steps + 1, lr=self.learning_rate)
+            self.plan.optimizer.hyperparameters(self.steps + 1, lr=self.learning_rates)
         )
         placed = (
             contextlib.nullcontext()
@@ -261,6 +293,8 @@ class Trainer(Closing):
             self._run(on_gradient, on_instruction)
             result = self._hand_over()
         self.steps += 1
+        if self._driven is not None:
+            self._driven.step()
         if not self._is_checked:
             self._is_checked = True
             self._program = program.compile_plan(

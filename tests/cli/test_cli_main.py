@@ -100,10 +100,12 @@ def test_bad_usage_is_one_line_and_exit_code_2(
                         "poet solve net.onnx --device rpi4b"),
         (("net.poet",), "No such command 'net.poet'. A command comes before a file, for example: "
                         "poet explain net.poet"),
-        (("solve", "m", "--loss", "nll"),
-         "loss 'nll' is not one of cross-entropy, mse, bce-with-logits, output"),
-        (("solve", "m", "--optimizer", "adam"),
-         "--optimizer 'adam' is not one of sgd, momentum, adamw; did you mean 'adamw'?"),
+        (("solve", "m", "--loss", "hinge"),
+         "loss 'hinge' is not one of cross-entropy, nll, focal, mse, l1, huber, smooth-l1, bce, "
+         "bce-with-logits, kl-div, distillation, output"),
+        (("solve", "m", "--optimizer", "adma"),
+         "optimizer 'adma' is not one of sgd, momentum, adam, adamw, rmsprop, adagrad, lion; "
+         "did you mean 'adam'?"),
         (("what-if", "m", "--home", "stroage"),
          "--home 'stroage' is not one of ram, storage, auto; did you mean 'storage'?"),
         (("solve", "m", "--threads", "0"), "--threads '0' is too small; expected 1 or more"),

@@ -45,7 +45,7 @@ FLOORS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     (
         "Plan",
         "demand and layout in one arena, the plan and its file",
-        ("layout", "demand", "training_plan", "plan_file", "run_request"),
+        ("layout", "demand", "training_plan", "plan_file", "rate_schedule", "run_request"),
     ),
     ("C99", "a plan as C: kernels, calls, text", ("c99",)),
     ("Runtime", "replay in PyTorch, page file, native allocator", ("runtime.native", "runtime")),
@@ -55,7 +55,7 @@ FLOORS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
         "verification, enforcement, the way from a model to a plan, sweeps",
         (
             "verification", "enforce", "fit_layout", "rehearsal", "summary", "prepared", "planned",
-            "evaluated", "api", "whatif", "c99.vectors", "c99.project",
+            "evaluated", "exported", "api", "whatif", "c99.vectors", "c99.project",
         ),
     ),
     ("Reports", "text, JSON, HTML", ("report", "report.html")),
@@ -69,7 +69,8 @@ RUNTIME_MAY_READ = frozenset(
     {
         "version", "errors", "closing", "units", "brief", "codec", "children", "operators",
         "kernel_allocations", "kernel_facts", "graph", "schedule", "problem", "homes", "pins", "simulator",
-        "optimizer", "loss", "layout", "demand", "training_plan", "plan_file", "run_request", "devices.host",
+        "optimizer", "loss", "layout", "demand", "training_plan", "plan_file", "rate_schedule",
+        "run_request", "devices.host",
         "files.reading", "files.apart", "files.cache_folder", "files.kinds", "files.tensorfile",
         "files.arrays", "files", "runtime.native", "runtime",
     }

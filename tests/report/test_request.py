@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from zoo import NETS, export
 
 import poet
-from poet.optimizer import OptimizerSpec
+from poet.optimizer import OptimizerSpec, ParameterGroup
 from poet.plan_file import read_plan
 from poet.problem import Objective, Pins, Place
 from poet.report.request import asked_by, home_of, python_call, solve_command, without_option
@@ -79,13 +79,20 @@ def test_the_command_makes_the_same_request(asked: tuple[str, ...], model: Path,
 def test_what_no_option_says_is_said_in_python() -> None:
     plan = _hand_plan()
     file = dataclasses.replace(plan, model=dataclasses.replace(plan.model, name="net", kind="onnx"))
-    nesterov = dataclasses.replace(file, optimizer=OptimizerSpec("momentum", nesterov=True))
+    grouped = OptimizerSpec("momentum", nesterov=True, groups=(ParameterGroup(("a", "b"), lr=0.1),))
+    groups = dataclasses.replace(file, optimizer=grouped)
     assert without_option(file.optimizer) == ()
-    assert without_option(nesterov.optimizer) == ("nesterov",)
-    label, line = asked_by(nesterov)
+    assert without_option(grouped) == ("groups",)
+    label, line = asked_by(groups)
     assert label.startswith("the call of Python")
     assert line.startswith("poet.plan('net.onnx', device=")
     assert "nesterov=True" in line
+    settings = OptimizerSpec.parse("rmsprop:alpha=0.9,centered=yes,eps=1e-06")
+    options = dataclasses.replace(settings, clip_norm=1.0, groups=(ParameterGroup.parse("norm*:lr=0.5"),))
+    words = shlex.split(solve_command(dataclasses.replace(file, optimizer=options)))
+    assert words[words.index("--optimizer") + 1] == str(settings)
+    assert words[words.index("--group") + 1] == "norm*:lr=0.5"
+    assert words[words.index("--clip-norm") + 1] == "1.0"
     module = dataclasses.replace(file, model=dataclasses.replace(file.model, kind="module"))
     assert asked_by(module)[1].startswith("poet.plan(module, example_inputs, device=")
 

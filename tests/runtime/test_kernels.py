@@ -17,7 +17,7 @@ from poet import operators
 from poet.errors import InputError, PlanError
 from poet.frontend.layouts import tensor_type
 from poet.frontend.lowering_state import SHAPE_ONLY
-from poet.frontend.plain import torch_optimizer
+from poet.frontend.optimizers import torch_optimizer
 from poet.frontend.rules import SPECIAL
 from poet.graph import Blank, Call, Ref, Symbol, TensorType
 from poet.operators import OWN, WRITES
@@ -43,7 +43,10 @@ def test_our_own_operators_have_a_kernel_each_with_the_arguments_they_name() -> 
 @pytest.mark.parametrize("target", WRITES)
 def test_an_operator_writes_what_it_is_said_to_write_and_nothing_else(target: str) -> None:
     settings = (0.1,) * (len(OWN.get(target, ())) - 1)
-    counts = {"poet.assign": 2, "poet.sgd": 2, "poet.momentum": 3, "poet.adamw": 4}
+    counts = {
+        "poet.assign": 2, "poet.sgd": 2, "poet.momentum": 3, "poet.adamw": 4, "poet.adam": 4,
+        "poet.rmsprop": 5, "poet.adagrad": 3, "poet.lion": 3,
+    }  # fmt: skip
     if target in counts:
         tensors = tuple(torch.rand(5) + 1.0 for _ in range(counts[target]))
         given: tuple[Any, ...] = (*tensors, *settings[counts[target] - 1 :])
@@ -270,6 +273,14 @@ SPECS = (
     OptimizerSpec("momentum", lr=0.1, weight_decay=0.01, nesterov=True),
     OptimizerSpec("adamw", lr=0.01),
     OptimizerSpec("adamw", lr=0.01, weight_decay=0.0, betas=(0.8, 0.95), eps=1e-6),
+    OptimizerSpec("adam", lr=0.01),
+    OptimizerSpec("adam", lr=0.01, weight_decay=0.1, betas=(0.8, 0.95), eps=1e-6),
+    OptimizerSpec("rmsprop", lr=0.01),
+    OptimizerSpec("rmsprop", lr=0.01, weight_decay=0.1, alpha=0.9, momentum=0.8, centered=True),
+    OptimizerSpec("adagrad", lr=0.01),
+    OptimizerSpec("adagrad", lr=0.01, weight_decay=0.1, lr_decay=0.05, initial=0.25, eps=1e-8),
+    OptimizerSpec("lion", lr=0.01),
+    OptimizerSpec("lion", lr=0.01, weight_decay=0.1, betas=(0.8, 0.95)),
 )
 
 
@@ -279,7 +290,7 @@ def test_updates_are_those_of_torch(spec: OptimizerSpec) -> None:
     for shape in ((7,), (33, 65), (3, 5, 3, 3)):
         theirs = torch.randn(shape).requires_grad_()
         ours = theirs.detach().clone()
-        optimizer = torch_optimizer(spec, [theirs])
+        optimizer = torch_optimizer(spec, {"parameter": theirs})
         states = {name: torch.full(shape, fill) for name, fill in spec.states.items()}
         call = spec.update("parameter", "gradient", tuple(states))
         for step in range(1, 5):
@@ -309,7 +320,7 @@ def test_a_learning_rate_schedule_reaches_the_update() -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: OptimizerSpec("adam"), "did you mean 'adamw'"),
+        (lambda: OptimizerSpec("adma"), "did you mean 'adam'"),
         (lambda: OptimizerSpec(lr=-1.0), "lr is -1.0"),
         (lambda: OptimizerSpec(lr=float("nan")), "lr is nan"),
         (lambda: OptimizerSpec("adamw", betas=(0.9, 1.0)), "betas"),

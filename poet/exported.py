@@ -1,0 +1,115 @@
+"""Trained weights on their way back: a state dict for the module, or the ONNX file that they came from."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from poet.errors import PlanError
+from poet.files import tensorfile
+from poet.graph import Graph
+from poet.plan_file import PlanFile
+from poet.runtime import kernels
+from poet.runtime.state import FromPlan, Saved, Source, raw_tensor
+
+
+@dataclass(frozen=True, slots=True)
+class ExportedModel:
+    """What was written.
+
+    Attributes:
+        tensors: weights in it.
+        steps: of training that they have behind them.
+        check: what onnxruntime said, for people; of a state dict empty.
+    """
+
+    tensors: int
+    steps: int
+    check: str = ""
+
+
+def export_state(plan: str | Path, output: str | Path, *, state: str | Path | None = None) -> ExportedModel:
+    """Write parameters and module state for ``module.load_state_dict(..., strict=True)``, as safetensors.
+
+    Tensors that the module has under several names stand under each.
+
+    Args:
+        plan: path of the plan file.
+        output: of the new file, written whole or not at all.
+        state: a state that training with the plan saved; ``None``: the weights that the plan begins with.
+
+    Raises:
+        PlanError: a file is damaged, or the state is of another plan's model.
+        PoetError: the file cannot be written.
+    """
+    with PlanFile(plan) as file:
+        tensors, steps = _trained(file, state)
+        wanted = _state_names(file.plan.graph)
+    stored = {name: raw_tensor(tensors[value]) for name, value in wanted.items()}
+    tensorfile.write(Path(output), stored, {})
+    return ExportedModel(len(stored), steps)
+
+
+def export_onnx(plan: str | Path, output: str | Path, *, state: str | Path | None = None) -> ExportedModel:
+    """Write the ONNX file that the plan was made from, with trained weights.
+
+    The graph is the file's own, each weight an initialiser, in evaluation mode: batch norm by its running
+    statistics, dropout off. Where onnxruntime is installed, the new file's outputs are held against those of
+    the trained module before anything is written.
+
+    Args:
+        plan: path of the plan file.
+        output: of the new file, written whole or not at all.
+        state: a state that training with the plan saved; ``None``: the weights that the plan begins with.
+
+    Raises:
+        PlanError: the plan was made from a module, or as for `export_state`.
+        ModelError: onnxruntime computes something else.
+        PoetError: the file cannot be written.
+    """
+    from poet.frontend.onnx.filled import checked_by_onnxruntime, filled
+
+    with PlanFile(plan) as file:
+        structure = file.structure()
+        if structure is None:
+            raise PlanError(
+                f"{file.path.name} was planned from a module and carries no ONNX structure; "
+                "use `poet export state`, and torch.onnx.export on the module"
+            )
+        tensors, steps = _trained(file, state)
+        named = {name: tensors[value] for name, value in _every_name(file.plan.graph).items()}
+    model, count = filled(structure, named)
+    check = checked_by_onnxruntime(model, structure, named)
+    with tensorfile.replaced(Path(output)) as target:
+        target.write(model)
+    return ExportedModel(count, steps, check)
+
+
+def _trained(file: PlanFile, state: str | Path | None) -> tuple[dict[str, Tensor], int]:
+    """Parameters, module state and constants, by value, and the steps behind them."""
+    graph = file.plan.graph
+    types = {value.name: value.type for value in graph.values}
+    with contextlib.ExitStack() as scope:
+        source: Source = FromPlan(file)
+        if state is not None:
+            source = scope.enter_context(Saved(state, file))
+        found = {}
+        for value in {*_every_name(graph).values()}:
+            kind = types[value]
+            found[value] = torch.empty(kind.shape, dtype=kernels.dtype(kind.dtype))
+            source.fill(value, found[value])
+        return found, source.steps
+
+
+def _state_names(graph: Graph) -> dict[str, str]:
+    """The value behind each name of the module's state dict."""
+    return {parameter.name: parameter.value for parameter in graph.parameters} | dict(graph.states)
+
+
+def _every_name(graph: Graph) -> Mapping[str, str]:
+    return dict(graph.constants) | _state_names(graph)

@@ -1,0 +1,150 @@
+"""Optimizers of torch: the one that a spec describes, and the spec of one that exists."""
+
+from __future__ import annotations
+
+import glob
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from poet.errors import InputError
+from poet.optimizer import OPTIONS, OptimizerSpec, ParameterGroup
+
+
+class Lion(torch.optim.Optimizer):
+    """Lion, which torch has not: Chen et al., "Symbolic discovery of optimization algorithms", 2023."""
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        lr: float = 1e-4,
+        betas: tuple[float, float] = (0.9, 0.99),
+        weight_decay: float = 0.0,
+    ) -> None:
+        super().__init__(params, {"lr": lr, "betas": betas, "weight_decay": weight_decay})
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        """Update every parameter that has a gradient."""
+        for group in self.param_groups:
+            beta1, beta2 = group["betas"]
+            for parameter in group["params"]:
+                if parameter.grad is None:
+                    continue
+                state = self.state[parameter]
+                if not state:
+                    state["exp_avg"] = torch.zeros_like(parameter)
+                if group["weight_decay"]:
+                    parameter.mul_(1 - group["lr"] * group["weight_decay"])
+                average = state["exp_avg"]
+                update = average.mul(beta1).add_(parameter.grad, alpha=1 - beta1).sign_()
+                parameter.add_(update, alpha=-group["lr"])
+                average.mul_(beta2).add_(parameter.grad, alpha=1 - beta2)
+
+
+def torch_optimizer(spec: OptimizerSpec, parameters: Mapping[str, Tensor]) -> torch.optim.Optimizer:
+    """The optimizer that ``spec`` describes, of parameters by name; group by group, as the spec has them."""
+    members: dict[int, list[Tensor]] = {number: [] for number in range(len(spec.groups) + 1)}
+    for name, parameter in parameters.items():
+        members[spec.group_of(name)].append(parameter)
+    groups = [
+        {"params": tensors, **_arguments(spec.of_group(number))}
+        for number, tensors in members.items()
+        if tensors
+    ]
+    made: torch.optim.Optimizer = _CLASSES[spec.name](groups, **_arguments(spec))
+    return made
+
+
+def _arguments(spec: OptimizerSpec) -> dict[str, Any]:
+    """What torch calls the settings."""
+    given: dict[str, Any] = {"lr": spec.lr, "weight_decay": spec.decay}
+    if spec.name == "momentum":
+        given |= {"momentum": spec.inertia, "dampening": spec.dampening, "nesterov": spec.nesterov}
+    if "betas" in OPTIONS[spec.name]:
+        given["betas"] = spec.both_betas
+    if "eps" in OPTIONS[spec.name]:
+        given["eps"] = spec.epsilon
+    if spec.name == "rmsprop":
+        given |= {"alpha": spec.alpha, "centered": spec.centered, "momentum": spec.inertia}
+    if spec.name == "adagrad":
+        given |= {"lr_decay": spec.lr_decay, "initial_accumulator_value": spec.initial}
+    return given
+
+
+_CLASSES: dict[str, Any] = {
+    "sgd": torch.optim.SGD,
+    "momentum": torch.optim.SGD,
+    "adam": torch.optim.Adam,
+    "adamw": torch.optim.AdamW,
+    "rmsprop": torch.optim.RMSprop,
+    "adagrad": torch.optim.Adagrad,
+    "lion": Lion,
+}
+_NAMES = {
+    torch.optim.SGD: "momentum",
+    torch.optim.Adam: "adam",
+    torch.optim.AdamW: "adamw",
+    torch.optim.RMSprop: "rmsprop",
+    torch.optim.Adagrad: "adagrad",
+    Lion: "lion",
+}
+_OURS = {"initial_accumulator_value": "initial"}
+_FOR_ANY = frozenset(
+    {"params", "initial_lr", "foreach", "fused", "capturable", "differentiable", "param_names"}
+)
+"""Of a group, what changes no bit here, or is no setting."""
+
+
+def spec_of(optimizer: torch.optim.Optimizer, module: nn.Module) -> tuple[OptimizerSpec, tuple[str, ...]]:
+    """What ``optimizer``, of parameters of ``module``, is here, and the names of what it trains.
+
+    The first of its groups gives the settings; further ones become groups, name by name.
+
+    Raises:
+        InputError: it is not one that poet has, has begun, differs between groups in what cannot differ here,
+            or trains what is no parameter of the module.
+    """
+    kind = type(optimizer)
+    where = f"torch.optim.{kind.__name__}"
+    if kind not in _NAMES:
+        known = ", ".join(each.__name__ for each in _NAMES)
+        raise InputError(f"{where} is not an optimizer that poet has: {known}")
+    if any(state and float(state.get("step", 1)) > 0 for state in optimizer.state.values()):
+        raise InputError(f"{where} has made steps already; plan with a new one, whose state begins here")
+    names = {id(parameter): name for name, parameter in module.named_parameters()}
+    first, *others = optimizer.param_groups
+    name, given = _NAMES[kind], _settings(where, _NAMES[kind], first)
+    if name == "momentum" and not given["momentum"]:
+        name = "sgd"
+    trained = [_name(where, names, tensor) for group in optimizer.param_groups for tensor in group["params"]]
+    groups = []
+    for group in others:
+        own = _settings(where, _NAMES[kind], group)
+        differs = [key for key in own if own[key] != given[key]]
+        fixed = [key for key in differs if key not in ("lr", "weight_decay", "momentum")]
+        if fixed:
+            raise InputError(f"{where}: {fixed[0]} differs between groups; lr, weight_decay, momentum may")
+        members = tuple(glob.escape(_name(where, names, tensor)) for tensor in group["params"])
+        groups.append(ParameterGroup(members, **{key: own[key] for key in differs}))
+    kept = {key: amount for key, amount in given.items() if key in OPTIONS[name]}
+    return OptimizerSpec(name, **kept, groups=tuple(groups)), tuple(map(glob.escape, trained))
+
+
+def _settings(where: str, name: str, group: Mapping[str, Any]) -> dict[str, Any]:
+    found = {}
+    for key, amount in group.items():
+        ours = _OURS.get(key, key)
+        if ours in OPTIONS[name]:
+            found[ours] = amount.item() if isinstance(amount, Tensor) else amount
+        elif key not in _FOR_ANY and amount and not (key == "decoupled_weight_decay" and name == "adamw"):
+            raise InputError(f"{where}: {key}={amount!r} is not something that poet has")
+    return found
+
+
+def _name(where: str, names: Mapping[int, str], tensor: Tensor) -> str:
+    if id(tensor) not in names:
+        raise InputError(f"{where}: it trains a tensor that is no parameter of the module")
+    return names[id(tensor)]
