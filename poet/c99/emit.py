@@ -189,10 +189,19 @@ def _scalars(spec: OptimizerSpec) -> str:
 
 
 def step_header(
-    interface: Interface, arena_bytes: int, spec: OptimizerSpec, *, model: str, digest: str
+    interface: Interface,
+    arena_bytes: int,
+    spans: tuple[Span, ...],
+    spec: OptimizerSpec,
+    *,
+    model: str,
+    digest: str,
 ) -> str:
     """``poet_step.h``."""
-    macros = [f"#define POET_ARENA_BYTES {arena_bytes}"]
+    macros = [f"#define POET_PLAN UINT32_C(0x{digest[:8]})"]
+    macros += [f"#define POET_KEPT {len(spans)}"]
+    macros += [f"#define POET_STATE_BYTES {WORD_BYTES * sum(span.words for span in spans)}u"]
+    macros += [f"#define POET_ARENA_BYTES {arena_bytes}"]
     macros += [f"#define POET_ARENA_FLOATS (POET_ARENA_BYTES / {WORD_BYTES})"]
     macros += [f"#define POET_INPUTS {len(interface.inputs)}"]
     for index, (name, placed) in enumerate(interface.inputs):
@@ -229,6 +238,7 @@ def step_header(
 #ifndef POET_STEP_H
 #define POET_STEP_H
 
+#include <stddef.h>
 #include <stdint.h>
 
 {chr(10).join(macros)}
@@ -236,7 +246,9 @@ def step_header(
 typedef enum {{
     POET_OK = 0,
     POET_BAD_ARGUMENT = 1, /* a null pointer, or a row or class that there is not */
-    POET_NOT_FINITE = 2    /* the loss is NaN or infinite; the parameters may be, too */
+    POET_NOT_FINITE = 2,   /* the loss is NaN or infinite; the parameters may be, too */
+    POET_STORAGE_FAILED = 3,
+    POET_NO_STATE = 4      /* nothing whole was saved; see poet_state.h */
 }} poet_status;
 
 /* Everything but the arena; the caller's. Only poet_ functions write to it. */
@@ -268,6 +280,17 @@ void poet_set_learning_rate(poet_net *net, float learning_rate);
 /* CRC-32 of all that lives across steps: equal on two machines that trained alike. */
 uint32_t poet_state_crc(const poet_net *net);
 
+/* Goes on with a CRC-32, which begins with 0xffffffff and ends inverted. */
+uint32_t poet_crc(uint32_t crc, const void *bytes, size_t count);
+
+/* What lives across steps: place in the arena, words, first of the weights; or -1, and what fills it. */
+typedef struct {{
+    int32_t word, words, first;
+    uint32_t fill;
+}} poet_span;
+
+extern const poet_span poet_kept[POET_KEPT];
+
 #endif
 """
 
@@ -294,9 +317,7 @@ def step_source(
         + "static const poet_op schedule[] = {\n"
         + "".join(f"    {', '.join(body.order[at : at + 12])},\n" for at in range(0, len(body.order), 12))
         + "};",
-        "/* What lives across steps: place, words, first of the weights; or -1, and what fills it. */\n"
-        "typedef struct {\n    int32_t word, words, first;\n    uint32_t fill;\n} poet_span;\n"
-        "static const poet_span kept[] = {\n" + "\n".join(rows) + "\n};",
+        "const poet_span poet_kept[POET_KEPT] = {\n" + "\n".join(rows) + "\n};",
         f"""poet_status poet_init(poet_net *net, float *arena, uint32_t seed)
 {{
     if (!net || !arena) {{
@@ -307,10 +328,11 @@ def step_source(
     net->steps = 0u;
     net->seed = seed;
     net->drawn = 0u;
-{floats}{powers}    for (size_t i = 0; i < sizeof kept / sizeof kept[0]; ++i) {{
-        for (int32_t k = 0; k < kept[i].words; ++k) {{
-            const uint32_t *from = kept[i].first < 0 ? &kept[i].fill : poet_weights + kept[i].first + k;
-            memcpy(arena + kept[i].word + k, from, sizeof *from);
+{floats}{powers}    for (int32_t i = 0; i < POET_KEPT; ++i) {{
+        const poet_span *const span = &poet_kept[i];
+        for (int32_t k = 0; k < span->words; ++k) {{
+            const uint32_t *from = span->first < 0 ? &span->fill : poet_weights + span->first + k;
+            memcpy(arena + span->word + k, from, sizeof *from);
         }}
     }}
     return POET_OK;
@@ -337,17 +359,22 @@ def step_source(
 {
     net->learning_rate = learning_rate;
 }""",
+        """uint32_t poet_crc(uint32_t crc, const void *bytes, size_t count)
+{
+    const unsigned char *next = bytes;
+    while (count--) {
+        crc ^= *next++;
+        for (int bit = 0; bit < 8; ++bit) {
+            crc = crc & 1u ? (crc >> 1) ^ UINT32_C(0xedb88320) : crc >> 1;
+        }
+    }
+    return crc;
+}""",
         """uint32_t poet_state_crc(const poet_net *net)
 {
     uint32_t crc = UINT32_C(0xffffffff);
-    for (size_t i = 0; i < sizeof kept / sizeof kept[0]; ++i) {
-        const unsigned char *bytes = (const unsigned char *)(net->arena + kept[i].word);
-        for (int32_t k = 0; k < 4 * kept[i].words; ++k) {
-            crc ^= bytes[k];
-            for (int bit = 0; bit < 8; ++bit) {
-                crc = crc & 1u ? (crc >> 1) ^ UINT32_C(0xedb88320) : crc >> 1;
-            }
-        }
+    for (int32_t i = 0; i < POET_KEPT; ++i) {
+        crc = poet_crc(crc, net->arena + poet_kept[i].word, 4u * (size_t)poet_kept[i].words);
     }
     return ~crc;
 }""",

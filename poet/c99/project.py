@@ -28,7 +28,13 @@ from poet.units import format_bytes
 TEMPLATES = Path(__file__).parent / "folder"
 _BESIDE_BYTES = 1024 + 128
 """The stack of the test for a board, and what else it has in RAM."""
-_COPIED = {"main.c": "test/main.c", "board.c": "test/board.c", "board.ld": "test/board.ld"}
+_COPIED = {
+    "poet_state.c": "poet_state.c",
+    "poet_state.h": "poet_state.h",
+    "main.c": "test/main.c",
+    "board.c": "test/board.c",
+    "board.ld": "test/board.ld",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +112,7 @@ def c_project(file: PlanFile) -> CProject:
     arena_bytes = -(-statements.arena_bytes // WORD_BYTES) * WORD_BYTES
     made = vectors.vectors_of(plan.graph, plan.optimizer, interface, kept)
     header = emit.step_header(
-        interface, arena_bytes, plan.optimizer, model=plan.model.name, digest=plan_digest(plan)
+        interface, arena_bytes, spans, plan.optimizer, model=plan.model.name, digest=plan_digest(plan)
     )
     files = {
         "Makefile": _makefile(_ram_bytes(plan, arena_bytes)),

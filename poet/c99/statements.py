@@ -57,6 +57,24 @@ def missing_rows(graph: Graph) -> dict[str, int]:
     return dict(sorted(found.items()))
 
 
+def refusals(graph: Graph) -> tuple[str, ...]:
+    """What of ``graph`` cannot be C, one sentence each: operators, or what single ops ask of theirs."""
+    missing = missing_rows(graph)
+    found = [f"{target} has no C kernel ({count} ops)" for target, count in missing.items()]
+    types = {value.name: value.type for value in graph.values}
+    for op in graph.ops:
+        for call in filter(None, (op.call, op.repeat_call)):
+            if call.target in missing:
+                continue
+            outputs = tuple(None if name is None else Placed(types[name], 0) for name in op.outputs)
+            values = {name: Placed(types[name], 0) for name in call.refs()}
+            try:
+                c_calls(OpRun(op.name, call, outputs, values))
+            except UnsupportedOperator as error:
+                found.append(str(error))
+    return tuple(found)
+
+
 def check_exportable(plan: Plan) -> None:
     """Refuse a plan that cannot be C, with all the operators that lack a kernel in one line.
 

@@ -47,6 +47,16 @@ def check_report(report: CheckReport, *, every_parameter: bool = False) -> Rende
     return Group(*parts)
 
 
+def kernels_report(library: str, ops: int, lacking: Sequence[str]) -> RenderableType:
+    """What a library of kernels lacks of a training step of so many ops."""
+    if not lacking:
+        return Text(f"{library}: all {ops} ops of its training step have a kernel")
+    return Group(
+        Text(f"{library}: not all of the {ops} ops of its training step have a kernel", style="bold"),
+        *(Text(f"  {why}") for why in lacking),
+    )
+
+
 def _inputs(inputs: Sequence[InputCheck]) -> Iterator[str]:
     for item in inputs[:MOST_INPUTS]:
         yield f"input {item.name}: {item.dtype}[{','.join(map(str, item.dims))}]"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 from collections.abc import Callable
@@ -18,6 +19,7 @@ from mlperf_tiny import NETS, ds_cnn
 from poet.cli.main import app
 from torch import nn
 from typer.testing import CliRunner
+from zoo import export
 
 from poet.c99.project import c_project
 from poet.c99.vectors import PlainSteps, given_tensors
@@ -28,8 +30,9 @@ from poet.schedule import Compute
 from poet.training_plan import Plan
 
 STEPS = 4
-ALLOWED, FLOOR = 8.0, 2.0**-21
-"""How often torch's own error a gradient may have; and the share of its largest that is always allowed."""
+ALLOWED, FLOOR, LUCK = 8.0, 2.0**-21, 1e-4
+"""How often torch's own error is allowed; the share of a loss, and that of a tensor's largest change, that
+always is: in a tensor of six numbers torch may happen to be exact, where its usual error is up to 2e-4."""
 
 NetOf = Callable[[str, str], CNet]
 
@@ -125,8 +128,9 @@ def test_each_step_from_pytorchs_state_is_right(
             change = exact.tensors[buffer] - before
             by_c = torch.from_numpy(after[buffer]).double() - before
             own = plain.tensors[buffer].double() - before
-            rounding = 2.0**-23 * float(before.abs().max() + change.abs().max())
-            allowed = ALLOWED * float((own - change).abs().max()) + 2 * rounding
+            rounding = 2.0**-22 * float(before.abs().max())
+            allowed = ALLOWED * float((own - change).abs().max()) + rounding
+            allowed += LUCK * float(change.abs().max())
             assert float((by_c - change).abs().max()) <= allowed, (buffer, number)
         for buffer in counters:
             assert after[buffer].view(np.int64).tolist() == plain.tensors[buffer].tolist()
@@ -221,6 +225,19 @@ def test_the_command_writes_a_folder(net_of: NetOf, tmp_path: Path) -> None:
     assert again.exit_code == 2
     assert again.stderr.count("\n") == 1
     assert "is there already" in again.stderr
+
+
+@pytest.mark.parametrize(("layer", "code"), [(nn.ReLU(), 0), (nn.GELU(), 2)])
+def test_check_tells_what_the_kernels_lack(layer: nn.Module, code: int, tmp_path: Path) -> None:
+    module, path = nn.Sequential(nn.Linear(3, 4), layer, nn.Linear(4, 2)), tmp_path / "net.onnx"
+    export(module, (torch.randn(2, 3),), path, training=True)
+    arguments = ["check", str(path), "--kernels", "poet-c99"]
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == code, result.stderr
+    assert ("aten.gelu.default has no C kernel (1 ops)" in result.stdout) == (code == 2)
+    assert ("all 18 ops of its training step have a kernel" in result.stdout) == (code == 0)
+    data = json.loads(CliRunner().invoke(app, [*arguments, "--json", "-"]).stdout)
+    assert len(data["lacking"]) == code
 
 
 def _refused(net: CNet, plan: Plan, path: Path) -> str:

@@ -28,27 +28,57 @@ static void poet_taps_of_3x3(float *y, const float *x, int32_t row, const float 
     }
 }
 
-/*@ poet_place_taps */
-/* All taps of one place that lie inside the image */
-static float poet_place_taps(const float *x, const float *w, int32_t w_step, int32_t top, int32_t left,
-                             const poet_plane *p)
+/*@ poet_taps_of_2x3 */
+/* Likewise where one of the three rows lies outside the image; w is the first tap inside */
+static void poet_taps_of_2x3(float *y, const float *x, int32_t row, const float *w, int32_t w_step,
+                             int32_t stride, int32_t n)
 {
-    float sum = 0.0f;
-    for (int32_t ky = 0; ky < p->kernel_height; ++ky) {
-        const int32_t iy = top + ky * p->dilation_y;
-        if (iy < 0 || iy >= p->height) {
-            continue;
-        }
-        const float *row = x + iy * p->width;
-        const float *taps = w + ky * p->kernel_width * w_step;
-        for (int32_t kx = 0; kx < p->kernel_width; ++kx) {
-            const int32_t ix = left + kx * p->dilation_x;
-            if (ix >= 0 && ix < p->width) {
-                sum += taps[kx * w_step] * row[ix];
-            }
-        }
+    const float *x1 = x + row;
+    const float w0 = w[0], w1 = w[w_step], w2 = w[2 * w_step];
+    const float w3 = w[3 * w_step], w4 = w[4 * w_step], w5 = w[5 * w_step];
+    for (int32_t o = 0; o < n; ++o) {
+        float sum = w0 * x[0];
+        sum += w1 * x[1];
+        sum += w2 * x[2];
+        sum += w3 * x1[0];
+        sum += w4 * x1[1];
+        sum += w5 * x1[2];
+        y[o] += sum;
+        x += stride;
+        x1 += stride;
     }
-    return sum;
+}
+
+/*@ poet_taps_of_row */
+/* y[o] += all taps inside the image, for the places `ox` up to `end` of a row, where `rows` of the kernel are */
+static void poet_taps_of_row(float *y, const float *x, const float *w, int32_t w_step, int32_t rows, int32_t ox,
+                             int32_t end, const poet_plane *p)
+{
+    const int32_t skip = p->dilation_y * p->width, line = p->kernel_width * w_step;
+    for (; ox < end; ++ox) {
+        const int32_t left = ox * p->stride_x - p->pad_x;
+        int32_t first = 0, last = p->kernel_width;
+        while (first < last && left + first * p->dilation_x < 0) {
+            ++first;
+        }
+        while (last > first && left + (last - 1) * p->dilation_x >= p->width) {
+            --last;
+        }
+        const float *from = x + left + first * p->dilation_x, *taps = w + first * w_step;
+        const int32_t n = last - first;
+        float sum = 0.0f;
+        for (int32_t ky = 0; ky < rows; ++ky) {
+            const float *u = from, *v = taps;
+            for (int32_t kx = 0; kx < n; ++kx) {
+                sum += *v * *u;
+                u += p->dilation_x;
+                v += w_step;
+            }
+            from += skip;
+            taps += line;
+        }
+        y[ox] += sum;
+    }
 }
 
 /*@ poet_first_place */
@@ -63,22 +93,32 @@ static int32_t poet_first_place(int32_t distance, int32_t stride, int32_t limit)
 /* Adds to a plane y what a plane x gives through one kernel; w_step is -1 where w is its last tap */
 static void poet_taps(float *y, const float *x, const float *w, int32_t w_step, const poet_plane *p)
 {
-    const int is_3x3 = p->kernel_height == 3 && p->kernel_width == 3 && p->dilation_y == 1 && p->dilation_x == 1;
+    const int is_wide_3 = p->kernel_width == 3 && p->dilation_x == 1;
     const int32_t from = poet_first_place(p->pad_x, p->stride_x, p->out_width);
     const int32_t to = poet_first_place(p->width + p->pad_x - 2, p->stride_x, p->out_width);
     for (int32_t oy = 0; oy < p->out_height; ++oy) {
         const int32_t top = oy * p->stride_y - p->pad_y;
-        int32_t ox = 0;
-        if (is_3x3 && top >= 0 && top + 2 < p->height && from < to) {
-            for (; ox < from; ++ox) {
-                y[ox] += poet_place_taps(x, w, w_step, top, ox * p->stride_x - p->pad_x, p);
-            }
-            poet_taps_of_3x3(y + from, x + top * p->width + from * p->stride_x - p->pad_x, p->width, w, w_step,
-                             p->stride_x, to - from);
-            ox = to;
+        int32_t first = 0, last = p->kernel_height;
+        while (first < last && top + first * p->dilation_y < 0) {
+            ++first;
         }
-        for (; ox < p->out_width; ++ox) {
-            y[ox] += poet_place_taps(x, w, w_step, top, ox * p->stride_x - p->pad_x, p);
+        while (last > first && top + (last - 1) * p->dilation_y >= p->height) {
+            --last;
+        }
+        const int32_t rows = last - first, skip = p->dilation_y * p->width;
+        const float *line = x + (top + first * p->dilation_y) * p->width;
+        const float *taps = w + first * p->kernel_width * w_step;
+        if (is_wide_3 && (rows == 3 || rows == 2) && from < to) {
+            const float *inside = line + from * p->stride_x - p->pad_x;
+            poet_taps_of_row(y, line, taps, w_step, rows, 0, from, p);
+            if (rows == 3) {
+                poet_taps_of_3x3(y + from, inside, skip, taps, w_step, p->stride_x, to - from);
+            } else {
+                poet_taps_of_2x3(y + from, inside, skip, taps, w_step, p->stride_x, to - from);
+            }
+            poet_taps_of_row(y, line, taps, w_step, rows, to, p->out_width, p);
+        } else {
+            poet_taps_of_row(y, line, taps, w_step, rows, 0, p->out_width, p);
         }
         y += p->out_width;
     }
@@ -190,33 +230,39 @@ static float poet_tap_gradient(const float *gy, const float *row, int32_t kx, co
 }
 
 /*@ poet_tap_gradients_of_3 */
-/* gw[0..2] += the sums over one row of gy for three neighbouring taps */
-static void poet_tap_gradients_of_3(float *gw, const float *gy, const float *row, const poet_plane *p)
+/* gw[0..2] += the sums over one row of gy for three neighbouring taps; from `from` to `to` all are inside */
+static void poet_tap_gradients_of_3(float *gw, const float *gy, const float *row, int32_t from, int32_t to,
+                                    const poet_plane *p)
 {
-    const int32_t stride = p->stride_x, pad = p->pad_x;
-    const int32_t from = poet_first_place(pad, stride, p->out_width);
-    const int32_t to = poet_first_place(p->width + pad - 2, stride, p->out_width);
+    const int32_t stride = p->stride_x, pad = p->pad_x, width = p->width;
     float sum0 = 0.0f, sum1 = 0.0f, sum2 = 0.0f;
     int32_t ox = 0;
-    for (; ox < p->out_width && (ox < from || from >= to); ++ox) {
-        const int32_t ix = ox * stride - pad;
-        sum0 += ix >= 0 && ix < p->width ? gy[ox] * row[ix] : 0.0f;
-        sum1 += ix + 1 >= 0 && ix + 1 < p->width ? gy[ox] * row[ix + 1] : 0.0f;
-        sum2 += ix + 2 >= 0 && ix + 2 < p->width ? gy[ox] * row[ix + 2] : 0.0f;
-    }
-    const float *x = row + ox * stride - pad;
-    for (; ox < to; ++ox) {
-        const float g = gy[ox];
-        sum0 += g * x[0];
-        sum1 += g * x[1];
-        sum2 += g * x[2];
-        x += stride;
-    }
-    for (; ox < p->out_width; ++ox) {
-        const int32_t ix = ox * stride - pad;
-        sum0 += ix >= 0 && ix < p->width ? gy[ox] * row[ix] : 0.0f;
-        sum1 += ix + 1 >= 0 && ix + 1 < p->width ? gy[ox] * row[ix + 1] : 0.0f;
-        sum2 += ix + 2 >= 0 && ix + 2 < p->width ? gy[ox] * row[ix + 2] : 0.0f;
+    for (int side = 0; side < 2; ++side) {
+        const int32_t end = side ? p->out_width : from;
+        for (; ox < end; ++ox) {
+            const int32_t ix = ox * stride - pad;
+            const float g = gy[ox];
+            if (ix >= 0 && ix < width) {
+                sum0 += g * row[ix];
+            }
+            if (ix >= -1 && ix + 1 < width) {
+                sum1 += g * row[ix + 1];
+            }
+            if (ix >= -2 && ix + 2 < width) {
+                sum2 += g * row[ix + 2];
+            }
+        }
+        if (side) {
+            break;
+        }
+        const float *x = row + ox * stride - pad;
+        for (; ox < to; ++ox) {
+            const float g = gy[ox];
+            sum0 += g * x[0];
+            sum1 += g * x[1];
+            sum2 += g * x[2];
+            x += stride;
+        }
     }
     gw[0] += sum0;
     gw[1] += sum1;
@@ -231,6 +277,8 @@ void poet_conv2d_backward_weight(float *gw, const float *gy, const float *x, con
     const int32_t in_plane = p->height * p->width, out_plane = p->out_height * p->out_width;
     const int32_t taps = p->kernel_height * p->kernel_width;
     const int are_3 = p->kernel_width == 3 && p->dilation_x == 1;
+    const int32_t from = poet_first_place(p->pad_x, p->stride_x, p->out_width);
+    const int32_t to = poet_first_place(p->width + p->pad_x - 2, p->stride_x, p->out_width);
     for (int32_t o = 0; o < s->groups * s->out_channels; ++o) {
         for (int32_t c = 0; c < s->in_channels; ++c) {
             for (int32_t k = 0; k < taps; ++k) {
@@ -247,7 +295,7 @@ void poet_conv2d_backward_weight(float *gw, const float *gy, const float *x, con
                         }
                         const float *row = image + iy * p->width;
                         if (are_3) {
-                            poet_tap_gradients_of_3(gw + 3 * ky, gradient, row, p);
+                            poet_tap_gradients_of_3(gw + 3 * ky, gradient, row, from, to, p);
                             continue;
                         }
                         for (int32_t kx = 0; kx < p->kernel_width; ++kx) {

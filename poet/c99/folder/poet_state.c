@@ -1,0 +1,140 @@
+/* See poet_state.h. Written by poet. */
+#include "poet_state.h"
+
+#include <string.h>
+
+/* Begins a generation and is written after the state that it speaks of. */
+typedef struct {
+    uint32_t plan, generation, state_crc, crc;
+    poet_net net;
+} poet_saved;
+
+typedef char poet_saved_fits[sizeof(poet_saved) <= 256u ? 1 : -1];
+
+static uint32_t place_of(uint32_t slot)
+{
+    return slot * POET_GENERATION_BYTES;
+}
+
+static uint32_t crc_of(const poet_saved *saved)
+{
+    poet_saved copy;
+    memcpy(&copy, saved, sizeof copy);
+    copy.crc = 0u;
+    return ~poet_crc(UINT32_C(0xffffffff), &copy, sizeof copy);
+}
+
+/* The record of a generation: 1 where it is whole and of this plan, 0 where not, -1 where reading failed */
+static int saved_in(const poet_storage *storage, uint32_t slot, poet_saved *saved)
+{
+    if (storage->read(storage->context, place_of(slot), saved, (uint32_t)sizeof *saved)) {
+        return -1;
+    }
+    return saved->plan == POET_PLAN && saved->crc == crc_of(saved);
+}
+
+/* Whether the state that belongs to a record is whole, likewise */
+static int is_whole(const poet_storage *storage, uint32_t slot, const poet_saved *saved)
+{
+    unsigned char bytes[64];
+    uint32_t crc = UINT32_C(0xffffffff);
+    const uint32_t from = place_of(slot) + POET_BLOCKS(256u);
+    for (uint32_t at = 0u; at < POET_STATE_BYTES; at += (uint32_t)sizeof bytes) {
+        const uint32_t left = POET_STATE_BYTES - at;
+        const uint32_t size = left < sizeof bytes ? left : (uint32_t)sizeof bytes;
+        if (storage->read(storage->context, from + at, bytes, size)) {
+            return -1;
+        }
+        crc = poet_crc(crc, bytes, size);
+    }
+    return ~crc == saved->state_crc;
+}
+
+/* The slot of the newest whole generation, -1 where there is none, -2 where reading failed; and its record */
+static int newest(const poet_storage *storage, poet_saved *saved)
+{
+    int found = -1;
+    for (uint32_t slot = 0u; slot < 2u; ++slot) {
+        poet_saved other;
+        int good = saved_in(storage, slot, &other);
+        if (good > 0) {
+            good = is_whole(storage, slot, &other);
+        }
+        if (good < 0) {
+            return -2;
+        }
+        /* the difference counts, so that numbers may run over */
+        if (good && (found < 0 || other.generation - saved->generation < UINT32_C(0x80000000))) {
+            memcpy(saved, &other, sizeof other);
+            found = (int)slot;
+        }
+    }
+    return found;
+}
+
+poet_status poet_save(const poet_net *net, const poet_storage *storage)
+{
+    if (!net || !storage) {
+        return POET_BAD_ARGUMENT;
+    }
+    poet_saved saved;
+    memset(&saved, 0, sizeof saved);
+    const int last = newest(storage, &saved);
+    if (last < -1) {
+        return POET_STORAGE_FAILED;
+    }
+    const uint32_t slot = last == 0 ? 1u : 0u;
+    uint32_t at = place_of(slot) + POET_BLOCKS(256u);
+    for (int32_t i = 0; i < POET_KEPT; ++i) {
+        const uint32_t size = 4u * (uint32_t)poet_kept[i].words;
+        if (storage->write(storage->context, at, net->arena + poet_kept[i].word, size)) {
+            return POET_STORAGE_FAILED;
+        }
+        at += size;
+    }
+    if (storage->sync(storage->context)) {
+        return POET_STORAGE_FAILED;
+    }
+    saved.plan = POET_PLAN;
+    saved.generation = last < 0 ? 1u : saved.generation + 1u;
+    saved.state_crc = poet_state_crc(net);
+    memcpy(&saved.net, net, sizeof *net);
+    saved.net.arena = 0;
+    saved.crc = crc_of(&saved);
+    if (storage->write(storage->context, place_of(slot), &saved, (uint32_t)sizeof saved)
+        || storage->sync(storage->context)) {
+        return POET_STORAGE_FAILED;
+    }
+    return POET_OK;
+}
+
+poet_status poet_load(poet_net *net, const poet_storage *storage)
+{
+    if (!net || !storage) {
+        return POET_BAD_ARGUMENT;
+    }
+    float *const arena = net->arena;
+    poet_saved saved;
+    const int slot = newest(storage, &saved);
+    if (slot < -1) {
+        return POET_STORAGE_FAILED;
+    }
+    if (slot >= 0) {
+        uint32_t at = place_of((uint32_t)slot) + POET_BLOCKS(256u);
+        int bad = 0;
+        for (int32_t i = 0; i < POET_KEPT && !bad; ++i) {
+            const uint32_t size = 4u * (uint32_t)poet_kept[i].words;
+            bad = storage->read(storage->context, at, arena + poet_kept[i].word, size);
+            at += size;
+        }
+        if (!bad && poet_state_crc(net) == saved.state_crc) {
+            memcpy(net, &saved.net, sizeof *net);
+            net->arena = arena;
+            return POET_OK;
+        }
+        (void)poet_init(net, arena, net->seed);
+        return POET_STORAGE_FAILED;
+    }
+    (void)poet_init(net, arena, net->seed);
+    return POET_NO_STATE;
+}

@@ -1,0 +1,172 @@
+"""Saving and loading in C, with storage that fails, is cut off, or flips bits, at every write."""
+
+from __future__ import annotations
+
+import ctypes
+from pathlib import Path
+
+import pytest
+import torch
+from helpers.c_build import CStep, build
+from helpers.c_plans import CNet, traced
+from torch import nn
+
+from poet.c99.project import CProject
+from poet.c99.vectors import given_tensors
+from poet.optimizer import OptimizerSpec
+
+OK, STORAGE_FAILED, NO_STATE = 0, 3, 4
+_READ = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_uint32, ctypes.c_void_p, ctypes.c_uint32)
+_SYNC = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)
+
+
+class _Storage(ctypes.Structure):
+    _fields_ = (("context", ctypes.c_void_p), ("read", _READ), ("write", _READ), ("sync", _SYNC))
+
+
+class Flash:
+    """Bytes behind the callbacks. The ``cut``-th write stores half of its bytes, and later ones nothing."""
+
+    def __init__(self) -> None:
+        self.data = bytearray(b"\xff" * 65536)
+        self.writes, self.reads, self.cut, self.bad_read = 0, 0, -1, -1
+        self.record = _Storage(None, _READ(self._read), _READ(self._write), _SYNC(lambda _: self._ended()))
+
+    def _ended(self) -> int:
+        return int(0 <= self.cut < self.writes)
+
+    def _read(self, _: int, offset: int, target: int, size: int) -> int:
+        self.reads += 1
+        if self.reads - 1 == self.bad_read:
+            return 1
+        ctypes.memmove(target, bytes(self.data[offset : offset + size]), size)
+        return 0
+
+    def _write(self, _: int, offset: int, source: int, size: int) -> int:
+        kept = size if self.cut < 0 or self.writes < self.cut else size // 2 if self.writes == self.cut else 0
+        self.data[offset : offset + kept] = ctypes.string_at(source, kept)
+        self.writes += 1
+        return self._ended()
+
+
+class Saving(CStep):
+    """A net with storage."""
+
+    def save(self, flash: Flash) -> int:
+        code: int = self.library.poet_save(self.net, ctypes.byref(flash.record))
+        return code
+
+    def load(self, flash: Flash) -> int:
+        code: int = self.library.poet_load(self.net, ctypes.byref(flash.record))
+        return code
+
+    def train(self, number: int) -> float:
+        self.fill(given_tensors(self.graph, self.project.interface, number))
+        return self.step()
+
+
+@pytest.fixture(scope="module")
+def net() -> CNet:
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3), nn.ReLU(), nn.Linear(3, 2))
+    return traced(module, torch.randn(3, 4), loss="mse", optimizer=OptimizerSpec("adamw", lr=0.05))
+
+
+@pytest.fixture(scope="module")
+def made(net: CNet, tmp_path_factory: pytest.TempPathFactory) -> tuple[CNet, Path, CProject]:
+    folder = tmp_path_factory.mktemp("state") / "c"
+    project = net.project(folder)
+    return net, build(folder, "-O1", "-DPOET_ERASE_BYTES=256u"), project
+
+
+def _new(made: tuple[CNet, Path, CProject]) -> Saving:
+    net, library, project = made
+    return Saving(project, library, graph=net.step.graph)
+
+
+def test_training_goes_on_where_it_was_saved(made: tuple[CNet, Path, CProject]) -> None:
+    one, flash = _new(made), Flash()
+    losses = [one.train(number) for number in range(2)]
+    assert one.save(flash) == OK
+    losses += [one.train(number) for number in range(2, 4)]
+    other = _new(made)
+    assert other.load(flash) == OK
+    assert [other.train(number) for number in range(2, 4)] == losses[2:]
+    assert other.crc() == one.crc()
+    assert other.save(flash) == OK
+    third = _new(made)
+    assert third.load(flash) == OK
+    assert third.crc() == one.crc()
+
+
+def test_without_a_saved_state_the_net_begins_anew(made: tuple[CNet, Path, CProject]) -> None:
+    net, flash = _new(made), Flash()
+    begins = net.crc()
+    net.train(0)
+    assert net.load(flash) == NO_STATE
+    assert net.crc() == begins
+
+
+def test_a_cut_at_any_write_leaves_the_last_whole_state(made: tuple[CNet, Path, CProject]) -> None:
+    count = 0
+    for cut in range(1000):
+        net, flash = _new(made), Flash()
+        net.train(0)
+        assert net.save(flash) == OK
+        first = net.crc()
+        net.train(1)
+        assert net.save(flash) == OK
+        second = net.crc()
+        net.train(2)
+        flash.cut = flash.writes + cut
+        writes = flash.writes
+        code = net.save(flash)
+        last = net.crc()
+        flash.cut = -1
+        after = _new(made)
+        assert after.load(flash) == OK
+        if code == OK:
+            assert after.crc() == last
+            assert flash.writes == writes + cut
+            break
+        assert code == STORAGE_FAILED
+        assert after.crc() == second != first
+        assert after.save(flash) == OK
+        assert _new(made).load(flash) == OK
+        count += 1
+    assert count > 10
+
+
+def test_a_flipped_bit_is_found_anywhere(made: tuple[CNet, Path, CProject]) -> None:
+    net, flash = _new(made), Flash()
+    net.train(0)
+    assert net.save(flash) == OK
+    first = net.crc()
+    whole = bytes(flash.data)
+    net.train(1)
+    assert net.save(flash) == OK
+    changed = [at for at, (a, b) in enumerate(zip(whole, flash.data, strict=True)) if a != b]
+    after = _new(made)
+    for at in changed[::7]:
+        flash.data[at] ^= 1 << at % 8
+        assert after.load(flash) == OK
+        assert after.crc() == first
+        flash.data[at] ^= 1 << at % 8
+    assert after.load(flash) == OK
+    assert after.crc() == net.crc()
+
+
+def test_a_read_that_fails_is_told_and_the_next_load_succeeds(made: tuple[CNet, Path, CProject]) -> None:
+    net, flash = _new(made), Flash()
+    net.train(0)
+    assert net.save(flash) == OK
+    flash.reads = 0
+    assert net.load(flash) == OK
+    reads = flash.reads
+    for bad in range(reads):
+        flash.reads, flash.bad_read = 0, bad
+        after = _new(made)
+        assert after.load(flash) == STORAGE_FAILED
+        flash.bad_read = -1
+        assert after.load(flash) == OK
+        assert after.crc() == net.crc()
