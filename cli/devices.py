@@ -15,6 +15,7 @@ EXAMPLES = (
     "poet devices show rpi4b",
     "poet devices show ./my-board.toml --json -",
     "poet devices validate my-board.toml",
+    "poet devices schema",
 )
 
 app = typer.Typer(cls=Group, help="List, show and check hardware profiles.")
@@ -59,12 +60,25 @@ def validate(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A profile of your own, in TOML.")],
     json_file: JsonOption = None,
 ) -> None:
-    """Check a profile against the schema; all that is wrong is named, with exit code 2."""
+    """Check a profile's form and its sense; all that is wrong is named, with exit code 2."""
     from poet.devices.load import load_profile
+    from poet.devices.sense import check_sense
     from poet.report.device import profile_data, validation_line
 
     from .output import answer, check_files
 
     check_files({"--json": json_file}, reads={"FILE": file})
     profile = load_profile(file)
+    check_sense(profile, file.name)
     answer(validation_line(profile, file.name), lambda: profile_data(profile), json_file=json_file)
+
+
+@app.command()
+def schema(json_file: JsonOption = None) -> None:
+    """Print the JSON Schema of profiles, for editors that complete and check TOML."""
+    from poet.devices.schema import profile_schema
+
+    from .output import check_files, write_json
+
+    check_files({"--json": json_file})
+    write_json(json_file or Path("-"), profile_schema())

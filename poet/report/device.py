@@ -47,8 +47,8 @@ def format_uncertainty(figure: Figure, unit: str) -> str:
 def _format(amount: float, unit: str, digits: int) -> str:
     if unit == "B":
         return format_bytes(amount)
-    if unit == "cycles":
-        return f"{amount:.0f} cycles"
+    if unit in ("cycles", "cores", "lanes"):
+        return f"{amount:.0f} {unit}"
     text = format_quantity(amount, unit, digits=digits)
     number, _, rest = text.partition(" ")
     if digits == EXACT_DIGITS and "." in number:

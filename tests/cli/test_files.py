@@ -42,6 +42,7 @@ ROWS = {
     "check": Row("check {model} --json {json_file}", ("model",), ("json_file",)),
     "devices list": Row("devices list --json {json_file}", (), ("json_file",)),
     "devices show": Row("devices show {device} --json {json_file}", ("device",), ("json_file",)),
+    "devices schema": Row("devices schema --json {json_file}", (), ("json_file",)),
     "devices validate": Row("devices validate {file} --json {json_file}", ("file",), ("json_file",)),
     "diff": Row(
         "diff {before} {after} --html {html_file} --json {json_file}",
