@@ -14,6 +14,7 @@ EXAMPLES = (
     "poet devices list",
     "poet devices show rpi4b",
     "poet devices show ./my-board.toml --json -",
+    "poet devices compare rpi4b stm32h743",
     "poet devices validate my-board.toml",
     "poet devices schema",
 )
@@ -53,6 +54,26 @@ def show(
     check_files({"--json": json_file}, reads={"NAME": profile_path(device)})
     profile = load_profile(device)
     answer(profile_report(profile), lambda: profile_data(profile), json_file=json_file)
+
+
+@app.command()
+def compare(
+    device: Annotated[
+        str,
+        typer.Argument(metavar="A", help="A device, or the path of a profile.", autocompletion=device_names),
+    ],
+    other_device: Annotated[str, typer.Argument(metavar="B", help="Another.", autocompletion=device_names)],
+    json_file: JsonOption = None,
+) -> None:
+    """Show where two devices differ by more than their figures may be off."""
+    from poet.devices.load import load_profile, profile_path
+    from poet.report.device_compare import device_comparison_data, device_comparison_report
+
+    from .output import answer, check_files
+
+    check_files({"--json": json_file}, reads={"A": profile_path(device), "B": profile_path(other_device)})
+    a, b = load_profile(device), load_profile(other_device)
+    answer(device_comparison_report(a, b), lambda: device_comparison_data(a, b), json_file=json_file)
 
 
 @app.command()

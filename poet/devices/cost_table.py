@@ -164,18 +164,27 @@ def _convolution(o: Operands) -> float:
     return 2.0 * _macs(o.tensor(1), output, o.tensor(0), o.argument(6)) + bias_flops
 
 
-def _depthwise(weight: TensorType, groups: Argument) -> bool:
-    """Whether a convolution takes each channel by itself; its weight is (out, in / groups, kernel ...)."""
-    return isinstance(groups, int) and groups > 1 and weight.shape[1] == 1
+def _kernel_of(weight: TensorType, groups: Argument) -> OpClass:
+    """Which kernel a convolution takes; its weight is (out, in / groups, kernel ...)."""
+    if isinstance(groups, int) and groups > 1:
+        return OpClass.DEPTHWISE if weight.shape[1] == 1 else OpClass.GROUPED
+    return OpClass.POINTWISE if set(weight.shape[2:]) == {1} else OpClass.CONVOLUTION
+
+
+_BACKWARD = {
+    OpClass.CONVOLUTION: OpClass.CONVOLUTION_BACKWARD,
+    OpClass.DEPTHWISE: OpClass.DEPTHWISE_BACKWARD,
+    OpClass.GROUPED: OpClass.GROUPED,
+    OpClass.POINTWISE: OpClass.POINTWISE_BACKWARD,
+}
 
 
 def _convolution_class(o: Operands) -> OpClass:
-    return OpClass.DEPTHWISE if _depthwise(o.tensor(1), o.argument(8)) else OpClass.CONVOLUTION
+    return _kernel_of(o.tensor(1), o.argument(8))
 
 
 def _convolution_backward_class(o: Operands) -> OpClass:
-    depthwise = _depthwise(o.tensor(2), o.argument(9))
-    return OpClass.DEPTHWISE_BACKWARD if depthwise else OpClass.CONVOLUTION_BACKWARD
+    return _BACKWARD[_kernel_of(o.tensor(2), o.argument(9))]
 
 
 def _time_convolution(o: Operands) -> float:

@@ -60,6 +60,9 @@ class OpClass(enum.Enum):
     CONVOLUTION_BACKWARD = "convolution_backward"  # gradients of a convolution
     DEPTHWISE = "depthwise"  # convolution of each channel by itself
     DEPTHWISE_BACKWARD = "depthwise_backward"
+    GROUPED = "grouped"  # convolution of groups of channels, and its gradients
+    POINTWISE = "pointwise"  # convolution of single pixels, across all channels
+    POINTWISE_BACKWARD = "pointwise_backward"
     POOLING = "pooling"  # maxima and means of windows
     GELU = "gelu"  # and its gradient
 
@@ -69,6 +72,9 @@ PARENT: dict[OpClass, OpClass] = {
     OpClass.CONVOLUTION_BACKWARD: OpClass.CONVOLUTION,
     OpClass.DEPTHWISE: OpClass.CONVOLUTION,
     OpClass.DEPTHWISE_BACKWARD: OpClass.DEPTHWISE,
+    OpClass.GROUPED: OpClass.CONVOLUTION,
+    OpClass.POINTWISE: OpClass.CONVOLUTION,
+    OpClass.POINTWISE_BACKWARD: OpClass.CONVOLUTION_BACKWARD,
     OpClass.POOLING: OpClass.REDUCTION,
     OpClass.GELU: OpClass.TRANSCENDENTAL,
 }
@@ -222,6 +228,9 @@ class Processor(_Record):
     convolution_backward: Throughput | None = None
     depthwise: Throughput | None = None
     depthwise_backward: Throughput | None = None
+    grouped: Throughput | None = None
+    pointwise: Throughput | None = None
+    pointwise_backward: Throughput | None = None
     pooling: Throughput | None = None
     gelu: Throughput | None = None
 

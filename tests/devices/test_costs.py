@@ -106,7 +106,7 @@ def test_the_other_two_published_platforms() -> None:
 
 
 IMAGES, WIDE = _contiguous(1, 8, 6, 6), _contiguous(8, 8, 3, 3)
-EACH, PAIRS = _contiguous(8, 1, 3, 3), _contiguous(8, 2, 3, 3)
+EACH, PAIRS, ACROSS = _contiguous(8, 1, 3, 3), _contiguous(8, 2, 3, 3), _contiguous(8, 8, 1, 1)
 
 
 @pytest.mark.parametrize(
@@ -114,10 +114,11 @@ EACH, PAIRS = _contiguous(8, 1, 3, 3), _contiguous(8, 2, 3, 3)
     [
         (WIDE, 1, OpClass.CONVOLUTION, OpClass.CONVOLUTION_BACKWARD),
         (EACH, 8, OpClass.DEPTHWISE, OpClass.DEPTHWISE_BACKWARD),
-        (PAIRS, 4, OpClass.CONVOLUTION, OpClass.CONVOLUTION_BACKWARD),
+        (PAIRS, 4, OpClass.GROUPED, OpClass.GROUPED),
+        (ACROSS, 1, OpClass.POINTWISE, OpClass.POINTWISE_BACKWARD),
     ],
 )
-def test_a_convolution_of_each_channel_by_itself_has_a_class_of_its_own(
+def test_a_convolution_is_of_the_class_whose_kernel_it_takes(
     weight: TensorType, groups: int, forward: OpClass, backward: OpClass
 ) -> None:
     where = ((1, 1), (1, 1), (1, 1), False, (0, 0), groups)
