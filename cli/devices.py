@@ -14,7 +14,9 @@ EXAMPLES = (
     "poet devices list",
     "poet devices show rpi4b",
     "poet devices show ./my-board.toml --json -",
+    "poet devices compare rpi4b stm32h743",
     "poet devices validate my-board.toml",
+    "poet devices schema",
 )
 
 app = typer.Typer(cls=Group, help="List, show and check hardware profiles.")
@@ -55,16 +57,49 @@ def show(
 
 
 @app.command()
+def compare(
+    device: Annotated[
+        str,
+        typer.Argument(metavar="A", help="A device, or the path of a profile.", autocompletion=device_names),
+    ],
+    other_device: Annotated[str, typer.Argument(metavar="B", help="Another.", autocompletion=device_names)],
+    json_file: JsonOption = None,
+) -> None:
+    """Show where two devices differ by more than their figures may be off."""
+    from poet.devices.load import load_profile, profile_path
+    from poet.report.device_compare import device_comparison_data, device_comparison_report
+
+    from .output import answer, check_files
+
+    check_files({"--json": json_file}, reads={"A": profile_path(device), "B": profile_path(other_device)})
+    a, b = load_profile(device), load_profile(other_device)
+    answer(device_comparison_report(a, b), lambda: device_comparison_data(a, b), json_file=json_file)
+
+
+@app.command()
 def validate(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A profile of your own, in TOML.")],
     json_file: JsonOption = None,
 ) -> None:
-    """Check a profile against the schema; all that is wrong is named, with exit code 2."""
+    """Check a profile's form and its sense; all that is wrong is named, with exit code 2."""
     from poet.devices.load import load_profile
+    from poet.devices.sense import check_sense
     from poet.report.device import profile_data, validation_line
 
     from .output import answer, check_files
 
     check_files({"--json": json_file}, reads={"FILE": file})
     profile = load_profile(file)
+    check_sense(profile, file.name)
     answer(validation_line(profile, file.name), lambda: profile_data(profile), json_file=json_file)
+
+
+@app.command()
+def schema(json_file: JsonOption = None) -> None:
+    """Print the JSON Schema of profiles, for editors that complete and check TOML."""
+    from poet.devices.schema import profile_schema
+
+    from .output import check_files, write_json
+
+    check_files({"--json": json_file})
+    write_json(json_file or Path("-"), profile_schema())

@@ -72,16 +72,22 @@ class OperatorCost:
     """What an operator costs.
 
     Attributes:
-        op_class: what limits it.
+        op_class: what limits it, whatever its arguments.
         flops: of one run.
         input_passes: how often the inputs are read from memory.
         gathers: of its first input it reads only as many elements as it writes.
+        special_class: the class of a run, where that follows from its arguments.
     """
 
     op_class: OpClass
     flops: Rule
     input_passes: int = 1
     gathers: bool = False
+    special_class: Callable[[Operands], OpClass] | None = None
+
+    def class_of(self, operands: Operands) -> OpClass:
+        """What limits this run."""
+        return self.op_class if self.special_class is None else self.special_class(operands)
 
     def bytes_moved(self, operands: Operands) -> int:
         """Bytes read and written: each distinct value by its own element count, however it is viewed."""
@@ -156,6 +162,29 @@ def _convolution(o: Operands) -> float:
     output = o.written[0]
     bias_flops = output.elements if o.argument(2) is not None else 0
     return 2.0 * _macs(o.tensor(1), output, o.tensor(0), o.argument(6)) + bias_flops
+
+
+def _kernel_of(weight: TensorType, groups: Argument) -> OpClass:
+    """Which kernel a convolution takes; its weight is (out, in / groups, kernel ...)."""
+    if isinstance(groups, int) and groups > 1:
+        return OpClass.DEPTHWISE if weight.shape[1] == 1 else OpClass.GROUPED
+    return OpClass.POINTWISE if set(weight.shape[2:]) == {1} else OpClass.CONVOLUTION
+
+
+_BACKWARD = {
+    OpClass.CONVOLUTION: OpClass.CONVOLUTION_BACKWARD,
+    OpClass.DEPTHWISE: OpClass.DEPTHWISE_BACKWARD,
+    OpClass.GROUPED: OpClass.GROUPED,
+    OpClass.POINTWISE: OpClass.POINTWISE_BACKWARD,
+}
+
+
+def _convolution_class(o: Operands) -> OpClass:
+    return _kernel_of(o.tensor(1), o.argument(8))
+
+
+def _convolution_backward_class(o: Operands) -> OpClass:
+    return _BACKWARD[_kernel_of(o.tensor(2), o.argument(9))]
 
 
 def _time_convolution(o: Operands) -> float:
@@ -251,14 +280,17 @@ def _aten(
 
 
 _E, _R, _T, _M = OpClass.ELEMENTWISE, OpClass.REDUCTION, OpClass.TRANSCENDENTAL, OpClass.MOVEMENT
+_P = OpClass.POOLING
 
 _PRODUCTS = {
     **_aten(OpClass.MATMUL, _matrix_product(0), "mm bmm mv dot vdot"),
     **_aten(OpClass.MATMUL, _matrix_product(1), "addmm baddbmm addbmm addmv"),
     **_aten(OpClass.MATMUL, _linear_backward, "linear_backward"),
-    **_aten(OpClass.CONVOLUTION, _convolution, "convolution"),
+    "aten.convolution": OperatorCost(OpClass.CONVOLUTION, _convolution, special_class=_convolution_class),
     **_aten(OpClass.CONVOLUTION, _time_convolution, "conv_tbc"),
-    **_aten(OpClass.CONVOLUTION, _convolution_backward, "convolution_backward"),
+    "aten.convolution_backward": OperatorCost(
+        OpClass.CONVOLUTION_BACKWARD, _convolution_backward, special_class=_convolution_backward_class
+    ),
     **_aten(OpClass.MATMUL, _attention(0, 2.0), "_scaled_dot_product_flash_attention_for_cpu"),
     **_aten(OpClass.MATMUL, _attention(1, 5.0), "_scaled_dot_product_flash_attention_for_cpu_backward"),
     **_aten(OpClass.MATMUL, _recurrent(1.0), "mkldnn_rnn_layer"),
@@ -345,17 +377,19 @@ _TRANSCENDENTAL = {
         _T,
         _per_element(1),
         """exp exp2 expm1 log log2 log10 log1p tanh sigmoid erf erfc sin cos tan asin acos atan sinh cosh
-        asinh acosh atanh sinc gelu silu silu_backward elu elu_backward celu glu logit xlogy
+        asinh acosh atanh sinc silu silu_backward elu elu_backward celu glu logit xlogy
         softplus_backward log_sigmoid_backward soft_margin_loss_backward
         _softmax _safe_softmax _log_softmax _log_softmax_backward_data logsumexp logcumsumexp""",
     ),
     **_aten(
         _T,
         _per_element(2),
-        """pow atan2 gelu_backward softplus mish mish_backward log_sigmoid_forward logaddexp logaddexp2
+        """pow atan2 softplus mish mish_backward log_sigmoid_forward logaddexp logaddexp2
         binary_cross_entropy binary_cross_entropy_with_logits soft_margin_loss lgamma digamma erfinv""",
     ),
     **_aten(_T, _lstm_cell, "_thnn_fused_lstm_cell"),
+    **_aten(OpClass.GELU, _per_element(1), "gelu"),
+    **_aten(OpClass.GELU, _per_element(2), "gelu_backward"),
 }
 
 _REDUCTIONS = {
@@ -363,8 +397,12 @@ _REDUCTIONS = {
         _R,
         _per_input(1),
         """all any amax amin aminmax argmax argmin count_nonzero max min mean sum nansum prod trace cumsum
-        cumprod cummax cummin _adaptive_avg_pool2d _adaptive_avg_pool3d adaptive_max_pool2d
-        adaptive_max_pool3d""",
+        cumprod cummax cummin""",
+    ),
+    **_aten(
+        _P,
+        _per_input(1),
+        "_adaptive_avg_pool2d _adaptive_avg_pool3d adaptive_max_pool2d adaptive_max_pool3d",
     ),
     **_aten(_R, _per_input(2), "norm linalg_vector_norm _weight_norm_interface"),
     **_aten(_R, _per_input(4), "std var std_mean var_mean", input_passes=2),
@@ -377,12 +415,12 @@ _REDUCTIONS = {
     **_aten(_R, _per_input(11), "native_layer_norm_backward _fused_rms_norm_backward"),
     **_aten(_R, _per_input(11), "native_group_norm_backward", input_passes=2),
     **_aten(
-        _R,
+        _P,
         _pooling(lambda o: o.written[0].elements, window=1),
         "max_pool2d_with_indices max_pool3d_with_indices avg_pool2d avg_pool3d",
     ),
     **_aten(
-        _R, _pooling(lambda o: o.tensor(0).elements, window=2), "avg_pool2d_backward avg_pool3d_backward"
+        _P, _pooling(lambda o: o.tensor(0).elements, window=2), "avg_pool2d_backward avg_pool3d_backward"
     ),
     **_aten(_R, _per_element(8), "isin searchsorted bucketize"),
     **_aten(_R, _bag(0), "_embedding_bag _embedding_bag_forward_only", gathers=True),

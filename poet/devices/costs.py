@@ -97,14 +97,15 @@ def _op_cost(
     )
     try:
         flops, bytes_moved = row.flops(operands), row.bytes_moved(operands)
+        op_class = row.class_of(operands)
     except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
         # the rules read arguments as torch's exporters write them; a stranger's plan may hold others
         raise GraphError(
             f"op {op.name}: its arguments are not those of {op.call.target} ({type(error).__name__}: {error})"
         ) from None
-    seconds = op_seconds(profile, row.op_class, flops, bytes_moved)
-    watts = profile.marginal_watts(profile.compute.watts(row.op_class))
-    return OpCost(row.op_class, flops, bytes_moved, seconds, seconds * watts)
+    seconds = op_seconds(profile, op_class, flops, bytes_moved)
+    watts = profile.marginal_watts(profile.compute.watts(op_class))
+    return OpCost(op_class, flops, bytes_moved, seconds, seconds * watts)
 
 
 def buffer_cost(size_bytes: int, profile: Profile) -> BufferCost:

@@ -19,6 +19,10 @@ _POSITIVE = frozenset(
     {
         "flops_per_second",
         "bandwidth_bytes_per_second",
+        "bus_bytes_per_second",
+        "cores",
+        "clock_hertz",
+        "fp32_lanes",
         "page_bytes",
         "block_bytes",
         "alignment_bytes",
@@ -39,7 +43,7 @@ spread between honest laboratories on one chip is 14 %; between kernel libraries
 
 UNITS = {
     "flops_per_second": "FLOP/s", "bytes_per_second": "B/s", "seconds": "s", "watts": "W",
-    "joules": "J", "bytes": "B", "cycles": "cycles",
+    "joules": "J", "bytes": "B", "cycles": "cycles", "hertz": "Hz", "cores": "cores", "lanes": "lanes",
 }  # fmt: skip
 """Endings of figure names and the unit that each stands for."""
 
@@ -53,6 +57,28 @@ class OpClass(enum.Enum):
     REDUCTION = "reduction"  # sums, norms, pooling
     TRANSCENDENTAL = "transcendental"  # exp, log, tanh ...: one evaluation counts as one FLOP
     MOVEMENT = "movement"  # copies, concatenation, gathers: one element counts as one FLOP
+    CONVOLUTION_BACKWARD = "convolution_backward"  # gradients of a convolution
+    DEPTHWISE = "depthwise"  # convolution of each channel by itself
+    DEPTHWISE_BACKWARD = "depthwise_backward"
+    GROUPED = "grouped"  # convolution of groups of channels, and its gradients
+    POINTWISE = "pointwise"  # convolution of single pixels, across all channels
+    POINTWISE_BACKWARD = "pointwise_backward"
+    POOLING = "pooling"  # maxima and means of windows
+    GELU = "gelu"  # and its gradient
+
+
+PARENT: dict[OpClass, OpClass] = {
+    OpClass.CONVOLUTION: OpClass.MATMUL,
+    OpClass.CONVOLUTION_BACKWARD: OpClass.CONVOLUTION,
+    OpClass.DEPTHWISE: OpClass.CONVOLUTION,
+    OpClass.DEPTHWISE_BACKWARD: OpClass.DEPTHWISE,
+    OpClass.GROUPED: OpClass.CONVOLUTION,
+    OpClass.POINTWISE: OpClass.CONVOLUTION,
+    OpClass.POINTWISE_BACKWARD: OpClass.CONVOLUTION_BACKWARD,
+    OpClass.POOLING: OpClass.REDUCTION,
+    OpClass.GELU: OpClass.TRANSCENDENTAL,
+}
+"""The class whose figures hold where a profile has none for a class: its kernels are often the same."""
 
 
 def unit_of(field: str) -> str:
@@ -140,12 +166,38 @@ class Energy(_Record):
     idle_watts: Figure
 
 
+class Chip(_Record):
+    """What the processor can do at most; no cost follows from it, but speeds are checked against it.
+
+    Attributes:
+        cores: that run an op together.
+        clock_hertz: of the fastest core.
+        fp32_lanes: fp32 numbers on which a core can begin an operation per cycle.
+        fused_multiply_add: whether a multiplication and an addition are one operation.
+    """
+
+    cores: Count
+    clock_hertz: Figure
+    fp32_lanes: Count
+    fused_multiply_add: bool
+
+    @property
+    def peak_flops_per_second(self) -> float:
+        """No kernel is faster."""
+        per_cycle = self.cores.value * self.fp32_lanes.value * (2 if self.fused_multiply_add else 1)
+        return self.clock_hertz.value * per_cycle
+
+
 class Memory(_Record):
-    """RAM. Without a bandwidth, data movement costs no time of its own."""
+    """RAM. Without a bandwidth, data movement costs no time of its own.
+
+    ``bus_bytes_per_second`` is what the wires to it carry at most; no cost follows from it.
+    """
 
     ram_bytes: Count
     alignment_bytes: Count
     bandwidth_bytes_per_second: Figure | None = None
+    bus_bytes_per_second: Figure | None = None
 
 
 class Throughput(_Record):
@@ -159,9 +211,9 @@ class Throughput(_Record):
 class Processor(_Record):
     """The processor and its kernels.
 
-    Each class of op has its throughput, or ``all`` stands for those that have none of their own. A
-    convolution runs as a matrix product where it has none, and ``movement`` is limited by the
-    memory's bandwidth alone.
+    Each class of op has its throughput, or that of its `PARENT`, a convolution that of matrix products;
+    ``all`` stands for those that have none of either. ``movement`` is limited by the memory's bandwidth
+    alone where it has none.
     """
 
     call_overhead_seconds: Figure
@@ -173,6 +225,14 @@ class Processor(_Record):
     reduction: Throughput | None = None
     transcendental: Throughput | None = None
     movement: Throughput | None = None
+    convolution_backward: Throughput | None = None
+    depthwise: Throughput | None = None
+    depthwise_backward: Throughput | None = None
+    grouped: Throughput | None = None
+    pointwise: Throughput | None = None
+    pointwise_backward: Throughput | None = None
+    pooling: Throughput | None = None
+    gelu: Throughput | None = None
 
     @model_validator(mode="after")
     def _check_classes(self) -> Self:
@@ -183,10 +243,13 @@ class Processor(_Record):
 
     def throughput(self, op_class: OpClass) -> Throughput | None:
         """The record that holds for ``op_class``; ``None``: only the memory limits it."""
-        own: Throughput | None = getattr(self, op_class.value)
-        if own is None and op_class is OpClass.CONVOLUTION:
-            own = self.matmul
-        return own or self.all
+        looked_at: OpClass | None = op_class
+        while looked_at is not None:
+            own: Throughput | None = getattr(self, looked_at.value)
+            if own is not None:
+                return own
+            looked_at = PARENT.get(looked_at)
+        return self.all
 
     def overhead_seconds(self, op_class: OpClass) -> float:
         """What calling a kernel of ``op_class`` costs beyond its work."""
@@ -202,11 +265,15 @@ class Processor(_Record):
 
 
 class Direction(_Record):
-    """Reading from or writing to storage: ``latency + bytes / bandwidth`` at ``active_watts``."""
+    """Reading from or writing to storage: ``latency + bytes / bandwidth`` at ``active_watts``.
+
+    ``worst_seconds`` is the longest single access that was seen; the mean, and so the cost, has it in it.
+    """
 
     latency_seconds: Figure
     bandwidth_bytes_per_second: Figure
     active_watts: Figure
+    worst_seconds: Figure | None = None
 
 
 class Erase(_Record):
@@ -229,6 +296,7 @@ class Storage(_Record):
         erase: charged with every page-out, for flash that the host itself must erase.
         endurance_cycles: erases that a block survives, wear levelled over the capacity.
         endurance_written_bytes: what may be written in a lifetime, as card makers state it.
+        bus_bytes_per_second: what the wires to it carry at most; no cost follows from it.
     """
 
     title: str
@@ -240,6 +308,7 @@ class Storage(_Record):
     erase: Erase | None = None
     endurance_cycles: Count | None = None
     endurance_written_bytes: Figure | None = None
+    bus_bytes_per_second: Figure | None = None
 
     @property
     def lifetime_written_bytes(self) -> float | None:
@@ -271,6 +340,7 @@ class Profile(_Record):
     notes: str = ""
     kernels: Kernels
     energy: Energy
+    chip: Chip | None = None
     memory: Memory
     compute: Processor
     storage: Storage | None = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
@@ -19,17 +20,26 @@ EXACT_DIGITS = 10
 
 def significant_digits(figure: Figure) -> int:
     """How many digits of the value its uncertainty supports, at least one."""
-    low, high = figure.interval
+    return _supported(figure.value, figure.interval)
+
+
+def _supported(value: float, interval: tuple[float, float]) -> int:
+    low, high = interval
     half_width = (high - low) / 2
-    if half_width == 0 or figure.value == 0:
+    if half_width == 0 or value == 0:
         return EXACT_DIGITS
-    digits = math.floor(math.log10(figure.value)) - math.floor(math.log10(half_width)) + 1
+    digits = math.floor(math.log10(value)) - math.floor(math.log10(half_width)) + 1
     return min(max(digits, 1), EXACT_DIGITS)
 
 
 def format_figure(figure: Figure, unit: str) -> str:
     """The value in its unit, with no more digits than its uncertainty supports."""
-    return _format(figure.value, unit, significant_digits(figure))
+    return format_amount_of(figure.value, figure.interval, unit)
+
+
+def format_amount_of(value: float, interval: tuple[float, float], unit: str) -> str:
+    """``value`` in ``unit``, with no more digits than the width of ``interval`` supports."""
+    return _format(value, unit, _supported(value, interval))
 
 
 def format_uncertainty(figure: Figure, unit: str) -> str:
@@ -47,8 +57,8 @@ def format_uncertainty(figure: Figure, unit: str) -> str:
 def _format(amount: float, unit: str, digits: int) -> str:
     if unit == "B":
         return format_bytes(amount)
-    if unit == "cycles":
-        return f"{amount:.0f} cycles"
+    if unit in ("cycles", "cores", "lanes"):
+        return f"{amount:.0f} {unit}"
     text = format_quantity(amount, unit, digits=digits)
     number, _, rest = text.partition(" ")
     if digits == EXACT_DIGITS and "." in number:
@@ -120,8 +130,15 @@ def devices_data(profiles: Iterable[Profile]) -> list[dict[str, Any]]:
             "title": profile.title,
             "ram_bytes": profile.memory.ram_bytes.value,
             "matmul_flops_per_second": _matmul(profile).value,
+            "memory_bytes_per_second": None if (speed := _memory_speed(profile)) is None else speed.value,
+            "idle_watts": profile.energy.idle_watts.value,
             "active_watts": profile.compute.active_watts.value,
+            "accounting": profile.energy.accounting,
             "storage": profile.storage.title if profile.storage else None,
+            "storage_bytes": capacity.value if (capacity := _capacity(profile)) else None,
+            "read_bytes_per_second": read.value if (read := _transfer(profile, "read")) else None,
+            "write_bytes_per_second": write.value if (write := _transfer(profile, "write")) else None,
+            "figures_by_kind": _kinds(profile),
         }
         for profile in profiles
     ]
@@ -130,17 +147,60 @@ def devices_data(profiles: Iterable[Profile]) -> list[dict[str, Any]]:
 def devices_report(profiles: Iterable[Profile]) -> RenderableType:
     """One line per device."""
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for header in ("name", "device", "RAM", "products", "active power"):
-        table.add_column(header, no_wrap=header != "device")
+    headers = (
+        "name",
+        "RAM",
+        "storage",
+        "products",
+        "memory",
+        "read",
+        "write",
+        "idle",
+        "busy adds",
+        "measured",
+    )
+    for header in headers:
+        table.add_column(header, no_wrap=True)
     for profile in profiles:
+        speed, capacity = _memory_speed(profile), _capacity(profile)
+        kinds = _kinds(profile)
         table.add_row(
             profile.name,
-            profile.title,
             format_bytes(profile.memory.ram_bytes.value),
-            format_figure(_matmul(profile), "FLOP/s"),
-            format_figure(profile.compute.active_watts, "W"),
+            "" if capacity is None else format_bytes(capacity.value),
+            _short(_matmul(profile), "FLOP/s"),
+            _short(speed, "B/s"),
+            *(_short(_transfer(profile, name), "B/s") for name in ("read", "write")),
+            _short(profile.energy.idle_watts, "W"),
+            format_quantity(profile.marginal_watts(profile.compute.active_watts.value), "W", digits=2),
+            f"{100 * kinds.get('measured', 0) / sum(kinds.values()):.0f} %",
         )
-    return table
+    words = "products: matrix products; measured: share of the figures; for titles: poet devices show NAME"
+    return Group(table, Text(), Text(words))
+
+
+def _short(figure: Figure | None, unit: str) -> str:
+    return "" if figure is None else format_quantity(figure.value, unit, digits=2)
+
+
+def _kinds(profile: Profile) -> dict[str, int]:
+    """How many figures are of each kind."""
+    return dict(Counter(figure.kind for _, figure in profile.figures()))
+
+
+def _memory_speed(profile: Profile) -> Figure | None:
+    return profile.memory.bandwidth_bytes_per_second
+
+
+def _capacity(profile: Profile) -> Figure | None:
+    return None if profile.storage is None else profile.storage.capacity_bytes
+
+
+def _transfer(profile: Profile, name: str) -> Figure | None:
+    storage = profile.storage
+    if storage is None:
+        return None
+    return (storage.read if name == "read" else storage.write).bandwidth_bytes_per_second
 
 
 def _matmul(profile: Profile) -> Figure:

@@ -23,10 +23,15 @@ def _devices(*arguments: str) -> None:
 def test_the_list_has_a_line_per_device(capsys: pytest.CaptureFixture[str]) -> None:
     _devices("list")
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0].split()[:2] == ["name", "device"]
-    first_words = {line.split()[0] for line in lines[1:] if not line.startswith(" ")}
-    assert first_words == set(profile_names())
-    assert any(line.startswith("rpi4b") and "15 GFLOP/s" in line for line in lines)
+    assert lines[0].split()[:3] == ["name", "RAM", "storage"]
+    rows = {line.split()[0]: line.split() for line in lines[1:] if line.split()[0:1]}
+    assert set(profile_names()) <= set(rows)
+    figures = [figure for _, figure in load_profile("rpi4b").figures()]
+    share = round(100 * sum(figure.kind == "measured" for figure in figures) / len(figures))
+    assert " ".join(rows["rpi4b"]) == (
+        f"rpi4b 4 GiB 14.9 GiB 15 GFLOP/s 2.2 GB/s 46 MB/s 17 MB/s 3.0 W 3.0 W {share} %"
+    )
+    assert all(len(line) <= 110 for line in lines)
 
 
 def test_the_list_as_json(capsys: pytest.CaptureFixture[str]) -> None:
@@ -34,6 +39,39 @@ def test_the_list_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     devices = {device["name"]: device for device in json.loads(capsys.readouterr().out)}
     assert set(devices) == set(profile_names())
     assert devices["nrf52840"]["ram_bytes"] == 262144
+    assert devices["nrf52840"]["storage_bytes"] == 8 * 2**20
+    for name, device in devices.items():
+        assert sum(device["figures_by_kind"].values()) == len(list(load_profile(name).figures()))
+
+
+def test_compare_names_what_differs_by_more_than_it_may_be_off(capsys: pytest.CaptureFixture[str]) -> None:
+    _devices("compare", "rpi4b", "stm32h743")
+    lines = capsys.readouterr().out.splitlines()
+    rows = {line.split()[0]: line.split() for line in lines if line.strip()}
+    row = " ".join(rows["compute.matmul.flops_per_second"])
+    assert row == "compute.matmul.flops_per_second 15 GFLOP/s 200 MFLOP/s 0.002 to 0.096"
+    assert "storage.read.bandwidth_bytes_per_second" not in rows  # 20 to 50 and 20 to 90 MB/s
+    (equal,) = (line for line in lines if line.startswith("may be equal: "))
+    assert "storage.read.bandwidth_bytes_per_second" in equal
+    _devices("compare", "rpi4b", "rpi4b", "--json", "-")
+    assert {item["verdict"] for item in json.loads(capsys.readouterr().out)["figures"]} == {"may be equal"}
+
+
+def test_compare_takes_the_speed_that_holds_and_the_power_above_idle(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "other.toml"
+    file.write_text(
+        'version = 1\nextends = "rpi4b"\nname = "other"\n[compute.depthwise.flops_per_second]\n'
+        'value = 0.5e9\nkind = "assumed"\nsource = "a test"\nuncertainty = 0.1\n'
+    )
+    _devices("compare", "rpi4b", str(file), "--json", "-")
+    found = {item["figure"]: item for item in json.loads(capsys.readouterr().out)["figures"]}
+    assert [name for name, item in found.items() if item["verdict"] != "may be equal"] == [
+        "compute.depthwise.flops_per_second"
+    ]
+    assert found["compute.depthwise.flops_per_second"]["first"]["value"] == 14.8e9  # that of matmul
+    assert found["compute.active_watts"]["first"]["value"] == 3.0
 
 
 @pytest.mark.parametrize("name", profile_names())

@@ -42,6 +42,11 @@ ROWS = {
     "check": Row("check {model} --json {json_file}", ("model",), ("json_file",)),
     "devices list": Row("devices list --json {json_file}", (), ("json_file",)),
     "devices show": Row("devices show {device} --json {json_file}", ("device",), ("json_file",)),
+    "devices schema": Row("devices schema --json {json_file}", (), ("json_file",)),
+    "devices compare": Row(
+        "devices compare {device} {other_device} --json {json_file}",
+        ("device", "other_device"), ("json_file",),
+    ),
     "devices validate": Row("devices validate {file} --json {json_file}", ("file",), ("json_file",)),
     "diff": Row(
         "diff {before} {after} --html {html_file} --json {json_file}",
@@ -87,11 +92,15 @@ def commands() -> Iterator[tuple[str, Any]]:
 
 
 def test_the_table_has_every_path_of_every_command() -> None:
-    """`device` is text that may name a file."""
+    """`device` and `other_device` are text that may name a file."""
     found = {}
     for name, function in commands():
         kinds = get_type_hints(inspect.unwrap(function))
-        paths = {name for name, kind in kinds.items() if Path in (kind, *get_args(kind)) or name == "device"}
+        paths = {
+            name
+            for name, kind in kinds.items()
+            if Path in (kind, *get_args(kind)) or name in ("device", "other_device")
+        }
         found[name] = paths - FOLDERS
     assert found == {name: {*row.reads, *row.writes} for name, row in ROWS.items()}
 

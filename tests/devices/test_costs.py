@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import itertools
 import json
@@ -21,7 +22,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from poet.devices.cost_table import TABLE, Operands, row_of
 from poet.devices.costs import buffer_cost, build_problem, deadline_seconds, estimate, kernels_on, op_seconds
 from poet.devices.load import load_profile, profile_names
-from poet.devices.profile import OpClass, Profile
+from poet.devices.profile import PARENT, OpClass, Profile
 from poet.errors import InputError, ProfileError, UnsupportedOperator
 from poet.graph import Argument, Blank, Buffer, Call, Graph, Op, Ref, Role, TensorType, Value
 from poet.kernel_allocations import KernelAllocation
@@ -102,6 +103,58 @@ def test_the_other_two_published_platforms() -> None:
 
 
 # --- the table --------------------------------------------------------------------------------
+
+
+IMAGES, WIDE = _contiguous(1, 8, 6, 6), _contiguous(8, 8, 3, 3)
+EACH, PAIRS, ACROSS = _contiguous(8, 1, 3, 3), _contiguous(8, 2, 3, 3), _contiguous(8, 8, 1, 1)
+
+
+@pytest.mark.parametrize(
+    ("weight", "groups", "forward", "backward"),
+    [
+        (WIDE, 1, OpClass.CONVOLUTION, OpClass.CONVOLUTION_BACKWARD),
+        (EACH, 8, OpClass.DEPTHWISE, OpClass.DEPTHWISE_BACKWARD),
+        (PAIRS, 4, OpClass.GROUPED, OpClass.GROUPED),
+        (ACROSS, 1, OpClass.POINTWISE, OpClass.POINTWISE_BACKWARD),
+    ],
+)
+def test_a_convolution_is_of_the_class_whose_kernel_it_takes(
+    weight: TensorType, groups: int, forward: OpClass, backward: OpClass
+) -> None:
+    where = ((1, 1), (1, 1), (1, 1), False, (0, 0), groups)
+    ahead = _operands("aten.convolution.default", IMAGES, weight, None, *where, outputs=(IMAGES,))
+    assert row_of("aten.convolution.default").class_of(ahead) is forward
+    mask = (True, True, False)
+    back = _operands(
+        "aten.convolution_backward.default",
+        IMAGES,
+        IMAGES,
+        weight,
+        None,
+        *where,
+        mask,
+        outputs=(IMAGES, weight),
+    )
+    assert row_of("aten.convolution_backward.default").class_of(back) is backward
+
+
+def test_a_class_without_a_table_costs_what_its_parent_does() -> None:
+    data = load_profile("rpi4b").model_dump()
+    for op_class, parent in PARENT.items():
+        before = Profile.model_validate(data).compute
+        assert before.throughput(op_class) is before.throughput(parent), op_class
+        own = copy.deepcopy(data)
+        own["compute"][op_class.value] = {
+            "flops_per_second": {"value": 1e9, "kind": "assumed", "source": "a test"}
+        }
+        after = Profile.model_validate(own).compute
+        changed = {item for item in OpClass if after.throughput(item) != before.throughput(item)}
+        assert changed == {op_class} | {item for item in OpClass if _descends(item, op_class)}
+
+
+def _descends(op_class: OpClass, ancestor: OpClass) -> bool:
+    parent = PARENT.get(op_class)
+    return parent is not None and (parent is ancestor or _descends(parent, ancestor))
 
 
 def test_every_operator_a_plan_may_call_has_a_row_and_no_row_is_idle() -> None:

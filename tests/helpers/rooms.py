@@ -31,7 +31,10 @@ FLOORS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     (
         "Devices",
         "profiles, the cost model, this host",
-        ("devices", "devices.profile", "devices.load", "devices.cost_table", "devices.costs", "devices.host"),
+        (
+            "devices", "devices.profile", "devices.corners", "devices.sense", "devices.contrast",
+            "devices.schema", "devices.load", "devices.cost_table", "devices.costs", "devices.host",
+        ),
     ),
     (
         "Solvers",
