@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from poet.c99.calls import WORD_BYTES, CCall, CStruct, Placed, float_text
 from poet.c99.statements import Statements
-from poet.errors import UnsupportedOperator
+from poet.errors import PlanError, UnsupportedOperator
 from poet.graph import Graph, Ref
 from poet.optimizer import OptimizerSpec
 
@@ -168,13 +168,25 @@ _FLOATS = {
 }
 
 
+def check_optimizer(spec: OptimizerSpec) -> None:
+    """Refuse an optimizer whose numbers the C code does not make.
+
+    Raises:
+        PlanError: it is another one than SGD, SGD with momentum and AdamW, or has parameter groups.
+    """
+    if spec.name not in _FLOATS:
+        raise PlanError(f"optimizer {spec.name} is none that the C code has; plan with {', '.join(_FLOATS)}")
+    if spec.groups:
+        raise PlanError("the C code has one learning rate; plan without parameter groups")
+
+
 def _scalars(spec: OptimizerSpec) -> str:
     """C text that makes the numbers of the step about to be made."""
     if spec.name == "momentum":
         rest = float_text(1 - spec.dampening)
         return f"    net->gradient_share = net->steps == 0u ? 1.0f : {rest};\n"
     if spec.name == "adamw":
-        beta1, beta2 = spec.betas
+        beta1, beta2 = spec.both_betas
         return (
             f"    net->beta1_power *= {beta1!r};\n"
             f"    net->beta2_power *= {beta2!r};\n"

@@ -104,6 +104,7 @@ def c_project(file: PlanFile) -> CProject:
         PlanError: it has no arena, or keeps tensors in storage.
     """
     plan = file.plan
+    emit.check_optimizer(plan.optimizer)
     statements = statements_of(plan)
     interface = emit.interface_of(plan.graph, statements)
     kept = _contents(file)

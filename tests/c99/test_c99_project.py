@@ -24,7 +24,7 @@ from zoo import export
 from poet.c99.project import c_project
 from poet.c99.vectors import PlainSteps, given_tensors
 from poet.errors import InputError, PlanError, UnsupportedOperator
-from poet.optimizer import OptimizerSpec
+from poet.optimizer import OptimizerSpec, ParameterGroup
 from poet.plan_file import PlanFile
 from poet.schedule import Compute
 from poet.training_plan import Plan
@@ -253,6 +253,18 @@ def test_what_cannot_be_c_is_refused_by_name(net_of: NetOf, tmp_path: Path) -> N
     assert "aten.gelu.default (1 ops), aten.gelu_backward.default (1 ops)" in message
     net = net_of("autoencoder", "sgd")
     assert "no arena" in _refused(net, replace(net.plan(), arena=None), tmp_path / "none.poet")
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "says"),
+    [
+        (OptimizerSpec("adam"), "optimizer adam is none that the C code has"),
+        (OptimizerSpec("momentum", groups=(ParameterGroup(("*bias",), lr=0.5),)), "one learning rate"),
+    ],
+)
+def test_an_optimizer_that_c_has_not_is_refused(optimizer: OptimizerSpec, says: str, tmp_path: Path) -> None:
+    net = traced(nn.Linear(4, 3), torch.randn(2, 4), optimizer=optimizer)
+    assert says in _refused(net, net.plan(), tmp_path / "net.poet")
 
 
 def test_a_run_is_named_after_its_op(net_of: NetOf, tmp_path: Path) -> None:
