@@ -43,6 +43,13 @@ class Home(StrEnum):
         return Place.EITHER if self is Home.AUTO else Place(self.value)
 
 
+class Gradient(StrEnum):
+    """What becomes of weight gradients."""
+
+    STREAM = "stream"
+    KEEP = "keep"
+
+
 @dataclass(frozen=True, slots=True)
 class Ask:
     """What every `poet solve` is asked, with or without a model; the fields are its options."""
@@ -83,6 +90,7 @@ class ModelAsk:
     bind: list[str] | None
     names: Path | None
     home: Home | None
+    gradients: Gradient | None
     no_measure_host: bool | None
     output: Path | None
 
@@ -158,6 +166,10 @@ def optimizer_callback(text: str | None) -> str | None:
 TrainOption = Annotated[
     list[str] | None,
     typer.Option(metavar="GLOB", help="Parameters to train, e.g. 'layer4.*'; repeatable; default all."),
+]
+GradientsOption = Annotated[
+    Gradient | None,
+    typer.Option(help="stream: weight gradients block by block where that is exact (default); keep: whole."),
 ]
 NoRecomputeOption = Annotated[bool, typer.Option("--no-recompute", help="Run every op once.")]
 NoPagingOption = Annotated[bool, typer.Option("--no-paging", help="Move nothing to storage.")]

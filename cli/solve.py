@@ -17,6 +17,7 @@ from .log import check_log, listening
 from .options import (
     Ask,
     BindOption,
+    GradientsOption,
     Home,
     JsonOption,
     LogOption,
@@ -109,6 +110,7 @@ def solve(
         Home | None,
         typer.Option(help="Of parameters between steps; auto: the plan chooses. Default ram."),
     ] = None,
+    gradients: GradientsOption = None,
     keep: Annotated[
         list[str] | None,
         typer.Option(metavar="GLOB", help="Tensors to keep in RAM from production to last use; repeatable."),
@@ -192,6 +194,7 @@ def solve(
         train=train,
         bind=bind,
         home=home,
+        gradients=gradients,
         names=names,
         no_measure_host=no_measure_host or None,
         output=output,

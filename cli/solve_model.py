@@ -15,7 +15,7 @@ from poet.report.training import training_lines
 from poet.solution import Status
 
 from .compare import json_with, report_with
-from .options import Ask, Home, ModelAsk, read_bindings
+from .options import Ask, Gradient, Home, ModelAsk, read_bindings
 from .output import answer
 from .search import asked_limits, require_plan, search, search_options, show_without_plan
 
@@ -60,4 +60,5 @@ def _prepared(path: Path, about_model: ModelAsk) -> api.Prepared:
         bind=read_bindings(about_model.bind),
         home=(about_model.home or Home.RAM).place,
         names=about_model.names,
+        gradients=(about_model.gradients or Gradient.STREAM).value,
     )

@@ -11,6 +11,8 @@ from poet.loss import DEFAULT_LOSS
 
 from .log import check_log, listening
 from .options import (
+    Gradient,
+    GradientsOption,
     Home,
     JsonOption,
     LogOption,
@@ -60,6 +62,7 @@ def what_if(
     home: Annotated[
         Home, typer.Option(help="Where parameters and optimizer state are between steps; auto: as planned.")
     ] = Home.RAM,
+    gradients: GradientsOption = None,
     no_recompute: NoRecomputeOption = False,
     no_paging: NoPagingOption = False,
     energy_budget: Annotated[
@@ -142,6 +145,7 @@ def what_if(
             loss=loss or DEFAULT_LOSS,
             train=train,
             home=home.place,
+            gradients=(gradients or Gradient.STREAM).value,
             recompute=not no_recompute,
             paging=not no_paging,
             duty=daily.duty(),

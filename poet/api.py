@@ -43,6 +43,7 @@ from poet.planned import (
 from poet.prepared import Prepared, prepare
 from poet.problem import Limits, Objective, Pins, Place
 from poet.solution import Progress, SolveOptions
+from poet.strips import Gradients
 
 if TYPE_CHECKING:
     import torch
@@ -96,6 +97,7 @@ def plan(
     energy: str | float | Omitted | None = OMITTED,
     pins: Pins | Omitted | None = OMITTED,
     home: Place | str = Place.RAM,
+    gradients: Gradients | str = Gradients.STREAM,
     minimise: Objective | str | Omitted = OMITTED,
     time_limit_seconds: float | Omitted | None = OMITTED,
     progress: Progress | Omitted | None = OMITTED,
@@ -137,6 +139,8 @@ def plan(
         pins: tensors to keep, recompute or page, by patterns of names.
         home: where parameters and optimizer state are between steps: ``"ram"``, ``"storage"``, or
             ``"either"``, as the plan chooses.
+        gradients: ``"stream"`` (default): weight gradients are made and used block by block where that gives
+            the same bits; ``"keep"``: each exists whole.
         minimise: ``"energy"`` (default), ``"time"``, ``"ram"`` or ``"writes"``.
         time_limit_seconds: of the search, default 60; ``None``: until proven.
         progress: called with best plan, bound, gap and seconds.
@@ -177,6 +181,7 @@ def plan(
         home=home,
         names=names,
         targets=targets,
+        gradients=gradients,
     )
     if prepared.names_remark:
         warnings.warn(prepared.names_remark, stacklevel=2)

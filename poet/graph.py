@@ -10,25 +10,35 @@ A record that exists is well formed: `Graph` checks itself when it is made.
 from __future__ import annotations
 
 import enum
-import functools
-import math
-import typing
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
 
 from poet import codec
 from poet.brief import shortened, told
+from poet.calls import ITEM_BYTES, Argument, Blank, Call, Ref, Symbol, TensorType, Value
 from poet.errors import GraphError
-from poet.files.reading import LARGEST_WHOLE, MOST_DIMENSIONS, is_whole, shown
+from poet.files.reading import shown
+from poet.strips import Link, Strip, check_strip
+
+__all__ = [
+    "ITEM_BYTES",
+    "Argument",
+    "Blank",
+    "Buffer",
+    "Call",
+    "Graph",
+    "Link",
+    "Op",
+    "Parameter",
+    "Ref",
+    "Role",
+    "Strip",
+    "Symbol",
+    "TensorType",
+    "Value",
+]
 
 FORMAT_VERSION = 2
-
-ITEM_BYTES = {
-    "float64": 8, "float32": 4, "float16": 2, "bfloat16": 2,
-    "int64": 8, "int32": 4, "int16": 2, "int8": 1, "uint8": 1, "bool": 1,
-}  # fmt: skip
-"""The element types a graph may use, by torch's name, and their size in bytes."""
 
 
 class Role(enum.Enum):
@@ -45,55 +55,6 @@ class Role(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class TensorType:
-    """Element type, shape, strides and offset (in elements, from the start of the buffer)."""
-
-    dtype: str
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
-    offset: int = 0
-
-    def __post_init__(self) -> None:
-        if self.dtype not in ITEM_BYTES:
-            raise GraphError(f"element type {self.dtype!r} is not one of {', '.join(ITEM_BYTES)}")
-        if len(self.shape) != len(self.strides):
-            raise GraphError(f"shape {self.shape} and strides {self.strides} differ in length")
-        if len(self.shape) > MOST_DIMENSIONS:
-            raise GraphError(f"{len(self.shape)} dimensions; a tensor has at most {MOST_DIMENSIONS}")
-        if self.offset < 0 or any(size < 0 for size in (*self.shape, *self.strides)):
-            raise GraphError(f"negative size, stride or offset in {self}")
-        if self.elements > LARGEST_WHOLE:
-            raise GraphError(f"{self} has more elements than 64 bits can count")
-
-    @property
-    def elements(self) -> int:
-        """Number of elements."""
-        return functools.reduce(lambda product, size: product * size, self.shape, 1)
-
-    @property
-    def extent_bytes(self) -> int:
-        """Bytes from the buffer's start to the end of the last element addressed."""
-        if self.elements == 0:
-            return 0
-        last = sum((size - 1) * stride for size, stride in zip(self.shape, self.strides, strict=True))
-        return (self.offset + last + 1) * ITEM_BYTES[self.dtype]
-
-    @property
-    def overlaps_itself(self) -> bool:
-        """Whether two elements may lie at one place, as after an expansion; such a value cannot be filled."""
-        reach = 0
-        for stride, size in sorted(zip(self.strides, self.shape, strict=True)):
-            if size > 1:
-                if stride <= reach:
-                    return self.elements > 0
-                reach += (size - 1) * stride
-        return False
-
-    def __str__(self) -> str:
-        return f"{self.dtype}[{','.join(map(str, self.shape))}]"
-
-
-@dataclass(frozen=True, slots=True)
 class Buffer:
     """``size_bytes`` bytes behind one or more values."""
 
@@ -104,107 +65,6 @@ class Buffer:
     def __post_init__(self) -> None:
         if self.size_bytes < 0:
             raise GraphError(f"buffer {self.name}: size {self.size_bytes} is negative")
-
-
-@dataclass(frozen=True, slots=True)
-class Value:
-    """A typed view of a buffer."""
-
-    name: str
-    buffer: str
-    type: TensorType
-
-
-@dataclass(frozen=True, slots=True)
-class Ref:
-    """An argument that is the value of this name."""
-
-    value: str
-
-
-@dataclass(frozen=True, slots=True)
-class Symbol:
-    """An argument that torch spells as an object of its own.
-
-    ``kind`` is ``dtype``, ``layout``, ``memory_format`` or ``device`` (``name`` is torch's name for
-    it), or ``hyperparameter`` (``name`` is one of the optimizer's per-step scalars).
-    """
-
-    kind: str
-    name: str
-
-    KINDS: ClassVar[tuple[str, ...]] = ("dtype", "layout", "memory_format", "device", "hyperparameter")
-
-    def __post_init__(self) -> None:
-        if self.kind not in Symbol.KINDS:
-            raise GraphError(f"symbol kind {self.kind!r} is not one of {', '.join(Symbol.KINDS)}")
-
-
-@dataclass(frozen=True, slots=True)
-class Blank:
-    """A tensor argument of which the operator reads the type and never the contents.
-
-    A convolution's input gradient is given the forward input, a pooling's too, for its shape only:
-    nothing need be kept in RAM for it. Whoever runs the call gives any tensor of this type.
-    """
-
-    type: TensorType
-
-
-Argument = None | bool | int | float | str | Ref | Symbol | Blank | tuple["Argument", ...]
-"""What an operator may be given; floats may be infinite."""
-
-
-@dataclass(frozen=True, slots=True)
-class Call:
-    """An operator and its arguments: ``target`` is ``aten.<name>.<overload>`` or ``poet.<name>``."""
-
-    target: str
-    args: tuple[Argument, ...]
-    kwargs: tuple[tuple[str, Argument], ...] = ()
-
-    def refs(self) -> Iterator[str]:
-        """Names of the values that this call is given, in order, with repetitions."""
-        pending: list[Argument] = [*self.args, *(argument for _, argument in self.kwargs)]
-        for argument in pending:
-            if isinstance(argument, Ref):
-                yield argument.value
-            elif isinstance(argument, tuple):
-                pending.extend(argument)
-
-    def to_data(self) -> dict[str, object]:
-        """JSON-ready form, read back by `from_data`."""
-        data: dict[str, object] = {"target": self.target, "args": [_encode_argument(a) for a in self.args]}
-        if self.kwargs:
-            data["kwargs"] = {key: _encode_argument(argument) for key, argument in self.kwargs}
-        return data
-
-    @staticmethod
-    def from_data(data: Any, where: str) -> Call:
-        """The call that `to_data` wrote.
-
-        Raises:
-            GraphError: ``data`` is not of that form.
-        """
-        if not isinstance(data, dict) or not {"target", "args"} <= data.keys() <= {
-            "target",
-            "args",
-            "kwargs",
-        }:
-            raise GraphError(f"{where}: a call has a target, args and perhaps kwargs")
-        target, args, kwargs = data["target"], data["args"], data.get("kwargs", {})
-        if not isinstance(target, str) or not isinstance(args, list) or not isinstance(kwargs, dict):
-            raise GraphError(f"{where}: a call is a string, a list and an object")
-        return Call(
-            target,
-            tuple(_decode_argument(argument, where, 0) for argument in args),
-            tuple((key, _decode_argument(argument, where, 0)) for key, argument in kwargs.items()),
-        )
-
-    def __str__(self) -> str:
-        given = [_show(argument) for argument in self.args]
-        given += [f"{key}={_show(argument)}" for key, argument in self.kwargs]
-        return f"{self.target}({', '.join(given)})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,6 +81,8 @@ class Op:
         repeat_call: the call that gives the same outputs again without the first run's effects;
             ``None`` where that is ``call`` itself, as it is for a pure op.
         random: the first run draws from the generator, so first runs keep their order.
+        strip: the calls that run block by block in place of ``call``, which then names what they are given;
+            ``None``: the op is the one call.
     """
 
     name: str
@@ -230,6 +92,7 @@ class Op:
     repeatable: bool = True
     repeat_call: Call | None = None
     random: bool = False
+    strip: Strip | None = None
 
     def __post_init__(self) -> None:
         if self.repeat_call is None and self.repeatable and (self.updates or self.random):
@@ -248,7 +111,7 @@ class Parameter:
     Attributes:
         name: the module's own name for it, e.g. ``layer4.0.conv1.weight``.
         value: its value in the graph.
-        gradient: the value of its gradient, ``None`` where it is frozen.
+        gradient: the value of its gradient, perhaps an inner one of a strip; ``None`` where it is frozen.
         optimizer_state: per state name (``momentum_buffer``, ``exp_avg`` ...) the value.
     """
 
@@ -366,15 +229,22 @@ def _check(graph: Graph) -> None:
                 f"{value.buffer}, which has {buffers[value.buffer].size_bytes}"
             )
     _check_named(graph, values)
+    by_name = {value.name: value for value in graph.values}
+    for op in graph.ops:
+        _check_strip(op, by_name)
     _check_order(graph, set(buffers))
 
 
 def _check_named(graph: Graph, values: set[str]) -> None:
+    inner = set(_unique((value.name for op in graph.ops if op.strip for value in op.strip.inner), "values"))
+    for name in sorted(inner & values):
+        raise GraphError(f"two values are called {name!r}")
     named = [*graph.inputs, graph.loss, *graph.predictions]
     named += [value for _, value in (*graph.states, *graph.constants)]
     for parameter in graph.parameters:
         named += [parameter.value, *(value for _, value in parameter.optimizer_state)]
-        named += [parameter.gradient] if parameter.gradient is not None else []
+        if parameter.gradient is not None and parameter.gradient not in inner:
+            named.append(parameter.gradient)
     for op in graph.ops:
         named += [name for name in op.outputs if name is not None]
         named += op.call.refs()
@@ -386,6 +256,20 @@ def _check_named(graph: Graph, values: set[str]) -> None:
         raise GraphError(f"{graph.name}: {graph.targets} targets among {len(graph.inputs)} inputs")
     if graph.targets and not graph.predictions:
         raise GraphError(f"{graph.name}: targets, but no prediction to hold against them")
+
+
+def _check_strip(op: Op, values: Mapping[str, Value]) -> None:
+    """An op is one call or a strip, and a strip says of itself what the op says."""
+    strip, where = op.strip, f"op {op.name}"
+    if strip is None:
+        if op.call.target == Strip.TARGET:
+            raise GraphError(f"{where} calls {Strip.TARGET} and has no strip")
+        return
+    written = check_strip(where, strip, op.outputs, values)
+    if op.call != strip.call or op.repeat_call is not None or op.random:
+        raise GraphError(f"{where}: its call is not that of its strip")
+    if written != set(op.updates):
+        raise GraphError(f"{where}: its strip updates other buffers than the op")
 
 
 def _check_order(graph: Graph, buffers: set[str]) -> None:
@@ -410,18 +294,6 @@ def _check_order(graph: Graph, buffers: set[str]) -> None:
 # --- text and JSON ----------------------------------------------------------------------------
 
 
-def _show(argument: Argument) -> str:
-    if isinstance(argument, Ref):
-        return f"%{argument.value}"
-    if isinstance(argument, Symbol):
-        return argument.name
-    if isinstance(argument, Blank):
-        return f"blank {argument.type}"
-    if isinstance(argument, tuple):
-        return f"[{', '.join(map(_show, argument))}]"
-    return repr(argument)
-
-
 def _text_lines(graph: Graph, remarks: Mapping[str, str]) -> Iterator[str]:
     types = {value.name: value.type for value in graph.values}
     buffers = {buffer.name: buffer for buffer in graph.buffers}
@@ -444,44 +316,11 @@ def _text_lines(graph: Graph, remarks: Mapping[str, str]) -> Iterator[str]:
         notes += [f"recomputed by {op.repeat_call}"] if op.repeat_call is not None else []
         suffix = f"    # {'; '.join(notes)}" if notes else ""
         yield f"  {', '.join(outputs) or '_'} = {op.call}{suffix}"
+        if op.strip is not None:
+            links = "; ".join(str(link.call) for link in op.strip.links)
+            yield f"    in {len(op.strip.bounds)} blocks: {links}"
         for written in graph.writes(op):
             for view in views[written]:
                 if view.name not in op.outputs:
                     yield f"    %{view.name}: {view.type} views @{written}"
     yield f"  loss %{graph.loss}; predictions {', '.join('%' + name for name in graph.predictions)}"
-
-
-_SPELLED_FLOATS = {"inf": math.inf, "-inf": -math.inf, "nan": math.nan}  # JSON has no word for these
-
-
-def _encode_argument(argument: Argument) -> Any:
-    if isinstance(argument, Ref):
-        return {"value": argument.value}
-    if isinstance(argument, Symbol):
-        return {argument.kind: argument.name}
-    if isinstance(argument, Blank):
-        return {"blank": codec.encode(argument.type)}
-    if isinstance(argument, tuple):
-        return [_encode_argument(item) for item in argument]
-    if isinstance(argument, float) and not math.isfinite(argument):
-        return {"float": str(argument)}
-    return argument
-
-
-def _decode_argument(data: Any, where: str, depth: int) -> Argument:
-    if data is None or isinstance(data, bool | float | str) or is_whole(data):
-        return typing.cast(Argument, data)
-    if isinstance(data, list) and depth < 8:
-        return tuple(_decode_argument(item, where, depth + 1) for item in data)
-    if isinstance(data, dict) and len(data) == 1:
-        kind, name = next(iter(data.items()))
-        if kind == "blank":
-            return Blank(codec.decode(TensorType, name, where=where, error=GraphError))
-        if isinstance(name, str):
-            if kind == "value":
-                return Ref(name)
-            if kind == "float" and name in _SPELLED_FLOATS:
-                return _SPELLED_FLOATS[name]
-            if kind in Symbol.KINDS:
-                return Symbol(kind, name)
-    raise GraphError(f"{where}: {shown(data)} is not an operator's argument")

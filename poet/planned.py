@@ -193,7 +193,9 @@ def plan_with(prepared: Prepared, limits: Limits, fitted: Fitted) -> Planned:
         raise OutOfTime(solution.message or solution.status.value)
     made = make_plan(
         model=prepared.model,
-        request=Request(limits=limits, loss=prepared.step.loss, train=prepared.train),
+        request=Request(
+            limits=limits, loss=prepared.step.loss, train=prepared.train, gradients=prepared.gradients
+        ),
         device=_device_summary(prepared.profile),
         outcome=outcome_of(solution),
         graph=prepared.step.graph,

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import logging
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,6 +18,7 @@ from poet.files.reading import printable_name
 from poet.kernel_facts import KernelFacts
 from poet.optimizer import OptimizerSpec
 from poet.problem import Place, Problem
+from poet.strips import Gradients
 from poet.training_plan import Model
 
 if TYPE_CHECKING:
@@ -44,6 +43,7 @@ class Prepared:
         kernels: what the device's kernels need.
         problem: the step's costs there.
         train: patterns of the parameters that are trained.
+        gradients: whether those of weights were to be made block by block.
         import_seconds: wall clock of reading, tracing and measuring.
         model_path: where the model was read from; ``None`` for a module.
         names_remark: what of the given names could not be matched; empty if all was.
@@ -57,6 +57,7 @@ class Prepared:
     kernels: KernelFacts
     problem: Problem
     train: tuple[str, ...]
+    gradients: Gradients
     import_seconds: float
     model_path: Path | None = None
     names_remark: str = ""
@@ -80,6 +81,7 @@ def prepare(
     home: Place | str = Place.RAM,
     names: str | Path | nn.Module | Mapping[str, Tensor] | None = None,
     targets: Tensor | Sequence[Tensor] | None = None,
+    gradients: Gradients | str = Gradients.STREAM,
 ) -> Prepared:
     """Read or take the model, trace its training step, and cost it on the device.
 
@@ -93,6 +95,7 @@ def prepare(
 
     start = time.perf_counter()
     at_home = one_of(Place, home, "home")
+    in_blocks = one_of(Gradients, gradients, "gradients")
     profile = device if isinstance(device, Profile) else load_profile(device)
     patterns = None if train is None else tuple(train)
     source = _source(model, example_inputs, dict(bind or {}), names)
@@ -111,6 +114,7 @@ def prepare(
         targets=targets,
         name=source.identity.name if source.identity else None,
         input_names=source.input_names,
+        gradients=in_blocks,
     )
     kernels = kernels_on(profile, step.graph, step.kernels)
     import_seconds = time.perf_counter() - start
@@ -123,6 +127,7 @@ def prepare(
         kernels=kernels,
         problem=build_problem(step.graph, profile, kernels, home=at_home),
         train=patterns or ("*",),
+        gradients=in_blocks,
         import_seconds=import_seconds,
         model_path=source.path,
         names_remark=source.names_remark,
@@ -188,9 +193,5 @@ def _source(
 
 
 def _module_identity(step: TrainingStep) -> Model:
-    """A module has no file: what stands for it is the training step traced from it.
-
-    Without the weights, and without what this machine's kernels need and take.
-    """
-    text = json.dumps(step.graph.to_json(), sort_keys=True)
-    return Model(step.graph.name, "module", hashlib.sha256(text.encode()).hexdigest())
+    """A module has no file: what stands for it is the training step traced from it."""
+    return Model(step.graph.name, "module", step.digest)

@@ -9,7 +9,6 @@ this machine; costs on a device come from its profile.
 from __future__ import annotations
 
 import logging
-from pathlib import Path
 
 import torch
 
@@ -23,6 +22,7 @@ from poet.kernel_facts import KernelFacts
 from poet.layout import lay_out
 from poet.problem import Limits
 from poet.runtime.measure import seconds_in_steps
+from poet.runtime.memory import available_bytes
 from poet.solvers.heuristics.keep_everything import keep_everything
 from poet.training_plan import Arena, Device, Model, Plan, Request, SearchOutcome, make_plan
 from poet.verification import random_batch
@@ -50,7 +50,7 @@ def rehearsed(step: TrainingStep) -> KernelFacts:
         return kernels
     try:
         plan = _keeping_plan(step)
-        if plan.held_bytes > _RAM_SHARE * _available_bytes():
+        if plan.held_bytes > _RAM_SHARE * available_bytes():
             return kernels
         seconds, busy_ratio = seconds_in_steps(plan, step.tensors, random_batch(plan, seed=0))
     except (PoetError, RuntimeError, IndexError, MemoryError) as error:  # data that a kernel refuses, no room
@@ -78,12 +78,3 @@ def _keeping_plan(step: TrainingStep) -> Plan:
         schedule=schedule,
         arena=Arena(layout.arena_bytes, layout.offsets_bytes),
     )
-
-
-def _available_bytes() -> float:
-    """RAM that can be had without swapping; none where the system does not report it."""
-    try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
-    except OSError:
-        return 0.0
-    return next((int(line.split()[1]) * 1024.0 for line in lines if line.startswith("MemAvailable:")), 0.0)

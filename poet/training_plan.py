@@ -27,6 +27,7 @@ from poet.schedule import Free, PageIn, PageOut, Schedule, Step
 from poet.search_record import NO_SEARCH, SearchRecord
 from poet.simulator import Trace, judge
 from poet.solution import ClassBound
+from poet.strips import Gradients
 from poet.units import format_bytes, format_joules, format_seconds
 from poet.version import __version__
 
@@ -62,11 +63,15 @@ class Model:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What was asked for; ``loss`` as `poet.loss` reads it, ``train`` are patterns of parameters to train."""
+    """What was asked for; ``loss`` as `poet.loss` reads it, ``train`` are patterns of parameters to train.
+
+    ``gradients``: whether weight gradients were to be made block by block; the graph tells which are.
+    """
 
     limits: Limits
     loss: str
     train: tuple[str, ...] = ("*",)
+    gradients: Gradients = Gradients.STREAM
 
     def __post_init__(self) -> None:
         LossSpec.parse(self.loss)

@@ -27,12 +27,16 @@ class Operands:
         types: of the graph's values, by name.
         outputs: types of what it writes, ``None`` where the operator returns nothing.
         updated_bytes: written in place.
+        cached: names of the inputs that are still in the processor's cache.
+        cached_outputs: types of the outputs that are read again before they leave it.
     """
 
     call: Call
     types: Mapping[str, TensorType]
     outputs: tuple[TensorType | None, ...]
     updated_bytes: int = 0
+    cached: frozenset[str] = frozenset()
+    cached_outputs: tuple[TensorType, ...] = ()
 
     def argument(self, index: int) -> Argument:
         """Positional argument ``index``, ``None`` where it was left out."""
@@ -90,9 +94,17 @@ class OperatorCost:
         return self.op_class if self.special_class is None else self.special_class(operands)
 
     def bytes_moved(self, operands: Operands) -> int:
-        """Bytes read and written: each distinct value by its own element count, however it is viewed."""
+        """Bytes read and written: each distinct value by its own element count, however it is viewed.
+
+        What stays in the cache is not among them.
+        """
         written = sum(_touched_bytes(output) for output in operands.written)
-        read = [_touched_bytes(value) for value in operands.inputs]
+        written -= sum(_touched_bytes(output) for output in operands.cached_outputs)
+        cached = operands.cached
+        read = [
+            0 if name in cached else _touched_bytes(value)
+            for name, value in zip(dict.fromkeys(operands.call.refs()), operands.inputs, strict=True)
+        ]
         if self.gathers and read:
             read[0] = min(read[0], written)
         return self.input_passes * sum(read) + written + operands.updated_bytes

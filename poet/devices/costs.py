@@ -16,8 +16,9 @@ from poet.brief import brief
 from poet.devices.cost_table import Operands, row_of
 from poet.devices.profile import Direction, OpClass, Profile, Storage
 from poet.errors import GraphError, InputError, ProfileError
-from poet.graph import Buffer, Graph, Op, TensorType
+from poet.graph import Buffer, Graph, Op, Ref, Strip, TensorType
 from poet.kernel_facts import KernelFacts, stated
+from poet.operators import WRITES
 from poet.problem import Place, Problem, ProblemOp, Tensor, Transfer
 from poet.units import parse_factor, parse_seconds
 
@@ -88,24 +89,64 @@ def op_seconds(profile: Profile, op_class: OpClass, flops: float, bytes_moved: i
 def _op_cost(
     op: Op, types: Mapping[str, TensorType], sizes_bytes: Mapping[str, int], profile: Profile
 ) -> OpCost:
-    row = row_of(op.call.target)
+    if op.strip is not None:
+        return _strip_cost(op, op.strip, types, profile)
     operands = Operands(
         op.call,
         types,
         tuple(types[name] if name is not None else None for name in op.outputs),
         sum(sizes_bytes[name] for name in op.updates),
     )
+    return _call_cost(op, operands, profile)
+
+
+def _call_cost(op: Op, operands: Operands, profile: Profile, *, runs: int = 1) -> OpCost:
+    """Of a call that is made in so many ``runs``, which share its work."""
+    row = row_of(operands.call.target)
     try:
         flops, bytes_moved = row.flops(operands), row.bytes_moved(operands)
         op_class = row.class_of(operands)
     except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
         # the rules read arguments as torch's exporters write them; a stranger's plan may hold others
         raise GraphError(
-            f"op {op.name}: its arguments are not those of {op.call.target} ({type(error).__name__}: {error})"
+            f"op {op.name}: its arguments are not those of {operands.call.target} "
+            f"({type(error).__name__}: {error})"
         ) from None
     seconds = op_seconds(profile, op_class, flops, bytes_moved)
+    seconds += (runs - 1) * profile.compute.overhead_seconds(op_class)
     watts = profile.marginal_watts(profile.compute.watts(op_class))
     return OpCost(op_class, flops, bytes_moved, seconds, seconds * watts)
+
+
+def _strip_cost(op: Op, strip: Strip, types: Mapping[str, TensorType], profile: Profile) -> OpCost:
+    """The sum over its calls, each with its overhead per block; the class is that of the longest.
+
+    Where the profile says how large the cache is, and a block of what flows between the calls fits it, that
+    is not charged for a way to RAM and back.
+    """
+    cache = profile.memory.cache_bytes
+    inner = {value.name: value.type for value in strip.inner}
+    stays = inner if cache is not None and strip.block_bytes <= cache.value else {}
+    costs = []
+    for link in strip.links:
+        written = WRITES.get(link.call.target, ())
+        updated = [argument for place in written if isinstance(argument := link.call.args[place], Ref)]
+        operands = Operands(
+            link.call,
+            {**types, **inner},
+            tuple(inner.get(name) or types[name] if name is not None else None for name in link.outputs),
+            sum(types[argument.value].extent_bytes for argument in updated),
+            frozenset(stays),
+            tuple(stays[name] for name in link.outputs if name in stays),
+        )
+        costs.append(_call_cost(op, operands, profile, runs=len(strip.bounds)))
+    return OpCost(
+        max(costs, key=lambda cost: cost.seconds).op_class,
+        sum(cost.flops for cost in costs),
+        sum(cost.bytes_moved for cost in costs),
+        sum(cost.seconds for cost in costs),
+        sum(cost.joules for cost in costs),
+    )
 
 
 def buffer_cost(size_bytes: int, profile: Profile) -> BufferCost:

@@ -192,12 +192,15 @@ class Memory(_Record):
     """RAM. Without a bandwidth, data movement costs no time of its own.
 
     ``bus_bytes_per_second`` is what the wires to it carry at most; no cost follows from it.
+    ``cache_bytes`` is the processor's last cache before it: what strips make block by block and a block of
+    which fits there is not charged for a way to RAM. Without it everything is.
     """
 
     ram_bytes: Count
     alignment_bytes: Count
     bandwidth_bytes_per_second: Figure | None = None
     bus_bytes_per_second: Figure | None = None
+    cache_bytes: Count | None = None
 
 
 class Throughput(_Record):

@@ -8,8 +8,10 @@ optimizer's updates (`poet.frontend.assemble`), and each kernel is measured (`po
 from __future__ import annotations
 
 import fnmatch
+import hashlib
 import inspect
 import itertools
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -22,7 +24,7 @@ from torch._subclasses.fake_tensor import (
 from torch.nn.parameter import is_lazy
 
 from poet.brief import shortened, told
-from poet.errors import ModelError, nearest
+from poet.errors import ModelError, nearest, one_of
 from poet.frontend.assemble import StepNames, assemble
 from poet.frontend.eager import original
 from poet.frontend.functional import Functional, Step, fakes, trace_step
@@ -30,12 +32,14 @@ from poet.frontend.layouts import compact, tensor_type
 from poet.frontend.losses import Loss, LossFunction, as_loss
 from poet.frontend.lower import lower
 from poet.frontend.recurrent import OneOpPerLayer
+from poet.frontend.strips import with_strips
 from poet.graph import Graph
 from poet.kernel_facts import KernelFacts
 from poet.loss import LossSpec
 from poet.optimizer import OptimizerSpec
 from poet.runtime.measure import measured
 from poet.runtime.process import check_computes
+from poet.strips import Gradients
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -50,6 +54,7 @@ class TrainingStep:
         optimizer: what makes the hyperparameters of each step.
         loss: its name and options, see `poet.loss`.
         objective: what computes it; ``None``: that of this name.
+        digest: SHA-256 of the graph as traced; machines that run it in other strips agree on it.
     """
 
     graph: Graph
@@ -57,6 +62,7 @@ class TrainingStep:
     tensors: Mapping[str, Tensor]
     optimizer: OptimizerSpec
     loss: str
+    digest: str
     objective: Loss | None = None
 
     def __repr__(self) -> str:
@@ -76,6 +82,7 @@ def trace_training_step(
     targets: Tensor | Sequence[Tensor] | None = None,
     name: str | None = None,
     input_names: Sequence[str] | None = None,
+    gradients: Gradients | str = Gradients.STREAM,
     measure: bool = True,
 ) -> TrainingStep:
     """Trace one training step of ``module``, in the mode (train or eval) it is in.
@@ -94,13 +101,17 @@ def trace_training_step(
             function do not.
         name: of the model; not given: the module's class.
         input_names: of the inputs; not given: those of ``forward``'s arguments.
-        measure: run each distinct kernel once to find its workspace and its time.
+        gradients: ``stream``: weight gradients are made and used block by block where that gives the same
+            bits here (see `poet.frontend.strips`); ``keep``: each exists whole.
+        measure: run each distinct kernel once to find its workspace and its time. Without, nothing is run, so
+            that all gradients are kept.
 
     Raises:
         ModelError: the module cannot be traced, or nothing of it can be trained.
         UnsupportedOperator: it uses an operator that poet does not run.
     """
     check_computes()
+    streamed = one_of(Gradients, gradients, "gradients") is Gradients.STREAM
     module, optimizer = original(module), optimizer or OptimizerSpec()
     inputs = [example_inputs] if isinstance(example_inputs, Tensor) else list(example_inputs)
     for index, item in enumerate(inputs):
@@ -125,7 +136,7 @@ def trace_training_step(
     wanted = [*_input_names(module, len(inputs), input_names), *_target_names(len(fake_targets))]
     names = _free(wanted, {*parameters, *states, *constants.values()})
     lowered = lower(traced, (*parameters, *states, *names), constants)
-    (found, *gradients), predictions = (
+    (found, *made), predictions = (
         lowered.outputs[: len(trained) + 1],
         lowered.outputs[len(trained) + 1 :],
     )
@@ -141,7 +152,7 @@ def trace_training_step(
             targets=len(fake_targets),
             loss=str(found),
             predictions=tuple(item for item in predictions if item is not None),
-            gradients=dict(zip(trained, gradients, strict=True)),
+            gradients=dict(zip(trained, made, strict=True)),
         ),
         optimizer,
     )
@@ -149,10 +160,17 @@ def trace_training_step(
     tensors = {key: compact(tensor) for key, tensor in (parameters | states).items()}
     tensors |= {value: compact(getattr(traced, attribute)) for attribute, value in constants.items()}
     tensors |= _optimizer_state(graph, optimizer, parameters)
+    digest = _digest(graph)
+    if measure and streamed:
+        graph = with_strips(graph)
     graph, kernel_facts = measured(graph, times=measure)
-    return TrainingStep(
-        graph, kernel_facts, tensors, optimizer, str(LossSpec.parse(objective.name)), objective
-    )
+    spec = str(LossSpec.parse(objective.name))
+    return TrainingStep(graph, kernel_facts, tensors, optimizer, spec, digest, objective)
+
+
+def _digest(graph: Graph) -> str:
+    """Of what is computed: without the weights, and before what this machine's kernels make of it."""
+    return hashlib.sha256(json.dumps(graph.to_json(), sort_keys=True).encode()).hexdigest()
 
 
 def looks_at_contents(module: nn.Module, inputs: Sequence[Tensor]) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from poet import codec
+from poet.graph import Graph
 from poet.homes import DecidedProblem
 from poet.report.plan import solution_of
 from poet.report.schedule_rows import op_runs, peak, tensor_fates
@@ -22,10 +23,26 @@ def plan_data(plan: Plan) -> dict[str, Any]:
         "device": codec.encode(plan.device),
         "optimizer": codec.encode(plan.optimizer),
         "prediction": codec.encode(plan.prediction),
+        "strips": strips_data(plan.graph),
         "arena": arena_data(plan),
         **solution_to_json(plan.problem, solution_of(plan)),
         **schedule_data(plan.problem, plan.schedule, plan.trace),
     }
+
+
+def strips_data(graph: Graph) -> list[dict[str, Any]]:
+    """Per op that runs block by block: into how many, and the bytes of what never exists whole."""
+    return [
+        {
+            "op": op.name,
+            "blocks": len(op.strip.bounds),
+            "whole_bytes": op.strip.whole_bytes,
+            "block_bytes": op.strip.block_bytes,
+            "saved_bytes": op.strip.whole_bytes - op.strip.block_bytes,
+        }
+        for op in graph.ops
+        if op.strip is not None
+    ]
 
 
 def arena_data(plan: Plan) -> dict[str, Any] | None:

@@ -21,7 +21,7 @@ from poet.report.schedule_rows import (
     peak,
     tensor_fates,
 )
-from poet.report.training import loss_reads, untrained_lines
+from poet.report.training import loss_reads, strip_lines, untrained_lines
 from poet.schedule import Schedule
 from poet.simulator import Trace
 from poet.solution import WHOLE_PROBLEM, Solution, Status
@@ -80,6 +80,8 @@ def plan_heading(plan: Plan) -> Table:
     table.add_row("loss", Text(loss_reads(graph, plan.request.loss)))
     for line in untrained_lines(graph, plan.request.train):
         table.add_row("not trained", Text(line))
+    for line in strip_lines(graph):
+        table.add_row("strips", line)
     if prediction.plain_peak_ram_bytes is not None:
         table.add_row("plain training", f"needs {format_bytes(prediction.plain_peak_ram_bytes)}")
     if prediction.lower_bound_ram_bytes is not None:

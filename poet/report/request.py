@@ -15,6 +15,7 @@ from poet.graph import Role
 from poet.loss import PYTHON
 from poet.optimizer import OptimizerSpec
 from poet.problem import Objective, Place, Problem
+from poet.strips import Gradients
 from poet.training_plan import Plan
 
 NOT_IN_A_PLAN = (
@@ -46,6 +47,7 @@ def solve_command(plan: Plan) -> str:
         words += ["--bind", f"{name}={size}"]
     home = home_of(plan.problem)
     words += [] if home is Place.RAM else ["--home", "auto" if home is Place.EITHER else home.value]
+    words += [] if plan.request.gradients is Gradients.STREAM else ["--gradients", "keep"]
     if plan.outcome.objective is not Objective.ENERGY:
         words += ["--minimise", plan.outcome.objective.value]
     return shlex.join(words)
@@ -69,6 +71,7 @@ def python_call(plan: Plan) -> str:
         "energy": limits.joules_budget,
         "pins": None if limits.pins == type(limits.pins)() else limits.pins,
         "home": None if home is Place.RAM else home.value,
+        "gradients": None if plan.request.gradients is Gradients.STREAM else "keep",
         "minimise": None if plan.outcome.objective is Objective.ENERGY else plan.outcome.objective.value,
     }
     words = [

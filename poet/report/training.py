@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from poet.errors import InputError
 from poet.graph import Graph
 from poet.loss import LossSpec
+from poet.units import format_bytes
 from poet.untrained import Why, in_words, unread_outputs, untrained
 
 
@@ -37,6 +38,21 @@ def untrained_lines(graph: Graph, train: Sequence[str] = ("*",)) -> list[str]:
     return in_words(reasons, outputs, parameters=len(graph.parameters))
 
 
+def strip_lines(graph: Graph) -> list[str]:
+    """How many ops run in strips, and what the largest saves; none where none does."""
+    strips = [(op.name, op.strip) for op in graph.ops if op.strip is not None]
+    if not strips:
+        return []
+    name, largest = max(strips, key=lambda item: item[1].whole_bytes - item[1].block_bytes)
+    ops = "1 op runs" if len(strips) == 1 else f"{len(strips)} ops run"
+    return [
+        f"{ops} block by block: {format_bytes(sum(strip.whole_bytes for _, strip in strips))} of gradients "
+        f"never exist whole; the largest, {name}, takes {format_bytes(largest.block_bytes)} in "
+        f"{len(largest.bounds)} blocks instead of {format_bytes(largest.whole_bytes)}"
+    ]
+
+
 def training_lines(graph: Graph, loss: str, train: Sequence[str] = ("*",)) -> list[str]:
     """What a survey says first."""
-    return [f"loss: {loss_reads(graph, loss)}", *untrained_lines(graph, train)]
+    strips = [f"strips: {line}" for line in strip_lines(graph)]
+    return [f"loss: {loss_reads(graph, loss)}", *strips, *untrained_lines(graph, train)]

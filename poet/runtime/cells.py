@@ -111,11 +111,13 @@ def memory_of(raw: torch.Tensor) -> memoryview:
 def _needed_values(graph: Graph) -> frozenset[str]:
     """Values that something reads, and those by which buffers are known."""
     needed = {*graph.inputs, graph.loss, *graph.predictions}
+    inner = {value.name for op in graph.ops if op.strip is not None for value in op.strip.inner}
     needed.update(value for _, value in (*graph.states, *graph.constants))
     for parameter in graph.parameters:
         needed.add(parameter.value)
         needed.update(value for _, value in parameter.optimizer_state)
-        needed.update(() if parameter.gradient is None else (parameter.gradient,))
+        if parameter.gradient is not None and parameter.gradient not in inner:
+            needed.add(parameter.gradient)
     for op in graph.ops:
         needed.update(name for name in op.outputs if name is not None)
         needed.update(op.call.refs())

@@ -15,7 +15,6 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 import torch
@@ -27,7 +26,9 @@ from poet.kernel_allocations import KernelAllocation, peak_bytes
 from poet.kernel_facts import KernelFacts, OpFacts
 from poet.run_request import BUSY_RATIO
 from poet.runtime import kernels, native
+from poet.runtime.kernel_clock import clock, in_an_arena, recorded
 from poet.runtime.kernels import ALIGNMENT_BYTES, LIBRARY, same_layout, tensor_type
+from poet.runtime.strips import StripRun, signature
 from poet.runtime.trainer import StepResult, Trainer
 from poet.schedule import Compute
 from poet.training_plan import Plan
@@ -94,7 +95,7 @@ class _Bench:
         self.found: dict[object, _Finding] = {}
 
     def measure(self, op: Op) -> OpFacts:
-        first = self.finding(op.call)
+        first = self.finding(op.call) if op.strip is None else self.finding_of_strip(op)
         self.correct(op, first)
         peaks, repeated = [first.peak_bytes], None
         if op.repeat_call is not None:
@@ -113,7 +114,18 @@ class _Bench:
     def finding(self, call: Call) -> _Finding:
         key = self.signature(call)
         if key not in self.found:
-            self.found[key] = _run(call, self.inputs(call))
+            tensors = self.inputs(call)
+            self.found[key] = _run(
+                call.target, lambda: kernels.run(call, tensors.__getitem__, _scalar), tensors
+            )
+        return self.found[key]
+
+    def finding_of_strip(self, op: Op) -> _Finding:
+        assert op.strip is not None
+        key = signature(op.strip, op.outputs, self.types), op.strip.blocks
+        if key not in self.found:
+            bound, tensors = StripRun(op.strip, op.outputs, self.types), self.inputs(op.call)
+            self.found[key] = _run(op.call.target, lambda: bound.run(tensors.__getitem__, _scalar), tensors)
         return self.found[key]
 
     def signature(self, call: Call) -> object:
@@ -184,35 +196,32 @@ def _claimed(op: Op, allocations: tuple[KernelAllocation, ...] | None) -> tuple[
     return tuple(replace(item, output=numbers.get(item.output)) for item in allocations)
 
 
-def _run(call: Call, inputs: dict[str, Tensor]) -> _Finding:
-    def once() -> tuple[Tensor | None, ...]:
-        return kernels.run(call, inputs.__getitem__, lambda name: 0.5)
+def _scalar(name: str) -> float:
+    """One of the optimizer's scalars, for kernels that take as long whichever it is."""
+    return 0.5
 
+
+def _run(target: str, once: Callable[[], tuple[Tensor | None, ...]], inputs: dict[str, Tensor]) -> _Finding:
     results = once()  # libraries make their own tables
     outputs = tuple(
-        None if item is None else (tensor_type(item, call.target), item.untyped_storage().nbytes())
+        None if item is None else (tensor_type(item, target), item.untyped_storage().nbytes())
         for item in results
     )
     given = {tensor.untyped_storage().data_ptr() for tensor in inputs.values() if tensor.numel()}
     if any(
         item is not None and item.numel() and item.untyped_storage().data_ptr() in given for item in results
     ):
-        raise ModelError(f"{call.target} gives back one of its inputs, which tracing did not show")
+        raise ModelError(f"{target} gives back one of its inputs, which tracing did not show")
     del results
     allocator = native.load()
     if allocator is None:
         with _AllocationLog() as log:
             once()
         return _Finding(log.peak_bytes, _fastest(once), outputs, None)
-    allocations = _recorded(allocator, once)
-    with _in_an_arena(allocator, allocations) as placed:
+    allocations = recorded(allocator, once)
+    with in_an_arena(allocator, allocations) as placed:
         seconds = _fastest(placed(once))
     return _Finding(peak_bytes(allocations, alignment_bytes=ALIGNMENT_BYTES), seconds, outputs, allocations)
-
-
-def clock() -> float:
-    """Seconds; of one thread its own, which stand still while others have the processor."""
-    return time.thread_time() if torch.get_num_threads() == 1 else time.perf_counter()
 
 
 def _fastest(once: Callable[[], object]) -> float:
@@ -224,48 +233,6 @@ def _fastest(once: Callable[[], object]) -> float:
         once()
         seconds.append(clock() - begin)
     return min(seconds)
-
-
-def _recorded(
-    allocator: native.NativeAllocator, once: Callable[[], tuple[Tensor | None, ...]]
-) -> tuple[KernelAllocation, ...]:
-    """What one run asks for, and which of it the outputs are."""
-    with allocator.recording() as recording:
-        with recording.step():
-            results = once()
-        places = {
-            item.untyped_storage().data_ptr(): place
-            for place, item in enumerate(results)
-            if item is not None and item.untyped_storage().nbytes()
-        }
-    (step,) = recording.steps
-    return tuple(
-        KernelAllocation(
-            asked.size_bytes,
-            asked.born_tick,
-            asked.died_tick,
-            places.get(asked.address) if asked.died_tick is None else None,
-        )
-        for asked in step.allocations
-    )
-
-
-@contextmanager
-def _in_an_arena(
-    allocator: native.NativeAllocator, allocations: tuple[KernelAllocation, ...]
-) -> Iterator[Callable[[Callable[[], object]], Callable[[], None]]]:
-    """A way to run a kernel in memory that is mapped already, as a replayed step does."""
-    placement = native.place_run(allocations)
-    with allocator.arena(placement.arena_bytes) as arena, arena.replay(placement) as replay:
-
-        def placed(once: Callable[[], object]) -> Callable[[], None]:
-            def run() -> None:
-                with replay.step():
-                    once()
-
-            return run
-
-        yield placed
 
 
 class _AllocationLog:

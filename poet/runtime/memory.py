@@ -127,3 +127,12 @@ class PeakMeter:
             if line.startswith(f"{key}:"):
                 return int(line.split()[1]) * 1024
         raise ValueError(f"no {key}")
+
+
+def available_bytes() -> float:
+    """RAM that can be had without swapping; none where the system does not report it."""
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+    except OSError:
+        return 0.0
+    return next((int(line.split()[1]) * 1024.0 for line in lines if line.startswith("MemAvailable:")), 0.0)

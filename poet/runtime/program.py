@@ -12,7 +12,7 @@ import functools
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
@@ -22,6 +22,7 @@ from poet.problem import Place
 from poet.runtime import kernels
 from poet.runtime.background import Pager
 from poet.runtime.cells import Cells, memory_of, new_buffer, resolved, view_of
+from poet.runtime.strips import StripRun
 from poet.schedule import Compute, Free, PageOut, Step
 from poet.training_plan import Plan
 
@@ -38,14 +39,14 @@ class Program:
         instructions: each with the index of its step in the plan's schedule; frees in a row are one,
             with the first's.
         first_update: index of the first step that overwrites what lives across steps.
-        gradients: (parameter's name, cell) by the index of the step that makes it.
+        gradients: taps by the index of the step that makes what they give.
         oversized: outputs whose kernels leave them in more memory than they need; filled by the run
             of a program that checks.
     """
 
     instructions: tuple[tuple[int, Instruction], ...]
     first_update: int
-    gradients: Mapping[int, tuple[tuple[str, int], ...]]
+    gradients: Mapping[int, tuple[GradientTap, ...]]
     oversized: set[str]
 
 
@@ -81,6 +82,7 @@ def compile_plan(
     oversized: set[str] = set() if after is None else after.oversized
     first_update = len(plan.schedule)
     under_way = _UnderWay(graph)
+    strips = _Strips(graph, cells)
     begins: list[int] = []  # of the instructions, in the schedule
     frees: list[int] = []  # cells that the last instruction empties, if it frees
     for index, step in enumerate(plan.schedule):
@@ -95,7 +97,7 @@ def compile_plan(
             op = ops[step.op]
             new = [name for name in graph.writes(op) if name not in in_ram]
             call = op.recall if op.name in ran and op.recall is not None else op.call
-            run = _bind_call(call, cells, generator)
+            run = _bind_call(call, cells, generator) if op.strip is None else strips.of(op).bound
             if after is None:
                 run = _with_checks(run, op, call, cells, graph, oversized)
             elif oversized.intersection(filter(None, op.outputs)):
@@ -120,17 +122,26 @@ def compile_plan(
     if instructions and pages is not None and pages.is_background:
         instructions[-1] = _settling(instructions[-1], pages)
     numbered = tuple(zip(begins, instructions, strict=True))
-    return Program(numbered, first_update, _gradient_taps(plan, cells), oversized)
+    return Program(numbered, first_update, _gradient_taps(plan, cells, strips), oversized)
 
 
-def _gradient_taps(plan: Plan, cells: Cells) -> dict[int, tuple[tuple[str, int], ...]]:
-    """(parameter's name, cell of its gradient) by the index of the step that first makes it."""
+def _gradient_taps(plan: Plan, cells: Cells, strips: _Strips) -> dict[int, tuple[GradientTap, ...]]:
+    """A tap per gradient by the index of the step that first makes it."""
     graph = plan.graph
-    tapped: dict[str, list[tuple[str, int]]] = {}
+    inner = {value.name: op for op in graph.ops if op.strip is not None for value in op.strip.inner}
+    tapped: dict[str, list[GradientTap]] = {}
+    within: dict[str, list[GradientTap]] = {}
     for parameter in graph.parameters:
-        if parameter.gradient is not None:
-            place = (parameter.name, cells.value(parameter.gradient))
-            tapped.setdefault(graph.buffer_of(parameter.gradient), []).append(place)
+        if parameter.gradient is None:
+            continue
+        if parameter.gradient in inner:
+            op = inner[parameter.gradient]
+            within.setdefault(op.name, []).append(
+                _BlockTap(parameter.name, strips.of(op), parameter.gradient)
+            )
+        else:
+            tap = _CellTap(parameter.name, cells.contents, cells.value(parameter.gradient))
+            tapped.setdefault(graph.buffer_of(parameter.gradient), []).append(tap)
     first_runs: dict[str, int] = {}
     for index, step in enumerate(plan.schedule):
         if isinstance(step, Compute):
@@ -138,9 +149,115 @@ def _gradient_taps(plan: Plan, cells: Cells) -> dict[int, tuple[tuple[str, int],
     taps = {}
     for op in graph.ops:
         made = [tap for name in graph.writes(op) for tap in tapped.get(name, ())]
+        made += within.get(op.name, ())
         if made:
             taps[first_runs[op.name]] = tuple(made)
     return taps
+
+
+class GradientTap(Protocol):
+    """Gives one gradient to a caller who asked to see it.
+
+    Attributes:
+        name: of the parameter.
+    """
+
+    @property
+    def name(self) -> str: ...
+
+    def open(self) -> None:
+        """To be called before the step that makes it; what is allocated is not the step's."""
+
+    def take(self) -> torch.Tensor:
+        """The gradient, after that step."""
+
+
+@dataclass(frozen=True, slots=True)
+class _CellTap:
+    """Of a gradient that exists whole."""
+
+    name: str
+    contents: list[Any]
+    cell: int
+
+    def open(self) -> None:
+        pass
+
+    def take(self) -> torch.Tensor:
+        gradient: torch.Tensor = self.contents[self.cell]
+        return gradient
+
+
+@dataclass(frozen=True, slots=True)
+class _BlockTap:
+    """Of a gradient that exists one block at a time: it is put together beside the step."""
+
+    name: str
+    strip: BoundStrip
+    value: str
+
+    def open(self) -> None:
+        self.strip.gather(self.value)
+
+    def take(self) -> torch.Tensor:
+        return self.strip.gathered(self.value)
+
+
+class BoundStrip:
+    """A strip with its kernels and cells; `bound` makes it once."""
+
+    def __init__(self, op: Op, cells: Cells) -> None:
+        assert op.strip is not None
+        self._run = StripRun(op.strip, op.outputs, cells.types)
+        self._cells = {name: cells.value(name) for name in op.strip.call.refs()}
+        self._scalars = {
+            argument.name: cells.argument(argument)
+            for link in op.strip.links
+            for argument in (*link.call.args, *(item for _, item in link.call.kwargs))
+            if isinstance(argument, Symbol) and argument.kind == "hyperparameter"
+        }
+        self._contents = cells.contents
+        self._inner = {value.name: value for value in op.strip.inner}
+        self._targets: dict[str, torch.Tensor] = {}  # by inner output
+
+    def bound(self) -> tuple[torch.Tensor | None, ...]:
+        """Run every block."""
+        see = self._see if self._targets else None
+        return self._run.run(self._tensor, self._scalar, see)
+
+    def gather(self, value: str) -> None:
+        """Make memory for all of an inner value, which the next run fills."""
+        whole = self._inner[self._inner[value].buffer]
+        raw = new_buffer(whole.type.extent_bytes)
+        self._targets[whole.name] = view_of(raw.untyped_storage(), whole.type)
+
+    def gathered(self, value: str) -> torch.Tensor:
+        """What was gathered of it since; it is given up here."""
+        wanted = self._inner[value]
+        whole = self._targets.pop(wanted.buffer)
+        return view_of(whole.untyped_storage(), wanted.type)
+
+    def _see(self, name: str, dim: int, block: torch.Tensor, start: int) -> None:
+        if name in self._targets:
+            self._targets[name].narrow(dim, start, block.shape[dim]).copy_(block)
+
+    def _tensor(self, name: str) -> torch.Tensor:
+        tensor: torch.Tensor = self._contents[self._cells[name]]
+        return tensor
+
+    def _scalar(self, name: str) -> float:
+        amount: float = self._contents[self._scalars[name]]
+        return amount
+
+
+class _Strips:
+    """The bound strips of a graph, each made once."""
+
+    def __init__(self, graph: Graph, cells: Cells) -> None:
+        self._bound = {op.name: BoundStrip(op, cells) for op in graph.ops if op.strip is not None}
+
+    def of(self, op: Op) -> BoundStrip:
+        return self._bound[op.name]
 
 
 def initially_in_ram(plan: Plan) -> tuple[str, ...]:

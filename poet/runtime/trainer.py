@@ -47,6 +47,7 @@ from poet.runtime.page_file import PageFile
 from poet.runtime.placed import PlacedSteps
 from poet.runtime.process import check_computes, check_owns_pages
 from poet.runtime.program import Program
+from poet.runtime.strip_trial import check_strips
 from poet.schedule import Compute, Free, Step
 from poet.training_plan import Plan, stored_values
 
@@ -169,7 +170,8 @@ class Trainer(Closing):
             PlanError: a file is damaged, of another version, or does not fit.
             PageFileError: the page file cannot be had.
             InputError: the page file is the plan or the state to resume.
-            ReplayError: an arena is required and cannot be had.
+            ReplayError: an arena is required and cannot be had; or an op that runs in strips gives other bits
+                here than it gives whole.
         """
         return_freed_memory()
         with PlanFile(path) as file:
@@ -199,6 +201,7 @@ class Trainer(Closing):
         plan = file.plan
         check_apart({"page_file": page_file}, reads={"the plan": file.path, "resume": resume})
         with contextlib.ExitStack() as undo:
+            check_strips(plan.graph)
             source: state.Source = state.FromPlan(file, seed=seed)
             if resume is not None:
                 source = undo.enter_context(state.Saved(resume, file, seed=seed))
@@ -510,7 +513,7 @@ class Trainer(Closing):
     def _run(self, on_gradient: Tap | None, on_instruction: Callable[[int], object] | None) -> None:
         index = -1
         in_tap = False
-        contents, taps = self._cells.contents, self._program.gradients if on_gradient else {}
+        taps = self._program.gradients if on_gradient else {}
         mark = None if self._placed is None else self._placed.mark
         try:
             for index, run in self._program.instructions:
@@ -518,14 +521,22 @@ class Trainer(Closing):
                     mark(index + 1)
                 if on_instruction is not None:
                     on_instruction(index)
+                if on_gradient is None or index not in taps:
+                    run()
+                    continue
+                if mark is not None:
+                    mark(BETWEEN_STEPS)  # what is allocated for the caller is not the step's
+                for tap in taps[index]:
+                    tap.open()
+                if mark is not None:
+                    mark(index + 1)
                 run()
-                if on_gradient is not None and index in taps:
-                    in_tap = True
-                    if mark is not None:
-                        mark(BETWEEN_STEPS)  # what the caller allocates is not the step's
-                    for name, number in taps[index]:
-                        on_gradient(name, contents[number])
-                    in_tap = False
+                in_tap = True
+                if mark is not None:
+                    mark(BETWEEN_STEPS)
+                for tap in taps[index]:
+                    on_gradient(tap.name, tap.take())
+                in_tap = False
         except BaseException as error:
             self._recover(index, error)
             if in_tap or isinstance(error, PoetError) or not isinstance(error, Exception):

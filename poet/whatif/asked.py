@@ -14,6 +14,7 @@ from poet.files.reading import printable_name
 from poet.loss import DEFAULT_LOSS
 from poet.optimizer import OptimizerSpec
 from poet.problem import Place, Problem
+from poet.strips import Gradients
 from poet.whatif import grid
 from poet.whatif.cache import Cache
 from poet.whatif.grid import Binding
@@ -92,6 +93,7 @@ class Asked:
             ("optimizer", "optimizer", self.specs != (OptimizerSpec(DEFAULT_OPTIMIZER),)),
             ("loss", "loss", self.how.loss != DEFAULT_LOSS),
             ("train", "trained parameters", self.how.train is not None),
+            ("gradients", "gradients", self.how.gradients != Gradients.STREAM.value),
             ("home", "homes", self.home is not Place.RAM and (path.suffix == ".json" or not self.profiles)),
         )
         for option, what, given in said:

@@ -21,6 +21,7 @@ from poet.files.reading import open_regular, parse_json, printable_name
 from poet.graph import Graph
 from poet.kernel_facts import KernelFacts
 from poet.optimizer import OptimizerSpec
+from poet.strips import Gradients
 from poet.whatif.cache import IMPORTING, Cache, code_digest, digest_of, pack, unpack
 from poet.whatif.grid import Binding
 from poet.whatif.workers import Run, Task, given_up, thread_settings
@@ -45,6 +46,7 @@ class TrainedAs:
 
     loss: str = "cross-entropy"
     train: tuple[str, ...] | None = None
+    gradients: str = Gradients.STREAM.value
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,10 +141,7 @@ class OnnxModel:
             else:
                 found[index] = kept
         _log.info("variants of the model: %d from the cache, %d to import", len(found), len(missing))
-        tasks = [
-            functools.partial(_import, str(self.path), *wanted[index], self.how.loss, self.how.train)
-            for index in missing
-        ]
+        tasks = [functools.partial(_import, str(self.path), *wanted[index], self.how) for index in missing]
         for number, packed in run(tasks):
             binding, spec = wanted[missing[number]]
             found[missing[number]] = _imported(self._checked(packed, self._key(binding, spec), "graphs"))
@@ -226,7 +225,13 @@ def module_variants(
             raise ModelError("batch sizes of a module need example_inputs to be a function of the batch size")
         for spec in specs:
             step = prepare(
-                module, inputs, device=_ANY_DEVICE, loss=how.loss, optimizer=spec, train=how.train
+                module,
+                inputs,
+                device=_ANY_DEVICE,
+                loss=how.loss,
+                optimizer=spec,
+                train=how.train,
+                gradients=how.gradients,
             ).step
             binding = () if batch is None else ((BATCH, batch),)
             made.append(variant_of(step.graph, step.kernels, binding, spec.name))
@@ -236,15 +241,19 @@ def module_variants(
 # --- what workers do --------------------------------------------------------------------------
 
 
-def _import(
-    path: str, binding: Binding, spec: OptimizerSpec, loss: str, train: tuple[str, ...] | None
-) -> bytes:
+def _import(path: str, binding: Binding, spec: OptimizerSpec, how: TrainedAs) -> bytes:
     """The packed training graph of the file at ``path`` with its kernels' facts; else what is wrong."""
     from poet.prepared import prepare
 
     try:
         prepared = prepare(
-            path, device=_ANY_DEVICE, loss=loss, optimizer=spec, train=train, bind=dict(binding)
+            path,
+            device=_ANY_DEVICE,
+            loss=how.loss,
+            optimizer=spec,
+            train=how.train,
+            bind=dict(binding),
+            gradients=how.gradients,
         )
     except InputError as error:
         return pack({_ERROR: str(error)})

@@ -14,10 +14,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from poet.devices.profile import Profile
+from poet.errors import one_of
 from poet.loss import DEFAULT_LOSS
 from poet.optimizer import OptimizerSpec
 from poet.problem import Limits, Place
 from poet.solution import SolveOptions
+from poet.strips import Gradients
 from poet.whatif import grid
 from poet.whatif.answers import answers_of, choose
 from poet.whatif.asked import DEFAULT_OPTIMIZER, Asked, profiles_of, specs_of
@@ -58,6 +60,7 @@ def what_if(
     loss: str = DEFAULT_LOSS,
     train: Iterable[str] | None = None,
     home: Place = Place.RAM,
+    gradients: str = Gradients.STREAM.value,
     recompute: bool = True,
     paging: bool = True,
     duty: Duty | None = None,
@@ -86,6 +89,7 @@ def what_if(
         loss: as for `poet.plan`.
         train: patterns of parameter names; not given: all that require a gradient.
         home: where parameters and optimizer state are between steps.
+        gradients: ``stream`` or ``keep``, as for `poet.plan`.
         recompute: whether ops may run again.
         paging: whether tensors may move to storage.
         duty: how the device is used: sessions, battery, energy budget, carbon.
@@ -112,7 +116,11 @@ def what_if(
         example_inputs=example_inputs,
         profiles=profiles_of(device),
         specs=specs_of(optimizer),
-        how=TrainedAs(loss, None if train is None else tuple(train)),
+        how=TrainedAs(
+            loss,
+            None if train is None else tuple(train),
+            one_of(Gradients, gradients, "gradients").value,
+        ),
         batch=batch if batch is None or isinstance(batch, str) else ",".join(map(str, batch)),
         bind=tuple(bind),
         axes=tuple(read_axis(text) for text in largest),

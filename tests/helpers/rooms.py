@@ -20,8 +20,9 @@ FLOORS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
             "codec", "children",
         )),
     ("Training graph", "ops, values and buffers of one step", (
-            "operators", "kernel_allocations", "kernel_facts", "graph", "optimizer", "loss", "untrained",
-            "files.cache_folder", "files.kinds", "files.apart", "files.tensorfile", "files.arrays", "files",
+            "operators", "kernel_allocations", "kernel_facts", "calls", "strips", "graph", "optimizer",
+            "loss", "untrained", "files.cache_folder", "files.kinds", "files.apart", "files.tensorfile",
+            "files.arrays", "files",
         )),
     (
         "Planning problem",
@@ -71,8 +72,9 @@ ROOMS = tuple(room for _, _, rooms in FLOORS for room in rooms)
 RUNTIME_MAY_READ = frozenset(
     {
         "version", "errors", "closing", "units", "brief", "codec", "children", "operators",
-        "kernel_allocations", "kernel_facts", "graph", "schedule", "problem", "homes", "pins", "simulator",
-        "optimizer", "loss", "layout", "demand", "training_plan", "plan_file", "rate_schedule",
+        "kernel_allocations", "kernel_facts", "calls", "strips", "graph", "schedule", "problem", "homes",
+        "pins", "simulator", "optimizer", "loss", "layout", "demand", "training_plan", "plan_file",
+        "rate_schedule",
         "run_request", "devices.host",
         "files.reading", "files.apart", "files.cache_folder", "files.kinds", "files.tensorfile",
         "files.arrays", "files", "runtime.native", "runtime",

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from poet.devices.load import load_profile
 from poet.devices.profile import Profile
 from poet.errors import ProfileError
+from poet.graph import Graph
 from poet.homes import DecidedProblem, decided
 from poet.problem import Limits, Objective
 from poet.report.alternatives import Alternative, alternatives
@@ -14,6 +15,7 @@ from poet.report.energy import Share, energy_by_kind, energy_by_part
 from poet.report.reasons import TensorVerdict, tensor_verdicts
 from poet.report.schedule_rows import PeakMoment, peak, tensor_fates
 from poet.report.timeline import StepTimeline, timeline
+from poet.report.training import strip_lines
 from poet.schedule import Schedule
 from poet.search_record import NO_SEARCH, SearchRecord
 from poet.simulator import Trace, judge
@@ -92,6 +94,11 @@ class Subject:
     others: tuple[Alternative, ...]
 
 
+def _in_strips(graph: Graph) -> str:
+    """What the line about training says of strips; empty where no op runs so."""
+    return "".join(f"; {line}" for line in strip_lines(graph))
+
+
 def subject_of_plan(plan: Plan, *, profile: Profile | None = None) -> Subject:
     """A plan file's subject.
 
@@ -106,7 +113,7 @@ def subject_of_plan(plan: Plan, *, profile: Profile | None = None) -> Subject:
     return _worked_out(
         model=f"{plan.model.name}{sizes}",
         training=f"{trained} of {len(plan.graph.parameters)} parameters, {plan.request.loss}, "
-        f"{plan.optimizer.name}",
+        f"{plan.optimizer.name}{_in_strips(plan.graph)}",
         device=plan.device.title or plan.device.name,
         profile=found,
         profile_note=note,

@@ -1,0 +1,299 @@
+"""Strips: the bits of plain PyTorch under any schedule, chosen by trial, refused by name where it fails."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from helpers import hand_net
+from helpers.schedules import keep_everything, random_schedule
+from torch import Tensor, nn
+
+from poet.devices.costs import estimate
+from poet.devices.load import load_profile
+from poet.devices.profile import Profile
+from poet.errors import InputError, ReplayError
+from poet.frontend import strips
+from poet.frontend.strips import strip_trials
+from poet.frontend.trace import TrainingStep, trace_training_step
+from poet.graph import Call, Graph, Link, Op, Ref, Strip
+from poet.optimizer import OptimizerSpec
+from poet.plan_file import read_plan, write_plan
+from poet.report.data import strips_data
+from poet.report.html.subject import subject_of_plan
+from poet.report.training import strip_lines
+from poet.runtime import Trainer, strip_trial
+from poet.runtime.state import raw_tensor
+from poet.runtime.strip_trial import Verdict
+from poet.training_plan import Plan
+from poet.verification import random_batch, verify
+
+
+@pytest.fixture(autouse=True)
+def _tiny_ones_too(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Strips of tiny parameters, however long they take."""
+    monkeypatch.setattr(strips, "LEAST_BYTES", 1024)
+    monkeypatch.setattr(strip_trial, "_SLOWER", math.inf)
+    monkeypatch.setattr(strip_trial, "_TIMING_SECONDS", 0.0)
+    monkeypatch.setattr(strip_trial, "_verdicts", {})
+    monkeypatch.setattr(strip_trial, "_exact", {})
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+MM = "aten.mm.default"
+
+
+class Tied(nn.Module):
+    """A table that is read by row and is the last product's weight as well."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(37, 16, padding_idx=3)
+        self.between = nn.Linear(16, 16)
+        self.last = nn.Linear(16, 37)
+        self.last.weight = self.table.weight
+
+    def forward(self, words: Tensor) -> Tensor:
+        return self.last(torch.tanh(self.between(self.table(words))))  # type: ignore[no-any-return]
+
+
+def conv_net() -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(3, 40, 3, padding=1),
+        nn.BatchNorm2d(40),
+        nn.ReLU(),
+        nn.Conv2d(40, 48, 3, bias=False),
+        nn.ReLU(),
+        nn.ConvTranspose2d(48, 5, 2, bias=False),
+        nn.Flatten(),
+        nn.Linear(5 * 25, 70),
+    ).train()
+
+
+NETS: dict[str, tuple[Callable[[], nn.Module], Tensor, str]] = {
+    "convolutions": (conv_net, torch.zeros(2, 3, 6, 6), "cross-entropy"),
+    "a tied table": (Tied, torch.zeros(2, 6, dtype=torch.int64), "cross-entropy:dim=-1"),
+}
+"""Per name a net, its inputs and its loss."""
+
+
+def traced(name: str, optimizer: str = "sgd", gradients: str = "stream") -> TrainingStep:
+    make, inputs, loss = NETS[name]
+    torch.manual_seed(0)
+    spec = OptimizerSpec(optimizer, lr=0.05, weight_decay=0.01)
+    return trace_training_step(make(), inputs, loss=loss, optimizer=spec, gradients=gradients)
+
+
+def module_of(name: str) -> nn.Module:
+    torch.manual_seed(0)
+    return NETS[name][0]()
+
+
+def write(path: Path, name: str, step: TrainingStep, *, seed: int | None, in_storage: bool = False) -> Plan:
+    of = hand_net.problem(step.graph, parameters_in_storage=in_storage, kernels=step.kernels)
+    schedule = keep_everything(of) if seed is None else random_schedule(of, seed)
+    plan = hand_net.plan(
+        of,
+        step.graph,
+        schedule,
+        optimizer=step.optimizer,
+        loss=NETS[name][2],
+        slack=1.0,
+        kernels=step.kernels,
+    )
+    write_plan(path, plan, {value: raw_tensor(tensor) for value, tensor in step.tensors.items()})
+    return plan
+
+
+def strips_in(graph: Graph) -> list[Strip]:
+    return [op.strip for op in graph.ops if op.strip is not None]
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "momentum", "adamw"])
+@pytest.mark.parametrize("name", NETS)
+def test_any_schedule_gives_the_bits_of_plain_pytorch(name: str, optimizer: str, tmp_path: Path) -> None:
+    torch.set_num_threads(2)  # tried at 2 and at 1
+    step = traced(name, optimizer)
+    assert strips_in(step.graph)
+    for seed in (1, 2):
+        plan = write(tmp_path / "p", name, step, seed=seed, in_storage=seed == 2)
+        assert read_plan(tmp_path / "p") == plan
+        report = verify(tmp_path / "p", module=module_of(name), steps=1, threads=(1, 2))
+        report.require()
+        trained = sum(parameter.gradient is not None for parameter in step.graph.parameters)
+        assert report.comparisons[0].tensors >= 2 + 2 * trained  # every gradient is among them
+
+
+def test_in_an_arena_and_on_the_heap(tmp_path: Path) -> None:
+    name = "a tied table"
+    write(tmp_path / "p", name, traced(name, "momentum"), seed=4)
+    for arena in (True, False):
+        verify(tmp_path / "p", module=module_of(name), steps=6, threads=(1,), arena=arena).require()
+
+
+def test_a_tapped_step_trains_as_any_other(tmp_path: Path) -> None:
+    write(tmp_path / "p", "convolutions", traced("convolutions"), seed=None)
+    ends = []
+    for tapped in (False, True):
+        seen: dict[str, Tensor] = {}
+
+        def tap(name: str, gradient: Tensor, seen: dict[str, Tensor] = seen) -> None:
+            seen[name] = gradient.clone()
+
+        with Trainer.open(tmp_path / "p", arena=False) as trainer:
+            for number in range(3):
+                trainer.step(*random_batch(trainer.plan, number), on_gradient=tap if tapped else None)
+            ends.append(trainer.parameters())
+    assert {name: tensor.shape for name, tensor in seen.items()} == {
+        name: tensor.shape for name, tensor in ends[0].items()
+    }
+    assert all(torch.equal(tensor, ends[1][name]) for name, tensor in ends[0].items())
+
+
+@pytest.fixture
+def in_two_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever this machine's kernels make of it."""
+    monkeypatch.setattr(strips, "best_blocks", lambda *_: Verdict(2))
+
+
+def test_the_gradient_is_never_whole(in_two_blocks: None) -> None:
+    kept, streamed = (traced("convolutions", gradients=word) for word in ("keep", "stream"))
+    assert not strips_in(kept.graph)
+    assert kept.digest == streamed.digest  # a saved state fits both
+    (product,) = (item for item in strips_in(streamed.graph) if item.links[0].call.target == MM)
+    op = next(op for op in streamed.graph.ops if op.strip is product)
+    # a block, and its sum with the decayed block of the weight
+    assert streamed.kernels.of(op.name).workspace_bytes == 2 * product.block_bytes < 2 * product.whole_bytes
+    assert {buffer.name for buffer in streamed.graph.buffers} == {
+        buffer.name for buffer in kept.graph.buffers
+    } - {value.buffer for item in strips_in(streamed.graph) for value in item.inner}
+
+
+def test_reports_say_what_runs_in_strips(in_two_blocks: None, tmp_path: Path) -> None:
+    plan = write(tmp_path / "p", "convolutions", traced("convolutions"), seed=None)
+    found = strips_in(plan.graph)
+    (line,) = strip_lines(plan.graph)
+    assert line.startswith(f"{len(found)} ops run block by block: ")
+    rows = strips_data(plan.graph)
+    assert [row["whole_bytes"] for row in rows] == [strip.whole_bytes for strip in found]
+    assert all(0 < row["saved_bytes"] == row["whole_bytes"] - row["block_bytes"] for row in rows)
+    assert line in subject_of_plan(plan).training
+    assert not strip_lines(traced("convolutions", gradients="keep").graph)
+
+
+def test_a_block_in_the_cache_is_not_charged_for_its_way_to_ram(in_two_blocks: None) -> None:
+    """Alone, the gradient of a product is written and read; in the cache, neither."""
+    whole, streamed = (traced("convolutions", gradients=word).graph for word in ("keep", "stream"))
+    profile = load_profile("rpi4b")
+    (product,) = (op for op in streamed.ops if op.strip is not None and op.strip.links[0].call.target == MM)
+    assert product.strip is not None
+    parts = estimate(whole, profile)
+    alone = [parts.ops[op.name] for op in whole.ops if op.name in ("7.mm_1", "7.weight.update")]
+    without, large, small = (
+        estimate(streamed, with_cache(profile, size)).ops[product.name]
+        for size in (None, product.strip.block_bytes, product.strip.block_bytes - 1)
+    )
+    assert len(alone) == 2
+    assert without == small
+    assert without.bytes_moved == sum(part.bytes_moved for part in alone)
+    assert without.flops == sum(part.flops for part in alone)
+    overhead = profile.compute.call_overhead_seconds.value
+    assert without.seconds == pytest.approx(sum(part.seconds for part in alone) + 2 * overhead)
+    assert without.bytes_moved - large.bytes_moved == 2 * product.strip.whole_bytes
+    assert large.seconds < without.seconds
+
+
+def with_cache(profile: Profile, size_bytes: int | None) -> Profile:
+    given = None if size_bytes is None else {"value": size_bytes, "kind": "assumed", "source": "a test"}
+    data = profile.model_dump(exclude_none=True)
+    data["memory"].pop("cache_bytes", None)
+    data["memory"] |= {} if given is None else {"cache_bytes": given}
+    return Profile.model_validate(data)
+
+
+def test_without_measuring_nothing_is_run_and_all_gradients_are_kept() -> None:
+    make, inputs, loss = NETS["convolutions"]
+    assert not strips_in(trace_training_step(make(), inputs, loss=loss, measure=False).graph)
+
+
+def test_gradients_are_streamed_or_kept() -> None:
+    with pytest.raises(InputError, match="gradients 'streem' is not one of stream, keep; did you mean"):
+        traced("convolutions", gradients="streem")
+
+
+def test_a_slow_strip_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(strip_trial, "_SLOWER", 0.0)
+    graph = traced("convolutions", gradients="keep").graph
+    verdicts = [verdict for _, verdict in strip_trials(graph)]
+    assert verdicts
+    assert all(verdict.blocks is None and verdict.slower for verdict in verdicts)
+    assert not strips_in(strips.with_strips(graph))
+
+
+def test_a_trial_without_memory_is_not_made(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    write(tmp_path / "p", "convolutions", traced("convolutions"), seed=None)
+    monkeypatch.setattr(strip_trial, "available_bytes", lambda: 0.0)
+    monkeypatch.setattr(strip_trial, "_exact", {})
+    monkeypatch.setattr(strip_trial, "_verdicts", {})
+    assert not strips_in(traced("convolutions").graph)
+    Trainer.open(tmp_path / "p", arena=False).close()
+    assert "ops that run in strips were not tried" in caplog.text
+
+
+def test_trials_leave_torch_as_it_was() -> None:
+    torch.set_num_threads(2)
+    graph = traced("convolutions", gradients="keep").graph
+    torch.manual_seed(4)
+    expected = torch.rand(1)
+    torch.manual_seed(4)
+    assert strips_in(strips.with_strips(graph))
+    assert torch.equal(torch.rand(1), expected)
+    assert torch.get_num_threads() == 2
+
+
+def running_sum(graph: Graph) -> Graph:
+    """A strip whose first call is a running sum over what is cut: each block of it starts anew."""
+
+    def wrong(op: Op) -> Op:
+        if op.strip is None or op.strip.links[0].call.target != MM:
+            return op
+        (value, update) = (op.strip.inner[0], op.strip.links[-1])
+        weight = update.call.args[0]
+        first = Link(Call("aten.cumsum.default", (weight, 0)), (value.name,), ((0, 0),), ((0, 0),))
+        strip = replace(op.strip, links=(first, update))
+        return replace(op, strip=strip, call=strip.call)
+
+    return replace(graph, ops=tuple(map(wrong, graph.ops)))
+
+
+def test_a_strip_with_other_bits_is_refused_by_name(in_two_blocks: None, tmp_path: Path) -> None:
+    step = traced("convolutions")
+    write(tmp_path / "p", "convolutions", replace(step, graph=running_sum(step.graph)), seed=None)
+    with pytest.raises(ReplayError, match=r"op 7\.weight\.update in \d+ blocks gives other bits here"):
+        Trainer.open(tmp_path / "p")
+
+
+def test_a_strip_that_torch_refuses_is_named(in_two_blocks: None, tmp_path: Path) -> None:
+    step = traced("convolutions")
+
+    def wrong(op: Op) -> Op:
+        if op.strip is None or op.strip.links[0].call.target != MM:
+            return op
+        first = op.strip.links[0]
+        call = Call(first.call.target, (first.call.args[0], Ref("input")))
+        strip = replace(op.strip, links=(replace(first, call=call), *op.strip.links[1:]))
+        return replace(op, strip=strip, call=strip.call)
+
+    graph = replace(step.graph, ops=tuple(map(wrong, step.graph.ops)))
+    write(tmp_path / "p", "convolutions", replace(step, graph=graph), seed=None)
+    with pytest.raises(ReplayError, match=r"op 7\.weight\.update cannot run in blocks here"):
+        Trainer.open(tmp_path / "p")
