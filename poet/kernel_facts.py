@@ -141,6 +141,12 @@ class KernelFacts:
         return codec.decode(KernelFacts, fields, where=where, error=KernelFactsError)
 
 
-def stated(library: str, ops: Iterable[str], *, workspace_bytes: int) -> KernelFacts:
-    """The facts of a ``library`` that is said to need one workspace, whichever of ``ops`` runs."""
-    return KernelFacts(library, tuple(OpFacts(name, workspace_bytes) for name in ops))
+def stated(library: str, ops: Mapping[str, int], *, workspace_bytes: int) -> KernelFacts:
+    """The facts of a ``library`` that is said to need one workspace, whichever op runs.
+
+    Args:
+        library: whose kernels.
+        ops: by name, the bytes that it holds beside that in any library: a strip's block.
+        workspace_bytes: of each.
+    """
+    return KernelFacts(library, tuple(OpFacts(name, workspace_bytes + own) for name, own in ops.items()))

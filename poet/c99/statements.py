@@ -12,6 +12,7 @@ from poet.errors import PlanError, UnsupportedOperator
 from poet.graph import Graph
 from poet.problem import Place
 from poet.schedule import Compute, Free, PageIn, PageOut
+from poet.strips import Strip
 from poet.training_plan import Plan, stored_values
 
 LIBRARY = "poet-c99"
@@ -83,6 +84,10 @@ def check_exportable(plan: Plan) -> None:
         PlanError: the plan has no arena, or moves tensors to or from storage.
     """
     missing = missing_rows(plan.graph)
+    if Strip.TARGET in missing:
+        raise UnsupportedOperator(
+            f"{plan.model.name}: its strips are cut for the kernels of PyTorch; plan with --gradients keep"
+        )
     if missing:
         named = [f"{target} ({count} ops)" for target, count in missing.items()]
         more = f" and {len(named) - _MOST_NAMED} more" if len(named) > _MOST_NAMED else ""

@@ -179,12 +179,13 @@ def _with_erase(write: Transfer, storage: Storage, stored_bytes: int) -> Transfe
 def kernels_on(profile: Profile, graph: Graph, measured: KernelFacts, *others: KernelFacts) -> KernelFacts:
     """The facts of the kernels that run ``graph`` on ``profile``'s device.
 
-    The workspace that the profile states for every op; else the facts of the profile's library; else, where
-    there are none, the workspaces of the ``measured`` one.
+    The workspace that the profile states for every op, with a strip's block beside it; else the facts of the
+    profile's library; else, where there are none, the workspaces of the ``measured`` one.
     """
     library, workspace = profile.kernels.name, profile.kernels.workspace_bytes
     if workspace is not None:
-        return stated(library, (op.name for op in graph.ops), workspace_bytes=workspace.value)
+        blocks = {op.name: 0 if op.strip is None else op.strip.block_bytes for op in graph.ops}
+        return stated(library, blocks, workspace_bytes=workspace.value)
     known = {facts.library: facts for facts in (*others, measured)}
     return known.get(library) or measured.workspaces_as(library)
 

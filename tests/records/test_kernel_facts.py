@@ -79,8 +79,8 @@ def test_what_is_asked() -> None:
 
 
 def test_the_same_record_made_other_ways() -> None:
-    assert stated("loops", ["f", "g"], workspace_bytes=7) == KernelFacts(
-        "loops", (OpFacts("f", 7), OpFacts("g", 7))
+    assert stated("loops", {"f": 0, "g": 5}, workspace_bytes=7) == KernelFacts(
+        "loops", (OpFacts("f", 7), OpFacts("g", 12))
     )
     assert FACTS.workspaces_as("loops") == KernelFacts("loops", (OpFacts("op_a", 64), OpFacts("op_h")))
 
