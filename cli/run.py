@@ -84,6 +84,12 @@ def run(
         int | None,
         typer.Option(min=1, metavar="STEPS", help="Save every so many steps as well.", callback=whole),
     ] = None,
+    keep_previous: Annotated[
+        bool,
+        typer.Option(
+            "--keep-previous", help="Keep the state saved before the last as well, as FILE.previous."
+        ),
+    ] = False,
     validate: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Samples to evaluate after each epoch, as --data has them."),
@@ -131,6 +137,8 @@ def run(
     """
     if save_every is not None and output is None:
         raise InputError("--save-every needs -o FILE to save to")
+    if keep_previous and output is None:
+        raise InputError("--keep-previous needs -o FILE to save to")
     for name, given in (("--metric", metric), ("--patience", patience), ("--best", best)):
         if given is not None and validate is None:
             raise InputError(f"{name} is of --validate FILE, samples to evaluate after each epoch")
@@ -160,6 +168,7 @@ def run(
         patience=patience,
         best=None if best is None else str(best),
         schedule=schedule,
+        keep_previous=keep_previous,
     )
     if _run_enforced(request, json_file) if enforce else _run_here(request, json_file):
         raise KeyboardInterrupt

@@ -15,6 +15,7 @@ class RunRequest:
         budget_bytes: what the child may take above its idle size.
         epochs, seed, threads, learning_rate, page_file, resume, output, allow_nan: see ``poet run --help``.
         save_every: steps between saves to ``output``; ``None``: after each epoch.
+        keep_previous: whether the state saved before the last one is kept too.
         arena: see `poet.runtime.Trainer.open`.
         validate: path of the samples to evaluate after each epoch; ``None``: none.
         metrics: names of what is counted there beside the loss; empty: what suits the targets.
@@ -41,6 +42,7 @@ class RunRequest:
     patience: int | None = None
     best: str | None = None
     schedule: str | None = None
+    keep_previous: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -121,6 +121,7 @@ def fit(
     save_path: str | Path | None = None,
     save_every: int | None = None,
     schedule: RateSchedule | None = None,
+    keep_previous: bool = False,
 ) -> Iterator[Epoch]:
     """Train for ``epochs`` passes over ``samples``, in a new order each, and yield what each gave.
 
@@ -137,6 +138,7 @@ def fit(
         save_path: where the training state is saved after each epoch, an incomplete one too.
         save_every: steps after which it is saved as well.
         schedule: of the learning rates; one that does not say how many steps there are ends with this call.
+        keep_previous: whether the state saved before the last one is kept too, see `Trainer.save`.
 
     Raises:
         NotFinite: the loss of a step, or the state to be saved, is not finite, and the trainer does not
@@ -150,7 +152,7 @@ def fit(
     if seed is None:
         seed = trainer.seed or 0
     before, begun = divmod(trainer.steps, per_epoch)
-    kept = _Kept(trainer, save_path)
+    kept = _Kept(trainer, save_path, keep_previous=keep_previous)
     rates = trainer.learning_rates
     if schedule is not None:
         schedule = schedule.over((before + epochs) * per_epoch)
@@ -183,7 +185,8 @@ def fit(
 class _Kept:
     """The saved state, which is of a step after which everything was finite."""
 
-    def __init__(self, trainer: Trainer, path: str | Path | None) -> None:
+    def __init__(self, trainer: Trainer, path: str | Path | None, *, keep_previous: bool) -> None:
+        self._keep_previous = keep_previous
         self._trainer, self._path = trainer, None if path is None else Path(path)
         self._saved_steps: int | None = None
 
@@ -197,7 +200,7 @@ class _Kept:
         name = None if self._trainer.allow_nan else self._trainer.not_finite()
         if name is not None:
             raise self._not_finite(f"after step {self._trainer.steps} {name} is not finite")
-        self._trainer.save(self._path)
+        self._trainer.save(self._path, keep_previous=self._keep_previous)
         self._saved_steps = self._trainer.steps
 
     def _not_finite(self, what: str) -> NotFinite:

@@ -47,6 +47,7 @@ def metered_epochs(
         epochs=request.epochs,
         save_path=request.output,
         save_every=request.save_every,
+        keep_previous=request.keep_previous,
         schedule=None if request.schedule is None else RateSchedule.parse(request.schedule),
     )
     while True:

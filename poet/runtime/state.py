@@ -84,7 +84,8 @@ class Saved(Closing):
         Raises:
             PlanError: it is damaged, of another version, or of another model or optimizer.
         """
-        self._file = TensorFile(Path(path), error=PlanError)
+        self.path = Path(path)
+        self._file = TensorFile(self.path, error=PlanError)
         try:
             self._names = saved_names(plan.plan.graph)
             self.steps = _checked_steps(self._file, plan.plan)

@@ -40,6 +40,7 @@ from poet.runtime.evaluation import (
     slots_with_evaluation,
     whole_batches,
 )
+from poet.runtime.generations import Generations, open_saved
 from poet.runtime.guards import check_calls
 from poet.runtime.memory import PeakMeter, return_freed_memory
 from poet.runtime.native.library import BETWEEN_STEPS
@@ -119,6 +120,7 @@ class Trainer(Closing):
         self._evaluator: Evaluator | None = None
         self._is_checked = False
         self._plan_path: Path | None = None
+        self._generations = Generations(tensors.path if isinstance(tensors, state.Saved) else None)
         self._opened_in = os.getpid()
         self._inputs = tuple(self._input(name) for name in plan.graph.inputs)
         self._rules = ranges.rules(plan.graph)
@@ -204,7 +206,7 @@ class Trainer(Closing):
             check_strips(plan.graph)
             source: state.Source = state.FromPlan(file, seed=seed)
             if resume is not None:
-                source = undo.enter_context(state.Saved(resume, file, seed=seed))
+                source = undo.enter_context(open_saved(resume, file, seed=seed))
             pages = _open_pages(plan, file.path.parent, page_file)
             try:
                 trainer = cls(plan, source, pages=pages, arena=arena, announces=True)
@@ -372,8 +374,11 @@ class Trainer(Closing):
             if parameter.optimizer_state
         }
 
-    def save(self, path: str | Path) -> None:
+    def save(self, path: str | Path, *, keep_previous: bool = False) -> None:
         """Write the training state as a safetensors file, whole or not at all.
+
+        With ``keep_previous`` the state that was at ``path`` stays beside it, as ``<path>.previous``, and
+        opening with ``resume=path`` takes it where the newer one is damaged.
 
         Parameters and module state stand under the module's names. `Trainer.open` goes on from it,
         with this plan or another for the same model, training set and optimizer.
@@ -385,6 +390,8 @@ class Trainer(Closing):
         """
         self._check_usable()
         self.check_save_path(path)
+        if keep_previous:
+            self._generations.before_save(Path(path))
         state.save(
             Path(path),
             self.plan,
@@ -393,6 +400,8 @@ class Trainer(Closing):
             random_state=self._random_now(),
             seed=self.seed,
         )
+        if keep_previous:
+            self._generations.after_save(Path(path))
 
     def not_finite(self) -> str | None:
         """The name of a trained tensor, or of updated module state, that holds NaN or an infinity.
