@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 export PYTHONDONTWRITEBYTECODE :=
 STAMP := $(VENV)/.installed
 
-.PHONY: help setup demo test test-slow lint type models-table nets-table gap-table bench-planner bench-large-graphs bench-large-rivals bench-small-ram bench-tuning fuzz faults-table runtime-table torch-peers documents pictures site clean
+.PHONY: help setup demo demo-c test test-cortex-m test-slow lint type models-table nets-table gap-table bench-planner bench-large-graphs bench-large-rivals bench-small-ram bench-tuning fuzz faults-table runtime-table torch-peers documents pictures site clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*## ' Makefile | sed -E 's/^([a-z-]+):.*## (.*)$$/\1|\2/' | awk -F'|' '{printf "make %-13s %s\n", $$1, $$2}'
@@ -72,6 +72,13 @@ runtime-table: $(STAMP) ## docs/runtime.md: predicted and measured peaks and ste
 
 torch-peers: $(STAMP) ## against checkpointing and torch's memory budget, at their own peaks
 	PYTHONPATH=examples $(BIN)/python tests/benchmarks/torch_peers.py
+
+demo-c: $(STAMP) ## ResNet-8 as C99: planned, exported, linked into its RAM, trained here and on a Cortex-M4F in QEMU
+	$(BIN)/python examples/demo_c.py
+
+test-cortex-m: $(STAMP) ## exported C on a Cortex-M4F in QEMU (apt-get install gcc-arm-none-eabi libnewlib-arm-none-eabi qemu-system-arm)
+	@command -v arm-none-eabi-gcc qemu-system-arm >/dev/null || { echo "no cross compiler or QEMU here: apt-get install gcc-arm-none-eabi libnewlib-arm-none-eabi qemu-system-arm" >&2; exit 2; }
+	$(BIN)/python -m pytest -q -m slow tests/c99 -k cortex_m
 
 pictures: $(STAMP) ## docs/images: what the HTML reports look like, in Chromium (apt-get install chromium chromium-driver)
 	@command -v chromium chromedriver >/dev/null || { echo "no browser here: apt-get install chromium chromium-driver" >&2; exit 2; }

@@ -44,6 +44,11 @@ class Placed:
         return True
 
 
+def placed_at(kind: TensorType, offset_bytes: int) -> Placed:
+    """A tensor whose buffer begins ``offset_bytes`` from the arena's start."""
+    return Placed(kind, (offset_bytes + kind.offset * ITEM_BYTES[kind.dtype]) // WORD_BYTES)
+
+
 @dataclass(frozen=True, slots=True)
 class CStruct:
     """A constant record of a C type; ``fields`` are its members' texts, records among them."""

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from poet.c99.calls import WORD_BYTES, CCall, CStruct, Placed, float_text
-from poet.c99.statements import Statements
+from poet.c99.predict import Prediction
+from poet.c99.statements import Statement, Statements
 from poet.errors import PlanError, UnsupportedOperator
 from poet.graph import Graph, Ref
 from poet.optimizer import OptimizerSpec
@@ -130,18 +131,23 @@ def _call_lines(call: CCall, constants: _Constants) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class StepBody:
-    """The functions of a step and the order in which they are called."""
+    """The functions of a step and the orders in which they are called."""
 
     functions: tuple[str, ...]
     constants: tuple[str, ...]
-    order: tuple[str, ...]
+    orders: tuple[tuple[str, ...], ...]
 
 
-def step_body(statements: Statements) -> StepBody:
-    """One function for each different run; a recomputation at the same places is the same function."""
-    constants, functions, order = _Constants(), list[str](), list[str]()
+def step_body(*sequences: tuple[Statement, ...]) -> StepBody:
+    """One function for each different run; a recomputation at the same places is the same function.
+
+    ``orders`` of the body: for each of the sequences, the functions that it calls.
+    """
+    constants, functions, orders = _Constants(), list[str](), [list[str]() for _ in sequences]
     known: dict[tuple[str, tuple[CCall, ...]], str] = {}
-    for statement in statements.statements:
+    for statement, order in (
+        (item, order) for sequence, order in zip(sequences, orders, strict=True) for item in sequence
+    ):
         if not statement.calls:
             continue
         key = (statement.op, statement.calls)
@@ -154,7 +160,7 @@ def step_body(statements: Statements) -> StepBody:
             head = f"/* {comment(statement.op)}{again} */\nstatic void {known[key]}(poet_net *net)\n"
             functions.append(f"{head}{{\n{arena}{text}\n}}")
         order.append(known[key])
-    return StepBody(tuple(functions), tuple(constants.lines()), tuple(order))
+    return StepBody(tuple(functions), tuple(constants.lines()), tuple(map(tuple, orders)))
 
 
 # --- the optimizer ----------------------------------------------------------------------------
@@ -205,6 +211,7 @@ def step_header(
     arena_bytes: int,
     spans: tuple[Span, ...],
     spec: OptimizerSpec,
+    prediction: Prediction | str,
     *,
     model: str,
     digest: str,
@@ -239,6 +246,14 @@ def step_header(
             "\n/* Where the target goes: POET_TARGET_FLOATS of them, anew before every step. */\n"
             "float *poet_target(poet_net *net);\n"
         )
+    predict = (
+        f"/* There is no poet_predict: {comment(prediction)} */\n\n"
+        if isinstance(prediction, str)
+        else "/* The forward pass in evaluation mode on inputs filled anew; targets need not be. */\n"
+        "poet_status poet_predict(poet_net *net);\n\n"
+        "/* What it gave, until inputs are filled or a step is made; sizes as of poet_output. */\n"
+        "const float *poet_predicted(const poet_net *net, int32_t index);\n\n"
+    )
     numbers = "".join(f" {name}," for name in _FLOATS[spec.name]).rstrip(",")
     members = f"    float{numbers};\n" if numbers else ""
     powers = ", ".join(_DOUBLES.get(spec.name, ()))
@@ -286,7 +301,7 @@ poet_status poet_train_step(poet_net *net, float *loss);
 /* The net's output of the last step, until an input or a target is filled; null: there is none. */
 const float *poet_output(const poet_net *net, int32_t index);
 
-/* The learning rate from the next step on; poet_init sets that of the plan. */
+{predict}/* The learning rate from the next step on; poet_init sets that of the plan. */
 void poet_set_learning_rate(poet_net *net, float learning_rate);
 
 /* CRC-32 of all that lives across steps: equal on two machines that trained alike. */
@@ -308,10 +323,15 @@ extern const poet_span poet_kept[POET_KEPT];
 
 
 def step_source(
-    interface: Interface, statements: Statements, spans: tuple[Span, ...], spec: OptimizerSpec
+    interface: Interface,
+    statements: Statements,
+    prediction: Prediction | str,
+    spans: tuple[Span, ...],
+    spec: OptimizerSpec,
 ) -> str:
     """``poet_step.c``."""
-    body = step_body(statements)
+    foreseen = None if isinstance(prediction, str) else prediction
+    body = step_body(statements.statements, foreseen.statements if foreseen else ())
     rows = [
         f"    {{{span.word}, {span.words}, {-1 if span.first is None else span.first}, "
         f"UINT32_C({span.fill:#010x})}}, /* {comment(span.name)} */"
@@ -325,10 +345,9 @@ def step_source(
         "#include <string.h>",
         "\n".join(body.constants),
         *body.functions,
-        "/* The step, in order. */\ntypedef void (*poet_op)(poet_net *net);\n"
-        + "static const poet_op schedule[] = {\n"
-        + "".join(f"    {', '.join(body.order[at : at + 12])},\n" for at in range(0, len(body.order), 12))
-        + "};",
+        "typedef void (*poet_op)(poet_net *net);",
+        _order("/* The step, in order. */", "schedule", body.orders[0]),
+        _order("/* The forward pass in evaluation, in order. */", "forward", body.orders[1]),
         "const poet_span poet_kept[POET_KEPT] = {\n" + "\n".join(rows) + "\n};",
         f"""poet_status poet_init(poet_net *net, float *arena, uint32_t seed)
 {{
@@ -367,6 +386,7 @@ def step_source(
     }}
     return made - made < 1.0f ? POET_OK : POET_NOT_FINITE; /* false for NaN, which infinity gives as well */
 }}""",
+        _predict(foreseen),
         """void poet_set_learning_rate(poet_net *net, float learning_rate)
 {
     net->learning_rate = learning_rate;
@@ -392,6 +412,30 @@ def step_source(
 }""",
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _order(remark: str, name: str, order: tuple[str, ...]) -> str:
+    """The table of the functions that make a step or a forward pass."""
+    rows = "".join(f"    {', '.join(order[at : at + 12])},\n" for at in range(0, len(order), 12))
+    return f"{remark}\nstatic const poet_op {name}[] = {{\n{rows}}};" if order else ""
+
+
+def _predict(prediction: Prediction | None) -> str:
+    if prediction is None:
+        return ""
+    head = "const float *poet_predicted(const poet_net *net, int32_t index)"
+    return """poet_status poet_predict(poet_net *net)
+{
+    if (!net) {
+        return POET_BAD_ARGUMENT;
+    }
+    for (size_t i = 0; i < sizeof forward / sizeof forward[0]; ++i) {
+        forward[i](net);
+    }
+    return POET_OK;
+}
+
+""" + _pointers(head, prediction.outputs)
 
 
 def _pointers(head: str, places: tuple[tuple[str, Placed], ...]) -> str:
@@ -422,10 +466,10 @@ def _target(interface: Interface) -> list[str]:
     ]
 
 
-def functions_of(statements: Statements, spec: OptimizerSpec) -> set[str]:
-    """Names of the kernels that a step calls."""
+def functions_of(statements: Iterable[Statement], spec: OptimizerSpec) -> set[str]:
+    """Names of the kernels that runs of ops and the optimizer's numbers call."""
     own = {"poet_sqrt"} if spec.name == "adamw" else set()
-    return own | {call.function for statement in statements.statements for call in statement.calls}
+    return own | {call.function for statement in statements for call in statement.calls}
 
 
 def weights_header() -> str:

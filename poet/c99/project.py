@@ -15,6 +15,7 @@ from torch import Tensor
 
 from poet.c99 import emit, sources, vectors
 from poet.c99.calls import WORD_BYTES
+from poet.c99.predict import Prediction, prediction_of
 from poet.c99.statements import LIBRARY, Statements, statements_of
 from poet.errors import InputError, PoetError
 from poet.graph import ITEM_BYTES
@@ -46,12 +47,14 @@ class CProject:
         interface: what its caller sees.
         statements: what a step does.
         spans: what lies in the arena across steps.
+        prediction: the forward pass in evaluation, or why there is none.
     """
 
     files: Mapping[str, str]
     interface: emit.Interface
     statements: Statements
     spans: tuple[emit.Span, ...]
+    prediction: Prediction | str
 
     def write(self, folder: Path) -> None:
         """Write the folder, whole or not at all.
@@ -109,18 +112,26 @@ def c_project(file: PlanFile) -> CProject:
     interface = emit.interface_of(plan.graph, statements)
     kept = _contents(file)
     spans, words = _spans(plan, statements, kept)
-    used = sources.needed(emit.functions_of(statements, plan.optimizer))
+    prediction = prediction_of(plan.graph, statements)
+    foreseen = () if isinstance(prediction, str) else prediction.statements
+    used = sources.needed(emit.functions_of((*statements.statements, *foreseen), plan.optimizer))
     arena_bytes = -(-statements.arena_bytes // WORD_BYTES) * WORD_BYTES
     made = vectors.vectors_of(plan.graph, plan.optimizer, interface, kept)
     header = emit.step_header(
-        interface, arena_bytes, spans, plan.optimizer, model=plan.model.name, digest=plan_digest(plan)
+        interface,
+        arena_bytes,
+        spans,
+        plan.optimizer,
+        prediction,
+        model=plan.model.name,
+        digest=plan_digest(plan),
     )
     files = {
         "Makefile": _makefile(_ram_bytes(plan, arena_bytes)),
         "README.md": _readme(plan, arena_bytes, len(words)),
         "poet_kernels.c": sources.source_text(used),
         "poet_kernels.h": sources.header_text(used),
-        "poet_step.c": emit.step_source(interface, statements, spans, plan.optimizer),
+        "poet_step.c": emit.step_source(interface, statements, prediction, spans, plan.optimizer),
         "poet_step.h": header,
         "poet_weights.c": emit.weights_source(words),
         "poet_weights.h": emit.weights_header(),
@@ -128,7 +139,7 @@ def c_project(file: PlanFile) -> CProject:
         "test/vectors.h": vectors.vectors_header(),
         **{name: (TEMPLATES / source).read_text(encoding="utf-8") for source, name in _COPIED.items()},
     }
-    return CProject(files, interface, statements, spans)
+    return CProject(files, interface, statements, spans, prediction)
 
 
 def _contents(file: PlanFile) -> dict[str, Tensor]:

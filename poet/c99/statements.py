@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from poet.c99.calls import WORD_BYTES, CCall, OpRun, Placed
+from poet.c99.calls import WORD_BYTES, CCall, OpRun, Placed, placed_at
 from poet.c99.rows import ROWS, c_calls
 from poet.demand import BEFORE
 from poet.errors import PlanError, UnsupportedOperator
@@ -182,10 +182,7 @@ class _Walk:
 
     def placed(self, value: str) -> Placed:
         """Where a value lies now; one of no bytes lies anywhere."""
-        kind = self.types[value].type
-        items = WORD_BYTES if kind.dtype == "float32" else 8 if kind.dtype == "int64" else 1
-        offset = self.at.get(self.types[value].buffer, 0) + kind.offset * items
-        return Placed(kind, offset // WORD_BYTES)
+        return placed_at(self.types[value].type, self.at.get(self.types[value].buffer, 0))
 
     def output(self, value: str | None, index: int) -> Placed | None:
         """Where an output of the step ``index`` goes: a place of its own, or that of a second copy."""

@@ -21,7 +21,7 @@ from poet.c99 import sources
 from poet.c99.calls import OpRun, Placed, float_text
 from poet.c99.emit import step_body
 from poet.c99.rows import ROWS, c_calls
-from poet.c99.statements import Statement, Statements
+from poet.c99.statements import Statement
 from poet.c99.vectors import PlainSteps, doubled
 from poet.errors import UnsupportedOperator
 from poet.graph import Call, Graph, Op
@@ -171,11 +171,11 @@ def _worst(module: nn.Module, inputs: Tensor, folder: Path, loss: str, optimizer
     plain.fill(given)
     cases = _Cases(graph, spec, plain)
     statements = tuple(cases.statement(op) for op in graph.ops)
-    body = step_body(Statements(0, statements, {}, {}, {}))
-    assert len(body.order) == len(statements)
+    body = step_body(statements)
+    assert len(body.orders[0]) == len(statements)
     functions = {call.function for statement in statements for call in statement.calls}
     used = sources.needed(functions)
-    table = f"static void (*const cases[])(poet_net *) = {{{', '.join(body.order)}}};\n"
+    table = f"static void (*const cases[])(poet_net *) = {{{', '.join(body.orders[0])}}};\n"
     run = "void run_case(poet_net *net, int index)\n{\n    cases[index](net);\n}\n"
     folder.mkdir()
     (folder / "poet_kernels.h").write_text(sources.header_text(used))

@@ -58,6 +58,13 @@ class CStep:
         assert self.library.poet_train_step(self.net, ctypes.byref(loss)) == 0
         return loss.value
 
+    def predict(self) -> Floats:
+        """The first prediction, in evaluation mode."""
+        assert not isinstance(self.project.prediction, str), self.project.prediction
+        assert self.library.poet_predict(self.net) == 0
+        placed = self.project.prediction.outputs[0][1]
+        return self.arena[placed.word : placed.word + placed.type.elements].copy()
+
     def kept(self) -> dict[str, Floats]:
         """What lives across steps, by buffer, as bits of floats."""
         return {
