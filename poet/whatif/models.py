@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import logging
+import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -23,7 +24,7 @@ from poet.optimizer import OptimizerSpec
 from poet.strips import Gradients
 from poet.whatif.cache import IMPORTING, Cache, code_digest, digest_of, pack, unpack
 from poet.whatif.grid import Binding
-from poet.whatif.workers import Run, Task, given_up
+from poet.whatif.workers import Run, Task, given_up, thread_settings
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -192,7 +193,10 @@ class OnnxModel:
         return data
 
     def _key(self, binding: Binding, spec: OptimizerSpec) -> str:
-        return digest_of(self.digest, sorted(binding), asdict(spec), asdict(self.how), code_digest(IMPORTING))
+        """Of one import; kernels were measured by as many threads as the processors and settings give."""
+        measured_by = [len(os.sched_getaffinity(0)), *thread_settings()]
+        what = (sorted(binding), asdict(spec), asdict(self.how), measured_by)
+        return digest_of(self.digest, *what, code_digest(IMPORTING))
 
 
 def module_variants(
