@@ -75,6 +75,9 @@ def check_calls(graph: Graph) -> None:
         return pooled is not None and gradient is not None and pooled[:-last] == gradient[:-last]
 
     for op in graph.ops:
+        for link in op.strip.links if op.strip is not None else ():
+            if link.call.target in {*_POOLS, *_AVERAGES, *_BATCH_NORMS}:  # what holds of the whole is known
+                raise PlanError(f"op {op.name} calls {link.call.target} in blocks, which poet does not")
         for call in (op.call, op.recall):
             if call is not None and call.target in _POOLS:
                 _require(op, call, 1 + _POOLS[call.target][0], pooled_from, "indices of the same pooling")

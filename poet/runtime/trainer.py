@@ -203,6 +203,7 @@ class Trainer(Closing):
         plan = file.plan
         check_apart({"page_file": page_file}, reads={"the plan": file.path, "resume": resume})
         with contextlib.ExitStack() as undo:
+            check_calls(plan.graph)  # before a strip is tried
             check_strips(plan.graph)
             source: state.Source = state.FromPlan(file, seed=seed)
             if resume is not None:

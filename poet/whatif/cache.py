@@ -55,7 +55,8 @@ SOLVING = (
 """What an answer depends on: the searches and all that they import."""
 
 IMPORTING = (
-    "prepared.py", "frontend", "runtime", "files", "graph.py", "operators.py", "kernel_facts.py",
+    "prepared.py", "frontend", "runtime", "files", "calls.py", "strips.py", "graph.py", "operators.py",
+    "kernel_facts.py",
     "kernel_allocations.py", "optimizer.py", "loss.py", "untrained.py", "codec.py", "errors.py", "units.py",
     "version.py", "brief.py", "children.py", "extras.py", "training_plan.py", "plan_file.py",
     "run_request.py", "demand.py", "layout.py", "devices/host.py", "problem.py", "schedule.py",

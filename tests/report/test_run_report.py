@@ -108,7 +108,7 @@ def test_ops_that_are_timed_on_a_busy_machine_keep_their_own_time(monkeypatch: p
         prepared = api.prepare(net.train(), torch.zeros(2, 8), device="rpi4b")
         monkeypatch.setattr(measure, "Trainer", Disturbed)
         monkeypatch.setattr(rehearsal, "_LONGEST_SECONDS", 1e9)
-        monkeypatch.setattr(rehearsal, "_available_bytes", lambda: 1e12)
+        monkeypatch.setattr(rehearsal, "available_bytes", lambda: 1e12)
         facts = api.measured_on_host(prepared).step.kernels
     finally:
         torch.set_num_threads(before)

@@ -143,7 +143,7 @@ def test_where_there_is_no_room_for_a_step_kernels_keep_their_own_times(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     before = prepared()
-    monkeypatch.setattr(rehearsal, "_available_bytes", lambda: 1000.0)
+    monkeypatch.setattr(rehearsal, "available_bytes", lambda: 1000.0)
     assert api.measured_on_host(before).step.kernels is before.step.kernels
 
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from poet.devices.costs import estimate
 from poet.devices.load import load_profile
 from poet.devices.profile import Profile
-from poet.errors import InputError, ReplayError
+from poet.errors import InputError, PlanError, ReplayError
 from poet.frontend import strips
 from poet.frontend.strips import strip_trials
 from poet.frontend.trace import TrainingStep, trace_training_step
@@ -296,4 +296,21 @@ def test_a_strip_that_torch_refuses_is_named(in_two_blocks: None, tmp_path: Path
     graph = replace(step.graph, ops=tuple(map(wrong, step.graph.ops)))
     write(tmp_path / "p", "convolutions", replace(step, graph=graph), seed=None)
     with pytest.raises(ReplayError, match=r"op 7\.weight\.update cannot run in blocks here"):
+        Trainer.open(tmp_path / "p")
+
+
+def test_a_call_that_kernels_would_not_survive_is_not_even_tried(in_two_blocks: None, tmp_path: Path) -> None:
+    step = traced("convolutions")
+
+    def wrong(op: Op) -> Op:
+        if op.strip is None or op.strip.links[0].call.target != MM:
+            return op
+        first = op.strip.links[0]
+        call = replace(first.call, target="aten.avg_pool2d_backward.default")
+        strip = replace(op.strip, links=(replace(first, call=call), *op.strip.links[1:]))
+        return replace(op, strip=strip, call=strip.call)
+
+    graph = replace(step.graph, ops=tuple(map(wrong, step.graph.ops)))
+    write(tmp_path / "p", "convolutions", replace(step, graph=graph), seed=None)
+    with pytest.raises(PlanError, match=r"calls aten\.avg_pool2d_backward\.default in blocks, which poet"):
         Trainer.open(tmp_path / "p")
