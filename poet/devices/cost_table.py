@@ -150,6 +150,11 @@ def _per_input(flops: float) -> Rule:
     return lambda o: flops * o.tensor(0).elements
 
 
+def _per_read(flops: float) -> Rule:
+    """``flops`` per element read."""
+    return lambda o: flops * sum(given.elements for given in o.inputs)
+
+
 def _per_picked(flops: float) -> Rule:
     """``flops`` per element of the second tensor, which picks from the first."""
     return lambda o: flops * o.tensor(1).elements
@@ -381,7 +386,7 @@ _ELEMENTWISE = {
     "poet.rmsprop": OperatorCost(_E, _per_input(18)),
     "poet.adagrad": OperatorCost(_E, _per_input(14)),
     "poet.lion": OperatorCost(_E, _per_input(9)),
-    "poet.clip_coefficient": OperatorCost(_E, _per_input(2)),
+    "poet.clip_coefficient": OperatorCost(_E, _per_read(2)),
 }
 
 _TRANSCENDENTAL = {

@@ -14,6 +14,8 @@ from torch import nn
 from torch.optim import lr_scheduler
 
 from poet import api
+from poet.devices.costs import build_problem
+from poet.devices.load import load_profile
 from poet.errors import InputError, ModelError
 from poet.frontend.optimizers import Lion, spec_of
 from poet.frontend.plain import PlainTrainer
@@ -74,6 +76,13 @@ SPECS = {
 def test_training_gives_the_bits_of_torchs_optimizer(name: str, tmp_path: Path) -> None:
     write(tmp_path / "p", SPECS[name])
     verify(tmp_path / "p", module=net(), steps=3).require()
+
+
+@pytest.mark.parametrize("name", SPECS)
+def test_every_op_has_its_cost_on_a_device(name: str) -> None:
+    step = trace_training_step(net(), torch.zeros(3, 2, 4, 4), optimizer=SPECS[name], measure=False)
+    problem = build_problem(step.graph, load_profile("rpi4b"), step.kernels)
+    assert {op.name for op in problem.ops} == {op.name for op in step.graph.ops}
 
 
 def test_clipping_changes_something(tmp_path: Path) -> None:
