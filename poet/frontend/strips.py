@@ -12,13 +12,14 @@ from dataclasses import dataclass, replace
 
 from poet.frontend.cuts import Cut, gradient_cut, passing_cut, update_cut
 from poet.graph import Graph, Link, Op, Parameter, Ref, Strip, Value
+from poet.optimizer import STATES
 from poet.runtime.strip_trial import BLOCK_COUNTS, Verdict, best_blocks
 from poet.strips import outermost
 
 LEAST_BYTES = 256 * 1024
 """Of a parameter: what a smaller one's gradient takes is little beside what a call costs."""
 
-_UPDATES = frozenset({"poet.sgd", "poet.momentum", "poet.adamw"})
+_UPDATES = frozenset(f"poet.{name}" for name in STATES)
 
 
 @dataclass(frozen=True, slots=True)
