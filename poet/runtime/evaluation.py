@@ -123,7 +123,10 @@ class Evaluator:
             buffer = self._graph.buffer_of(name)
             self._cells.install(buffer, new_buffer(self._cells.sizes_bytes[buffer]))
             target = self._cells.contents[self._cells.value(name)]
-            target.copy_(given[place]) if place < len(given) else target.zero_()
+            if place < len(given):
+                _fill(target, given[place])
+            else:
+                target.zero_()
         for index, run in compiled.instructions:
             if mark is not None:
                 mark(index + 1)
@@ -180,8 +183,8 @@ def judged(batches: Iterable[Judged], metrics: Sequence[Metric]) -> EvaluationRe
     )
 
 
-def whole_batches(batches: Iterable[Batch], size: int) -> Iterator[tuple[list[torch.Tensor], int]]:
-    """Each batch in full: one with fewer samples begins again with its first, and says how many are its own.
+def counted_batches(batches: Iterable[Batch], size: int) -> Iterator[tuple[list[torch.Tensor], int]]:
+    """Each batch, and how many samples it has.
 
     Raises:
         InputError: a batch has no sample, or more than ``size``.
@@ -193,10 +196,17 @@ def whole_batches(batches: Iterable[Batch], size: int) -> Iterator[tuple[list[to
         count = counts.pop() if len(counts) == 1 else 0
         if not 0 < count <= size:
             raise InputError(f"a batch to evaluate has 1 to {size} samples, the same number in each tensor")
-        if count < size:
-            chosen = torch.arange(size) % count
-            given = [tensor[chosen] for tensor in given]
         yield given, count
+
+
+def _fill(target: torch.Tensor, given: torch.Tensor) -> None:
+    """Copy ``given`` into ``target``; where it has fewer samples, it begins again with its first."""
+    if given.shape == target.shape:
+        target.copy_(given)
+        return
+    for start in range(0, len(target), len(given)):
+        part = target[start : start + len(given)]
+        part.copy_(given[: len(part)])
 
 
 def chosen_metrics(plan: Plan, names: Sequence[str] | None) -> list[Metric]:

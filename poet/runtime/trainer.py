@@ -36,9 +36,9 @@ from poet.runtime.evaluation import (
     Evaluator,
     Judged,
     chosen_metrics,
+    counted_batches,
     judged,
     slots_with_evaluation,
-    whole_batches,
 )
 from poet.runtime.generations import Generations, open_saved
 from poet.runtime.guards import check_calls
@@ -337,9 +337,9 @@ class Trainer(Closing):
         targets = self.plan.graph.targets
 
         def made() -> Iterator[Judged]:
-            for given, count in whole_batches(batches, size):
+            for given, count in counted_batches(batches, size):
                 inputs, wanted = given[: len(given) - targets], given[len(given) - targets :]
-                loss, outputs = self._forward(inputs, wanted)
+                loss, outputs = self._forward(inputs, wanted, samples=count)
                 yield Judged(
                     loss, outputs, wanted[0] if targets == 1 else None, count, is_whole=count == size
                 )
@@ -458,9 +458,11 @@ class Trainer(Closing):
         self,
         inputs: torch.Tensor | Sequence[torch.Tensor],
         targets: torch.Tensor | Sequence[torch.Tensor] | None,
+        *,
+        samples: int | None = None,
     ) -> tuple[float, tuple[torch.Tensor, ...]]:
         self._check_may_run()
-        given = self._checked_inputs(inputs, targets, needs_targets=targets is not None)
+        given = self._checked_inputs(inputs, targets, needs_targets=targets is not None, samples=samples)
         self.check_evaluates()
         assert self._evaluator is not None
         try:
@@ -492,7 +494,9 @@ class Trainer(Closing):
         targets: torch.Tensor | Sequence[torch.Tensor] | None,
         *,
         needs_targets: bool = True,
+        samples: int | None = None,
     ) -> tuple[torch.Tensor, ...]:
+        """The tensors in their order, after they were looked at; ``samples`` where the batch has fewer."""
         given = (inputs,) if isinstance(inputs, torch.Tensor) else tuple(inputs)
         given += (targets,) if isinstance(targets, torch.Tensor) else tuple(targets or ())
         wanted = (
@@ -502,7 +506,8 @@ class Trainer(Closing):
             names = ", ".join(name for name, _ in wanted)
             raise InputError(f"{len(given)} tensors were given, the plan takes {len(wanted)}: {names}")
         for tensor, (name, kind) in zip(given, wanted, strict=True):
-            if (str(tensor.dtype), tuple(tensor.shape)) != (f"torch.{kind.dtype}", kind.shape):
+            shape = kind.shape if samples is None else (samples, *kind.shape[1:])
+            if (str(tensor.dtype), tuple(tensor.shape)) != (f"torch.{kind.dtype}", shape):
                 found = f"{str(tensor.dtype).removeprefix('torch.')}[{','.join(map(str, tensor.shape))}]"
                 raise InputError(f"{name} is {found}, the plan takes {kind}")
         for tensor, (name, _) in zip(given, wanted, strict=True):
