@@ -150,37 +150,35 @@ class Evaluator:
             self._cells.clear(buffer)
 
 
-@dataclass(frozen=True, slots=True)
-class Judged:
-    """One batch: the loss, the model's outputs, the targets, and how many of its samples count."""
+class EvaluationTally:
+    """Sums over the batches of an evaluation. It keeps no output: the next batch needs their places."""
 
-    loss: float
-    outputs: tuple[torch.Tensor, ...]
-    targets: torch.Tensor | None
-    count: int
-    is_whole: bool
+    def __init__(self, metrics: Sequence[Metric]) -> None:
+        self._metrics = metrics
+        self._losses: list[float] = []
+        self._samples = 0
+        self._started = time.perf_counter()
 
-    __repr__ = brief
+    def add(
+        self, loss: float, output: torch.Tensor, targets: torch.Tensor | None, samples: int, *, is_whole: bool
+    ) -> None:
+        """Count a batch: its loss if it ``is_whole``, and the first ``samples`` of the model's output."""
+        self._samples += samples
+        if is_whole:
+            self._losses.append(loss)
+        if targets is not None:
+            for metric in self._metrics:
+                metric.add(output[:samples], targets[:samples])
 
-
-def judged(batches: Iterable[Judged], metrics: Sequence[Metric]) -> EvaluationResult:
-    """The mean loss and the metrics over ``batches``."""
-    started = time.perf_counter()
-    losses, samples = [], 0
-    for batch in batches:
-        samples += batch.count
-        if batch.is_whole:
-            losses.append(batch.loss)
-        if batch.targets is not None:
-            for metric in metrics:
-                metric.add(batch.outputs[0][: batch.count], batch.targets[: batch.count])
-    mean = math.fsum(losses) / len(losses) if losses else None
-    return EvaluationResult(
-        loss=mean if mean is not None and math.isfinite(mean) else None,
-        metrics={metric.name: metric.value() for metric in metrics},
-        samples=samples,
-        seconds=time.perf_counter() - started,
-    )
+    def result(self) -> EvaluationResult:
+        """The mean loss and the metrics."""
+        mean = math.fsum(self._losses) / len(self._losses) if self._losses else None
+        return EvaluationResult(
+            loss=mean if mean is not None and math.isfinite(mean) else None,
+            metrics={metric.name: metric.value() for metric in self._metrics},
+            samples=self._samples,
+            seconds=time.perf_counter() - self._started,
+        )
 
 
 def counted_batches(batches: Iterable[Batch], size: int) -> Iterator[tuple[list[torch.Tensor], int]]:

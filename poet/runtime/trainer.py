@@ -33,11 +33,10 @@ from poet.runtime.driven import DrivenOptimizer
 from poet.runtime.evaluation import (
     Batch,
     EvaluationResult,
+    EvaluationTally,
     Evaluator,
-    Judged,
     chosen_metrics,
     counted_batches,
-    judged,
     slots_with_evaluation,
 )
 from poet.runtime.generations import Generations, open_saved
@@ -334,17 +333,10 @@ class Trainer(Closing):
             ReplayError: as of `step`.
         """
         size = self.input_types[0].shape[0] if self.input_types[0].shape else 0
-        targets = self.plan.graph.targets
-
-        def made() -> Iterator[Judged]:
-            for given, count in counted_batches(batches, size):
-                inputs, wanted = given[: len(given) - targets], given[len(given) - targets :]
-                loss, outputs = self._forward(inputs, wanted, samples=count)
-                yield Judged(
-                    loss, outputs, wanted[0] if targets == 1 else None, count, is_whole=count == size
-                )
-
-        return judged(made(), chosen_metrics(self.plan, metrics))
+        tally = EvaluationTally(chosen_metrics(self.plan, metrics))
+        for given, samples in counted_batches(batches, size):
+            self._evaluate_batch(given, samples, tally, is_whole=samples == size)
+        return tally.result()
 
     def check_evaluates(self) -> None:
         """Do nothing if `predict` and `evaluate` are possible.
@@ -453,6 +445,16 @@ class Trainer(Closing):
         self._broken = "it is closed"
 
     # --- one evaluation ---
+
+    def _evaluate_batch(
+        self, given: Sequence[torch.Tensor], samples: int, tally: EvaluationTally, *, is_whole: bool
+    ) -> None:
+        """In a function of its own, so that the outputs have given up their places when the next begins."""
+        targets = self.plan.graph.targets
+        inputs, wanted = given[: len(given) - targets], given[len(given) - targets :]
+        loss, outputs = self._forward(inputs, wanted, samples=samples)
+        only = wanted[0] if targets == 1 else None
+        tally.add(loss, outputs[0], only, samples, is_whole=is_whole)
 
     def _forward(
         self,
