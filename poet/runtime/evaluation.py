@@ -123,7 +123,10 @@ class Evaluator:
             buffer = self._graph.buffer_of(name)
             self._cells.install(buffer, new_buffer(self._cells.sizes_bytes[buffer]))
             target = self._cells.contents[self._cells.value(name)]
-            target.copy_(given[place]) if place < len(given) else target.zero_()
+            if place < len(given):
+                _fill(target, given[place])
+            else:
+                target.zero_()
         for index, run in compiled.instructions:
             if mark is not None:
                 mark(index + 1)
@@ -147,41 +150,39 @@ class Evaluator:
             self._cells.clear(buffer)
 
 
-@dataclass(frozen=True, slots=True)
-class Judged:
-    """One batch: the loss, the model's outputs, the targets, and how many of its samples count."""
+class EvaluationTally:
+    """Sums over the batches of an evaluation. It keeps no output: the next batch needs their places."""
 
-    loss: float
-    outputs: tuple[torch.Tensor, ...]
-    targets: torch.Tensor | None
-    count: int
-    is_whole: bool
+    def __init__(self, metrics: Sequence[Metric]) -> None:
+        self._metrics = metrics
+        self._losses: list[float] = []
+        self._samples = 0
+        self._started = time.perf_counter()
 
-    __repr__ = brief
+    def add(
+        self, loss: float, output: torch.Tensor, targets: torch.Tensor | None, samples: int, *, is_whole: bool
+    ) -> None:
+        """Count a batch: its loss if it ``is_whole``, and the first ``samples`` of the model's output."""
+        self._samples += samples
+        if is_whole:
+            self._losses.append(loss)
+        if targets is not None:
+            for metric in self._metrics:
+                metric.add(output[:samples], targets[:samples])
 
-
-def judged(batches: Iterable[Judged], metrics: Sequence[Metric]) -> EvaluationResult:
-    """The mean loss and the metrics over ``batches``."""
-    started = time.perf_counter()
-    losses, samples = [], 0
-    for batch in batches:
-        samples += batch.count
-        if batch.is_whole:
-            losses.append(batch.loss)
-        if batch.targets is not None:
-            for metric in metrics:
-                metric.add(batch.outputs[0][: batch.count], batch.targets[: batch.count])
-    mean = math.fsum(losses) / len(losses) if losses else None
-    return EvaluationResult(
-        loss=mean if mean is not None and math.isfinite(mean) else None,
-        metrics={metric.name: metric.value() for metric in metrics},
-        samples=samples,
-        seconds=time.perf_counter() - started,
-    )
+    def result(self) -> EvaluationResult:
+        """The mean loss and the metrics."""
+        mean = math.fsum(self._losses) / len(self._losses) if self._losses else None
+        return EvaluationResult(
+            loss=mean if mean is not None and math.isfinite(mean) else None,
+            metrics={metric.name: metric.value() for metric in self._metrics},
+            samples=self._samples,
+            seconds=time.perf_counter() - self._started,
+        )
 
 
-def whole_batches(batches: Iterable[Batch], size: int) -> Iterator[tuple[list[torch.Tensor], int]]:
-    """Each batch in full: one with fewer samples begins again with its first, and says how many are its own.
+def counted_batches(batches: Iterable[Batch], size: int) -> Iterator[tuple[list[torch.Tensor], int]]:
+    """Each batch, and how many samples it has.
 
     Raises:
         InputError: a batch has no sample, or more than ``size``.
@@ -193,10 +194,17 @@ def whole_batches(batches: Iterable[Batch], size: int) -> Iterator[tuple[list[to
         count = counts.pop() if len(counts) == 1 else 0
         if not 0 < count <= size:
             raise InputError(f"a batch to evaluate has 1 to {size} samples, the same number in each tensor")
-        if count < size:
-            chosen = torch.arange(size) % count
-            given = [tensor[chosen] for tensor in given]
         yield given, count
+
+
+def _fill(target: torch.Tensor, given: torch.Tensor) -> None:
+    """Copy ``given`` into ``target``; where it has fewer samples, it begins again with its first."""
+    if given.shape == target.shape:
+        target.copy_(given)
+        return
+    for start in range(0, len(target), len(given)):
+        part = target[start : start + len(given)]
+        part.copy_(given[: len(part)])
 
 
 def chosen_metrics(plan: Plan, names: Sequence[str] | None) -> list[Metric]:

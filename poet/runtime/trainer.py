@@ -33,12 +33,11 @@ from poet.runtime.driven import DrivenOptimizer
 from poet.runtime.evaluation import (
     Batch,
     EvaluationResult,
+    EvaluationTally,
     Evaluator,
-    Judged,
     chosen_metrics,
-    judged,
+    counted_batches,
     slots_with_evaluation,
-    whole_batches,
 )
 from poet.runtime.generations import Generations, open_saved
 from poet.runtime.guards import check_calls
@@ -338,17 +337,10 @@ class Trainer(Closing):
             ReplayError: as of `step`.
         """
         size = self.input_types[0].shape[0] if self.input_types[0].shape else 0
-        targets = self.plan.graph.targets
-
-        def made() -> Iterator[Judged]:
-            for given, count in whole_batches(batches, size):
-                inputs, wanted = given[: len(given) - targets], given[len(given) - targets :]
-                loss, outputs = self._forward(inputs, wanted)
-                yield Judged(
-                    loss, outputs, wanted[0] if targets == 1 else None, count, is_whole=count == size
-                )
-
-        return judged(made(), chosen_metrics(self.plan, metrics))
+        tally = EvaluationTally(chosen_metrics(self.plan, metrics))
+        for given, samples in counted_batches(batches, size):
+            self._evaluate_batch(given, samples, tally, is_whole=samples == size)
+        return tally.result()
 
     def check_evaluates(self) -> None:
         """Do nothing if `predict` and `evaluate` are possible.
@@ -458,13 +450,25 @@ class Trainer(Closing):
 
     # --- one evaluation ---
 
+    def _evaluate_batch(
+        self, given: Sequence[torch.Tensor], samples: int, tally: EvaluationTally, *, is_whole: bool
+    ) -> None:
+        """In a function of its own, so that the outputs have given up their places when the next begins."""
+        targets = self.plan.graph.targets
+        inputs, wanted = given[: len(given) - targets], given[len(given) - targets :]
+        loss, outputs = self._forward(inputs, wanted, samples=samples)
+        only = wanted[0] if targets == 1 else None
+        tally.add(loss, outputs[0], only, samples, is_whole=is_whole)
+
     def _forward(
         self,
         inputs: torch.Tensor | Sequence[torch.Tensor],
         targets: torch.Tensor | Sequence[torch.Tensor] | None,
+        *,
+        samples: int | None = None,
     ) -> tuple[float, tuple[torch.Tensor, ...]]:
         self._check_may_run()
-        given = self._checked_inputs(inputs, targets, needs_targets=targets is not None)
+        given = self._checked_inputs(inputs, targets, needs_targets=targets is not None, samples=samples)
         self.check_evaluates()
         assert self._evaluator is not None
         try:
@@ -496,7 +500,9 @@ class Trainer(Closing):
         targets: torch.Tensor | Sequence[torch.Tensor] | None,
         *,
         needs_targets: bool = True,
+        samples: int | None = None,
     ) -> tuple[torch.Tensor, ...]:
+        """The tensors in their order, after they were looked at; ``samples`` where the batch has fewer."""
         given = (inputs,) if isinstance(inputs, torch.Tensor) else tuple(inputs)
         given += (targets,) if isinstance(targets, torch.Tensor) else tuple(targets or ())
         wanted = (
@@ -506,7 +512,8 @@ class Trainer(Closing):
             names = ", ".join(name for name, _ in wanted)
             raise InputError(f"{len(given)} tensors were given, the plan takes {len(wanted)}: {names}")
         for tensor, (name, kind) in zip(given, wanted, strict=True):
-            if (str(tensor.dtype), tuple(tensor.shape)) != (f"torch.{kind.dtype}", kind.shape):
+            shape = kind.shape if samples is None else (samples, *kind.shape[1:])
+            if (str(tensor.dtype), tuple(tensor.shape)) != (f"torch.{kind.dtype}", shape):
                 found = f"{str(tensor.dtype).removeprefix('torch.')}[{','.join(map(str, tensor.shape))}]"
                 raise InputError(f"{name} is {found}, the plan takes {kind}")
         for tensor, (name, _) in zip(given, wanted, strict=True):

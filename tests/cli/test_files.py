@@ -59,10 +59,17 @@ ROWS = {
     "export c": Row("export c {plan_file} -o {plan_file}.c", ("plan_file",), ()),
     "export graph": Row("export graph {plan_file} -o {output}", ("plan_file",), ("output",)),
     "export trace": Row("export trace {plan_file} -o {output}", ("plan_file",), ("output",)),
+    "export onnx": Row(
+        "export onnx {plan_file} --state {state} -o {output}", ("plan_file", "state"), ("output",)
+    ),
+    "export state": Row(
+        "export state {plan_file} --state {state} -o {output}", ("plan_file", "state"), ("output",)
+    ),
     "run": Row(
         "run {plan_file} --data {data} --page-file {page_file} --resume {resume} -o {output} "
-        "--json {json_file}",
-        ("plan_file", "data", "resume"), ("page_file", "output", "json_file"), (("resume", "output"),),
+        "--validate {validate} --best {best} --json {json_file}",
+        ("plan_file", "data", "resume", "validate"), ("page_file", "output", "best", "json_file"),
+        (("resume", "output"), ("resume", "best")),
     ),
     "solve": Row(
         "solve {model} --device {device} --names {names} --ram 1MiB -o {output} --json {json_file} "

@@ -17,11 +17,12 @@ from poet.version import __version__
 
 HOMES = {
     "torch": {
-        "frontend", "runtime", "verification", "enforce", "rehearsal", "prepared", "api", "whatif", "cli",
-        "c99",
+        "frontend", "runtime", "verification", "enforce", "rehearsal", "prepared", "exported", "api",
+        "whatif", "cli", "c99",
     },
     "numpy": {"files", "solvers", "layout", "frontend", "runtime", "verification", "whatif", "cli", "c99"},
     "onnx": {"frontend"},
+    "onnxruntime": {"frontend"},  # where it is installed, it checks an exported file
     "google": {"frontend"},  # protobuf's errors while reading ONNX
     "pulp": {"solvers"},
     "highspy": {"solvers"},

@@ -261,6 +261,13 @@ def test_an_evaluation_lies_in_the_arena_of_training(planned: Path) -> None:
                 assert torch.equal(found, module(inputs[0]))
             assert trainer._placed is not None
             assert trainer._placed.misses == 0
+        allocator = native.load()
+        assert allocator is not None
+        batches = [random_batch(trainer.plan, number) for number in range(3)]
+        with allocator.tracking() as tracked:
+            trainer.evaluate(batches)
+            trainer.evaluate(batches)
+        assert tracked.usage().heap_peak_bytes - tracked._begin[0].heap_bytes < 2048  # what metrics count by
         assert trainer.memory.endswith("as planned")
         limit = trainer.plan.request.limits.ram_budget_bytes
         assert meter.peak.bytes is None or limit is None or meter.peak.bytes <= limit
