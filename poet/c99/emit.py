@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from poet.c99.calls import WORD_BYTES, CCall, CStruct, Placed, float_text
 from poet.c99.predict import Prediction
@@ -163,6 +163,44 @@ def step_body(*sequences: tuple[Statement, ...]) -> StepBody:
     return StepBody(tuple(functions), tuple(constants.lines()), tuple(map(tuple, orders)))
 
 
+# --- transfers -----------------------------------------------------------------------------------
+
+
+_TRANSFERS = {
+    "restore": "",
+    "page_in": """/* From storage into the arena; after a failure nothing more is tried. */
+static void page_in(poet_net *net, int32_t word, uint32_t offset, uint32_t size)
+{
+    if (net->failed || net->storage->read(net->storage->context, offset, net->arena + word, size)) {
+        net->failed = 1;
+    }
+}""",
+    "page_out": """/* From the arena into storage; after a failure nothing more is tried. */
+static void page_out(poet_net *net, int32_t word, uint32_t offset, uint32_t size)
+{
+    if (net->failed || net->storage->write(net->storage->context, offset, net->arena + word, size)) {
+        net->failed = 1;
+    }
+}""",
+}
+"""Functions that copy whole buffers, by name; ``restore``, which `poet_init` uses, is always there."""
+
+
+def _with_spans(statements: tuple[Statement, ...], spans: tuple[Span, ...]) -> tuple[Statement, ...]:
+    """``statements`` with the numbers of spans in place of the names of buffers."""
+    numbers = {f"@{span.name}": str(index) for index, span in enumerate(spans)}
+
+    def of(argument: str | CStruct) -> str | CStruct:
+        return numbers.get(argument, argument) if isinstance(argument, str) else argument
+
+    return tuple(
+        replace(
+            item, calls=tuple(replace(call, arguments=tuple(map(of, call.arguments))) for call in item.calls)
+        )
+        for item in statements
+    )
+
+
 # --- the optimizer ----------------------------------------------------------------------------
 
 
@@ -209,6 +247,7 @@ def _scalars(spec: OptimizerSpec) -> str:
 def step_header(
     interface: Interface,
     arena_bytes: int,
+    page_bytes: int,
     spans: tuple[Span, ...],
     spec: OptimizerSpec,
     prediction: Prediction | str,
@@ -220,7 +259,7 @@ def step_header(
     macros = [f"#define POET_PLAN UINT32_C(0x{digest[:8]})"]
     macros += [f"#define POET_KEPT {len(spans)}"]
     macros += [f"#define POET_STATE_BYTES {WORD_BYTES * sum(span.words for span in spans)}u"]
-    macros += [f"#define POET_ARENA_BYTES {arena_bytes}"]
+    macros += [f"#define POET_ARENA_BYTES {arena_bytes}", f"#define POET_PAGE_BYTES {page_bytes}"]
     macros += [f"#define POET_ARENA_FLOATS (POET_ARENA_BYTES / {WORD_BYTES})"]
     macros += [f"#define POET_INPUTS {len(interface.inputs)}"]
     for index, (name, placed) in enumerate(interface.inputs):
@@ -258,6 +297,15 @@ def step_header(
     members = f"    float{numbers};\n" if numbers else ""
     powers = ", ".join(_DOUBLES.get(spec.name, ()))
     members += f"    double {powers};\n" if powers else ""
+    members += "    const poet_storage *storage;\n    int failed;\n" if page_bytes else ""
+    paging = (
+        "/*\n * Where a step keeps POET_PAGE_BYTES of tensors for a while; to be set before the first step.\n"
+        " * Between steps nothing of worth is there. After POET_STORAGE_FAILED a step was made in part:\n"
+        " * go on with poet_load, or with poet_init and this.\n */\n"
+        "void poet_set_storage(poet_net *net, const poet_storage *storage);\n\n"
+        if page_bytes
+        else ""
+    )
     return f"""/*
  * A training step of {comment(model)}, written by poet. Plan (SHA-256):
  * {digest}
@@ -278,6 +326,14 @@ typedef enum {{
     POET_NO_STATE = 4      /* nothing whole was saved; see poet_state.h */
 }} poet_status;
 
+/* The caller's storage; each function gives 0 where all went well, `sync` when a power cut does no harm. */
+typedef struct {{
+    void *context;
+    int (*read)(void *context, uint32_t offset, void *bytes, uint32_t size);
+    int (*write)(void *context, uint32_t offset, const void *bytes, uint32_t size);
+    int (*sync)(void *context);
+}} poet_storage;
+
 /* Everything but the arena; the caller's. Only poet_ functions write to it. */
 typedef struct {{
     float *arena;
@@ -292,7 +348,7 @@ typedef struct {{
  */
 poet_status poet_init(poet_net *net, float *arena, uint32_t seed);
 
-/* Where input `index` goes, POET_INPUT_<index>_FLOATS, anew before every step; null: there is none. */
+{paging}/* Where input `index` goes, POET_INPUT_<index>_FLOATS, anew before each step; null: there is none. */
 float *poet_input(poet_net *net, int32_t index);
 {target}
 /* One step: forward, backward, update. `loss` may be null. */
@@ -331,24 +387,40 @@ def step_source(
 ) -> str:
     """``poet_step.c``."""
     foreseen = None if isinstance(prediction, str) else prediction
-    body = step_body(statements.statements, foreseen.statements if foreseen else ())
+    body = step_body(_with_spans(statements.statements, spans), foreseen.statements if foreseen else ())
+    called = {call.function for item in statements.statements for call in item.calls}
+    transfers = [_TRANSFERS[name] for name in sorted(called & set(_TRANSFERS))]
     rows = [
         f"    {{{span.word}, {span.words}, {-1 if span.first is None else span.first}, "
         f"UINT32_C({span.fill:#010x})}}, /* {comment(span.name)} */"
         for span in spans
     ]
+    storage = "    net->storage = 0;\n    net->failed = 0;\n" if statements.page_bytes else ""
+    begins = "    if (!net) {" if not statements.page_bytes else "    if (!net || !net->storage) {"
+    ends = "        if (net->failed) {\n            net->failed = 0;\n"
+    ends += "            return POET_STORAGE_FAILED;\n        }\n"
     powers = "".join(f"    net->{name} = 1.0;\n" for name in _DOUBLES.get(spec.name, ()))
     floats = "".join(f"    net->{name} = 1.0f;\n" for name in _FLOATS[spec.name])
     parts = [
         "/* The schedule of a training step, one function for each op; see poet_step.h. Written by poet. */",
         '#include "poet_step.h"\n\n#include "poet_kernels.h"\n#include "poet_weights.h"\n\n'
         "#include <string.h>",
+        "const poet_span poet_kept[POET_KEPT] = {\n" + "\n".join(rows) + "\n};",
+        """/* What a tensor that lives across steps begins with. */
+static void restore(poet_net *net, int32_t word, int32_t index)
+{
+    const poet_span *const span = &poet_kept[index];
+    for (int32_t k = 0; k < span->words; ++k) {
+        const uint32_t *from = span->first < 0 ? &span->fill : poet_weights + span->first + k;
+        memcpy(net->arena + word + k, from, sizeof *from);
+    }
+}""",
+        *transfers,
         "\n".join(body.constants),
         *body.functions,
         "typedef void (*poet_op)(poet_net *net);",
         _order("/* The step, in order. */", "schedule", body.orders[0]),
         _order("/* The forward pass in evaluation, in order. */", "forward", body.orders[1]),
-        "const poet_span poet_kept[POET_KEPT] = {\n" + "\n".join(rows) + "\n};",
         f"""poet_status poet_init(poet_net *net, float *arena, uint32_t seed)
 {{
     if (!net || !arena) {{
@@ -359,12 +431,8 @@ def step_source(
     net->steps = 0u;
     net->seed = seed;
     net->drawn = 0u;
-{floats}{powers}    for (int32_t i = 0; i < POET_KEPT; ++i) {{
-        const poet_span *const span = &poet_kept[i];
-        for (int32_t k = 0; k < span->words; ++k) {{
-            const uint32_t *from = span->first < 0 ? &span->fill : poet_weights + span->first + k;
-            memcpy(arena + span->word + k, from, sizeof *from);
-        }}
+{storage}{floats}{powers}    for (int32_t i = 0; i < POET_KEPT; ++i) {{
+        restore(net, poet_kept[i].word, i);
     }}
     return POET_OK;
 }}""",
@@ -373,12 +441,12 @@ def step_source(
         _pointers("const float *poet_output(const poet_net *net, int32_t index)", interface.outputs),
         f"""poet_status poet_train_step(poet_net *net, float *loss)
 {{
-    if (!net) {{
+{begins}
         return POET_BAD_ARGUMENT;
     }}
 {_scalars(spec)}    for (size_t i = 0; i < sizeof schedule / sizeof schedule[0]; ++i) {{
         schedule[i](net);
-    }}
+{ends if statements.page_bytes else ""}    }}
     ++net->steps;
     const float made = net->arena[{interface.loss.word}];
     if (loss) {{
@@ -387,6 +455,12 @@ def step_source(
     return made - made < 1.0f ? POET_OK : POET_NOT_FINITE; /* false for NaN, which infinity gives as well */
 }}""",
         _predict(foreseen),
+        """void poet_set_storage(poet_net *net, const poet_storage *storage)
+{
+    net->storage = storage;
+}"""
+        if statements.page_bytes
+        else "",
         """void poet_set_learning_rate(poet_net *net, float learning_rate)
 {
     net->learning_rate = learning_rate;
@@ -469,7 +543,8 @@ def _target(interface: Interface) -> list[str]:
 def functions_of(statements: Iterable[Statement], spec: OptimizerSpec) -> set[str]:
     """Names of the kernels that runs of ops and the optimizer's numbers call."""
     own = {"poet_sqrt"} if spec.name == "adamw" else set()
-    return own | {call.function for statement in statements for call in statement.calls}
+    called = {call.function for statement in statements for call in statement.calls}
+    return own | (called - set(_TRANSFERS))
 
 
 def weights_header() -> str:

@@ -120,6 +120,7 @@ def c_project(file: PlanFile) -> CProject:
     header = emit.step_header(
         interface,
         arena_bytes,
+        statements.page_bytes,
         spans,
         plan.optimizer,
         prediction,

@@ -23,7 +23,13 @@ _MOST_NAMED = 8
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """One run of one op: its name, whether it is a recomputation, and the calls that make it."""
+    """One run of one op, or a transfer of one tensor: its name, and the calls that make it.
+
+    Attributes:
+        op: the op's name, or the tensor's.
+        is_repeat: whether it is a recomputation.
+        calls: in order.
+    """
 
     op: str
     is_repeat: bool
@@ -40,6 +46,7 @@ class Statements:
         kept: offset in bytes of each buffer that lives across steps.
         given: the inputs and the target, before a step.
         left: the loss and the predictions, after it.
+        page_bytes: of storage, that transfers of a step use.
     """
 
     arena_bytes: int
@@ -47,6 +54,7 @@ class Statements:
     kept: Mapping[str, int]
     given: Mapping[str, Placed]
     left: Mapping[str, Placed]
+    page_bytes: int
 
 
 def missing_rows(graph: Graph) -> dict[str, int]:
@@ -113,13 +121,11 @@ def check_exportable(plan: Plan) -> None:
             f"{plan.model.name}: with the gaps between its tensors the arena takes {plan.arena.size_bytes} "
             f"bytes of {budget_bytes}, and C has no heap to run from; solve with more time or more --ram"
         )
-    paged = [step for step in plan.schedule if isinstance(step, PageIn | PageOut)]
-    elsewhere = [tensor for tensor in plan.problem.tensors if tensor.initially is Place.STORAGE]
-    if paged or elsewhere:
-        name = paged[0].tensor if paged else elsewhere[0].name
+    elsewhere = [tensor.name for tensor in plan.problem.tensors if tensor.initially is Place.STORAGE]
+    if elsewhere:
         raise PlanError(
-            f"{plan.model.name}: the plan keeps {name} in storage, which C code does not read or write yet; "
-            "solve again with --no-paging --home ram"
+            f"{plan.model.name}: {elsewhere[0]} is at home in storage, where C leaves nothing between steps; "
+            "solve again with --home ram"
         )
     if any(offset % WORD_BYTES for offset in plan.arena.offsets_bytes):
         raise PlanError(f"{plan.model.name}: places in its arena are not multiples of {WORD_BYTES} bytes")
@@ -149,6 +155,11 @@ class _Walk:
         self.arena = plan.arena
         self.types = {value.name: value for value in plan.graph.values}
         self.at: dict[str, int] = {}  # offset in bytes of each buffer that is in RAM
+        self.slots = {slot.tensor: slot for slot in plan.slots}
+        self.unchanged = {
+            tensor.name for tensor in plan.problem.tensors if tensor.initially is Place.BOTH
+        }  # begin as the weights that are constants in C
+        self.paged_bytes = 0
         self.requested: dict[tuple[int, str, bool], int] = {}
         for request in plan.demand.requests:
             block = plan.demand.blocks[request.block]
@@ -168,6 +179,11 @@ class _Walk:
         for index, step in enumerate(self.plan.schedule):
             if isinstance(step, Free):
                 self.at.pop(step.tensor, None)
+            elif isinstance(step, PageIn):
+                self.at[step.tensor] = self.requested.get((index, step.tensor, False), 0)
+                made.append(self.transfer(step.tensor, "page_in"))
+            elif isinstance(step, PageOut):
+                made.append(self.transfer(step.tensor, "page_out"))
             elif isinstance(step, Compute):
                 op = ops[step.op]
                 is_repeat = op.name in ran
@@ -178,7 +194,17 @@ class _Walk:
                 run = OpRun(op.name, call, outputs, values)
                 made.append(Statement(op.name, is_repeat, tuple(c_calls(run))))
         left = {name: self.placed(name) for name in (self.graph.loss, *self.graph.predictions)}
-        return Statements(self.arena.size_bytes, tuple(made), kept, given, left)
+        return Statements(self.arena.size_bytes, tuple(made), kept, given, left, self.paged_bytes)
+
+    def transfer(self, buffer: str, function: str) -> Statement:
+        """A copy of a whole buffer from or to its slot; what never changes is copied from the weights."""
+        slot, word = self.slots[buffer], self.at[buffer] // WORD_BYTES
+        if buffer in self.unchanged:
+            calls = () if function == "page_out" else (CCall("restore", ("net", str(word), f"@{buffer}")),)
+            return Statement(buffer, False, calls)
+        self.paged_bytes = max(self.paged_bytes, slot.offset_bytes + slot.size_bytes)
+        sizes = (str(word), f"{slot.offset_bytes}u", f"{slot.size_bytes}u")
+        return Statement(buffer, False, (CCall(function, ("net", *sizes)),))
 
     def placed(self, value: str) -> Placed:
         """Where a value lies now; one of no bytes lies anywhere."""

@@ -197,6 +197,38 @@ def test_the_folders_test_passes_and_a_wrong_kernel_fails_it(net_of: NetOf, tmp_
     assert "FAILED" in done.stdout
 
 
+@pytest.mark.parametrize("name", with_slow(NETS, set(NETS) - {"autoencoder"}))
+def test_paging_gives_the_same_bits_and_tells_of_failures(name: str, net_of: NetOf, tmp_path: Path) -> None:
+    net = net_of(name, "momentum")
+    found = []
+    for pages in (False, True):
+        project = net.project(tmp_path / f"c{pages}", 5, pages=pages)
+        assert (project.statements.page_bytes > 0) == pages
+        step = CStep(project, build(tmp_path / f"c{pages}", "-O1"), graph=net.step.graph)
+        found.append(_trained(step))
+    assert found[0] == found[1]
+    count = step.transfers // STEPS
+    assert count > 4
+    for failing in range(count):
+        step.transfers, step.failing = 0, failing
+        assert step.library.poet_train_step(step.net, None) == 3
+        assert step.transfers == failing + 1, "nothing is tried after a failure"
+
+
+def test_frozen_weights_come_back_from_the_constants(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(5, 6), nn.ReLU(), nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 3))
+    module[2].requires_grad_(False)
+    net = traced(module, torch.randn(4, 5), loss="mse")
+    found = []
+    for seed, pages in ((None, False), (1, True)):
+        project = net.project(tmp_path / f"c{pages}", seed, pages=pages)
+        assert ("    restore(net, " in project.files["poet_step.c"].partition("poet_init")[0]) == pages
+        step = CStep(project, build(tmp_path / f"c{pages}", "-O1"), graph=net.step.graph)
+        found.append(_trained(step))
+    assert found[0] == found[1]
+
+
 @pytest.mark.slow
 def test_dropout_draws_the_same_masks_in_every_plan(tmp_path: Path) -> None:
     """Masks follow the seed and are of the right share; PyTorch's they are not."""

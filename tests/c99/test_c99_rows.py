@@ -38,7 +38,7 @@ typedef struct {
 void run_case(poet_net *net, int index);
 """
 SCALARS = ("lr", "gradient_share", "decay_factor", "step_size", "second_moment_correction")
-ALLOWED, FLOOR = 4.0, 2.0**-22
+ALLOWED, FLOOR = 4.0, 2.0**-21
 """How often torch's own error; and the share of the largest result that is always allowed."""
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from helpers.c_build import CStep, build
+from helpers.c_build import COPY, SYNC, CStep, StorageRecord, build
 from helpers.c_plans import CNet, traced
 from torch import nn
 
@@ -16,12 +16,6 @@ from poet.c99.vectors import given_tensors
 from poet.optimizer import OptimizerSpec
 
 OK, STORAGE_FAILED, NO_STATE = 0, 3, 4
-_READ = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_uint32, ctypes.c_void_p, ctypes.c_uint32)
-_SYNC = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)
-
-
-class _Storage(ctypes.Structure):
-    _fields_ = (("context", ctypes.c_void_p), ("read", _READ), ("write", _READ), ("sync", _SYNC))
 
 
 class Flash:
@@ -30,7 +24,7 @@ class Flash:
     def __init__(self) -> None:
         self.data = bytearray(b"\xff" * 65536)
         self.writes, self.reads, self.cut, self.bad_read = 0, 0, -1, -1
-        self.record = _Storage(None, _READ(self._read), _READ(self._write), _SYNC(lambda _: self._ended()))
+        self.record = StorageRecord(None, COPY(self._read), COPY(self._write), SYNC(lambda _: self._ended()))
 
     def _ended(self) -> int:
         return int(0 <= self.cut < self.writes)
@@ -170,3 +164,19 @@ def test_a_read_that_fails_is_told_and_the_next_load_succeeds(made: tuple[CNet, 
         flash.bad_read = -1
         assert after.load(flash) == OK
         assert after.crc() == net.crc()
+
+
+def test_what_belongs_to_a_run_is_not_loaded(net: CNet, tmp_path: Path) -> None:
+    """The arena, and the storage that a plan pages to."""
+    project = net.project(tmp_path / "c", 3, pages=True)
+    assert project.statements.page_bytes
+    library = build(tmp_path / "c", "-O1")
+    one, flash = Saving(project, library, graph=net.step.graph), Flash()
+    one.train(0)
+    assert one.save(flash) == OK
+    last = one.train(1)
+    other = Saving(project, library, graph=net.step.graph)
+    assert other.load(flash) == OK
+    assert other.train(1) == last
+    assert other.load(Flash()) == NO_STATE
+    assert other.train(0) > 0.0

@@ -32,6 +32,16 @@ def build(folder: Path, *flags: str, compiler: str = "gcc", name: str = "step") 
     return library
 
 
+COPY = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_uint32, ctypes.c_void_p, ctypes.c_uint32)
+SYNC = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)
+
+
+class StorageRecord(ctypes.Structure):
+    """A ``poet_storage``."""
+
+    _fields_ = (("context", ctypes.c_void_p), ("read", COPY), ("write", COPY), ("sync", SYNC))
+
+
 class CStep:
     """A library of an exported plan with an arena of its own."""
 
@@ -44,6 +54,21 @@ class CStep:
         place = self.arena.ctypes.data_as(ctypes.c_void_p)
         assert self.library.poet_init(self.net, place, ctypes.c_uint32(seed)) == 0
         self.library.poet_state_crc.restype = ctypes.c_uint32
+        self.pages = bytearray(project.statements.page_bytes)
+        self.transfers, self.failing = 0, -1
+        self.storage = StorageRecord(None, COPY(self._read), COPY(self._write), SYNC(lambda _: 0))
+        if self.pages:
+            self.library.poet_set_storage(self.net, ctypes.byref(self.storage))
+
+    def _read(self, _: int, offset: int, target: int, size: int) -> int:
+        self.transfers += 1
+        ctypes.memmove(target, bytes(self.pages[offset : offset + size]), size)
+        return int(self.transfers - 1 == self.failing)
+
+    def _write(self, _: int, offset: int, source: int, size: int) -> int:
+        self.transfers += 1
+        self.pages[offset : offset + size] = ctypes.string_at(source, size)
+        return int(self.transfers - 1 == self.failing)
 
     def fill(self, values: Mapping[str, Tensor]) -> None:
         """Put inputs and target where they go."""

@@ -15,6 +15,7 @@ from poet.kernel_facts import KernelFacts
 from poet.layout import lay_out
 from poet.optimizer import OptimizerSpec
 from poet.plan_file import PlanFile, write_plan
+from poet.problem import Place
 from poet.runtime.state import raw_tensor
 from poet.training_plan import Arena, Plan
 
@@ -27,12 +28,18 @@ class CNet:
 
     step: TrainingStep
 
-    def plan(self, seed: int | None = None, *, share: float = 0.4) -> Plan:
-        """One that keeps everything, or that drops and recomputes as ``seed`` has it."""
+    def plan(self, seed: int | None = None, *, share: float = 0.4, pages: bool = False) -> Plan:
+        """One that keeps everything, or that drops and recomputes, or pages as well, as ``seed`` has it."""
         graph = self.step.graph
         of = hand_net.problem(graph, kernels=LIBRARY)
-        still = tuple(replace(tensor, page_in=None, page_out=None) for tensor in of.tensors)
-        of = replace(of, tensors=still, alignment_bytes=8)
+        if not pages:
+            of = replace(of, tensors=tuple(replace(item, page_in=None, page_out=None) for item in of.tensors))
+        else:  # as on a device with storage: what no op updates has a copy there from the start
+            updated = {name for op in graph.ops for name in op.updates}
+            kept = graph.persistent() - updated
+            both = (replace(item, initially=Place.BOTH) if item.name in kept else item for item in of.tensors)
+            of = replace(of, tensors=tuple(both))
+        of = replace(of, alignment_bytes=8)
         schedule = random_schedule(of, seed or 0, share=0.0 if seed is None else share)
         made = hand_net.plan(
             of,
@@ -51,10 +58,12 @@ class CNet:
         write_plan(path, plan, {name: raw_tensor(tensor) for name, tensor in self.step.tensors.items()})
         return path
 
-    def project(self, folder: Path, seed: int | None = None) -> CProject:
+    def project(self, folder: Path, seed: int | None = None, *, pages: bool = False) -> CProject:
         """The C of such a plan, written to a new folder."""
         folder.parent.mkdir(parents=True, exist_ok=True)
-        with PlanFile(self.write(folder.parent / f"{folder.name}.poet", self.plan(seed))) as file:
+        with PlanFile(
+            self.write(folder.parent / f"{folder.name}.poet", self.plan(seed, pages=pages))
+        ) as file:
             made = c_project(file)
         made.write(folder)
         return made

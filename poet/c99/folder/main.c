@@ -17,6 +17,35 @@ uint32_t board_stack_bytes(void);
 static float arena[POET_ARENA_FLOATS];
 static poet_net net;
 
+#if POET_PAGE_BYTES > 0
+#ifdef POET_BOARD
+__attribute__((section(".pages"))) /* stands for flash: outside the RAM that the linker enforces */
+#endif
+static unsigned char pages[POET_PAGE_BYTES];
+
+static int read_pages(void *context, uint32_t offset, void *bytes, uint32_t size)
+{
+    (void)context;
+    memcpy(bytes, pages + offset, size);
+    return 0;
+}
+
+static int write_pages(void *context, uint32_t offset, const void *bytes, uint32_t size)
+{
+    (void)context;
+    memcpy(pages + offset, bytes, size);
+    return 0;
+}
+
+static int sync_pages(void *context)
+{
+    (void)context;
+    return 0;
+}
+
+static const poet_storage storage = {0, read_pages, write_pages, sync_pages};
+#endif
+
 static void say(const char *what, uint32_t number)
 {
 #ifdef POET_BOARD
@@ -41,6 +70,9 @@ static int run(void)
     if (poet_init(&net, arena, 1u) != POET_OK) {
         return 1;
     }
+#if POET_PAGE_BYTES > 0
+    poet_set_storage(&net, &storage);
+#endif
     for (int32_t step = 0; step < POET_TEST_STEPS; ++step) {
         poet_test_fill(&net, step);
         float loss = 0.0f;

@@ -72,6 +72,16 @@ static int newest(const poet_storage *storage, poet_saved *saved)
     return found;
 }
 
+/* What of a record belongs to this run, and not to what was saved */
+static void keep_own(poet_net *net, const poet_net *own)
+{
+    net->arena = own->arena;
+#if POET_PAGE_BYTES > 0
+    net->storage = own->storage;
+    net->failed = own->failed;
+#endif
+}
+
 poet_status poet_save(const poet_net *net, const poet_storage *storage)
 {
     if (!net || !storage) {
@@ -98,8 +108,9 @@ poet_status poet_save(const poet_net *net, const poet_storage *storage)
     saved.plan = POET_PLAN;
     saved.generation = last < 0 ? 1u : saved.generation + 1u;
     saved.state_crc = poet_state_crc(net);
+    const poet_net none = {0};
     memcpy(&saved.net, net, sizeof *net);
-    saved.net.arena = 0;
+    keep_own(&saved.net, &none);
     saved.crc = crc_of(&saved);
     if (storage->write(storage->context, place_of(slot), &saved, (uint32_t)sizeof saved)
         || storage->sync(storage->context)) {
@@ -113,7 +124,7 @@ poet_status poet_load(poet_net *net, const poet_storage *storage)
     if (!net || !storage) {
         return POET_BAD_ARGUMENT;
     }
-    float *const arena = net->arena;
+    const poet_net own = *net;
     poet_saved saved;
     const int slot = newest(storage, &saved);
     if (slot < -1) {
@@ -124,17 +135,16 @@ poet_status poet_load(poet_net *net, const poet_storage *storage)
         int bad = 0;
         for (int32_t i = 0; i < POET_KEPT && !bad; ++i) {
             const uint32_t size = 4u * (uint32_t)poet_kept[i].words;
-            bad = storage->read(storage->context, at, arena + poet_kept[i].word, size);
+            bad = storage->read(storage->context, at, own.arena + poet_kept[i].word, size);
             at += size;
         }
         if (!bad && poet_state_crc(net) == saved.state_crc) {
             memcpy(net, &saved.net, sizeof *net);
-            net->arena = arena;
+            keep_own(net, &own);
             return POET_OK;
         }
-        (void)poet_init(net, arena, net->seed);
-        return POET_STORAGE_FAILED;
     }
-    (void)poet_init(net, arena, net->seed);
-    return POET_NO_STATE;
+    (void)poet_init(net, own.arena, own.seed);
+    keep_own(net, &own);
+    return slot < 0 ? POET_NO_STATE : POET_STORAGE_FAILED;
 }

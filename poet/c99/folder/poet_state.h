@@ -15,16 +15,9 @@
 #define POET_STORAGE_BYTES (2u * POET_GENERATION_BYTES)
 
 /*
- * The caller's storage; each function gives 0 where all went well. Writes of one save come in ascending order
- * within a generation, its first block last: erase a block when a write enters it. `sync` returns when all that
- * was written will outlast a power cut.
+ * Writes of one save come in ascending order within a generation, its first block last: erase a block when a
+ * write enters it.
  */
-typedef struct {
-    void *context;
-    int (*read)(void *context, uint32_t offset, void *bytes, uint32_t size);
-    int (*write)(void *context, uint32_t offset, const void *bytes, uint32_t size);
-    int (*sync)(void *context);
-} poet_storage;
 
 /* Writes the state over the older generation; until the last write is done the newer one counts. */
 poet_status poet_save(const poet_net *net, const poet_storage *storage);
