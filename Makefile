@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 export PYTHONDONTWRITEBYTECODE :=
 STAMP := $(VENV)/.installed
 
-.PHONY: help setup demo demo-c test test-cortex-m test-slow lint type models-table nets-table gap-table bench-planner bench-large-graphs bench-large-rivals bench-small-ram bench-tuning fuzz faults-table runtime-table torch-peers documents pictures site clean
+.PHONY: help setup demo demo-c test test-cortex-m test-slow lint type models-table nets-table gap-table bench-planner bench-large-graphs bench-large-rivals bench-small-ram bench-tuning devices-table fuzz faults-table runtime-table torch-peers documents pictures site clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*## ' Makefile | sed -E 's/^([a-z-]+):.*## (.*)$$/\1|\2/' | awk -F'|' '{printf "make %-13s %s\n", $$1, $$2}'
@@ -60,6 +60,9 @@ bench-small-ram: $(STAMP) ## plan, bound and what is open: nets of microcontroll
 
 bench-tuning: $(STAMP) ## one constant of the search against another value: make bench-tuning TUNING='--off large.alike_share'
 	$(BIN)/python tests/benchmarks/tuning.py $(or $(TUNING),--list)
+
+devices-table: $(STAMP) ## docs/devices-table.md: published training steps against the cost model, each net left out of the fit (a minute)
+	$(BIN)/python tests/benchmarks/devices_table.py
 
 fuzz: $(STAMP) ## 20,000 mutated files of each of seven kinds: refused or used, nothing else (long)
 	PYTHONPATH=tests $(BIN)/python tests/tools/fuzz.py

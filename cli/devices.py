@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from .options import JsonOption, device_names
+from .options import JsonOption, PlanArgument, device_names
 from .usage import Group
 
 EXAMPLES = (
@@ -74,6 +74,39 @@ def compare(
     check_files({"--json": json_file}, reads={"A": profile_path(device), "B": profile_path(other_device)})
     a, b = load_profile(device), load_profile(other_device)
     answer(device_comparison_report(a, b), lambda: device_comparison_data(a, b), json_file=json_file)
+
+
+@app.command()
+def ranges(
+    plan_file: PlanArgument,
+    device: Annotated[
+        str | None,
+        typer.Option(metavar="PROFILE", help="The plan's device, where its profile is a file."),
+    ] = None,
+    json_file: JsonOption = None,
+) -> None:
+    """Show what a plan costs at the ends of its device's figures."""
+    from poet.devices.load import load_profile, profile_path
+    from poet.devices.spread import spread
+    from poet.errors import InputError
+    from poet.plan_file import read_plan
+    from poet.report.spread import spread_data, spread_report
+
+    from .output import answer, check_files
+
+    reads = {"PLAN": plan_file, "--device": None if device is None else profile_path(device)}
+    check_files({"--json": json_file}, reads=reads)
+    plan = read_plan(plan_file)
+    profile = load_profile(plan.device.name if device is None else device)
+    if profile.name != plan.device.name:
+        raise InputError(f"{plan_file}: a plan for {plan.device.name}, not for {profile.name}")
+    found = spread(plan.problem, plan.graph, plan.schedule, profile)
+    deadline_seconds = plan.request.limits.deadline_seconds
+    answer(
+        spread_report(found, profile, deadline_seconds),
+        lambda: spread_data(found, profile, deadline_seconds),
+        json_file=json_file,
+    )
 
 
 @app.command()

@@ -67,6 +67,7 @@ COMMANDS = {
     "run {} --data data.npz": {FileKind.PLAN},
     "run plan.poet --data {}": {FileKind.NPZ, FileKind.TENSORS},
     "run plan.poet --data data.npz --resume {}": {FileKind.STATE},
+    "devices ranges {}": {FileKind.PLAN},
     "devices validate {}": {FileKind.PROFILE},
     "devices show ./{}": {FileKind.PROFILE},
 }

@@ -47,6 +47,10 @@ ROWS = {
         "devices compare {device} {other_device} --json {json_file}",
         ("device", "other_device"), ("json_file",),
     ),
+    "devices ranges": Row(
+        "devices ranges {plan_file} --device {device} --json {json_file}",
+        ("plan_file", "device"), ("json_file",),
+    ),
     "devices validate": Row("devices validate {file} --json {json_file}", ("file",), ("json_file",)),
     "diff": Row(
         "diff {before} {after} --html {html_file} --json {json_file}",

@@ -18,7 +18,11 @@ from poet.errors import ProfileError
 from poet.report.device import format_figure, format_uncertainty, significant_digits
 
 NAMES = profile_names()
-HONEST = ("jetson-nano", "mkr1000", "nrf52840", "pixel", "rpi-zero-2w", "rpi4b", "stm32h743", "x86-host")
+HONEST = (
+    "jetson-nano", "mkr1000", "nrf52840", "pixel", "rpi-zero-2w", "rpi3b-plus", "rpi4b", "rpi4b-torch",
+    "rpi5", "stm32h743", "stm32l4r5", "x86-host",
+)  # fmt: skip
+NEW = ("rpi3b-plus", "rpi4b-torch", "rpi5", "stm32l4r5")
 
 
 def _text(name: str) -> str:
@@ -66,6 +70,12 @@ def test_the_published_model_is_marked_as_such(name: str) -> None:
     assert profile.energy.accounting == "marginal"
     assert profile.charged_idle_watts == 0.0
     assert all(figure.kind in ("published", "vendor-doc") for _, figure in profile.figures())
+
+
+@pytest.mark.parametrize("name", NEW)
+def test_at_most_a_quarter_of_a_profile_is_assumed(name: str) -> None:
+    kinds = [figure.kind for _, figure in load_profile(name).figures()]
+    assert kinds.count("assumed") <= len(kinds) / 4
 
 
 @pytest.mark.parametrize("name", HONEST)

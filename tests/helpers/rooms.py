@@ -34,7 +34,8 @@ FLOORS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
         "profiles, the cost model, this host",
         (
             "devices", "devices.profile", "devices.corners", "devices.sense", "devices.contrast",
-            "devices.schema", "devices.load", "devices.cost_table", "devices.costs", "devices.host",
+            "devices.schema", "devices.load", "devices.cost_table", "devices.costs", "devices.spread",
+            "devices.host",
         ),
     ),
     (

@@ -1,0 +1,113 @@
+"""What a plan costs where the device's figures are off: its price at the ends of their intervals.
+
+For a schedule that stays as it is, seconds and joules grow with every time and every power, so that the ends
+of the figures are the ends of the answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from poet.devices.corners import End, Place, corner, uncertain_figures
+from poet.devices.costs import Costs, estimate
+from poet.devices.profile import Profile
+from poet.errors import ProfileError
+from poet.graph import Graph
+from poet.homes import DecidedProblem
+from poet.problem import Tensor
+from poet.schedule import Schedule
+from poet.simulator import judge
+
+_TIMES = ("latency_seconds", "bandwidth_bytes_per_second")
+
+GROUPS: dict[str, Callable[[Place], bool]] = {
+    "compute": lambda path: path[0] == "compute" and path[-1] != "active_watts",
+    "memory": lambda path: path[0] == "memory" and path[-1] == "bandwidth_bytes_per_second",
+    "reads": lambda path: path[:2] == ("storage", "read") and path[-1] in _TIMES,
+    "writes": lambda path: (
+        (path[:2] == ("storage", "write") and path[-1] in _TIMES) or path[-1] == "block_seconds"
+    ),
+    "power": lambda path: path[-1] in ("active_watts", "idle_watts", "block_joules"),
+}
+"""Figures that are off together: by one clock, one memory, one card, one meter."""
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """Of one step."""
+
+    seconds: float
+    joules: float
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """A plan's price as stated, and at both ends of each group of figures.
+
+    Attributes:
+        stated: at the profile's values.
+        groups: by name of `GROUPS`, those that may be off: at the good end and at the bad one.
+        all_good, all_bad: with every figure at that end.
+    """
+
+    stated: Price
+    groups: dict[str, tuple[Price, Price]]
+    all_good: Price
+    all_bad: Price
+
+
+def spread(problem: DecidedProblem, graph: Graph, schedule: Schedule, profile: Profile) -> Spread:
+    """The price of ``schedule`` for one step of ``graph`` on ``profile``'s device.
+
+    Args:
+        problem: that the schedule solves, whose costs are made anew.
+        graph: the step.
+        schedule: stays as it is at every end.
+        profile: of the device.
+
+    Raises:
+        ProfileError: the problem pages and the device has no storage.
+    """
+    if profile.storage is None and any(tensor.page_in is not None for tensor in problem.tensors):
+        raise ProfileError(f"the plan may page and {profile.name} has no storage")
+
+    def price(good: bool, *names: str) -> Price:
+        paths = [path for path in uncertain_figures(profile) if any(GROUPS[name](path) for name in names)]
+        ends = {path: _end(path, good=good) for path in paths}
+        found = corner(profile, ends)
+        trace = judge(_recosted(problem, estimate(graph, found), found), schedule)
+        return Price(trace.seconds, trace.joules)
+
+    moved = [
+        name for name, holds in GROUPS.items() if any(holds(path) for path in uncertain_figures(profile))
+    ]
+    return Spread(
+        price(True),
+        {name: (price(True, name), price(False, name)) for name in moved},
+        price(True, *moved),
+        price(False, *moved),
+    )
+
+
+def _end(path: Place, *, good: bool) -> End:
+    """More per second is good, more seconds, watts or joules are not."""
+    return "high" if path[-1].endswith("per_second") == good else "low"
+
+
+def _recosted(problem: DecidedProblem, costs: Costs, profile: Profile) -> DecidedProblem:
+    ops = tuple(
+        replace(op, seconds=costs.ops[op.name].seconds, joules=costs.ops[op.name].joules)
+        for op in problem.ops
+    )
+    tensors = tuple(_repriced(tensor, costs) for tensor in problem.tensors)
+    return replace(problem, ops=ops, tensors=tensors, idle_watts=profile.charged_idle_watts)
+
+
+def _repriced(tensor: Tensor, costs: Costs) -> Tensor:
+    cost = costs.buffers[tensor.name]
+    return replace(
+        tensor,
+        page_in=None if tensor.page_in is None else cost.page_in,
+        page_out=None if tensor.page_out is None else cost.page_out,
+    )

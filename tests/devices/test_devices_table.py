@@ -1,0 +1,77 @@
+"""Published training steps: the fitted profiles predict them, and nets that no fit has seen."""
+
+from __future__ import annotations
+
+import importlib
+import statistics
+from typing import Any
+
+import numpy as np
+import pytest
+
+from poet.devices.corners import End, corner, uncertain_figures
+from poet.devices.load import load_profile
+from poet.devices.profile import OpClass
+
+table: Any = importlib.import_module("benchmarks.devices_table")
+AMOUNTS, STEPS = table.step_amounts(), table.published_steps()
+DECODING_SECONDS = {"rpi4": 0.56, "rpi5": 0.27}
+
+
+def _ratios(board: str, device: str, *, head_only: bool, in_fit: bool | None = None) -> list[float]:
+    profile = load_profile(device)
+    return [
+        (table.by_profile(profile, AMOUNTS[step.net, head_only]) + DECODING_SECONDS[board]) / step.seconds
+        for step in STEPS
+        if (step.board, step.head_only) == (board, head_only)
+        and (step.net, head_only) in AMOUNTS
+        and in_fit in (None, step.in_fit)
+    ]
+
+
+def test_the_fits_form_is_the_cost_models() -> None:
+    base = load_profile("rpi4b")
+    model = table.Model(base, AMOUNTS)
+    figures = np.array([14.8e9] * len(table.SPEEDS) + [2.24e9, 0.0])
+    for key in (("resnet50", False), ("mobilenetv2_100", True), ("vit_tiny", False)):
+        assert model.seconds(figures, *key) == pytest.approx(table.by_profile(base, AMOUNTS[key]), rel=1e-9)
+
+
+def test_the_refitted_raspberry_pi_4_reproduces_the_steps_that_it_was_fitted_to() -> None:
+    ratios = _ratios("rpi4", "rpi4b-torch", head_only=False)
+    assert len(ratios) == 36
+    errors = [abs(ratio - 1) for ratio in ratios]
+    assert statistics.median(errors) < 0.06
+    assert max(errors) < 0.35
+    heads = _ratios("rpi4", "rpi4b-torch", head_only=True)
+    assert sum(0.7 <= ratio <= 1.4 for ratio in heads) >= 33
+
+
+def test_the_raspberry_pi_5_predicts_ten_nets_that_no_fit_has_seen() -> None:
+    ratios = _ratios("rpi5", "rpi5", head_only=False, in_fit=False)
+    assert len(ratios) == 10
+    errors = [abs(ratio - 1) for ratio in ratios]
+    assert statistics.median(errors) <= 0.12
+    assert max(errors) <= 0.4
+    assert all(0.7 <= ratio <= 1.4 for ratio in _ratios("rpi5", "rpi5", head_only=True))
+
+
+def test_no_training_step_of_fp32_costs_less_than_its_operations_did_in_int8() -> None:
+    """MLPerf Tiny: 5.494 mJ for a forward pass of ResNet-8 on an L4R5; a step has 2.96 times its products."""
+    profile = load_profile("stm32l4r5")
+    both: tuple[End, End] = ("low", "high")
+    for path in uncertain_figures(profile):
+        for end in both:
+            found = corner(profile, {path: end})
+            throughput = found.compute.throughput(OpClass.MATMUL)
+            assert throughput is not None
+            seconds = 2 * 37.15e6 / throughput.flops_per_second.value
+            assert seconds * found.compute.watts(OpClass.MATMUL) > 2.96 * 5.494e-3, (path, end)
+
+
+@pytest.mark.slow
+def test_the_page_is_what_the_command_makes() -> None:
+    """But for the last digits of a fit, which other processors may round elsewhere."""
+    ours, committed = table.page().splitlines(), table.PAGE.read_text(encoding="utf-8").splitlines()
+    assert len(ours) == len(committed)
+    assert [line.split("|")[:3] for line in ours] == [line.split("|")[:3] for line in committed]
