@@ -543,6 +543,34 @@ class RivalsTuning(_Checked):
 
 
 @dataclass(frozen=True, slots=True)
+class StatesTuning(_Checked):
+    """The search over states (`poet.solvers.bounds.state_search`).
+
+    Attributes:
+        most_alive: contents that are followed and alive at once, at most: with more, too many sets of them
+            fit into RAM. Chosen. Off: no state is looked at.
+        alike_factor: contents whose sizes differ by less are followed together or not at all. Chosen.
+        round_share: of the time left, in states, for the searches after the first round. Chosen.
+        round_states: whose labels each of them sets at most. Chosen. Off: it is not tried there.
+        restart_states: the same in the first restart; each restart doubles it. Chosen. Off: not tried there.
+        most_states: of any restart: more of them take hundreds of megabytes. Chosen.
+        most_looks: at sets of contents that may be freed, for each state that is allowed. Chosen.
+        looks: between two questions whether to stop. Chosen.
+        state_seconds: that a state counts where work is counted, about what it takes. Chosen.
+    """
+
+    most_alive: int = _tuned(18, off=0)
+    alike_factor: float = 1.5
+    round_share: float = 0.05
+    round_states: int = _tuned(20_000, off=0)
+    restart_states: int = _tuned(40_000, off=0)
+    most_states: int = 160_000
+    most_looks: int = 100
+    looks: int = 4096
+    state_seconds: float = 2e-4
+
+
+@dataclass(frozen=True, slots=True)
 class Tuning:
     """All of them, by the part of the planner that they are of; see there."""
 
@@ -564,6 +592,7 @@ class Tuning:
     overlap: OverlapTuning = OverlapTuning()
     engines: EnginesTuning = EnginesTuning()
     rivals: RivalsTuning = RivalsTuning()
+    states: StatesTuning = StatesTuning()
 
     def having(self, name: str, value: Any) -> Tuning:
         """The same but for the field ``name``, such as ``rounds.patience_rounds``.
