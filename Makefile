@@ -62,10 +62,10 @@ bench-tuning: $(STAMP) ## one constant of the search against another value: make
 	$(BIN)/python tests/benchmarks/tuning.py $(or $(TUNING),--list)
 
 fuzz: $(STAMP) ## 20,000 mutated files of each of seven kinds: refused or used, nothing else (long)
-	$(BIN)/python tests/fuzz.py
+	PYTHONPATH=tests $(BIN)/python tests/tools/fuzz.py
 
 faults-table: $(STAMP) ## docs/runtime-safety.md: what storage can do to a run, and what is left
-	$(BIN)/python tests/faults.py --write
+	PYTHONPATH=tests $(BIN)/python tests/tools/faults.py --write
 
 runtime-table: $(STAMP) ## docs/runtime.md: predicted and measured peaks and step times (long; goes on where it was)
 	$(BIN)/python tests/benchmarks/runtime_table.py
@@ -78,7 +78,7 @@ pictures: $(STAMP) ## docs/images: what the HTML reports look like, in Chromium 
 	POET_PICTURES=docs/images $(BIN)/python -m pytest -q -m '' tests/report/test_html_browser.py -k pictures
 
 documents: $(STAMP) ## the outputs on the pages, made anew by running their commands (long)
-	$(BIN)/python tests/documents.py --write
+	$(BIN)/python tests/tools/documents.py --write
 
 site: $(STAMP) ## the documentation as a searchable site in build/site, strict about links
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt zensical mkdocstrings-python

@@ -8,6 +8,7 @@ also fits without them. Where this machine's system maps the arena, whole pages 
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass, replace
 
 from poet.demand import PAGE_BYTES, demand_of
@@ -22,12 +23,8 @@ from poet.solvers import minimum_ram_bytes, solve
 from poet.training_plan import Arena, is_paged, least_page_buffer_bytes
 from poet.units import format_bytes
 
-_ROUNDS = 6
-_GROWTH = 1.5  # multiple of the missing bytes that is reserved, from the second round on
-_LAYOUT_SECONDS = 2.0
 _MOST_ROUNDED_BYTES = 2 * PAGE_BYTES  # an arena has two parts
-_LAYING_SHARE = 0.2  # of the time limit, which the first search leaves for the layout
-_LEAST_SECONDS = 0.05  # with less time, the search is not repeated
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,13 +72,15 @@ def fit(
         return None
     budget_bytes = limits.ram_budget_bytes
     problem = decided(problem, first.schedule)
-    layout, ram_bytes = _laid_out(problem, first.schedule, kernels, budget_bytes)
+    laying_seconds = options.tuning.fitting.layout_seconds
+    layout, ram_bytes = _laid_out(problem, first.schedule, kernels, budget_bytes, laying_seconds)
     loose, loose_bytes = Fitted(problem, first, _arena(layout), 0), ram_bytes
     if budget_bytes is None:
         return loose
     started, reserved_bytes, answer, record = options.clock.now(), 0, first, first.record
     least_bytes = minimum_ram_bytes(problem, limits).bytes
-    for round_ in range(_ROUNDS):
+    tuning = options.tuning.fitting
+    for round_ in range(tuning.rounds):
         assert answer.schedule is not None
         missing_bytes = ram_bytes + _buffer_bytes(answer.schedule, budget_bytes) - budget_bytes
         if missing_bytes <= 0:
@@ -92,27 +91,37 @@ def fit(
             return Fitted(problem, answer, _arena(layout), reserved_bytes)
         assert answer.trace is not None
         peak_bytes = answer.trace.peak_ram_bytes  # holding back less than leads below it changes nothing
-        wanted_bytes = peak_bytes - round(missing_bytes * (_GROWTH if round_ else 1.0))
+        wanted_bytes = peak_bytes - round(missing_bytes * (tuning.growth_factor if round_ else 1.0))
         allowed_bytes = max(wanted_bytes, (peak_bytes + least_bytes) // 2)
-        again = _with_a_share(options, first, started, rounds_left=_ROUNDS - round_)
+        again = _with_a_share(options, first, started, rounds_left=tuning.rounds - round_)
         if allowed_bytes >= peak_bytes or again is None or answer.was_interrupted:
             break
         reserved_bytes = budget_bytes - allowed_bytes
+        _log.info(
+            "the arena is %s too large: again, with %s held back",
+            format_bytes(missing_bytes),
+            format_bytes(reserved_bytes),
+        )
         held_back = replace(limits, ram_budget_bytes=allowed_bytes)
         spent_seconds = first.solve_seconds + options.clock.now() - started
         answer = solve(problem, held_back, again)
         record = _with_another(record, answer, spent_seconds, reserved_bytes)
         if answer.schedule is None:
             break
-        layout, ram_bytes = _laid_out(problem, answer.schedule, kernels, budget_bytes)
+        layout, ram_bytes = _laid_out(problem, answer.schedule, kernels, budget_bytes, laying_seconds)
     size = format_bytes(loose_bytes)
+    _log.info("no layout inside the budget was found; the plan takes %s with its gaps", size)
     what = f"With the gaps between its tensors the plan takes {size}: it runs from the heap."
     message = " ".join(filter(None, (first.message, what)))
     return replace(loose, solution=replace(first, message=message))
 
 
 def _laid_out(
-    problem: Problem, schedule: Schedule, kernels: KernelFacts | None, budget_bytes: int | None
+    problem: Problem,
+    schedule: Schedule,
+    kernels: KernelFacts | None,
+    budget_bytes: int | None,
+    laying_seconds: float,
 ) -> tuple[Layout, int]:
     """The layout of ``schedule``, and the bytes of RAM that its arena takes."""
     demand = demand_of(problem, schedule, kernels)
@@ -121,7 +130,7 @@ def _laid_out(
     if budget_bytes is not None:
         rounded_bytes = _MOST_ROUNDED_BYTES if is_mapped else 0
         enough_bytes = max(budget_bytes - _buffer_bytes(schedule, budget_bytes) - rounded_bytes, 0)
-    layout = lay_out(demand.blocks, enough_bytes=enough_bytes, time_limit_seconds=_LAYOUT_SECONDS)
+    layout = lay_out(demand.blocks, enough_bytes=enough_bytes, time_limit_seconds=laying_seconds)
     if not is_mapped:
         return layout, layout.arena_bytes
     return layout, demand.mapped_bytes(layout.offsets_bytes, layout.arena_bytes)
@@ -139,7 +148,8 @@ def searching(options: SolveOptions, limits: Limits) -> SolveOptions:
     """``options`` of a first search that leaves some of the time limit to `fit`."""
     if options.time_limit_seconds is None or limits.ram_budget_bytes is None:
         return options
-    return replace(options, time_limit_seconds=(1.0 - _LAYING_SHARE) * options.time_limit_seconds)
+    share = 1.0 - options.tuning.fitting.laying_share
+    return replace(options, time_limit_seconds=share * options.time_limit_seconds)
 
 
 def _with_a_share(
@@ -150,7 +160,11 @@ def _with_a_share(
         return options
     left_seconds = options.time_limit_seconds - first.solve_seconds - (options.clock.now() - started)
     share_seconds = left_seconds / rounds_left
-    return None if share_seconds < _LEAST_SECONDS else replace(options, time_limit_seconds=share_seconds)
+    return (
+        None
+        if share_seconds < options.tuning.fitting.least_seconds
+        else replace(options, time_limit_seconds=share_seconds)
+    )
 
 
 def _with_another(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from poet.frontend.trace import TrainingStep
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +102,8 @@ def prepare(
         input_names=source.input_names,
     )
     kernels = kernels_on(profile, step.graph, step.kernels)
+    import_seconds = time.perf_counter() - start
+    _log.info("%s: %d ops traced in %.3g s", shortened(step.graph.name), len(step.graph.ops), import_seconds)
     return Prepared(
         model=source.identity or _module_identity(step),
         structure=source.structure,
@@ -107,7 +112,7 @@ def prepare(
         kernels=kernels,
         problem=build_problem(step.graph, profile, kernels, home=at_home),
         train=patterns or ("*",),
-        import_seconds=time.perf_counter() - start,
+        import_seconds=import_seconds,
         model_path=source.path,
         names_remark=source.names_remark,
     )

@@ -8,6 +8,7 @@ this machine; costs on a device come from its profile.
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 
 import torch
@@ -30,6 +31,7 @@ _LONGEST_SECONDS = 1.0
 """Of one step, as its ops take by themselves; longer ones keep these times, which are truer of large ops."""
 _RAM_SHARE = 0.5
 """Of what is available: the most that a rehearsal may take."""
+_log = logging.getLogger(__name__)
 _KERNELS_OF = "x86-host"  # a profile whose ops are torch's own kernels
 
 
@@ -51,8 +53,10 @@ def rehearsed(step: TrainingStep) -> KernelFacts:
         if plan.held_bytes > _RAM_SHARE * _available_bytes():
             return kernels
         seconds, busy_ratio = seconds_in_steps(plan, step.tensors, random_batch(plan, seed=0))
-    except (PoetError, RuntimeError, IndexError, MemoryError):  # data that a kernel refuses, no room
+    except (PoetError, RuntimeError, IndexError, MemoryError) as error:  # data that a kernel refuses, no room
+        _log.info("ops keep the times that they have by themselves, no whole step could be made: %s", error)
         return kernels
+    _log.info("a whole step takes %.3g s here, busy ratio %.2f", sum(seconds.values()), busy_ratio)
     return kernels.timed(seconds, busy_ratio)
 
 

@@ -8,6 +8,7 @@ spaced amounts of ``x``, and says so; each point still carries its own status an
 
 from __future__ import annotations
 
+import logging
 import math
 import time
 from collections.abc import Iterable
@@ -20,6 +21,8 @@ from poet.schedule import Schedule
 from poet.solution import Solution, SolveOptions, Status, amount_of
 from poet.solvers import solve
 from poet.solvers.search.objectives import limit_of, limited
+
+_log = logging.getLogger(__name__)
 
 EXACT_OPS = 40
 """Problems of up to so many ops are walked point by point unless a number of points is asked for."""
@@ -174,7 +177,10 @@ class _Curve:
             limits = limited(limits, self.x, amount=allowed)
         budget = None if math.isinf(seconds) else max(seconds, 0.1)
         asked = replace(options, objective=y or self.y, time_limit_seconds=budget, start=start)
-        return solve(self.problem, limits, asked)
+        answer = solve(self.problem, limits, asked)
+        amount = "no plan" if answer.trace is None else f"{amount_of(self.x, answer.trace):.6g}"
+        _log.info("%s at most %.6g: %s, %s", self.x.value, allowed, amount, answer.status.value)
+        return answer
 
     def _point(self, solution: Solution, allowed: float) -> TradeOffPoint:
         assert solution.trace is not None

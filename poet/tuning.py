@@ -4,8 +4,9 @@ None of them makes an answer wrong: every plan is judged and every bound is prov
 are. They decide where time goes, and so which plan and bound a search has when its time is up. A record is
 passed along from `poet.solution.SolveOptions`; nothing deep inside reads a global one.
 
-*Chosen* means: chosen, not measured. ``python tests/benchmarks/tuning.py`` measures one field at a time
-against another value, or switched off where the field has a value for that. Tolerances that a proof rests
+The reasons say why a value is of its size; none is claimed to be the best one. ``python
+tests/benchmarks/tuning.py`` measures one field at a time against another value, or switched off where the
+field has a value for that. Tolerances that a proof rests
 on are no tuning: they stand where the proof is.
 """
 
@@ -57,39 +58,43 @@ class SearchTuning(_Checked):
     """The order of things (`poet.solvers.search.least_energy`).
 
     Attributes:
-        chain_reruns: per round, the longest chain of rerun slots that leads to one tensor version. Short ones
-            first make a model that is solved at once; later rounds pay for longer ones if the gap is open.
-            Chosen. Off: no round; the search goes on with what comes after them.
-        large_ops: above, models are made of few reruns and plans improved part by part, for whole event
-            models take engines too long there. Chosen. Off: none is large.
-        small_ops: up to here every rerun is offered in every stage, several times, because such models are
-            small. Chosen. Off: nowhere.
+        chain_reruns: per round, the longest chain of rerun slots that leads to one tensor version: 3 first,
+            because such a model of a typical net is solved at once; 8 and 16 only if the gap is open, because
+            slots cost columns in every stage. Off: no round; the search goes on with what comes after them.
+        large_ops: above, models are made of few reruns and plans improved part by part: whole event models of
+            more ops than this take engines longer than a usual time limit. Off: none is large.
+        small_ops: up to here every rerun is offered in every stage, several times: a model of so few ops is
+            solved at once. Off: nowhere.
         sizeable_ops: above, the large search is tried after the first round if the gap is sizeable, and
-            relaxations in whole numbers are not: they are meant for small steps. Chosen.
-        sizeable_gap_share: of the overhead, from which on a gap is sizeable. Chosen. Off: no gap is.
-        large_share: of the time left, for the large search on a sizeable step; the other half is for the
-            rounds that follow. Chosen.
-        greedy_small_seconds: for greedy plans of small steps; those tried there take less. Chosen.
-            Off: the first.
-        greedy_large_seconds: for greedy plans of large steps, where the relaxation needs the time. Chosen.
-            Off: the first.
-        greedy_share: of the time left that greedy plans take at most, so that short searches have a
-            bound as well. Chosen.
-        model_share: of the time left that one model may take, so that several get a turn. Chosen.
-        model_floor_seconds: that it may take even where the share is less, enough for small models. Chosen.
+            relaxations in whole numbers are not: their programs, with a column per op and moment, are meant
+            for steps of fewer.
+        sizeable_gap_share: of the overhead, from which on a gap is sizeable: below it the rounds have better
+            chances to close it by themselves. Off: no gap is.
+        large_share: of the time left, for the large search on a sizeable step; half, as nobody knows
+            beforehand whether it or the rounds that follow will close the gap.
+        greedy_small_seconds: for greedy plans of small steps: an upper limit, above what the tries of a small
+            step take. Off: the first.
+        greedy_large_seconds: for greedy plans of large steps, where each takes long and the walks along the
+            relaxation, which needs the time, are better. Off: the first.
+        greedy_share: of the time left that greedy plans take at most, so that short searches have a bound as
+            well.
+        model_share: of the time left that one model may take: with a quarter, four models get a turn even if
+            none ends early.
+        model_floor_seconds: that it may take even where the share is less: small models are solved within it.
             Off: the share.
-        model_least_seconds: that it may take where no time is left: engines refuse 0. Chosen.
-        confirm_least_seconds: that a second opinion may take even where the search took less. Chosen.
-            Off: as long as the search took.
-        first_engine_share: of a relaxed model's time for HiGHS, where CP-SAT comes second. Chosen. Off:
-            HiGHS takes all of it.
-        proof_share: of the seconds spent, for a proof in exact fractions. Chosen.
-        proof_least_seconds: for that, where the share is less. Chosen.
-        proof_most_seconds: for that, where the share is more: a second engine is the better use. Chosen.
-            Off: no proof.
-        proof_left_share: of the time left that it takes at most. Chosen.
-        engine_gap_share: of the gap allowed in the end, at which an engine may stop: rounding and the
-            judge's sums need the rest. Chosen. Off: the engine goes on to the end.
+        model_least_seconds: that it may take where no time is left: engines refuse 0, and this is as good as
+            nothing.
+        confirm_least_seconds: that a second opinion may take even where the search took less: an engine of
+            another kind may be some times slower on the same small model. Off: as long as the search took.
+        first_engine_share: of a relaxed model's time for HiGHS, where CP-SAT comes second: somewhat less than
+            half, because what HiGHS solves at all it mostly solves early. Off: HiGHS takes all of it.
+        proof_share: of the seconds spent, for a proof in exact fractions: a tenth is not felt by who waits.
+        proof_least_seconds: for that, where the share is less: small programs need no more.
+        proof_most_seconds: for that, where the share is more: a second engine is then the better use. Off: no
+            proof.
+        proof_left_share: of the time left that it takes at most, so that a second engine still has as much.
+        engine_gap_share: of the gap allowed in the end, at which an engine may stop: rounding and the judge's
+            sums need the rest. Off: the engine goes on to the end.
     """
 
     chain_reruns: tuple[int, ...] = _tuned((3, 8, 8, 8, 16, 16), off=())
@@ -119,14 +124,15 @@ class RestartsTuning(_Checked):
 
     Attributes:
         relaxed_share: of the time left, for a restart's relaxed model: it knows most reruns and is the
-            slowest program of a restart. Chosen.
-        large_share: of the time left, for the linear relaxation, its walks and the neighbourhood search.
-            Chosen.
+            slowest program of a restart, so it has half.
+        large_share: of the time left, for the linear relaxation, its walks and the neighbourhood search: half
+            of what the relaxed model leaves.
         first_chain: reruns that lead to one tensor version, at most, before the first restart, each of which
-            doubles it: as many as the last round's. Chosen.
-        most_doublings: of the length and depth of chains: there are no longer ones. Chosen.
-        most_slots: that a model knows without having asked for them: more make it too slow. Chosen.
-            Off: it knows what it asked for.
+            doubles it: as many as the last round's.
+        most_doublings: of the length and depth of chains: 16 doubled ten times is longer than any step has
+            ops.
+        most_slots: that a model knows without having asked for them: with more, its linear program alone
+            takes longer than a restart has. Off: it knows what it asked for.
     """
 
     relaxed_share: float = 0.5
@@ -141,10 +147,14 @@ class ObjectivesTuning(_Checked):
     """Objectives beside energy (`poet.solvers.search.objectives`).
 
     Attributes:
-        first_share: of the time for the objective; the rest breaks ties by energy. Chosen.
-        pins_seconds: to see whether there is a plan without the pins. Chosen. Off: it is not looked at.
-        probe_share: of the time left that one RAM budget may take while budgets are halved. Chosen.
-        probe_least_seconds: that it may take where the share is less. Chosen.
+        first_share: of the time for the objective; the rest breaks ties by energy, which begins with a plan
+            and so needs less.
+        pins_seconds: to see whether there is a plan without the pins: an explanation should not be waited for
+            longer. Off: it is not looked at.
+        probe_share: of the time left that one RAM budget may take while budgets are halved: three probes fit
+            even if none ends early.
+        probe_least_seconds: that it may take where the share is less: greedy plans and first bounds need some
+            time of their own.
     """
 
     first_share: float = 0.6
@@ -158,11 +168,11 @@ class ExplanationTuning(_Checked):
     """What would help where there is no plan (`poet.solvers.search.explain`).
 
     Attributes:
-        most_seconds: for all that an explanation searches for: it should not be waited for. Chosen. Off:
-            nothing is explained.
-        spare_share: of the time limit, that a search without a plan leaves to its explanation. Chosen.
-            Off: what happens to be left.
-        least_seconds: for one limit; with less nothing is searched for, as nothing would be found. Chosen.
+        most_seconds: for all that an explanation searches for: it should not be waited for. Off: nothing is
+            explained.
+        spare_share: of the time limit, that a search without a plan leaves to its explanation: a tenth is too
+            little to have found the plan. Off: what happens to be left.
+        least_seconds: for one limit; with less nothing is searched for, as nothing would be found.
     """
 
     most_seconds: float = _tuned(2.0, off=0.0)
@@ -175,12 +185,14 @@ class BoundRoundsTuning(_Checked):
     """When relaxations in whole numbers run between rounds (`poet.solvers.search.bound_rounds`).
 
     Attributes:
-        stall_share: of the joules open before a round (plan less bound): a round that gains no more has
-            stalled, and a long run follows. Chosen. Off: only after rounds that gained nothing.
-        time_share: of the time left, that one run may take; the rounds have the rest. Chosen.
-        leading_time_share: the same, while the best bound is from such a run. Chosen. Off: as ``time_share``.
+        stall_share: of the joules open before a round (plan less bound): a round that gains less than a tenth
+            would need dozens like it, so it has stalled, and a long run follows. Off: only after rounds that
+            gained nothing.
+        time_share: of the time left, that one run may take; the rounds, which find the plans, have as much.
+        leading_time_share: the same, while the best bound is from such a run: what leads is worth more than
+            half. Off: as ``time_share``.
         first_look_factor: multiple of the seconds of a short run at which its last program is ended, so that
-            it may finish what it began. Chosen. Off: no longer than the run.
+            it may finish what it began. Off: no longer than the run.
     """
 
     stall_share: float = _tuned(0.1, off=0.0)
@@ -196,26 +208,31 @@ class LargeTuning(_Checked):
     Attributes:
         offer_reruns: per class of plans, the length of the chains of producers that are offered in any case,
             and the depth along which all that the relaxation remakes is offered; small classes first, because
-            they are solved soon. Chosen. Off: the first class alone.
-        longest_program_seconds: of one program where there is no time limit. Chosen.
-        listen_seconds: between looks at a child: an answer does not wait longer. Chosen.
-        late_seconds: before the end, from which on no round may overrun its time: one in this process can,
-            by seconds on the largest steps. Chosen. Off: each may.
-        quick_rounds: without a better plan, before whole programs are tried. Chosen. Off: none are made.
+            they are solved soon, and the last as deep as long chains go. Off: the first class alone.
+        longest_program_seconds: of one program where there is no time limit: ten minutes, after which another
+            program is the better chance.
+        listen_seconds: between looks at a child: an answer waits no longer, and looking costs nothing that is
+            seen.
+        late_seconds: before the end, from which on no round may overrun its time: one in this process can, by
+            seconds on the largest steps. Off: each may.
+        quick_rounds: without a better plan, before whole programs are tried: each frees another part, and
+            eight see most of a step. Off: none are made.
         alike_share: of the time left, for blocks that repeat to be decided alike, so that equal layers soon
-            have a good plan. Chosen. Off: they are not.
-        quick_share: of the time left, for the quick rounds. Chosen.
-        bound_share: of the time left, for each relaxation. Chosen.
-        class_share: of the time left, for a class's program as a whole. Chosen.
+            have a good plan: a few seconds of a minute. Off: they are not.
+        quick_share: of the time left, for the quick rounds: a first harvest, which whole programs then start
+            from.
+        bound_share: of the time left, for each relaxation: there are several, and plans need the rest.
+        class_share: of the time left, for a class's program as a whole: half, as larger classes follow.
         patience_share: of the time left, without a better bound or plan, after which a bound in whole numbers
-            is given up, which leaves its time to plans. Chosen. Off: it has all of its share.
+            is given up, which leaves its time to plans. Off: it has all of its share.
         alike_least_seconds: with less, repeated blocks are not decided alike: building the program takes most
-            of it. Chosen.
-        beside_seconds: of one round beside a whole program, after which the program is listened to. Chosen.
-        build_factor: times the seconds that the last model took, which must be left for another. Chosen.
-            Off: it is begun in any case.
-        remade_share: of a tensor version, above which the solution counts as remaking it. Chosen: what an
-            engine's tolerance leaves of 0 does not count.
+            of it.
+        beside_seconds: of one round beside a whole program, after which the program is listened to: its
+            better plans are worth more to the next round than a longer round is.
+        build_factor: times the seconds that the last model took, which must be left for another: it is
+            larger, and is to be solved as well. Off: it is begun in any case.
+        remade_share: of a tensor version, above which the solution counts as remaking it: what an engine's
+            tolerance leaves of 0 does not count.
     """
 
     offer_reruns: tuple[tuple[int, int], ...] = _tuned(((1, 6), (4, 6), (4, 12), (8, 40)), off=((1, 6),))
@@ -239,25 +256,34 @@ class RoundsTuning(_Checked):
     """Rounds of the large-neighbourhood search (`poet.solvers.search.neighbourhood`).
 
     Attributes:
-        gap_share: of its joules, at which a part counts as solved. Chosen.
-        first_decisions: that the first round leaves free; later rounds adapt. Chosen.
-        least_decisions: that any round leaves free: smaller parts have little to trade. Chosen.
-        round_seconds: of one round at most. Chosen.
+        gap_share: of its joules, at which a part counts as solved: less would not be seen in the sum of a
+            step.
+        first_decisions: that the first round leaves free: small enough to be solved at once; later rounds
+            adapt.
+        least_decisions: that any round leaves free: smaller parts have little to trade.
+        round_seconds: of one round at most: a part that takes longer is too large, and the next is made
+            smaller.
         late_seconds: before the end, from which on no round may overrun its time, as of the large search.
-            Chosen. Off: each may.
-        listen_seconds: between looks at a child. Chosen.
-        patience_rounds: without a better plan, after which a model is given up. Chosen. Off: no rounds.
-        stretch_counts: of the step that a round frees, of which one is drawn: several can trade RAM. Chosen.
-            Off: one stretch in every round.
-        disputed_every_rounds: of which the last one frees only what plan and relaxation disagree on. Chosen.
-            Off: none does.
-        disputed_share: of a tensor version, from which on they disagree. Chosen.
+            Off: each may.
+        listen_seconds: between looks at a child, as of the large search.
+        patience_rounds: without a better plan, after which a model is given up: by then rounds have freed
+            many parts of a step more than once. Off: no rounds.
+        stretch_counts: of the step that a round frees, of which one is drawn: one stretch mostly, several at
+            times, because RAM freed in one can be spent in another. Off: one stretch in every round.
+        disputed_every_rounds: of which the last one frees only what plan and relaxation disagree on: often
+            enough to follow a bound that moves, and leaving most rounds to the rest. Off: none does.
+        disputed_share: of a tensor version, from which on they disagree: above an engine's tolerance, below
+            anything a plan means.
         least_weight: of a decision that is not in dispute, when the middle of a stretch is drawn; a whole
-            version in dispute weighs 1 more. Chosen.
-        easy_share: of a round's time, less than which it was easy. Chosen. Off: none was.
-        growth_factor: of the decisions after an easy round. Chosen. Off: no growth.
-        shrink_factor: of the decisions after a round that ran out of time. Chosen. Off: no shrinking.
-        begin_share: of the time left, for each program that looks for a first plan. Chosen.
+            version in dispute weighs 1 more. Not 0, because relaxations are wrong at places.
+        easy_share: of a round's time, less than which it was easy, so that more can be freed without running
+            out of it. Off: none was.
+        growth_factor: of the decisions after an easy round: slowly, as the time of a program grows faster
+            than its size. Off: no growth.
+        shrink_factor: of the decisions after a round that ran out of time: about what two easy rounds before
+            it added. Off: no shrinking.
+        begin_share: of the time left, for each program that looks for a first plan: two get a turn and leave
+            time to improve what they find.
     """
 
     gap_share: float = 1e-5
@@ -283,9 +309,10 @@ class SymmetryTuning(_Checked):
 
     Attributes:
         distance_ops: up to which the neighbours of symmetric ops are symmetric: further, the ends of a net
-            reach into all of its blocks. Chosen.
-        repeating_share: different ops, as a share of all, up to which a step counts as repeating itself.
-            Chosen. Off: no step does.
+            reach into all of its blocks.
+        repeating_share: different ops, as a share of all, up to which a step counts as repeating itself: at
+            half, tying leaves half of the decisions, where the smaller program begins to pay. Off: no step
+            does.
     """
 
     distance_ops: int = 3
@@ -297,19 +324,24 @@ class GridsTuning(_Checked):
     """Which moments the relaxation looks at (`poet.solvers.bounds.refinement`).
 
     Attributes:
-        priced_rounds: of the linear program, each with the moments at which RAM had a price. Chosen.
-            Off: one.
-        priced_moments: added per round, those with the largest dual prices. Chosen. Off: none.
-        price_share: of the sum of all dual prices; a moment with more is added. Chosen.
-        made_share: of a tensor version, above which it counts as made again. Chosen.
+        priced_rounds: of the linear program, each with the moments at which RAM had a price: each finds fewer
+            new ones. Off: one.
+        priced_moments: added per round, those with the largest dual prices: few, as each adds a row and
+            columns to the program. Off: none.
+        price_share: of the sum of all dual prices; a moment with more is added, the rest would hardly move
+            the bound.
+        made_share: of a tensor version, above which it counts as made again: below, fractions are spread so
+            thin that they show no place.
         worth_share: of the bound's joules, which the value of an under-counted moment must exceed: with less,
-            refinement ends. Chosen.
+            refinement ends, as what is gained is seen by nobody.
         level_shares: of the largest value; for each, the last moment of at least that value is added, so that
-            one round adds several. Chosen.
-        progress_share: relative gain of the bound, below which a round is in vain. Chosen.
-        patience_rounds: in vain, after which refinement ends. Chosen. Off: there is none.
-        begin_factor: multiple of the seconds of the last round: with less time left, none is begun. Chosen.
-            Off: another is begun in any case.
+            one round adds several.
+        progress_share: relative gain of the bound, below which a round is in vain: a tenth of a per cent per
+            program is not worth its seconds.
+        patience_rounds: in vain, after which refinement ends: one alone may only have moved the trouble
+            elsewhere. Off: there is none.
+        begin_factor: multiple of the seconds of the last round: with less time left, none is begun, because
+            the next program is larger. Off: another is begun in any case.
     """
 
     priced_rounds: int = _tuned(4, off=1)
@@ -329,17 +361,21 @@ class DiscretisationTuning(_Checked):
 
     Attributes:
         stage_states: per stage of the suffix program at most, at the first and the second attempt: more
-            states give a better bound, later. Chosen. Off: the bound of the linear program alone.
-        tracked_divisor: tracked versions have at least this part of the bytes of the largest one. Chosen.
-        slower_factor: estimated seconds of the second attempt, as a multiple of the first. Chosen.
-            Off: it is begun in any case.
-        game_share: of the time left that it may take. Chosen.
-        fewest_stages: that a suffix program must cover: a shorter one adds little. Chosen.
+            states give a better bound, later, so the few come first. Off: the bound of the linear program
+            alone.
+        tracked_divisor: tracked versions have at least this part of the bytes of the largest one: what is
+            smaller frees too little to matter, and each doubles the states.
+        slower_factor: estimated seconds of the second attempt, as a multiple of the first: it has eight times
+            the states, and each has more successors. Off: it is begun in any case.
+        game_share: of the time left that it may take: half, as its tables are of use only in programs that
+            follow.
+        fewest_stages: that a suffix program must cover: a shorter one adds little.
         level_shares: as of `GridsTuning`, up to where the suffix program begins: one moment per round, that
-            of the largest value, because each makes the program in whole numbers slower. Chosen.
-        gap_share: relative gap at which a program counts as solved. Chosen.
-        longest_program_seconds: of one program where there is no time limit. Chosen.
-        listen_seconds: between looks at the child. Chosen.
+            of the largest value, because each makes the program in whole numbers slower.
+        gap_share: relative gap at which a program counts as solved, as of a round's part.
+        longest_program_seconds: of one program where there is no time limit, as of the large search.
+        listen_seconds: between looks at the child: shorter than of the large search, because its programs
+            are.
     """
 
     stage_states: tuple[int, ...] = _tuned((50_000, 400_000), off=())
@@ -358,17 +394,18 @@ class SuffixTuning(_Checked):
     """Suffix programs and the rows from them (`poet.solvers.bounds.suffix_program`, ``suffix_cuts``).
 
     Attributes:
-        groups: at most, of versions that may be paged: each is a table, and charges its page-outs apart.
-            Chosen.
-        held_share: of a version, above which a solution holds it. Chosen.
-        violated_share: of the largest value of the tables: a smaller violation adds no cut. Chosen: less is
+        groups: at most, of versions that may be paged: each is a table, and charges its page-outs apart; the
+            memory for them grows with their number.
+        held_share: of a version, above which a solution holds it: what is more in than out.
+        violated_share: of the largest value of the tables: a smaller violation adds no cut, since it is
             within the engine's tolerance.
         widening_shares: per cut, the share of the violation that widening the set must leave, and the weight
-            of noise in the order: cuts that are weaker here are stronger elsewhere. Chosen. Off: sets are
-            widened where that costs nothing.
-        memory_share: weight of earlier solutions in the average of what solutions held. Chosen. Off: the last
-            solution alone.
-        slight_share: weight of that average beside what the last solution holds. Chosen. Off: none.
+            of noise in the order: cuts that are weaker here are stronger elsewhere, and noise makes the last
+            ones differ. Off: sets are widened where that costs nothing.
+        memory_share: weight of earlier solutions in the average of what solutions held: 0.7 per solution, so
+            that the third one back still has a third of the weight. Off: the last solution alone.
+        slight_share: weight of that average beside what the last solution holds: it only orders what the
+            solution leaves equal. Off: none.
     """
 
     groups: int = 8
@@ -386,10 +423,10 @@ class WindowsTuning(_Checked):
     """What the windows relaxation leaves out (`poet.solvers.bounds.windows`).
 
     Attributes:
-        many_contents: with more tensor versions, the smallest are left out, which makes the program smaller.
-            Chosen. Off: none are.
+        many_contents: with more tensor versions, the smallest are left out, which makes the program smaller:
+            as many as ops make a step a large one. Off: none are.
         negligible_share: of the budget, that those left out may take together; the bound is weaker by no
-            more. Chosen. Off: those of no bytes.
+            more, and no gap asked for is that fine. Off: those of no bytes.
     """
 
     many_contents: int = _tuned(400, off=1_000_000_000)
@@ -402,13 +439,13 @@ class ModelTuning(_Checked):
 
     Attributes:
         tight_slots: up to so many, r, a and O are integer columns, which the cuts on memory rows count on;
-            above, fewer integers leave the engine less to branch on. Chosen. Off: never.
+            above, fewer integers leave the engine less to branch on. Off: never.
         dense_terms: events times memory rows, above which rows that list every gap are too dense, and sums
-            are carried from row to row. Chosen. Off: never.
-        asked_inputs: at most, of the chain of inputs that are required at a window's last stage. Chosen.
-            Off: none.
-        cut_sizes: the commonest sizes of a memory row, each tried as the unit of a knapsack cut. Chosen.
-            Off: no knapsack cuts.
+            are carried from row to row, by their number times a dozen bytes. Off: never.
+        asked_inputs: at most, of the chain of inputs that are required at a window's last stage: as long as
+            chains of recomputation usually are. Off: none.
+        cut_sizes: the commonest sizes of a memory row, each tried as the unit of a knapsack cut: few sizes
+            make up most of a net's tensors. Off: no knapsack cuts.
     """
 
     tight_slots: int = _tuned(2500, off=0)
@@ -423,25 +460,31 @@ class GreedyTuning(_Checked):
 
     Attributes:
         home_shares: of the bytes whose home is a choice, how much is at home in RAM, per try, the dearest to
-            page first; all away and all at home first. Chosen. Off: all away.
-        work_items: ops and tensors planned over all tries, about a quarter of a second. Chosen.
-            Off: the least tries.
-        least_tries: of plans, on the largest steps. Chosen.
-        most_tries: of plans, on the smallest. Chosen.
-        longest_remake_ops: of one recomputation, so that its price is found quickly. Chosen.
+            page first; all away and all at home first, because these two are the extremes. Off: all away.
+        work_items: ops and tensors planned over all tries, so that small steps have many tries and large ones
+            few. Off: the least tries.
+        least_tries: of plans, on the largest steps: all away, all at home, and half of it.
+        most_tries: of plans, on the smallest, where tries cost nothing and repeat each other.
+        longest_remake_ops: of one recomputation, so that its price is found quickly; a longer one is seldom
+            cheaper than paging.
         refund_factor: times the price of paging that a recomputation may take before it is given up, as a
-            part of it may be refunded. Chosen.
-        cover_bias: exponent of the bytes relieved in the second plan: it prefers small prices. Chosen.
-        remake_factors: of a recomputation's price, one more plan each; one without any follows. Chosen. Off:
-            that one alone.
+            part of it may be refunded by tensors that it makes on the way.
+        cover_bias: exponent of the bytes relieved in the second plan: it prefers small prices, where the
+            first, with 1, prefers the price per byte.
+        remake_factors: of a recomputation's price, one more plan each: above 1, because recomputing holds
+            inputs that its price leaves out; one without any follows. Off: that one alone.
         hurry_factors: of the typical watts, added per second where there is a deadline, from a hint to almost
-            time alone. Chosen. Off: no plan hurries.
-        favourite_share: of the random plans that vary the best so far; the others vary any. Chosen.
-        remake_deviation: of the logarithm of a random plan's price of recomputation. Chosen. Off: it stays.
-        remake_range: of that price's factor, least and most. Chosen.
-        bias_deviation: of a random plan's exponent. Chosen. Off: it stays.
-        bias_range: of that exponent, least and most. Chosen.
-        noise_deviations: of the logarithm of each price, of which a random plan draws one. Chosen. Off: none.
+            time alone. Off: no plan hurries.
+        favourite_share: of the random plans that vary the best so far; the others vary any, lest all end in
+            one place.
+        remake_deviation: of the logarithm of a random plan's price of recomputation: steps of about a fifth.
+            Off: it stays.
+        remake_range: of that price's factor, least and most: beyond, plans do not change any more.
+        bias_deviation: of a random plan's exponent: a quarter of the way between the first two plans' and
+            less. Off: it stays.
+        bias_range: of that exponent, least and most: beyond, size or price alone decides.
+        noise_deviations: of the logarithm of each price, of which a random plan draws one, from none to half
+            as much again. Off: none.
     """
 
     home_shares: tuple[float, ...] = _tuned((0.0, 1.0, 0.5, 0.25, 0.75), off=(0.0,))
@@ -466,11 +509,11 @@ class WalksTuning(_Checked):
     """Walks along the relaxation's solution (`poet.solvers.heuristics.lp_guided`).
 
     Attributes:
-        sure_shares: of a tensor version, from which on it counts as kept, one set of walks each. Chosen.
-            Off: no walk.
+        sure_shares: of a tensor version, from which on it counts as kept, one set of walks each: what is more
+            kept than not, and what is as good as whole. Off: no walk.
         price_exponents: of the joules of coming back in what is dropped first, one walk each; above 1 few
-            joules count more than long gaps. Chosen.
-        back_share: of a tensor version, above which it counts as made again or paged in. Chosen.
+            joules count more than long gaps, below 1 long gaps do.
+        back_share: of a tensor version, above which it counts as made again or paged in, as of the grids.
     """
 
     sure_shares: tuple[float, ...] = _tuned((0.5, 0.99), off=())
@@ -484,7 +527,7 @@ class OverlapTuning(_Checked):
 
     Attributes:
         polished_steps: of a schedule at most whose frees and transfers are moved while that saves time: the
-            places to try grow with the square of its length. Chosen. Off: none is polished.
+            places to try grow with the square of its length. Off: none is polished.
     """
 
     polished_steps: int = _tuned(120, off=0)
@@ -495,15 +538,18 @@ class EnginesTuning(_Checked):
     """How engines are run (`poet.solvers.engines`).
 
     Attributes:
-        listen_seconds: between checks of Ctrl-C and the watcher while CP-SAT runs. Chosen.
-        cpsat_grace_seconds: beyond its time limit, after which CP-SAT is killed. Chosen.
-        highs_grace_seconds: beyond its time limit, after which HiGHS in a child is not listened to any more.
-            Chosen.
-        tell_seconds: between two bounds that HiGHS in a child tells. Chosen.
+        listen_seconds: between checks of Ctrl-C and the watcher while CP-SAT runs: a person does not notice
+            the wait.
+        cpsat_grace_seconds: beyond its time limit, after which CP-SAT is killed: presolve looks at its clock
+            rarely.
+        highs_grace_seconds: beyond its time limit, after which HiGHS in a child is not listened to any more:
+            time limits are kept within half a second.
+        tell_seconds: between two bounds that HiGHS in a child tells: fresh enough for whoever watches, rare
+            enough to cost nothing.
         counted_seconds: of the wall clock, between two checks of a child whose work is counted: it is heard
-            only when it has ended. Chosen.
+            only when it has ended.
         proof_factors: of a program at most that is proven empty in exact fractions: summing up larger ones
-            takes too long. Chosen. Off: nothing is.
+            takes more than the second that a proof has. Off: nothing is.
     """
 
     listen_seconds: float = 0.05
@@ -519,15 +565,21 @@ class RivalsTuning(_Checked):
     """The published planners (`poet.solvers.literature`): as much effort as makes them good rivals.
 
     Attributes:
-        again_seconds: of searching on from another planner's better plan, at most. Chosen. Off: at once over.
-        capuchin_parts: in which the ranked candidates are taken. Chosen.
-        chain_stages: that a step is cut into at most: the program over stages grows with their cube. Chosen.
-        memory_units: that the program over stages counts memory in. Chosen.
-        memory_factors: of the memory, the program's, in turn: sizes are rounded up, and few steps
-            are quite a chain. Chosen. Off: what there is.
-        guided_walks: by the program, with less and less memory. Chosen.
-        pruned_ops: judged while reruns are left out, one by one. Chosen. Off: none is left out.
-        far_ops: from which on a reader counts as far, in turn. Chosen.
+        again_seconds: of searching on from another planner's better plan, at most: as long as a usual search.
+            Off: at once over.
+        capuchin_parts: in which the ranked candidates are taken: the plan is judged after each, and more
+            parts make it slower in proportion.
+        chain_stages: that a step is cut into at most: the program over stages grows with their cube, and
+            forty keep it to seconds.
+        memory_units: that the program over stages counts memory in, which rounds a size by a fifth of a per
+            cent of the memory at most.
+        memory_factors: of the memory, the program's, in turn: sizes are rounded up, and few steps are quite a
+            chain. Off: what there is.
+        guided_walks: by the program, with less and less memory: each is judged, the best counts.
+        pruned_ops: judged while reruns are left out, one by one: judging is linear in a step, so it stays
+            within seconds. Off: none is left out.
+        far_ops: from which on a reader counts as far, in turn: powers of two cover short and long steps in
+            five tries.
     """
 
     again_seconds: float = _tuned(10.0, off=0.0)
@@ -547,16 +599,19 @@ class StatesTuning(_Checked):
     """The search over states (`poet.solvers.bounds.state_search`).
 
     Attributes:
-        most_alive: contents that are followed and alive at once, at most: with more, too many sets of them
-            fit into RAM. Chosen. Off: no state is looked at.
-        alike_factor: contents whose sizes differ by less are followed together or not at all. Chosen.
-        round_share: of the time left, in states, for the searches after the first round. Chosen.
-        round_states: whose labels each of them sets at most. Chosen. Off: it is not tried there.
-        restart_states: the same in the first restart; each restart doubles it. Chosen. Off: not tried there.
-        most_states: of any restart: more of them take hundreds of megabytes. Chosen.
-        most_looks: at sets of contents that may be freed, for each state that is allowed. Chosen.
-        looks: between two questions whether to stop. Chosen.
-        state_seconds: that a state counts where work is counted, about what it takes. Chosen.
+        most_alive: contents that are followed and alive at once, at most: a temporal net of 17 is proven in
+            seconds, of one of 20 no search ended. Off: no state is looked at.
+        alike_factor: contents whose sizes differ by less are followed together or not at all: a level for
+            each size would search nearly the same states again.
+        round_share: of the time left, in states, for a search after the first round: little, as it may be
+            in vain.
+        round_states: that one search there sets labels of, at most: seconds. Off: it is not tried there.
+        restart_states: the same in the first restart; each restart doubles it. Off: not tried there.
+        most_states: of any restart: more of them take hundreds of megabytes.
+        most_looks: at sets of contents that may be freed, for each state that is allowed: with many small
+            contents one state alone has thousands of such sets.
+        looks: between two questions whether to stop: hundredths of a second.
+        state_seconds: that a state counts where work is counted, about what it takes.
     """
 
     most_alive: int = _tuned(18, off=0)
@@ -568,6 +623,27 @@ class StatesTuning(_Checked):
     most_looks: int = 100
     looks: int = 4096
     state_seconds: float = 2e-4
+
+
+@dataclass(frozen=True, slots=True)
+class FittingTuning(_Checked):
+    """How a plan is fitted into its arena (`poet.fit_layout`).
+
+    Attributes:
+        rounds: of search and layout at most: each holds back half as much again as was missing, so that six
+            have held back several times what the first lacked.
+        growth_factor: times the missing bytes that are held back, from the second round on: the first may be
+            lucky with just what is missing. Off: so are the others.
+        layout_seconds: of one layout: those that fit are mostly found at once.
+        laying_share: of the time limit, that the first search leaves for layouts and repeats. Off: none.
+        least_seconds: with less time, the search is not repeated, as it would find nothing.
+    """
+
+    rounds: int = 6
+    growth_factor: float = _tuned(1.5, off=1.0)
+    layout_seconds: float = 2.0
+    laying_share: float = _tuned(0.2, off=0.0)
+    least_seconds: float = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -593,6 +669,7 @@ class Tuning:
     engines: EnginesTuning = EnginesTuning()
     rivals: RivalsTuning = RivalsTuning()
     states: StatesTuning = StatesTuning()
+    fitting: FittingTuning = FittingTuning()
 
     def having(self, name: str, value: Any) -> Tuning:
         """The same but for the field ``name``, such as ``rounds.patience_rounds``.

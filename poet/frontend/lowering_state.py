@@ -106,6 +106,18 @@ class Lowering:
         self._home[region.storage] = self.buffer(source)
         self._known[node] = region
 
+    def output_of(self, target: str, given: Ref, numbers: tuple[object, ...]) -> str | None:
+        """The output of an op so far that is ``target`` of ``given`` and the first of ``numbers``.
+
+        ``None`` where there is none, or it is laid out otherwise than ``given``.
+        """
+        for op in self.ops:
+            own = (op.call.args[0], *numbers_of(op.call)) if op.call.target == target else ()
+            if own and own[0] == given and own[1:] == numbers[: len(own) - 1] and op.outputs[0] is not None:
+                same = self.values[op.outputs[0]].type == self.values[given.value].type
+                return op.outputs[0] if same else None
+        return None
+
     # --- arguments ----------------------------------------------------------------------------
 
     def argument(self, given: object) -> Argument:
@@ -227,6 +239,13 @@ class Lowering:
 def region_of(tensor: Tensor, where: str) -> Region:
     """The region of a fake tensor."""
     return Region(tensor.untyped_storage()._cdata, tensor_type(tensor, where))
+
+
+def numbers_of(call: Call) -> tuple[Argument, ...]:
+    """The arguments of a call after the first, defaults included, which fx drops."""
+    _, name, overload = call.target.split(".")
+    schema = getattr(getattr(torch.ops.aten, name), overload)._schema.arguments
+    return (*call.args[1:], *(item.default_value for item in schema[len(call.args) :]))
 
 
 def tensors_of(node: fx.Node) -> list[Tensor]:

@@ -164,6 +164,36 @@ def _convolution_backward(lowering: Lowering, node: fx.Node) -> None:
     lowering.stand_for(node, tuple(known))
 
 
+def _backward_of(forward: str, slopes: Callable[[tuple[object, ...]], bool] = lambda _: True) -> Rule:
+    """An element-wise backward operator that finds in the forward's output what it asks of the input.
+
+    Its second argument is the input, and it compares that with numbers only: on whichever side of them the
+    input is, the output is too, NaN and -0.0 included. The forward's output is mostly kept anyway, as the
+    input of the next layer; the input then need not be. torch does the same where the forward wrote in place.
+
+    Args:
+        forward: the operator, whose arguments are the input and the backward's numbers.
+        slopes: whether this holds for these numbers.
+    """
+
+    def rule(lowering: Lowering, node: fx.Node) -> None:
+        call = lowering.plain_call(node)
+        given, numbers = call.args[1], call.args[2:]
+        assert isinstance(given, Ref)
+        output = lowering.output_of(forward, given, numbers) if slopes(numbers) else None
+        if output is not None:
+            call = replace(call, args=(call.args[0], Ref(output), *numbers))
+        lowering.emit(node, call)
+
+    return rule
+
+
+def _is_no_fold(numbers: tuple[object, ...]) -> bool:
+    """Whether a leaky rectifier of this slope leaves each number on its side of 0."""
+    slope = numbers[0]
+    return isinstance(slope, int | float) and slope >= 0
+
+
 def _clone(lowering: Lowering, node: fx.Node) -> None:
     """A copy of a whole tensor in its own layout is that tensor: no op writes it later.
 
@@ -214,6 +244,8 @@ SPECIAL: dict[str, Rule] = {
     "aten._native_batch_norm_legit.default": _batch_norm,
     "aten.native_batch_norm_backward.default": _batch_norm_backward,
     "aten.convolution_backward.default": _convolution_backward,
+    "aten.hardtanh_backward.default": _backward_of("aten.hardtanh.default"),
+    "aten.leaky_relu_backward.default": _backward_of("aten.leaky_relu.default", _is_no_fold),
     **dict.fromkeys(
         ("aten.clone.default", "aten._to_copy.default", "aten.lift_fresh_copy.default"), _clone
     ),

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import logging
+import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -22,7 +23,7 @@ from poet.kernel_facts import KernelFacts
 from poet.optimizer import OptimizerSpec
 from poet.whatif.cache import IMPORTING, Cache, code_digest, digest_of, pack, unpack
 from poet.whatif.grid import Binding
-from poet.whatif.workers import Run, Task, given_up
+from poet.whatif.workers import Run, Task, given_up, thread_settings
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -193,7 +194,10 @@ class OnnxModel:
         return data
 
     def _key(self, binding: Binding, spec: OptimizerSpec) -> str:
-        return digest_of(self.digest, sorted(binding), asdict(spec), asdict(self.how), code_digest(IMPORTING))
+        """Of one import; kernels were measured by as many threads as the processors and settings give."""
+        measured_by = [len(os.sched_getaffinity(0)), *thread_settings()]
+        what = (sorted(binding), asdict(spec), asdict(self.how), measured_by)
+        return digest_of(self.digest, *what, code_digest(IMPORTING))
 
 
 def module_variants(

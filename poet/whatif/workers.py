@@ -103,12 +103,33 @@ def working(workers: Workers) -> Iterator[Run]:
         ):
             yield _run_on_cluster
     else:
-        local = {"initializer": children.end_with_parent, "initargs": (os.getpid(),)}
+        local = {"initializer": _begin, "initargs": (os.getpid(), thread_settings())}
         with children.safe_path(), parallel_config(backend="loky", **local):
             try:
                 yield functools.partial(_run_in_processes, workers)
             finally:
                 get_reusable_executor().shutdown(wait=True, kill_workers=True)
+
+
+THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
+
+
+def thread_settings() -> tuple[str | None, ...]:
+    """The values of `THREAD_VARIABLES` here: with the number of processors, what torch's threads follow from.
+
+    Kernels need more workspace with more threads, and a plan that a sweep finds is replayed with as many as
+    a plan of its own would be. joblib gives its workers fewer; they take these instead.
+    """
+    return tuple(os.environ.get(name) for name in THREAD_VARIABLES)
+
+
+def _begin(parent: int, settings: Sequence[str | None]) -> None:
+    """Begin a local worker, before anything in it imports torch."""
+    children.end_with_parent(parent)
+    for name, value in zip(THREAD_VARIABLES, settings, strict=True):
+        os.environ.pop(name, None)
+        if value is not None:
+            os.environ[name] = value
 
 
 # --- three ways to run ------------------------------------------------------------------------

@@ -19,6 +19,7 @@ from zoo import NETS, export
 
 import poet
 from poet.solution import SolveOptions
+from poet.whatif import workers
 from poet.whatif.question import Duty
 
 TRANSFORMER = str(Path(__file__).parents[1] / "instances" / "transformer.m4.json")
@@ -253,8 +254,13 @@ def test_a_module_whose_sizes_are_a_function_of_the_batch() -> None:
     ],
 )
 def test_what_cannot_be_asked_gets_one_line(
-    arguments: tuple[str, ...], says: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+    arguments: tuple[str, ...],
+    says: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
 ) -> None:
+    monkeypatch.setattr(workers, "CONNECT_SECONDS", 0.2)
     code, out, err = _run(capsys, *arguments, "--cache", str(tmp_path), *QUICK)
     assert code == 2
     assert out == ""

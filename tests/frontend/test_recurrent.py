@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from helpers.onnx_tools import make_model, save
-from helpers.pace import with_slow
+from helpers.pace import few_or_many, with_slow
 from helpers.reference import run_graph
 from onnx import helper
 from torch import Tensor, nn
@@ -105,7 +105,8 @@ def test_frozen_weights_get_no_gradient_and_change_no_other() -> None:
     assert torch.equal(values["rnn.weight_ih_l0.grad"], net.rnn.weight_ih_l0.grad)  # type: ignore[arg-type]
 
 
-def test_a_plan_that_recomputes_and_pages_a_layer_is_exact(tmp_path: Path) -> None:
+@few_or_many("threads", (1,), (1, 2))
+def test_a_plan_that_recomputes_and_pages_a_layer_is_exact(threads: tuple[int, ...], tmp_path: Path) -> None:
     torch.manual_seed(0)
     net = Sequences(nn.GRU(6, 16, 2, batch_first=True), "all")
     x = torch.randn(4, 20, 6)
@@ -116,7 +117,7 @@ def test_a_plan_that_recomputes_and_pages_a_layer_is_exact(tmp_path: Path) -> No
         prepared, Limits(ram_budget_bytes=budget_bytes), SolveOptions(time_limit_seconds=2.0)
     )
     planned.save(tmp_path / "p.poet")
-    report = poet.verify(tmp_path / "p.poet", module=net, steps=1)
+    report = poet.verify(tmp_path / "p.poet", module=net, steps=1, threads=threads)
     assert report.recomputed_runs + report.page_ins > 0
     assert report.exact, [item.difference for item in report.comparisons]
 

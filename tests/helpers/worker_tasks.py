@@ -40,3 +40,10 @@ def stay(mark: str) -> bytes:
     whole.rename(mark)
     time.sleep(600)
     return b""
+
+
+def torch_threads() -> bytes:
+    """The number of threads that torch has in this worker."""
+    import torch
+
+    return str(torch.get_num_threads()).encode()

@@ -103,7 +103,7 @@ def test_the_table_has_every_command() -> None:
     assert {arguments[0] for arguments in COMMANDS.values()} == {*get_command(app).commands}  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("what", with_slow(COMMANDS, COMMANDS.keys() - {"solve", "run"}))
+@pytest.mark.parametrize("what", with_slow(COMMANDS, COMMANDS.keys() - {"run"}))
 def test_nothing_in_the_current_folder_is_run(what: str, files: Path, hostile: Path, tmp_path: Path) -> None:
     if what in LOCAL:
         pytest.importorskip(LOCAL[what])

@@ -48,6 +48,13 @@ def test_every_link_leads_somewhere(page: Path) -> None:
     assert broken_links(page) == []
 
 
+@pytest.mark.parametrize("page", ALL_PAGES, ids=lambda page: page.stem)
+def test_every_file_of_the_project_that_a_page_names_is_there(page: Path) -> None:
+    """But for the changelog, which speaks of files as they were."""
+    named = re.findall(r"`((?:poet|cli|tests|examples|docs)/[\w./-]+\.\w+)", page.read_text(encoding="utf-8"))
+    assert page.name == "CHANGELOG.md" or [name for name in named if not (ROOT / name).is_file()] == []
+
+
 def test_a_broken_link_of_any_kind_is_found(tmp_path: Path) -> None:
     (tmp_path / "other.md").write_text("# Here\n```\n# not a heading\n```\n## `poet run`, and more\n")
     page = tmp_path / "page.md"

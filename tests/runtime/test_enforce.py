@@ -72,6 +72,7 @@ def request_(folder: Path) -> RunRequest:
     )
 
 
+@pytest.mark.slow
 def test_one_command_shows_both_halves(folder: Path) -> None:
     state, answer = folder / "state.safetensors", folder / "answer.json"
     given = ["run", folder / "plan.poet", "--data", folder / "data.npz", "--threads", "1", "--enforce"]

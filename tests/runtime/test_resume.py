@@ -130,6 +130,7 @@ def test_one_that_was_begun_is_ended_first(folder: Path, tmp_path: Path) -> None
     assert same(tmp_path / "state", tmp_path / "two")
 
 
+@pytest.mark.slow
 def test_after_a_kill_it_goes_on_bit_for_bit(folder: Path, tmp_path: Path) -> None:
     state = tmp_path / "state"
     command = [POET, "run", folder / "net.poet", "--data", folder / "d.npz", "--threads", "1", "-o", state]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import dataclasses
 import json
+import subprocess
 from itertools import product
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import poet
+from poet import children
 from poet.errors import InputError
 from poet.problem import Limits, Problem
 from poet.ram_survey import keep_everything_bytes
@@ -279,6 +281,26 @@ def test_a_worker_that_is_killed_takes_nothing_with_it(tmp_path: Path) -> None:
         answers = dict(run(tasks))
     assert answers == {index: str(index).encode() for index in range(6)}
     assert (tmp_path / "died").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("asked", [None, "1"])
+def test_workers_measure_kernels_with_the_threads_of_a_plan(
+    asked: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """joblib gives each of its workers a part of the processors; kernels of fewer threads need less RAM."""
+    import functools
+
+    from helpers.worker_tasks import torch_threads
+
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    if asked is not None:
+        monkeypatch.setenv("OMP_NUM_THREADS", asked)
+    code = children.command_of("import torch; print(torch.get_num_threads())")
+    alone = subprocess.run(code, env=children.environment(), capture_output=True, check=True, timeout=60)
+    with working(Workers(jobs=2)) as run:
+        answers = dict(run([functools.partial(torch_threads)]))
+    assert answers == {0: alone.stdout.strip()}
 
 
 @pytest.mark.slow

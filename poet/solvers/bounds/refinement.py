@@ -161,9 +161,13 @@ class _Wait:
 
 
 def _waits(instance: Instance, bound: Bound, values: Numbers) -> list[_Wait]:
-    """For each window in which the solution reruns a task, its results, unless nothing reads them.
+    """What the reruns of a fractional solution keep in RAM between their first and their last read.
 
-    They are read at the window's end, and at the reads of what is remade from them inside the window.
+    The relaxation counts RAM at the moments of its grids only. A rerun inside a window puts its results there
+    from some point in the window to its end, and the relaxation does not see how early that must be: other
+    reruns in the same window may read the results. Tasks are looked at from the last one back, so that the
+    reads by later reruns are known: a result is read at the window's end, if the plan holds it there, and
+    whenever something is remade from it inside the window. A window whose results nobody reads is left out.
     """
     least = instance.tuning.grids.made_share
     windows: dict[int, dict[tuple[int, int], int]] = {}  # per task and window, bytes that are read at its end

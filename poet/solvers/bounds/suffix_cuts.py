@@ -1,18 +1,30 @@
 """Lifted value-function cuts: rows that hold the relaxation to the tables of a suffix dynamic program.
 
-The windows relaxation (`poet.solvers.bounds.relaxation`) has columns for what a plan holds at the moment
-at which a suffix program (`poet.solvers.bounds.suffix_program`) begins, if that moment is on its grids.
-Let e be the joules that the rest takes beyond the relaxation's own columns, P[j] whether version j is
-held at the moment, u[i] whether i is paged in later, and v the value of a set S in a table whose group g
-is charged no page-out. Then all plans for which the table holds have
+A suffix program (`poet.solvers.bounds.suffix_program`) knows the least joules of the end of the step, from a
+moment t on, for every set of large tensor versions that may be in RAM at t. A cut tells the windows
+relaxation (`poet.solvers.bounds.relaxation`) one entry of such a table: a plan that holds no more than the
+set S at t pays at least v joules after t.
 
-    Σ c·x after the moment + e + Σ out(i)·u[i] over i not in g + Σ b[j]·P[j] over j not in S  ≥  v
+====== ========== =====================================================================================
+symbol unit       meaning
+====== ========== =====================================================================================
+P[j]   0 to 1     version j is in RAM at t (a column of the relaxation, where t is on its grid)
+u[i]   0 to 1     version i is paged in after t
+c·x    joules     what the relaxation's own columns cost in windows that end after t
+e      joules     a new column: what the end of the step costs beyond c·x
+out(i) joules     the page-out of i
+v      joules     the table's entry for S; the table charges no page-out of the versions in its group g
+b[j]   joules     by how much the entry falls, at most, if j is in RAM as well
+====== ========== =====================================================================================
 
-where the coefficients b[j] are *lifted*, one after the other (Padberg 1975): each as small as it can be
-for the row to hold in every state. Whether something is paged in twice, and of which group, is one more
-choice of the program; it says which tables hold. S is the set that the last solution holds, as it is and
-*widened* by the versions that change the value least, which makes a weaker row for this solution and a
-stronger one for others.
+    c·x + e + Σ out(i)·u[i] over i not in g + Σ b[j]·P[j] over j not in S  ≥  v
+
+The coefficients b are found one after the other, each as small as the row allows in every state of the
+table (sequential lifting; Padberg 1975). Which tables hold depends on whether anything is paged in twice, and
+of which group. Binary columns choose that (`Joined.choices`); the cuts of the other tables are then void.
+
+S is what the last solution of the relaxation holds. Each cut is also added for *wider* sets: S and the
+versions that lower v least. Their rows are weaker at this solution and stronger at others.
 """
 
 from __future__ import annotations
@@ -125,9 +137,10 @@ class Joined:
         return [*self.spent, *fares, *((-worth, column) for column in self.choices)], -worth
 
     def _own_columns(self) -> list[Term]:
-        """Joules and columns of the relaxation for tracked versions, in windows that end after the moment.
+        """The terms of c·x: joules and columns of page-ins and reruns of tracked versions after the moment.
 
-        A window that begins before the moment may hold what is paid before it, or after it, so it counts too.
+        A window of the relaxation that contains the moment does not say whether its page-in or rerun comes
+        before or after the moment. It is counted as if after, which keeps the cut valid.
         """
         layout, terms = self.layout, list[Term]()
         for content in self.game.tracked:
@@ -144,7 +157,10 @@ class Joined:
         return self.layout.present[content][grid.index(self.game.moment)] if self.game.moment in grid else ONE
 
     def _paged_column(self, content: int) -> int:
-        """u, at most O of the version and at most the sum of its page-ins after the moment."""
+        """The column u of a version; the constant 0 where nothing can page it in after the moment.
+
+        Two rows: u ≤ O (the version is stored), and u ≤ the sum of its page-ins after the moment.
+        """
         layout = self.layout
         windows = zip(layout.paged[content], itertools.pairwise(layout.grid[content]), strict=True)
         page_ins = [column for column, (_, end) in windows if end > self.game.moment and column != NOUGHT]
@@ -157,9 +173,11 @@ class Joined:
 
 
 def lifted(game: Endgame, table: Table, held: int, order: list[int]) -> dict[int, float]:
-    """The coefficients b in joules, by bit, lifted in ``order``.
+    """The coefficients b in joules, by the version's bit; those of 0 are left out.
 
-    In every state, Σ b over what it has beyond ``held`` is at least the value of ``held`` less its own.
+    For every state of the table: the sum of b over the versions that it has and ``held`` has not is at least
+    the entry of ``held`` less the state's own. Versions are lifted in ``order``, each with the least
+    coefficient that those before it leave possible.
     """
     less = float(table.joules[_position(game, held)]) - table.joules
     worth_less = less > 0.0

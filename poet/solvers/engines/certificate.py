@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from poet.clock import WALL, Clock
-from poet.solvers.engines.highs import charge, limit
+from poet.solvers.engines.highs import charge, limit, loaded
 from poet.solvers.engines.matrix import Matrix
 from poet.tuning import DEFAULT, Tuning
 
@@ -59,9 +59,6 @@ def prove_none(
     return _Prover(program, clock.now() + seconds, clock).prove()
 
 
-_Row = tuple[list[int], list[float], float]
-
-
 class _Prover:
     """A depth-first search over 0 or 1 for the undecided columns; every leaf is closed by duals."""
 
@@ -72,7 +69,7 @@ class _Prover:
         self.weights: dict[str, float] = {}
         self.leaves = 0
         self.scales = [_scale(factors) for _, factors, _ in self.rows]
-        self.highs = _elastic(self.rows, self.scales, len(program.costs))
+        self.highs = _elastic(program, self.scales)
 
     def prove(self) -> Proof | None:
         """Close every case, or give up."""
@@ -148,25 +145,27 @@ def _scale(factors: list[float]) -> float:
     return 1.0 / (max(map(abs, factors), default=0.0) or 1.0)
 
 
-def _elastic(rows: list[_Row], scales: list[float], columns: int) -> highspy.Highs:
-    """Minimise by how much the scaled rows must be loosened together."""
-    lp = highspy.HighsLp()
-    lp.num_col_, lp.num_row_ = columns + len(rows), len(rows)
-    lp.col_cost_ = np.concatenate([np.zeros(columns), np.ones(len(rows))])
-    lp.col_lower_ = np.zeros(columns + len(rows))
-    lp.col_upper_ = np.concatenate([np.ones(columns), np.full(len(rows), highspy.kHighsInf)])
-    lp.row_lower_ = np.full(len(rows), -highspy.kHighsInf)
-    lp.row_upper_ = np.array([scale * right for (_, _, right), scale in zip(rows, scales, strict=True)])
-    starts, index, value = [0], list[int](), list[float]()
-    for number, ((of_row, factors, _), scale) in enumerate(zip(rows, scales, strict=True)):
-        index += [*of_row, columns + number]
-        value += [*(scale * factor for factor in factors), -1.0]
-        starts.append(len(index))
-    lp.a_matrix_.format_ = highspy.MatrixFormat.kRowwise
-    lp.a_matrix_.start_ = np.array(starts)
-    lp.a_matrix_.index_, lp.a_matrix_.value_ = np.array(index), np.array(value)
-    highs = highspy.Highs()  # type: ignore[no-untyped-call]
-    highs.setOptionValue("output_flag", False)
-    highs.setOptionValue("threads", 1)
-    highs.passModel(lp)
+def _elastic(program: Matrix, scales: list[float]) -> highspy.Highs:
+    """Minimise by how much the scaled rows must be loosened together: each has one more column for that."""
+    columns, rows = len(program.costs), len(program.at_most)
+    loosening, of_row = columns + np.arange(rows), np.array(scales)
+    order = np.argsort(np.concatenate([program.rows, np.arange(rows)]), kind="stable")
+    entries = np.concatenate([program.columns, loosening])[order]
+    factors = np.concatenate([of_row[program.rows] * program.factors, np.full(rows, -1.0)])[order]
+    nothing = np.zeros(columns + rows, dtype=bool)
+    highs = loaded(
+        Matrix(
+            costs=np.concatenate([np.zeros(columns), np.ones(rows)]),
+            offset=0.0,
+            rows=np.concatenate([program.rows, np.arange(rows)])[order],
+            columns=entries,
+            factors=factors,
+            at_most=of_row * program.at_most,
+            integer=nothing,
+            whole=nothing,
+        ),
+        integer=False,
+    )
+    for column in loosening:
+        highs.changeColBounds(int(column), 0.0, highspy.kHighsInf)
     return highs

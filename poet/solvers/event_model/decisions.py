@@ -175,7 +175,12 @@ class Decisions:
         return budget is not None and self.upper_bytes[slot] > budget
 
     def counts(self, after: int, slot: int, until: int) -> bool:
-        """Whether ``slot`` holds what is kept from slot ``after`` to ``until``, around it."""
+        """Whether the memory row of ``slot`` counts a version that stays from slot ``after`` to ``until``.
+
+        Both are slots of the version's neighbouring events, before and after ``slot``. Of an optional run in
+        the relaxed model, whose place within its stage is open, it counts only if the version stays through
+        the whole stage.
+        """
         if not self.relaxed or self.timeline.slots[slot].mandatory:
             return True
         first, last = self.stage_slots[self.timeline.slots[slot].stage]

@@ -40,11 +40,15 @@ def store(model: Decisions) -> Iterator[Affine]:
 
 
 def memory(model: Decisions) -> Iterator[Affine]:
-    """Σ bytes·K over gaps around σ + Σ bytes·X over events at σ + workspace·r[σ] ≤ budget.
+    """Σ bytes·K over gaps around σ + Σ bytes·X over events at σ + workspace·r[σ] ≤ budget, per slot σ.
 
-    In the relaxed model an optional run counts only what is in RAM in every order of its stage:
-    what it reads and makes, and what is held through the whole stage. A content remade ahead is
-    counted from the last stage in which that could have been.
+    Slots that hold less than the budget even if nothing is ever freed have no row.
+
+    In the relaxed model the reruns of one stage may come in any order. The row of an optional run therefore
+    counts what is in RAM in every order: what the run reads and makes, what stays throughout the stage.
+    A version that is remade without a slot (e) is counted from the latest stage in which it may have been
+    remade to the event that it is remade for; inputs that wait for such a rerun are counted by l and m
+    (`poet.solvers.event_model.implicit_residency`).
     """
     timeline, contents = model.timeline, model.instance.contents
     budget = model.instance.limits.ram_budget_bytes
@@ -96,7 +100,13 @@ def _add_kept(model: Decisions, rows: dict[int, Affine]) -> Iterator[Affine]:
 
 
 def _add_kept_by_steps(model: Decisions, rows: dict[int, Affine]) -> Iterator[Affine]:
-    """The same sum as one column per row: budget·H[σ] ≥ budget·H[σ-] + gaps begun - gaps ended."""
+    """The same sum Σ bytes·K, carried from row to row, where rows that list every gap would be too dense.
+
+    A new column H[σ] is the share of the budget that gaps around slot σ take. With σ- the row before:
+    budget·H[σ] ≥ budget·H[σ-] + bytes·K of the gaps begun since - bytes·K of the gaps ended since.
+    Rows of optional runs in the relaxed model have no H of their own: they count what stays through their
+    whole stage.
+    """
     budget = float(model.instance.limits.ram_budget_bytes or 0)
     slots = model.timeline.slots
     begun: list[list[Affine]] = [[] for _ in slots]
@@ -254,10 +264,13 @@ def cover(model: Decisions) -> Iterator[Affine]:
 
 
 def eager(model: Decisions) -> Iterator[Affine]:
-    """K⁻ + e + v ≤ 1 at [i,m]; e + v ≤ Σ (K⁻ + a + e + v + r)[u,n] + l[u] for each input u of i's producer.
+    """Reruns without a slot, in the relaxed model: none of what is there, and none without its inputs.
 
-    The sum is over the gaps of u that meet the stages in which i may be remade; an input that a
-    first run touches there is present anyway, and so may be one that has no later event.
+    K⁻ + e + v ≤ 1 at [i,m]: what stayed in RAM is not remade.
+    e + v ≤ Σ (K⁻ + a + e + v + r)[u,n] + l[u] for each input u of the op that makes i: the input stays, is
+    paged in or is remade in one of the stages in which i may be remade. The sum is over the gaps n of u that
+    meet these stages. There is no row for an input that a first run reads or makes there, which has it in RAM
+    in any case, nor for one whose events are all earlier.
     """
     for (content, index), ahead in model.eager.items():
         remade = total((1.0, ahead), (1.0, model.visit.get((content, index)) or Affine()))
@@ -280,7 +293,13 @@ def eager(model: Decisions) -> Iterator[Affine]:
 
 
 def _put_off(model: Decisions, content: int, ahead: Affine, last: int) -> Iterator[Affine]:
-    """At stage ``last``, e ≤ Σ (K⁻ + a + e + r + l)[u] + v over inputs u of inputs of i; v of the last u."""
+    """The same for a rerun that is postponed to stage ``last``, as `put_off_chain` allows it.
+
+    Let u1 be the only input of i, u2 the only input of u1, and so on. For each k, at stage ``last``:
+    e[i] ≤ Σ over u1 to uk of (K⁻ + a + e + r + l) + v[uk]: one of them stays, is paged in, or is remade for
+    itself; or the last one is remade in passing (v), for which the row of k+1 asks in turn. The rows end
+    where an input is there in any case, or cannot be remade in passing.
+    """
     there = Affine()
     for needed in put_off_chain(model, content):
         visits = _visits(model, needed, last, last)
@@ -295,7 +314,7 @@ def _put_off(model: Decisions, content: int, ahead: Affine, last: int) -> Iterat
 
 
 def _passing(model: Decisions, content: int, stage: int) -> Affine:
-    """Σ v of the gaps of a content that meet ``stage``."""
+    """Σ v of a version over its gaps that meet ``stage``: it is remade there for another rerun only."""
     passing = Affine()
     for index, event in enumerate(model.timeline.events[content]):
         at = model.timeline.slots[event.slot].stage

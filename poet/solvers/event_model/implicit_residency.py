@@ -1,26 +1,34 @@
-"""Implicit residency: relaxed columns for an input held past its last event for a rerun without a slot.
+"""Implicit residency: columns of the relaxed model that charge RAM for the inputs of reruns without a slot.
 
-In the relaxed model a rerun for which there is no slot may read an input u that was in RAM at an
-event of u and is freed before the next one. No column K expresses that u is held in between, and where
-the next event is optional no other column has to. So, for each gap of u and each stage t that
-*requires* u, the relaxed model has
+The relaxed model offers a slot for some reruns only; the others are allowed without one (column e of
+`poet.solvers.event_model.decisions`), so that its bound holds for all plans. Such a rerun reads inputs,
+which must be in RAM when it runs. An input u may have stayed there since its last event, although the plan
+frees it before its next one. K, the column of a gap between two events, says that u stays through the whole
+gap; nothing says that it stays through the first part of it. Without that, inputs would be held for nothing.
 
-====== ======== =========================================================================
-``l``  binary   l[u,t]: from the event before the gap, bytes of u are in RAM up to stage t
-====== ======== =========================================================================
+For a gap of u and each stage t at which u is *required*:
 
-with l[u,t] ≥ l[u,t'] for t' > t.
+====== ====== ===========================================================================
+symbol values meaning
+====== ====== ===========================================================================
+l[u,t] 0, 1   u stays in RAM from the event that begins the gap to the beginning of stage t
+m[i]   0, 1   from stage f to stage g, an input of i or i itself is in RAM (see below)
+====== ====== ===========================================================================
 
-*Which stages require an input.* Take a rerun without a slot of version i in the window of stages f to
-g, from which i is held to the event after the window. It may be *postponed* to stage g if instead an
-input u with bytes(u) ≤ bytes(i) is held until then: u takes the place of i in RAM, and a rerun without
-a slot occupies nothing else. So u is required at stage g. So is, in turn, the input that u itself is
-remade from in passing (v), as long as bytes do not grow along this chain (`put_off_chain`). All other
-inputs are required at stage f, where RAM has room more often.
+Staying longer includes staying shorter: l[u,t] ≥ l[u,t'] for t' > t.
 
-*Several inputs.* Where i is made of several inputs, of which nothing else is remade meanwhile, one
-more column m[i] says that from stage f to stage g some of them, and after the rerun i, are in RAM; it
-counts the bytes of the smallest of these.
+*Which stages require an input.* Let version i be remade without a slot anywhere in the stages f to g, and
+then stay until the event that follows them. The model must know one place at which its inputs are needed:
+
+- Let u be the only input, with bytes(u) ≤ bytes(i). Then the rerun may be postponed to stage g: up to there u
+  is in RAM in place of i, which takes no more bytes. So u is required at stage g, the latest place, where the
+  row is strongest. If u is itself remade on the way (column v), the same holds for its own only input, and
+  so on while bytes do not grow (`put_off_chain`).
+- All other inputs are required at stage f.
+
+*Several inputs.* Let i be made of several inputs, from which nothing else is remade in these stages. Wherever
+between f and g the rerun takes place, all of them are in RAM before it and i after it. m[i] charges the bytes
+of the smallest of these from f to g.
 """
 
 from __future__ import annotations
@@ -85,9 +93,11 @@ def add_stays(model: Decisions) -> None:
 def _only_here(
     model: Decisions, asked: dict[tuple[int, int], set[int]], content: int, first: int, last: int
 ) -> tuple[int, ...]:
-    """Inputs of ``content`` that nothing else is remade of, and that no stage after ``first`` requires.
+    """The inputs of ``content`` that the column m of its stages ``first`` to ``last`` speaks of.
 
-    Empty unless the op that makes ``content`` has several inputs and one output.
+    These are the inputs that stay within one gap of theirs, that nothing else may be remade from by stage
+    ``last``, and that no stage after ``first`` requires. Empty where the op that makes ``content`` has
+    a single input or several outputs.
     """
     producer = model.instance.tasks[model.instance.contents[content].producer or 0]
     if len(producer.rerun_reads) < 2 or len(producer.outputs) > 1:

@@ -234,18 +234,24 @@ _Bytes = npt.NDArray[np.float64]
 
 @dataclass(slots=True, eq=False)
 class _Gap:
-    """Tensor ``tensor`` between its neighbouring uses ``before`` and ``after``, op indices.
+    """The time between two neighbouring uses of a tensor, in which it may be dropped from RAM.
 
-    Where it is dropped, it is absent until ``back``: ``after``, or an earlier op for which another
-    tensor is remade by way of this one, which then stays.
+    Attributes:
+        tensor: its number.
+        before, after: the ops of the two uses.
+        back: the op for which it is in RAM again, if it is dropped: ``after``; or an earlier op, for which
+            another tensor is recomputed from this one, and this one then stays.
+        content: the tensor version that it holds meanwhile.
+        factor: random, times its price, so that tries differ.
+        way: how it comes back; ``None``: it is not dropped.
     """
 
     tensor: int
     before: int
     after: int
     back: int
-    content: int  # which version it holds
-    factor: float  # of its price, random
+    content: int
+    factor: float
     way: Way | None = None
 
 

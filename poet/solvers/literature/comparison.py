@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 import math
 import time
 from dataclasses import dataclass
@@ -17,6 +18,8 @@ from poet.solution import Solution, SolveOptions, Status, amount_of
 from poet.solvers import solve
 from poet.solvers.literature.registry import BASELINES, EXACT_BASELINES, tuned
 from poet.tuning import Tuning
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +69,10 @@ def compare(problem: Problem, limits: Limits, options: SolveOptions, ours: Solut
     rivals = [_quick(name, allowed, limits, options.tuning) for name in BASELINES]
     rivals += [_exact(name, allowed, limits, quiet) for name in EXACT_BASELINES]
 
+    for rival in rivals:
+        joules = "no plan" if rival.trace is None else f"{rival.trace.joules:.6g} J"
+        _log.info("%s: %s in %.3g s", rival.name, joules, rival.solve_seconds)
+
     def amount(trace: Trace | None) -> float:
         return math.inf if trace is None else amount_of(ours.objective, trace)
 
@@ -73,6 +80,7 @@ def compare(problem: Problem, limits: Limits, options: SolveOptions, ours: Solut
     if amount(ours.trace) <= amount(best.trace):
         return Comparison(ours, tuple(rivals))
     seconds = options.tuning.rivals.again_seconds
+    _log.info("%s has the better plan: the search goes on from it", best.name)
     again = dataclasses.replace(quiet, start=best.schedule, start_by=best.name, time_limit_seconds=seconds)
     better = solve(problem, limits, again)
     spent = ours.solve_seconds + better.solve_seconds

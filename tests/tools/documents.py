@@ -7,7 +7,7 @@ and on a line that tells what was measured here it may be any number. Where the 
 ``search``, a search within a time limit decides what is printed, and how far it gets depends on the
 machine: there only the lines' labels must be the same.
 
-    python tests/documents.py --write [PAGE ...]    puts the true output into the pages
+    python tests/tools/documents.py --write [PAGE ...]    puts the true output into the pages
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 PAGES = tuple(ROOT / name for name in ("README.md", "docs/tutorial.md", "docs/what-if.md"))
 """Those with commands."""
 TOLERANCE = 0.05

@@ -32,7 +32,7 @@ from poet.solvers.literature.page_everything import page_everything
 from poet.solvers.literature.recompute_all import recompute_all
 from poet.solvers.literature.registry import BASELINES, EXACT_BASELINES
 
-INSTANCES = sorted((Path(__file__).parents[1] / "instances").glob("*.json"))
+INSTANCES = sorted((Path(__file__).parents[2] / "instances").glob("*.json"))
 
 
 @pytest.mark.parametrize("name", BASELINES)

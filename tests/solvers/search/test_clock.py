@@ -21,7 +21,7 @@ from poet.tuning import DEFAULT
 from poet.whatif.cache import cell_key
 
 STEP = training_like(5, seed=2, momentum=True)
-SOLVERS = Path(__file__).parents[2] / "poet" / "solvers"
+SOLVERS = Path(__file__).parents[3] / "poet" / "solvers"
 needs_cpsat = pytest.mark.skipif("cpsat" not in available_engines(), reason="OR-tools is not installed")
 
 

@@ -39,7 +39,7 @@ from poet.tuning import DEFAULT, Tuning
 EFFORT = Effort(seconds=20.0, threads=1, seed=0, absolute_joules=1e-7, relative=0.0)
 PATIENT = dataclasses.replace(EFFORT, seconds=300.0)
 """For searches that end by themselves, within seconds where nobody else is at work."""
-INSTANCES = Path(__file__).parents[1] / "instances"
+INSTANCES = Path(__file__).parents[2] / "instances"
 
 every_engine = pytest.mark.parametrize("engine", available_engines())
 
@@ -99,7 +99,7 @@ def test_a_program_with_nothing_to_choose_is_solved() -> None:
             assert child.news.bound_joules == pytest.approx(3.0 if solved else 0.0, abs=1e-5)
 
 
-@few_or_many("problems", 4, 9)
+@few_or_many("problems", 2, 9)
 @every_engine
 def test_exact_and_relaxed_optima_agree_with_the_oracle(engine: str, problems: int) -> None:
     answered = 0

@@ -12,7 +12,7 @@ import pytest
 from poet.solvers.engines import available_engines
 from poet.solvers.literature.registry import BASELINES, EXACT_BASELINES
 
-SCRIPT = Path(__file__).parents[1] / "benchmarks" / "planner.py"
+SCRIPT = Path(__file__).parents[2] / "benchmarks" / "planner.py"
 
 
 def run(folder: Path) -> str:

@@ -1,7 +1,7 @@
 """What storage can do to a training run, and what it leaves behind.
 
-    python tests/faults.py            the table of docs/runtime-safety.md
-    python tests/faults.py --write    puts it there
+    PYTHONPATH=tests python tests/tools/faults.py            the table of docs/runtime-safety.md
+    PYTHONPATH=tests python tests/tools/faults.py --write    puts it there
 
 Each fault strikes the second step of a small net, or the save after it, once with transfers that block and
 once in the background. The first step was saved. Some faults are real (a file is cut, overwritten or
@@ -34,7 +34,7 @@ from poet.runtime import Trainer
 from poet.simulator import simulate
 from poet.solvers.instance.overlap import overlap
 
-DOCUMENT = Path(__file__).parents[1] / "docs" / "runtime-safety.md"
+DOCUMENT = Path(__file__).parents[2] / "docs" / "runtime-safety.md"
 BEGIN, END = "<!-- faults: begin -->\n", "<!-- faults: end -->\n"
 SEED = 7  # of a schedule that writes and reads before the first update and after it
 

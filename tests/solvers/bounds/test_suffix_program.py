@@ -317,7 +317,7 @@ def child() -> Iterator[HighsProcess]:
 @pytest.fixture(scope="module")
 def deep() -> Instance:
     """ResNet-18 at CIFAR size with Cortex-M4 costs in a fifth of the RAM: reruns of reruns pay."""
-    problem = Problem.load(Path(__file__).parents[1] / "instances" / "resnet18_cifar.m4.json")
+    problem = Problem.load(Path(__file__).parents[2] / "instances" / "resnet18_cifar.m4.json")
     return instance_of(problem, Limits(ram_budget_bytes=keep_everything_bytes(problem) // 5))
 
 
@@ -401,7 +401,7 @@ def test_ctrl_c_ends_a_program_in_the_middle(deep: Instance, child: HighsProcess
 @pytest.mark.slow
 def test_the_search_closes_with_refined_bounds_what_it_left_open() -> None:
     """BERT with Cortex-M4 costs at 30 % of the RAM, where the event model stayed at a gap of 1.7 %."""
-    problem = Problem.load(Path(__file__).parents[1] / "instances" / "family" / "bert.m4.json")
+    problem = Problem.load(Path(__file__).parents[2] / "instances" / "family" / "bert.m4.json")
     limits = Limits(ram_budget_bytes=int(0.3 * keep_everything_bytes(problem)))
     found = solve(problem, limits, counted(60.0))
     assert found.status is Status.OPTIMAL

@@ -31,14 +31,14 @@ from poet.tuning import DEFAULT, Tuning
 @pytest.fixture(scope="module")
 def deep() -> tuple[Problem, Limits]:
     """BERT with Cortex-M4 costs at half the RAM, which no search of seconds closes."""
-    problem = Problem.load(Path(__file__).parents[1] / "instances" / "family" / "bert.m4.json")
+    problem = Problem.load(Path(__file__).parents[2] / "instances" / "family" / "bert.m4.json")
     return problem, Limits(ram_budget_bytes=keep_everything_bytes(problem) // 2)
 
 
 @pytest.fixture(scope="module")
 def lean() -> tuple[Problem, Limits]:
     """ResNet-18 with Cortex-M4 costs at the least RAM, which the first look does not close."""
-    problem = Problem.load(Path(__file__).parents[1] / "instances" / "resnet18_cifar.m4.json")
+    problem = Problem.load(Path(__file__).parents[2] / "instances" / "resnet18_cifar.m4.json")
     return problem, Limits(ram_budget_bytes=minimum_ram_bytes(problem).bytes)
 
 

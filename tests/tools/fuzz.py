@@ -1,8 +1,8 @@
 """Opens thousands of mutated files and counts what became of them.
 
-    python tests/fuzz.py                          20,000 files of each kind in `KINDS`
-    python tests/fuzz.py --kind plans --count 500
-    python tests/fuzz.py --kind plans --only 1234 one case, with its error
+    PYTHONPATH=tests python tests/tools/fuzz.py                          20,000 files of each kind in `KINDS`
+    PYTHONPATH=tests python tests/tools/fuzz.py --kind plans --count 500
+    PYTHONPATH=tests python tests/tools/fuzz.py --kind plans --only 1234 one case, with its error
 
 A worker process writes each file into a scratch folder and uses it as poet does; this process watches. A
 case ends in one of five ways: it is *refused* by a `PoetError`, it is *used* as a valid file, it
@@ -35,7 +35,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 SPARE_BYTES = 1 << 30
 FILE_BYTES = 256 << 20
 HANG_SECONDS, SETUP_SECONDS = 60.0, 600.0

@@ -33,7 +33,7 @@ from poet.solvers.search.messages import budget_sentence
 
 EFFORT = Effort(seconds=20.0, threads=1, seed=0, absolute_joules=1e-9, relative=0.0)
 OPTIONS = SolveOptions(time_limit_seconds=None)
-INSTANCES = Path(__file__).parents[1] / "instances"
+INSTANCES = Path(__file__).parents[2] / "instances"
 
 
 def small(seed: int) -> tuple[Problem, Limits]:

@@ -19,7 +19,7 @@ from poet.simulator import simulate
 from poet.solution import SolveOptions, Status
 from poet.trade_off_curve import trade_off
 
-INSTANCES = Path(__file__).parents[1] / "instances"
+INSTANCES = Path(__file__).parents[2] / "instances"
 
 
 def small(seed: int) -> Problem:

@@ -21,7 +21,7 @@ from poet.solution import SolveOptions, Status, amount_of
 from poet.solvers import minimum_ram_bytes, solve
 from poet.solvers.search.objectives import limited
 
-INSTANCES = Path(__file__).parents[1] / "instances"
+INSTANCES = Path(__file__).parents[2] / "instances"
 
 
 def test_a_start_is_taken_over_and_an_invalid_one_is_passed_over() -> None:

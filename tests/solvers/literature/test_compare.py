@@ -30,7 +30,7 @@ from poet.solvers import solve
 from poet.solvers.literature.comparison import Comparison, compare
 from poet.solvers.literature.registry import BASELINES, EXACT_BASELINES
 
-INSTANCES = sorted((Path(__file__).parents[1] / "instances").glob("*.json"))
+INSTANCES = sorted((Path(__file__).parents[2] / "instances").glob("*.json"))
 QUICK = SolveOptions(time_limit_seconds=5.0)
 
 
