@@ -595,6 +595,37 @@ class RivalsTuning(_Checked):
 
 
 @dataclass(frozen=True, slots=True)
+class StatesTuning(_Checked):
+    """The search over states (`poet.solvers.bounds.state_search`).
+
+    Attributes:
+        most_alive: contents that are followed and alive at once, at most: a temporal net of 17 is proven in
+            seconds, of one of 20 no search ended. Off: no state is looked at.
+        alike_factor: contents whose sizes differ by less are followed together or not at all: a level for
+            each size would search nearly the same states again.
+        round_share: of the time left, in states, for a search after the first round: little, as it may be
+            in vain.
+        round_states: that one search there sets labels of, at most: seconds. Off: it is not tried there.
+        restart_states: the same in the first restart; each restart doubles it. Off: not tried there.
+        most_states: of any restart: more of them take hundreds of megabytes.
+        most_looks: at sets of contents that may be freed, for each state that is allowed: with many small
+            contents one state alone has thousands of such sets.
+        looks: between two questions whether to stop: hundredths of a second.
+        state_seconds: that a state counts where work is counted, about what it takes.
+    """
+
+    most_alive: int = _tuned(18, off=0)
+    alike_factor: float = 1.5
+    round_share: float = 0.05
+    round_states: int = _tuned(20_000, off=0)
+    restart_states: int = _tuned(40_000, off=0)
+    most_states: int = 160_000
+    most_looks: int = 100
+    looks: int = 4096
+    state_seconds: float = 2e-4
+
+
+@dataclass(frozen=True, slots=True)
 class FittingTuning(_Checked):
     """How a plan is fitted into its arena (`poet.fit_layout`).
 
@@ -637,6 +668,7 @@ class Tuning:
     overlap: OverlapTuning = OverlapTuning()
     engines: EnginesTuning = EnginesTuning()
     rivals: RivalsTuning = RivalsTuning()
+    states: StatesTuning = StatesTuning()
     fitting: FittingTuning = FittingTuning()
 
     def having(self, name: str, value: Any) -> Tuning:

@@ -2,6 +2,7 @@
 
 Each restart has another seed, which engines and the neighbourhood search get, and these parts:
 
+0. The search over states (`poet.solvers.bounds.state_search`) may set twice as many labels as before.
 1. A relaxed event model that knows every rerun in every stage is much closer to the problem than those of
    the rounds, and slower; half of the time left is for it. Where there are too many, it knows all chains of
    producers up to a depth that doubles from restart to restart. Every second restart asks another engine.
@@ -43,6 +44,7 @@ class Ways:
         conduct: its clock and its record.
         restart: called with each restart's number, to take another seed.
         standing: joules of the best plan, if there is one, and of the best bound.
+        follow_states: searches over so many states at most, for bounds and for reruns to offer.
         relax: solves a relaxed model for a bound, by another engine than usual where that is asked for.
         own_reruns: of the best plan.
         solve_exactly: solves a model with these reruns, by another engine than usual where that is asked for;
@@ -56,6 +58,7 @@ class Ways:
     conduct: Conduct
     restart: Callable[[int], None]
     standing: Callable[[], tuple[float | None, float]]
+    follow_states: Callable[[int], None]
     relax: Callable[[EventModel, bool], Outcome]
     own_reruns: Callable[[], Reruns]
     solve_exactly: Callable[[dict[int, tuple[int, ...]], bool], bool]
@@ -101,6 +104,10 @@ class _Restarts:
         ways, finished = self.ways, self.ways.conduct.finished
         ways.restart(number)
         doublings = min(number, self.tuning.most_doublings)
+        states = ways.instance.tuning.states
+        ways.follow_states(min(states.restart_states * 2 ** (doublings - 1), states.most_states))
+        if finished():
+            return False
         self.known = _with_chains(ways.instance, self.known, depth=2**doublings)
         if self._relax(number, chain=self.tuning.first_chain * 2**doublings):
             return True

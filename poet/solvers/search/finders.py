@@ -14,6 +14,7 @@ def model_by(engine: str) -> str:
     return f"event model, {engine}"
 
 
+STATES = "search over states"
 EVERY_OP_ONCE = "running every op once"
 LINEAR = "windows relaxation, summed from duals"
 WHOLE = "windows relaxation in whole numbers, highs"

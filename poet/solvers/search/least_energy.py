@@ -17,6 +17,7 @@ from poet import codec
 from poet.problem import Limits, Problem
 from poet.schedule import Schedule
 from poet.solution import ClassBound, Solution, SolveOptions, Status
+from poet.solvers.bounds.state_search import state_bounds
 from poet.solvers.engines import Effort, Outcome, available_engines, choose_engine, run_engine
 from poet.solvers.engines.confirm import Confidence, Confirmation, confirm
 from poet.solvers.event_model.emit import schedule_of
@@ -31,7 +32,7 @@ from poet.solvers.instance.timeline import timeline_of
 from poet.solvers.search.after_rounds import Ways, go_on
 from poet.solvers.search.best_bound import BestBound, refutes
 from poet.solvers.search.bound_rounds import BoundRounds
-from poet.solvers.search.finders import EVERY_OP_ONCE, GREEDY, LINEAR, WHOLE, model_by, relaxed_by
+from poet.solvers.search.finders import EVERY_OP_ONCE, GREEDY, LINEAR, STATES, WHOLE, model_by, relaxed_by
 from poet.solvers.search.large import search_large
 from poet.solvers.search.messages import (
     conflict_sentence,
@@ -205,11 +206,35 @@ class _Search:
                 with self.phase(f"round {number + 1}: exact event model"):
                     self._solve_exactly(merged(guide, self._own_reruns()))
                 self.offered = merged(self.offered, guide, fullest(self.instance))
+            if number == 0:
+                tuning = self.options.tuning.states
+                seconds = tuning.round_share * min(self._seconds_left(), 1e9)
+                self._follow_states(min(tuning.round_states, int(seconds / tuning.state_seconds)))
             far_off = number == 0 and self._far_off()
             if far_off and not self._search_as_large(self.tuning.large_share):
                 return True
             self._refine_bound(bound_rounds, number, before)
         return False
+
+    def _follow_states(self, most_states: int) -> None:
+        """Bounds by label-setting, and plans with the reruns of their paths, where states are few."""
+        if self.best.trace is None or most_states == 0 or self._finished():
+            return
+        with self.phase("search over states"):
+            below_joules = self.best.trace.joules - self.baseline_joules
+            paths = dict[int, tuple[int, ...]]()
+            for bound in state_bounds(
+                self.instance,
+                below_joules=below_joules,
+                most_states=most_states,
+                clock=self.clock,
+                finished=self._finished,
+            ):
+                self._take_bound(bound.overhead_joules, STATES)
+                self._report()
+                paths = bound.reruns
+            if paths and not self._finished():
+                self._solve_exactly(merged(paths, self._own_reruns()))
 
     def _ways(self, bound_rounds: BoundRounds) -> Ways:
         """What can be tried after the rounds."""
@@ -234,6 +259,7 @@ class _Search:
             conduct=self._conduct(),
             restart=restart,
             standing=lambda: (None if self.best.trace is None else self.best.trace.joules, self.bound.joules),
+            follow_states=self._follow_states,
             relax=relax,
             own_reruns=self._own_reruns,
             solve_exactly=self._solve_exactly,

@@ -61,7 +61,8 @@ def engines_find_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def ticking(**others: Any) -> SolveOptions:
     """For a search that only its limit ends."""
-    return SolveOptions(time_limit_seconds=2.0, engine="highs", clock=Ticking(0.01), **others)
+    tuning = DEFAULT.without("states.round_states").without("states.restart_states")
+    return SolveOptions(time_limit_seconds=2.0, engine="highs", clock=Ticking(0.01), tuning=tuning, **others)
 
 
 @pytest.mark.usefixtures("engines_find_nothing")

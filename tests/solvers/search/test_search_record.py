@@ -186,7 +186,8 @@ def test_each_room_has_a_logger(caplog: pytest.LogCaptureFixture) -> None:
 # --- after the rounds ---
 
 
-NO_ROUND = dataclasses.replace(OPTIONS, tuning=DEFAULT.without("search.chain_reruns"))
+NO_STATES = DEFAULT.without("states.round_states").without("states.restart_states")
+NO_ROUND = dataclasses.replace(OPTIONS, tuning=NO_STATES.without("search.chain_reruns"))
 
 
 def test_where_the_rounds_leave_a_gap_the_search_goes_on() -> None:
@@ -212,7 +213,7 @@ def test_a_search_that_finds_and_proves_nothing_goes_on_to_its_limit(
     monkeypatch.setattr(search, "run_engine", silent)
     monkeypatch.setattr(bound_rounds, "refined_bounds", lambda *arguments, **others: iter(()))
     monkeypatch.setattr(search, "search_large", lambda *arguments, **others: True)
-    tuning = DEFAULT.having("search.small_ops", small_ops)
+    tuning = NO_STATES.having("search.small_ops", small_ops)
     asked = dataclasses.replace(OPTIONS, time_limit_seconds=12.0, tuning=tuning, clock=Ticking(0.05))
     solution = solve(LARGER, tight(LARGER), asked)
     assert solution.status is Status.FEASIBLE
@@ -262,12 +263,13 @@ def test_restarts_that_nothing_else_ends_end_when_told(looks: int) -> None:
     )  # fmt: skip
     ways = Ways(
         instance=instance_of(LARGER, tight(LARGER)), conduct=conduct,
-        restart=lambda number: None, standing=lambda: (None, 0.0), relax=does("relax", cut_short),
+        restart=lambda number: None, follow_states=does("states", None),
+        standing=lambda: (None, 0.0), relax=does("relax", cut_short),
         own_reruns=dict, solve_exactly=does("exact", False), look_longer=does("look", None),
         search_large=does("wide", True),
     )  # fmt: skip
     assert not go_on(ways, {})
-    assert begun == (["relax", "exact", "exact", "look", "wide"] * 3)[:looks]
+    assert begun == (["states", "relax", "exact", "exact", "look", "wide"] * 3)[:looks]
 
 
 def test_a_proof_after_the_rounds_that_there_is_no_plan_is_heard() -> None:

@@ -1,0 +1,362 @@
+"""Label-setting over what is in RAM: least joules of a step whose larger contents are followed exactly.
+
+Where few large contents fit into RAM together, the states of a step are few. A *state* in stage t is the set
+R of contents in RAM and the set S of those whose copy in storage is paid for; a *label* adds the joules spent
+so far. Transitions are a rerun, a page-in, and the first run of op t, which leads to stage t + 1.
+
+- Contents smaller than a threshold are not followed: they are taken to be in RAM from their birth on, in no
+  bytes, but beside an op that reads or makes them.
+- A content is freed only where room is needed, and then no set if a part of it is enough: freeing is free.
+- The page-out of a content is paid with its first page-in: it was in RAM when it was made, so the copy could
+  have been written then. What must end in storage is paid for at the start.
+- A label is dropped if another of its stage holds and has stored at least as much for no more joules, or if
+  its joules, and those that its state still has to spend, reach what the best plan takes.
+
+*Proposition.* What is answered is at most the overhead of any schedule that keeps the order of first runs.
+*Proof*: leave out of a schedule what concerns contents that are not followed; put each free off until room is
+needed, each page-out to the first page-in. No step gets dearer, and no memory row fuller, so what is left is
+a path. What a state still has to spend (`_States.ahead`) is charged to different transfers and reruns: each
+content that is absent and that a first run reads is paged in or made again, at its producer's cost and that
+of those inputs of it, absent as well, that no other of these contents is charged for.
+
+Labels are set stage by stage and cheapest first (Dijkstra 1959; dominance: Desrochers and Soumis 1988).
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+from poet.clock import Clock
+from poet.solvers.instance.candidates import last_use_stages, worth_rerunning
+from poet.solvers.instance.instance import Content, Instance
+
+_Label = tuple[int, int]  # contents in RAM and contents paid for in storage, as bits
+
+
+@dataclass(frozen=True, slots=True)
+class StateBound:
+    """What one search over states found.
+
+    Attributes:
+        overhead_joules: no schedule takes less, above running every op once; at most what was asked for.
+        followed_bytes: of the smallest content that was followed.
+        states: whose labels were set.
+        reruns: per stage, those of the cheapest path; empty where none is below what was asked for.
+    """
+
+    overhead_joules: float
+    followed_bytes: int
+    states: int
+    reruns: dict[int, tuple[int, ...]]
+
+
+def _never() -> bool:
+    return False
+
+
+def state_bounds(
+    instance: Instance,
+    *,
+    below_joules: float,
+    most_states: int,
+    clock: Clock,
+    finished: Callable[[], bool] = _never,
+) -> Iterator[StateBound]:
+    """Bounds that follow smaller and smaller contents, until a search has too many states.
+
+    Args:
+        instance: what to bound.
+        below_joules: overhead of the best plan; nothing at or above it is looked at.
+        most_states: that each search may set labels of.
+        clock: of the search, which hears of the work.
+        finished: asked many times a second; whether to stop.
+    """
+    tuning, budget = instance.tuning.states, instance.limits.ram_budget_bytes
+    if (
+        budget is None
+        or not instance.serial
+        or any(content.home is not None for content in instance.contents)
+    ):
+        return
+    sizes = sorted({content.bytes for content in instance.contents if content.bytes}, reverse=True)
+    for level, size in enumerate(sizes):
+        next_size = sizes[level + 1] if level + 1 < len(sizes) else 0
+        if next_size * tuning.alike_factor > size and next_size:  # follow those of about one size together
+            continue
+        states = _States(instance, size, budget)
+        if states.most_alive > tuning.most_alive or finished():
+            return
+        try:
+            found = states.least(below_joules, most_states, finished)
+        except _TooMany:
+            return
+        finally:
+            clock.spend(engine_seconds=tuning.state_seconds * states.count)
+        yield found
+        if found.overhead_joules >= below_joules:
+            return
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """A first run or a rerun, and which contents it needs, makes and updates, as bits.
+
+    ``beside_bytes``: its outputs, its workspace, and what it reads that is not followed.
+    """
+
+    task: int
+    needs: int
+    makes: int
+    updates: int
+    beside_bytes: int
+    joules: float
+    last_stage: int
+
+
+class _TooMany(Exception):
+    """More states than were allowed, or the time is over."""
+
+
+class _States:
+    """The states of ``instance`` that tell contents of at least ``followed_bytes``."""
+
+    def __init__(self, instance: Instance, followed_bytes: int, budget_bytes: int) -> None:
+        self.followed_bytes, self.budget_bytes, self.end = followed_bytes, budget_bytes, len(instance.tasks)
+        self.followed = [content for content in instance.contents if content.bytes >= followed_bytes]
+        self.number = {content.number: number for number, content in enumerate(self.followed)}
+        self.bytes = [content.bytes for content in self.followed]
+        self.page_in = [_page_in_joules(content) for content in self.followed]
+        self.page_out = [_page_out_joules(content) for content in self.followed]
+        stored = [number for number, content in enumerate(self.followed) if content.ends_stored]
+        self.fixed_joules = sum(self.page_out[number] for number in stored)
+        for number in stored:
+            self.page_out[number] = 0.0
+        worth = worth_rerunning(instance)
+        last_use = last_use_stages(instance, worth)
+        self.first = [self._run(instance, task.number, again=False) for task in instance.tasks]
+        runs = (self._run(instance, number, again=True) for number in sorted(worth))
+        self.again = [run for run in runs if run.makes]
+        self.maker = {number: run for run in self.again for number in _bits(run.makes)}
+        self.alive = [
+            self._bits_of(
+                c.number for c in self.followed if c.birth < stage <= min(last_use[c.number], c.death)
+            )
+            for stage in range(self.end + 1)
+        ]
+        self.ends = self._bits_of(content.number for content in self.followed if content.ends_in_ram)
+        self.wanted = [self.ends] * (self.end + 1)  # per stage, what first runs from it on read
+        for stage in range(self.end - 1, -1, -1):
+            self.wanted[stage] = self.wanted[stage + 1] | self.first[stage].needs
+        self.wanted = [wanted & alive for wanted, alive in zip(self.wanted, self.alive, strict=True)]
+        self.most_alive = max(alive.bit_count() for alive in self.alive)
+        self.count = 0
+        self._looks, self._tuning = 0, instance.tuning.states
+        self._most_states, self._finished = 0, _never
+        self._sizes: dict[int, int] = {}
+        self._ahead: dict[tuple[int, int, int], float] = {}
+
+    def least(self, below_joules: float, most_states: int, finished: Callable[[], bool]) -> StateBound:
+        """The least overhead, or ``below_joules`` where it is not less.
+
+        Raises:
+            _TooMany: before that was found.
+        """
+        self._most_states, self._finished = most_states, finished
+        below = below_joules - self.fixed_joules
+        starts = self._bits_of(content.number for content in self.followed if content.starts_in_ram)
+        labels: dict[_Label, float] = {(starts & self.alive[0], 0): 0.0}
+        stages: list[dict[_Label, tuple[_Label, int | None] | None]] = []
+        for stage in range(self.end):
+            came: dict[_Label, tuple[_Label, int | None] | None] = dict.fromkeys(labels)
+            following: dict[_Label, float] = {}
+            origin: dict[_Label, _Label] = {}
+            for label, joules in self._settled(stage, labels, below, came):
+                for after in self._after_first_run(stage, label):
+                    if joules < following.get(after, math.inf):
+                        following[after], origin[after] = joules, label
+            stages += [came, dict[_Label, tuple[_Label, int | None] | None]()]
+            stages[-1].update({after: (label, None) for after, label in origin.items()})
+            labels = following
+        came = dict.fromkeys(labels)
+        for label, joules in self._settled(self.end, labels, below, came):
+            if not self.ends & ~label[0]:
+                reruns = _traced([*stages, came], label)
+                return StateBound(joules + self.fixed_joules, self.followed_bytes, self.count, reruns)
+        return StateBound(below_joules, self.followed_bytes, self.count, {})
+
+    def _settled(
+        self,
+        stage: int,
+        labels: dict[_Label, float],
+        below: float,
+        came: dict[_Label, tuple[_Label, int | None] | None],
+    ) -> Iterator[tuple[_Label, float]]:
+        """Labels of the stage that no other dominates, cheapest first; ``came`` gets what they came from."""
+        alive = self.alive[stage]
+        runs = [run for run in self.again if run.task < stage <= run.last_stage and run.makes & alive]
+        least = dict(labels)
+        heap = [(joules, *label) for label, joules in labels.items()]
+        heapq.heapify(heap)
+        held_by_stored: dict[int, list[int]] = {}
+        while heap:
+            joules, held, stored = heapq.heappop(heap)
+            label = held, stored
+            if joules > least[label] or joules + self.ahead(stage, held, stored) >= below:
+                continue
+            if any(
+                not held & ~more for has, sets in held_by_stored.items() if not stored & ~has for more in sets
+            ):
+                continue
+            held_by_stored.setdefault(stored, []).append(held)
+            self.count += 1
+            if self.count > self._most_states:
+                raise _TooMany
+            yield label, joules
+            for task, after, spent in self._steps(runs, alive, held, stored):
+                total = joules + spent
+                known = total >= least.get(after, math.inf)
+                if not known and total + self.ahead(stage, *after) < below:
+                    least[after], came[after] = total, (label, task)
+                    heapq.heappush(heap, (total, *after))
+
+    def _steps(
+        self, runs: list[_Run], alive: int, held: int, stored: int
+    ) -> Iterator[tuple[int | None, _Label, float]]:
+        """Each rerun (its task) and each page-in: what it leads to, and its joules."""
+        for run in runs:
+            if not run.needs & ~held and run.makes & alive & ~held:
+                for kept in self._freed(held, run.needs, self.budget_bytes - run.beside_bytes):
+                    yield run.task, (kept | (run.makes & alive), stored), run.joules
+        for number in _bits(alive & ~held):
+            joules = self._page_joules(number, stored)
+            if joules < math.inf:
+                bit = 1 << number
+                for kept in self._freed(held, 0, self.budget_bytes - self.bytes[number]):
+                    yield None, (kept | bit, stored | bit), joules
+
+    def _after_first_run(self, stage: int, label: _Label) -> Iterator[_Label]:
+        held, stored = label
+        run, alive = self.first[stage], self.alive[stage + 1]
+        if not run.needs & ~held:
+            for kept in self._freed(held, run.needs, self.budget_bytes - run.beside_bytes):
+                yield (kept | run.makes | run.updates) & alive, stored & alive
+
+    def _freed(self, held: int, needed: int, room_bytes: int) -> Iterator[int]:
+        """What may be left of ``held`` within ``room_bytes``: no set is freed if a part of it will do."""
+        over = self._bytes(held) - room_bytes
+        if over <= 0:
+            yield held
+            return
+        items = sorted(((self.bytes[number], 1 << number) for number in _bits(held & ~needed)), reverse=True)
+        left = [0] * (len(items) + 1)
+        for place in range(len(items) - 1, -1, -1):
+            left[place] = left[place + 1] + items[place][0]
+        pending = [(0, over, held)]
+        while pending:
+            self._looks += 1
+            late = self._looks % self._tuning.looks == 0 and self._finished()
+            if late or self._looks > self._tuning.most_looks * self._most_states:
+                raise _TooMany
+            place, over, kept = pending.pop()
+            if over <= 0:
+                yield kept
+            elif left[place] >= over:
+                size, bit = items[place]
+                pending.append((place + 1, over, kept))
+                pending.append((place + 1, over - size, kept & ~bit))
+
+    def ahead(self, stage: int, held: int, stored: int) -> float:
+        """Joules that the state has to spend at least, see the module's docstring."""
+        missing = self.wanted[stage] & ~held
+        if not missing:
+            return 0.0
+        key = stage, held, stored & ~held
+        if key not in self._ahead:
+            self._ahead[key] = self._charged(stage, missing, held, stored, [missing])
+        return self._ahead[key]
+
+    def _charged(self, stage: int, missing: int, held: int, stored: int, charged: list[int]) -> float:
+        total, pages = 0.0, dict[int, float]()
+        makers: dict[int, _Run] = {}
+        for number in _bits(missing):
+            run, joules = self.maker.get(number), self._page_joules(number, stored)
+            if run is None or run.last_stage < stage:
+                total += joules
+            else:
+                makers[run.task] = run
+                pages[run.task] = pages.get(run.task, 0.0) + joules
+        for task in sorted(makers, reverse=True):
+            run = makers[task]
+            joules = run.joules
+            if joules < pages[task]:
+                inputs = run.needs & ~held & ~charged[0]
+                charged[0] |= inputs
+                joules += self._charged(stage, inputs, held, stored, charged)
+            total += min(joules, pages[task])
+        return total
+
+    def _page_joules(self, number: int, stored: int) -> float:
+        return self.page_in[number] + (0.0 if stored >> number & 1 else self.page_out[number])
+
+    def _bytes(self, held: int) -> int:
+        if held not in self._sizes:
+            self._sizes[held] = sum(self.bytes[number] for number in _bits(held))
+        return self._sizes[held]
+
+    def _bits_of(self, contents: Iterable[int]) -> int:
+        bits = 0
+        for content in contents:
+            if content in self.number:
+                bits |= 1 << self.number[content]
+        return bits
+
+    def _run(self, instance: Instance, number: int, *, again: bool) -> _Run:
+        task = instance.tasks[number]
+        reads = task.rerun_reads if again else task.reads
+        beside = {c for c in reads if c not in self.number} | set(task.outputs)
+        return _Run(
+            task=number,
+            needs=self._bits_of(reads),
+            makes=self._bits_of(task.outputs),
+            updates=0 if again else self._bits_of(task.updated),
+            beside_bytes=task.workspace_bytes + sum(instance.contents[c].bytes for c in beside),
+            joules=task.cost.joules,
+            last_stage=task.last_rerun_stage,
+        )
+
+
+def _page_in_joules(content: Content) -> float:
+    """Infinite where it can never be paged in."""
+    there = content.starts_stored or content.page_out is not None
+    return content.page_in.joules if content.page_in is not None and there else math.inf
+
+
+def _page_out_joules(content: Content) -> float:
+    return 0.0 if content.starts_stored or content.page_out is None else content.page_out.joules
+
+
+def _bits(mask: int) -> Iterator[int]:
+    while mask:
+        low = mask & -mask
+        yield low.bit_length() - 1
+        mask ^= low
+
+
+def _traced(
+    stages: list[dict[_Label, tuple[_Label, int | None] | None]], label: _Label
+) -> dict[int, tuple[int, ...]]:
+    """Reruns per stage on the way to ``label``: within stages and over first runs, in turn, backwards."""
+    reruns: dict[int, list[int]] = {}
+    for place in range(len(stages) - 1, -1, -1):
+        step = stages[place].get(label)
+        while step is not None:
+            label, task = step
+            if task is not None:
+                reruns.setdefault(place // 2, []).append(task)
+            if place % 2:
+                break
+            step = stages[place].get(label)
+    return {stage: tuple(reversed(tasks)) for stage, tasks in sorted(reruns.items())}
