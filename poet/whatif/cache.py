@@ -49,8 +49,8 @@ MAX_FILE_BYTES = 1 << 27
 
 SOLVING = (
     "solvers", "files", "problem.py", "schedule.py", "simulator.py", "solution.py", "homes.py", "pins.py",
-    "codec.py", "units.py", "errors.py", "extras.py", "children.py", "brief.py", "graph.py",
-    "search_record.py", "tuning.py", "clock.py", "closing.py",
+    "codec.py", "units.py", "errors.py", "extras.py", "children.py", "brief.py", "graph.py", "calls.py",
+    "strips.py", "operators.py", "search_record.py", "tuning.py", "clock.py", "closing.py",
 )  # fmt: skip
 """What an answer depends on: the searches and all that they import."""
 
@@ -58,8 +58,8 @@ IMPORTING = (
     "prepared.py", "frontend", "runtime", "files", "calls.py", "strips.py", "graph.py", "operators.py",
     "kernel_facts.py", "kernel_allocations.py", "optimizer.py", "loss.py", "untrained.py", "codec.py",
     "errors.py", "units.py", "version.py", "brief.py", "children.py", "extras.py", "training_plan.py",
-    "plan_file.py", "run_request.py", "demand.py", "layout.py", "devices/host.py", "problem.py",
-    "schedule.py", "simulator.py", "solution.py", "search_record.py", "homes.py", "pins.py", "tuning.py",
+    "plan_file.py", "rate_schedule.py", "run_request.py", "demand.py", "layout.py", "devices/host.py",
+    "problem.py", "schedule.py", "simulator.py", "solution.py", "search_record.py", "homes.py", "pins.py", "tuning.py",
     "clock.py", "closing.py",
 )  # fmt: skip
 """What an imported graph and its kernels' facts depend on; of what ``prepared.py`` imports, these alone."""

@@ -150,7 +150,7 @@ def test_ctrl_c_ends_after_the_step_and_saves(digits: Path, monkeypatch: pytest.
 def test_saving_every_so_many_steps(digits: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with Trainer.open(digits / "net.poet") as trainer:
         saved: list[int] = []
-        monkeypatch.setattr(trainer, "save", lambda path: saved.append(trainer.steps))
+        monkeypatch.setattr(trainer, "save", lambda path, keep_previous: saved.append(trainer.steps))
         samples = load_samples(digits / "d.npz", trainer.plan)
         epoch = next(fit(trainer, samples, epochs=1, save_path=tmp_path / "s", save_every=2))
         assert saved == [*range(2, epoch.steps + 1, 2), epoch.steps]

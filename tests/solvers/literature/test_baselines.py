@@ -7,6 +7,7 @@ import functools
 from pathlib import Path
 
 import pytest
+from helpers.clocks import counted
 from helpers.oracle import least_joules
 from helpers.pace import few_or_many, with_slow
 from helpers.random_problems import (
@@ -180,7 +181,7 @@ def test_exact_baselines_are_best_within_their_restriction(name: str) -> None:
             recompute=limits.recompute and without != "recompute",
         )
         best = least_joules(of, allowed)
-        schedule = EXACT_BASELINES[name](of, limits, None).schedule
+        schedule = EXACT_BASELINES[name](of, limits, counted(1.0)).schedule
         assert (schedule is None) == (best is None)
         if schedule is not None and best is not None:
             answered += 1
