@@ -29,7 +29,7 @@ from zoo.vision import ResNet
 
 BATCH = 16
 TRAINED_SAMPLES = 768
-RAM = "30MiB"
+RAM = "33MiB"
 
 
 def model() -> ResNet:
