@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
+from helpers.clocks import counted
 from helpers.oracle import least_joules
 from helpers.random_problems import mixed_problem, random_limits, random_pins, training_like
 
@@ -13,7 +14,7 @@ from poet.pins import Pinned, permitted, pinned
 from poet.problem import Limits, Pins, Place, Problem, ProblemOp, Tensor, Transfer
 from poet.schedule import Compute, Free, PageIn, PageOut, Schedule
 from poet.simulator import simulate
-from poet.solution import SolveOptions, Status
+from poet.solution import Status
 from poet.solvers import solve
 from poet.solvers.heuristics.greedy import greedy
 
@@ -120,7 +121,7 @@ def test_pinned_plans_equal_the_oracle(seed: int) -> None:
     of = dataclasses.replace(mixed_problem(seed, largest=5), background_storage=False)
     limits = random_pins(of, random_limits(of, seed, deadline=seed % 3 == 0), seed)
     best = least_joules(permitted(of, limits), limits)
-    solution = solve(of, limits, SolveOptions(time_limit_seconds=None, relative_gap=1e-9, overhead_gap=1e-9))
+    solution = solve(of, limits, counted(5.0, relative_gap=1e-9, overhead_gap=1e-9))
     if best is None:
         assert solution.status is Status.INFEASIBLE
         return

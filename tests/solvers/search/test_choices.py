@@ -6,8 +6,10 @@ import dataclasses
 import math
 import random
 from collections.abc import Callable
+from typing import Any
 
 import pytest
+from helpers.clocks import counted
 from helpers.oracle import least_joules, least_ram_bytes
 from helpers.random_problems import mixed_problem, random_limits, random_pins, random_problem, with_homes
 
@@ -23,7 +25,12 @@ Case = tuple[Problem, Limits]
 SEEDS_EACH = 100
 """Ten choices of a hundred problems each."""
 
-OPTIONS = SolveOptions(time_limit_seconds=None, relative_gap=1e-9, overhead_gap=1e-9)
+OPTIONS = SolveOptions(relative_gap=1e-9, overhead_gap=1e-9)  # with a limit of the test's own
+
+
+def until_proven(seconds: float = 2.0, **options: Any) -> SolveOptions:
+    """Options of a search that is proven, or cut after ``seconds`` of counted work: some never are."""
+    return counted(seconds, relative_gap=1e-9, overhead_gap=1e-9, **options)
 
 
 def blocking(seed: int, *features: str) -> Problem:
@@ -129,7 +136,7 @@ def check(choice: Callable[[int], Case], seeds: range) -> None:
     for seed in seeds:
         of, limits = choice(seed)
         expected = least_energy(of, limits)
-        solution = solve(of, limits, OPTIONS)
+        solution = solve(of, limits, until_proven())
         assert_honest(of, limits, solution, expected)
         if expected is not None:
             assert solution.joules == pytest.approx(expected, rel=1e-6), seed
@@ -187,7 +194,7 @@ def above_the_oracle(seeds: range) -> list[int]:
     for seed in seeds:
         of, limits = background(seed)
         expected = least_energy(of, limits)
-        solution = solve(of, limits, OPTIONS)
+        solution = solve(of, limits, until_proven())
         assert_honest(of, limits, solution, expected)
         if expected is not None and (solution.joules or math.inf) > expected * (1 + 1e-6):
             above.append(seed)
@@ -209,7 +216,7 @@ def test_bounds_of_objectives_hold_beside_background_transfers(objective: Object
     for seed in range(60):
         of = random_problem(seed, ops=4 + seed % 2, features=("background", "idle", "outputs"))
         limits = random_limits(of, seed)
-        solution = solve(of, limits, dataclasses.replace(OPTIONS, objective=objective))
+        solution = solve(of, limits, until_proven(objective=objective))
         if objective is Objective.RAM:
             free = dataclasses.replace(limits, ram_budget_bytes=None)
             least = least_ram_bytes(of, free)

@@ -17,7 +17,7 @@ from helpers.random_problems import mixed_problem, random_limits
 
 from poet.problem import Limits, Place, Problem, ProblemOp, Tensor, Transfer
 from poet.simulator import simulate
-from poet.solution import Solution, SolveOptions, Status
+from poet.solution import Solution, Status
 from poet.solvers import solve
 from poet.solvers.engines import Effort, Outcome, run_engine
 from poet.solvers.engines import confirm as confirm_module
@@ -32,7 +32,7 @@ from poet.solvers.search.explain import explained
 from poet.solvers.search.messages import budget_sentence
 
 EFFORT = Effort(seconds=20.0, threads=1, seed=0, absolute_joules=1e-9, relative=0.0)
-OPTIONS = SolveOptions(time_limit_seconds=None)
+OPTIONS = counted(5.0)
 INSTANCES = Path(__file__).parents[2] / "instances"
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
+from helpers.clocks import counted
 from helpers.oracle import least_joules
 from helpers.pace import with_slow
 from helpers.random_problems import mixed_problem, random_limits, random_pins, training_like, with_homes
@@ -121,7 +122,7 @@ def test_chosen_homes_equal_the_oracle(seed: int) -> None:
     limits = random_limits(of, seed, deadline=seed % 3 == 0)
     limits = random_pins(of, limits, seed) if seed % 2 else limits
     best = least_joules(permitted(of, limits), limits)
-    solution = solve(of, limits, SolveOptions(time_limit_seconds=None, relative_gap=1e-9, overhead_gap=1e-9))
+    solution = solve(of, limits, counted(5.0, relative_gap=1e-9, overhead_gap=1e-9))
     if best is None:
         assert solution.status is Status.INFEASIBLE
         return
