@@ -17,7 +17,8 @@ def test_no_committed_step_is_lost() -> None:
     """In a process of its own: it forks, which one with many threads must not."""
     tests = Path(__file__).parents[1]
     script = tests / "helpers" / "power_cut.py"
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(tests)}
+    path = os.pathsep.join(map(str, (tests, tests / "tools")))
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path}
     done = subprocess.run(
         [sys.executable, script, "--trials", str(TRIALS)],
         capture_output=True,

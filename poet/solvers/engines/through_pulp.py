@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 import math
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +14,8 @@ from pulp.apis.coin_api import PULP_CBC_CMD
 from poet.solvers.engines.interrupt import sigint_flag
 from poet.solvers.engines.matrix import Matrix, Scaled, scaled
 from poet.solvers.engines.outcome import Job, Outcome
+
+_log = logging.getLogger(__name__)
 
 PULP_NAMES = {"scip": "SCIP_PY", "cbc": "PULP_CBC_CMD", "gurobi": "GUROBI"}
 
@@ -67,7 +70,11 @@ def _run_silent(solver: Any, prepared: PulpJob) -> Outcome:
         for variable, value in zip(prepared.variables, start.tolist(), strict=True):
             variable.setInitialValue(round(value) if variable.cat == pulp.LpInteger else value)
     with sigint_flag() as pressed:
-        problem.solve(solver)
+        try:
+            problem.solve(solver)
+        except pulp.PulpSolverError as error:  # its program ended with an error, as CBC's does now and then
+            _log.warning("%s gave no answer: %s", solver.name, error)
+            return Outcome(None, -math.inf, False, False, bool(pressed))
     found = problem.sol_status in (pulp.LpSolutionOptimal, pulp.LpSolutionIntegerFeasible)
     done = problem.sol_status == pulp.LpSolutionOptimal
     values = tuple(variable.varValue or 0.0 for variable in prepared.variables) if found else None

@@ -15,6 +15,7 @@ import pytest
 from helpers.oracle import least_joules
 from helpers.pace import few_or_many, with_slow
 from helpers.random_problems import floor_bytes, keep_bytes, mixed_problem, random_limits, training_like
+from pulp.apis.coin_api import PULP_CBC_CMD
 
 from poet.errors import InputError
 from poet.problem import Limits, Problem
@@ -325,3 +326,11 @@ def _children() -> list[str]:
         if parent == os.getpid() and "cpsat_child" in line:
             lines.append(line)
     return lines
+
+
+def test_a_cbc_that_ends_with_an_error_has_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its program does, now and then; the search goes on with what there is."""
+    problem, limits = small(3)
+    monkeypatch.setattr(PULP_CBC_CMD, "pulp_cbc_path", "/bin/false")
+    found = run_engine("cbc", matrix_of(model_of(problem, limits)), EFFORT)
+    assert (found.values, found.done, found.infeasible) == (None, False, False)
