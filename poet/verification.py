@@ -10,7 +10,6 @@ from __future__ import annotations
 import copy
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,6 +24,7 @@ from poet.graph import Graph, TensorType
 from poet.loss import LossSpec
 from poet.plan_file import PlanFile
 from poet.runtime import Trainer
+from poet.runtime.process import torch_threads
 from poet.schedule import Compute, PageIn
 from poet.training_plan import Plan
 
@@ -117,7 +117,7 @@ def verify(
     comparisons = []
     for count in threads:
         with (
-            _threads(count),
+            torch_threads(count),
             torch.random.fork_rng(devices=[]),
             Trainer.open(path, seed=seed, page_file=page_file, arena=arena) as trainer,
         ):
@@ -301,13 +301,3 @@ def _rows(graph: Graph, name: str) -> int:
         if graph.buffer_of(refs[1]) == buffer
     ]
     return min(rows, default=2)
-
-
-@contextmanager
-def _threads(count: int) -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 
@@ -36,3 +38,14 @@ def check_owns_pages(opened_in: int) -> None:
             f"the trainer's page file belongs to process {opened_in}, of which this one is a fork; open a "
             "trainer here, with a page file of its own"
         )
+
+
+@contextmanager
+def torch_threads(count: int) -> Iterator[None]:
+    """The block computes with ``count`` threads of torch; afterwards as many as before."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

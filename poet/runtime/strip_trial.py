@@ -25,6 +25,7 @@ from poet.runtime import kernels, native
 from poet.runtime.cells import view_of
 from poet.runtime.kernel_clock import clock, in_an_arena, recorded
 from poet.runtime.memory import available_bytes
+from poet.runtime.process import torch_threads
 from poet.runtime.strips import StripRun, signature
 
 BLOCK_COUNTS = (16, 8, 4, 2)
@@ -160,7 +161,7 @@ def _tried(
                 slower.append(count)
                 continue
             if found[threads] and threads > 1:
-                with _threads(1):
+                with torch_threads(1):
                     found[1] = trial.is_exact(count)
             _exact.update({(distinct, count, at): exact for at, exact in found.items()})
             if all(found.values()):
@@ -361,13 +362,3 @@ def _random(value: Value, size_bytes: int, below: int) -> Tensor:
         part = content[start : start + _TILE_ELEMENTS]
         part.copy_(_tile[0][: len(part)])
     return content
-
-
-@contextmanager
-def _threads(count: int) -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
