@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from . import calibrate
 from .options import JsonOption, PlanArgument, device_names
 from .usage import Group
 
@@ -15,8 +16,11 @@ EXAMPLES = (
     "poet devices show rpi4b",
     "poet devices show ./my-board.toml --json -",
     "poet devices compare rpi4b stm32h743",
+    "poet devices parts",
     "poet devices validate my-board.toml",
     "poet devices schema",
+    "poet devices calibrate -o raw.json --storage /media/card",
+    "poet devices fit raw.json --base rpi4b -o mine.toml",
 )
 
 app = typer.Typer(cls=Group, help="List, show and check hardware profiles.")
@@ -100,7 +104,7 @@ def ranges(
     profile = load_profile(plan.device.name if device is None else device)
     if profile.name != plan.device.name:
         raise InputError(f"{plan_file}: a plan for {plan.device.name}, not for {profile.name}")
-    found = spread(plan.problem, plan.graph, plan.schedule, profile)
+    found = spread(plan.problem, plan.graph, plan.schedule, profile, moves=plan.moved)
     deadline_seconds = plan.request.limits.deadline_seconds
     answer(
         spread_report(found, profile, deadline_seconds),
@@ -128,6 +132,19 @@ def validate(
 
 
 @app.command()
+def parts(json_file: JsonOption = None) -> None:
+    """List the storage parts that --storage of `poet solve` takes."""
+    from poet.devices.load import load_part, part_names
+    from poet.report.device import parts_data, parts_report
+
+    from .output import answer, check_files
+
+    check_files({"--json": json_file})
+    found = [load_part(name) for name in part_names()]
+    answer(parts_report(found), lambda: parts_data(found), json_file=json_file)
+
+
+@app.command()
 def schema(json_file: JsonOption = None) -> None:
     """Print the JSON Schema of profiles, for editors that complete and check TOML."""
     from poet.devices.schema import profile_schema
@@ -136,3 +153,7 @@ def schema(json_file: JsonOption = None) -> None:
 
     check_files({"--json": json_file})
     write_json(json_file or Path("-"), profile_schema())
+
+
+app.command()(calibrate.calibrate)
+app.command()(calibrate.fit)

@@ -370,23 +370,24 @@ _ELEMENTWISE = {
         grid_sampler_3d_backward""",
     ),
     **_aten(
-        _E,
+        OpClass.RANDOM,
         _per_output(10),
         """bernoulli multinomial native_dropout normal rand rand_like randint randint_like randn randn_like
         randperm""",
     ),
     **{
-        name: OperatorCost(_E, _per_output(10))
+        name: OperatorCost(OpClass.RANDOM, _per_output(10))
         for name in ("poet.bernoulli", "poet.uniform", "poet.normal", "poet.with_rng_state")
     },
     "poet.sgd": OperatorCost(_E, _per_input(4)),
     "poet.momentum": OperatorCost(_E, _per_input(6)),
-    "poet.adamw": OperatorCost(_E, _per_input(20)),
-    "poet.adam": OperatorCost(_E, _per_input(20)),
-    "poet.rmsprop": OperatorCost(_E, _per_input(18)),
-    "poet.adagrad": OperatorCost(_E, _per_input(14)),
-    "poet.lion": OperatorCost(_E, _per_input(9)),
+    "poet.adamw": OperatorCost(OpClass.ADAPTIVE_UPDATE, _per_input(20)),
+    "poet.adam": OperatorCost(OpClass.ADAPTIVE_UPDATE, _per_input(20)),
+    "poet.rmsprop": OperatorCost(OpClass.ADAPTIVE_UPDATE, _per_input(18)),
+    "poet.adagrad": OperatorCost(OpClass.ADAPTIVE_UPDATE, _per_input(14)),
+    "poet.lion": OperatorCost(OpClass.ADAPTIVE_UPDATE, _per_input(9)),
     "poet.clip_coefficient": OperatorCost(_E, _per_read(2)),
+    "poet.accumulate": OperatorCost(_E, _per_input(1)),
 }
 
 _TRANSCENDENTAL = {
@@ -425,8 +426,8 @@ _REDUCTIONS = {
     **_aten(_R, _per_input(4), "std var std_mean var_mean", input_passes=2),
     **_aten(_R, _sorting, "sort topk kthvalue median mode"),
     **_aten(_R, _per_element(4), "_softmax_backward_data _weight_norm_interface_backward"),
-    **_aten(_R, _per_input(5), "native_batch_norm _native_batch_norm_legit", input_passes=2),
-    **_aten(_R, _per_input(8), "native_batch_norm_backward", input_passes=2),
+    **_aten(OpClass.BATCH_NORM, _per_input(5), "native_batch_norm _native_batch_norm_legit", input_passes=2),
+    **_aten(OpClass.BATCH_NORM_BACKWARD, _per_input(8), "native_batch_norm_backward", input_passes=2),
     **_aten(_R, _per_input(6), "native_layer_norm _fused_rms_norm"),
     **_aten(_R, _per_input(6), "native_group_norm", input_passes=2),
     **_aten(_R, _per_input(11), "native_layer_norm_backward _fused_rms_norm_backward"),
@@ -479,6 +480,7 @@ _MOVEMENT = {
         for name in ("poet.full", "poet.copy", "poet.scatter", "poet.rng_state")
     },
     "poet.assign": OperatorCost(_M, _per_input(1)),
+    "poet.callers_loss": OperatorCost(_M, lambda o: 0.0),
 }
 
 TABLE: dict[str, OperatorCost] = {**_PRODUCTS, **_ELEMENTWISE, **_TRANSCENDENTAL, **_REDUCTIONS, **_MOVEMENT}

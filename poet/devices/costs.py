@@ -22,6 +22,8 @@ from poet.operators import WRITES
 from poet.problem import Place, Problem, ProblemOp, Tensor, Transfer
 from poet.units import parse_factor, parse_seconds
 
+_WORD_BYTES = 4
+
 
 @dataclass(frozen=True, slots=True)
 class OpCost:
@@ -36,11 +38,14 @@ class OpCost:
 
 @dataclass(frozen=True, slots=True)
 class BufferCost:
-    """Copying one buffer from and to storage; ``None`` throughout on a device without storage."""
+    """Copying one buffer from and to storage, ``None`` where there is none; and from place to place in
+    RAM.
+    """
 
     page_in: Transfer | None
     page_out: Transfer | None
     stored_bytes: int | None
+    move: Transfer
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,14 +156,21 @@ def _strip_cost(op: Op, strip: Strip, types: Mapping[str, TensorType], profile: 
 
 def buffer_cost(size_bytes: int, profile: Profile) -> BufferCost:
     """What copying ``size_bytes`` costs in each direction: whole pages, and the erase with a write."""
-    storage = profile.storage
+    storage, move = profile.storage, move_cost(size_bytes, profile)
     if storage is None:
-        return BufferCost(None, None, None)
+        return BufferCost(None, None, None, move)
     page_bytes = storage.page_bytes.value
     stored_bytes = math.ceil(size_bytes / page_bytes) * page_bytes
     page_in = _transfer(storage.read, stored_bytes, profile)
     page_out = _transfer(storage.write, stored_bytes, profile)
-    return BufferCost(page_in, _with_erase(page_out, storage, stored_bytes), stored_bytes)
+    return BufferCost(page_in, _with_erase(page_out, storage, stored_bytes), stored_bytes, move)
+
+
+def move_cost(size_bytes: int, profile: Profile) -> Transfer:
+    """What moving ``size_bytes`` within RAM costs: as an op that reads and writes them, a word at a time."""
+    seconds = op_seconds(profile, OpClass.MOVEMENT, size_bytes / _WORD_BYTES, 2 * size_bytes)
+    watts = profile.marginal_watts(profile.compute.watts(OpClass.MOVEMENT))
+    return Transfer(seconds, seconds * watts)
 
 
 def _transfer(direction: Direction, stored_bytes: int, profile: Profile) -> Transfer:
@@ -272,6 +284,7 @@ def _tensor(buffer: Buffer, cost: BufferCost, initially: Place | None, finally_:
         initially=initially,
         finally_=finally_,
         stored_bytes=cost.stored_bytes,
+        move=cost.move,
     )
 
 

@@ -15,7 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ValidationError
 
+from poet.devices.part import Part, Slot, attached
 from poet.devices.profile import UNITS, Profile, unit_of
+from poet.devices.sense import check_sense
 from poet.errors import ProfileError, nearest
 from poet.files.kinds import FileKind, says_what_it_is
 from poet.files.reading import open_regular
@@ -23,13 +25,15 @@ from poet.files.reading import open_regular
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
 
-__all__ = ["Profile", "load_profile", "profile_names"]
+__all__ = ["Profile", "load_part", "load_profile", "part_names", "profile_names"]
 
 MAX_FILE_BYTES = 1 << 18
 MAX_DOTS = 32
 """In one piece of a line between equals signs, where a key may stand: its parts cost time by their square."""
 
 MAX_EXTENDS = 4
+WITH = "-with-"
+"""Between a device and the storage part in place of its own."""
 MOST_FAULTS = 8
 
 
@@ -44,23 +48,91 @@ def load_profile(name_or_path: str | Path) -> Profile:
     """The profile of a device that comes with the package, or the one in a file.
 
     Args:
-        name_or_path: a name of `profile_names`, or a path; a text that ends in ``.toml`` or holds a
-            path separator is a path.
+        name_or_path: a name of `profile_names`, one of those with a storage part, such as
+            ``rpi5-with-nvme-gen2``, or a path; a text that ends in ``.toml`` or holds a path separator is
+            a path.
 
     Raises:
         ProfileError: there is no such device or file, or it breaks the schema. The message is one
             line and names the file, the field, what was found and what was expected.
     """
     text, path = str(name_or_path), profile_path(name_or_path)
+    device, attaches, part = text.rpartition(WITH)
+    if path is None and attaches and text not in profile_names():
+        return with_part(load_profile(device), part)
     where = f"{text}.toml" if path is None else path.name
     data = _resolve(_read_shipped(text) if path is None else _read_file(path), where)
-    try:
-        profile = Profile.model_validate(data)
-    except ValidationError as error:
-        raise ProfileError(_explain(error, where)) from None
+    slot, own = _pop_slot(data, where)
+    profile = _validated(data, where)
+    if slot is not None:
+        profile = attached(profile, load_part(slot.part), slot)
+        if own:
+            data = profile.model_dump(exclude_none=True)
+            profile = _validated({**data, "storage": _overlay(data["storage"], own)}, where)
     if path is None and profile.name != text:
         raise ProfileError(f"{where}: the name is {profile.name!r}; it must be the file's name, {text!r}")
     return profile
+
+
+def part_names() -> tuple[str, ...]:
+    """Names of the storage parts that come with the package, sorted."""
+    entries = files("poet.hardware_profiles").joinpath("parts").iterdir()
+    return tuple(sorted(entry.name[:-5] for entry in entries if entry.name.endswith(".toml")))
+
+
+def load_part(name_or_path: str | Path) -> Part:
+    """The storage part that comes with the package, or the one in a file; names and paths as above.
+
+    Raises:
+        ProfileError: there is no such part or file, or it breaks the schema.
+    """
+    text, path = str(name_or_path), profile_path(name_or_path)
+    where = f"{text}.toml" if path is None else path.name
+    if path is None and text not in part_names():
+        known = part_names()
+        raise ProfileError(
+            f"there is no storage part {text!r}{nearest(text, known)} (parts: {', '.join(known)})"
+        )
+    data = _read_shipped(text, folder="parts") if path is None else _read_file(path)
+    try:
+        return Part.model_validate(data)
+    except ValidationError as error:
+        raise ProfileError(_explain(error, where, Part)) from None
+
+
+def with_part(profile: Profile, name_or_path: str | Path) -> Profile:
+    """``profile`` with another storage part attached, under a name that says so.
+
+    Raises:
+        ProfileError: there is no such part, or one that moves bytes faster than the device's memory.
+    """
+    part = load_part(name_or_path)
+    name = f"{profile.name}{WITH}{part.name}"
+    made = attached(profile, part, None).model_copy(
+        update={"name": name, "title": f"{profile.title}, storage: {part.title}"}
+    )
+    check_sense(made, name)
+    return made
+
+
+def _validated(data: dict[str, Any], where: str) -> Profile:
+    try:
+        return Profile.model_validate(data)
+    except ValidationError as error:
+        raise ProfileError(_explain(error, where)) from None
+
+
+def _pop_slot(data: dict[str, Any], where: str) -> tuple[Slot | None, dict[str, Any]]:
+    """The storage of a profile that names a part, taken out of it: the slot, and what replaces figures."""
+    storage = data.get("storage")
+    if not isinstance(storage, dict) or "part" not in storage:
+        return None, {}
+    del data["storage"]
+    own = {key: item for key, item in storage.items() if key not in Slot.model_fields}
+    try:
+        return Slot.model_validate({key: storage[key] for key in storage.keys() - own.keys()}), own
+    except ValidationError as error:
+        raise ProfileError(_explain(error, f"{where}: storage", Slot)) from None
 
 
 def profile_path(name_or_path: str | Path) -> Path | None:
@@ -70,12 +142,12 @@ def profile_path(name_or_path: str | Path) -> Path | None:
     return Path(text) if is_path else None
 
 
-def _read_shipped(name: str) -> dict[str, Any]:
+def _read_shipped(name: str, folder: str = "") -> dict[str, Any]:
     known = profile_names()
-    if name not in known:
+    if not folder and name not in known:
         listed = ", ".join(known)
         raise ProfileError(f"there is no device {name!r}{nearest(name, known)} (devices: {listed})")
-    with files("poet.hardware_profiles").joinpath(f"{name}.toml").open("rb") as file:
+    with files("poet.hardware_profiles").joinpath(folder, f"{name}.toml").open("rb") as file:
         return _parse(file.read(MAX_FILE_BYTES + 1), f"{name}.toml")
 
 
@@ -126,7 +198,7 @@ def _overlay(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
     merged = dict(base)
     for key, item in over.items():
         old = merged.get(key)
-        both = isinstance(item, dict) and isinstance(old, dict) and "value" not in item
+        both = isinstance(item, dict) and isinstance(old, dict) and not {"value", "part"} & item.keys()
         merged[key] = _overlay(typing.cast(dict[str, Any], old), item) if both else item
     return merged
 
@@ -134,10 +206,10 @@ def _overlay(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
 # --- errors in one line -----------------------------------------------------------------------
 
 
-def _explain(error: ValidationError, where: str) -> str:
+def _explain(error: ValidationError, where: str, record: type[BaseModel] = Profile) -> str:
     """All that is wrong, as one line: the file, then each field, what was found, the way out."""
     entries = sorted(error.errors(include_url=False), key=lambda entry: entry["type"] != "extra_forbidden")
-    said = [(entry, _fault(entry)) for entry in entries]
+    said = [(entry, _fault(entry, record)) for entry in entries]
     misspelt = {(entry["loc"][:-1], fault.partition("did you mean ")[2]) for entry, fault in said}
     faults = list(
         dict.fromkeys(  # a field under a wrong name is not missing as well
@@ -153,12 +225,14 @@ def _explain(error: ValidationError, where: str) -> str:
     return f"{where}: {len(faults)} faults: {named}{more}"
 
 
-def _fault(first: ErrorDetails) -> str:
+def _fault(first: ErrorDetails, record: type[BaseModel]) -> str:
     path = [str(part) for part in first["loc"]]
     place, leaf = ".".join(path[:-1]), path[-1] if path else ""
     if first["type"] == "extra_forbidden":
-        known = [*_model_at(path[:-1]).model_fields, *(() if place else ("extends",))]
-        return f"{leaf!r} is not a field of {place or 'a profile'}{_suggest(leaf, known)}"
+        extends = ("extends",) if record is Profile and not place else ()
+        known = [*_model_at(path[:-1], record).model_fields, *extends]
+        whole = {Profile: "a profile", Part: "a storage part"}.get(record, "a table that names a part")
+        return f"{leaf!r} is not a field of {place or whole}{_suggest(leaf, known)}"
     if first["type"] == "missing":
         return f"{place + ': ' if place else ''}the field {leaf!r} is missing"
     full = ".".join(path)
@@ -181,9 +255,9 @@ def _expected(error_type: str, message: str, leaf: str) -> str:
     return message.replace("Input should be", "expected").replace("String should", "expected to")
 
 
-def _model_at(path: list[str]) -> type[BaseModel]:
-    """The record that stands at ``path`` of a profile."""
-    model: type[BaseModel] = Profile
+def _model_at(path: list[str], record: type[BaseModel]) -> type[BaseModel]:
+    """The record that stands at ``path`` of a ``record``."""
+    model = record
     for name in path:
         annotation = model.model_fields[name].annotation
         options = typing.get_args(annotation) if isinstance(annotation, types.UnionType) else (annotation,)

@@ -65,6 +65,10 @@ class OpClass(enum.Enum):
     POINTWISE_BACKWARD = "pointwise_backward"
     POOLING = "pooling"  # maxima and means of windows
     GELU = "gelu"  # and its gradient
+    BATCH_NORM = "batch_norm"
+    BATCH_NORM_BACKWARD = "batch_norm_backward"
+    ADAPTIVE_UPDATE = "adaptive_update"  # Adam and its kin: several kernels for each parameter
+    RANDOM = "random"  # numbers drawn from a generator
 
 
 PARENT: dict[OpClass, OpClass] = {
@@ -77,6 +81,10 @@ PARENT: dict[OpClass, OpClass] = {
     OpClass.POINTWISE_BACKWARD: OpClass.CONVOLUTION_BACKWARD,
     OpClass.POOLING: OpClass.REDUCTION,
     OpClass.GELU: OpClass.TRANSCENDENTAL,
+    OpClass.BATCH_NORM: OpClass.REDUCTION,
+    OpClass.BATCH_NORM_BACKWARD: OpClass.BATCH_NORM,
+    OpClass.ADAPTIVE_UPDATE: OpClass.ELEMENTWISE,
+    OpClass.RANDOM: OpClass.ELEMENTWISE,
 }
 """The class whose figures hold where a profile has none for a class: its kernels are often the same."""
 
@@ -89,7 +97,9 @@ def unit_of(field: str) -> str:
 # --- the records ------------------------------------------------------------------------------
 
 
-class _Record(BaseModel):
+class Record(BaseModel):
+    """Frozen, strict, and without unknown fields."""
+
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
 
@@ -98,7 +108,12 @@ Range = Annotated[
 ]
 
 
-class Figure(_Record):
+Words = Annotated[
+    tuple[str, ...], BeforeValidator(lambda data: tuple(data) if isinstance(data, list) else data)
+]
+
+
+class Figure(Record):
     """One number and what is known about it.
 
     Attributes:
@@ -150,7 +165,7 @@ class Count(Figure):
     value: int = Field(ge=0, le=LARGEST_WHOLE)
 
 
-class Energy(_Record):
+class Energy(Record):
     """How watts are to be read, and the idle power.
 
     Attributes:
@@ -166,7 +181,7 @@ class Energy(_Record):
     idle_watts: Figure
 
 
-class Chip(_Record):
+class Chip(Record):
     """What the processor can do at most; no cost follows from it, but speeds are checked against it.
 
     Attributes:
@@ -188,7 +203,7 @@ class Chip(_Record):
         return self.clock_hertz.value * per_cycle
 
 
-class Memory(_Record):
+class Memory(Record):
     """RAM. Without a bandwidth, data movement costs no time of its own.
 
     ``bus_bytes_per_second`` is what the wires to it carry at most; no cost follows from it.
@@ -203,7 +218,7 @@ class Memory(_Record):
     cache_bytes: Count | None = None
 
 
-class Throughput(_Record):
+class Throughput(Record):
     """How fast a class of op runs, and its overhead and power where they are not those of all ops."""
 
     flops_per_second: Figure
@@ -211,7 +226,7 @@ class Throughput(_Record):
     active_watts: Figure | None = None
 
 
-class Processor(_Record):
+class Processor(Record):
     """The processor and its kernels.
 
     Each class of op has its throughput, or that of its `PARENT`, a convolution that of matrix products;
@@ -236,6 +251,10 @@ class Processor(_Record):
     pointwise_backward: Throughput | None = None
     pooling: Throughput | None = None
     gelu: Throughput | None = None
+    batch_norm: Throughput | None = None
+    batch_norm_backward: Throughput | None = None
+    adaptive_update: Throughput | None = None
+    random: Throughput | None = None
 
     @model_validator(mode="after")
     def _check_classes(self) -> Self:
@@ -267,7 +286,7 @@ class Processor(_Record):
         return (own or self.active_watts).value
 
 
-class Direction(_Record):
+class Direction(Record):
     """Reading from or writing to storage: ``latency + bytes / bandwidth`` at ``active_watts``.
 
     ``worst_seconds`` is the longest single access that was seen; the mean, and so the cost, has it in it.
@@ -279,7 +298,7 @@ class Direction(_Record):
     worst_seconds: Figure | None = None
 
 
-class Erase(_Record):
+class Erase(Record):
     """What erasing one block costs before it can be written again."""
 
     block_bytes: Count
@@ -287,7 +306,7 @@ class Erase(_Record):
     block_joules: Figure
 
 
-class Storage(_Record):
+class Storage(Record):
     """Where tensors are paged to.
 
     Attributes:
@@ -300,6 +319,9 @@ class Storage(_Record):
         endurance_cycles: erases that a block survives, wear levelled over the capacity.
         endurance_written_bytes: what may be written in a lifetime, as card makers state it.
         bus_bytes_per_second: what the wires to it carry at most; no cost follows from it.
+        interface: that they speak (`poet.devices.part.Interface`): a part that is attached in place of this
+            one is as fast as they are, if it speaks the same.
+        host_watts: what the processor adds while it moves a tensor; in ``active_watts`` already.
     """
 
     title: str
@@ -312,6 +334,8 @@ class Storage(_Record):
     endurance_cycles: Count | None = None
     endurance_written_bytes: Figure | None = None
     bus_bytes_per_second: Figure | None = None
+    interface: Literal["sd", "emmc", "ufs", "pcie", "qspi", "spi"] | None = None
+    host_watts: Figure | None = None
 
     @property
     def lifetime_written_bytes(self) -> float | None:
@@ -323,30 +347,68 @@ class Storage(_Record):
         return None
 
 
-class Kernels(_Record):
+class Kernels(Record):
     """Whose kernels run on the device, and so whose workspaces a plan counts.
 
     Without ``workspace_bytes`` each op's workspace is the one measured in PyTorch when the model
     was imported; with it, every op needs that much.
+
+    ``speeds_of`` is the library, with its version, whose speeds stand in ``compute``, and ``threads`` with
+    how many they were measured; the clock is the chip's.
     """
 
     name: str
     workspace_bytes: Count | None = None
+    speeds_of: str | None = None
+    threads: int | None = Field(default=None, ge=1, le=1024)
 
 
-class Profile(_Record):
-    """A device, as far as planning needs to know it."""
+class Calibration(Record):
+    """Which measurements a profile was fitted to, and how far it is off in steps that the fit has not seen.
+
+    Attributes:
+        measurements: digest of the raw file.
+        date: of the measurements.
+        torch: version.
+        threads: of torch.
+        ops: that were fitted to.
+        steps: whole training steps, in no fit, that the errors are of.
+        median_error, worst_error: of their predicted seconds, relative.
+        refused: classes of op that the cost model does not describe here; they cost what their parents do.
+        busy: whether the machine was busy with other things meanwhile.
+    """
+
+    measurements: str
+    date: str
+    torch: str
+    threads: int = Field(ge=1)
+    ops: int = Field(ge=1)
+    steps: int = Field(ge=0)
+    median_error: float | None = Field(default=None, ge=0)
+    worst_error: float | None = Field(default=None, ge=0)
+    refused: str = ""
+    busy: bool = False
+
+
+class Profile(Record):
+    """A device, as far as planning needs to know it.
+
+    ``variants`` are other sizes of RAM, clocks and power modes that are sold or can be set: no figure's range
+    has them in it.
+    """
 
     version: Literal[1]
     name: str = Field(pattern=r"^[a-z0-9]+(-[a-z0-9]+)*$")
     title: str
     notes: str = ""
+    variants: Words = ()
     kernels: Kernels
     energy: Energy
     chip: Chip | None = None
     memory: Memory
     compute: Processor
     storage: Storage | None = None
+    calibration: Calibration | None = None
 
     @model_validator(mode="after")
     def _check_whole(self) -> Self:

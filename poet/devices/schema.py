@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from typing import Any
 
+from poet.devices.part import Slot
 from poet.devices.profile import Profile
 
 _REFERENCE = "#/$defs/"
@@ -18,7 +19,10 @@ def profile_schema() -> dict[str, Any]:
     A profile that ``extends`` another needs only what differs; one that does not needs every table.
     """
     whole = Profile.model_json_schema()
-    records: dict[str, Any] = {**whole.pop("$defs"), "Profile": whole}
+    slot = Slot.model_json_schema(ref_template=_REFERENCE + "{model}")
+    slot.pop("$defs", None)
+    records: dict[str, Any] = {**whole.pop("$defs"), "Slot": slot, "Profile": whole}
+    whole["properties"]["storage"]["anyOf"].append({"$ref": f"{_REFERENCE}Slot"})
     over = copy.deepcopy({_over(name): record for name, record in records.items()})
     for name in records:
         if name not in _WHOLE_ALWAYS:

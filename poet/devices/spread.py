@@ -6,8 +6,9 @@ of the figures are the ends of the answer.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from poet.devices.corners import End, Place, corner, uncertain_figures
 from poet.devices.costs import Costs, estimate
@@ -15,13 +16,20 @@ from poet.devices.profile import Profile
 from poet.errors import ProfileError
 from poet.graph import Graph
 from poet.homes import DecidedProblem
-from poet.problem import Tensor
+from poet.problem import Problem, Tensor
 from poet.schedule import Schedule
 from poet.simulator import judge
 
+Side = Literal["good", "bad"]
+"""Of a figure's interval: where a step takes less, and where it takes more."""
+
+SIDES: tuple[Side, Side] = ("good", "bad")
+
 _TIMES = ("latency_seconds", "bandwidth_bytes_per_second")
 
-GROUPS: dict[str, Callable[[Place], bool]] = {
+Groups = Mapping[str, Callable[[Place], bool]]
+
+GROUPS: Groups = {
     "compute": lambda path: path[0] == "compute" and path[-1] != "active_watts",
     "memory": lambda path: path[0] == "memory" and path[-1] == "bandwidth_bytes_per_second",
     "reads": lambda path: path[:2] == ("storage", "read") and path[-1] in _TIMES,
@@ -31,6 +39,13 @@ GROUPS: dict[str, Callable[[Place], bool]] = {
     "power": lambda path: path[-1] in ("active_watts", "idle_watts", "block_joules"),
 }
 """Figures that are off together: by one clock, one memory, one card, one meter."""
+
+AXES: Groups = {
+    "computing": lambda path: path[0] in ("compute", "memory", "energy"),
+    "reads": lambda path: path[:2] == ("storage", "read"),
+    "writes": lambda path: path[:2] in (("storage", "write"), ("storage", "erase")),
+}
+"""The same figures by what they make dear, times and powers together: between these a plan trades."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +72,14 @@ class Spread:
     all_bad: Price
 
 
-def spread(problem: DecidedProblem, graph: Graph, schedule: Schedule, profile: Profile) -> Spread:
+def spread(
+    problem: DecidedProblem,
+    graph: Graph,
+    schedule: Schedule,
+    profile: Profile,
+    *,
+    moves: Mapping[int, Sequence[str]] | None = None,
+) -> Spread:
     """The price of ``schedule`` for one step of ``graph`` on ``profile``'s device.
 
     Args:
@@ -65,23 +87,18 @@ def spread(problem: DecidedProblem, graph: Graph, schedule: Schedule, profile: P
         graph: the step.
         schedule: stays as it is at every end.
         profile: of the device.
+        moves: of tensors within RAM, by step.
 
     Raises:
         ProfileError: the problem pages and the device has no storage.
     """
-    if profile.storage is None and any(tensor.page_in is not None for tensor in problem.tensors):
-        raise ProfileError(f"the plan may page and {profile.name} has no storage")
 
     def price(good: bool, *names: str) -> Price:
-        paths = [path for path in uncertain_figures(profile) if any(GROUPS[name](path) for name in names)]
-        ends = {path: _end(path, good=good) for path in paths}
-        found = corner(profile, ends)
-        trace = judge(_recosted(problem, estimate(graph, found), found), schedule)
+        found = at_ends(problem, graph, profile, dict.fromkeys(names, "good" if good else "bad"))
+        trace = judge(DecidedProblem(found), schedule, moves=moves)
         return Price(trace.seconds, trace.joules)
 
-    moved = [
-        name for name, holds in GROUPS.items() if any(holds(path) for path in uncertain_figures(profile))
-    ]
+    moved = uncertain_groups(profile)
     return Spread(
         price(True),
         {name: (price(True, name), price(False, name)) for name in moved},
@@ -90,12 +107,45 @@ def spread(problem: DecidedProblem, graph: Graph, schedule: Schedule, profile: P
     )
 
 
+def uncertain_groups(profile: Profile, groups: Groups = GROUPS) -> tuple[str, ...]:
+    """Names of the ``groups`` of which a figure may be off."""
+    paths = uncertain_figures(profile)
+    return tuple(name for name, holds in groups.items() if any(map(holds, paths)))
+
+
+def at_ends(
+    problem: Problem, graph: Graph, profile: Profile, ends: Mapping[str, Side], groups: Groups = GROUPS
+) -> Problem:
+    """``problem`` as it is where the figures of groups are at an end: what ops and transfers cost there.
+
+    Args:
+        problem: the step of ``graph`` on ``profile``'s device, its homes decided or not.
+        graph: the step.
+        profile: of the device.
+        ends: by name of ``groups``; the others stay as stated.
+        groups: `GROUPS` or `AXES`.
+
+    Raises:
+        ProfileError: the problem pages and the device has no storage.
+    """
+    if profile.storage is None and any(tensor.page_in is not None for tensor in problem.tensors):
+        raise ProfileError(f"the plan may page and {profile.name} has no storage")
+    moved = {
+        path: _end(path, good=side == "good")
+        for path in uncertain_figures(profile)
+        for name, side in ends.items()
+        if groups[name](path)
+    }
+    found = corner(profile, moved)
+    return _recosted(problem, estimate(graph, found), found)
+
+
 def _end(path: Place, *, good: bool) -> End:
     """More per second is good, more seconds, watts or joules are not."""
     return "high" if path[-1].endswith("per_second") == good else "low"
 
 
-def _recosted(problem: DecidedProblem, costs: Costs, profile: Profile) -> DecidedProblem:
+def _recosted(problem: Problem, costs: Costs, profile: Profile) -> Problem:
     ops = tuple(
         replace(op, seconds=costs.ops[op.name].seconds, joules=costs.ops[op.name].joules)
         for op in problem.ops
@@ -110,4 +160,5 @@ def _repriced(tensor: Tensor, costs: Costs) -> Tensor:
         tensor,
         page_in=None if tensor.page_in is None else cost.page_in,
         page_out=None if tensor.page_out is None else cost.page_out,
+        move=None if tensor.move is None else cost.move,
     )

@@ -28,7 +28,8 @@ CellValue = str | int | float | None
 _PLAN = (
     "joules", "compute_joules", "page_in_joules", "page_out_joules", "idle_joules", "seconds",
     "compute_seconds", "page_in_seconds", "page_out_seconds", "peak_ram_bytes", "recomputed_runs",
-    "read_bytes", "written_bytes", "worn_bytes", "solver",
+    "read_bytes", "written_bytes", "worn_bytes", "solver", "good_joules", "bad_joules", "good_seconds",
+    "bad_seconds",
 )  # fmt: skip
 _USAGE = (
     "joules_per_sample", "session_joules", "session_seconds", "battery_share_per_session",
@@ -97,6 +98,8 @@ class Setting:
         profile: the device's figures; ``None`` for a saved problem.
         keep_everything_bytes: what plain training needs.
         lower_bound: RAM below which no schedule exists.
+        ends: the problem with every figure of the device at its good and at its bad end; ``None``: no figures
+            are known.
     """
 
     device: str
@@ -108,6 +111,7 @@ class Setting:
     profile: Profile | None
     keep_everything_bytes: int
     lower_bound: LowerBound
+    ends: tuple[Problem, Problem] | None = None
 
     @property
     def label(self) -> str:
@@ -131,6 +135,8 @@ class FoundPlan:
         read_bytes, written_bytes: from and to storage.
         worn_bytes: that the storage must erase for what is written, in whole erase blocks.
         solver: that found it.
+        good_joules, bad_joules, good_seconds, bad_seconds: with every figure of the device at its good and at
+            its bad end; ``None``: no figures are known.
     """
 
     setting: int
@@ -150,6 +156,10 @@ class FoundPlan:
     written_bytes: int
     worn_bytes: int
     solver: str
+    good_joules: float | None = None
+    bad_joules: float | None = None
+    good_seconds: float | None = None
+    bad_seconds: float | None = None
 
     __repr__ = brief
 

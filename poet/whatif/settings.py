@@ -9,6 +9,7 @@ from poet.api import limits_of
 from poet.devices.costs import build_problem, kernels_on
 from poet.devices.load import load_profile
 from poet.devices.profile import Profile
+from poet.devices.spread import SIDES, at_ends, uncertain_groups
 from poet.errors import InputError, ProfileError
 from poet.plan_file import read_plan
 from poet.problem import Limits, Place, Problem
@@ -44,7 +45,15 @@ def setting_of(
         profile=profile,
         keep_everything_bytes=keep_everything_bytes(problem),
         lower_bound=minimum_ram_bytes(problem, Limits()),
+        ends=None if profile is None or variant is None else _ends(problem, variant, profile),
     )
+
+
+def _ends(problem: Problem, variant: ModelVariant, profile: Profile) -> tuple[Problem, Problem]:
+    """``problem`` with every figure of ``profile`` at its good and at its bad end."""
+    moved = uncertain_groups(profile)
+    good, bad = (at_ends(problem, variant.graph, profile, dict.fromkeys(moved, side)) for side in SIDES)
+    return good, bad
 
 
 def problem_of(variant: ModelVariant, profile: Profile, home: Place) -> Problem:

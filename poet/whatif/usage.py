@@ -7,6 +7,7 @@ import math
 from poet.devices.profile import Profile
 from poet.problem import Problem
 from poet.schedule import PageOut, Schedule
+from poet.simulator import simulate
 from poet.whatif.knowledge import Candidate
 from poet.whatif.question import Duty
 from poet.whatif.result import FoundPlan, Setting, Usage
@@ -17,6 +18,8 @@ DAYS_PER_YEAR = 365.25
 def found_plan(number: int, setting: Setting, plan: Candidate) -> FoundPlan:
     """The record of a judged plan of the setting with that ``number``."""
     trace = plan.trace
+    ends = [] if setting.ends is None else [simulate(problem, plan.schedule) for problem in setting.ends]
+    good, bad = ends or (None, None)
     return FoundPlan(
         setting=number,
         schedule=plan.schedule,
@@ -35,6 +38,10 @@ def found_plan(number: int, setting: Setting, plan: Candidate) -> FoundPlan:
         written_bytes=trace.written_bytes,
         worn_bytes=worn_bytes(setting.problem, plan.schedule, setting.profile),
         solver=plan.solver,
+        good_joules=None if good is None else good.joules,
+        bad_joules=None if bad is None else bad.joules,
+        good_seconds=None if good is None else good.seconds,
+        bad_seconds=None if bad is None else bad.seconds,
     )
 
 

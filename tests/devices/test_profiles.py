@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import re
 import tomllib
 from importlib.resources import files
@@ -10,19 +11,22 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from rich.console import Console
 
 from poet.devices import load as profiles
 from poet.devices.load import load_profile, profile_names
 from poet.devices.profile import PRIOR_FACTOR, UNITS, Figure, OpClass, unit_of
 from poet.errors import ProfileError
-from poet.report.device import format_figure, format_uncertainty, significant_digits
+from poet.report.device import format_figure, format_uncertainty, profile_report, significant_digits
 
 NAMES = profile_names()
 HONEST = (
-    "jetson-nano", "mkr1000", "nrf52840", "pixel", "rpi-zero-2w", "rpi3b-plus", "rpi4b", "rpi4b-torch",
-    "rpi5", "stm32h743", "stm32l4r5", "x86-host",
+    "esp32-s3", "imxrt1062", "jetson-nano", "jetson-orin-nano", "mkr1000", "nrf52840", "pixel", "rp2040",
+    "rp2350", "rpi-zero-2w", "rpi3b-plus", "rpi4b", "rpi4b-torch", "rpi5", "stm32f746", "stm32h743",
+    "stm32l4r5", "stm32u575", "x86-host",
 )  # fmt: skip
-NEW = ("rpi3b-plus", "rpi4b-torch", "rpi5", "stm32l4r5")
+GUESSED = ("pixel", "x86-host")
+"""Of which more than a quarter of the figures are assumed."""
 
 
 def _text(name: str) -> str:
@@ -72,10 +76,23 @@ def test_the_published_model_is_marked_as_such(name: str) -> None:
     assert all(figure.kind in ("published", "vendor-doc") for _, figure in profile.figures())
 
 
-@pytest.mark.parametrize("name", NEW)
-def test_at_most_a_quarter_of_a_profile_is_assumed(name: str) -> None:
+@pytest.mark.parametrize("name", [name for name in HONEST if name not in GUESSED])
+def test_at_most_a_quarter_of_the_figures_is_assumed(name: str) -> None:
     kinds = [figure.kind for _, figure in load_profile(name).figures()]
     assert kinds.count("assumed") <= len(kinds) / 4
+
+
+@pytest.mark.parametrize("name", HONEST)
+def test_a_profile_names_library_threads_and_clock(name: str) -> None:
+    profile = load_profile(name)
+    assert profile.kernels.speeds_of
+    assert profile.kernels.threads is not None
+    if name != "x86-host":  # stands for many
+        assert profile.chip is not None
+        assert profile.kernels.threads <= profile.chip.cores.value
+    text = io.StringIO()
+    Console(file=text, width=400).print(profile_report(profile))
+    assert f"speeds of {profile.kernels.speeds_of}, {profile.kernels.threads} thread" in text.getvalue()
 
 
 @pytest.mark.parametrize("name", HONEST)
@@ -152,7 +169,7 @@ EDITS = {
     "nothing near": (
         "[kernels]\nname",
         "[kernels]\nxyzzy = 1\nname",
-        "'xyzzy' is not a field of kernels; its fields are name, workspace_bytes",
+        "'xyzzy' is not a field of kernels; its fields are name, workspace_bytes, speeds_of, threads",
     ),
     "missing key": ('name = "pytorch-cpu"\n', "", "kernels: the field 'name' is missing"),
     "missing source": (

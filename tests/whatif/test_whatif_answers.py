@@ -24,6 +24,7 @@ from poet.kernel_facts import KernelFacts
 from poet.problem import Limits, Place
 from poet.ram_survey import keep_everything_bytes
 from poet.schedule import PageOut
+from poet.simulator import simulate
 from poet.solution import SolveOptions
 from poet.solvers import solve
 from poet.whatif import export, grid
@@ -331,6 +332,17 @@ def test_slow_preparing_is_found_in_a_loader_and_objects_are_refused(
         measure_data(tmp_path / "objects.npy")
     with pytest.raises(InputError, match="no data"):
         measure_data(tmp_path / "nothing.npz")
+
+
+def test_a_plan_of_a_device_has_its_range_and_one_of_a_problem_has_none() -> None:
+    found, setting, _ = _paging("nrf52840", 0.5)
+    assert setting.ends is not None
+    good, bad = (simulate(problem, found.schedule) for problem in setting.ends)
+    assert (found.good_joules, found.bad_joules) == (good.joules, bad.joules)
+    assert good.joules < found.joules < bad.joules
+    assert good.seconds < found.seconds < bad.seconds
+    assert (found.good_seconds, found.bad_seconds) == (good.seconds, bad.seconds)
+    assert all(plan.good_joules is None and plan.bad_seconds is None for plan in _transformer().plans)
 
 
 # --- the same data in three forms -------------------------------------------------------------

@@ -1,0 +1,309 @@
+"""A profile from measurements: fitted speeds, storage, power, and its error in steps it has not seen."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from scipy.optimize import nnls
+
+from poet.devices.amounts import amounts_of
+from poet.devices.costs import op_seconds
+from poet.devices.fitting import Known, Speeds, fit_speeds
+from poet.devices.measurements import FIT, JUDGE, RUN, Measurements, PowerPhase, StepTime, TransferTime
+from poet.devices.profile import OpClass, Profile
+from poet.devices.sense import contradictions
+from poet.errors import InputError
+
+_LEAST_OPS = 5
+_WATTS_WIDTH = 0.02
+_NEEDED = (OpClass.MATMUL, OpClass.ELEMENTWISE, OpClass.REDUCTION, OpClass.TRANSCENDENTAL)
+
+
+def fit_profile(
+    found: Measurements, *, name: str, base: Profile | None = None, threads: int | None = None
+) -> tuple[Profile, tuple[str, ...]]:
+    """The profile that describes what was measured, and what its owner should know about it.
+
+    Args:
+        found: a calibration.
+        name: of the profile.
+        base: what is known of the board, or of its like; its watts stand where none were measured.
+        threads: whose steps to use; not given: the most that were measured.
+
+    Raises:
+        InputError: too little was measured, or there are neither watts nor a base.
+    """
+    counts = {step.threads for step in found.steps if step.role in (FIT, RUN)}
+    threads = max(counts, default=0) if threads is None else threads
+    ops = [
+        op for step in found.steps if step.threads == threads and step.role in (FIT, RUN) for op in step.ops
+    ]
+    if len(ops) < _LEAST_OPS:
+        told = ", ".join(map(str, sorted(counts))) or "none"
+        raise InputError(f"{len(ops)} ops were measured at {threads} threads (threads measured: {told})")
+    speeds = fit_speeds(ops, base)
+    notes = list(found.warnings)
+    data = _skeleton(found, name, base, threads)
+    data["compute"] = _compute(speeds, base, found, notes)
+    bandwidth = speeds.bandwidth_bytes_per_second
+    data["memory"]["bandwidth_bytes_per_second"] = _figure(bandwidth, found, f"{speeds.ops} ops")
+    _set_storage(data, found, base)
+    _set_power(data, found, base, notes)
+    profile = Profile.model_validate(data)
+    judged = [step for step in found.steps if step.role == JUDGE and step.threads == threads]
+    errors = [abs(predicted_seconds(profile, step) / step.seconds - 1.0) for step in judged]
+    data["calibration"] = {
+        "measurements": found.digest, "date": found.date, "torch": found.host.torch, "threads": threads,
+        "ops": speeds.ops, "steps": len(errors), "refused": ", ".join(c.value for c in speeds.refused),
+        "busy": any(step.was_busy for step in found.steps),
+    }  # fmt: skip
+    if errors:
+        data["calibration"] |= {"median_error": statistics.median(errors), "worst_error": max(errors)}
+    else:
+        notes.append("no whole step was measured that the fit has not seen: its error is not known")
+    profile = Profile.model_validate(data)
+    notes += [f"the figures contradict each other: {text}" for text in contradictions(profile)]
+    return profile, tuple(notes)
+
+
+def predicted_seconds(profile: Profile, step: StepTime) -> float:
+    """Of a measured step's ops, by the cost model."""
+    total = []
+    for op in step.ops:
+        amounts = amounts_of(op)
+        total.append(op.runs * op_seconds(profile, amounts.op_class, amounts.flops, amounts.bytes_moved))
+    return math.fsum(total)
+
+
+def typed_watts(phases: tuple[PowerPhase, ...], watts: Mapping[str, float]) -> tuple[PowerPhase, ...]:
+    """``phases`` with what their owner typed in: by the names of phases."""
+    kept = tuple(phase for phase in phases if phase.name not in watts)
+    return (
+        *kept,
+        *(
+            PowerPhase(name, 0.0, 0.0, each, "typed in", "as its owner measured it")
+            for name, each in watts.items()
+        ),
+    )
+
+
+def _skeleton(found: Measurements, name: str, base: Profile | None, threads: int) -> dict[str, Any]:
+    host = found.host
+    exact = {"kind": "measured", "source": "what the system tells", "uncertainty": 0.0}
+    memory: dict[str, Any] = {
+        "ram_bytes": {"value": host.ram_bytes, **exact},
+        "alignment_bytes": {
+            "value": 64, "kind": "vendor-doc", "source": "PyTorch CPU allocator (c10/core/alignment.h)",
+            "locator": "gAlignment", "uncertainty": 0.0,
+        },
+    }  # fmt: skip
+    if host.cache_bytes:
+        memory["cache_bytes"] = {"value": host.cache_bytes, **exact}
+    threads_told = f"{threads} thread" + "s" * (threads != 1)
+    beside = "" if base is None else f", beside the profile {base.name}"
+    return {
+        "version": 1,
+        "name": name,
+        "title": re.sub(r"\b\d+x |[\d.]+ ?[GM]Hz", "", f"{host.title} by PyTorch").strip(),
+        "notes": f"Fitted to measurements of {found.date} with torch {host.torch}, {threads_told}{beside}.",
+        "kernels": {"name": "pytorch-cpu"},
+        "memory": memory,
+    }
+
+
+def _figure(known: Known, found: Measurements, locator: str, kind: str = "measured") -> dict[str, Any]:
+    low, high = known.interval
+    return {
+        "value": known.value, "kind": kind, "locator": locator,
+        "source": f"poet devices fit to measurements {found.digest} of {found.date}",
+        "range": (min(low, known.value), max(high, known.value)),
+    }  # fmt: skip
+
+
+def _compute(speeds: Speeds, base: Profile | None, found: Measurements, notes: list[str]) -> dict[str, Any]:
+    compute: dict[str, Any] = {}
+    overheads = list(speeds.overhead_seconds.values())
+    usual = sorted(overheads, key=lambda known: known.value)[len(overheads) // 2]
+    compute["call_overhead_seconds"] = _figure(usual, found, "of the middle class")
+    for op_class, speed in speeds.flops_per_second.items():
+        if op_class in speeds.refused:
+            notes.append(
+                f"{op_class.value}: refused, half of its ops are off by more than a factor of "
+                f"{speeds.factors[op_class]:.2g}; it costs what its parent does"
+            )
+            if op_class not in _NEEDED:
+                continue
+            notes[-1] = notes[-1].replace(
+                "it costs what its parent does", "its fit stands all the same, for no profile does without it"
+            )
+        factor = f"half of its ops within a factor of {speeds.factors[op_class]:.2f}"
+        compute[op_class.value] = {
+            "flops_per_second": _figure(speed, found, factor),
+            "call_overhead_seconds": _figure(speeds.overhead_seconds[op_class], found, factor),
+        }
+    for op_class in OpClass:
+        if op_class in speeds.flops_per_second:
+            continue
+        own = None if base is None else getattr(base.compute, op_class.value)
+        own = own or (base.compute.throughput(op_class) if base is not None and op_class in _NEEDED else None)
+        if base is not None and own is not None:
+            figure = own.flops_per_second
+            known = Known(figure.value, figure.interval).times(speeds.common_factor)
+            told = f"{base.name}'s times {speeds.common_factor:.3g}, which is common to the measured classes"
+            compute[op_class.value] = {"flops_per_second": _figure(known, found, told, "derived")}
+        elif op_class in _NEEDED:
+            raise InputError(f"no op of the class {op_class.value} was measured; name a --base that has it")
+    return compute
+
+
+# --- storage ----------------------------------------------------------------------------------
+
+
+def _set_storage(data: dict[str, Any], found: Measurements, base: Profile | None) -> None:
+    by_direction = {
+        direction: [item for item in found.transfers if item.direction == direction]
+        for direction in ("read", "write")
+    }
+    if not all(by_direction.values()):
+        return
+    exact = {"kind": "standard", "source": "O_DIRECT works in blocks of 4096 bytes", "uncertainty": 0.0}
+    storage: dict[str, Any] = {
+        "title": f"storage of {data['name']}",
+        "transfers": "blocking",
+        "page_bytes": {"value": 4096, **exact},
+    }
+    for direction, items in by_direction.items():
+        latency, bandwidth = _line(items)
+        tails = "; ".join(
+            f"{item.size_bytes} bytes: p50 {1e3 * item.quantile_seconds(0.5):.3g}, "
+            f"p99 {1e3 * item.quantile_seconds(0.99):.3g} ms"
+            for item in items
+        )
+        worst = max(max(item.seconds) for item in items)
+        storage[direction] = {
+            "latency_seconds": _figure(latency, found, tails),
+            "bandwidth_bytes_per_second": _figure(bandwidth, found, tails),
+            "worst_seconds": {**_figure(Known(worst, (worst, worst)), found, "the longest seen")},
+        }
+    if base is not None and base.storage is not None and base.storage.capacity_bytes is not None:
+        storage["capacity_bytes"] = base.storage.capacity_bytes.model_dump(exclude_none=True)
+    data["storage"] = storage
+
+
+def _line(items: Sequence[TransferTime]) -> tuple[Known, Known]:
+    """Latency and bandwidth by non-negative least squares of relative errors; intervals by resampling."""
+    sizes = np.array([float(item.size_bytes) for item in items])
+
+    def fitted(means: Any) -> tuple[float, float]:
+        rows = np.column_stack([np.ones(len(sizes)), sizes / sizes.max()]) / means[:, None]
+        solution, _ = nnls(rows, np.ones(len(sizes)))
+        per_byte = max(float(solution[1]) / sizes.max(), 1e-13)
+        return max(float(solution[0]), 1e-9), 1.0 / per_byte
+
+    draw = np.random.default_rng(0)
+    latency, bandwidth = fitted(np.array([item.mean_seconds for item in items]))
+    drawn = np.array(
+        [
+            fitted(np.array([np.mean(draw.choice(item.seconds, len(item.seconds))) for item in items]))
+            for _ in range(40)
+        ]
+    )
+    low, high = np.quantile(drawn, (0.05, 0.95), axis=0)
+    return Known(latency, (float(low[0]), float(high[0]))), Known(bandwidth, (float(low[1]), float(high[1])))
+
+
+# --- power ------------------------------------------------------------------------------------
+
+
+def _set_power(data: dict[str, Any], found: Measurements, base: Profile | None, notes: list[str]) -> None:
+    """Measured watts; else the base's, as they stand there; none are made up."""
+    means: dict[str, list[PowerPhase]] = {}
+    for phase in found.phases:
+        if phase.watts is not None and phase.name != "marker":
+            means.setdefault(phase.name, []).append(phase)
+    busy_name = next(
+        (name for name in ("matmul", "convolution", "busy", "elementwise") if name in means), None
+    )
+    if "idle" in means and busy_name is not None:
+        _set_measured_power(data, found, means, busy_name)
+    elif base is not None:
+        notes.append(f"power was not measured: the watts are those of {base.name}, unchanged")
+        data["energy"] = base.energy.model_dump(exclude_none=True)
+        data["compute"]["active_watts"] = base.compute.active_watts.model_dump(exclude_none=True)
+        for direction in ("read", "write"):
+            if "storage" in data and base.storage is not None:
+                watts = getattr(base.storage, direction).active_watts
+                data["storage"][direction]["active_watts"] = watts.model_dump(exclude_none=True)
+    else:
+        raise InputError(
+            "no power was measured, and watts are not made up: name a --base whose watts are taken over, "
+            "a meter's log with --meter, or type --watts idle=2.7,busy=6"
+        )
+    if "storage" in data and any("active_watts" not in data["storage"][way] for way in ("read", "write")):
+        del data["storage"]
+        notes.append("the storage is left out: nothing tells what power its transfers take")
+
+
+def _set_measured_power(
+    data: dict[str, Any], found: Measurements, means: Mapping[str, list[PowerPhase]], busy_name: str
+) -> None:
+    idle_watts = statistics.fmean(phase.watts or 0.0 for phase in means["idle"])
+
+    def figure(name: str) -> dict[str, Any]:
+        phases = means[name]
+        watts = statistics.fmean(phase.watts or 0.0 for phase in phases)
+        watts = max(watts, idle_watts)  # a sensor's noise does not make being busy cheaper than being idle
+        gap = watts - idle_watts if name != "idle" else watts
+        low = watts - min(_WATTS_WIDTH * watts, 0.5 * gap)
+        made = {"value": watts, "kind": phases[0].kind, "source": f"{phases[0].source}, {phases[0].rail}"}
+        told = f"phase {name} of measurements {found.digest}"
+        return {**made, "locator": told, "range": (low, watts * (1 + _WATTS_WIDTH))}
+
+    data["energy"] = {
+        "accounting": "total",
+        "rail": means["idle"][0].rail or "the meter's place",
+        "idle_watts": figure("idle"),
+    }
+    data["compute"]["active_watts"] = figure(busy_name)
+    for name in ("matmul", "convolution", "elementwise"):
+        if name in means and name in data["compute"]:
+            data["compute"][name]["active_watts"] = figure(name)
+    for direction in ("read", "write"):
+        if "storage" in data and direction in means:
+            data["storage"][direction]["active_watts"] = figure(direction)
+
+
+# --- text -------------------------------------------------------------------------------------
+
+
+def profile_text(profile: Profile) -> str:
+    """The profile as a TOML file."""
+    data = profile.model_dump(exclude_none=True)
+    return "\n".join(_table_lines(data, ())).strip() + "\n"
+
+
+def _table_lines(table: Mapping[str, Any], path: tuple[str, ...]) -> Iterator[str]:
+    plain = {key: item for key, item in table.items() if not isinstance(item, Mapping)}
+    if path and plain:
+        yield f"\n[{'.'.join(path)}]"
+    for key, item in plain.items():
+        yield f"{key} = {_value(item)}"
+    for key, item in table.items():
+        if isinstance(item, Mapping):
+            yield from _table_lines(item, (*path, key))
+
+
+def _value(item: Any) -> str:
+    if isinstance(item, bool):
+        return "true" if item else "false"
+    if isinstance(item, tuple | list):
+        return f"[{', '.join(map(_value, item))}]"
+    if isinstance(item, float):
+        return repr(float(f"{item:.4g}"))
+    return json.dumps(item, ensure_ascii=True).replace("\x7f", "\\u007f")

@@ -1,0 +1,197 @@
+"""Fits to simulated boards whose figures are known."""
+
+from __future__ import annotations
+
+import csv
+import math
+import random
+import statistics
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from helpers.pace import with_slow
+from helpers.simulated_board import Board
+from poet.cli.devices import app
+from typer.main import get_command
+
+from poet.calibration.calibrate import Settings, calibrate
+from poet.devices.fitted_profile import fit_profile, predicted_seconds, profile_text, typed_watts
+from poet.devices.fitting import fit_speeds
+from poet.devices.load import load_profile
+from poet.devices.measurements import FIT, JUDGE, Measurements, write_measurements
+from poet.devices.meter import phases_by_meter
+from poet.devices.profile import OpClass, Profile
+from poet.devices.sense import contradictions
+from poet.errors import InputError
+
+PI = load_profile("rpi4b-torch")
+SHORT = Settings(time_limit_seconds=100.0, sample_seconds=None, storage="a card", phase_seconds=4.0)
+WATTS = {"idle": 2.7, "busy": 6.0, "read": 3.4, "write": 3.6}
+
+
+@pytest.fixture(scope="module")
+def noisy(tmp_path_factory: pytest.TempPathFactory) -> Measurements:
+    """A hot board with noise of 20 % in every op and no power sensor, after part of a calibration."""
+    folder = tmp_path_factory.mktemp("noisy")
+    board = Board(folder / "board", PI, noise=0.2, heats=True)
+    settings = replace(SHORT, time_limit_seconds=700.0)
+    return calibrate(board.machine, board, folder / "raw.json", settings, lambda line: None)
+
+
+def _typed(found: Measurements) -> Measurements:
+    return replace(found, phases=typed_watts(found.phases, WATTS))
+
+
+def test_the_fit_finds_the_figures_behind_a_noisy_board(noisy: Measurements) -> None:
+    ops = [op for step in noisy.steps if step.role == FIT and step.threads == 4 for op in step.ops]
+    found = fit_speeds(ops)
+    for op_class in (OpClass.MATMUL, OpClass.CONVOLUTION, OpClass.DEPTHWISE):
+        throughput = PI.compute.throughput(op_class)
+        assert throughput is not None
+        true = throughput.flops_per_second.value
+        assert found.flops_per_second[op_class].value == pytest.approx(true, rel=0.25), op_class
+        low, high = found.flops_per_second[op_class].interval
+        assert low < found.flops_per_second[op_class].value < high
+    bandwidth = PI.memory.bandwidth_bytes_per_second
+    assert bandwidth is not None
+    assert found.bandwidth_bytes_per_second.value == pytest.approx(bandwidth.value, rel=0.2)
+    assert not found.refused
+
+
+def test_the_profile_predicts_steps_that_the_fit_has_not_seen(noisy: Measurements) -> None:
+    profile, notes = fit_profile(_typed(noisy), name="mine")
+    made = profile.calibration
+    assert made is not None
+    assert made.median_error is not None
+    assert made.worst_error is not None
+    judged = [step for step in noisy.steps if step.role == JUDGE and step.threads == 4]
+    errors = [abs(predicted_seconds(profile, step) / step.seconds - 1) for step in judged]
+    assert made.steps == 4
+    assert made.worst_error == pytest.approx(max(errors))
+    assert made.median_error < 0.1
+    assert made.worst_error < 0.2
+    assert made.measurements == _typed(noisy).digest
+    assert any("parts are not measured" in note for note in notes)
+    assert list(contradictions(profile)) == []
+
+
+def test_ten_ops_and_a_wrong_base_predict_better_than_the_base(noisy: Measurements) -> None:
+    ops = [op for step in noisy.steps if step.role == FIT and step.threads == 4 for op in step.ops]
+    ten = random.Random(0).sample(ops, 10)
+    step = next(step for step in noisy.steps if step.role == FIT)
+    few = replace(
+        _typed(noisy), steps=(replace(step, ops=tuple(ten)), *(s for s in noisy.steps if s.role == JUDGE))
+    )
+    wrong = load_profile("x86-host")
+    fitted, _ = fit_profile(few, name="mine", base=wrong)
+    judged = [step for step in noisy.steps if step.role == JUDGE and step.threads == 4]
+
+    def error(profile: Profile) -> float:
+        return statistics.median(
+            abs(math.log(predicted_seconds(profile, step) / step.seconds)) for step in judged
+        )
+
+    assert error(wrong) > 1.0
+    assert error(fitted) < 0.6 * error(wrong)
+
+
+@pytest.mark.slow
+def test_a_class_that_the_model_does_not_describe_is_refused(noisy: Measurements) -> None:
+    draw = random.Random(0)
+    steps = tuple(
+        replace(
+            step,
+            ops=tuple(
+                replace(op, seconds=op.seconds * draw.choice((0.1, 10.0)))
+                if op.call.target == "aten.gelu.default" else op
+                for op in step.ops
+            ),
+        )
+        for step in noisy.steps
+    )  # fmt: skip
+    profile, notes = fit_profile(replace(_typed(noisy), steps=steps), name="mine")
+    assert profile.calibration is not None
+    assert profile.calibration.refused == "gelu"
+    assert profile.compute.gelu is None
+    assert any(note.startswith("gelu: refused") for note in notes)
+
+
+@pytest.mark.slow
+def test_watts_are_not_made_up(noisy: Measurements) -> None:
+    with pytest.raises(InputError, match="watts are not made up"):
+        fit_profile(noisy, name="mine")
+    profile, notes = fit_profile(noisy, name="mine", base=PI)
+    assert profile.energy == PI.energy
+    assert profile.compute.active_watts == PI.compute.active_watts
+    assert any("power was not measured" in note for note in notes)
+
+
+@pytest.mark.slow
+def test_storage_has_its_means_and_its_worst(noisy: Measurements) -> None:
+    profile, _ = fit_profile(_typed(noisy), name="mine")
+    assert profile.storage is not None
+    assert PI.storage is not None
+    mean = next(item for item in noisy.transfers if (item.direction, item.size_bytes) == ("read", 65536))
+    read = profile.storage.read
+    modelled = read.latency_seconds.value + 65536 / read.bandwidth_bytes_per_second.value
+    assert modelled == pytest.approx(mean.mean_seconds, rel=0.05)
+    worst = max(max(item.seconds) for item in noisy.transfers if item.direction == "write")
+    assert profile.storage.write.worst_seconds is not None
+    assert profile.storage.write.worst_seconds.value == pytest.approx(worst)
+
+
+@pytest.mark.slow
+def test_measured_power_stands_in_the_profile(tmp_path: Path) -> None:
+    board = Board(tmp_path / "board", PI, watts=3.0)
+    settings = replace(SHORT, time_limit_seconds=300.0)
+    found = calibrate(board.machine, board, tmp_path / "raw.json", settings, lambda line: None)
+    profile, _ = fit_profile(found, name="mine")
+    idle_watts = PI.energy.idle_watts.value
+    assert profile.energy.idle_watts.value == pytest.approx(idle_watts)
+    assert profile.compute.active_watts.value == pytest.approx(idle_watts + 3.0)
+    assert profile.energy.rail == "RAPL: package-0"
+
+
+@pytest.mark.parametrize("shift", with_slow([0.0, -1.79e9, 12.3], [0.0, -1.79e9]))
+def test_a_meters_log_is_cut_where_the_phases_are(shift: float, tmp_path: Path) -> None:
+    board = Board(tmp_path / "board", PI)
+    settings = replace(SHORT, time_limit_seconds=400.0, power="none", markers=True)
+    found = calibrate(board.machine, board, tmp_path / "raw.json", settings, lambda line: None)
+    begin, end = found.phases[0].begin_seconds, found.phases[-1].end_seconds
+    path = tmp_path / "meter.csv"
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["Time(s)", "Power(mW)"])
+        for tick in range(int((end - begin + 40.0) / 0.05)):
+            now = begin - 20.0 + 0.05 * tick
+            busy = any(p.begin_seconds <= now < p.end_seconds and p.name != "idle" for p in found.phases)
+            writer.writerow([f"{now + shift:.3f}", 5500 if busy else 2500])
+    watts = {phase.name: phase.watts for phase in phases_by_meter(found.phases, path)}
+    assert watts["idle"] == pytest.approx(2.5, rel=0.05)
+    assert watts["matmul"] == pytest.approx(5.5, rel=0.05)
+    assert watts["marker"] is None
+    path.write_text("Time(s),Power(W)\n" + "".join(f"{n},3.0\n" for n in range(1000)))
+    with pytest.raises(InputError, match="nothing in it looks like the phases"):
+        phases_by_meter(found.phases, path)
+
+
+def test_the_command_writes_a_profile_that_is_valid(noisy: Measurements, tmp_path: Path) -> None:
+    raw, mine = tmp_path / "raw.json", tmp_path / "mine.toml"
+    write_measurements(raw, noisy)
+
+    def run(*arguments: str) -> None:
+        get_command(app).main(list(arguments), prog_name="poet devices", standalone_mode=False)
+
+    run("fit", str(raw), "-o", str(mine), "--watts", "idle=2.7,busy=6,read=3.4,write=3.6")
+    run("validate", str(mine))
+    written = load_profile(mine)
+    assert written.name == "mine"
+    assert mine.read_text() == profile_text(written)
+    before = mine.read_bytes()
+    for arguments in (("--watts", "idle=x"), ("--threads", "7"), ("--watts", "sleep=2")):
+        with pytest.raises(InputError):
+            run("fit", str(raw), "-o", str(mine), *arguments)
+    with pytest.raises(InputError, match="would overwrite"):
+        run("fit", str(raw), "-o", str(raw))
+    assert mine.read_bytes() == before
