@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from poet.errors import UnsupportedOperator
 from poet.graph import ITEM_BYTES, Argument, Blank, Call, Ref, TensorType
@@ -85,6 +85,8 @@ class OpRun:
     call: Call
     outputs: tuple[Placed | None, ...]
     values: Mapping[str, Placed]
+    taken: Mapping[int, OpRun] = field(default_factory=dict)
+    """By the number of an output, the update that takes its elements as they are made."""
 
     def refuse(self, why: str) -> UnsupportedOperator:
         """The error that says why this run cannot be C."""

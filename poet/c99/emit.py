@@ -13,6 +13,7 @@ from poet.errors import PlanError, UnsupportedOperator
 from poet.graph import Graph, Ref
 from poet.optimizer import OptimizerSpec
 
+_APPLIED = re.compile(r"\bpoet_apply_\w+")
 _NOT_IN_COMMENTS = re.compile(r"[^A-Za-z0-9_.:+ -]")
 
 
@@ -44,14 +45,15 @@ class Interface:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """What lies in the arena between two steps: its place, and where its first content is.
+    """What lives between two steps: its place, and where its first content is.
 
     Attributes:
         name: of the buffer.
-        word: of the arena.
+        word: of the arena; -1: it is not there.
         words: how many.
         first: of the weights; ``None``: it begins filled with ``fill``.
         fill: bits of each word.
+        home: offset in storage of what is there between steps; -1: it is a constant. ``None``: it is in RAM.
     """
 
     name: str
@@ -59,6 +61,7 @@ class Span:
     words: int
     first: int | None
     fill: int = 0
+    home: int | None = None
 
 
 def interface_of(graph: Graph, statements: Statements) -> Interface:
@@ -168,6 +171,11 @@ def step_body(*sequences: tuple[Statement, ...]) -> StepBody:
 
 _TRANSFERS = {
     "restore": "",
+    "move": """/* From one place in the arena to another, which may overlap. */
+static void move(poet_net *net, int32_t to, int32_t from, uint32_t size)
+{
+    memmove(net->arena + to, net->arena + from, size);
+}""",
     "page_in": """/* From storage into the arena; after a failure nothing more is tried. */
 static void page_in(poet_net *net, int32_t word, uint32_t offset, uint32_t size)
 {
@@ -184,6 +192,75 @@ static void page_out(poet_net *net, int32_t word, uint32_t offset, uint32_t size
 }""",
 }
 """Functions that copy whole buffers, by name; ``restore``, which `poet_init` uses, is always there."""
+
+
+_HOMES_DECLARED = """
+/* Some bytes of what lives across steps, wherever it is; 0 where all went well. */
+int poet_kept_read(const poet_net *net, int32_t index, uint32_t from, void *bytes, uint32_t size);
+
+/* Likewise the other way; constants stay as they are. */
+int poet_kept_write(poet_net *net, int32_t index, uint32_t to, const void *bytes, uint32_t size);
+"""
+
+_HOMES = """int poet_kept_read(const poet_net *net, int32_t index, uint32_t from, void *bytes, uint32_t size)
+{
+    const poet_span *const span = &poet_kept[index];
+    if (span->word < 0 && span->home >= 0) {
+        return net->storage->read(net->storage->context, (uint32_t)span->home + from, bytes, size);
+    }
+    for (uint32_t k = 0u; k < size; k += 4u) {
+        const void *at = span->first < 0 ? &span->fill : poet_weights + span->first + (from + k) / 4u;
+        if (span->word >= 0) {
+            at = net->arena + (uint32_t)span->word + (from + k) / 4u;
+        }
+        memcpy((unsigned char *)bytes + k, at, 4u);
+    }
+    return 0;
+}
+
+int poet_kept_write(poet_net *net, int32_t index, uint32_t to, const void *bytes, uint32_t size)
+{
+    const poet_span *const span = &poet_kept[index];
+    if (span->word < 0) {
+        const uint32_t at = (uint32_t)span->home + to;
+        return span->home < 0 ? 0 : net->storage->write(net->storage->context, at, bytes, size);
+    }
+    memcpy(net->arena + (uint32_t)span->word + to / 4u, bytes, size);
+    return 0;
+}"""
+
+_FILL_HOMES = """    uint32_t words[16];
+    for (int32_t i = 0; storage && i < POET_KEPT; ++i) {
+        const poet_span *const span = &poet_kept[i];
+        for (int32_t k = 0; span->word < 0 && span->home >= 0 && k < span->words; k += 16) {
+            const int32_t left = span->words - k, count = left < 16 ? left : 16;
+            for (int32_t at = 0; at < count; ++at) {
+                words[at] = span->first < 0 ? span->fill : poet_weights[span->first + k + at];
+            }
+            if (poet_kept_write(net, i, 4u * (uint32_t)k, words, 4u * (uint32_t)count)) {
+                return POET_STORAGE_FAILED;
+            }
+        }
+    }
+    if (storage && storage->sync(storage->context)) {
+        return POET_STORAGE_FAILED;
+    }
+"""
+
+_CRC_WITH_HOMES = """uint32_t poet_state_crc(const poet_net *net)
+{
+    uint32_t crc = UINT32_C(0xffffffff);
+    for (int32_t i = 0; i < POET_KEPT; ++i) {
+        const uint32_t size = 4u * (uint32_t)poet_kept[i].words;
+        for (uint32_t at = 0u; at < size; at += 64u) {
+            unsigned char bytes[64] = {0u};
+            const uint32_t count = size - at < 64u ? size - at : 64u;
+            (void)poet_kept_read(net, i, at, bytes, count); /* where that fails the sum is another one */
+            crc = poet_crc(crc, bytes, count);
+        }
+    }
+    return ~crc;
+}"""
 
 
 def _with_spans(statements: tuple[Statement, ...], spans: tuple[Span, ...]) -> tuple[Statement, ...]:
@@ -258,6 +335,7 @@ def step_header(
     """``poet_step.h``."""
     macros = [f"#define POET_PLAN UINT32_C(0x{digest[:8]})"]
     macros += [f"#define POET_KEPT {len(spans)}"]
+    macros += [f"#define POET_HOMES {int(any(span.home is not None for span in spans))}"]
     macros += [f"#define POET_STATE_BYTES {WORD_BYTES * sum(span.words for span in spans)}u"]
     macros += [f"#define POET_ARENA_BYTES {arena_bytes}", f"#define POET_PAGE_BYTES {page_bytes}"]
     macros += [f"#define POET_ARENA_FLOATS (POET_ARENA_BYTES / {WORD_BYTES})"]
@@ -301,11 +379,18 @@ def step_header(
     paging = (
         "/*\n * Where a step keeps POET_PAGE_BYTES of tensors for a while; to be set before the first step.\n"
         " * Between steps nothing of worth is there. After POET_STORAGE_FAILED a step was made in part:\n"
-        " * go on with poet_load, or with poet_init and this.\n */\n"
-        "void poet_set_storage(poet_net *net, const poet_storage *storage);\n\n"
+        " * go on with poet_load, or with poet_init and this."
+        + (
+            "\n * What is at home in storage is written there by this, as it begins, and each step\n"
+            " * writes it in place: after a power cut go on with poet_load."
+            if any(span.home is not None and span.home >= 0 for span in spans)
+            else ""
+        )
+        + "\n */\npoet_status poet_set_storage(poet_net *net, const poet_storage *storage);\n\n"
         if page_bytes
         else ""
     )
+    homes = _HOMES_DECLARED if any(span.home is not None for span in spans) else ""
     return f"""/*
  * A training step of {comment(model)}, written by poet. Plan (SHA-256):
  * {digest}
@@ -366,14 +451,18 @@ uint32_t poet_state_crc(const poet_net *net);
 /* Goes on with a CRC-32, which begins with 0xffffffff and ends inverted. */
 uint32_t poet_crc(uint32_t crc, const void *bytes, size_t count);
 
-/* What lives across steps: place in the arena, words, first of the weights; or -1, and what fills it. */
+/*
+ * What lives across steps: place in the arena, words, first of the weights; or -1, and what fills it. What is
+ * not in the arena (-1) is at `home` in the storage, or a constant (-1 as well).
+ */
 typedef struct {{
     int32_t word, words, first;
     uint32_t fill;
+    int32_t home;
 }} poet_span;
 
 extern const poet_span poet_kept[POET_KEPT];
-
+{homes}
 #endif
 """
 
@@ -387,12 +476,13 @@ def step_source(
 ) -> str:
     """``poet_step.c``."""
     foreseen = None if isinstance(prediction, str) else prediction
+    has_homes = any(span.home is not None for span in spans)
     body = step_body(_with_spans(statements.statements, spans), foreseen.statements if foreseen else ())
     called = {call.function for item in statements.statements for call in item.calls}
     transfers = [_TRANSFERS[name] for name in sorted(called & set(_TRANSFERS))]
     rows = [
         f"    {{{span.word}, {span.words}, {-1 if span.first is None else span.first}, "
-        f"UINT32_C({span.fill:#010x})}}, /* {comment(span.name)} */"
+        f"UINT32_C({span.fill:#010x}), {-1 if span.home is None else span.home}}}, /* {comment(span.name)} */"
         for span in spans
     ]
     storage = "    net->storage = 0;\n    net->failed = 0;\n" if statements.page_bytes else ""
@@ -432,7 +522,9 @@ static void restore(poet_net *net, int32_t word, int32_t index)
     net->seed = seed;
     net->drawn = 0u;
 {storage}{floats}{powers}    for (int32_t i = 0; i < POET_KEPT; ++i) {{
-        restore(net, poet_kept[i].word, i);
+        if (poet_kept[i].word >= 0) {{
+            restore(net, poet_kept[i].word, i);
+        }}
     }}
     return POET_OK;
 }}""",
@@ -455,10 +547,12 @@ static void restore(poet_net *net, int32_t word, int32_t index)
     return made - made < 1.0f ? POET_OK : POET_NOT_FINITE; /* false for NaN, which infinity gives as well */
 }}""",
         _predict(foreseen),
-        """void poet_set_storage(poet_net *net, const poet_storage *storage)
-{
+        _HOMES if has_homes else "",
+        f"""poet_status poet_set_storage(poet_net *net, const poet_storage *storage)
+{{
     net->storage = storage;
-}"""
+{_FILL_HOMES if has_homes else ""}    return POET_OK;
+}}"""
         if statements.page_bytes
         else "",
         """void poet_set_learning_rate(poet_net *net, float learning_rate)
@@ -483,7 +577,9 @@ static void restore(poet_net *net, int32_t word, int32_t index)
         crc = poet_crc(crc, net->arena + poet_kept[i].word, 4u * (size_t)poet_kept[i].words);
     }
     return ~crc;
-}""",
+}"""
+        if not has_homes
+        else _CRC_WITH_HOMES,
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
 
@@ -543,8 +639,11 @@ def _target(interface: Interface) -> list[str]:
 def functions_of(statements: Iterable[Statement], spec: OptimizerSpec) -> set[str]:
     """Names of the kernels that runs of ops and the optimizer's numbers call."""
     own = {"poet_sqrt"} if spec.name == "adamw" else set()
-    called = {call.function for statement in statements for call in statement.calls}
-    return own | (called - set(_TRANSFERS))
+    calls = [call for statement in statements for call in statement.calls]
+    called = {call.function for call in calls}
+    texts = (item for call in calls for item in call.arguments if isinstance(item, str))
+    handed = {name for text in texts for name in _APPLIED.findall(text)}
+    return own | handed | (called - set(_TRANSFERS))
 
 
 def weights_header() -> str:

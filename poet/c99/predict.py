@@ -35,6 +35,8 @@ def prediction_of(graph: Graph, laid: Statements) -> Prediction | str:
         laid: where inputs and what lives across steps lie, and how large the arena is.
     """
     try:
+        if laid.homes:
+            raise UnsupportedOperator("parameters are at home in storage; plan with --home ram to have it")
         ops = _forward(graph)
         return _laid_out(graph, ops, laid)
     except UnsupportedOperator as error:

@@ -179,10 +179,13 @@ def _spans(
         word = statements.kept[name] // WORD_BYTES
         if not len(bits):
             continue
+        home = statements.homes.get(name)
+        if home is not None:
+            word = -1
         if (bits == bits[0]).all():
-            spans.append(emit.Span(name, word, len(bits), None, int(bits[0])))
+            spans.append(emit.Span(name, word, len(bits), None, int(bits[0]), home))
         else:
-            spans.append(emit.Span(name, word, len(bits), len(words)))
+            spans.append(emit.Span(name, word, len(bits), len(words), 0, home))
             words += bits.tolist()
     return tuple(spans), tuple(words) or (0,)
 

@@ -1,16 +1,17 @@
 """The operators that have a C kernel: one row each, from a run of an op to calls of C functions.
 
 None of the kernels needs a workspace, and none writes over what it reads, except an update's parameters.
+Those that make a weight's gradient hand on its elements as they are made: to be stored, or to an update.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from poet.c99.calls import WORD_BYTES, CCall, CStruct, OpRun, Placed, pointer_or_null, pointwise
-from poet.errors import GraphError
-from poet.graph import ITEM_BYTES, Symbol, TensorType
+from poet.errors import GraphError, UnsupportedOperator
+from poet.graph import ITEM_BYTES, Call, Ref, Strip, Symbol, TensorType
 
 Rule = Callable[[OpRun], list[CCall]]
 
@@ -20,6 +21,52 @@ _UPDATE_SCALARS = {
     "decay_factor": "net->decay_factor",
     "step_size": "net->step_size",
     "second_moment_correction": "net->second_moment_correction",
+}
+
+
+# --- gradients that are used as they are made --------------------------------------------------
+
+
+def _use(run: OpRun, index: int = 0) -> str:
+    """C text of what becomes of the elements of output ``index``: they are stored, or used by an update."""
+    update = run.taken.get(index)
+    if update is None:
+        return f"&(poet_update){{poet_apply_store, {run.output(index).pointer()}, 0, 0, {{0.0f}}}}"
+    function, places, numbers = _APPLIED[update.call.target](update)
+    parameter, gradient = update.dense(0), update.dense(1)
+    if any(update.dense(place).type.strides != gradient.type.strides for place in places):
+        raise update.refuse("for a gradient whose elements do not lie as its parameter's")
+    pointers = [update.dense(place).pointer() for place in places] + ["0", "0"]
+    given = ", ".join((parameter.pointer(), *pointers[:2], "{" + ", ".join(numbers) + "}"))
+    return f"&(poet_update){{{function}, {given}}}"
+
+
+def _made_by(run: OpRun, index: int) -> bool:
+    """Whether anything becomes of output ``index``."""
+    return index in run.taken or (index < len(run.outputs) and run.outputs[index] is not None)
+
+
+Applied = tuple[str, tuple[int, ...], list[str]]
+"""Function, places of the states among the arguments of the update, numbers."""
+
+
+def _apply_sgd(run: OpRun) -> Applied:
+    return "poet_apply_sgd", (), [_scalar(run, 2), _scalar(run, 3)]
+
+
+def _apply_momentum(run: OpRun) -> Applied:
+    flag = run.float_text(float(run.argument(7) is True))
+    return "poet_apply_momentum", (2,), [*(_scalar(run, index) for index in range(3, 7)), flag]
+
+
+def _apply_adamw(run: OpRun) -> Applied:
+    return "poet_apply_adamw", (2, 3), [*(_scalar(run, index) for index in (4, 5, 6)), *_adamw_numbers(run)]
+
+
+_APPLIED: dict[str, Callable[[OpRun], Applied]] = {
+    "poet.sgd": _apply_sgd,
+    "poet.momentum": _apply_momentum,
+    "poet.adamw": _apply_adamw,
 }
 
 
@@ -109,9 +156,21 @@ def _product(y: Placed, a: Placed, b: Placed, start: tuple[int, int]) -> CStruct
 
 
 def _mm(run: OpRun) -> list[CCall]:
+    if run.taken:
+        return _gradient_mm(run)
     y, a, b = run.output(), run.floats(0), run.floats(1)
     shape = _product(y, a, b, y.type.strides[:2])  # type: ignore[arg-type]  # two dimensions
     return [CCall("poet_matmul", (y.pointer(), "0", a.pointer(), b.pointer(), shape))]
+
+
+def _gradient_mm(run: OpRun) -> list[CCall]:
+    a, b = run.floats(0), run.floats(1)
+    rows, inner, columns = *a.type.shape, b.type.shape[1]
+    if run.taken[0].dense(1).type.strides not in ((columns, 1), (columns,)):
+        raise run.refuse("for a gradient whose columns are not neighbours")
+    sizes = (rows, inner, columns, columns, 1, 0, 0, *a.type.strides, *b.type.strides)
+    shape = CStruct("poet_matmul_shape", tuple(map(str, sizes)))
+    return [CCall("poet_matmul_gradient", (_use(run), a.pointer(), "0", b.pointer(), "0", "1", shape))]
 
 
 def _addmm(run: OpRun) -> list[CCall]:
@@ -134,12 +193,12 @@ def _folded(run: OpRun, dims: Sequence[int], x: TensorType) -> tuple[int, int, i
 
 
 def _sum(run: OpRun, *, is_mean: bool = False) -> list[CCall]:
-    x, y = run.dense(0), run.output()
+    x = run.dense(0)
     dims = run.wholes(1, ()) if len(run.call.args) > 1 and run.argument(1) is not None else ()
     outer, count, inner = _folded(run, dims, x.type)
     divisor = run.float_text(float(count) if is_mean else 1.0)
     sizes = (str(outer), str(count), str(inner), divisor)
-    return [CCall("poet_sum_blocks", (y.pointer(), x.pointer(), *sizes))]
+    return [CCall("poet_sum_blocks", (_use(run), x.pointer(), *sizes))]
 
 
 def _mean(run: OpRun) -> list[CCall]:
@@ -217,13 +276,12 @@ def _convolution(run: OpRun) -> list[CCall]:
 
 
 def _convolution_backward(run: OpRun) -> list[CCall]:
-    gy, made = run.dense(0), [None if out is None else run.checked(out) for out in run.outputs]
+    gy = run.dense(0)
     sizes = _Convolution(run, 4, run.type_of(1), run.type_of(2), gy.type)
     ins, outs, plane = sizes.in_channels, sizes.out_channels, sizes.in_plane
-    gx, gw, gb = (*made, None, None, None)[:3]
     calls = []
-    if gx is not None:
-        w = run.dense(2)
+    if _made_by(run, 0):
+        gx, w = run.output(0), run.dense(2)
         if sizes.is_pointwise:
             shape = sizes.product(ins, outs, plane, plane, 1, 0, 0, 1, ins, plane, 1)
             steps = (str(ins * plane), "0", w.pointer(), "0", gy.pointer(), str(outs * plane))
@@ -233,18 +291,18 @@ def _convolution_backward(run: OpRun) -> list[CCall]:
             function = "poet_conv2d_backward_input" if is_turned else "poet_conv2d_scatter"
             shape = sizes.shape(is_turned=is_turned)
             calls.append(CCall(function, (gx.pointer(), gy.pointer(), w.pointer(), shape)))
-    if gw is not None:
+    if _made_by(run, 1):
         x = run.dense(1)
         if sizes.is_pointwise:
             shape = sizes.product(outs, plane, ins, ins, 1, ins, 1, plane, 1, 1, plane)
             read = (gy.pointer(), str(outs * plane), x.pointer(), str(ins * plane), str(sizes.images))
-            calls.append(CCall("poet_matmul_sum", (gw.pointer(), *read, shape)))
+            calls.append(CCall("poet_matmul_gradient", (_use(run, 1), *read, shape)))
         else:
-            pointers = (gw.pointer(), gy.pointer(), x.pointer())
+            pointers = (_use(run, 1), gy.pointer(), x.pointer())
             calls.append(CCall("poet_conv2d_backward_weight", (*pointers, sizes.shape())))
-    if gb is not None:
+    if _made_by(run, 2):
         counts = (sizes.images, outs * sizes.groups, sizes.out_plane)
-        calls.append(CCall("poet_channel_sums", (gb.pointer(), gy.pointer(), *map(str, counts))))
+        calls.append(CCall("poet_channel_sums", (_use(run, 2), gy.pointer(), *map(str, counts))))
     return calls
 
 
@@ -394,10 +452,14 @@ def _momentum(run: OpRun) -> list[CCall]:
     return pointwise(run, "poet_momentum", written, [run.tensor(1)], *scalars, flag)
 
 
+def _adamw_numbers(run: OpRun) -> list[str]:
+    beta1, beta2, eps = (run.number(index) for index in (7, 8, 9))
+    return [run.float_text(number) for number in (1.0 - beta1, beta2, 1.0 - beta2, eps)]
+
+
 def _adamw(run: OpRun) -> list[CCall]:
     written = [run.tensor(0), run.tensor(2), run.tensor(3)]
-    beta1, beta2, eps = (run.number(index) for index in (7, 8, 9))
-    numbers = [run.float_text(number) for number in (1.0 - beta1, beta2, 1.0 - beta2, eps)]
+    numbers = _adamw_numbers(run)
     scalars = [_scalar(run, index) for index in (4, 5, 6)]
     calls = pointwise(run, "poet_adamw", written, [run.tensor(1)], *scalars)
     return [
@@ -475,6 +537,88 @@ ROWS: dict[str, Rule] = {
     "poet.with_rng_state": _again,
 }
 """Per operator, how a run of it becomes calls of functions in ``kernels/``."""
+
+
+FUSED = ("aten.convolution_backward.default", "aten.mm.default", "aten.sum.dim_IntList")
+"""The operators whose kernels hand on the elements of a gradient."""
+
+
+OVERWRITTEN: dict[str, tuple[int, ...]] = {
+    "aten.add.Tensor": (0, 1),
+    "aten.div.Scalar": (0,),
+    "aten.mul.Scalar": (0,),
+    "aten.mul.Tensor": (0, 1),
+    "aten.native_batch_norm_backward.default": (0, 1),
+    "aten.neg.default": (0,),
+    "aten.sigmoid_backward.default": (0,),
+    "aten.sub.Tensor": (0, 1),
+    "aten.tanh_backward.default": (0,),
+    "aten.threshold_backward.default": (0,),
+}
+"""Per operator, the places of the operands that its kernel may write its first output over."""
+
+
+def overwrites(call: Call) -> tuple[int, ...]:
+    """Places of the operands that the first output of ``call`` may lie on."""
+    return OVERWRITTEN.get(call.target, ())
+
+
+def strip_calls(
+    name: str, strip: Strip, values: Mapping[str, Placed], outputs: Mapping[str, Placed]
+) -> list[CCall]:
+    """The calls of an op whose elements are used as they are made: by updates, or written over an operand.
+
+    Args:
+        name: of the op, for messages.
+        strip: of one block: the first call, then those that use what it makes.
+        values: the graph's, as far as calls read them.
+        outputs: of the op, by name.
+
+    Raises:
+        UnsupportedOperator: as for `c_calls`.
+        GraphError: likewise.
+    """
+    gradient, *updates = strip.links
+    if strip.is_whole and updates and updates[0].call.target == "poet.assign":
+        return _calls_in_place(name, strip, values, outputs)
+    if not strip.is_whole or gradient.call.target not in FUSED:
+        raise UnsupportedOperator(
+            f"op {name}: its strip is cut for PyTorch's kernels; plan for a device with poet-c99"
+        )
+    inner = {value.name: value for value in strip.inner}
+    known = {**values, **{value.name: Placed(value.type, 0) for value in strip.inner}}
+    taken = {}
+    for link in updates:
+        run = OpRun(name, link.call, (), known)
+        if link.call.target not in _APPLIED or not isinstance(link.call.args[1], Ref):
+            raise run.refuse("that uses a gradient as it is made")
+        made = inner.get(link.call.args[1].value)
+        number = None if made is None else gradient.outputs.index(made.buffer)
+        if number is None or number in taken:
+            raise run.refuse("for a gradient that is used twice, or not made here")
+        taken[number] = run
+    if taken.keys() != {number for number, output in enumerate(gradient.outputs) if output is not None}:
+        raise UnsupportedOperator(f"op {name}: something that it makes is of use to nobody")
+    return c_calls(OpRun(name, gradient.call, (), known, taken))
+
+
+def _calls_in_place(
+    name: str, strip: Strip, values: Mapping[str, Placed], outputs: Mapping[str, Placed]
+) -> list[CCall]:
+    """The calls of an op whose first result is written over one of its operands."""
+    first, *rest = strip.links
+    made = first.outputs[0] if first.outputs else None
+    state, source = (*rest[0].call.args, None, None)[:2]
+    if len(rest) != 1 or not isinstance(state, Ref) or made is None or source != Ref(made):
+        raise UnsupportedOperator(f"op {name}: it does more than to write one result over an operand")
+    place = values[state.value]
+    given = [first.call.args[index] for index in overwrites(first.call) if index < len(first.call.args)]
+    operands = [values[item.value] for item in given if isinstance(item, Ref)]
+    others = [values[ref] for ref in first.call.refs() if values[ref].word == place.word]
+    if place not in operands or any(other != place for other in others):
+        raise UnsupportedOperator(f"op {name}: {first.call.target} cannot be written over {state.value}")
+    made_too = (None if item is None else outputs[item] for item in first.outputs[1:])
+    return c_calls(OpRun(name, first.call, (place, *made_too), values))
 
 
 def c_calls(run: OpRun) -> list[CCall]:

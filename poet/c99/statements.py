@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from poet.c99.calls import WORD_BYTES, CCall, OpRun, Placed, placed_at
-from poet.c99.rows import ROWS, c_calls
+from poet.c99.rows import ROWS, c_calls, strip_calls
 from poet.demand import BEFORE
-from poet.errors import PlanError, UnsupportedOperator
+from poet.errors import GraphError, PlanError, UnsupportedOperator
 from poet.graph import Graph
+from poet.places import MadeMove
 from poet.problem import Place
 from poet.schedule import Compute, Free, PageIn, PageOut
 from poet.strips import Strip
@@ -43,10 +44,12 @@ class Statements:
     Attributes:
         arena_bytes: of the plan's arena.
         statements: in order.
-        kept: offset in bytes of each buffer that lives across steps.
+        kept: offset in bytes of each buffer that lives across steps; of no worth for those in ``homes``.
         given: the inputs and the target, before a step.
         left: the loss and the predictions, after it.
         page_bytes: of storage, that transfers of a step use.
+        homes: offset in bytes in storage of each buffer that is there between steps and changes; -1 of those
+            that never change, which are constants in C.
     """
 
     arena_bytes: int
@@ -55,13 +58,23 @@ class Statements:
     given: Mapping[str, Placed]
     left: Mapping[str, Placed]
     page_bytes: int
+    homes: Mapping[str, int]
+
+
+def uses_elements(strip: Strip, graph: Graph) -> bool:
+    """Whether the kernels use each element of a gradient as it is made; see `poet.frontend.fused`."""
+    values = {value.name: Placed(value.type, 0) for value in graph.values}
+    try:
+        return bool(strip_calls("strip", strip, values, {}))
+    except (UnsupportedOperator, GraphError):
+        return False
 
 
 def missing_rows(graph: Graph) -> dict[str, int]:
     """Operators of ``graph`` without a C kernel, and how many ops are of each."""
     found: dict[str, int] = {}
     for op in graph.ops:
-        if op.call.target not in ROWS:
+        if op.call.target not in ROWS and op.strip is None:
             found[op.call.target] = found.get(op.call.target, 0) + 1
     return dict(sorted(found.items()))
 
@@ -72,6 +85,8 @@ def refusals(graph: Graph) -> tuple[str, ...]:
     found = [f"{target} has no C kernel ({count} ops)" for target, count in missing.items()]
     types = {value.name: value.type for value in graph.values}
     for op in graph.ops:
+        if op.strip is not None:
+            continue  # made only of what has a kernel
         for call in filter(None, (op.call, op.repeat_call)):
             if call.target in missing:
                 continue
@@ -92,10 +107,6 @@ def check_exportable(plan: Plan) -> None:
         PlanError: the plan has no arena, or moves tensors to or from storage.
     """
     missing = missing_rows(plan.graph)
-    if Strip.TARGET in missing:
-        raise UnsupportedOperator(
-            f"{plan.model.name}: its strips are cut for the kernels of PyTorch; plan with --gradients keep"
-        )
     if missing:
         named = [f"{target} ({count} ops)" for target, count in missing.items()]
         more = f" and {len(named) - _MOST_NAMED} more" if len(named) > _MOST_NAMED else ""
@@ -121,13 +132,8 @@ def check_exportable(plan: Plan) -> None:
             f"{plan.model.name}: with the gaps between its tensors the arena takes {plan.arena.size_bytes} "
             f"bytes of {budget_bytes}, and C has no heap to run from; solve with more time or more --ram"
         )
-    elsewhere = [tensor.name for tensor in plan.problem.tensors if tensor.initially is Place.STORAGE]
-    if elsewhere:
-        raise PlanError(
-            f"{plan.model.name}: {elsewhere[0]} is at home in storage, where C leaves nothing between steps; "
-            "solve again with --home ram"
-        )
-    if any(offset % WORD_BYTES for offset in plan.arena.offsets_bytes):
+    offsets = (*plan.arena.offsets_bytes, *(move.to_bytes for move in plan.arena.moves))
+    if any(offset % WORD_BYTES for offset in offsets):
         raise PlanError(f"{plan.model.name}: places in its arena are not multiples of {WORD_BYTES} bytes")
 
 
@@ -156,14 +162,21 @@ class _Walk:
         self.types = {value.name: value for value in plan.graph.values}
         self.at: dict[str, int] = {}  # offset in bytes of each buffer that is in RAM
         self.slots = {slot.tensor: slot for slot in plan.slots}
-        self.unchanged = {
+        updated = {name for op in plan.graph.ops for name in op.updates}
+        self.in_storage = {
+            tensor.name for tensor in plan.problem.tensors if tensor.initially is Place.STORAGE
+        }
+        self.unchanged = self.in_storage - updated | {
             tensor.name for tensor in plan.problem.tensors if tensor.initially is Place.BOTH
         }  # begin as the weights that are constants in C
         self.paged_bytes = 0
         self.requested: dict[tuple[int, str, bool], int] = {}
-        for request in plan.demand.requests:
+        assert plan.places is not None  # as there is an arena
+        self.moves: dict[int, list[MadeMove]] = {}
+        for move in plan.places.moves:
+            self.moves.setdefault(move.step, []).append(move)
+        for request, offset in zip(plan.demand.requests, plan.places.requests_bytes, strict=True):
             block = plan.demand.blocks[request.block]
-            offset = plan.arena.offsets_bytes[request.block]
             owner = block.owner if block.tensor is None else block.tensor
             self.requested[request.step, owner, block.tensor is None] = offset
             if request.step == BEFORE and block.tensor is not None:
@@ -177,6 +190,7 @@ class _Walk:
         ran: set[str] = set()
         made: list[Statement] = []
         for index, step in enumerate(self.plan.schedule):
+            made += self.moved(index)
             if isinstance(step, Free):
                 self.at.pop(step.tensor, None)
             elif isinstance(step, PageIn):
@@ -190,11 +204,38 @@ class _Walk:
                 call = op.recall if is_repeat and op.recall is not None else op.call
                 ran.add(op.name)
                 values = {name: self.placed(name) for name in call.refs()}
+                if op.strip is not None:
+                    written = ((name, self.output(name, index)) for name in op.outputs if name is not None)
+                    places = {name: place for name, place in written if place is not None}
+                    calls = strip_calls(op.name, op.strip, values, places)
+                    made.append(Statement(op.name, False, tuple(calls)))
+                    continue
                 outputs = tuple(self.output(name, index) for name in op.outputs)
                 run = OpRun(op.name, call, outputs, values)
                 made.append(Statement(op.name, is_repeat, tuple(c_calls(run))))
+        made += self.moved(len(self.plan.schedule))
         left = {name: self.placed(name) for name in (self.graph.loss, *self.graph.predictions)}
-        return Statements(self.arena.size_bytes, tuple(made), kept, given, left, self.paged_bytes)
+        homes = {name: self.home(name) for name in kept if name in self.in_storage}
+        return Statements(self.arena.size_bytes, tuple(made), kept, given, left, self.paged_bytes, homes)
+
+    def home(self, buffer: str) -> int:
+        """Offset of a buffer's place in storage, which it has across steps; -1: it never changes."""
+        if buffer in self.unchanged or buffer not in self.slots:
+            return -1  # of no bytes, or never needed
+        slot = self.slots[buffer]
+        self.paged_bytes = max(self.paged_bytes, slot.offset_bytes + slot.size_bytes)
+        return slot.offset_bytes
+
+    def moved(self, index: int) -> list[Statement]:
+        """The moves within the arena before the step ``index``."""
+        made = []
+        for move in self.moves.get(index, ()):
+            places = (str(move.to_bytes // WORD_BYTES), str(move.from_bytes // WORD_BYTES))
+            made.append(
+                Statement(move.tensor, False, (CCall("move", ("net", *places, f"{move.size_bytes}u")),))
+            )
+            self.at[move.tensor] = move.to_bytes
+        return made
 
     def transfer(self, buffer: str, function: str) -> Statement:
         """A copy of a whole buffer from or to its slot; what never changes is copied from the weights."""

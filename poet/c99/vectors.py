@@ -73,6 +73,7 @@ class PlainSteps:
     ) -> None:
         self.graph, self.spec, self.is_double, self.steps = graph, spec, is_double, 0
         self.types = {value.name: value for value in graph.values}
+        self.types |= {value.name: value for op in graph.ops if op.strip for value in op.strip.inner}
         self.tensors = {name: self._own(tensor) for name, tensor in kept.items()}
 
     def _own(self, tensor: Tensor) -> Tensor:
@@ -101,12 +102,13 @@ class PlainSteps:
         return float(self.value(self.graph.loss))
 
     def run(self, op: Op, scalars: Mapping[str, float]) -> None:
-        """Run one op on what there is."""
-        call = doubled(op.call) if self.is_double else op.call
-        made = kernels.run(call, self.value, scalars.__getitem__)
-        for name, tensor in zip(op.outputs, made, strict=False):
-            if name is not None and tensor is not None:
-                self._put(name, tensor)
+        """Run one op on what there is; of a strip each call, whole."""
+        for part in (op,) if op.strip is None else op.strip.links:
+            given = doubled(part.call) if self.is_double else part.call
+            made = kernels.run(given, self.value, scalars.__getitem__)
+            for name, tensor in zip(part.outputs, made, strict=False):
+                if name is not None and tensor is not None:
+                    self._put(name, tensor)
 
     def _put(self, name: str, tensor: Tensor) -> None:
         kind = self.types[name].type

@@ -6,6 +6,8 @@
 #define COUNTER (*(volatile uint32_t *)UINT32_C(0x40028018)) /* 25 MHz: 40 instructions with -icount shift=0 */
 #define COPROCESSORS (*(volatile uint32_t *)UINT32_C(0xe000ed88))
 
+typedef uint32_t __attribute__((may_alias)) word;
+
 extern uint32_t data_from[], data_start[], data_end[], bss_start[], bss_end[], stack_start[], stack_end[];
 
 void board_main(void);
@@ -69,6 +71,11 @@ void *memcpy(void *to, const void *from, size_t n)
 {
     unsigned char *t = to;
     const unsigned char *f = from;
+    if (!(((uintptr_t)to | (uintptr_t)from) & 3u)) { /* by words, as libraries do it */
+        for (; n >= 4u; n -= 4u, t += 4, f += 4) {
+            *(word *)(void *)t = *(const word *)(const void *)f;
+        }
+    }
     while (n--) {
         *t++ = *f++;
     }
@@ -78,6 +85,12 @@ void *memcpy(void *to, const void *from, size_t n)
 void *memset(void *to, int value, size_t n)
 {
     unsigned char *t = to;
+    const word all = UINT32_C(0x01010101) * (unsigned char)value;
+    if (!((uintptr_t)to & 3u)) {
+        for (; n >= 4u; n -= 4u, t += 4) {
+            *(word *)(void *)t = all;
+        }
+    }
     while (n--) {
         *t++ = (unsigned char)value;
     }

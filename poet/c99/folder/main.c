@@ -71,7 +71,9 @@ static int run(void)
         return 1;
     }
 #if POET_PAGE_BYTES > 0
-    poet_set_storage(&net, &storage);
+    if (poet_set_storage(&net, &storage) != POET_OK) {
+        return 1;
+    }
 #endif
     for (int32_t step = 0; step < POET_TEST_STEPS; ++step) {
         poet_test_fill(&net, step);

@@ -82,11 +82,41 @@ static void keep_own(poet_net *net, const poet_net *own)
 #endif
 }
 
+/* Copies a span of the state to or from `at` in the caller's storage; 0 where all went well */
+static int copy_span(poet_net *net, const poet_storage *storage, uint32_t at, int32_t index, int is_save)
+{
+    const uint32_t size = 4u * (uint32_t)poet_kept[index].words;
+#if POET_HOMES
+    for (uint32_t from = 0u; poet_kept[index].word < 0 && from < size; from += 64u) {
+        unsigned char bytes[64];
+        const uint32_t count = size - from < 64u ? size - from : 64u;
+        const int bad = is_save ? poet_kept_read(net, index, from, bytes, count)
+                                      || storage->write(storage->context, at + from, bytes, count)
+                                : storage->read(storage->context, at + from, bytes, count)
+                                      || poet_kept_write(net, index, from, bytes, count);
+        if (bad) {
+            return 1;
+        }
+    }
+    if (poet_kept[index].word < 0) {
+        return 0;
+    }
+#endif
+    float *const here = net->arena + poet_kept[index].word;
+    return is_save ? storage->write(storage->context, at, here, size)
+                   : storage->read(storage->context, at, here, size);
+}
+
 poet_status poet_save(const poet_net *net, const poet_storage *storage)
 {
     if (!net || !storage) {
         return POET_BAD_ARGUMENT;
     }
+#if POET_HOMES
+    if (!net->storage) {
+        return POET_BAD_ARGUMENT;
+    }
+#endif
     poet_saved saved;
     memset(&saved, 0, sizeof saved);
     const int last = newest(storage, &saved);
@@ -95,12 +125,12 @@ poet_status poet_save(const poet_net *net, const poet_storage *storage)
     }
     const uint32_t slot = last == 0 ? 1u : 0u;
     uint32_t at = place_of(slot) + POET_BLOCKS(256u);
+    poet_net own = *net; /* what it points to is only read */
     for (int32_t i = 0; i < POET_KEPT; ++i) {
-        const uint32_t size = 4u * (uint32_t)poet_kept[i].words;
-        if (storage->write(storage->context, at, net->arena + poet_kept[i].word, size)) {
+        if (copy_span(&own, storage, at, i, 1)) {
             return POET_STORAGE_FAILED;
         }
-        at += size;
+        at += 4u * (uint32_t)poet_kept[i].words;
     }
     if (storage->sync(storage->context)) {
         return POET_STORAGE_FAILED;
@@ -125,6 +155,11 @@ poet_status poet_load(poet_net *net, const poet_storage *storage)
         return POET_BAD_ARGUMENT;
     }
     const poet_net own = *net;
+#if POET_HOMES
+    if (!net->storage) {
+        return POET_BAD_ARGUMENT;
+    }
+#endif
     poet_saved saved;
     const int slot = newest(storage, &saved);
     if (slot < -1) {
@@ -134,9 +169,8 @@ poet_status poet_load(poet_net *net, const poet_storage *storage)
         uint32_t at = place_of((uint32_t)slot) + POET_BLOCKS(256u);
         int bad = 0;
         for (int32_t i = 0; i < POET_KEPT && !bad; ++i) {
-            const uint32_t size = 4u * (uint32_t)poet_kept[i].words;
-            bad = storage->read(storage->context, at, own.arena + poet_kept[i].word, size);
-            at += size;
+            bad = copy_span(net, storage, at, i, 0);
+            at += 4u * (uint32_t)poet_kept[i].words;
         }
         if (!bad && poet_state_crc(net) == saved.state_crc) {
             memcpy(net, &saved.net, sizeof *net);
@@ -146,5 +180,10 @@ poet_status poet_load(poet_net *net, const poet_storage *storage)
     }
     (void)poet_init(net, own.arena, own.seed);
     keep_own(net, &own);
+#if POET_HOMES
+    if (poet_set_storage(net, net->storage) != POET_OK) {
+        return POET_STORAGE_FAILED;
+    }
+#endif
     return slot < 0 ? POET_NO_STATE : POET_STORAGE_FAILED;
 }

@@ -3,6 +3,101 @@
  * first, row by row; then the channels are added up in order. Blocks and borders keep that order.
  */
 
+/*@ poet_rows_of_3x3 */
+/*
+ * y += the nine taps w at three rows of x, for `rows` rows, stride 1 along each; `pad` columns of zeros stand at
+ * both ends. The window moves through registers: each place loads one new column.
+ */
+static void poet_rows_of_3x3(float *y, const float *x, const float *x1, const float *x2, const float *w,
+                             int32_t rows, const poet_plane *p)
+{
+    const float w0 = w[0], w1 = w[1], w2 = w[2], w3 = w[3], w4 = w[4], w5 = w[5], w6 = w[6], w7 = w[7], w8 = w[8];
+    const int32_t pad = p->pad_x, width = p->out_width, skip = (p->stride_y - 1) * p->width;
+    while (rows--) {
+        float a0 = 0.0f, a1 = 0.0f, a2 = 0.0f;
+        if (!pad) {
+            a0 = *x++;
+            a1 = *x1++;
+            a2 = *x2++;
+        }
+        float b0 = *x++, b1 = *x1++, b2 = *x2++;
+        const float *const end = y + (width - pad);
+        float *const last = y + (width - 1);
+        while (y < end) {
+            float c0 = *x++, c1 = *x1++, c2 = *x2++;
+            *y++ += w0 * a0 + w1 * b0 + w2 * c0 + w3 * a1 + w4 * b1 + w5 * c1 + w6 * a2 + w7 * b2 + w8 * c2;
+            if (y == end) {
+                a0 = b0, a1 = b1, a2 = b2;
+                b0 = c0, b1 = c1, b2 = c2;
+                break;
+            }
+            a0 = *x++, a1 = *x1++, a2 = *x2++;
+            *y++ += w0 * b0 + w1 * c0 + w2 * a0 + w3 * b1 + w4 * c1 + w5 * a1 + w6 * b2 + w7 * c2 + w8 * a2;
+            if (y == end) {
+                b0 = a0, b1 = a1, b2 = a2;
+                a0 = c0, a1 = c1, a2 = c2;
+                break;
+            }
+            b0 = *x++, b1 = *x1++, b2 = *x2++;
+            *y++ += w0 * c0 + w1 * a0 + w2 * b0 + w3 * c1 + w4 * a1 + w5 * b1 + w6 * c2 + w7 * a2 + w8 * b2;
+        }
+        if (pad) { /* the last column lies outside */
+            *last += w0 * a0 + w1 * b0 + w3 * a1 + w4 * b1 + w6 * a2 + w7 * b2;
+        }
+        y = last + 1;
+        x += skip;
+        x1 += skip;
+        x2 += skip;
+    }
+}
+
+/*@ poet_whole_rows */
+/* How many rows from `top` on have all three of theirs inside; 0: not even the first */
+static int32_t poet_whole_rows(int32_t top, int32_t left, const poet_plane *p)
+{
+    if (top < 0 || top + 2 >= p->height) {
+        return 0;
+    }
+    const int32_t rows = (p->height - 3 - top) / p->stride_y + 1;
+    return rows < left ? rows : left;
+}
+
+/*@ poet_rolls */
+/* Whether a window of 3 x 3 moves by one column, with at most one column and one row outside */
+static int poet_rolls(const poet_plane *p)
+{
+    return p->kernel_width == 3 && p->kernel_height == 3 && p->stride_x == 1 && p->dilation_x == 1
+           && p->dilation_y == 1 && p->pad_x >= 0 && p->pad_x <= 1 && p->pad_y >= 0 && p->pad_y <= 1
+           && p->out_width == p->width + 2 * p->pad_x - 2
+           && (p->out_height - 1) * p->stride_y + 3 <= p->height + 2 * p->pad_y;
+}
+
+/*@ poet_taps_3x3 */
+/* Adds to a plane y what a plane x gives, where the window rolls; rows outside count as the one beside them, times zero */
+static void poet_taps_3x3(float *y, const float *x, const float *w, int32_t w_step, const poet_plane *p)
+{
+    float taps[9], cut[9];
+    for (int32_t k = 0; k < 9; ++k) {
+        taps[k] = w[k * w_step];
+    }
+    for (int32_t oy = 0; oy < p->out_height;) {
+        const int32_t top = oy * p->stride_y - p->pad_y, rows = poet_whole_rows(top, p->out_height - oy, p);
+        const float *x1 = x + (top + 1) * p->width;
+        if (rows) {
+            poet_rows_of_3x3(y + oy * p->out_width, x1 - p->width, x1, x1 + p->width, taps, rows, p);
+            oy += rows;
+            continue;
+        }
+        const int is_below = top + 2 >= p->height;
+        for (int32_t k = 0; k < 9; ++k) {
+            cut[k] = (k < 3 && top < 0) || (k > 5 && is_below) ? 0.0f : taps[k];
+        }
+        const float *x0 = top < 0 ? x1 : x1 - p->width, *x2 = is_below ? x1 : x1 + p->width;
+        poet_rows_of_3x3(y + oy * p->out_width, x0, x1, x2, cut, 1, p);
+        ++oy;
+    }
+}
+
 /*@ poet_taps_of_3x3 */
 /* y[o] += the nine taps at x[o * stride] of three rows, for n places that have them all */
 static void poet_taps_of_3x3(float *y, const float *x, int32_t row, const float *w, int32_t w_step,
@@ -93,6 +188,10 @@ static int32_t poet_first_place(int32_t distance, int32_t stride, int32_t limit)
 /* Adds to a plane y what a plane x gives through one kernel; w_step is -1 where w is its last tap */
 static void poet_taps(float *y, const float *x, const float *w, int32_t w_step, const poet_plane *p)
 {
+    if (poet_rolls(p)) {
+        poet_taps_3x3(y, x, w, w_step, p);
+        return;
+    }
     const int is_wide_3 = p->kernel_width == 3 && p->dilation_x == 1;
     const int32_t from = poet_first_place(p->pad_x, p->stride_x, p->out_width);
     const int32_t to = poet_first_place(p->width + p->pad_x - 2, p->stride_x, p->out_width);
@@ -229,12 +328,97 @@ static float poet_tap_gradient(const float *gy, const float *row, int32_t kx, co
     return sum;
 }
 
-/*@ poet_tap_gradients_of_3 */
-/* gw[0..2] += the sums over one row of gy for three neighbouring taps; from `from` to `to` all are inside */
-static void poet_tap_gradients_of_3(float *gw, const float *gy, const float *row, int32_t from, int32_t to,
-                                    const poet_plane *p)
+/*@ poet_gradient_rows_of_3x3 */
+/* g[0..8] += the sums over each of `rows` rows of gy for the nine taps, the window as in the way there */
+static void poet_gradient_rows_of_3x3(float *g, const float *gy, const float *x, const float *x1, const float *x2,
+                                      int32_t rows, const poet_plane *p)
+{
+    const int32_t pad = p->pad_x, width = p->out_width, skip = (p->stride_y - 1) * p->width;
+    while (rows--) {
+        float a0 = 0.0f, a1 = 0.0f, a2 = 0.0f;
+        if (!pad) {
+            a0 = *x++;
+            a1 = *x1++;
+            a2 = *x2++;
+        }
+        float b0 = *x++, b1 = *x1++, b2 = *x2++;
+        float s0 = 0.0f, s1 = 0.0f, s2 = 0.0f, s3 = 0.0f, s4 = 0.0f, s5 = 0.0f, s6 = 0.0f, s7 = 0.0f, s8 = 0.0f;
+        const float *const end = gy + (width - pad);
+        while (gy < end) {
+            float v = *gy++;
+            float c0 = *x++, c1 = *x1++, c2 = *x2++;
+            s0 += v * a0, s1 += v * b0, s2 += v * c0;
+            s3 += v * a1, s4 += v * b1, s5 += v * c1;
+            s6 += v * a2, s7 += v * b2, s8 += v * c2;
+            if (gy == end) {
+                a0 = b0, a1 = b1, a2 = b2;
+                b0 = c0, b1 = c1, b2 = c2;
+                break;
+            }
+            v = *gy++;
+            a0 = *x++, a1 = *x1++, a2 = *x2++;
+            s0 += v * b0, s1 += v * c0, s2 += v * a0;
+            s3 += v * b1, s4 += v * c1, s5 += v * a1;
+            s6 += v * b2, s7 += v * c2, s8 += v * a2;
+            if (gy == end) {
+                b0 = a0, b1 = a1, b2 = a2;
+                a0 = c0, a1 = c1, a2 = c2;
+                break;
+            }
+            v = *gy++;
+            b0 = *x++, b1 = *x1++, b2 = *x2++;
+            s0 += v * c0, s1 += v * a0, s2 += v * b0;
+            s3 += v * c1, s4 += v * a1, s5 += v * b1;
+            s6 += v * c2, s7 += v * a2, s8 += v * b2;
+        }
+        if (pad) { /* the last column lies outside */
+            const float v = *gy++;
+            s0 += v * a0, s1 += v * b0;
+            s3 += v * a1, s4 += v * b1;
+            s6 += v * a2, s7 += v * b2;
+        }
+        g[0] += s0, g[1] += s1, g[2] += s2;
+        g[3] += s3, g[4] += s4, g[5] += s5;
+        g[6] += s6, g[7] += s7, g[8] += s8;
+        x += skip;
+        x1 += skip;
+        x2 += skip;
+    }
+}
+
+/*@ poet_gradients_3x3 */
+/* g += what nine taps get from a plane of gy and one of x, where the window rolls */
+static void poet_gradients_3x3(float *g, const float *gy, const float *x, const poet_plane *p)
+{
+    for (int32_t oy = 0; oy < p->out_height;) {
+        const int32_t top = oy * p->stride_y - p->pad_y, rows = poet_whole_rows(top, p->out_height - oy, p);
+        const float *x1 = x + (top + 1) * p->width;
+        if (rows) {
+            poet_gradient_rows_of_3x3(g, gy + oy * p->out_width, x1 - p->width, x1, x1 + p->width, rows, p);
+            oy += rows;
+            continue;
+        }
+        float made[9]; /* the rows outside get what is not theirs, and it is dropped */
+        memcpy(made, g, sizeof made);
+        const int is_below = top + 2 >= p->height;
+        const float *x0 = top < 0 ? x1 : x1 - p->width, *x2 = is_below ? x1 : x1 + p->width;
+        poet_gradient_rows_of_3x3(made, gy + oy * p->out_width, x0, x1, x2, 1, p);
+        for (int32_t k = 0; k < 9; ++k) {
+            if (!(k < 3 && top < 0) && !(k > 5 && is_below)) {
+                g[k] = made[k];
+            }
+        }
+        ++oy;
+    }
+}
+
+/*@ poet_gradients_of_3 */
+/* sums[0..2] += the sums over one row of gy for three neighbouring taps, wherever they are inside */
+static void poet_gradients_of_3(float *sums, const float *gy, const float *row, const poet_plane *p)
 {
     const int32_t stride = p->stride_x, pad = p->pad_x, width = p->width;
+    const int32_t from = poet_first_place(pad, stride, p->out_width);
+    const int32_t to = poet_first_place(width + pad - 2, stride, p->out_width);
     float sum0 = 0.0f, sum1 = 0.0f, sum2 = 0.0f;
     int32_t ox = 0;
     for (int side = 0; side < 2; ++side) {
@@ -264,61 +448,65 @@ static void poet_tap_gradients_of_3(float *gw, const float *gy, const float *row
             x += stride;
         }
     }
-    gw[0] += sum0;
-    gw[1] += sum1;
-    gw[2] += sum2;
+    sums[0] += sum0;
+    sums[1] += sum1;
+    sums[2] += sum2;
 }
 
-/*@ poet_conv2d_backward_weight */
-/* gw = what the kernels get from gy and x */
-void poet_conv2d_backward_weight(float *gw, const float *gy, const float *x, const poet_conv2d_shape *s)
+/*@ poet_gradients_of_taps */
+/* sums[0..n-1] += what n neighbouring taps of row ky, from kx on, get from a plane of gy and one of x */
+static void poet_gradients_of_taps(float *sums, const float *gy, const float *x, int32_t ky, int32_t kx, int32_t n,
+                                   const poet_plane *p)
 {
-    const poet_plane *p = &s->plane;
-    const int32_t in_plane = p->height * p->width, out_plane = p->out_height * p->out_width;
-    const int32_t taps = p->kernel_height * p->kernel_width;
-    const int are_3 = p->kernel_width == 3 && p->dilation_x == 1;
-    const int32_t from = poet_first_place(p->pad_x, p->stride_x, p->out_width);
-    const int32_t to = poet_first_place(p->width + p->pad_x - 2, p->stride_x, p->out_width);
-    for (int32_t o = 0; o < s->groups * s->out_channels; ++o) {
-        for (int32_t c = 0; c < s->in_channels; ++c) {
-            for (int32_t k = 0; k < taps; ++k) {
-                gw[k] = 0.0f;
-            }
-            for (int32_t n = 0; n < s->images; ++n) {
-                const float *image = x + ((n * s->groups + o / s->out_channels) * s->in_channels + c) * in_plane;
-                const float *gradient = gy + (n * s->groups * s->out_channels + o) * out_plane;
-                for (int32_t oy = 0; oy < p->out_height; ++oy) {
-                    for (int32_t ky = 0; ky < p->kernel_height; ++ky) {
-                        const int32_t iy = oy * p->stride_y - p->pad_y + ky * p->dilation_y;
-                        if (iy < 0 || iy >= p->height) {
-                            continue;
-                        }
-                        const float *row = image + iy * p->width;
-                        if (are_3) {
-                            poet_tap_gradients_of_3(gw + 3 * ky, gradient, row, from, to, p);
-                            continue;
-                        }
-                        for (int32_t kx = 0; kx < p->kernel_width; ++kx) {
-                            gw[ky * p->kernel_width + kx] += poet_tap_gradient(gradient, row, kx, p);
-                        }
-                    }
-                    gradient += p->out_width;
-                }
-            }
-            gw += taps;
+    for (int32_t oy = 0; oy < p->out_height; ++oy) {
+        const int32_t iy = oy * p->stride_y - p->pad_y + ky * p->dilation_y;
+        if (iy < 0 || iy >= p->height) {
+            continue;
+        }
+        if (n == 3) {
+            poet_gradients_of_3(sums, gy + oy * p->out_width, x + iy * p->width, p);
+        } else {
+            *sums += poet_tap_gradient(gy + oy * p->out_width, x + iy * p->width, kx, p);
         }
     }
 }
 
+/*@ poet_conv2d_backward_weight */
+/* What the kernels get from gy and x, used as it is made: nine, three or one element at a time */
+void poet_conv2d_backward_weight(const poet_update *u, const float *gy, const float *x, const poet_conv2d_shape *s)
+{
+    const poet_plane *p = &s->plane;
+    const int32_t in_plane = p->height * p->width, out_plane = p->out_height * p->out_width;
+    const int32_t taps = p->kernel_height * p->kernel_width, step = s->groups * s->out_channels;
+    const int are_3 = p->kernel_width == 3 && p->dilation_x == 1, rolls = poet_rolls(p);
+    const int32_t n = rolls ? 9 : are_3 ? 3 : 1;
+    for (int32_t k = 0; k < step * s->in_channels * taps; k += n) {
+        const int32_t kernel = k / taps, tap = k % taps;
+        const int32_t o = kernel / s->in_channels, c = kernel % s->in_channels;
+        float sums[9] = {0.0f};
+        for (int32_t image = 0; image < s->images; ++image) {
+            const int32_t channel = (image * s->groups + o / s->out_channels) * s->in_channels + c;
+            const float *from = x + channel * in_plane, *gradient = gy + (image * step + o) * out_plane;
+            if (rolls) {
+                poet_gradients_3x3(sums, gradient, from, p);
+            } else {
+                const int32_t ky = tap / p->kernel_width;
+                poet_gradients_of_taps(sums, gradient, from, ky, tap % p->kernel_width, n, p);
+            }
+        }
+        u->apply(u, k, sums, n);
+    }
+}
+
 /*@ poet_channel_sums */
-/* y[channel] = the sum over all images of the channel's planes */
-void poet_channel_sums(float *y, const float *x, int32_t images, int32_t channels, int32_t plane)
+/* The sum over all images of each channel's planes, used as it is made */
+void poet_channel_sums(const poet_update *u, const float *x, int32_t images, int32_t channels, int32_t plane)
 {
     for (int32_t c = 0; c < channels; ++c) {
         float total = 0.0f;
         for (int32_t n = 0; n < images; ++n) {
             total += poet_sum(x + (n * channels + c) * plane, 1, plane);
         }
-        y[c] = total;
+        u->apply(u, c, &total, 1);
     }
 }

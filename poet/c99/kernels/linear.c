@@ -1,75 +1,121 @@
 /* Products of matrices. Sums over `inner` are made in runs of 32, whatever the block: one order, one result. */
 
 /*@ poet_matmul_block */
-/* y += a * b for 2 rows and 4 columns, over n of the inner numbers */
-static void poet_matmul_block(float *y, const float *a, const float *b, int32_t n, const poet_matmul_shape *s)
+/* y += a * b for 4 rows and 4 columns, over n of the inner numbers */
+static void poet_matmul_block(float *y, int32_t y_row, int32_t y_column, const float *a, const float *b, int32_t n,
+                              const poet_matmul_shape *s)
 {
-    const float *a1 = a + s->a_row;
+    const float *a1 = a + s->a_row, *a2 = a1 + s->a_row, *a3 = a2 + s->a_row;
     const float *b1 = b + s->b_column, *b2 = b1 + s->b_column, *b3 = b2 + s->b_column;
-    float s00 = 0.0f, s01 = 0.0f, s02 = 0.0f, s03 = 0.0f;
-    float s10 = 0.0f, s11 = 0.0f, s12 = 0.0f, s13 = 0.0f;
+    float s00 = 0.0f, s01 = 0.0f, s02 = 0.0f, s03 = 0.0f, s10 = 0.0f, s11 = 0.0f, s12 = 0.0f, s13 = 0.0f;
+    float s20 = 0.0f, s21 = 0.0f, s22 = 0.0f, s23 = 0.0f, s30 = 0.0f, s31 = 0.0f, s32 = 0.0f, s33 = 0.0f;
     const int32_t a_step = s->a_inner, b_step = s->b_inner;
-    for (int32_t k = 0; k < n; ++k) {
-        const float p = *a, q = *a1;
+    while (n--) {
         const float u0 = *b, u1 = *b1, u2 = *b2, u3 = *b3;
-        s00 += p * u0;
-        s01 += p * u1;
-        s02 += p * u2;
-        s03 += p * u3;
-        s10 += q * u0;
-        s11 += q * u1;
-        s12 += q * u2;
-        s13 += q * u3;
-        a += a_step;
-        a1 += a_step;
-        b += b_step;
-        b1 += b_step;
-        b2 += b_step;
-        b3 += b_step;
+        const float p = *a, q = *a1;
+        s00 += p * u0, s01 += p * u1, s02 += p * u2, s03 += p * u3;
+        s10 += q * u0, s11 += q * u1, s12 += q * u2, s13 += q * u3;
+        const float r = *a2, t = *a3;
+        s20 += r * u0, s21 += r * u1, s22 += r * u2, s23 += r * u3;
+        s30 += t * u0, s31 += t * u1, s32 += t * u2, s33 += t * u3;
+        a += a_step, a1 += a_step, a2 += a_step, a3 += a_step;
+        b += b_step, b1 += b_step, b2 += b_step, b3 += b_step;
     }
-    float *z = y + s->y_row;
-    const int32_t next = s->y_column;
-    y[0] += s00;
-    y[next] += s01;
-    y[2 * next] += s02;
-    y[3 * next] += s03;
-    z[0] += s10;
-    z[next] += s11;
-    z[2 * next] += s12;
-    z[3 * next] += s13;
+    float *z = y;
+    const int32_t j1 = y_column, j2 = 2 * y_column, j3 = 3 * y_column;
+    z[0] += s00, z[j1] += s01, z[j2] += s02, z[j3] += s03;
+    z += y_row;
+    z[0] += s10, z[j1] += s11, z[j2] += s12, z[j3] += s13;
+    z += y_row;
+    z[0] += s20, z[j1] += s21, z[j2] += s22, z[j3] += s23;
+    z += y_row;
+    z[0] += s30, z[j1] += s31, z[j2] += s32, z[j3] += s33;
+}
+
+/*@ poet_matmul_block_of_rows */
+/* Likewise where b's columns are neighbours: one pointer for the four */
+static void poet_matmul_block_of_rows(float *y, int32_t y_row, int32_t y_column, const float *a, const float *b, int32_t n,
+                              const poet_matmul_shape *s)
+{
+    const float *a1 = a + s->a_row, *a2 = a1 + s->a_row, *a3 = a2 + s->a_row;
+    float s00 = 0.0f, s01 = 0.0f, s02 = 0.0f, s03 = 0.0f, s10 = 0.0f, s11 = 0.0f, s12 = 0.0f, s13 = 0.0f;
+    float s20 = 0.0f, s21 = 0.0f, s22 = 0.0f, s23 = 0.0f, s30 = 0.0f, s31 = 0.0f, s32 = 0.0f, s33 = 0.0f;
+    const int32_t a_step = s->a_inner, b_step = s->b_inner;
+    while (n--) {
+        const float u0 = b[0], u1 = b[1], u2 = b[2], u3 = b[3];
+        const float p = *a, q = *a1;
+        s00 += p * u0, s01 += p * u1, s02 += p * u2, s03 += p * u3;
+        s10 += q * u0, s11 += q * u1, s12 += q * u2, s13 += q * u3;
+        const float r = *a2, t = *a3;
+        s20 += r * u0, s21 += r * u1, s22 += r * u2, s23 += r * u3;
+        s30 += t * u0, s31 += t * u1, s32 += t * u2, s33 += t * u3;
+        a += a_step, a1 += a_step, a2 += a_step, a3 += a_step;
+        b += b_step;
+    }
+    float *z = y;
+    const int32_t j1 = y_column, j2 = 2 * y_column, j3 = 3 * y_column;
+    z[0] += s00, z[j1] += s01, z[j2] += s02, z[j3] += s03;
+    z += y_row;
+    z[0] += s10, z[j1] += s11, z[j2] += s12, z[j3] += s13;
+    z += y_row;
+    z[0] += s20, z[j1] += s21, z[j2] += s22, z[j3] += s23;
+    z += y_row;
+    z[0] += s30, z[j1] += s31, z[j2] += s32, z[j3] += s33;
+}
+
+/*@ poet_matmul_one */
+/* One element of a * b over n of the inner numbers */
+static float poet_matmul_one(const float *a, const float *b, int32_t n, const poet_matmul_shape *s)
+{
+    const int32_t a_step = s->a_inner, b_step = s->b_inner;
+    float sum = 0.0f;
+    while (n--) {
+        sum += *a * *b;
+        a += a_step;
+        b += b_step;
+    }
+    return sum;
+}
+
+/*@ poet_matmul_tile */
+/* y += a * b for `rows` x `columns` elements, at most 4 x 4, in runs of the inner numbers */
+static void poet_matmul_tile(float *y, int32_t y_row, int32_t y_column, const float *a, const float *b, int32_t rows,
+                             int32_t columns, const poet_matmul_shape *s)
+{
+    for (int32_t from = 0; from < s->inner; from += 32) {
+        const int32_t n = s->inner - from < 32 ? s->inner - from : 32;
+        if (rows == 4 && columns == 4 && s->b_column == 1) {
+            poet_matmul_block_of_rows(y, y_row, y_column, a, b, n, s);
+        } else if (rows == 4 && columns == 4) {
+            poet_matmul_block(y, y_row, y_column, a, b, n, s);
+        } else {
+            for (int32_t i = 0; i < rows; ++i) {
+                for (int32_t j = 0; j < columns; ++j) {
+                    y[i * y_row + j * y_column] += poet_matmul_one(a + i * s->a_row, b + j * s->b_column, n, s);
+                }
+            }
+        }
+        a += 32 * s->a_inner;
+        b += 32 * s->b_inner;
+    }
 }
 
 /*@ poet_matmul */
-/* y = start + a * b; `start` may be null for 0, may be y itself, and may repeat by strides of 0 */
+/* y = start + a * b; `start` may be null for 0, and may repeat by strides of 0 */
 void poet_matmul(float *y, const float *start, const float *a, const float *b, const poet_matmul_shape *s)
 {
-    for (int32_t i = 0; i < s->rows; ++i) {
-        for (int32_t j = 0; j < s->columns; ++j) {
-            y[i * s->y_row + j * s->y_column]
-                = start ? start[i * s->start_row + j * s->start_column] : 0.0f;
-        }
-    }
-    const int32_t whole_rows = s->rows / 2 * 2, whole_columns = s->columns / 4 * 4;
-    for (int32_t from = 0; from < s->inner; from += 32) {
-        const int32_t n = s->inner - from < 32 ? s->inner - from : 32;
-        const float *a_run = a + from * s->a_inner, *b_run = b + from * s->b_inner;
-        for (int32_t i = 0; i < whole_rows; i += 2) {
-            for (int32_t j = 0; j < whole_columns; j += 4) {
-                poet_matmul_block(y + i * s->y_row + j * s->y_column, a_run + i * s->a_row,
-                                  b_run + j * s->b_column, n, s);
-            }
-        }
-        for (int32_t i = 0; i < s->rows; ++i) {
-            for (int32_t j = i < whole_rows ? whole_columns : 0; j < s->columns; ++j) {
-                const float *p = a_run + i * s->a_row, *q = b_run + j * s->b_column;
-                float sum = 0.0f;
-                for (int32_t k = 0; k < n; ++k) {
-                    sum += *p * *q;
-                    p += s->a_inner;
-                    q += s->b_inner;
+    for (int32_t i = 0; i < s->rows; i += 4) {
+        const int32_t rows = s->rows - i < 4 ? s->rows - i : 4;
+        for (int32_t j = 0; j < s->columns; j += 4) {
+            const int32_t columns = s->columns - j < 4 ? s->columns - j : 4;
+            float *to = y + i * s->y_row + j * s->y_column;
+            for (int32_t r = 0; r < rows; ++r) {
+                for (int32_t c = 0; c < columns; ++c) {
+                    to[r * s->y_row + c * s->y_column]
+                        = start ? start[(i + r) * s->start_row + (j + c) * s->start_column] : 0.0f;
                 }
-                y[i * s->y_row + j * s->y_column] += sum;
             }
+            poet_matmul_tile(to, s->y_row, s->y_column, a + i * s->a_row, b + j * s->b_column, rows, columns, s);
         }
     }
 }
@@ -84,23 +130,35 @@ void poet_matmul_images(float *y, int32_t y_step, const float *start, const floa
     }
 }
 
-/*@ poet_matmul_sum */
-/* y = the sum of the products of all images */
-void poet_matmul_sum(float *y, const float *a, int32_t a_step, const float *b, int32_t b_step, int32_t images,
-                     const poet_matmul_shape *s)
+/*@ poet_matmul_gradient */
+/* The sum of the products of all images, used as it is made, a few elements at a time; y's columns are neighbours */
+void poet_matmul_gradient(const poet_update *u, const float *a, int32_t a_step, const float *b, int32_t b_step,
+                          int32_t images, const poet_matmul_shape *s)
 {
-    for (int32_t n = 0; n < images; ++n) {
-        poet_matmul(y, n ? y : 0, a + n * a_step, b + n * b_step, s);
+    for (int32_t i = 0; i < s->rows; i += 4) {
+        const int32_t rows = s->rows - i < 4 ? s->rows - i : 4;
+        for (int32_t j = 0; j < s->columns; j += 4) {
+            const int32_t columns = s->columns - j < 4 ? s->columns - j : 4;
+            float tile[16] = {0.0f};
+            for (int32_t n = 0; n < images; ++n) {
+                poet_matmul_tile(tile, 4, 1, a + n * a_step + i * s->a_row, b + n * b_step + j * s->b_column, rows,
+                                 columns, s);
+            }
+            for (int32_t r = 0; r < rows; ++r) {
+                u->apply(u, (i + r) * s->y_row + j, tile + 4 * r, columns);
+            }
+        }
     }
 }
 
 /*@ poet_sum_blocks */
-/* x is outer x n x inner: y[outer][inner] = sum over n, divided by `divisor` */
-void poet_sum_blocks(float *y, const float *x, int32_t outer, int32_t n, int32_t inner, float divisor)
+/* x is outer x n x inner: for each outer and inner the sum over n, divided by `divisor`, used as it is made */
+void poet_sum_blocks(const poet_update *u, const float *x, int32_t outer, int32_t n, int32_t inner, float divisor)
 {
     for (int32_t i = 0; i < outer; ++i) {
         for (int32_t j = 0; j < inner; ++j) {
-            y[i * inner + j] = poet_sum(x + i * n * inner + j, inner, n) / divisor;
+            const float found = poet_sum(x + i * n * inner + j, inner, n) / divisor;
+            u->apply(u, i * inner + j, &found, 1);
         }
     }
 }

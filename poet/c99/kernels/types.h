@@ -48,3 +48,14 @@ typedef struct {
     int32_t n;
     float beta1_rest, beta2, beta2_rest, eps;
 } poet_adamw_shape;
+
+/*@ poet_update */
+/*
+ * What becomes of a gradient: `apply` takes n neighbouring elements of it, from `at` on, and stores them in p or
+ * updates the parameter p and its states m and v.
+ */
+typedef struct poet_update {
+    void (*apply)(const struct poet_update *u, int32_t at, const float *g, int32_t n);
+    float *p, *m, *v;
+    float numbers[7]; /* of the optimizer, in the order of its function's arguments */
+} poet_update;

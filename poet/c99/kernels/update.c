@@ -38,3 +38,44 @@ void poet_adamw(float *p, float *m, float *v, const float *g, int32_t g_stride, 
         p[i] -= step * (m[i] / (poet_sqrt(v[i]) / correction + s->eps));
     }
 }
+
+/*@ poet_apply_store */
+/* p = g */
+void poet_apply_store(const poet_update *u, int32_t at, const float *g, int32_t n)
+{
+    float *p = u->p + at;
+    for (int32_t i = 0; i < n; ++i) {
+        p[i] = g[i];
+    }
+}
+
+/*@ poet_apply_sgd */
+/* The update of elements that were just made */
+void poet_apply_sgd(const poet_update *u, int32_t at, const float *g, int32_t n)
+{
+    const float lr = u->numbers[0];
+    if (u->numbers[1] != 0.0f) {
+        poet_sgd(u->p + at, g, 1, lr, u->numbers[1], n);
+        return;
+    }
+    for (float *p = u->p + at, *const end = p + n; p < end; ++p) {
+        *p -= lr * *g++;
+    }
+}
+
+/*@ poet_apply_momentum */
+/* The update of elements that were just made */
+void poet_apply_momentum(const poet_update *u, int32_t at, const float *g, int32_t n)
+{
+    const float *k = u->numbers;
+    poet_momentum(u->p + at, u->m + at, g, 1, k[0], k[1], k[2], k[3], k[4] != 0.0f, n);
+}
+
+/*@ poet_apply_adamw */
+/* The update of elements that were just made */
+void poet_apply_adamw(const poet_update *u, int32_t at, const float *g, int32_t n)
+{
+    const float *k = u->numbers;
+    const poet_adamw_shape shape = {n, k[3], k[4], k[5], k[6]};
+    poet_adamw(u->p + at, u->m + at, u->v + at, g, 1, k[0], k[1], k[2], &shape);
+}

@@ -1,0 +1,120 @@
+"""Weight gradients that are used as they are made: what becomes one op, and PyTorch's replay."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import poet
+from poet.c99.statements import uses_elements
+from poet.c99.vectors import PlainSteps
+from poet.errors import GraphError
+from poet.frontend.fused import with_updates_fused
+from poet.frontend.trace import TrainingStep, trace_training_step
+from poet.graph import Graph, Strip
+from poet.optimizer import OptimizerSpec
+from poet.runtime.strip_trial import check_strips
+from poet.verification import verify
+
+
+def _net() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Conv2d(2, 4, 3, padding=1),
+        nn.ReLU(),
+        nn.Conv2d(4, 4, 3, groups=4),
+        nn.Flatten(),
+        nn.Linear(64, 5),
+    )
+
+
+def _traced(optimizer: str = "sgd") -> TrainingStep:
+    spec = OptimizerSpec(optimizer, lr=0.1)
+    return trace_training_step(_net(), torch.randn(2, 2, 6, 6), optimizer=spec, measure=False)
+
+
+def _strips(graph: Graph) -> list[Strip]:
+    return [op.strip for op in graph.ops if op.strip is not None]
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "momentum", "adamw"])
+def test_every_gradient_joins_its_update(optimizer: str) -> None:
+    step = _traced(optimizer)
+    fused = with_updates_fused(step.graph, uses_elements, is_always=True)
+    strips = _strips(fused)
+    assert len(strips) == 4, "two convolutions with their biases, a weight, a bias"
+    assert all(strip.is_whole and strip.block_bytes == 0 and strip.whole_bytes > 0 for strip in strips)
+    inner = {value.name for strip in strips for value in strip.inner}
+    assert {parameter.gradient for parameter in step.graph.parameters} <= inner
+    assert Graph.from_json(fused.to_json()) == fused
+    check_strips(fused)
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "momentum", "adamw"])
+def test_pytorch_makes_the_same_calls(optimizer: str) -> None:
+    """Two steps, op by op, of both graphs: every parameter and state to the bit."""
+    step = _traced(optimizer)
+    fused = with_updates_fused(step.graph, uses_elements, is_always=True)
+    graph = step.graph
+    kept = {graph.buffer_of(name): tensor.detach().flatten() for name, tensor in step.tensors.items()}
+    given = {graph.inputs[0]: torch.randn(2, 2, 6, 6), graph.inputs[1]: torch.tensor([1, 3])}
+    runs = []
+    for one in (graph, fused):
+        plain = PlainSteps(one, step.optimizer, kept)
+        for _ in range(2):
+            plain.fill(given)
+            plain.step()
+        runs.append({name: plain.tensors[name] for name in kept})
+    assert all(torch.equal(runs[0][name], runs[1][name]) for name in kept)
+    assert any(not torch.equal(runs[0][name], kept[name]) for name in kept)
+
+
+def test_what_is_read_in_between_stays_apart() -> None:
+    """A gradient that something else reads, and a kernel that is not there."""
+    step = _traced()
+    assert with_updates_fused(step.graph, lambda strip, graph: False) is step.graph
+    graph = step.graph
+    seen = replace(graph, predictions=(*graph.predictions, str(graph.parameters[0].gradient)))
+    assert len(_strips(with_updates_fused(seen, uses_elements, is_always=True))) == 3
+
+
+def test_memory_decides() -> None:
+    """A large layer on small tensors is fused; a small one between large tensors is not."""
+    torch.manual_seed(0)
+    module = nn.Sequential(
+        nn.Conv2d(3, 3, 1), nn.Conv2d(3, 3, 1), nn.AvgPool2d(16), nn.Flatten(), nn.Linear(3, 400)
+    )
+    graph = trace_training_step(module, torch.randn(1, 3, 16, 16), measure=False).graph
+    fused = with_updates_fused(graph, uses_elements)
+    names = {op.name for op in fused.ops if op.strip is not None}
+    assert "4.weight.update" in names
+    assert "1.weight.update" not in names
+
+
+@pytest.mark.parametrize(("size", "blocks"), [(2, 1), (1, 2)])
+def test_a_strip_of_one_block_has_size_one(size: int, blocks: int) -> None:
+    fused = with_updates_fused(_traced().graph, uses_elements, is_always=True)
+    op = next(op for op in fused.ops if op.strip is not None)
+    assert op.strip is not None
+    other = replace(op, strip=replace(op.strip, size=size, blocks=blocks))
+    with pytest.raises(GraphError, match="or 1 of size 1"):
+        replace(fused, ops=tuple(other if item is op else item for item in fused.ops))
+
+
+def test_a_plan_replays_exactly(tmp_path: Path) -> None:
+    """Planned for a board, verified in PyTorch: loss, gradients and parameters, at 1 and 2 threads."""
+    path = tmp_path / "net.poet"
+    inputs = torch.randn(2, 2, 6, 6)
+    planned = poet.plan(
+        _net(), inputs, device="nrf52840", ram="24KiB", optimizer="momentum", time_limit_seconds=2
+    )
+    planned.save(path)
+    assert any(op.strip is not None for op in planned.plan.graph.ops)
+    assert verify(path, module=_net(), threads=(1, 2)).exact
+    kept = poet.plan(_net(), inputs, device="nrf52840", ram="24KiB", gradients="keep", time_limit_seconds=2)
+    ends = [op.strip.links[-1].call.target for op in kept.plan.graph.ops if op.strip is not None]
+    assert set(ends) <= {"poet.assign"}  # results in place, and no gradient that is used as it is made

@@ -1,0 +1,104 @@
+"""Gradients written over what they are made from: which, and that the bits are those of separate memory."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import poet
+from poet.c99.calls import Placed
+from poet.c99.rows import OVERWRITTEN, overwrites, strip_calls
+from poet.c99.vectors import PlainSteps
+from poet.errors import UnsupportedOperator
+from poet.frontend.in_place import with_results_in_place
+from poet.frontend.trace import TrainingStep, trace_training_step
+from poet.graph import Graph
+from poet.operators import ATEN
+from poet.verification import verify
+
+
+class _Net(nn.Module):
+    """Batch norm, ReLU, and a sum that two branches read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first = nn.Sequential(nn.Conv2d(2, 4, 1), nn.BatchNorm2d(4), nn.ReLU())
+        self.second = nn.Sequential(nn.Conv2d(4, 4, 1), nn.BatchNorm2d(4))
+        self.last = nn.Linear(36, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.first(x)
+        result: torch.Tensor = self.last(torch.relu(self.second(y) + y).flatten(1))
+        return result
+
+
+def _traced() -> TrainingStep:
+    return trace_training_step(_Net(), torch.randn(2, 2, 3, 3), measure=False)
+
+
+def test_the_way_back_takes_over_memory() -> None:
+    step = _traced()
+    graph = with_results_in_place(step.graph, overwrites)
+    changed = {op.strip.links[0].call.target for op in graph.ops if op.strip is not None}
+    assert changed == {
+        "aten.threshold_backward.default",
+        "aten.native_batch_norm_backward.default",
+        "aten.add.Tensor",
+    }
+    assert len(graph.buffers) == len(step.graph.buffers) - sum(op.strip is not None for op in graph.ops)
+    assert Graph.from_json(graph.to_json()) == graph
+    assert with_results_in_place(graph, lambda call: ()) is graph
+    forward = [op.name for op in step.graph.ops if op.call.target == "aten.relu.default"]
+    assert all(op.strip is None for op in graph.ops if op.name in forward), "the way there is left alone"
+
+
+def test_the_bits_are_those_of_separate_memory() -> None:
+    """Also where a gradient is read again after something could have been written over it."""
+    step = _traced()
+    graph = step.graph
+    kept = {graph.buffer_of(name): tensor.detach().flatten() for name, tensor in step.tensors.items()}
+    given = {graph.inputs[0]: torch.randn(2, 2, 3, 3), graph.inputs[1]: torch.tensor([1, 2])}
+    found = []
+    for one in (graph, with_results_in_place(graph, overwrites)):
+        plain = PlainSteps(one, step.optimizer, kept)
+        for _ in range(2):
+            plain.fill(given)
+            plain.step()
+        found.append(plain.tensors)
+    assert all(torch.equal(found[0][name], found[1][name]) for name in kept)
+
+
+def test_a_plan_replays_exactly(tmp_path: Path) -> None:
+    inputs = torch.randn(2, 2, 3, 3)
+    planned = poet.plan(
+        _Net(), inputs, device="nrf52840", ram="3KiB", time_limit_seconds=2.0, measure_host=False
+    )
+    planned.save(tmp_path / "net.poet")
+    assert any(op.strip is not None and op.updates and op.outputs for op in planned.plan.graph.ops)
+    assert verify(tmp_path / "net.poet", module=_Net(), threads=(1, 2)).exact
+
+
+def test_c_writes_over_operands_alone() -> None:
+    """A stranger's plan that writes a result over something else is refused."""
+    graph = with_results_in_place(_traced().graph, overwrites)
+    op = next(op for op in graph.ops if op.strip is not None and not op.outputs)
+    assert op.strip is not None
+    places = {value.buffer: 1024 * index for index, value in enumerate(graph.values)}
+    values = {value.name: Placed(value.type, places[value.buffer]) for value in graph.values}
+    assert len(strip_calls(op.name, op.strip, values, {})) == 1
+    state = op.strip.links[1].call.refs()
+    elsewhere = values | {next(iter(state)): Placed(values[next(iter(op.strip.call.refs()))].type, 9)}
+    with pytest.raises(UnsupportedOperator, match="cannot be written over"):
+        strip_calls(op.name, op.strip, elsewhere, {})
+    first = replace(op.strip.links[0], call=replace(op.strip.links[0].call, target="aten.relu.default"))
+    with pytest.raises(UnsupportedOperator, match="cannot be written over"):
+        strip_calls(op.name, replace(op.strip, links=(first, op.strip.links[1])), values, {})
+
+
+def test_the_rows_that_overwrite_are_operators() -> None:
+    assert set(OVERWRITTEN) <= ATEN
