@@ -37,6 +37,7 @@ from poet.training_plan import (
     PageSlot,
     Plan,
     Prediction,
+    PriceRange,
     Request,
     SearchOutcome,
     least_page_buffer_bytes,
@@ -104,7 +105,7 @@ def test_the_record_of_the_search_is_kept(path: Path) -> None:
 
 @pytest.mark.parametrize(
     "record", [Plan, Model, Request, Limits, Pins, Device, SearchOutcome, ClassBound, SearchRecord, Phase,
-               Advance, Rejected, Prediction, PageSlot, Arena,
+               Advance, Rejected, Prediction, PriceRange, PageSlot, Arena,
                Graph, KernelFacts, OpFacts],
 )  # fmt: skip
 def test_the_format_page_names_every_field(record: type) -> None:
@@ -242,6 +243,13 @@ def _far_slot(plan: Plan) -> Plan:
     return replace(plan, slots=(replace(first, offset_bytes=1 << 60), *others))
 
 
+def _with_range(plan: Plan, good: float, bad: float = 2.0) -> Plan:
+    """The plan with a range from ``good`` to ``bad`` times what is stated."""
+    seconds, joules = plan.prediction.seconds, plan.prediction.joules
+    ends = PriceRange(good * seconds, bad * seconds, good * joules, bad * joules)
+    return replace(plan, prediction=replace(plan.prediction, range=ends))
+
+
 CONTRADICTIONS: dict[str, tuple[Callable[[Plan], Plan], str]] = {
     "another size": (_another_size, "not the graph's buffers"),
     "forgotten update": (_forgotten_update, "contradicts the graph"),
@@ -270,6 +278,8 @@ CONTRADICTIONS: dict[str, tuple[Callable[[Plan], Plan], str]] = {
         lambda plan: replace(plan, prediction=replace(plan.prediction, joules=1e3)),
         "predictions",
     ),
+    "range elsewhere": (lambda plan: _with_range(plan, 1.01), "does not contain"),
+    "endless range": (lambda plan: _with_range(plan, 0.5, float("inf")), "does not contain"),
     "overlapping slots": (_moved_slots, "is at 0, not at"),
     "huge slot": (_huge_slot, "not of its size"),
     "far slot": (_far_slot, "is at [0-9]+, not at|not at 0"),
@@ -285,6 +295,13 @@ def test_a_contradiction_is_no_plan(name: str) -> None:
     change, message = CONTRADICTIONS[name]
     with pytest.raises(PlanError, match=message):
         change(paging_plan())
+
+
+def test_a_range_is_read_back(tmp_path: Path) -> None:
+    ranged = _with_range(paging_plan(), 0.5)
+    assert Plan.from_json(ranged.to_json()) == ranged
+    assert paging_plan().prediction.range is None
+    assert "range" not in paging_plan().to_json()["prediction"]
 
 
 # --- the file ---------------------------------------------------------------------------------
@@ -393,7 +410,7 @@ def _with_plan(path: Path, change: Callable[[dict[str, Any]], None]) -> None:
     _rewritten(path, edit)
 
 
-@pytest.mark.parametrize("version", ["1", "3"])
+@pytest.mark.parametrize("version", ["2", "4"])
 def test_another_version_is_told_first_with_the_way_out(path: Path, version: str) -> None:
     def later(metadata: dict[str, str]) -> None:
         metadata.update({"poet.version": version, "poet.plan": "in a form of another time"})
@@ -401,7 +418,7 @@ def test_another_version_is_told_first_with_the_way_out(path: Path, version: str
     _rewritten(path, later)
     with pytest.raises(PlanError, match=f"version '{version}'") as error:
         read_plan(path)
-    assert "reads version 2; plan again: poet solve MODEL.onnx --device" in str(error.value)
+    assert "reads version 3; plan again: poet solve MODEL.onnx --device" in str(error.value)
     _one_line(error)
 
 

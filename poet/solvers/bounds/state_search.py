@@ -26,12 +26,12 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from poet.clock import Clock
-from poet.solvers.instance.candidates import last_use_stages, worth_rerunning
-from poet.solvers.instance.instance import Content, Instance
+from poet.solvers.bounds.followed import Followed, Run, bits
+from poet.solvers.instance.instance import Instance
 
 _Label = tuple[int, int]  # contents in RAM and contents paid for in storage, as bits
 
@@ -100,58 +100,19 @@ def state_bounds(
             return
 
 
-@dataclass(frozen=True, slots=True)
-class _Run:
-    """A first run or a rerun, and which contents it needs, makes and updates, as bits.
-
-    ``beside_bytes``: its outputs, its workspace, and what it reads that is not followed.
-    """
-
-    task: int
-    needs: int
-    makes: int
-    updates: int
-    beside_bytes: int
-    joules: float
-    last_stage: int
-
-
 class _TooMany(Exception):
     """More states than were allowed, or the time is over."""
 
 
-class _States:
+class _States(Followed):
     """The states of ``instance`` that tell contents of at least ``followed_bytes``."""
 
     def __init__(self, instance: Instance, followed_bytes: int, budget_bytes: int) -> None:
-        self.followed_bytes, self.budget_bytes, self.end = followed_bytes, budget_bytes, len(instance.tasks)
-        self.followed = [content for content in instance.contents if content.bytes >= followed_bytes]
-        self.number = {content.number: number for number, content in enumerate(self.followed)}
-        self.bytes = [content.bytes for content in self.followed]
-        self.page_in = [_page_in_joules(content) for content in self.followed]
-        self.page_out = [_page_out_joules(content) for content in self.followed]
-        stored = [number for number, content in enumerate(self.followed) if content.ends_stored]
-        self.fixed_joules = sum(self.page_out[number] for number in stored)
-        for number in stored:
-            self.page_out[number] = 0.0
-        worth = worth_rerunning(instance)
-        last_use = last_use_stages(instance, worth)
-        self.first = [self._run(instance, task.number, again=False) for task in instance.tasks]
-        runs = (self._run(instance, number, again=True) for number in sorted(worth))
-        self.again = [run for run in runs if run.makes]
-        self.maker = {number: run for run in self.again for number in _bits(run.makes)}
-        self.alive = [
-            self._bits_of(
-                c.number for c in self.followed if c.birth < stage <= min(last_use[c.number], c.death)
-            )
-            for stage in range(self.end + 1)
-        ]
-        self.ends = self._bits_of(content.number for content in self.followed if content.ends_in_ram)
+        super().__init__(instance, followed_bytes, budget_bytes)
         self.wanted = [self.ends] * (self.end + 1)  # per stage, what first runs from it on read
         for stage in range(self.end - 1, -1, -1):
             self.wanted[stage] = self.wanted[stage + 1] | self.first[stage].needs
         self.wanted = [wanted & alive for wanted, alive in zip(self.wanted, self.alive, strict=True)]
-        self.most_alive = max(alive.bit_count() for alive in self.alive)
         self.count = 0
         self._looks, self._tuning = 0, instance.tuning.states
         self._most_states, self._finished = 0, _never
@@ -166,8 +127,7 @@ class _States:
         """
         self._most_states, self._finished = most_states, finished
         below = below_joules - self.fixed_joules
-        starts = self._bits_of(content.number for content in self.followed if content.starts_in_ram)
-        labels: dict[_Label, float] = {(starts & self.alive[0], 0): 0.0}
+        labels: dict[_Label, float] = {(self.starts & self.alive[0], 0): 0.0}
         stages: list[dict[_Label, tuple[_Label, int | None] | None]] = []
         for stage in range(self.end):
             came: dict[_Label, tuple[_Label, int | None] | None] = dict.fromkeys(labels)
@@ -223,14 +183,14 @@ class _States:
                     heapq.heappush(heap, (total, *after))
 
     def _steps(
-        self, runs: list[_Run], alive: int, held: int, stored: int
+        self, runs: list[Run], alive: int, held: int, stored: int
     ) -> Iterator[tuple[int | None, _Label, float]]:
         """Each rerun (its task) and each page-in: what it leads to, and its joules."""
         for run in runs:
             if not run.needs & ~held and run.makes & alive & ~held:
                 for kept in self._freed(held, run.needs, self.budget_bytes - run.beside_bytes):
                     yield run.task, (kept | (run.makes & alive), stored), run.joules
-        for number in _bits(alive & ~held):
+        for number in bits(alive & ~held):
             joules = self._page_joules(number, stored)
             if joules < math.inf:
                 bit = 1 << number
@@ -250,7 +210,7 @@ class _States:
         if over <= 0:
             yield held
             return
-        items = sorted(((self.bytes[number], 1 << number) for number in _bits(held & ~needed)), reverse=True)
+        items = sorted(((self.bytes[number], 1 << number) for number in bits(held & ~needed)), reverse=True)
         left = [0] * (len(items) + 1)
         for place in range(len(items) - 1, -1, -1):
             left[place] = left[place + 1] + items[place][0]
@@ -280,8 +240,8 @@ class _States:
 
     def _charged(self, stage: int, missing: int, held: int, stored: int, charged: list[int]) -> float:
         total, pages = 0.0, dict[int, float]()
-        makers: dict[int, _Run] = {}
-        for number in _bits(missing):
+        makers: dict[int, Run] = {}
+        for number in bits(missing):
             run, joules = self.maker.get(number), self._page_joules(number, stored)
             if run is None or run.last_stage < stage:
                 total += joules
@@ -303,46 +263,8 @@ class _States:
 
     def _bytes(self, held: int) -> int:
         if held not in self._sizes:
-            self._sizes[held] = sum(self.bytes[number] for number in _bits(held))
+            self._sizes[held] = sum(self.bytes[number] for number in bits(held))
         return self._sizes[held]
-
-    def _bits_of(self, contents: Iterable[int]) -> int:
-        bits = 0
-        for content in contents:
-            if content in self.number:
-                bits |= 1 << self.number[content]
-        return bits
-
-    def _run(self, instance: Instance, number: int, *, again: bool) -> _Run:
-        task = instance.tasks[number]
-        reads = task.rerun_reads if again else task.reads
-        beside = {c for c in reads if c not in self.number} | set(task.outputs)
-        return _Run(
-            task=number,
-            needs=self._bits_of(reads),
-            makes=self._bits_of(task.outputs),
-            updates=0 if again else self._bits_of(task.updated),
-            beside_bytes=task.workspace_bytes + sum(instance.contents[c].bytes for c in beside),
-            joules=task.cost.joules,
-            last_stage=task.last_rerun_stage,
-        )
-
-
-def _page_in_joules(content: Content) -> float:
-    """Infinite where it can never be paged in."""
-    there = content.starts_stored or content.page_out is not None
-    return content.page_in.joules if content.page_in is not None and there else math.inf
-
-
-def _page_out_joules(content: Content) -> float:
-    return 0.0 if content.starts_stored or content.page_out is None else content.page_out.joules
-
-
-def _bits(mask: int) -> Iterator[int]:
-    while mask:
-        low = mask & -mask
-        yield low.bit_length() - 1
-        mask ^= low
 
 
 def _traced(

@@ -162,7 +162,7 @@ def first_moment(instance: Instance, tracked: Sequence[int], *, most_states: int
 
 
 @dataclass(frozen=True, slots=True)
-class _States:
+class FittingSets:
     """Every set of tracked versions that fits into RAM.
 
     Attributes:
@@ -181,7 +181,7 @@ class _Stage:
     """``units``: least cost, by state and by cost scenario."""
 
     alive: tuple[int, ...]
-    states: _States
+    states: FittingSets
     units: Units
 
 
@@ -263,9 +263,10 @@ class _Game:
             tables.append(Table(joules[:, first + 1], free, twice=True))
         return tables
 
-    def _blank(self, stage: int) -> tuple[tuple[int, ...], _States, Units]:
+    def _blank(self, stage: int) -> tuple[tuple[int, ...], FittingSets, Units]:
         alive = self._alive(stage)
-        states = _states([self.instance.contents[c].bytes for c in alive], self.budget)
+        states = fitting_sets([self.instance.contents[c].bytes for c in alive], self.budget)
+        assert states is not None  # any number of them is allowed
         return alive, states, np.full((len(states.masks), self.ways), _UNITS, dtype=np.int32)
 
     def _units(self, joules: float) -> int:
@@ -287,7 +288,7 @@ class _Game:
         beside = {*task.outputs, *(c for c in reads if c not in self.tracked)}
         return task.workspace_bytes + sum(self.instance.contents[c].bytes for c in beside)
 
-    def _relax(self, stage: int, alive: tuple[int, ...], states: _States, units: Units) -> None:
+    def _relax(self, stage: int, alive: tuple[int, ...], states: FittingSets, units: Units) -> None:
         """Lower ``units``, in place, to the least cost of any sequence of transitions in the stage."""
         moves = [*self._reruns(stage, alive, states), *self._page_ins(alive, states)]
         while True:
@@ -307,7 +308,7 @@ class _Game:
             if int(units.sum(dtype=np.int64)) == before:
                 return
 
-    def _reruns(self, stage: int, alive: tuple[int, ...], states: _States) -> list[_Move]:
+    def _reruns(self, stage: int, alive: tuple[int, ...], states: FittingSets) -> list[_Move]:
         """One transition for each version alive that may be made again in ``stage``."""
         moves = []
         for bit, content in reversed(list(enumerate(alive))):
@@ -325,7 +326,7 @@ class _Game:
             moves.append(_Move(begin[able], end[able], units, -1))
         return moves
 
-    def _page_ins(self, alive: tuple[int, ...], states: _States) -> list[_Move]:
+    def _page_ins(self, alive: tuple[int, ...], states: FittingSets) -> list[_Move]:
         """One transition for each version alive that may be paged in, with its page-out charge."""
         moves = []
         for bit, number in enumerate(alive):
@@ -345,8 +346,11 @@ def _mask(alive: tuple[int, ...], contents: Sequence[int]) -> int:
     return sum(1 << alive.index(c) for c in contents if c in alive)
 
 
-def _states(sizes: Sequence[int], budget: int) -> _States:
-    """Every set of ``sizes`` that fits, by doubling: the sets without a bit, then those with it."""
+def fitting_sets(sizes: Sequence[int], budget: int, most: int = 1 << 40) -> FittingSets | None:
+    """Every set of ``sizes`` that fits, by doubling: the sets without a bit, then those with it.
+
+    ``None`` where there are more than ``most``.
+    """
     masks, total = np.zeros(1, dtype=np.int64), np.zeros(1, dtype=np.int64)
     without: list[Positions] = []
     having: list[Positions] = []
@@ -359,8 +363,10 @@ def _states(sizes: Sequence[int], budget: int) -> _States:
             without[other] = np.concatenate([without[other], position[lacking]])
             having[other] = np.concatenate([having[other], position[there]])
         old = np.flatnonzero(fits).astype(np.int32)
+        if len(masks) + len(old) > most:
+            return None
         without.append(old)
         having.append(position[old])
         masks = np.concatenate([masks, masks[old] | (1 << bit)])
         total = np.concatenate([total, total[old] + size])
-    return _States(masks, total, tuple(without), tuple(having))
+    return FittingSets(masks, total, tuple(without), tuple(having))

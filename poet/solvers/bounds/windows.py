@@ -15,6 +15,8 @@ from poet.solvers.engines.matrix import NOUGHT, ONE, MatrixBuilder, Term
 from poet.solvers.instance.candidates import last_use_stages, worth_rerunning
 from poet.solvers.instance.instance import Content, Instance
 
+_FEW_ROWS = 2  # as many entries as two of the rows that carry levels
+
 
 class Windows:
     """Grids and columns, and the memory rows that grow with them; read by the constraint families.
@@ -23,7 +25,9 @@ class Windows:
         worth: tasks that may pay to rerun; ``last_use``: per version, the last stage that may read it.
         small: versions left out as negligible; ``fixed``: per version, its fixed moments.
         grid: per version, its moments in order.
-        moments: those with a memory row; ``row_of``: their rows, -1 for none; ``unit``: bytes per unit.
+        moments: those with a memory row; ``unit``: bytes per unit.
+        levels: of a large program, by memory row: the share of the budget that is held there, at the least;
+            ``carries``: the row that carries it on from the row before.
         fixed_joules: of transfers that the problem itself demands.
         run: X by task and window; ``stored``: O; ``present``: P by grid moment; ``kept``: K by window;
             ``paged``: Y by window.
@@ -121,7 +125,8 @@ class Windows:
         """One row for each moment at which the budget could be exceeded, less what is there for certain."""
         budget = self.instance.limits.ram_budget_bytes
         self.moments: list[int] = []
-        self.row_of = np.full(self.end + 2, -1, dtype=np.int64)
+        self.levels: list[int] = []
+        self.carries: list[int] = []
         if budget is None:
             return
         self.unit = float(max(budget, 1))
@@ -134,7 +139,22 @@ class Windows:
             most[inside] -= content.bytes
         self.moments = [int(moment) for moment in np.flatnonzero(most > budget)]
         for moment in self.moments:
-            self.row_of[moment] = self.program.row((), (budget - certain[moment]) / self.unit)
+            self.program.row((), (budget - certain[moment]) / self.unit)
+        if len(self.contents) * len(self.moments) > self.instance.tuning.windows.dense_terms:
+            self._open_levels()
+
+    def _open_levels(self) -> None:
+        """A column per memory row for all that is held through it, at least as much as in the row before.
+
+        What is held through a window is then counted where the window begins and where it ends, in the place
+        of each row between; in each schedule the held share of the budget keeps these rows.
+        """
+        before = NOUGHT
+        for row in range(len(self.moments)):
+            self.levels.append(self.program.column(integer=False))
+            self.program.add(np.array([row]), 1.0, self.levels[row])
+            self.carries.append(self.program.row([(1.0, before), (-1.0, self.levels[row])], 0.0))
+            before = self.levels[row]
 
     def _certain_bytes(self, moment: int) -> int:
         """Bytes in RAM at ``moment`` in every schedule: what the op there reads, makes and works in."""
@@ -145,9 +165,16 @@ class Windows:
 
     def _occupy(self, content: Content, first: int, last: int, column: int) -> None:
         """Count ``content`` in the memory rows of the moments ``first`` to ``last``."""
-        if self.moments and first <= last:
-            rows = self.row_of[max(first, 0) : last + 1]
-            self.program.add(rows[rows >= 0], content.bytes / self.unit, column)
+        begin, stop = bisect.bisect_left(self.moments, first), bisect.bisect_right(self.moments, last)
+        if begin >= stop:
+            return
+        share = content.bytes / self.unit
+        if not self.levels or stop - begin <= _FEW_ROWS:
+            self.program.add(np.arange(begin, stop), share, column)
+            return
+        self.program.add(np.array([self.carries[begin]]), share, column)
+        if stop < len(self.carries):
+            self.program.add(np.array([self.carries[stop]]), -share, column)
 
     def _binds(self, first: int, last: int) -> bool:
         """Whether a moment from ``first`` to ``last`` has a memory row."""

@@ -17,6 +17,10 @@ from poet.solvers.engines.matrix import Matrix, Numbers, Scaled, scaled
 from poet.solvers.engines.outcome import Job, Outcome
 
 TOLERANCE = 1e-7  # of rows and of whole numbers, absolute, after scaling
+_FEW_COLUMNS = 200
+"""With fewer, HiGHS gets no plans by feasibility jump: branching is as quick, and a program was seen,
+of three columns after presolve, whose relaxation at the root HiGHS 1.15.1 then repeats without end."""
+
 DONE = (highspy.HighsModelStatus.kOptimal, highspy.HighsModelStatus.kInfeasible)
 """Nothing is left to search."""
 
@@ -42,6 +46,8 @@ def loaded(matrix: Matrix, *, integer: bool = True, threads: int = 1) -> highspy
     highs.setOptionValue("threads", threads)
     for tolerance in ("mip_feasibility_tolerance", "primal_feasibility_tolerance"):
         highs.setOptionValue(tolerance, TOLERANCE)
+    if lp.num_col_ < _FEW_COLUMNS:
+        highs.setOptionValue("mip_heuristic_run_feasibility_jump", False)
     highs.passModel(lp)
     if integer and matrix.start is not None:
         highs.setSolution(lp.num_col_, np.arange(lp.num_col_, dtype=np.int32), matrix.start)

@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import base64
 import io
+import logging
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -20,6 +22,8 @@ from poet.closing import Closing
 from poet.solvers.engines.child import Child
 from poet.solvers.engines.matrix import Matrix, Numbers, scaled
 from poet.tuning import DEFAULT, Tuning
+
+_log = logging.getLogger(__name__)
 
 _MODULE = "poet.solvers.engines.highs_child"
 _MARGIN = 1e-6  # of a bound, relative and in units of the scaled objective: what tolerances may add
@@ -54,7 +58,7 @@ class HighsProcess(Closing):
     def __init__(self, tuning: Tuning = DEFAULT, clock: Clock = WALL) -> None:
         self._tuning, self.clock = tuning, clock
         self.news = News(ended=True)
-        self._end = 0.0
+        self._end = self._granted_seconds = 0.0
         self._unit = 1.0
         self._child = Child(_MODULE)
         self._idle = True
@@ -91,15 +95,14 @@ class HighsProcess(Closing):
         tuning = self._tuning.engines
         nodes = self.clock.most_nodes(seconds)
         self._end = math.inf if nodes is not None else self.clock.now() + seconds + tuning.highs_grace_seconds
+        self._granted_seconds = seconds
         options = (seconds, relative_gap, tuning.tell_seconds, nodes or 0)
         self._child.send(_packed(small.matrix, options))
 
     def listen(self, seconds: float) -> bool:
         """Wait ``seconds`` at most for news; whether there is a better solution. See `news`."""
         better = False
-        messages = self._child.messages(seconds)
-        while self.clock.counts_work and not (self._child.gone or (messages and messages[-1]["last"])):
-            messages += self._child.messages(self._tuning.engines.counted_seconds)
+        messages = self._child.messages(seconds) if not self.clock.counts_work else self._until_ended()
         for message in messages:
             if message["last"]:
                 self.news.ended = self._idle = True
@@ -113,6 +116,25 @@ class HighsProcess(Closing):
                 better = True
         self.news.ended = self.news.ended or self._child.gone or self.clock.now() > self._end
         return better
+
+    def _until_ended(self) -> list[dict[str, Any]]:
+        """All that the child says of a program whose work is counted.
+
+        A child that is silent for very long is ended, and what it was granted is charged: HiGHS 1.15.1 can
+        repeat the relaxation at its root without end, deaf to its limits.
+        """
+        tuning, messages, silent_seconds = self._tuning.engines, list[dict[str, Any]](), 0.0
+        while not (self._child.gone or (messages and messages[-1]["last"])):
+            said = self._child.messages(tuning.counted_seconds)
+            messages += said
+            silent_seconds = 0.0 if said else silent_seconds + tuning.counted_seconds
+            if silent_seconds >= tuning.silent_seconds:
+                _log.warning("HiGHS was silent for %g s; it is ended", silent_seconds)
+                self._child.close()
+                self.clock.spend(engine_seconds=self._granted_seconds)
+                self.news.ended = True
+                break
+        return messages
 
 
 def _packed(matrix: Matrix, options: tuple[float, ...]) -> bytes:

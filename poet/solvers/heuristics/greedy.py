@@ -16,7 +16,9 @@ import itertools
 import logging
 import math
 import random
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -62,6 +64,7 @@ def greedy(
     rejections: Rejections | None = None,
     tuning: Tuning = DEFAULT,
     clock: Clock = WALL,
+    found: Callable[[Schedule], None] | None = None,
 ) -> Schedule | None:
     """The cheapest valid schedule among several greedy plans; ``None`` if none is within ``limits``.
 
@@ -77,6 +80,8 @@ def greedy(
         rejections: where to count what the judge rejects.
         tuning: which plans, and how many.
         clock: of the search.
+        found: called with the first plan, where planning ahead takes so long that a caller may not want to
+            wait for it; what online policies do is then tried first.
     """
     choices = undecided(problem)
     if choices:
@@ -90,6 +95,7 @@ def greedy(
             rejections=rejections,
             tuning=tuning,
             clock=clock,
+            found=found,
         )
     how = tuning.greedy
     facts, best = Facts(problem), Incumbent(problem, limits, rejections=rejections, clock=clock)
@@ -97,12 +103,25 @@ def greedy(
     end, last = began + (math.inf if seconds is None else seconds), began + most_seconds
     generator = random.Random(seed)  # noqa: S311 - a search, not a secret
     planned = _variants(problem, limits, how)
-    best.consider(_schedule(facts, limits, planned[0], how, seed=0), "greedy")
-    for way in (Way.CHEAPER, Way.REMAKE):  # what online policies do is cheap to try as well
-        if clock.now() > last:
-            return best.schedule
+
+    def ahead() -> Schedule | None:
+        return _schedule(facts, limits, planned[0], how, seed=0)
+
+    def online(way: Way) -> Schedule | None:
         allowed = replace(limits, paging=limits.paging and way is Way.CHEAPER)
-        best.consider(walked(facts, allowed, ByStaleness(way), planned[0].weights), "greedy")
+        return walked(facts, allowed, ByStaleness(way), planned[0].weights)
+
+    policies: list[Callable[[], Schedule | None]]
+    policies = [partial(online, way) for way in (Way.CHEAPER, Way.REMAKE)]  # cheap to try
+    first = [ahead, *policies] if found is None else [*policies, ahead]
+    for number, plan in enumerate(first):
+        late = found is not None and best.schedule is not None and clock.now() > end
+        if number and (late or clock.now() > last):
+            return best.schedule
+        before = best.schedule
+        best.consider(plan(), "greedy")
+        if found is not None and before is None and best.schedule is not None:
+            found(best.schedule)
     favourite = planned[0]
     tries = how.work_items // (facts.op_count + facts.tensor_count)
     tries = max(how.least_tries, min(how.most_tries, tries))
@@ -131,6 +150,7 @@ def _at_some_home(
     rejections: Rejections | None,
     tuning: Tuning,
     clock: Clock,
+    found: Callable[[Schedule], None] | None,
 ) -> Schedule | None:
     """The best of `greedy` over a few ways to settle where tensors are at home."""
 
@@ -147,7 +167,7 @@ def _at_some_home(
         away = [t.name for t, most in zip(by_price, held, strict=True) if most > share * held[-1]]
         part = None if seconds is None else seconds / len(shares)
         left = last - clock.now()
-        found = greedy(
+        schedule = greedy(
             decide(problem, away),
             limits,
             seconds=part,
@@ -156,8 +176,9 @@ def _at_some_home(
             rejections=rejections,
             tuning=tuning,
             clock=clock,
+            found=found if best.schedule is None else None,
         )
-        best.consider(found, "greedy")
+        best.consider(schedule, "greedy")
     return best.schedule
 
 

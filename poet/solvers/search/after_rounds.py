@@ -2,7 +2,8 @@
 
 Each restart has another seed, which engines and the neighbourhood search get, and these parts:
 
-0. The search over states (`poet.solvers.bounds.state_search`) may set twice as many labels as before.
+0. The search over copies (`poet.solvers.bounds.copies`) goes on where it was interrupted, and that over
+   states (`poet.solvers.bounds.state_search`) may set twice as many labels as before.
 1. A relaxed event model that knows every rerun in every stage is much closer to the problem than those of
    the rounds, and slower; half of the time left is for it. Where there are too many, it knows all chains of
    producers up to a depth that doubles from restart to restart. Every second restart asks another engine.
@@ -44,6 +45,7 @@ class Ways:
         conduct: its clock and its record.
         restart: called with each restart's number, to take another seed.
         standing: joules of the best plan, if there is one, and of the best bound.
+        follow_copies: goes on with the search over copies for a share of the time left.
         follow_states: searches over so many states at most, for bounds and for reruns to offer.
         relax: solves a relaxed model for a bound, by another engine than usual where that is asked for.
         own_reruns: of the best plan.
@@ -58,6 +60,7 @@ class Ways:
     conduct: Conduct
     restart: Callable[[int], None]
     standing: Callable[[], tuple[float | None, float]]
+    follow_copies: Callable[[float], None]
     follow_states: Callable[[int], None]
     relax: Callable[[EventModel, bool], Outcome]
     own_reruns: Callable[[], Reruns]
@@ -104,6 +107,9 @@ class _Restarts:
         ways, finished = self.ways, self.ways.conduct.finished
         ways.restart(number)
         doublings = min(number, self.tuning.most_doublings)
+        ways.follow_copies(ways.instance.tuning.copies.restart_share)
+        if finished():
+            return False
         states = ways.instance.tuning.states
         ways.follow_states(min(states.restart_states * 2 ** (doublings - 1), states.most_states))
         if finished():

@@ -11,12 +11,13 @@ from __future__ import annotations
 import dataclasses
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from poet import codec
 from poet.problem import Limits, Problem
 from poet.schedule import Schedule
 from poet.solution import ClassBound, Solution, SolveOptions, Status
+from poet.solvers.bounds.copies import CopiesBound, copies_bounds
 from poet.solvers.bounds.state_search import state_bounds
 from poet.solvers.engines import Effort, Outcome, available_engines, choose_engine, run_engine
 from poet.solvers.engines.confirm import Confidence, Confirmation, confirm
@@ -32,7 +33,16 @@ from poet.solvers.instance.timeline import timeline_of
 from poet.solvers.search.after_rounds import Ways, go_on
 from poet.solvers.search.best_bound import BestBound, refutes
 from poet.solvers.search.bound_rounds import BoundRounds
-from poet.solvers.search.finders import EVERY_OP_ONCE, GREEDY, LINEAR, STATES, WHOLE, model_by, relaxed_by
+from poet.solvers.search.finders import (
+    COPIES,
+    EVERY_OP_ONCE,
+    GREEDY,
+    LINEAR,
+    STATES,
+    WHOLE,
+    model_by,
+    relaxed_by,
+)
 from poet.solvers.search.large import search_large
 from poet.solvers.search.messages import (
     conflict_sentence,
@@ -41,7 +51,7 @@ from poet.solvers.search.messages import (
     time_up_sentence,
 )
 from poet.solvers.search.recorder import Recorder
-from poet.solvers.search.slots_of_plans import merged, reruns_of, suggested
+from poet.solvers.search.slots_of_plans import followed_by, merged, reruns_of, suggested
 
 _log = logging.getLogger(__name__)
 
@@ -97,7 +107,11 @@ class _Search:
         self.engine = choose_engine(options.engine, threads=options.threads, clock=options.clock)
         self.instance = instance_of(problem, limits, metered=metered, tuning=options.tuning)
         # in time even if nothing overlaps
-        self.serial = instance_of(problem, limits, serial=True, metered=metered, tuning=options.tuning)
+        self.serial = (
+            self.instance
+            if self.instance.serial
+            else instance_of(problem, limits, serial=True, metered=metered, tuning=options.tuning)
+        )
         self.baseline_joules = problem.compute_joules
         self.best = Incumbent(
             problem,
@@ -119,6 +133,7 @@ class _Search:
         self.empty: _Claim | None = None  # which has no solution by an engine's word
         self.refuted_by = ""  # the bound, after it had closed the gap
         self.stopped = False
+        self.copies: Iterator[CopiesBound] | None = None
         self.offered: dict[int, tuple[int, ...]] = {}  # reruns that the next relaxed model knows, by stage
 
     # --- the order of things ---
@@ -148,6 +163,11 @@ class _Search:
         large = len(self.instance.tasks) > self.tuning.large_ops
         seconds = self.tuning.greedy_large_seconds if large else self.tuning.greedy_small_seconds
         allowed = min(seconds, self.tuning.greedy_share * self._seconds_left())
+
+        def found(schedule: Schedule) -> None:
+            self._consider(schedule, GREEDY)
+            self._report()
+
         with self.phase("greedy plans"):
             schedule = greedy(
                 self.problem,
@@ -158,10 +178,10 @@ class _Search:
                 rejections=self.recorder.rejections,
                 tuning=self.options.tuning,
                 clock=self.clock,
+                found=found if large else None,
             )
             if schedule is not None:
-                self._consider(schedule, GREEDY)
-                self._report()
+                found(schedule)
 
     def _search(self) -> bool:
         """Run the models for this size of problem; true if one shows that there is no plan at all."""
@@ -209,6 +229,7 @@ class _Search:
             if number == 0:
                 tuning = self.options.tuning.states
                 seconds = tuning.round_share * min(self._seconds_left(), 1e9)
+                self._follow_copies(self.options.tuning.copies.round_share)
                 self._follow_states(min(tuning.round_states, int(seconds / tuning.state_seconds)))
             far_off = number == 0 and self._far_off()
             if far_off and not self._search_as_large(self.tuning.large_share):
@@ -236,6 +257,28 @@ class _Search:
             if paths and not self._finished():
                 self._solve_exactly(merged(paths, self._own_reruns()))
 
+    def _follow_copies(self, share: float) -> None:
+        """Bounds by sets of copies, plans with the reruns of the cheapest, for a share of the time left."""
+        if self.best.trace is None or share == 0.0 or self._finished():
+            return
+        with self.phase("search over copies"):
+            overhead_joules = self.best.trace.joules - self.baseline_joules
+            most_seconds = self.options.tuning.copies.most_seconds
+            end = self.clock.now() + min(share * self._seconds_left(), most_seconds)
+            if self.copies is None:
+                self.copies = copies_bounds(
+                    self.instance, below_joules=overhead_joules, clock=self.clock, finished=self._finished
+                )
+            paths = dict[int, tuple[int, ...]]()
+            for bound in self.copies:
+                self._take_bound(bound.overhead_joules, COPIES)
+                self._report()
+                paths = bound.reruns or paths
+                if self._finished() or self.clock.now() >= end:
+                    break
+            if paths and not self._finished():
+                self._solve_exactly(followed_by(paths, self._own_reruns()))
+
     def _ways(self, bound_rounds: BoundRounds) -> Ways:
         """What can be tried after the rounds."""
 
@@ -259,6 +302,7 @@ class _Search:
             conduct=self._conduct(),
             restart=restart,
             standing=lambda: (None if self.best.trace is None else self.best.trace.joules, self.bound.joules),
+            follow_copies=self._follow_copies,
             follow_states=self._follow_states,
             relax=relax,
             own_reruns=self._own_reruns,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 from helpers.oracle import least_joules
@@ -20,6 +21,7 @@ from poet.solvers.heuristics.greedy import greedy
 from poet.solvers.instance.instance import instance_of
 from poet.solvers.instance.ram_bound import minimum_ram_bytes
 from poet.solvers.literature.registry import BASELINES
+from poet.tuning import DEFAULT, WindowsTuning
 
 
 def assert_below_the_oracle(problem: Problem, limits: Limits, *, whole: bool = False) -> float:
@@ -71,6 +73,34 @@ def test_below_every_valid_plan_of_a_training_step(share: float, layers: int) ->
     instance = instance_of(problem, limits)
     for bound in (tightest_bound(instance), bound_overhead(instance, moments=range(len(problem.ops)))):
         assert problem.compute_joules + bound.overhead_joules <= min(joules) * (1 + 1e-12)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_sums_carried_from_row_to_row_bound_as_rows_that_list_every_window_do(seed: int) -> None:
+    problem = training_like(24, seed=seed, momentum=bool(seed % 2))
+    least = minimum_ram_bytes(problem, Limits()).bytes
+    limits = Limits(ram_budget_bytes=least + sum(tensor.bytes for tensor in problem.tensors) // 20)
+    dense, carried = (
+        bound_overhead(
+            instance_of(problem, limits, tuning=replace(DEFAULT, windows=WindowsTuning(dense_terms=most)))
+        )
+        for most in (1_000_000_000, 1)
+    )
+    assert dense.overhead_joules > 0.0
+    assert carried.overhead_joules == pytest.approx(dense.overhead_joules, rel=1e-6)
+    sizes = [len(bound.relaxation.program.matrix().factors) for bound in (dense, carried)]
+    assert sizes[1] < sizes[0]
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_sums_carried_from_row_to_row_stay_below_the_oracle(seed: int) -> None:
+    problem = mixed_problem(seed, largest=6)
+    limits = random_limits(problem, seed, deadline=seed % 3 == 0)
+    best = least_joules(problem, limits)
+    optimum = math.inf if best is None else simulate(problem, best, limits).joules
+    tuning = replace(DEFAULT, windows=WindowsTuning(dense_terms=1))
+    bound = tightest_bound(instance_of(problem, limits, tuning=tuning)).overhead_joules
+    assert bound <= optimum - problem.compute_joules + 1e-9 * problem.compute_joules
 
 
 def chain(*, page_out: float = 3.0) -> Problem:

@@ -206,13 +206,16 @@ def test_bounds_are_the_same_in_microjoules_and_megajoules(child: HighsProcess) 
 
 def test_the_states_are_the_sets_that_fit() -> None:
     sizes = [3, 1, 4, 1, 5]
-    states = module._states(sizes, 7)
+    states = module.fitting_sets(sizes, 7)
     fitting = [
         mask
         for mask in range(1 << len(sizes))
         if sum(size for bit, size in enumerate(sizes) if mask >> bit & 1) <= 7
     ]
+    assert states is not None
     assert states.masks.tolist() == fitting
+    assert module.fitting_sets(sizes, 7, len(fitting)) is not None
+    assert module.fitting_sets(sizes, 7, len(fitting) - 1) is None
     for bit in range(len(sizes)):
         assert (states.masks[states.without[bit]] | 1 << bit).tolist() == states.masks[
             states.having[bit]

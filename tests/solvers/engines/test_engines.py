@@ -17,6 +17,7 @@ from helpers.pace import few_or_many, with_slow
 from helpers.random_problems import floor_bytes, keep_bytes, mixed_problem, random_limits, training_like
 from pulp.apis.coin_api import PULP_CBC_CMD
 
+from poet.clock import WorkClock
 from poet.errors import InputError
 from poet.problem import Limits, Problem
 from poet.schedule import Schedule
@@ -334,3 +335,17 @@ def test_a_cbc_that_ends_with_an_error_has_no_answer(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(PULP_CBC_CMD, "pulp_cbc_path", "/bin/false")
     found = run_engine("cbc", matrix_of(model_of(problem, limits)), EFFORT)
     assert (found.values, found.done, found.infeasible) == (None, False, False)
+
+
+def test_a_child_that_is_silent_where_work_is_counted_is_ended_and_charged() -> None:
+    """HiGHS can repeat the relaxation at its root without end, deaf to its limits."""
+    clock = WorkClock()
+    tuning = DEFAULT.having("engines.silent_seconds", 0.01).having("engines.counted_seconds", 0.01)
+    with HighsProcess(tuning, clock) as child:
+        child.begin(matrix_of(model_of(*small(1))), 7.0)
+        child.listen(0.0)  # it has not even started
+        assert child.news.ended
+        assert not child.is_running
+        assert clock.now() == 7.0
+        child.begin(matrix_of(model_of(*small(1))), 1.0)  # another one is started
+        assert child.is_running

@@ -8,15 +8,19 @@ from dataclasses import replace
 import pytest
 from helpers import hand_net
 from helpers.random_problems import random_problem
+from helpers.schedules import random_schedule
+from helpers.shuffled import movable
 
 from poet.demand import demand_of
 from poet.fit_layout import fit
 from poet.layout import Layout, check_layout
 from poet.problem import Limits, Problem
 from poet.ram_survey import budget_between, keep_everything_bytes
+from poet.schedule import Schedule
 from poet.simulator import simulate
-from poet.solution import SolveOptions, Status
+from poet.solution import Solution, SolveOptions, Status
 from poet.solvers import minimum_ram_bytes, solve
+from poet.tuning import FittingTuning
 
 OPTIONS = SolveOptions(time_limit_seconds=60.0)  # for all rounds together; they end much sooner
 
@@ -96,3 +100,40 @@ def test_without_a_budget_everything_is_laid_out() -> None:
     fitted = fit(problem, Limits(), solve(problem, Limits(), OPTIONS), OPTIONS)
     assert fitted is not None
     assert fitted.arena.size_bytes >= keep_everything_bytes(problem)
+
+
+def _with_gaps() -> tuple[Problem, Schedule]:
+    """A schedule whose tensors leave gaps at all fixed places that the orders of placing find."""
+    problem = random_problem(37, ops=20, features=("outputs", "workspace"))
+    generator = random.Random(37)
+    sized = tuple(replace(item, bytes=generator.randint(1, 99)) for item in problem.tensors)
+    problem = movable(replace(problem, tensors=sized))
+    return problem, random_schedule(problem, 37)
+
+
+@pytest.mark.parametrize("dear", [False, True])
+def test_moves_make_a_plan_fit_and_are_charged(dear: bool) -> None:
+    """No search with less RAM follows, unless moves take more of the energy than is allowed."""
+    problem, schedule = _with_gaps()
+    trace = simulate(problem, schedule)
+    limits = Limits(ram_budget_bytes=trace.peak_ram_bytes)
+    first = Solution(Status.FEASIBLE, schedule, trace, 0.0, problem.compute_joules, 0.0, "by hand")
+    share = 0.0 if dear else 1.0
+    fitting = replace(FittingTuning(), exact_seconds=0.0, moving_share=share, layout_seconds=0.3)
+    tuned = replace(OPTIONS, time_limit_seconds=8.0, tuning=replace(OPTIONS.tuning, fitting=fitting))
+    fitted = fit(problem, limits, first, tuned)
+    assert fitted is not None
+    assert fitted.arena.size_bytes <= trace.peak_ram_bytes
+    assert fitted.solution.trace is not None
+    if dear:
+        assert fitted.solution.trace.joules <= trace.joules + 10 * 2e-4
+        return
+    assert fitted.reserved_bytes == 0
+    moves = fitted.solution.trace.moves
+    assert 0 < moves <= len(fitted.arena.moves)
+    assert fitted.solution.trace.joules == pytest.approx(trace.joules + moves * 2e-4)
+    without = replace(tuned.tuning, fitting=replace(fitting, moving_seconds=0.0, rounds=1))
+    loose = fit(problem, limits, first, replace(tuned, tuning=without))
+    assert loose is not None
+    assert loose.arena.size_bytes > trace.peak_ram_bytes
+    assert "it runs from the heap" in loose.solution.message

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from helpers.clocks import counted
 from helpers.oracle import least_joules, least_ram_bytes
 from helpers.random_problems import mixed_problem, random_limits, random_pins, random_problem, with_homes
 
@@ -27,9 +28,9 @@ SEEDS_EACH = 100
 OPTIONS = SolveOptions(relative_gap=1e-9, overhead_gap=1e-9)  # with a limit of the test's own
 
 
-def until_proven(seconds: float = 4.0, **options: Any) -> SolveOptions:
-    """Options of a search that is proven, or cut after ``seconds``, long after its plan: some never are."""
-    return SolveOptions(time_limit_seconds=seconds, relative_gap=1e-9, overhead_gap=1e-9, **options)
+def until_proven(seconds: float = 2.0, **options: Any) -> SolveOptions:
+    """Options of a search that is proven, or cut after ``seconds`` of counted work: some never are."""
+    return counted(seconds, relative_gap=1e-9, overhead_gap=1e-9, **options)
 
 
 def blocking(seed: int, *features: str) -> Problem:

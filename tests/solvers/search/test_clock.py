@@ -108,7 +108,7 @@ def test_work_adds_up_and_limits_are_numbers_of_it() -> None:
 
 def test_a_search_charges_its_programs_and_schedules() -> None:
     clock = WorkClock(program_seconds=1.0, iteration_seconds=1e-9, node_seconds=1e-9, schedule_seconds=1e-5)
-    tuning = DEFAULT.without("states.round_states")
+    tuning = DEFAULT.without("states.round_states").without("copies.most_arcs")
     options = SolveOptions(time_limit_seconds=None, engine="highs", confirm=False, clock=clock, tuning=tuning)
     found = solve(STEP, tight(STEP, 0.05), options)
     assert found.schedule is not None

@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import threading
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +21,7 @@ from helpers.pace import with_slow
 from helpers.random_problems import mixed_problem, random_limits, training_like
 
 from poet.clock import WorkClock
-from poet.problem import Limits, Problem
+from poet.problem import Limits, Place, Problem
 from poet.schedule import Schedule
 from poet.simulator import simulate
 from poet.solution import ClassBound, SolveOptions, Status
@@ -266,3 +266,32 @@ def test_ctrl_c_keeps_the_best_plan(tmp_path: Path) -> None:
     assert said["status"] == "feasible"
     assert said["schedule"]
     assert said["bound_joules"] <= said["joules"]
+
+
+def test_the_first_greedy_plan_is_told_before_planning_ahead() -> None:
+    problem = training_like(12, seed=2, momentum=True)
+    limits = Limits(ram_budget_bytes=minimum_ram_bytes(problem, Limits()).bytes * 2)
+    told: list[Schedule] = []
+    best = greedy(problem, limits, found=told.append)
+    assert best is not None
+    assert len(told) == 1
+    assert simulate(problem, told[0], limits).joules >= simulate(problem, best, limits).joules
+    in_no_time = greedy(problem, limits, seconds=0.0, found=told.append)
+    assert in_no_time == told[0] == told[1]
+
+
+def test_the_first_greedy_plan_is_told_once_where_homes_are_a_choice() -> None:
+    plain = training_like(12, seed=2, momentum=True)
+    made = {name for op in plain.ops for name in op.outputs}
+    tensors = tuple(
+        tensor
+        if tensor.name in made or tensor.page_in is None
+        else replace(tensor, initially=Place.EITHER, finally_=None)
+        for tensor in plain.tensors
+    )
+    problem = replace(plain, tensors=tensors)
+    limits = Limits(ram_budget_bytes=minimum_ram_bytes(problem, Limits()).bytes * 2)
+    told: list[Schedule] = []
+    assert greedy(problem, limits, found=told.append) is not None
+    assert len(told) == 1
+    simulate(problem, told[0], limits)

@@ -9,6 +9,7 @@ import math
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import highspy
 import pytest
@@ -17,8 +18,10 @@ from poet.cli.main import app
 from typer.testing import CliRunner
 
 from poet import fit_layout as arena
+from poet import layout
 from poet import ram_survey as budgets
 from poet import trade_off_curve as fronts
+from poet.layout import Layout
 from poet.problem import Limits, Objective, Problem
 from poet.ram_survey import budget_between, keep_everything_bytes, survey
 from poet.simulator import simulate
@@ -163,12 +166,16 @@ def test_laying_out_keeps_the_limit(clock: Clock, monkeypatch: pytest.MonkeyPatc
         clock.seconds += options.time_limit_seconds
         return first
 
-    class Loose:
-        arena_bytes = 2 * (limits.ram_budget_bytes or 0)
-        offsets_bytes = ()
+    lay_out = layout.lay_out
+
+    def loose(*arguments: Any, **options: Any) -> Layout:
+        """As if no better places were found."""
+        found = lay_out(*arguments, **options)
+        return dataclasses.replace(found, arena_bytes=2 * (limits.ram_budget_bytes or 0))
 
     monkeypatch.setattr(arena, "solve", again)
-    monkeypatch.setattr(arena, "_laid_out", lambda *arguments: (Loose, Loose.arena_bytes))
+    monkeypatch.setattr("poet.fit_layout.lay_out", loose)
+    monkeypatch.setattr("poet.fit_layout._Fit.placed_exactly", lambda *arguments: None)
     for spent in (0.0, 8.0, 9.9, 12.0):
         rounds.clear()
         fitted = arena.fit(STEP, limits, dataclasses.replace(first, solve_seconds=spent), OPTIONS)

@@ -1,0 +1,156 @@
+"""The contents of at least some bytes, and what runs do to sets of them: what searches over states share.
+
+A set is an integer, whose bit i stands for content i of those that are followed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from poet.solvers.instance.candidates import last_use_stages, worth_rerunning
+from poet.solvers.instance.instance import Content, Instance
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A first run or a rerun, and which contents it needs, makes and updates, as bits.
+
+    ``beside_bytes``: its outputs, its workspace, and what it reads that is not followed; the latter is
+    ``small``.
+    """
+
+    task: int
+    needs: int
+    makes: int
+    updates: int
+    beside_bytes: int
+    small: tuple[int, ...]
+    joules: float
+    last_stage: int
+
+
+@dataclass(frozen=True, slots=True)
+class Resident:
+    """A content that is not followed, and that stays in RAM until the last first run that reads it, unless it
+    is paged, which costs something: no rerun makes it.
+
+    Attributes:
+        bytes: that it takes.
+        birth, last: it is in RAM in the stages after ``birth`` up to ``last``.
+        page_out: joules; ``None``: it can be paged in no plan.
+    """
+
+    bytes: int
+    birth: int
+    last: int
+    page_out: float | None
+
+
+def residents(instance: Instance, below_bytes: int) -> dict[int, Resident]:
+    """By content, those of fewer than ``below_bytes``."""
+    worth, end = worth_rerunning(instance), len(instance.tasks)
+    last = {content.number: end for content in instance.contents if content.ends_in_ram}
+    for task in instance.tasks:
+        last.update((c, task.number) for c in task.reads if last.get(c, -1) < task.number)
+    found = {}
+    for content in instance.contents:
+        made_again = content.producer is not None and content.producer in worth
+        away = (
+            content.ends_stored or content.starts_stored or (content.birth < 0 and not content.starts_in_ram)
+        )
+        if content.bytes >= below_bytes or made_again or away or content.number not in last:
+            continue
+        pageable = content.page_in is not None and content.page_out is not None
+        page_out = _page_out_joules(content) if pageable else None
+        if page_out == 0.0:
+            continue
+        found[content.number] = Resident(content.bytes, content.birth, last[content.number], page_out)
+    return found
+
+
+class Followed:
+    """The contents of ``instance`` of at least ``followed_bytes``, the runs, and which contents exist when.
+
+    Attributes:
+        followed, number: the contents, and the number of each content among them.
+        bytes, page_in, page_out: of each; joules, a page-in infinite where it can never be.
+        fixed_joules: of page-outs that every plan makes; these contents' own are free.
+        first, again: the first runs in order, and the reruns that may pay.
+        maker: of a content, the rerun that makes it.
+        alive: per stage, the contents that exist and that something may still read.
+        ends: those that must end in RAM.
+        starts: those that are there at the start.
+        most_alive: at once.
+        residents: by content, of those that are not followed.
+    """
+
+    def __init__(self, instance: Instance, followed_bytes: int, budget_bytes: int) -> None:
+        self.followed_bytes, self.budget_bytes, self.end = followed_bytes, budget_bytes, len(instance.tasks)
+        self.followed = [content for content in instance.contents if content.bytes >= followed_bytes]
+        self.number = {content.number: number for number, content in enumerate(self.followed)}
+        self.bytes = [content.bytes for content in self.followed]
+        self.page_in = [_page_in_joules(content) for content in self.followed]
+        self.page_out = [_page_out_joules(content) for content in self.followed]
+        stored = [number for number, content in enumerate(self.followed) if content.ends_stored]
+        self.fixed_joules = sum(self.page_out[number] for number in stored)
+        for number in stored:
+            self.page_out[number] = 0.0
+        worth = worth_rerunning(instance)
+        last_use = last_use_stages(instance, worth)
+        self.first = [self._run(instance, task.number, again=False) for task in instance.tasks]
+        runs = (self._run(instance, number, again=True) for number in sorted(worth))
+        self.again = [run for run in runs if run.makes]
+        self.maker = {number: run for run in self.again for number in bits(run.makes)}
+        self.alive = [
+            self.bits_of(
+                c.number for c in self.followed if c.birth < stage <= min(last_use[c.number], c.death)
+            )
+            for stage in range(self.end + 1)
+        ]
+        self.ends = self.bits_of(content.number for content in self.followed if content.ends_in_ram)
+        self.starts = self.bits_of(content.number for content in self.followed if content.starts_in_ram)
+        self.residents = residents(instance, followed_bytes)
+        self.most_alive = max(alive.bit_count() for alive in self.alive)
+
+    def bits_of(self, contents: Iterable[int]) -> int:
+        """The set of those of ``contents`` that are followed."""
+        bits = 0
+        for content in contents:
+            if content in self.number:
+                bits |= 1 << self.number[content]
+        return bits
+
+    def _run(self, instance: Instance, number: int, *, again: bool) -> Run:
+        task = instance.tasks[number]
+        reads = task.rerun_reads if again else task.reads
+        beside = {c for c in reads if c not in self.number} | set(task.outputs)
+        return Run(
+            task=number,
+            needs=self.bits_of(reads),
+            makes=self.bits_of(task.outputs),
+            updates=0 if again else self.bits_of(task.updated),
+            beside_bytes=task.workspace_bytes + sum(instance.contents[c].bytes for c in beside),
+            small=tuple(beside - set(task.outputs)),
+            joules=task.cost.joules,
+            last_stage=task.last_rerun_stage,
+        )
+
+
+def _page_in_joules(content: Content) -> float:
+    """Infinite where it can never be paged in."""
+    there = content.starts_stored or content.page_out is not None
+    return content.page_in.joules if content.page_in is not None and there else math.inf
+
+
+def _page_out_joules(content: Content) -> float:
+    return 0.0 if content.starts_stored or content.page_out is None else content.page_out.joules
+
+
+def bits(mask: int) -> Iterator[int]:
+    """The numbers of the members of a set, in order."""
+    while mask:
+        low = mask & -mask
+        yield low.bit_length() - 1
+        mask ^= low

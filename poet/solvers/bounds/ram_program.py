@@ -1,0 +1,341 @@
+"""Dynamic program over all sets of contents that fit into RAM, for given sets of copies in storage.
+
+Where RAM is tight the sets R of followed contents that fit are few enough to list, stage by stage. Given the
+set F of contents whose page-out is paid for, the least joules D(F) of reruns and page-ins from the start of
+a step to its end are shortest paths over (stage, R), computed backwards (Bellman 1957). Transitions: free a
+content; page one of F in; a rerun; the first run of the stage's op, which leads to the next stage. Several F
+are computed at once, as columns.
+
+Contents below a threshold are taken to be in RAM, in no bytes except beside a run that reads or makes them,
+but for *residents*: what no rerun makes, such as weights, stays in RAM from its birth to the last first run
+that reads it, unless it is paged. Where a column says that only so many residents are paged, the smallest
+others take RAM all the time.
+
+So out(S) + D(S) is at most the overhead of a schedule that pages in the contents of S and no others, out(S)
+being the joules of their page-outs, whatever else the schedule does; and D(S) >= D(F) for S within F, since
+F allows more. Costs are rounded down to whole units, which only lowers D.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from poet.solvers.bounds.followed import Followed, Run, bits
+from poet.solvers.bounds.suffix_program import FittingSets, fitting_sets
+
+Values = npt.NDArray[np.int32]
+Masks = npt.NDArray[np.int64]
+Places = npt.NDArray[np.int32]
+
+_UNITS = 1 << 28  # in the joules at which costs are capped; twice that does not overflow
+
+
+class TooLarge(Exception):
+    """More sets, or transitions between them, than were allowed."""
+
+
+class Stopped(Exception):
+    """By who asked for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Arcs:
+    """A transition from each set ``begin`` to ``end``; ``task`` reruns, or ``content`` is paged in.
+
+    ``slack``: bytes that are left beside it for residents.
+    """
+
+    begin: Places
+    end: Places
+    slack: Masks
+    units: int
+    task: int | None = None
+    content: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Stage:
+    """The sets that fit when the stage begins, and the transitions; ``first``: to the next stage's sets."""
+
+    sets: FittingSets
+    moves: tuple[_Arcs, ...]
+    first: _Arcs
+
+
+class RamProgram:
+    """The sets and transitions of what is followed.
+
+    Args:
+        of: what is followed.
+        most_joules: at which costs are capped.
+        most_arcs: transitions in all, at most.
+        finished: asked for each stage; whether to stop.
+
+    Attributes:
+        arcs: transitions in all.
+        worked: transitions looked at so far, times columns.
+
+    Raises:
+        TooLarge: there are more.
+        Stopped: where ``finished``, here and in the methods.
+    """
+
+    def __init__(
+        self, of: Followed, *, most_joules: float, most_arcs: int, finished: Callable[[], bool]
+    ) -> None:
+        self.of, self.joules_per_unit = of, most_joules / _UNITS
+        self.arcs = self.worked = 0
+        self._finished = finished
+        self._paged: tuple[int | None, ...] = ()
+        self._local = [list(bits(alive)) for alive in of.alive]
+        stages = list[FittingSets]()
+        for local in self._local:
+            sets = fitting_sets([of.bytes[c] for c in local], of.budget_bytes, most_arcs // (len(local) + 1))
+            if sets is None:
+                raise TooLarge
+            self.arcs += sum(map(len, sets.without))
+            if self.arcs > most_arcs:
+                raise TooLarge
+            stages.append(sets)
+        self._stages = list[_Stage]()
+        for number, sets in enumerate(stages):
+            if finished():
+                raise Stopped
+            moves = tuple(self._moves(number, sets))
+            following = None if number == of.end else stages[number + 1]
+            first = self._first(number, sets, following)
+            self._stages.append(_Stage(sets, moves, first))
+            self.arcs += len(first.begin) + sum(len(move.begin) for move in moves)
+            if self.arcs > most_arcs:
+                raise TooLarge
+
+    def sets_at(self, number: int) -> int:
+        """How many sets fit when a stage begins."""
+        return len(self._stages[number].sets.masks)
+
+    def resident_bytes(self, number: int, paged: int | None) -> int:
+        """At least, in a stage, where ``paged`` of those that can be are; ``None``: all."""
+        there = [one for one in self.of.residents.values() if one.birth < number <= one.last]
+        pageable = sorted(one.bytes for one in there if one.page_out is not None)
+        left = pageable[: max(0, len(pageable) - paged)] if paged is not None else []
+        return sum(left) + sum(one.bytes for one in there if one.page_out is None)
+
+    def least(self, free: Sequence[int], paged: Sequence[int | None] | None = None) -> list[float]:
+        """Per set of copies (as bits), the least joules of a step; the cap where they are not less.
+
+        ``paged``: per set, how many residents are paged at most; ``None``: any.
+        """
+        self._paged = tuple(paged) if paged is not None else (None,) * len(free)
+        values = self._ended(len(free))
+        for number in range(self.of.end, -1, -1):
+            if number < self.of.end:
+                values = self._before_first_run(number, values)
+            self._relax(number, values, free)
+        start = self._place(0, self.of.starts & self.of.alive[0])
+        if start is None:
+            return [_UNITS * self.joules_per_unit] * len(free)
+        return [float(value) * self.joules_per_unit for value in values[start]]
+
+    def path(self, free: int, paged: int | None = None) -> dict[int, tuple[int, ...]]:
+        """Per stage, the reruns of a cheapest step with these copies; empty where none is below the cap."""
+        self._paged = (paged,)
+        tables = list[Values]()
+        values = self._ended(1)
+        for number in range(self.of.end, -1, -1):
+            if number < self.of.end:
+                values = self._before_first_run(number, values)
+            self._relax(number, values, (free,))
+            tables.append(values)
+        tables.reverse()
+        reruns: dict[int, tuple[int, ...]] = {}
+        place = self._place(0, self.of.starts & self.of.alive[0])
+        if place is None or tables[0][place, 0] >= _UNITS:
+            return {}
+        for number, stage in enumerate(self._stages):
+            following = tables[number + 1][:, 0] if number < self.of.end else None
+            resident = int(self._residents(number)[0])
+            walked = self._walked(stage, tables[number][:, 0], following, int(place), free, resident)
+            if walked is None:
+                return {}
+            place, tasks = walked
+            if tasks:
+                reruns[number] = tuple(tasks)
+        return reruns
+
+    def _walked(
+        self,
+        stage: _Stage,
+        values: Values,
+        following: Values | None,
+        place: int,
+        free: int,
+        resident: int,
+    ) -> tuple[int, list[int]] | None:
+        """From ``place`` to the next stage along least values, and what reruns; ``None``: in a circle."""
+        tasks = list[int]()
+        for _ in range(20 * len(stage.moves) + 20):
+            if following is None:
+                if values[place] == 0:
+                    return place, tasks
+            else:
+                at = np.searchsorted(stage.first.begin, place)
+                if at < len(stage.first.begin) and stage.first.begin[at] == place:
+                    end = int(stage.first.end[at])
+                    if following[end] == values[place] and stage.first.slack[at] >= resident:
+                        return end, tasks
+            step = self._step(stage, values, place, free, resident)
+            if step is None:
+                return None
+            place, task = step
+            if task is not None:
+                tasks.append(task)
+        return None
+
+    def _step(
+        self, stage: _Stage, values: Values, place: int, free: int, resident: int
+    ) -> tuple[int, int | None] | None:
+        for move in stage.moves:
+            if move.content is not None and not free >> move.content & 1:
+                continue
+            at = np.searchsorted(move.begin, place)
+            if at < len(move.begin) and move.begin[at] == place:
+                end = int(move.end[at])
+                if values[end] + move.units == values[place] and move.slack[at] >= resident:
+                    return end, move.task
+        for without, having in zip(stage.sets.without, stage.sets.having, strict=True):
+            at = np.searchsorted(having, place)
+            if at < len(having) and having[at] == place and values[without[at]] == values[place]:
+                return int(without[at]), None
+        return None
+
+    def _ended(self, columns: int) -> Values:
+        number, sets = self.of.end, self._stages[self.of.end].sets
+        wanted = self._mask(number, self.of.ends)
+        values = np.full((len(sets.masks), columns), _UNITS, dtype=np.int32)
+        if wanted is not None:
+            values[(sets.masks & wanted) == wanted] = 0
+        return values
+
+    def _before_first_run(self, number: int, following: Values) -> Values:
+        stage = self._stages[number]
+        values = np.full((len(stage.sets.masks), following.shape[1]), _UNITS, dtype=np.int32)
+        reached = following[stage.first.end]
+        self._forbid(reached, stage.first, self._residents(number))
+        values[stage.first.begin] = reached
+        return values
+
+    def _residents(self, number: int) -> Masks:
+        """Bytes of residents in a stage, per column."""
+        return np.array([self.resident_bytes(number, paged) for paged in self._paged], dtype=np.int64)
+
+    def _forbid(self, reached: Values, move: _Arcs, resident: Masks) -> None:
+        """Raise to the cap, in place, what there is no room for beside the residents."""
+        if len(move.slack) and move.slack.min() < resident.max():
+            reached[move.slack[:, None] < resident[None, :]] = _UNITS
+
+    def _relax(self, number: int, values: Values, free: Sequence[int]) -> None:
+        """Lower ``values``, in place, to the least over any sequence of transitions within the stage."""
+        if self._finished():
+            raise Stopped
+        stage = self._stages[number]
+        arcs = sum(len(move.begin) for move in stage.moves) + sum(map(len, stage.sets.without))
+        before, resident = int(values.sum(dtype=np.int64)), self._residents(number)
+        while True:
+            self.worked += arcs * len(free)
+            for move in stage.moves:
+                units: int | Values = move.units
+                if move.content is not None:
+                    paid = [move.units if one >> move.content & 1 else _UNITS for one in free]
+                    units = np.array(paid, dtype=np.int32)
+                reached = values.take(move.end, axis=0)
+                reached += units
+                self._forbid(reached, move, resident)
+                np.minimum(reached, values.take(move.begin, axis=0), out=reached)
+                values[move.begin] = reached
+            for without, having in zip(stage.sets.without, stage.sets.having, strict=True):
+                reached = values.take(without, axis=0)
+                np.minimum(reached, values.take(having, axis=0), out=reached)
+                values[having] = reached
+            after = int(values.sum(dtype=np.int64))
+            if after == before:
+                return
+            before = after
+
+    def _moves(self, number: int, sets: FittingSets) -> list[_Arcs]:
+        """Reruns, last tasks first, then page-ins, of a stage."""
+        of, alive = self.of, self.of.alive[number]
+        moves = list[_Arcs]()
+        for run in reversed(of.again):
+            if run.task < number <= run.last_stage and run.makes & alive:
+                begin, after = self._after(number, sets, run, self._mask(number, run.makes & alive) or 0)
+                if len(begin):
+                    end = np.searchsorted(sets.masks, after).astype(np.int32)
+                    slack = self._room(number, run) - sets.bytes[begin]
+                    moves.append(_Arcs(begin, end, slack, self._units(run.joules), task=run.task))
+        for bit, content in enumerate(self._local[number]):
+            if of.page_in[content] < np.inf:
+                units = self._units(of.page_in[content])
+                slack = of.budget_bytes - sets.bytes[sets.having[bit]]
+                moves.append(_Arcs(sets.without[bit], sets.having[bit], slack, units, content=content))
+        return moves
+
+    def _after(self, number: int, sets: FittingSets, run: Run, makes: int) -> tuple[Places, Masks]:
+        """The sets in which ``run`` can begin without having all that it makes, and what they become."""
+        needs = self._mask(number, run.needs)
+        if needs is None:
+            return np.zeros(0, dtype=np.int32), np.zeros(0, dtype=np.int64)
+        able = ((sets.masks & needs) == needs) & ((sets.masks & makes) != makes)
+        able &= sets.bytes <= self.of.budget_bytes - run.beside_bytes
+        begin = np.flatnonzero(able).astype(np.int32)
+        return begin, sets.masks[begin] | makes
+
+    def _first(self, number: int, sets: FittingSets, following: FittingSets | None) -> _Arcs:
+        """The first run of the stage's op."""
+        nowhere, nothing = np.zeros(0, dtype=np.int32), np.zeros(0, dtype=np.int64)
+        if following is None:
+            return _Arcs(nowhere, nowhere, nothing, 0)
+        run, alive = self.of.first[number], self.of.alive[number + 1]
+        needs = self._mask(number, run.needs)
+        if needs is None:
+            return _Arcs(nowhere, nowhere, nothing, 0)
+        able = ((sets.masks & needs) == needs) & (sets.bytes <= self.of.budget_bytes - run.beside_bytes)
+        begin = np.flatnonzero(able).astype(np.int32)
+        place = {content: bit for bit, content in enumerate(self._local[number + 1])}
+        made = self._mask(number + 1, (run.makes | run.updates) & alive) or 0
+        after = np.full(len(begin), made, dtype=np.int64)
+        for bit, content in enumerate(self._local[number]):
+            if content in place:
+                after |= ((sets.masks[begin] >> bit) & 1) << place[content]
+        end = np.searchsorted(following.masks, after).astype(np.int32)
+        there = end < len(following.masks)
+        there[there] = following.masks[end[there]] == after[there]
+        slack = self._room(number, run) - sets.bytes[begin]
+        return _Arcs(begin[there], end[there], slack[there], 0)
+
+    def _room(self, number: int, run: Run) -> int:
+        """Bytes beside a run in a stage for what is followed and for residents, its own among them."""
+        mine = (self.of.residents[c] for c in run.small if c in self.of.residents)
+        counted = sum(one.bytes for one in mine if one.birth < number <= one.last)
+        return self.of.budget_bytes - run.beside_bytes + counted
+
+    def _place(self, number: int, contents: int) -> int | None:
+        """Of a set among those of its stage; ``None`` where it does not fit."""
+        masks, mask = self._stages[number].sets.masks, self._mask(number, contents)
+        if mask is None:
+            return None
+        place = int(np.searchsorted(masks, mask))
+        return place if place < len(masks) and masks[place] == mask else None
+
+    def _mask(self, number: int, contents: int) -> int | None:
+        """A set in the bits of its stage; ``None`` where a member does not exist there."""
+        if contents & ~self.of.alive[number]:
+            return None
+        place = {content: bit for bit, content in enumerate(self._local[number])}
+        return sum(1 << place[content] for content in bits(contents))
+
+    def _units(self, joules: float) -> int:
+        return int(min(joules / self.joules_per_unit, _UNITS))

@@ -1,0 +1,229 @@
+"""The judge of moves within an arena, and the search for them."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from helpers import hand_net
+from helpers.random_problems import random_problem
+from helpers.schedules import keep_everything, random_schedule
+from helpers.shuffled import movable, shuffled
+
+from poet.compaction import compact
+from poet.demand import Demand, demand_of
+from poet.errors import InvalidSchedule, PlanError
+from poet.homes import decided
+from poet.layout import Layout, check_layout, lay_out
+from poet.places import Move, replayed
+from poet.problem import Limits
+from poet.simulator import judge
+from poet.training_plan import Arena, Plan
+
+
+def demand(seed: int, *, share: float = 0.5) -> Demand:
+    """Of a random schedule with tensors of uneven sizes."""
+    problem = random_problem(
+        seed, ops=8, features=("outputs", "workspace", "updates", "initially", "finally")
+    )
+    generator = random.Random(seed)
+    problem = replace(
+        problem, tensors=tuple(replace(item, bytes=generator.randint(1, 99)) for item in problem.tensors)
+    )
+    schedule = random_schedule(problem, seed, share=share)
+    return demand_of(decided(problem, schedule), schedule)
+
+
+def bytes_held(of: Demand, arena: Arena) -> None:
+    """The plainest judge: a list with a cell for each byte of the arena, tick by tick."""
+    cells: list[int | None] = [None] * arena.size_bytes
+    now = list(arena.offsets_bytes)
+
+    def held(number: int) -> range:
+        return range(now[number], now[number] + of.blocks[number].size_bytes)
+
+    def take(number: int) -> None:
+        for cell in held(number):
+            assert cells[cell] is None
+            cells[cell] = number
+
+    def give_up(number: int) -> None:
+        for cell in held(number):
+            assert cells[cell] == number
+            cells[cell] = None
+
+    for tick in range(of.begins[-1] + 1):
+        for move in arena.moves:
+            if of.begins[move.step] == tick:
+                is_there = any(born < tick <= died for born, died in of.blocks[move.block].spans)
+                if is_there:
+                    give_up(move.block)
+                now[move.block] = move.to_bytes
+                if is_there:
+                    take(move.block)
+        for number, block in enumerate(of.blocks):
+            if any(born == tick for born, _ in block.spans):
+                take(number)
+        for number, block in enumerate(of.blocks):
+            if any(died == tick for _, died in block.spans):
+                give_up(number)
+
+
+# --- the judge ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_without_moves_both_judges_agree(seed: int) -> None:
+    of, generator = demand(seed), random.Random(seed)
+    layout = lay_out(of.blocks, time_limit_seconds=0.05)
+    assert replayed(of, layout.offsets_bytes, layout.arena_bytes).moves == ()
+    verdicts = set()
+    for _ in range(60):
+        offsets = list(layout.offsets_bytes)
+        offsets[generator.randrange(len(offsets))] = generator.randrange(layout.arena_bytes)
+        changed = Layout(layout.blocks, tuple(offsets), layout.arena_bytes, 0)
+        found = [
+            _passes(check_layout, changed),
+            _passes(replayed, of, offsets, layout.arena_bytes),
+        ]
+        assert found[0] == found[1]
+        verdicts.add(found[0])
+    assert False in verdicts
+
+
+def _passes(check: Callable[..., object], *args: object) -> bool:
+    try:
+        check(*args)
+    except InvalidSchedule:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_every_byte_is_accounted_for(seed: int) -> None:
+    of = demand(seed)
+    arena = shuffled(of, seed)
+    bytes_held(of, arena)
+    places = replayed(of, arena.offsets_bytes, arena.size_bytes, arena.moves)
+    assert places.moves
+    assert len(places.requests_bytes) == len(of.requests)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_move_that_is_left_out_or_changed_is_noticed_where_it_matters(seed: int) -> None:
+    """Whatever the plain judge of bytes refuses, this one does, and the other way round."""
+    of, generator = demand(seed), random.Random(seed)
+    arena = shuffled(of, seed)
+    found = []
+    for _ in range(30):
+        moves = list(arena.moves)
+        place = generator.randrange(len(moves))
+        if generator.random() < 0.5:
+            del moves[place]
+        else:
+            moves[place] = replace(moves[place], to_bytes=generator.randrange(arena.size_bytes))
+        try:
+            replayed(of, arena.offsets_bytes, arena.size_bytes, moves)
+            found.append(True)
+        except InvalidSchedule as error:
+            found.append(False)
+            if "does not end the step" in str(error):
+                continue
+        try:
+            bytes_held(of, replace(arena, moves=tuple(moves)))
+        except (AssertionError, IndexError):
+            assert not found[-1]
+        else:
+            assert found[-1]
+    assert False in found
+
+
+def _plan() -> Plan:
+    what = hand_net.graph()
+    of = movable(hand_net.problem(what))
+    plan = hand_net.plan(of, what, keep_everything(of))
+    arena = shuffled(plan.demand, 2)
+    places = replayed(plan.demand, arena.offsets_bytes, arena.size_bytes, arena.moves)
+    trace = judge(plan.problem, plan.schedule, Limits(), places.moved())
+    told = replace(plan.prediction, seconds=trace.seconds, joules=trace.joules)
+    limits = Limits(ram_budget_bytes=arena.size_bytes)
+    return replace(plan, request=replace(plan.request, limits=limits), arena=arena, prediction=told)
+
+
+def test_a_plan_with_moves_is_read_as_it_was_written() -> None:
+    plan = _plan()
+    assert plan.trace.moves > 5
+    assert Plan.from_json(json.loads(json.dumps(plan.to_json()))) == plan
+
+
+def test_a_strangers_moves_are_judged() -> None:
+    plan = _plan()
+    assert plan.arena is not None
+    first = plan.arena.moves[0]
+    temporary = len(plan.demand.blocks)
+    changes = {
+        "a move stands before no step": [replace(first, step=1 << 40)],
+        "not in the order": [*plan.arena.moves[::-1]],
+        "of no block": [replace(first, block=temporary)],
+        "leaves the arena": [replace(first, to_bytes=1 << 60)],
+        "must stay at its place": [Move(0, number, 0) for number in plan.demand.standing],
+        "is not at a multiple of 64": [replace(first, to_bytes=first.to_bytes + 1)],
+        "the predictions are not": plan.arena.moves[:0],
+    }
+    for complaint, moves in changes.items():
+        data = json.loads(json.dumps(plan.to_json()))
+        told = [{"step": item.step, "block": item.block, "to_bytes": item.to_bytes} for item in moves]
+        data["arena"]["moves"] = told
+        with pytest.raises(PlanError, match=complaint):
+            Plan.from_json(data)
+
+
+def test_what_has_no_price_must_stay_at_its_place() -> None:
+    problem = random_problem(1, ops=8, features=("outputs",))
+    schedule = random_schedule(problem, 1)
+    of = demand_of(decided(problem, schedule), schedule)
+    arena = shuffled(of, 1)
+    moved = replayed(of, arena.offsets_bytes, arena.size_bytes, arena.moves).moved()
+    with pytest.raises(InvalidSchedule, match="must stay at its place") as error:
+        judge(decided(problem, schedule), schedule, moves=moved)
+    assert error.value.rule == "move"
+    with pytest.raises(InvalidSchedule, match="is moved but not in RAM"):
+        judge(decided(movable(problem), schedule), schedule, moves={0: (problem.ops[-1].outputs[0],)})
+
+
+# --- the search ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_an_arena_is_no_larger_than_the_peak(seed: int) -> None:
+    """Also without a layout as a guide, and where nothing fits at first."""
+    of = demand(seed, share=0.7)
+    layout = lay_out(of.blocks, time_limit_seconds=0.05)
+    least = layout.lower_bound_bytes
+    for guide in (layout.offsets_bytes, ()):
+        found = compact(of, least, guide_bytes=guide, time_limit_seconds=0.02, seed=seed)
+        if found is None:  # what begins and ends in RAM leaves no room to bring it back
+            assert any(len(block.spans) > 1 for block in of.blocks)
+            continue
+        assert found.arena_bytes <= least
+        bytes_held(of, Arena(found.arena_bytes, found.offsets_bytes, found.moves))
+    assert compact(of, least - 1, guide_bytes=layout.offsets_bytes, time_limit_seconds=0.02) is None
+
+
+def test_what_fits_at_fixed_places_is_not_moved() -> None:
+    of = demand(3)
+    layout = lay_out(of.blocks)
+    found = compact(of, layout.arena_bytes, guide_bytes=layout.offsets_bytes)
+    assert found is not None
+    assert found.moves == ()
+
+
+def test_what_must_not_be_moved_is_not() -> None:
+    of = demand(5)
+    least = lay_out(of.blocks).lower_bound_bytes
+    found = compact(of, least, weights=lambda _: math.inf, time_limit_seconds=0.02)
+    assert found is None or found.moves == ()
