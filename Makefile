@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 export PYTHONDONTWRITEBYTECODE :=
 STAMP := $(VENV)/.installed
 
-.PHONY: help setup demo demo-c test test-cortex-m test-slow lint type models-table nets-table gap-table bench-planner bench-large-graphs bench-large-rivals bench-small-ram bench-tuning devices-table fuzz faults-table runtime-table torch-peers documents pictures site clean
+.PHONY: help setup demo demo-c test test-cortex-m test-slow lint type models-table nets-table gap-table bench-planner bench-large-graphs bench-large-rivals bench-small-ram bench-layout bench-tuning devices-table robust-table fuzz faults-table runtime-table torch-peers torch-solver documents pictures site clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*## ' Makefile | sed -E 's/^([a-z-]+):.*## (.*)$$/\1|\2/' | awk -F'|' '{printf "make %-13s %s\n", $$1, $$2}'
@@ -28,7 +28,7 @@ test: $(STAMP) ## the tests that take seconds
 	$(BIN)/python -m pytest -q -n 2 --dist loadfile
 
 test-slow: $(STAMP) ## the proofs that take minutes
-	$(BIN)/python -m pytest -q -m slow -n 2 --dist loadfile
+	$(BIN)/python -m pytest -q -m slow -n 2 --dist loadfile $(if $(WITHIN),--begin-within $(WITHIN) -rs)
 
 lint: $(STAMP) ## ruff: rules and layout
 	$(BIN)/ruff check .
@@ -58,11 +58,18 @@ bench-large-rivals: $(STAMP) ## docs/large-graphs-rivals.md: the other planners 
 bench-small-ram: $(STAMP) ## plan, bound and what is open: nets of microcontrollers in little RAM, 30 s each (an hour)
 	$(BIN)/python tests/benchmarks/small_ram.py $(SMALL_RAM)
 
+bench-layout: $(STAMP) ## how well plans fill their arenas: fixed places, CP-SAT, moves; an instance of minimalloc (three minutes)
+	$(BIN)/python tests/benchmarks/layouts.py
+
 bench-tuning: $(STAMP) ## one constant of the search against another value: make bench-tuning TUNING='--off large.alike_share'
 	$(BIN)/python tests/benchmarks/tuning.py $(or $(TUNING),--list)
 
-devices-table: $(STAMP) ## docs/devices-table.md: published training steps against the cost model, each net left out of the fit (a minute)
+devices-table: $(STAMP) ## docs/devices-table.md and devices-published.md: profiles against published steps, storage, energies (a minute)
 	$(BIN)/python tests/benchmarks/devices_table.py
+	$(BIN)/python tests/benchmarks/published_table.py
+
+robust-table: $(STAMP) ## docs/robust-table.md: the plan of least largest regret against that of the stated figures (ten minutes)
+	$(BIN)/python tests/benchmarks/robust_table.py
 
 fuzz: $(STAMP) ## 20,000 mutated files of each of seven kinds: refused or used, nothing else (long)
 	PYTHONPATH=tests $(BIN)/python tests/tools/fuzz.py
@@ -75,6 +82,9 @@ runtime-table: $(STAMP) ## docs/runtime.md: predicted and measured peaks and ste
 
 torch-peers: $(STAMP) ## against checkpointing and torch's memory budget, at their own peaks
 	PYTHONPATH=examples $(BIN)/python tests/benchmarks/torch_peers.py
+
+torch-solver: $(STAMP) ## poet.torch_solver beside torch's own solvers: 6 nets x 10 budgets, measured peak and time (an hour)
+	PYTHONPATH=examples $(BIN)/python tests/benchmarks/torch_solver.py $(TORCH_SOLVER)
 
 demo-c: $(STAMP) ## ResNet-8 as C99: planned, exported, linked into its RAM, trained here and on a Cortex-M4F in QEMU
 	$(BIN)/python examples/demo_c.py

@@ -7,10 +7,12 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from poet import codec
 from poet.problem import Problem
 from poet.report.compare import comparison_data, comparison_report
 from poet.solution import Solution, solution_to_json
 from poet.solvers.literature.comparison import Comparison
+from poet.training_plan import PriceRange
 
 
 def report_with(report: RenderableType, comparison: Comparison | None) -> RenderableType:
@@ -18,7 +20,14 @@ def report_with(report: RenderableType, comparison: Comparison | None) -> Render
     return report if comparison is None else Group(report, Text(), comparison_report(comparison))
 
 
-def json_with(problem: Problem, solution: Solution, comparison: Comparison | None) -> dict[str, Any]:
-    """The ``--json`` answer, with the comparison where there is one."""
+def json_with(
+    problem: Problem,
+    solution: Solution,
+    comparison: Comparison | None,
+    price_range: PriceRange | None = None,
+) -> dict[str, Any]:
+    """The ``--json`` answer, with the comparison where there is one, and the range of what a step takes."""
     data = solution_to_json(problem, solution)
+    if price_range is not None:
+        data["range"] = codec.encode(price_range)
     return data if comparison is None else {**data, "comparison": comparison_data(comparison)}

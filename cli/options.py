@@ -16,6 +16,7 @@ import typer
 from poet.errors import InputError, nearest
 from poet.files.reading import LARGEST_WHOLE, shown
 from poet.loss import LOSSES, LossSpec
+from poet.micro import micro_batches
 from poet.optimizer import OPTIONS, OptimizerSpec, ParameterGroup
 from poet.problem import Objective, Pins, Place
 from poet.units import parse_seconds
@@ -71,6 +72,8 @@ class Ask:
     points: int | None
     json_file: Path | None
     verbose: bool = False
+    sensitivity: bool = False
+    robust: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,16 +91,21 @@ class ModelAsk:
     clip_norm: float | None
     train: list[str] | None
     bind: list[str] | None
+    batch: int | None
+    micro: str | None
     names: Path | None
     home: Home | None
     gradients: Gradient | None
     no_measure_host: bool | None
     output: Path | None
+    part: str | None = None
 
     def given(self) -> str | None:
         """The first option that is given, if one is."""
         for field in dataclasses.fields(self):
             if getattr(self, field.name) is not None:
+                if field.name == "part":
+                    return f"--storage {self.part}"
                 return f"--{field.name.replace('_', '-')}"
         return None
 
@@ -163,6 +171,13 @@ def optimizer_callback(text: str | None) -> str | None:
     return text
 
 
+def micro_callback(text: str | None) -> str | None:
+    """The micro-batches as they were written, refused before anything else is looked at."""
+    if text is not None:
+        micro_batches(text)
+    return text
+
+
 TrainOption = Annotated[
     list[str] | None,
     typer.Option(metavar="GLOB", help="Parameters to train, e.g. 'layer4.*'; repeatable; default all."),
@@ -209,6 +224,20 @@ def device_names(incomplete: str) -> list[str]:
     from poet.devices.load import profile_names
 
     return [name for name in profile_names() if name.startswith(incomplete)]
+
+
+def read_storage(given: Iterable[str] | None) -> tuple[str | None, str | None]:
+    """The part and the size of ``--storage``, each given once at most; sizes begin with a digit.
+
+    Raises:
+        InputError: two parts or two sizes.
+    """
+    sizes = [text for text in given or () if text[:1].isdigit()]
+    parts = [text for text in given or () if not text[:1].isdigit()]
+    for found, what in ((sizes, "size"), (parts, "part")):
+        if len(found) > 1:
+            raise InputError(f"--storage {found[1]}: one {what} is given already, {found[0]}")
+    return next(iter(parts), None), next(iter(sizes), None)
 
 
 def read_bindings(bindings: Iterable[str] | None) -> dict[str, int]:

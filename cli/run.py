@@ -13,6 +13,7 @@ from poet.errors import InputError, PageFileError
 from poet.plan_file import PlanFile, read_plan
 from poet.rate_schedule import SCHEDULES, RateSchedule
 from poet.run_request import Epoch, RunRequest, was_interrupted
+from poet.units import parse_bytes, parse_joules, parse_seconds
 
 from .options import JsonOption, PageFileOption, PlanArgument, ThreadsOption, whole
 from .output import answer, check_files
@@ -51,8 +52,8 @@ def run(
         Path,
         typer.Option(
             metavar="FILE",
-            help=".npz or .safetensors, an array per input, samples first: `inputs` or the model's name, "
-            "`targets`.",
+            help="Samples: .npz, .safetensors or a folder of .npy (`inputs` or the model's name, `targets`), "
+            ".csv, a folder of images per class, or module:function of an iterable, which is your own code.",
         ),
     ],
     epochs: Annotated[int, typer.Option(min=1, help="Passes over the data.", callback=whole)] = 1,
@@ -90,6 +91,17 @@ def run(
             "--keep-previous", help="Keep the state saved before the last as well, as FILE.previous."
         ),
     ] = False,
+    stop_after_joules: Annotated[
+        str | None,
+        typer.Option(metavar="ENERGY", help="End when another step would take more, by the plan: 5Wh."),
+    ] = None,
+    stop_after_seconds: Annotated[
+        str | None, typer.Option(metavar="TIME", help="End when another step would last longer: 3600s.")
+    ] = None,
+    stop_after_written: Annotated[
+        str | None,
+        typer.Option(metavar="SIZE", help="End when another step would write more to storage: 1GiB."),
+    ] = None,
     validate: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Samples to evaluate after each epoch, as --data has them."),
@@ -130,6 +142,9 @@ def run(
     It is saved after each epoch. Ctrl-C ends the training after the step under way and saves it.
     Where the loss is no longer finite, training ends and the last save is kept.
 
+    With --stop-after-... the run ends before the step that would spend more; --resume goes on with as much
+    again.
+
     With --validate the model is evaluated after each epoch, in evaluation mode and inside the same RAM.
 
     With --enforce the training runs in a lean process that cannot get more memory than the plan was
@@ -169,6 +184,9 @@ def run(
         best=None if best is None else str(best),
         schedule=schedule,
         keep_previous=keep_previous,
+        stop_joules=None if stop_after_joules is None else parse_joules(stop_after_joules),
+        stop_seconds=None if stop_after_seconds is None else parse_seconds(stop_after_seconds),
+        stop_written_bytes=None if stop_after_written is None else parse_bytes(stop_after_written),
     )
     if _run_enforced(request, json_file) if enforce else _run_here(request, json_file):
         raise KeyboardInterrupt
@@ -180,7 +198,7 @@ def _run_here(request: RunRequest, json_file: Path | None) -> bool:
 
     from poet.report.run import Measured, run_data, run_report
     from poet.runtime import native
-    from poet.runtime.fit import load_samples
+    from poet.runtime.fit import batch_of, load_samples
     from poet.runtime.memory import return_freed_memory
     from poet.runtime.requested import metered_epochs, open_trainer, validation_samples
 
@@ -191,6 +209,9 @@ def _run_here(request: RunRequest, json_file: Path | None) -> bool:
         samples = load_samples(Path(request.data), trainer.plan, allow_nan=request.allow_nan)
         validation = validation_samples(trainer.plan, request)
         training = metered_epochs(trainer, samples, request, validation)
+        if left := samples.count % batch_of(trainer.plan):
+            said = f"poet: {left} of {samples.count} samples fill no batch; each epoch leaves out others"
+            typer.echo(said, err=True)
         done, peak_bytes = _epochs(training, _teller(json_file))
         plan, memory, pages = trainer.plan, trainer.memory, trainer.page_file
     storage, problem = (None, "") if pages is None else _storage(pages)

@@ -29,7 +29,9 @@ from .options import (
     TrainOption,
     VerboseOption,
     device_names,
+    micro_callback,
     optimizer_callback,
+    read_storage,
     read_time_limit,
     read_trade_off,
     threads_callback,
@@ -40,6 +42,7 @@ from .output import check_files
 EXAMPLES = (
     "poet solve model.onnx --device rpi4b",
     "poet solve model.onnx --device rpi4b --ram 64MiB --deadline 1.3x -o plan.poet",
+    "poet solve model.onnx --device rpi4b --ram 64MiB --batch 32 --micro auto -o plan.poet",
     "poet solve problem.json --ram 256KiB --compare --json answer.json",
     "poet solve problem.json --ram 256KiB --minimise time --energy-budget 2mJ --keep 'layer1.*'",
     "poet solve problem.json --trade-off ram,energy",
@@ -84,6 +87,19 @@ def solve(
     ] = None,
     train: TrainOption = None,
     bind: BindOption = None,
+    batch: Annotated[
+        int | None,
+        typer.Option(min=1, metavar="N", help="Samples of a step; the same as --bind N=...", callback=whole),
+    ] = None,
+    micro: Annotated[
+        str | None,
+        typer.Option(
+            metavar="K",
+            help="Train each batch in K micro-batches, or auto: as many as take the least energy. K:sum: the "
+            "loss is not divided by K.",
+            callback=micro_callback,
+        ),
+    ] = None,
     names: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="A state dict (.pt, .safetensors) whose names the model gets."),
@@ -104,7 +120,11 @@ def solve(
         str | None, typer.Option(metavar="SIZE", help="What a step may write to storage, e.g. 1MiB.")
     ] = None,
     storage: Annotated[
-        str | None, typer.Option(metavar="SIZE", help="What storage holds; default: the device's capacity.")
+        list[str] | None,
+        typer.Option(
+            metavar="PART|SIZE",
+            help="A part in place of the device's (`poet devices parts`), or what storage holds; repeatable.",
+        ),
     ] = None,
     home: Annotated[
         Home | None,
@@ -150,6 +170,12 @@ def solve(
     compare: Annotated[
         bool, typer.Option("--compare", help="Beside the plan, those of other planners; needs --ram.")
     ] = False,
+    sensitivity: Annotated[
+        bool, typer.Option("--sensitivity", help="Tell which of the device's figures decide; plans anew.")
+    ] = False,
+    robust: Annotated[
+        bool, typer.Option("--robust", help="The plan that loses least wherever the device's figures are.")
+    ] = False,
     output: Annotated[
         Path | None, typer.Option("-o", "--output", metavar="FILE", help="Write the plan here.")
     ] = None,
@@ -162,6 +188,7 @@ def solve(
     Without --ram it tells what training needs when everything is kept, the least that any schedule
     needs, and what budgets between them cost. Ctrl-C ends the search and keeps the best plan.
     """
+    part, storage_size = read_storage(storage)
     ask = Ask(
         ram=ram,
         deadline=deadline,
@@ -174,12 +201,14 @@ def solve(
         minimise=Objective(minimise.value),
         energy_budget=energy_budget,
         write_budget=write_budget,
-        storage=storage,
+        storage=storage_size,
         pins=Pins(tuple(keep or ()), tuple(recompute or ()), tuple(page or ()), tuple(never_page or ())),
         trade_off=read_trade_off(trade_off),
         points=points,
         json_file=json_file,
         verbose=verbose,
+        sensitivity=sensitivity,
+        robust=robust,
     )
     about_model = ModelAsk(
         device=device,
@@ -193,16 +222,19 @@ def solve(
         clip_norm=clip_norm,
         train=train,
         bind=bind,
+        batch=batch,
+        micro=micro,
         home=home,
         gradients=gradients,
         names=names,
         no_measure_host=no_measure_host or None,
         output=output,
+        part=part,
     )
     _check_paths(model, ask, about_model, log)
     _check_together(ask, output)
     if model.suffix == ".json":
-        _refuse_what_is_of_models(model, about_model)
+        _refuse_what_is_of_models(model, about_model, ask)
         from .solve_problem import solve_problem
 
         with listening(verbose=verbose, file=log):
@@ -221,7 +253,11 @@ def _check_paths(model: Path, ask: Ask, about_model: ModelAsk, log: Path | None)
     check_log(log)
     check_files(
         {"-o": about_model.output, "--json": ask.json_file, "--log": log},
-        reads={"--device": profile, "--names": about_model.names},
+        reads={
+            "--device": profile,
+            "--names": about_model.names,
+            "--storage": None if about_model.part is None else profile_path(about_model.part),
+        },
         model=model,
     )
 
@@ -232,12 +268,22 @@ def _check_together(ask: Ask, output: Path | None) -> None:
         raise InputError("--points is of --trade-off, e.g. --trade-off ram,energy --points 12")
     if ask.trade_off is not None and output is not None:
         raise InputError("--trade-off makes no plan; solve with the RAM of a point and -o for that")
+    for option, asked in (("--sensitivity", ask.sensitivity), ("--robust", ask.robust)):
+        if asked and (ask.ram is None or ask.trade_off is not None):
+            raise InputError(f"{option} needs --ram: it is about a plan inside one budget, e.g. --ram 256KiB")
+        if asked and ask.minimise is not Objective.ENERGY:
+            raise InputError(f"{option} is about energy; leave --minimise out")
     if ask.compare and ask.ram is None:
         raise InputError("--compare needs --ram: planners are compared inside one budget, e.g. --ram 256KiB")
 
 
-def _refuse_what_is_of_models(problem: Path, about_model: ModelAsk) -> None:
+def _refuse_what_is_of_models(problem: Path, about_model: ModelAsk, ask: Ask) -> None:
     option = about_model.given()
+    if option is None and (ask.sensitivity or ask.robust):
+        named = "--sensitivity" if ask.sensitivity else "--robust"
+        raise InputError(
+            f"{named} is about the figures of a device; {problem.name} has costs alone: give a model"
+        )
     if option is not None:
         raise InputError(f"{option} is for a model; {problem.name} is a planning problem")
 

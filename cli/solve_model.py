@@ -8,13 +8,26 @@ from pathlib import Path
 import typer
 
 from poet import api
+from poet.accumulated import least_energy
+from poet.devices.load import load_profile, with_part
+from poet.devices.profile import Profile
+from poet.errors import InputError
 from poet.fit_layout import searching
 from poet.loss import DEFAULT_LOSS
+from poet.micro import MicroBatches, micro_batches
+from poet.prepared import BATCH_NAMES
+from poet.problem import Problem
+from poet.report.doubts import doubts_data, with_doubts
+from poet.report.micro import candidate_lines
 from poet.report.plan import plan_summary
 from poet.report.training import training_lines
 from poet.solution import Status
+from poet.solvers.literature.comparison import Comparison
+from poet.whatif.robust import Robust
+from poet.whatif.sensitivity import Sensitivity
 
 from .compare import json_with, report_with
+from .doubts import figures_doubted
 from .options import Ask, Gradient, Home, ModelAsk, read_bindings
 from .output import answer
 from .search import asked_limits, require_plan, search, search_options, show_without_plan
@@ -22,43 +35,127 @@ from .search import asked_limits, require_plan, search, search_options, show_wit
 
 def solve_model(path: Path, ask: Ask, about_model: ModelAsk) -> None:
     """Plan the training of a model, or survey its budgets where no RAM is given."""
-    prepared = _prepared(path, about_model)
-    if prepared.names_remark:
-        typer.echo(f"poet: {prepared.names_remark}", err=True)
+    asked = micro_batches(about_model.micro)
+    if not isinstance(asked, str):
+        found = _planned(path, ask, about_model, asked)
+    else:
+        if ask.ram is None or ask.compare or ask.trade_off is not None or ask.robust or ask.sensitivity:
+            raise InputError(
+                "--micro auto plans inside one budget: give --ram, and no --compare, --trade-off, --robust "
+                "or --sensitivity"
+            )
+        found = _least_energy(path, ask, about_model, asked)
+    if found is None:
+        return
+    planned, comparison = found.planned, found.comparison
+    if planned.prepared.names_remark:
+        typer.echo(f"poet: {planned.prepared.names_remark}", err=True)
+    if about_model.output is not None:
+        planned = api.with_evaluation(planned)
+        if planned.evaluation_remark:
+            typer.echo(f"poet: {planned.evaluation_remark}", err=True)
+        planned.save(about_model.output)
+    report = with_doubts(
+        report_with(plan_summary(planned.plan), comparison),
+        found.robust,
+        found.sensitivity,
+        planned.prepared.profile,
+        planned.plan.request.limits,
+    )
+    price_range = planned.plan.prediction.range
+    answer(
+        report,
+        lambda: {
+            **json_with(found.problem, planned.solution, comparison, price_range),
+            **doubts_data(found.robust, found.sensitivity),
+        },
+        json_file=ask.json_file,
+    )
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Found:
+    """A plan, the problem that it answers, how other planners answered it, and what doubts were looked at."""
+
+    planned: api.Planned
+    problem: Problem
+    comparison: Comparison | None
+    robust: Robust | None
+    sensitivity: Sensitivity | None
+
+
+def _least_energy(path: Path, ask: Ask, about_model: ModelAsk, loss: str) -> _Found:
+    """The plan with as many micro-batches as take the least energy."""
+    kept: dict[MicroBatches | None, _Found] = {}
+
+    def make(micro: MicroBatches | None) -> api.Planned:
+        found = _planned(path, ask, about_model, micro)
+        assert found is not None  # there is a budget
+        kept[micro] = found
+        return found.planned
+
+    planned, tried = least_energy(api.samples_of(None, _bindings(about_model)), loss, make)
+    for line in candidate_lines(tried):
+        typer.echo(f"poet: {line}", err=True)
+    return kept[planned.prepared.micro]
+
+
+def _planned(path: Path, ask: Ask, about_model: ModelAsk, micro: MicroBatches | None) -> _Found | None:
+    """The plan; ``None`` where the answer was a survey or a curve."""
+    prepared = _prepared(path, about_model, micro)
     problem, limits = asked_limits(prepared.problem, ask)
     prepared = dataclasses.replace(prepared, problem=problem)
     graph = prepared.step.graph
     if show_without_plan(problem, limits, ask, training_lines(graph, prepared.step.loss, prepared.train)):
-        return
+        return None
     solution, comparison = search(problem, limits, ask, searching(search_options(ask), limits))
     if solution.status is Status.INFEASIBLE:
         said = filter(None, (solution.message, api.home_hint(prepared, limits)))
         solution = dataclasses.replace(solution, message=" ".join(said))
     require_plan(problem, solution, ask)
     fitted = api.fit_step(prepared, limits, solution, search_options(ask))
+    with figures_doubted(prepared, limits, ask) as doubt:
+        fitted, robust = doubt.robust(fitted, solution.solve_seconds)
+        sensitivity = doubt.sensitivity(fitted)
     if not about_model.no_measure_host:
         prepared = api.measured_on_host(prepared)
-    planned = api.plan_with(prepared, limits, fitted)
-    if about_model.output is not None:
-        planned = api.with_evaluation(planned)
-        if planned.evaluation_remark:
-            typer.echo(f"poet: {planned.evaluation_remark}", err=True)
-        planned.save(about_model.output)
-    report = report_with(plan_summary(planned.plan), comparison)
-    answer(report, lambda: json_with(problem, planned.solution, comparison), json_file=ask.json_file)
+    planned = api.with_accumulation(api.plan_with(prepared, limits, fitted))
+    return _Found(planned, problem, comparison, robust, sensitivity)
 
 
-def _prepared(path: Path, about_model: ModelAsk) -> api.Prepared:
+def _device(name: str, part: str | None) -> Profile:
+    """The device, with the storage part that is asked for."""
+    profile = load_profile(name)
+    return profile if part is None else with_part(profile, part)
+
+
+def _bindings(about_model: ModelAsk) -> dict[str, int]:
+    """Sizes of dimensions, that of the batch among them.
+
+    Raises:
+        InputError: the batch is given twice.
+    """
+    bind = read_bindings(about_model.bind)
+    if about_model.batch is None:
+        return bind
+    for name in BATCH_NAMES:
+        if name in bind:
+            raise InputError(f"--batch and --bind {name}= say the same thing twice")
+    return bind | {"N": about_model.batch}
+
+
+def _prepared(path: Path, about_model: ModelAsk, micro: MicroBatches | None) -> api.Prepared:
     """The model's training step and the planning problem that it is on the device."""
     assert about_model.device is not None
     return api.prepare(
         path,
-        device=about_model.device,
+        device=_device(about_model.device, about_model.part),
         loss=about_model.loss or DEFAULT_LOSS,
         optimizer=about_model.optimizer_spec(),
         train=about_model.train,
-        bind=read_bindings(about_model.bind),
+        bind=_bindings(about_model),
         home=(about_model.home or Home.RAM).place,
         names=about_model.names,
         gradients=(about_model.gradients or Gradient.STREAM).value,
+        micro=micro,
     )

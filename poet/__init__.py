@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from poet.api import Planned as Planned
     from poet.api import plan as plan
     from poet.optimizer import OptimizerSpec as OptimizerSpec
+    from poet.partitioner import torch_solver as torch_solver
     from poet.problem import Limits as Limits
     from poet.problem import Objective as Objective
     from poet.problem import Pins as Pins
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from poet.trade_off_curve import trade_off as trade_off
     from poet.verification import verify as verify
     from poet.whatif.run import what_if as what_if
+    from poet.wrapping import wrap as wrap
 
 _HOMES = {
     "Limits": "poet.problem",
@@ -39,9 +41,11 @@ _HOMES = {
     "simulate": "poet.simulator",
     "solve": "poet.solvers",
     "survey": "poet.ram_survey",
+    "torch_solver": "poet.partitioner",
     "trade_off": "poet.trade_off_curve",
     "verify": "poet.verification",
     "what_if": "poet.whatif.run",
+    "wrap": "poet.wrapping",
 }
 __all__ = ["__version__", *_HOMES]
 

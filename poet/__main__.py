@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 
+from poet.calibration.command import COMMAND
+from poet.calibration.command import main as calibrate
 from poet.extras import explained
 
 
@@ -12,6 +14,8 @@ def main() -> None:
     try:
         from poet.cli.main import app
     except ModuleNotFoundError as error:
+        if tuple(sys.argv[1:3]) == COMMAND:  # a board has torch alone
+            sys.exit(calibrate(sys.argv[3:]))
         missing = explained(error)
         if missing is None:
             raise

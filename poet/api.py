@@ -12,10 +12,11 @@
 `fit_step`            lay it out in one arena inside the budget; may search again with less
 `measured_on_host`    optional: run a few training steps here and time the ops in them
 `plan_with`           put the plan together; neither searches nor runs anything
+`with_accumulation`   optional: plan what all micro-batches of a step but the last do
 `with_evaluation`     optional: plan the forward pass in evaluation mode beside it
 ====================  ======================================================================
 
-`plan_step` runs the four before the last.
+`plan_step` runs the four before the last two.
 """
 
 from __future__ import annotations
@@ -26,9 +27,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from poet.accumulated import least_energy, with_accumulation
 from poet.devices.profile import Profile
 from poet.errors import InputError, one_of
 from poet.evaluated import with_evaluation
+from poet.micro import MicroBatches, micro_batches
 from poet.optimizer import OptimizerSpec
 from poet.planned import (
     Planned,
@@ -40,7 +43,7 @@ from poet.planned import (
     plan_with,
     solve_step,
 )
-from poet.prepared import Prepared, prepare
+from poet.prepared import BATCH_NAMES, Prepared, prepare
 from poet.problem import Limits, Objective, Pins, Place
 from poet.solution import Progress, SolveOptions
 from poet.strips import Gradients
@@ -63,6 +66,7 @@ __all__ = [
     "plan_with",
     "prepare",
     "solve_step",
+    "with_accumulation",
     "with_evaluation",
 ]
 
@@ -105,6 +109,7 @@ def plan(
     options: SolveOptions | None = None,
     measure_host: bool = True,
     evaluation: bool = True,
+    micro: int | str | MicroBatches | None = None,
 ) -> Planned:
     """Plan one training step of ``model`` on ``device`` inside ``ram``.
 
@@ -150,6 +155,9 @@ def plan(
             take here (see `measured_on_host`).
         evaluation: whether to plan the forward pass in evaluation mode as well, for `Trainer.predict` and
             `Trainer.evaluate`. Where that cannot be done, a warning says why.
+        micro: how many micro-batches a batch is trained in: ``example_inputs`` are of the whole batch, whose
+            samples stand in the first dimension. ``"auto"``: as many as take the least energy; ``"4:sum"``:
+            the loss is not divided by their number. ``None``: the batch is trained as a whole.
 
     Raises:
         InputError: the model, the device or an option is not usable, or is given in both forms.
@@ -170,33 +178,60 @@ def plan(
     )  # fmt: skip
     if "minimise" in short_options:
         short_options["objective"] = one_of(Objective, short_options.pop("minimise"), "minimise")
-    prepared = prepare(
-        model,
-        example_inputs,
-        device=device,
-        loss=loss,
-        optimizer=optimizer,
-        train=train,
-        bind=bind,
-        home=home,
-        names=names,
-        targets=targets,
-        gradients=gradients,
-    )
-    if prepared.names_remark:
-        warnings.warn(prepared.names_remark, stacklevel=2)
-    planned = plan_step(
-        prepared,
-        limits or limits_of(prepared.problem, **short_limits),
-        options or SolveOptions(**short_options),
-        measure_host=measure_host,
-    )
+
+    def planned_with(pieces: MicroBatches | None) -> Planned:
+        prepared = prepare(
+            model,
+            example_inputs,
+            device=device,
+            loss=loss,
+            optimizer=optimizer,
+            train=train,
+            bind=bind,
+            home=home,
+            names=names,
+            targets=targets,
+            gradients=gradients,
+            micro=pieces,
+        )
+        made = plan_step(
+            prepared,
+            limits or limits_of(prepared.problem, **short_limits),
+            options or SolveOptions(**short_options),
+            measure_host=measure_host,
+        )
+        return with_accumulation(made)
+
+    asked = micro_batches(micro)
+    if isinstance(asked, str):
+        planned, _ = least_energy(samples_of(example_inputs, bind or {}), asked, planned_with)
+    else:
+        planned = planned_with(asked)
+    if planned.prepared.names_remark:
+        warnings.warn(planned.prepared.names_remark, stacklevel=2)
     if not evaluation:
         return planned
     planned = with_evaluation(planned)
     if planned.evaluation_remark:
         warnings.warn(planned.evaluation_remark, stacklevel=2)
     return planned
+
+
+def samples_of(inputs: Tensor | Sequence[Tensor] | None, bind: Mapping[str, int]) -> int:
+    """Of a batch: in the first dimension of a module's inputs, or as an ONNX file's batch is bound.
+
+    Raises:
+        InputError: neither says it.
+    """
+    if inputs is None:
+        bound = [bind[name] for name in BATCH_NAMES if name in bind]
+        if not bound:
+            raise InputError("micro-batches of an ONNX file need its batch: --batch 32, or bind={'N': 32}")
+        return bound[0]
+    from torch import Tensor
+
+    first = inputs if isinstance(inputs, Tensor) else inputs[0]
+    return int(first.shape[0]) if first.dim() else 0
 
 
 def _given(record: str, whole: object, kind: type, **short: Any) -> dict[str, Any]:

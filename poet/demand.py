@@ -40,11 +40,13 @@ class Demand:
         blocks: sizes rounded up to the alignment.
         requests: of tensors and of temporaries that are known, in the order in which they are made.
         standing: blocks of tensors that begin the step in RAM and stay there throughout.
+        begins: the first tick of each step, and after them the tick at which the last one is done.
     """
 
     blocks: tuple[Block, ...]
     requests: tuple[MemoryRequest, ...]
     standing: tuple[int, ...]
+    begins: tuple[int, ...]
 
     __repr__ = brief
 
@@ -108,9 +110,10 @@ class _Demands:
         for tensor in self.problem.tensors:
             if tensor.name not in produced and tensor.initially is not Place.STORAGE:
                 self.present[tensor.name] = _Residency(BEFORE, 0)
-        begins = set(self.present)
-        now = 1
+        in_ram = set(self.present)
+        now, begins = 1, []
         for index, step in enumerate(schedule):
+            begins.append(now)
             if isinstance(step, Compute):
                 now += self.compute(self.ops[step.op], index, now)
                 continue
@@ -119,12 +122,13 @@ class _Demands:
             elif isinstance(step, Free):
                 self.end(step.tensor, now)
             now += 1
-        tied = begins.intersection(self.present)
+        tied = in_ram.intersection(self.present)
         for name in list(self.present):
             self.end(name, now)
         standing = [self.add_tensor(name, stays, tied=name in tied) for name, stays in self.past.items()]
         requests = tuple(request for _, request in sorted(self.requests, key=lambda pair: pair[0]))
-        return Demand(tuple(self.blocks), requests, tuple(block for block in standing if block is not None))
+        stands = tuple(block for block in standing if block is not None)
+        return Demand(tuple(self.blocks), requests, stands, (*begins, now))
 
     def compute(self, op: ProblemOp, index: int, now: int) -> int:
         """One run of ``op`` from tick ``now`` on; how many ticks it lasts."""

@@ -1,38 +1,16 @@
-"""The evaluation that a plan carries: planned inside the same RAM, in the same arena, on the same tensors.
-
-What lives across steps stays what it is and where it is. A tensor that the training step never moves is not
-moved here either; one that it moves may be, and comes back to its place.
-"""
+"""The evaluation that a plan carries: planned beside its training step, see `poet.beside`."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
-from poet.demand import BEFORE, demand_of
-from poet.devices.costs import build_problem, kernels_on
+from poet.beside import SEARCH_SECONDS, planned_beside
 from poet.errors import PoetError
-from poet.homes import DecidedProblem, as_decided
-from poet.kernel_facts import KernelFacts
-from poet.layout import lay_out_around
-from poet.planned import Planned, outcome_of
-from poet.problem import Limits, Place, Problem, Tensor
-from poet.schedule import Schedule
-from poet.simulator import judge
+from poet.planned import Planned
 from poet.solution import SolveOptions
-from poet.solvers import solve
-from poet.solvers.heuristics.keep_everything import keep_everything
-from poet.training_plan import Arena, Plan, Request, SearchOutcome, is_paged, make_plan
-
-if TYPE_CHECKING:
-    from poet.frontend.evaluation import EvaluationStep
-
-_SEARCH_SECONDS = 10.0
-_ROUNDS = 6
-_SHRINK = 0.93  # of the bytes, where a schedule leaves too large gaps
 
 
-def with_evaluation(planned: Planned, *, time_limit_seconds: float = _SEARCH_SECONDS) -> Planned:
+def with_evaluation(planned: Planned, *, time_limit_seconds: float = SEARCH_SECONDS) -> Planned:
     """``planned``, its plan with an evaluation; where that cannot be had, with a remark that says why.
 
     Traces the model in evaluation mode and plans its forward pass. The training step stays as it is.
@@ -49,99 +27,11 @@ def with_evaluation(planned: Planned, *, time_limit_seconds: float = _SEARCH_SEC
     try:
         measures = prepared.step.kernels.threads is not None
         step = trace_evaluation(*prepared.module, prepared.step, measure=measures)
-        evaluation = _planned(planned, step, SolveOptions(time_limit_seconds=time_limit_seconds))
+        options = SolveOptions(time_limit_seconds=time_limit_seconds)
+        evaluation = planned_beside(planned, step.graph, step.kernels, options)
     except PoetError as error:
         return replace(planned, evaluation_remark=f"no evaluation is planned: {error}")
     if evaluation is None:
         remark = "no evaluation is planned: no room for it in the arena of training; plan with more RAM"
         return replace(planned, evaluation_remark=remark)
     return replace(planned, plan=replace(plan, evaluation=evaluation))
-
-
-def _planned(planned: Planned, step: EvaluationStep, options: SolveOptions) -> Plan | None:
-    """The evaluation inside the plan's budget, and in its arena if it has one; ``None``: not there."""
-    prepared, plan = planned.prepared, planned.plan
-    kernels = kernels_on(prepared.profile, step.graph, step.kernels)
-    problem = at_home(build_problem(step.graph, prepared.profile, kernels), plan)
-    asked = plan.request.limits
-    limits = Limits(ram_budget_bytes=asked.ram_budget_bytes, recompute=asked.recompute, paging=asked.paging)
-    within_bytes = asked.ram_budget_bytes
-    if plan.has_fitting_arena and plan.arena is not None:
-        within_bytes = plan.arena.size_bytes
-    for _ in range(_ROUNDS):
-        found = _search(problem, replace(limits, ram_budget_bytes=within_bytes), options)
-        if found is None:
-            return None
-        schedule, outcome = found
-        arena = arena_beside(plan, problem, schedule, kernels)
-        if arena is not None or not plan.has_fitting_arena:
-            return make_plan(
-                model=plan.model,
-                request=Request(limits=limits, loss=plan.request.loss, train=plan.request.train),
-                device=plan.device,
-                outcome=outcome,
-                graph=step.graph,
-                kernels=kernels,
-                optimizer=plan.optimizer,
-                problem=problem,
-                schedule=schedule,
-                arena=arena,
-                host_kernels=step.kernels,
-            )
-        assert within_bytes is not None
-        within_bytes = round(_SHRINK * min(within_bytes, judge(problem, schedule, limits).peak_ram_bytes))
-    return None
-
-
-def at_home(problem: Problem, plan: Plan) -> DecidedProblem:
-    """``problem`` with what lives across steps where the training step leaves it."""
-    before = {tensor.name: tensor for tensor in plan.problem.tensors}
-    slotted = {slot.tensor for slot in plan.slots}
-    persistent, standing = plan.graph.persistent(), plan.standing
-
-    def there(tensor: Tensor) -> Tensor:
-        if tensor.name not in persistent:
-            return tensor
-        begins = before[tensor.name].initially
-        if begins is Place.STORAGE:
-            return replace(tensor, initially=Place.STORAGE, finally_=None)
-        if tensor.name in standing:
-            return replace(tensor, initially=Place.RAM, finally_=Place.RAM, page_in=None, page_out=None)
-        is_copied = begins is Place.BOTH and tensor.name in slotted
-        return replace(tensor, initially=Place.BOTH if is_copied else Place.RAM, finally_=Place.RAM)
-
-    return as_decided(replace(problem, tensors=tuple(there(tensor) for tensor in problem.tensors)))
-
-
-def _search(
-    problem: DecidedProblem, limits: Limits, options: SolveOptions
-) -> tuple[Schedule, SearchOutcome] | None:
-    """A schedule within ``limits`` and how it was found; ``None``: there is none."""
-    schedule = keep_everything(problem, limits)
-    if schedule is not None and not is_paged(schedule):  # every op once and no transfer: nothing takes less
-        joules = judge(problem, schedule, limits).joules
-        return schedule, SearchOutcome(
-            "optimal", joules, "every schedule", joules, 0.0, 0.0, "keep-everything", 0.0
-        )
-    solution = solve(problem, limits, options)
-    return None if solution.schedule is None else (solution.schedule, outcome_of(solution))
-
-
-def arena_beside(
-    plan: Plan, problem: DecidedProblem, schedule: Schedule, kernels: KernelFacts
-) -> Arena | None:
-    """Places in the plan's arena around what is there between steps; ``None`` without such an arena."""
-    layout = plan.layout
-    if layout is None or not plan.has_fitting_arena:
-        return None
-    demand = demand_of(problem, schedule, kernels)
-    persistent = plan.graph.persistent()
-    places = {name: offset for name, offset in plan.begun_bytes.items() if name in persistent}
-    fixed = {}
-    for item in demand.requests:
-        tensor = demand.blocks[item.block].tensor
-        if tensor in places and item.step == BEFORE:
-            fixed[item.block] = places[tensor]
-    divide_bytes, _ = plan.demand.parts_bytes(layout.offsets_bytes, layout.arena_bytes)
-    offsets = lay_out_around(demand.blocks, fixed, below_bytes=divide_bytes)
-    return None if offsets is None else Arena(layout.arena_bytes, offsets)

@@ -1,29 +1,35 @@
-"""Repeats the search with reserved bytes until the arena, not only the live tensors, fits the budget.
+"""Makes the arena, not only the live tensors, fit the budget: fixed places, moves, or a search with less RAM.
 
 Tensors of different sizes leave gaps between them, so an arena may need more than the schedule's peak.
-`fit` lays the schedule out; where the arena does not fit, it solves again with the missing bytes
-reserved, a few times at most. The bound stays that of the whole budget: a plan that fits with its gaps
+`fit` lays the schedule out; where the arena does not fit, tensors are moved between steps, which takes time
+and energy. Where that cannot be, or is dear, it solves again with the missing bytes reserved, a few times at
+most, and takes what costs least. The bound stays that of the whole budget: a plan that fits with its gaps
 also fits without them. Where this machine's system maps the arena, whole pages count.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 from dataclasses import dataclass, replace
 
-from poet.demand import PAGE_BYTES, demand_of
+from poet.compaction import compact
+from poet.demand import PAGE_BYTES, Demand, demand_of, whole_pages_bytes
+from poet.errors import InvalidSchedule
+from poet.exact_layout import exact_layout
 from poet.homes import DecidedProblem, decided
 from poet.kernel_facts import KernelFacts
 from poet.layout import Layout, lay_out
 from poet.problem import Limits, Problem
 from poet.schedule import Schedule
 from poet.search_record import Phase, SearchRecord, joined
-from poet.solution import Solution, SolveOptions, Status
+from poet.simulator import Trace, judge
+from poet.solution import Solution, SolveOptions, Status, amount_of
 from poet.solvers import minimum_ram_bytes, solve
 from poet.training_plan import Arena, is_paged, least_page_buffer_bytes
-from poet.units import format_bytes
+from poet.units import format_bytes, format_joules
 
-_MOST_ROUNDED_BYTES = 2 * PAGE_BYTES  # an arena has two parts
+_LEAST_EXACT_SECONDS = 1.0  # its process has to come up
 _log = logging.getLogger(__name__)
 
 
@@ -70,78 +76,246 @@ def fit(
     """
     if first.schedule is None:
         return None
-    budget_bytes = limits.ram_budget_bytes
-    problem = decided(problem, first.schedule)
-    laying_seconds = options.tuning.fitting.layout_seconds
-    layout, ram_bytes = _laid_out(problem, first.schedule, kernels, budget_bytes, laying_seconds)
-    loose, loose_bytes = Fitted(problem, first, _arena(layout), 0), ram_bytes
-    if budget_bytes is None:
-        return loose
-    started, reserved_bytes, answer, record = options.clock.now(), 0, first, first.record
-    least_bytes = minimum_ram_bytes(problem, limits).bytes
-    tuning = options.tuning.fitting
-    for round_ in range(tuning.rounds):
-        assert answer.schedule is not None
-        missing_bytes = ram_bytes + _buffer_bytes(answer.schedule, budget_bytes) - budget_bytes
-        if missing_bytes <= 0:
-            if answer is not first:
-                spent_seconds = first.solve_seconds + options.clock.now() - started
-                answer = _for_the_budget(answer, first, options, reserved_bytes)
-                answer = replace(answer, solve_seconds=spent_seconds, record=record)
-            return Fitted(problem, answer, _arena(layout), reserved_bytes)
-        assert answer.trace is not None
-        peak_bytes = answer.trace.peak_ram_bytes  # holding back less than leads below it changes nothing
-        wanted_bytes = peak_bytes - round(missing_bytes * (tuning.growth_factor if round_ else 1.0))
-        allowed_bytes = max(wanted_bytes, (peak_bytes + least_bytes) // 2)
-        again = _with_a_share(options, first, started, rounds_left=tuning.rounds - round_)
-        if allowed_bytes >= peak_bytes or again is None or answer.was_interrupted:
-            break
-        reserved_bytes = budget_bytes - allowed_bytes
-        _log.info(
-            "the arena is %s too large: again, with %s held back",
-            format_bytes(missing_bytes),
-            format_bytes(reserved_bytes),
+    return _Fit(problem, limits, first, options, kernels).run()
+
+
+def lay_out_instead(
+    fitted: Fitted,
+    limits: Limits,
+    solution: Solution,
+    options: SolveOptions,
+    *,
+    kernels: KernelFacts | None = None,
+) -> tuple[Fitted, bool]:
+    """Another ``solution`` of the same problem in an arena of its own, and whether that is in the budget."""
+    assert solution.schedule is not None
+    fitting = _Fit(fitted.problem, limits, solution, options, kernels)
+    laid = fitting.laid_out(solution.schedule)
+    if limits.ram_budget_bytes is not None:
+        fitting.missing_bytes(solution, laid, 0, solution.record)
+        if fitting.best is not None:
+            return replace(fitting.best, reserved_bytes=fitted.reserved_bytes), True
+    made = replace(fitted, solution=solution, arena=_arena(laid.layout))
+    return made, limits.ram_budget_bytes is None
+
+
+@dataclass(frozen=True, slots=True)
+class _LaidOut:
+    """A schedule with fixed places, and the bytes of RAM that its arena takes."""
+
+    demand: Demand
+    layout: Layout
+    ram_bytes: int
+
+
+class _Fit:
+    """The rounds of search and layout."""
+
+    def __init__(
+        self,
+        problem: Problem,
+        limits: Limits,
+        first: Solution,
+        options: SolveOptions,
+        kernels: KernelFacts | None,
+    ) -> None:
+        assert first.schedule is not None
+        self.problem, self.limits, self.first, self.options = (
+            decided(problem, first.schedule),
+            limits,
+            first,
+            options,
         )
-        held_back = replace(limits, ram_budget_bytes=allowed_bytes)
-        spent_seconds = first.solve_seconds + options.clock.now() - started
-        answer = solve(problem, held_back, again)
-        record = _with_another(record, answer, spent_seconds, reserved_bytes)
-        if answer.schedule is None:
-            break
-        layout, ram_bytes = _laid_out(problem, answer.schedule, kernels, budget_bytes, laying_seconds)
-    size = format_bytes(loose_bytes)
+        self.kernels, self.tuning = kernels, options.tuning.fitting
+        self.is_mapped = kernels is not None and kernels.threads is not None
+        self.started = options.clock.now()
+        self.exact_seconds = self.tuning.exact_seconds  # that are left of it, for all rounds
+        if options.time_limit_seconds is not None:
+            left_seconds = options.time_limit_seconds - first.solve_seconds
+            self.exact_seconds = min(self.exact_seconds, self.tuning.exact_share * left_seconds)
+        self.best: Fitted | None = None
+
+    def run(self) -> Fitted:
+        first, budget_bytes = self.first, self.limits.ram_budget_bytes
+        assert first.schedule is not None
+        laid = self.laid_out(first.schedule)
+        loose = Fitted(self.problem, first, _arena(laid.layout), 0)
+        if budget_bytes is None:
+            return loose
+        record, reserved_bytes, answer = first.record, 0, first
+        least_bytes = minimum_ram_bytes(self.problem, self.limits).bytes
+        for round_ in range(self.tuning.rounds):
+            missing_bytes = self.missing_bytes(answer, laid, reserved_bytes, record)
+            if missing_bytes <= 0:
+                break
+            assert answer.trace is not None
+            peak_bytes = answer.trace.peak_ram_bytes  # holding back less than leads below it changes nothing
+            wanted_bytes = peak_bytes - round(missing_bytes * (self.tuning.growth_factor if round_ else 1.0))
+            allowed_bytes = max(wanted_bytes, (peak_bytes + least_bytes) // 2)
+            rounds_left = self.tuning.rounds - round_
+            if self.may_move():  # one more search mostly ends it
+                rounds_left = min(rounds_left, 2)
+            again = _with_a_share(self.options, first, self.started, rounds_left=rounds_left)
+            if allowed_bytes >= peak_bytes or again is None or answer.was_interrupted:
+                break
+            reserved_bytes = budget_bytes - allowed_bytes
+            _log.info(
+                "the arena is %s too large: again, with %s held back",
+                format_bytes(missing_bytes),
+                format_bytes(reserved_bytes),
+            )
+            spent_seconds = self.spent_seconds()
+            answer = solve(self.problem, replace(self.limits, ram_budget_bytes=allowed_bytes), again)
+            record = _with_another(record, answer, spent_seconds, reserved_bytes)
+            if answer.schedule is None:
+                break
+            laid = self.laid_out(answer.schedule)
+        return self.best or _from_the_heap(loose, format_bytes(self.ram_bytes(loose)))
+
+    def missing_bytes(
+        self, answer: Solution, laid: _LaidOut, reserved_bytes: int, record: SearchRecord
+    ) -> int:
+        """What an answer's arena lacks of RAM, 0 where nothing is left to search for; the best is kept."""
+        assert answer.schedule is not None
+        assert answer.trace is not None
+        room_bytes = self.room_bytes(answer.schedule, laid.demand)
+        missing_bytes = laid.ram_bytes - self.left_bytes(answer.schedule)
+        if missing_bytes <= 0:
+            self.keep(answer, _arena(laid.layout), reserved_bytes, record)
+            return 0
+        if laid.layout.lower_bound_bytes > room_bytes and self.may_move():
+            return laid.layout.lower_bound_bytes - room_bytes  # as much is missing with moves
+        moved = self.with_moves(answer, laid, room_bytes)
+        price_joules = math.inf if moved is None else moved[1].joules - answer.trace.joules
+        if price_joules > self.options.overhead_gap * (answer.overhead_joules or 0.0):
+            exact = self.placed_exactly(laid, room_bytes)
+            if exact is not None:
+                self.keep(answer, _arena(exact), reserved_bytes, record)
+                return 0
+        if moved is None:
+            return missing_bytes
+        arena, trace = moved
+        self.keep(replace(answer, trace=trace), arena, reserved_bytes, record)
+        _log.info(
+            "%d moves within the arena, of %s, make the plan fit; they take %s",
+            trace.moves,
+            format_bytes(trace.moved_bytes),
+            format_joules(price_joules),
+        )
+        return 0 if price_joules <= self.tuning.moving_share * trace.joules else missing_bytes
+
+    def placed_exactly(self, laid: _LaidOut, room_bytes: int) -> Layout | None:
+        """Fixed places inside ``room_bytes``, where the second search finds some."""
+        layout, seconds = laid.layout, self.exact_seconds
+        if seconds < _LEAST_EXACT_SECONDS or layout.lower_bound_bytes > room_bytes:
+            return None
+        before = self.options.clock.now()
+        found = exact_layout(
+            layout.blocks,
+            room_bytes,
+            near_bytes=layout.offsets_bytes,
+            time_limit_seconds=seconds,
+            clock=self.options.clock,
+        )
+        self.exact_seconds -= self.options.clock.now() - before
+        if found.is_impossible:
+            _log.info("fixed places do not fit, which is proven")
+        return found.layout
+
+    def with_moves(self, answer: Solution, laid: _LaidOut, room_bytes: int) -> tuple[Arena, Trace] | None:
+        """Places for an answer where tensors may move, and what it takes then; ``None``: there are none."""
+        if not self.may_move() or answer.schedule is None:
+            return None
+        costs = {tensor.name: tensor.move for tensor in self.problem.tensors}
+        idle_watts = self.problem.idle_watts
+
+        def price(tensor: str) -> float:
+            cost = costs[tensor]
+            return math.inf if cost is None else cost.joules + idle_watts * cost.seconds + 1e-12
+
+        found = compact(
+            laid.demand,
+            room_bytes,
+            guide_bytes=laid.layout.offsets_bytes,
+            weights=price,
+            time_limit_seconds=self.tuning.moving_seconds,
+        )
+        if found is None:
+            return None
+        try:
+            trace = judge(self.problem, answer.schedule, self.limits, found.places.moved())
+        except InvalidSchedule:  # too late or too dear with its moves
+            return None
+        return Arena(found.arena_bytes, found.offsets_bytes, found.moves), trace
+
+    def may_move(self) -> bool:
+        return self.tuning.moving_seconds > 0 and any(tensor.move for tensor in self.problem.tensors)
+
+    def keep(self, answer: Solution, arena: Arena, reserved_bytes: int, record: SearchRecord) -> None:
+        """``answer`` if it takes less than the best one that fits so far."""
+        assert answer.trace is not None
+        if self.best is not None:
+            assert self.best.solution.trace is not None
+            objective = self.options.objective
+            traces = self.best.solution.trace, answer.trace
+            before, now = ((amount_of(objective, trace), trace.joules) for trace in traces)
+            if before <= now:
+                return
+        if reserved_bytes:
+            answer = _for_the_budget(answer, self.first, self.options, reserved_bytes)
+            answer = replace(answer, solve_seconds=self.spent_seconds(), record=record)
+        elif arena.moves:
+            answer = _with_its_moves(answer, self.options)
+        self.best = Fitted(self.problem, answer, arena, reserved_bytes)
+
+    def spent_seconds(self) -> float:
+        return self.first.solve_seconds + self.options.clock.now() - self.started
+
+    def laid_out(self, schedule: Schedule) -> _LaidOut:
+        """Fixed places for what ``schedule`` asks for."""
+        demand = demand_of(self.problem, schedule, self.kernels)
+        layout = lay_out(
+            demand.blocks,
+            enough_bytes=max(self.room_bytes(schedule, demand), 0),
+            time_limit_seconds=self.tuning.layout_seconds,
+        )
+        mapped_bytes = demand.mapped_bytes(layout.offsets_bytes, layout.arena_bytes)
+        return _LaidOut(demand, layout, mapped_bytes if self.is_mapped else layout.arena_bytes)
+
+    def ram_bytes(self, fitted: Fitted) -> int:
+        assert fitted.solution.schedule is not None
+        if not self.is_mapped:
+            return fitted.arena.size_bytes
+        demand = demand_of(self.problem, fitted.solution.schedule, self.kernels)
+        return demand.mapped_bytes(fitted.arena.offsets_bytes, fitted.arena.size_bytes)
+
+    def left_bytes(self, schedule: Schedule) -> int:
+        """What the budget leaves for an arena beside the page buffer."""
+        budget_bytes = self.limits.ram_budget_bytes
+        assert budget_bytes is not None
+        return budget_bytes - (least_page_buffer_bytes(budget_bytes) if is_paged(schedule) else 0)
+
+    def room_bytes(self, schedule: Schedule, demand: Demand) -> int:
+        """How large an arena may be; where the system maps it, each of its two parts takes whole pages."""
+        if self.limits.ram_budget_bytes is None:
+            return 0
+        left_bytes = self.left_bytes(schedule)
+        if not self.is_mapped:
+            return left_bytes
+        standing_bytes = sum(demand.blocks[number].size_bytes for number in demand.standing)
+        rest_bytes = left_bytes - whole_pages_bytes(standing_bytes)
+        return rest_bytes // PAGE_BYTES * PAGE_BYTES + standing_bytes
+
+
+def _from_the_heap(loose: Fitted, size: str) -> Fitted:
     _log.info("no layout inside the budget was found; the plan takes %s with its gaps", size)
     what = f"With the gaps between its tensors the plan takes {size}: it runs from the heap."
-    message = " ".join(filter(None, (first.message, what)))
-    return replace(loose, solution=replace(first, message=message))
-
-
-def _laid_out(
-    problem: Problem,
-    schedule: Schedule,
-    kernels: KernelFacts | None,
-    budget_bytes: int | None,
-    laying_seconds: float,
-) -> tuple[Layout, int]:
-    """The layout of ``schedule``, and the bytes of RAM that its arena takes."""
-    demand = demand_of(problem, schedule, kernels)
-    is_mapped = kernels is not None and kernels.threads is not None
-    enough_bytes = 0
-    if budget_bytes is not None:
-        rounded_bytes = _MOST_ROUNDED_BYTES if is_mapped else 0
-        enough_bytes = max(budget_bytes - _buffer_bytes(schedule, budget_bytes) - rounded_bytes, 0)
-    layout = lay_out(demand.blocks, enough_bytes=enough_bytes, time_limit_seconds=laying_seconds)
-    if not is_mapped:
-        return layout, layout.arena_bytes
-    return layout, demand.mapped_bytes(layout.offsets_bytes, layout.arena_bytes)
+    message = " ".join(filter(None, (loose.solution.message, what)))
+    return replace(loose, solution=replace(loose.solution, message=message))
 
 
 def _arena(layout: Layout) -> Arena:
     return Arena(layout.arena_bytes, layout.offsets_bytes)
-
-
-def _buffer_bytes(schedule: Schedule, budget_bytes: int) -> int:
-    return least_page_buffer_bytes(budget_bytes) if is_paged(schedule) else 0
 
 
 def searching(options: SolveOptions, limits: Limits) -> SolveOptions:
@@ -198,9 +372,7 @@ def _for_the_budget(
         proof="",  # that of ``answer`` holds for less RAM, and so does its class bound
         class_bound=None,
     )
-    closed = (whole.objective_gap or 0.0) <= options.relative_gap and (
-        whole.overhead_gap is None or whole.overhead_gap <= options.overhead_gap
-    )
+    closed = _is_closed(whole, options)
     if first.status is not Status.OPTIMAL:
         return whole
     if closed:
@@ -208,4 +380,23 @@ def _for_the_budget(
     held = format_bytes(reserved_bytes)
     return replace(
         whole, message=f"{held} of the budget are held back for gaps between tensors: the gap is their price."
+    )
+
+
+def _with_its_moves(answer: Solution, options: SolveOptions) -> Solution:
+    """``answer``, whose trace has moves within the arena: it may be no more the best that there is."""
+    if answer.status is not Status.OPTIMAL or _is_closed(answer, options):
+        return answer
+    assert answer.trace is not None
+    return replace(
+        answer,
+        status=Status.FEASIBLE,
+        proof="",
+        message=f"{answer.trace.moves} moves within the arena make the plan fit: the gap is their price.",
+    )
+
+
+def _is_closed(answer: Solution, options: SolveOptions) -> bool:
+    return (answer.objective_gap or 0.0) <= options.relative_gap and (
+        answer.overhead_gap is None or answer.overhead_gap <= options.overhead_gap
     )

@@ -48,6 +48,7 @@ class Role(enum.Enum):
     PARAMETER = "parameter"
     STATE = "module state"  # batch-norm statistics, constants: in RAM across steps, not trained
     OPTIMIZER_STATE = "optimizer state"
+    ACCUMULATED = "accumulated gradient"  # summed over the micro-batches of a step
     GRADIENT = "gradient"  # of a trained parameter
     ACTIVATION = "activation"  # forward values that no backward op reads, and backward's own values
     SAVED = "saved-for-backward"
@@ -113,12 +114,14 @@ class Parameter:
         value: its value in the graph.
         gradient: the value of its gradient, perhaps an inner one of a strip; ``None`` where it is frozen.
         optimizer_state: per state name (``momentum_buffer``, ``exp_avg`` ...) the value.
+        accumulator: the value that sums its gradient over micro-batches; ``None``: there are none.
     """
 
     name: str
     value: str
     gradient: str | None = None
     optimizer_state: tuple[tuple[str, str], ...] = ()
+    accumulator: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,8 +174,9 @@ class Graph:
         return tuple(self._buffer_of[name] for name in op.outputs if name is not None)
 
     def persistent(self) -> frozenset[str]:
-        """Buffers that hold parameters, optimizer state, module state or constants."""
+        """Buffers that hold parameters, optimizer state, sums of gradients, module state or constants."""
         values = [p.value for p in self.parameters]
+        values += [p.accumulator for p in self.parameters if p.accumulator is not None]
         values += [value for p in self.parameters for _, value in p.optimizer_state]
         values += [value for _, value in (*self.states, *self.constants)]
         return frozenset(self._buffer_of[value] for value in values)
@@ -245,6 +249,8 @@ def _check_named(graph: Graph, values: set[str]) -> None:
         named += [parameter.value, *(value for _, value in parameter.optimizer_state)]
         if parameter.gradient is not None and parameter.gradient not in inner:
             named.append(parameter.gradient)
+        if parameter.accumulator is not None:
+            named.append(parameter.accumulator)
     for op in graph.ops:
         named += [name for name in op.outputs if name is not None]
         named += op.call.refs()
@@ -275,7 +281,8 @@ def _check_strip(op: Op, values: Mapping[str, Value]) -> None:
 def _check_order(graph: Graph, buffers: set[str]) -> None:
     produced_later = {written for op in graph.ops for written in graph.writes(op)}
     present = buffers - produced_later
-    for value in (*graph.inputs, *(parameter.value for parameter in graph.parameters)):
+    sums = [parameter.accumulator for parameter in graph.parameters if parameter.accumulator is not None]
+    for value in (*graph.inputs, *(parameter.value for parameter in graph.parameters), *sums):
         if graph.buffer_of(value) in produced_later:
             raise GraphError(f"{value} is given from outside and produced by an op as well")
     for op in graph.ops:

@@ -149,12 +149,16 @@ OWN: Mapping[str, tuple[str, ...]] = {
     "poet.adagrad": ("parameter", "gradient", "sum_of_squares", "step_size", "eps", "weight_decay"),
     "poet.lion": ("parameter", "gradient", "exp_avg", "lr", "decay_factor", "beta1", "beta2"),
     "poet.clip_coefficient": ("norms", "largest"),
+    "poet.callers_loss": ("outputs", "gradients"),
+    "poet.accumulate": ("total", "gradient", "is_first"),
 }  # fmt: skip
 """Operators of our own with the names of their arguments: factories with explicit strides, saved randomness,
-recurrent layers, optimizer updates, what gradients are clipped by."""
+recurrent layers, optimizer updates, what gradients are clipped by, the moment at which the caller of a
+wrapped module has its outputs and gives their gradients, sums of gradients over micro-batches."""
 
 WRITES: Mapping[str, tuple[int, ...]] = {
     "poet.assign": (0,),
+    "poet.accumulate": (0,),
     "poet.sgd": (0,),
     "poet.momentum": (0, 2),
     "poet.adamw": (0, 2, 3),

@@ -22,7 +22,7 @@ from poet.training_plan import Plan, stored_values
 from poet.version import __version__
 
 FORMAT = "poet-plan"
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 STRUCTURE = "poet.onnx_structure"
 """Name of the tensor that holds the model's ONNX file without weights, where there is one."""
 

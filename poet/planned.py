@@ -8,18 +8,31 @@ from pathlib import Path
 
 from poet.devices.costs import build_problem, deadline_seconds
 from poet.devices.profile import Profile
+from poet.devices.spread import SIDES, Side, at_ends, uncertain_groups
 from poet.errors import Infeasible, InputError, OutOfTime
 from poet.files.apart import check_apart
 from poet.fit_layout import Fitted, fit, searching
+from poet.homes import as_decided, decided
 from poet.plan_file import write_plan
 from poet.prepared import Prepared
 from poet.problem import Limits, Pins, Place, Problem
 from poet.ram_survey import keep_everything_bytes
+from poet.schedule import Schedule
+from poet.simulator import Trace, judge
 from poet.solution import Solution, SolveOptions, Status
 from poet.solvers import minimum_ram_bytes
 from poet.solvers.search.explain import answered
 from poet.summary import as_html, as_text, summary_rows
-from poet.training_plan import Device, Plan, Request, SearchOutcome, make_plan
+from poet.training_plan import (
+    Arena,
+    Device,
+    Plan,
+    PriceRange,
+    Request,
+    SearchOutcome,
+    make_plan,
+    moved_in,
+)
 from poet.units import format_bytes, parse_bytes, parse_joules
 
 
@@ -207,8 +220,23 @@ def plan_with(prepared: Prepared, limits: Limits, fitted: Fitted) -> Planned:
         lower_bound_ram_bytes=minimum_ram_bytes(prepared.problem, limits).bytes,
         arena=fitted.arena,
         host_kernels=prepared.step.kernels,
+        price_range=price_range(prepared, solution.schedule, fitted.arena),
     )
     return Planned(made, solution, prepared)
+
+
+def price_range(prepared: Prepared, schedule: Schedule, arena: Arena | None) -> PriceRange:
+    """What ``schedule`` takes at the good and at the bad end of all of the device's figures."""
+    graph, profile = prepared.step.graph, prepared.profile
+    problem = decided(prepared.problem, schedule)
+    moves = moved_in(arena, problem, schedule, prepared.kernels)
+
+    def at(side: Side) -> Trace:
+        ends = dict.fromkeys(uncertain_groups(profile), side)
+        return judge(as_decided(at_ends(problem, graph, profile, ends)), schedule, None, moves)
+
+    good, bad = map(at, SIDES)
+    return PriceRange(good.seconds, bad.seconds, good.joules, bad.joules)
 
 
 def outcome_of(solution: Solution) -> SearchOutcome:

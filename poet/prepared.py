@@ -16,6 +16,7 @@ from poet.devices.profile import Profile
 from poet.errors import InputError, ModelError, one_of
 from poet.files.reading import printable_name
 from poet.kernel_facts import KernelFacts
+from poet.micro import MicroBatches
 from poet.optimizer import OptimizerSpec
 from poet.problem import Place, Problem
 from poet.strips import Gradients
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
     from poet.frontend.trace import TrainingStep
 
 _log = logging.getLogger(__name__)
+
+BATCH_NAMES = ("N", "batch")
+"""Names by which the first dimension of an ONNX file is bound, even where the file fixes it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +52,7 @@ class Prepared:
         model_path: where the model was read from; ``None`` for a module.
         names_remark: what of the given names could not be matched; empty if all was.
         module: that was traced, and its example inputs; ``None``: it is not at hand.
+        micro: how each batch is trained in pieces; ``None``: as a whole.
     """
 
     model: Model
@@ -62,6 +67,7 @@ class Prepared:
     model_path: Path | None = None
     names_remark: str = ""
     module: tuple[nn.Module, Tensor | Sequence[Tensor]] | None = None
+    micro: MicroBatches | None = None
 
     def __repr__(self) -> str:
         graph = self.step.graph
@@ -82,6 +88,7 @@ def prepare(
     names: str | Path | nn.Module | Mapping[str, Tensor] | None = None,
     targets: Tensor | Sequence[Tensor] | None = None,
     gradients: Gradients | str = Gradients.STREAM,
+    micro: MicroBatches | None = None,
 ) -> Prepared:
     """Read or take the model, trace its training step, and cost it on the device.
 
@@ -91,14 +98,20 @@ def prepare(
     Raises:
         InputError: the model, the device or an option is not usable.
     """
+    from poet.c99.rows import overwrites
+    from poet.c99.statements import LIBRARY, uses_elements
     from poet.frontend.trace import trace_training_step
 
     start = time.perf_counter()
     at_home = one_of(Place, home, "home")
     in_blocks = one_of(Gradients, gradients, "gradients")
     profile = device if isinstance(device, Profile) else load_profile(device)
+    is_c99 = profile.kernels.name == LIBRARY
     patterns = None if train is None else tuple(train)
-    source = _source(model, example_inputs, dict(bind or {}), names)
+    is_file = isinstance(model, str | Path)
+    source = _source(model, example_inputs, _piece_bound(dict(bind or {}), micro if is_file else None), names)
+    inputs = source.inputs if is_file else _pieces(source.inputs, micro)
+    examples = None if targets is None else _pieces(targets, micro)
     if isinstance(optimizer, str):
         spec = OptimizerSpec.parse(optimizer)
     elif isinstance(optimizer, OptimizerSpec):
@@ -107,14 +120,17 @@ def prepare(
         spec, patterns = _taken(optimizer, source.module, patterns)
     step = trace_training_step(
         source.module,
-        source.inputs,
+        inputs,
         loss=loss,
         optimizer=spec,
         train=patterns,
-        targets=targets,
+        targets=examples,
         name=source.identity.name if source.identity else None,
         input_names=source.input_names,
         gradients=in_blocks,
+        uses_elements=uses_elements if is_c99 else None,
+        overwrites=overwrites if is_c99 else None,
+        micro=micro,
     )
     kernels = kernels_on(profile, step.graph, step.kernels)
     import_seconds = time.perf_counter() - start
@@ -131,8 +147,51 @@ def prepare(
         import_seconds=import_seconds,
         model_path=source.path,
         names_remark=source.names_remark,
-        module=(source.module, source.inputs),
+        module=(source.module, inputs),
+        micro=micro,
     )
+
+
+def _piece_bound(bind: dict[str, int], micro: MicroBatches | None) -> dict[str, int]:
+    """Of a file's bound sizes, those of one micro-batch: shapes that depend on the batch follow from them.
+
+    Raises:
+        InputError: the batch is not bound, or cannot be divided so.
+    """
+    if micro is None:
+        return bind
+    name = next((name for name in BATCH_NAMES if name in bind), None)
+    if name is None:
+        raise InputError("micro-batches of an ONNX file need its batch: --batch 32, or bind={'N': 32}")
+    if bind[name] % micro.count:
+        raise InputError(
+            f"a batch of {bind[name]} samples cannot be divided into {micro.count} micro-batches"
+        )
+    return bind | {name: bind[name] // micro.count}
+
+
+def _pieces(tensors: Tensor | Sequence[Tensor], micro: MicroBatches | None) -> Tensor | Sequence[Tensor]:
+    """Of a batch, what its first micro-batch has; samples stand in the first dimension.
+
+    Raises:
+        InputError: the samples of a tensor cannot be divided so.
+    """
+    if micro is None:
+        return tensors
+    from torch import Tensor
+
+    if isinstance(tensors, Tensor):
+        return _piece(tensors, micro.count)
+    return tuple(_piece(tensor, micro.count) for tensor in tensors)
+
+
+def _piece(tensor: Tensor, count: int) -> Tensor:
+    samples = tensor.shape[0] if tensor.dim() else 0
+    if not samples or samples % count:
+        raise InputError(
+            f"a batch of {samples} samples cannot be divided into {count} micro-batches of one size"
+        )
+    return tensor[: samples // count]
 
 
 def _taken(

@@ -1,6 +1,6 @@
 """A planning problem: what must run, what it costs, and what a plan may do. Needs no model.
 
-The file format (``poet-problem``, versions 1 and 2) is one JSON object::
+The file format (``poet-problem``, versions 1 to 3) is one JSON object::
 
     {"format": "poet-problem", "version": 2, "name": "...", "source": "...",
      "tensors": [{"name": "t0", "bytes": 4096,
@@ -11,7 +11,7 @@ The file format (``poet-problem``, versions 1 and 2) is one JSON object::
 
 Ops are in a runnable order. A tensor is a buffer: the unit of keeping, paging and freeing. All
 fields of the records below may stand in a file; those with a default may be left out. Version 2 adds
-``"initially": "either"``; what has none of it is written as version 1.
+``"initially": "either"``, version 3 ``"move"``; what has neither is written as version 1.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from poet.files.reading import LARGEST_AMOUNT, parse_json, read_regular, shown
 from poet.units import format_joules, format_seconds
 
 FORMAT = "poet-problem"
-FORMAT_VERSION = 2
-READABLE_VERSIONS = (1, 2)
+FORMAT_VERSION = 3
+READABLE_VERSIONS = (1, 2, 3)
 MAX_FILE_BYTES = 1 << 28
 """Of a problem file; one of 1,000 ops has half a million."""
 
@@ -79,6 +79,7 @@ class Tensor:
         finally_: where its last content must be when the step ends; ``None``: nowhere in particular.
             In a file the field is called ``finally``.
         stored_bytes: what a copy takes in storage, whole pages; ``None``: ``bytes``.
+        move: cost of moving it to another place in RAM; ``None`` where it must stay at its place.
     """
 
     name: str
@@ -89,6 +90,7 @@ class Tensor:
     initially: Place | None = None
     finally_: Place | None = field(default=None, metadata={"json": "finally"})
     stored_bytes: int | None = None
+    move: Transfer | None = None
 
     def __post_init__(self) -> None:
         if self.bytes < 0 or (self.stored_bytes is not None and self.stored_bytes < 0):
@@ -192,9 +194,13 @@ class Problem:
 
     def to_json(self) -> dict[str, Any]:
         """JSON-ready form of the file format; `from_json` gives an equal problem back."""
-        chooses = any(tensor.initially is Place.EITHER for tensor in self.tensors)
-        version = FORMAT_VERSION if chooses else READABLE_VERSIONS[0]
-        return {"format": FORMAT, "version": version, **codec.encode(self)}
+        return {"format": FORMAT, "version": self._least_version(), **codec.encode(self)}
+
+    def _least_version(self) -> int:
+        """Of the format, that knows all that the problem says."""
+        if any(tensor.move is not None for tensor in self.tensors):
+            return FORMAT_VERSION
+        return 2 if any(tensor.initially is Place.EITHER for tensor in self.tensors) else 1
 
     @staticmethod
     def from_json(data: Any, *, where: str = "problem") -> Problem:
@@ -206,7 +212,7 @@ class Problem:
         if not isinstance(data, dict) or data.get("format") != FORMAT:
             raise ProblemError(f'{where}: not a {FORMAT} file (its "format" must be {FORMAT!r})')
         if data.get("version") not in READABLE_VERSIONS:
-            readable = " and ".join(map(str, READABLE_VERSIONS))
+            readable = f"{READABLE_VERSIONS[0]} to {READABLE_VERSIONS[-1]}"
             raise ProblemError(f"{where}: version {shown(data.get('version'))}, this poet reads {readable}")
         fields = {key: item for key, item in data.items() if key not in ("format", "version")}
         problem = codec.decode(Problem, fields, where=where, error=ProblemError)

@@ -13,14 +13,13 @@ import logging
 import torch
 
 from poet.demand import demand_of
-from poet.devices.costs import build_problem
-from poet.devices.load import load_profile
 from poet.errors import PoetError
 from poet.frontend.trace import TrainingStep
+from poet.graph import Graph, Op
 from poet.homes import as_decided
 from poet.kernel_facts import KernelFacts
 from poet.layout import lay_out
-from poet.problem import Limits
+from poet.problem import Limits, Place, Problem, ProblemOp, Tensor
 from poet.runtime.measure import seconds_in_steps
 from poet.runtime.memory import available_bytes
 from poet.solvers.heuristics.keep_everything import keep_everything
@@ -32,7 +31,6 @@ _LONGEST_SECONDS = 1.0
 _RAM_SHARE = 0.5
 """Of what is available: the most that a rehearsal may take."""
 _log = logging.getLogger(__name__)
-_KERNELS_OF = "x86-host"  # a profile whose ops are torch's own kernels
 
 
 def rehearsed(step: TrainingStep) -> KernelFacts:
@@ -49,7 +47,7 @@ def rehearsed(step: TrainingStep) -> KernelFacts:
     if alone is None or sum(alone.values()) > _LONGEST_SECONDS:
         return kernels
     try:
-        plan = _keeping_plan(step)
+        plan = keeping_plan(step)
         if plan.held_bytes > _RAM_SHARE * available_bytes():
             return kernels
         seconds, busy_ratio = seconds_in_steps(plan, step.tensors, random_batch(plan, seed=0))
@@ -60,16 +58,16 @@ def rehearsed(step: TrainingStep) -> KernelFacts:
     return kernels.timed(seconds, busy_ratio)
 
 
-def _keeping_plan(step: TrainingStep) -> Plan:
-    """A plan for this machine that runs every op once, in an arena."""
-    problem = as_decided(build_problem(step.graph, load_profile(_KERNELS_OF), step.kernels))
+def keeping_plan(step: TrainingStep) -> Plan:
+    """A plan for this machine that runs every op once, in an arena; ops and transfers cost nothing in it."""
+    problem = as_decided(_problem_in_ram(step))
     schedule = keep_everything(problem, Limits())
     assert schedule is not None  # with no limit there is nothing in its way
     layout = lay_out(demand_of(problem, schedule, step.kernels).blocks, time_limit_seconds=0.0)
     return make_plan(
         model=Model(step.graph.name, "module", ""),
         request=Request(limits=Limits(), loss=step.loss),
-        device=Device(_KERNELS_OF),
+        device=Device("this-machine"),
         outcome=SearchOutcome("feasible", 0.0, "", 0.0, 0.0, 0.0, "keep-everything", 0.0),
         graph=step.graph,
         kernels=step.kernels,
@@ -77,4 +75,42 @@ def _keeping_plan(step: TrainingStep) -> Plan:
         problem=problem,
         schedule=schedule,
         arena=Arena(layout.arena_bytes, layout.offsets_bytes),
+    )
+
+
+def _problem_in_ram(step: TrainingStep) -> Problem:
+    """Of a step that nothing is paged of; no device's figures are needed."""
+    graph, kernels = step.graph, step.kernels
+    kept = {graph.buffer_of(value) for value in (graph.loss, *graph.predictions)}
+    stays = graph.persistent()
+    return Problem(
+        name=graph.name,
+        tensors=tuple(
+            Tensor(
+                buffer.name,
+                buffer.size_bytes,
+                role=buffer.role.value,
+                initially=Place.RAM if buffer.name in stays else None,
+                finally_=Place.RAM if buffer.name in stays or buffer.name in kept else None,
+            )
+            for buffer in graph.buffers
+        ),
+        ops=tuple(_free_of_charge(graph, op, kernels.of(op.name).workspace_bytes) for op in graph.ops),
+        alignment_bytes=kernels.alignment_bytes,
+        kernels=kernels.library,
+    )
+
+
+def _free_of_charge(graph: Graph, op: Op, workspace_bytes: int) -> ProblemOp:
+    return ProblemOp(
+        name=op.name,
+        inputs=tuple(dict.fromkeys((*graph.reads(op.call), *op.updates))),
+        outputs=graph.writes(op),
+        seconds=0.0,
+        joules=0.0,
+        workspace_bytes=workspace_bytes,
+        updates=op.updates,
+        recompute_inputs=None if op.recall is None else graph.reads(op.recall),
+        recomputable=op.recall is not None,
+        random=op.random,
     )

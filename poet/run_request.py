@@ -16,6 +16,7 @@ class RunRequest:
         epochs, seed, threads, learning_rate, page_file, resume, output, allow_nan: see ``poet run --help``.
         save_every: steps between saves to ``output``; ``None``: after each epoch.
         keep_previous: whether the state saved before the last one is kept too.
+        stop_joules, stop_seconds, stop_written_bytes: what the run may spend; see `poet.runtime.spending`.
         arena: see `poet.runtime.Trainer.open`.
         validate: path of the samples to evaluate after each epoch; ``None``: none.
         metrics: names of what is counted there beside the loss; empty: what suits the targets.
@@ -43,6 +44,9 @@ class RunRequest:
     best: str | None = None
     schedule: str | None = None
     keep_previous: bool = False
+    stop_joules: float | None = None
+    stop_seconds: float | None = None
+    stop_written_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,9 +82,10 @@ class Epoch:
         steps: made here; the samples that fill no last batch are left out, others each epoch.
         step_seconds: median.
         seconds: of the epoch.
-        is_complete: ``False`` where Ctrl-C ended it early.
+        is_complete: ``False`` where Ctrl-C or an allowance ended it early.
         step_own_seconds: median, of what a step took of the processor and of storage alone.
         validation: what evaluating other samples gave afterwards, where that was asked for.
+        stopped: why the run ends here, where what it may spend is spent; else empty.
     """
 
     number: int
@@ -92,10 +97,13 @@ class Epoch:
     is_complete: bool
     step_own_seconds: float | None = None
     validation: Validation | None = None
+    stopped: str = ""
 
 
 def was_interrupted(epochs: Sequence[Epoch], request: RunRequest) -> bool:
     """Whether Ctrl-C ended the training before all that was asked for was done."""
+    if epochs and epochs[-1].stopped:
+        return False
     if not epochs or not epochs[-1].is_complete:
         return True
     validation = epochs[-1].validation

@@ -12,6 +12,7 @@ error carries and the mutation tests count:
 ``free``             a tensor is freed that is not in RAM
 ``page_out``         a tensor is stored that is absent, stored already, or may not be
 ``page_in``          a tensor is fetched that is in RAM, not in storage, or may not be
+``move``             a tensor is moved within RAM that is not there, or must stay at its place
 ``ram``              more bytes in RAM than the budget, at any moment
 ``storage``          more bytes in storage than it holds, or written than allowed
 ``deadline``         the step lasts longer than allowed
@@ -31,7 +32,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from poet.brief import told
@@ -66,12 +67,14 @@ class Trace:
         peak_ram_bytes: the largest RAM at any moment.
         peak_step: the step at which it is first reached; -1: before the first step.
         seconds: until compute and transfers are both done.
-        joules: of ops, transfers and idle power together; ``compute_joules``, ``page_in_joules``,
-            ``page_out_joules`` and ``idle_joules`` are its parts.
-        compute_seconds, page_in_seconds, page_out_seconds: the engines' busy times.
+        joules: of ops, transfers, moves and idle power together; ``compute_joules``, ``page_in_joules``,
+            ``page_out_joules``, ``move_joules`` and ``idle_joules`` are its parts.
+        compute_seconds, page_in_seconds, page_out_seconds, move_seconds: the engines' busy times; moves
+            within RAM are compute's.
         recomputed_runs: compute steps beyond each op's first.
         read_bytes, written_bytes: from and to storage.
         storage_bytes: the most that storage held.
+        moves, moved_bytes: of tensors, from one place in RAM to another.
     """
 
     moments: tuple[Moment, ...]
@@ -90,6 +93,10 @@ class Trace:
     read_bytes: int
     written_bytes: int
     storage_bytes: int
+    move_joules: float = 0.0
+    move_seconds: float = 0.0
+    moves: int = 0
+    moved_bytes: int = 0
 
     def __repr__(self) -> str:
         takes = f"{format_bytes(self.peak_ram_bytes)} of RAM, {format_joules(self.joules)}"
@@ -107,15 +114,31 @@ def simulate(problem: Problem, schedule: Schedule, limits: Limits | None = None)
     return judge(decided(problem, schedule), schedule, limits)
 
 
-def judge(problem: DecidedProblem, schedule: Schedule, limits: Limits | None = None) -> Trace:
+def judge(
+    problem: DecidedProblem,
+    schedule: Schedule,
+    limits: Limits | None = None,
+    moves: Mapping[int, Sequence[str]] | None = None,
+) -> Trace:
     """`simulate` for a problem whose homes are decided.
+
+    Args:
+        problem: whose schedule it is.
+        schedule: to judge.
+        limits: inside which; ``None``: none.
+        moves: tensors that are moved to another place in RAM, by the step before which that is done. Where
+            they go is for `poet.places` to judge; here they take time and energy, after transfers of the same
+            tensor.
 
     Raises:
         InvalidSchedule: a step breaks a rule; the error carries the rule's name and the step.
     """
     run = _Run(problem, limits or Limits(), steps=len(schedule))
+    moves = moves or {}
     for index, step in enumerate(schedule):
         run.index = index
+        for name in moves.get(index, ()):
+            run.move(run.known_tensor(name))
         if isinstance(step, Compute):
             run.compute(run.known_op(step.op))
         elif isinstance(step, Free):
@@ -125,6 +148,8 @@ def judge(problem: DecidedProblem, schedule: Schedule, limits: Limits | None = N
         else:
             run.page_in(run.known_tensor(step.tensor))
     run.index = len(schedule)
+    for name in moves.get(run.index, ()):
+        run.move(run.known_tensor(name))
     return run.finish()
 
 
@@ -168,7 +193,8 @@ class _Run:
         self.compute_costs: list[tuple[float, float]] = []
         self.page_in_costs: list[tuple[float, float]] = []
         self.page_out_costs: list[tuple[float, float]] = []
-        self.recomputed_runs = self.read_bytes = self.written_bytes = 0
+        self.move_costs: list[tuple[float, float]] = []
+        self.recomputed_runs = self.read_bytes = self.written_bytes = self.moved_bytes = 0
         self.pinned = pinned(problem, limits)
         self.first_reads = Counter(name for op in problem.ops for name in dict.fromkeys(op.inputs))
         self.used = self.in_ram & self.pinned.dropped  # in RAM, and used since they came there
@@ -267,6 +293,17 @@ class _Run:
         self.page_in_ends[name] = self._transfer(name, cost)
         self.page_in_costs.append((cost.seconds, cost.joules))
 
+    def move(self, tensor: Tensor) -> None:
+        cost, name = tensor.move, tensor.name
+        if cost is None:
+            raise self._invalid("move", f"{name} must stay at its place in RAM")
+        if name not in self.in_ram:
+            raise self._invalid("move", f"{name} is moved but not in RAM")
+        ends = self.page_in_ends.get(name, 0.0), self.page_out_ends.get(name, 0.0)
+        self.compute_clock = max(self.compute_clock, *ends) + cost.seconds
+        self.moved_bytes += tensor.bytes
+        self.move_costs.append((cost.seconds, cost.joules))
+
     # --- the end of the step ---
 
     def finish(self) -> Trace:
@@ -283,8 +320,9 @@ class _Run:
         compute_seconds, compute_joules = _total(self.compute_costs)
         page_in_seconds, page_in_joules = _total(self.page_in_costs)
         page_out_seconds, page_out_joules = _total(self.page_out_costs)
+        move_seconds, move_joules = _total(self.move_costs)
         idle_joules = self.problem.idle_watts * seconds
-        joules = math.fsum((compute_joules, page_in_joules, page_out_joules, idle_joules))
+        joules = math.fsum((compute_joules, page_in_joules, page_out_joules, move_joules, idle_joules))
         joules_budget = self.limits.joules_budget
         if joules_budget is not None and joules > joules_budget * (1 + 1e-9):
             took, allowed = format_joules(joules), format_joules(joules_budget)
@@ -306,6 +344,10 @@ class _Run:
             read_bytes=self.read_bytes,
             written_bytes=self.written_bytes,
             storage_bytes=self.storage_peak_bytes,
+            move_joules=move_joules,
+            move_seconds=move_seconds,
+            moves=len(self.move_costs),
+            moved_bytes=self.moved_bytes,
         )
 
     # --- rules and helpers ---

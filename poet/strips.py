@@ -4,6 +4,9 @@ A weight gradient and the update that reads it, for example: each block of the g
 dropped, so that the gradient never exists whole. The calls are those that would run whole; on a block, some
 of their arguments are blocks. Whether that gives the same bits is found by trial
 (`poet.runtime.strip_trial`).
+
+A strip of one block is for kernels that use each element as they make it, in a register: nothing of the
+gradient lies in memory, and nothing is cut. PyTorch, which has no such kernels, makes its calls whole.
 """
 
 from __future__ import annotations
@@ -22,6 +25,9 @@ _EVEN = 16
 
 BY_NUMBER = frozenset({"aten.embedding_dense_backward.default"})
 """Operators of which a number says how many rows they make, and which can make some of the rows alone."""
+
+BY_GROUPS = {"aten.convolution.default": 8, "aten.convolution_backward.default": 9}
+"""Operators that take each group by itself, and which argument is their number."""
 
 
 class Gradients(enum.Enum):
@@ -57,8 +63,8 @@ class Strip:
         links: the calls, in order.
         inner: the values between them, with the types they would have whole; ``buffer`` is the output whose
             memory a value views, its own name where it is that output. No buffers of the graph.
-        size: elements along the dimension that is cut, whichever it is of each tensor.
-        blocks: how many there are; all but the last are of equal size.
+        size: elements along the dimension that is cut, whichever it is of each tensor; 1 where none is.
+        blocks: how many there are; all but the last are of equal size. 1: used element by element.
     """
 
     links: tuple[Link, ...]
@@ -80,6 +86,11 @@ class Strip:
         return tuple((start, min(start + step, self.size)) for start in range(0, self.size, step))
 
     @property
+    def is_whole(self) -> bool:
+        """Whether nothing is cut: each element of what flows between the calls is used as it is made."""
+        return self.blocks == 1
+
+    @property
     def call(self) -> Call:
         """What the op is given: the values that links read and none of them makes."""
         inner = {value.name for value in self.inner}
@@ -93,7 +104,9 @@ class Strip:
 
     @property
     def block_bytes(self) -> int:
-        """Of the inner values, for the largest block."""
+        """Of the inner values, for the largest block; 0 where elements never lie in memory."""
+        if self.is_whole:
+            return 0
         start, stop = self.bounds[0]
         return -(-self.whole_bytes * (stop - start) // self.size)
 
@@ -128,10 +141,11 @@ def check_strip(
     Raises:
         GraphError: a block of the strip cannot be, or is not all that a link needs.
     """
-    if not strip.links or not 2 <= strip.blocks <= min(strip.size, MOST_BLOCKS):
+    is_possible = 2 <= strip.blocks <= min(strip.size, MOST_BLOCKS) or (strip.blocks, strip.size) == (1, 1)
+    if not strip.links or not is_possible:
         raise GraphError(
             f"{where}: {len(strip.links)} calls in {strip.blocks} blocks of {strip.size} elements; "
-            f"a strip has at least one call, and from 2 to {MOST_BLOCKS} blocks"
+            f"a strip has at least one call, and from 2 to {MOST_BLOCKS} blocks, or 1 of size 1"
         )
     check = _StripCheck(where, strip, values)
     for link in strip.links:
@@ -155,15 +169,19 @@ class _StripCheck:
         if target in RANDOM or target in (Strip.TARGET, "poet.with_rng_state"):
             raise self.fail(f"{target} cannot run in blocks")
         places = dict(link.cuts)
-        if not places or len(places) < len(link.cuts):
+        if self.strip.is_whole and (link.cuts or link.made):
+            raise self.fail(f"{target} is cut in a strip of one block")
+        if not self.strip.is_whole and (not places or len(places) < len(link.cuts)):
             raise self.fail(f"{target} is given no block, or two of one argument")
         for place, dim in link.cuts:
             if not 0 <= place < len(call.args):
                 raise self.fail(f"{target} has no argument {place}")
-            self.cut(call.args[place], dim, target)
+            self.cut(call.args[place], dim, target, place)
         cut = [call.args[place] for place in places]
         for name in call.refs():
-            if name in self.inner and Ref(name) not in cut:
+            if name in self.inner and self.inner[name].buffer not in self.dims:
+                raise self.fail(f"{target} is given {name}, which no call before it makes")
+            if name in self.inner and Ref(name) not in cut and not self.strip.is_whole:
                 raise self.fail(f"{target} is given {name} whole, of which there are only blocks")
             if name not in self.inner and name not in self.values:
                 raise self.fail(f"there is no value {name!r}")
@@ -171,12 +189,13 @@ class _StripCheck:
             argument = call.args[place] if place < len(call.args) else None
             if argument is None and place:
                 continue  # a state that this optimizer does without
-            if not isinstance(argument, Ref) or place not in places or argument.value not in self.values:
+            is_cut = place in places or self.strip.is_whole
+            if not isinstance(argument, Ref) or not is_cut or argument.value not in self.values:
                 raise self.fail(f"{target} does not update blocks of the graph's values")
             self.written.add(self.values[argument.value].buffer)
         self.make(link)
 
-    def cut(self, argument: Argument, dim: int, target: str) -> None:
+    def cut(self, argument: Argument, dim: int, target: str, place: int) -> None:
         """A block of ``argument`` can be taken along ``dim``."""
         if isinstance(argument, Ref) and argument.value in self.inner:
             if self.dim_of(argument.value) != dim:
@@ -189,7 +208,7 @@ class _StripCheck:
             sizes = argument.type.shape
         elif isinstance(argument, tuple):
             sizes = argument
-        elif type(argument) is int and target in BY_NUMBER:
+        elif type(argument) is int and (target in BY_NUMBER or place == BY_GROUPS.get(target)):
             sizes = (argument,)
         if not 0 <= dim < len(sizes) or type(sizes[dim]) is not int or sizes[dim] != self.strip.size:
             raise self.fail(
@@ -217,7 +236,9 @@ class _StripCheck:
                     f"{link.call.target} gives {name!r}, which is not an output, or is one already"
                 )
             dim, shape = made.get(place, -1), known[name].type.shape
-            if not 0 <= dim < len(shape) or shape[dim] != self.strip.size:
+            if self.strip.is_whole:
+                dim = 0
+            elif not 0 <= dim < len(shape) or shape[dim] != self.strip.size:
                 raise self.fail(f"{link.call.target} gives {name} in no blocks of its {self.strip.size}")
             self.dims[name] = dim
         if not made.keys() <= {place for place, name in enumerate(link.outputs) if name is not None}:
@@ -226,7 +247,11 @@ class _StripCheck:
     def results(self, outputs: set[str]) -> None:
         """Everything that is named was made, and nothing else."""
         for value in self.strip.inner:
-            if value.buffer not in self.dims or self.dim_of(value.name) is None:
+            is_made = value.buffer in self.dims
+            if not is_made or (not self.strip.is_whole and self.dim_of(value.name) is None):
                 raise self.fail(f"no call makes blocks of {value.name}")
+            whole = self.inner.get(value.buffer)
+            if whole is None or value.type.extent_bytes > whole.type.extent_bytes:
+                raise self.fail(f"{value.name} is larger than what it views")
         if self.dims.keys() - self.inner.keys() != outputs:
             raise self.fail("its calls give other values than its outputs")

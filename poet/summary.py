@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from poet.problem import Objective
 from poet.solution import WHOLE_PROBLEM, Status, is_confirmed, sentence_of
-from poet.training_plan import Plan
+from poet.training_plan import Plan, PriceRange
 from poet.units import NO_GAP, format_above, format_bytes, format_gap, format_joules, format_seconds
 
 Row = tuple[str, str]
@@ -33,6 +33,13 @@ def as_html(rows: tuple[Row, ...], *, title: str) -> str:
         for name, figure in rows
     )
     return f"<table><caption>{html.escape(title)}</caption><tbody>{cells}</tbody></table>"
+
+
+def range_words(found: PriceRange) -> str:
+    """Both ends of the energy and of the time."""
+    joules = f"{format_joules(found.good_joules)} to {format_joules(found.bad_joules)}"
+    seconds = f"{format_seconds(found.good_seconds)} to {format_seconds(found.bad_seconds)}"
+    return f"{joules}, {seconds}"
 
 
 def _asked(plan: Plan) -> Iterator[Row]:
@@ -68,6 +75,15 @@ def _answered(plan: Plan) -> Iterator[Row]:
         f"{format_joules(outcome.bound_joules)}; {NO_GAP.get(gap, f'gap {gap}')}{scope}",
     )
     yield "time", format_seconds(made.seconds)
+    if made.range is not None:
+        yield "range", range_words(made.range)
+    if plan.request.micro is not None:
+        count = plan.request.micro.count
+        taken = f"{format_joules(plan.step_joules)}, {format_seconds(plan.step_seconds)}"
+        yield (
+            "whole step",
+            f"{taken}: {count - 1} micro-batches that accumulate, and one that updates as above",
+        )
     yield "recomputed", f"{trace.recomputed_runs} runs"
     yield "paged", f"{format_bytes(trace.written_bytes)} out, {format_bytes(trace.read_bytes)} in"
     yield "search", f"{format_seconds(outcome.solve_seconds)}, by {outcome.solver}"

@@ -21,7 +21,9 @@ from poet.homes import DecidedProblem
 from poet.kernel_facts import KernelFacts
 from poet.layout import Layout, check_layout, lower_bound_bytes
 from poet.loss import LossSpec
+from poet.micro import MicroBatches
 from poet.optimizer import OptimizerSpec
+from poet.places import Move, Places, replayed
 from poet.problem import Limits, Objective, Place, Problem
 from poet.schedule import Free, PageIn, PageOut, Schedule, Step
 from poet.search_record import NO_SEARCH, SearchRecord
@@ -66,12 +68,14 @@ class Request:
     """What was asked for; ``loss`` as `poet.loss` reads it, ``train`` are patterns of parameters to train.
 
     ``gradients``: whether weight gradients were to be made block by block; the graph tells which are.
+    ``micro``: how each batch is trained in pieces; ``None``: as a whole.
     """
 
     limits: Limits
     loss: str
     train: tuple[str, ...] = ("*",)
     gradients: Gradients = Gradients.STREAM
+    micro: MicroBatches | None = None
 
     def __post_init__(self) -> None:
         LossSpec.parse(self.loss)
@@ -136,6 +140,19 @@ class SearchOutcome:
 
 
 @dataclass(frozen=True, slots=True)
+class PriceRange:
+    """What a step takes with every figure of the device at its good and at its bad end.
+
+    The schedule is the same at both ends, so that what is stated lies between them.
+    """
+
+    good_seconds: float
+    bad_seconds: float
+    good_joules: float
+    bad_joules: float
+
+
+@dataclass(frozen=True, slots=True)
 class Prediction:
     """What one training step takes.
 
@@ -143,6 +160,7 @@ class Prediction:
         peak_ram_bytes, seconds, joules: of the plan, by the simulator.
         plain_peak_ram_bytes: that plain training needs, keeping every tensor to its last use.
         lower_bound_ram_bytes: below which no schedule exists.
+        range: as far as the device's figures may be off; ``None``: not known.
     """
 
     peak_ram_bytes: int
@@ -150,6 +168,7 @@ class Prediction:
     joules: float
     plain_peak_ram_bytes: int | None = None
     lower_bound_ram_bytes: int | None = None
+    range: PriceRange | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,11 +186,13 @@ class Arena:
 
     Attributes:
         size_bytes: of the piece.
-        offsets_bytes: from its start, one per block of `poet.demand.demand_of`.
+        offsets_bytes: from its start, one per block of `poet.demand.demand_of`; where blocks lie at first.
+        moves: blocks that get another place within the step, in the order of its steps.
     """
 
     size_bytes: int
     offsets_bytes: tuple[int, ...]
+    moves: tuple[Move, ...] = ()
 
     __repr__ = brief
 
@@ -193,8 +214,11 @@ class Plan:
         poet_version: that made the plan.
         evaluation: the forward pass and the loss in evaluation mode, as a plan of its own on the same
             tensors, inside the same RAM; ``None``: there is none.
+        accumulation: what all micro-batches of a step but the last do, likewise: it sums gradients and
+            updates no parameter; ``None``: a step is made of its whole batch.
         trace: the simulator's account of the schedule, made anew whenever a plan is.
         demand: what the schedule asks for, likewise.
+        places: what happens in the arena, likewise; ``None`` without one.
     """
 
     model: Model
@@ -212,8 +236,10 @@ class Plan:
     host_kernels: KernelFacts | None = None
     poet_version: str = __version__
     evaluation: Plan | None = None
+    accumulation: Plan | None = None
     trace: Trace = field(init=False, repr=False, compare=False)
     demand: Demand = field(init=False, repr=False, compare=False)
+    places: Places | None = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         _check_problem(self.graph, self.problem, self.kernels)
@@ -222,16 +248,22 @@ class Plan:
         _check_ends(self.graph, self.problem)
         try:
             trace = judge(self.problem, self.schedule, self.request.limits)
+            object.__setattr__(self, "demand", demand_of(self.problem, self.schedule, self.kernels))
+            object.__setattr__(self, "places", _checked_places(self))
+            if self.moved:
+                trace = judge(self.problem, self.schedule, self.request.limits, self.moved)
         except InvalidSchedule as error:
             raise PlanError(f"the schedule breaks the rule {error.rule!r} at {error}") from None
         object.__setattr__(self, "trace", trace)
         _check_prediction(self.prediction, trace)
         _check_outcome(self.outcome, trace)
         _check_slots(self)
-        object.__setattr__(self, "demand", demand_of(self.problem, self.schedule, self.kernels))
-        _check_arena(self)
         if self.evaluation is not None:
             _check_evaluation(self, self.evaluation)
+        if (self.request.micro is None) != (self.accumulation is None):
+            raise PlanError("a plan has micro-batches and a step that accumulates, or neither")
+        if self.accumulation is not None:
+            _check_accumulation(self, self.accumulation)
 
     def __repr__(self) -> str:
         made = self.prediction
@@ -245,6 +277,11 @@ class Plan:
     def replayed_kernels(self) -> KernelFacts:
         """The facts of torch's kernels, which replay the plan, as the machine that planned measured them."""
         return self.kernels if self.host_kernels is None else self.host_kernels
+
+    @property
+    def moved(self) -> dict[int, tuple[str, ...]]:
+        """The tensors that are moved within the arena, by the step before which that is done."""
+        return {} if self.places is None else self.places.moved()
 
     @property
     def begun_bytes(self) -> dict[str, int]:
@@ -265,6 +302,33 @@ class Plan:
             return frozenset()
         named = (self.demand.blocks[number].tensor for number in self.demand.standing)
         return frozenset(name for name in named if name is not None)
+
+    @property
+    def runs(self) -> tuple[tuple[Plan, int], ...]:
+        """What a step is made of: schedules, each with how often it runs."""
+        if self.accumulation is None or self.request.micro is None:
+            return ((self, 1),)
+        return ((self.accumulation, self.request.micro.count - 1), (self, 1))
+
+    @property
+    def step_joules(self) -> float:
+        """Of a whole step, all its micro-batches."""
+        return math.fsum(plan.prediction.joules * times for plan, times in self.runs)
+
+    @property
+    def step_seconds(self) -> float:
+        """Likewise, on the device."""
+        return math.fsum(plan.prediction.seconds * times for plan, times in self.runs)
+
+    @property
+    def step_written_bytes(self) -> int:
+        """What a whole step writes to storage."""
+        return sum(plan.trace.written_bytes * times for plan, times in self.runs)
+
+    @property
+    def step_peak_ram_bytes(self) -> int:
+        """The most RAM that any part of a step holds."""
+        return max(plan.prediction.peak_ram_bytes for plan, _ in self.runs)
 
     @property
     def layout(self) -> Layout | None:
@@ -293,8 +357,8 @@ class Plan:
     def held_bytes(self) -> int:
         """What tensors and workspaces take together: the arena that fits, else the schedule's peak."""
         if self.arena is not None and self.has_fitting_arena:
-            return max(self.arena_ram_bytes, self.trace.peak_ram_bytes)
-        return self.trace.peak_ram_bytes
+            return max(self.arena_ram_bytes, self.step_peak_ram_bytes)
+        return self.step_peak_ram_bytes
 
     @property
     def page_buffer_bytes(self) -> int:
@@ -339,6 +403,7 @@ def make_plan(
     lower_bound_ram_bytes: int | None = None,
     arena: Arena | None = None,
     host_kernels: KernelFacts | None = None,
+    price_range: PriceRange | None = None,
 ) -> Plan:
     """A plan with its predictions and page slots worked out; see `Plan` for the parts.
 
@@ -346,7 +411,7 @@ def make_plan(
         PlanError: the parts contradict each other, or the schedule leaves the limits asked for.
         InvalidSchedule: the schedule breaks another rule.
     """
-    trace = judge(problem, schedule, request.limits)
+    trace = judge(problem, schedule, request.limits, moved_in(arena, problem, schedule, kernels))
     return Plan(
         model=model,
         request=request,
@@ -364,10 +429,25 @@ def make_plan(
             joules=trace.joules,
             plain_peak_ram_bytes=plain_peak_ram_bytes,
             lower_bound_ram_bytes=lower_bound_ram_bytes,
+            range=price_range,
         ),
         arena=arena,
         host_kernels=None if host_kernels == kernels else host_kernels,
     )
+
+
+def moved_in(
+    arena: Arena | None, problem: DecidedProblem, schedule: Schedule, kernels: KernelFacts
+) -> dict[int, tuple[str, ...]]:
+    """The tensors that ``schedule`` moves within ``arena``, by the step before which that is done.
+
+    Raises:
+        InvalidSchedule: its places are wrong.
+    """
+    if arena is None or not arena.moves:
+        return {}
+    demand = demand_of(problem, schedule, kernels)
+    return replayed(demand, arena.offsets_bytes, arena.size_bytes, arena.moves).moved()
 
 
 def lay_out_slots(problem: Problem, schedule: Schedule) -> tuple[PageSlot, ...]:
@@ -403,6 +483,13 @@ def stored_values(graph: Graph) -> dict[str, TensorType]:
     names += [value for parameter in graph.parameters for _, value in parameter.optimizer_state]
     names += [value for _, value in (*graph.states, *graph.constants)]
     return {name: types[name] for name in names}
+
+
+def lasting_values(graph: Graph) -> dict[str, TensorType]:
+    """`stored_values`, and the sums of gradients, which no file holds: a step begins them anew."""
+    types = {value.name: value.type for value in graph.values}
+    sums = [item.accumulator for item in graph.parameters if item.accumulator is not None]
+    return stored_values(graph) | {name: types[name] for name in sums}
 
 
 # --- checks -----------------------------------------------------------------------------------
@@ -484,6 +571,15 @@ def _check_prediction(prediction: Prediction, trace: Trace) -> None:
     close = all(math.isclose(a, b, rel_tol=1e-9) for a, b in zip(said, judged, strict=True))
     if not close or prediction.peak_ram_bytes != trace.peak_ram_bytes:
         raise PlanError("the predictions are not what the simulator says about the schedule")
+    ends = prediction.range
+    if ends is None:
+        return
+    for good, stated, bad in (
+        (ends.good_seconds, trace.seconds, ends.bad_seconds),
+        (ends.good_joules, trace.joules, ends.bad_joules),
+    ):
+        if not 0.0 <= good <= (1 + _ROUNDING) * stated or not stated <= (1 + _ROUNDING) * bad < math.inf:
+            raise PlanError("the range of the predictions does not contain them")
 
 
 def _check_outcome(outcome: SearchOutcome, trace: Trace) -> None:
@@ -515,71 +611,100 @@ def _check_slots(plan: Plan) -> None:
         end += -(-slot.size_bytes // SLOT_ALIGNMENT_BYTES) * SLOT_ALIGNMENT_BYTES
 
 
-def _check_arena(plan: Plan) -> None:
-    """Everything has a place in the arena, aligned, and nothing shares bytes while both are needed."""
+def _checked_places(plan: Plan) -> Places | None:
+    """Everything has a place in the arena, aligned, and nothing shares bytes while both are needed.
+
+    Fixed places are judged block against block; where tensors move, all births, moves and deaths are
+    replayed.
+    """
     layout = plan.layout
-    if layout is None:
-        return
+    if plan.arena is None or layout is None:
+        return None
     if len(layout.offsets_bytes) != len(layout.blocks) or layout.arena_bytes > _LARGEST_BYTES:
         raise PlanError(
             f"the arena has {len(layout.offsets_bytes)} places, the schedule asks for {len(layout.blocks)}"
         )
     try:
-        check_layout(layout)
+        if not plan.arena.moves:
+            check_layout(layout)
+        return replayed(plan.demand, layout.offsets_bytes, layout.arena_bytes, plan.arena.moves)
     except InvalidSchedule as error:
         raise PlanError(f"the arena's layout is wrong: {error}") from None
 
 
 def _check_evaluation(plan: Plan, evaluation: Plan) -> None:
-    """It takes the same inputs, works on what the plan keeps, changes none of it, and fits beside it."""
-    graph, beside = evaluation.graph, plan.graph
+    """It stands beside the plan and changes nothing that lives across steps."""
+    _check_beside(plan, evaluation, "evaluation")
+    changed = {name for op in evaluation.graph.ops for name in op.updates}
+    if changed:
+        raise PlanError(f"the evaluation changes {min(changed)}")
+
+
+def _check_accumulation(plan: Plan, accumulation: Plan) -> None:
+    """It stands beside the plan, and changes the sums of gradients and module state alone."""
+    _check_beside(plan, accumulation, "accumulating step")
+    summed = [item.accumulator for item in plan.graph.parameters if item.accumulator is not None]
+    sums = {plan.graph.buffer_of(value) for value in summed}
+    graph = accumulation.graph
+    changed = graph.persistent().intersection(name for op in graph.ops for name in op.updates)
+    allowed = sums | {plan.graph.buffer_of(value) for _, value in plan.graph.states}
+    if not sums <= changed or not changed <= allowed:
+        wrong = (sums - changed) or (changed - allowed)
+        raise PlanError(f"the accumulating step should not leave out or change {min(wrong)}")
+    if not changed <= {name for op in plan.graph.ops for name in op.updates}:
+        raise PlanError("the accumulating step changes what the updating step does not")
+
+
+def _check_beside(plan: Plan, other: Plan, what: str) -> None:
+    """It takes the same inputs, works on what the plan keeps, where it is kept, and fits beside it."""
+    graph, beside = other.graph, plan.graph
     types, theirs = ({item.name: item.type for item in each.values} for each in (graph, beside))
-    if evaluation.evaluation is not None or evaluation.model.sha256 != plan.model.sha256:
-        raise PlanError("the evaluation is not that of the plan's model")
+    is_simple = other.evaluation is None and other.accumulation is None
+    if not is_simple or other.model.sha256 != plan.model.sha256:
+        raise PlanError(f"the {what} is not that of the plan's model")
     persistent = beside.persistent()
     same_inputs = graph.inputs == beside.inputs and graph.targets == beside.targets
     if not same_inputs or any(types[name] != theirs[name] for name in graph.inputs):
-        raise PlanError("the evaluation takes other inputs than the training step")
-    if stored_values(graph) != stored_values(beside) or graph.persistent() != beside.persistent():
-        raise PlanError("the evaluation has other tensors that live across steps than the training step")
+        raise PlanError(f"the {what} takes other inputs than the training step")
+    if lasting_values(graph) != lasting_values(beside) or graph.persistent() != beside.persistent():
+        raise PlanError(f"the {what} has other tensors that live across steps than the training step")
     bytes_of = {buffer.name: buffer.size_bytes for buffer in beside.buffers}
     if any(
         bytes_of[item.name] != item.size_bytes for item in graph.buffers if item.name in graph.persistent()
     ):
-        raise PlanError("the evaluation has other tensors that live across steps than the training step")
-    changed = {name for op in graph.ops for name in op.updates}
-    if changed:
-        raise PlanError(f"the evaluation changes {min(changed)}")
-    asked_bytes = evaluation.request.limits.ram_budget_bytes
+        raise PlanError(f"the {what} has other tensors that live across steps than the training step")
+    asked_bytes = other.request.limits.ram_budget_bytes
     allowed_bytes = plan.request.limits.ram_budget_bytes
     if allowed_bytes is not None and (asked_bytes is None or asked_bytes > allowed_bytes):
-        raise PlanError("the evaluation has a larger budget than the training step")
-    _check_homes(plan, evaluation)
+        raise PlanError(f"the {what} has a larger budget than the training step")
+    _check_homes(plan, other, what)
     if plan.has_fitting_arena:
         begun = {name: at for name, at in plan.begun_bytes.items() if name in persistent}
-        found = {name: at for name, at in evaluation.begun_bytes.items() if name in persistent}
-        if evaluation.arena is None or plan.arena is None or begun != found:
-            raise PlanError("the evaluation does not lie in the plan's arena, where the plan's tensors lie")
-        if evaluation.arena.size_bytes > plan.arena.size_bytes:
-            raise PlanError("the evaluation needs a larger arena than the training step")
+        found = {name: at for name, at in other.begun_bytes.items() if name in persistent}
+        if other.arena is None or plan.arena is None or begun != found:
+            raise PlanError(f"the {what} does not lie in the plan's arena, where the plan's tensors lie")
+        if other.arena.moves:
+            raise PlanError(f"the {what} moves tensors within the arena")
+        if other.arena.size_bytes > plan.arena.size_bytes:
+            raise PlanError(f"the {what} needs a larger arena than the training step")
 
 
-def _check_homes(plan: Plan, evaluation: Plan) -> None:
-    """Each lasting tensor begins the evaluation where it is between steps; what stands is not moved."""
+def _check_homes(plan: Plan, other: Plan, what: str) -> None:
+    """Each lasting tensor begins the other step where it is between steps; what stands is not moved."""
     at_home = {tensor.name: tensor.initially or Place.RAM for tensor in plan.problem.tensors}
     slotted = {slot.tensor for slot in plan.slots}
     persistent = plan.graph.persistent()
-    for tensor in evaluation.problem.tensors:
+    for tensor in other.problem.tensors:
         begins = tensor.initially or Place.RAM
         if tensor.name not in persistent:
             continue
         in_storage = (at_home[tensor.name] is Place.STORAGE, begins is Place.STORAGE)
         copied = begins is not Place.BOTH or (at_home[tensor.name] is Place.BOTH and tensor.name in slotted)
         if in_storage[0] != in_storage[1] or not copied:
-            raise PlanError(f"the evaluation does not find {tensor.name} where the training step leaves it")
-    moved = {step.tensor for step in evaluation.schedule if isinstance(step, Free)} & plan.standing
+            raise PlanError(f"the {what} does not find {tensor.name} where the training step leaves it")
+    moved = {step.tensor for step in other.schedule if isinstance(step, Free)} & plan.standing
     if moved:
-        raise PlanError(f"the evaluation moves {min(moved)}, which has its place throughout")
+        raise PlanError(f"the {what} moves {min(moved)}, which has its place throughout")
 
 
 def _paged(schedule: Iterable[Step]) -> set[str]:

@@ -427,10 +427,13 @@ class WindowsTuning(_Checked):
             as many as ops make a step a large one. Off: none are.
         negligible_share: of the budget, that those left out may take together; the bound is weaker by no
             more, and no gap asked for is that fine. Off: those of no bytes.
+        dense_terms: tensor versions times memory rows, above which sums are carried from row to row, since
+            rows that list all that is held through them grow with the square of the ops. Off: never.
     """
 
     many_contents: int = _tuned(400, off=1_000_000_000)
     negligible_share: float = _tuned(1e-4, off=0.0)
+    dense_terms: int = _tuned(1_000_000, off=1_000_000_000_000)
 
 
 @dataclass(frozen=True, slots=True)
@@ -548,6 +551,8 @@ class EnginesTuning(_Checked):
             enough to cost nothing.
         counted_seconds: of the wall clock, between two checks of a child whose work is counted: it is heard
             only when it has ended.
+        silent_seconds: of the wall clock, without a word of such a child, after which it counts as hung:
+            programs whose work is counted speak several times a second.
         proof_factors: of a program at most that is proven empty in exact fractions: summing up larger ones
             takes more than the second that a proof has. Off: nothing is.
     """
@@ -557,6 +562,7 @@ class EnginesTuning(_Checked):
     highs_grace_seconds: float = 0.5
     tell_seconds: float = 0.2
     counted_seconds: float = 1.0
+    silent_seconds: float = 120.0
     proof_factors: int = _tuned(400_000, off=0)
 
 
@@ -626,6 +632,42 @@ class StatesTuning(_Checked):
 
 
 @dataclass(frozen=True, slots=True)
+class CopiesTuning(_Checked):
+    """The search over sets of copies (`poet.solvers.bounds.copies`).
+
+    Attributes:
+        most_arcs: transitions between sets that fit into RAM, over all stages: they take some 8 bytes each,
+            and memory is to stay below 500 MB. Off: nothing is looked at.
+        most_sets: of copies that are listed: 24 bytes each, and each round looks at all.
+        most_residents: that are listed as paged, beyond which all count as paged: each more makes the list
+            longer. Off: all are free.
+        columns: sets of copies whose programs are computed at once: with fewer, looking up a transition costs
+            more than what it is for.
+        most_values: sets that fit in one stage times columns: what the fastest caches nearly hold.
+        alike_factor: contents whose sizes differ by less are followed together or not at all: a search for
+            each size would tell nearly the same again.
+        lasting_share: of what a copy was known to matter, beside what is learnt anew: both count.
+        round_share: of the time left, after the first round of the event model: where it closes the gap, it
+            mostly does so soon. Off: it is not tried there.
+        restart_share: of the time left, in each restart. Off: not tried there.
+        most_seconds: of either, where there is much time or no limit: other parts are to have a turn.
+        arc_seconds: that a transition counts in each column where work is counted, about what it takes.
+    """
+
+    most_arcs: int = _tuned(12_000_000, off=0)
+    most_sets: int = 2_000_000
+    most_residents: int = _tuned(8, off=0)
+    columns: int = 16
+    most_values: int = 2_000_000
+    alike_factor: float = 1.5
+    lasting_share: float = 0.7
+    round_share: float = _tuned(0.15, off=0.0)
+    restart_share: float = _tuned(0.25, off=0.0)
+    most_seconds: float = 60.0
+    arc_seconds: float = 5e-9
+
+
+@dataclass(frozen=True, slots=True)
 class FittingTuning(_Checked):
     """How a plan is fitted into its arena (`poet.fit_layout`).
 
@@ -637,6 +679,14 @@ class FittingTuning(_Checked):
         layout_seconds: of one layout: those that fit are mostly found at once.
         laying_share: of the time limit, that the first search leaves for layouts and repeats. Off: none.
         least_seconds: with less time, the search is not repeated, as it would find nothing.
+        exact_seconds: of the second search for fixed places, by CP-SAT: it fits many that the first does not,
+            and proves of others that nothing does. Off: there is none.
+        exact_share: of the time that the first search left, for that at most: searches with less RAM need
+            some as well. Off: none.
+        moving_seconds: of the search for moves within the arena, where fixed places do not fit: the first
+            passes find some, the later ones fewer. Off: none are made.
+        moving_share: of a plan's joules, up to which moves are taken without asking what less RAM would cost:
+            a search for that takes its time. Off: it is always made.
     """
 
     rounds: int = 6
@@ -644,6 +694,10 @@ class FittingTuning(_Checked):
     layout_seconds: float = 2.0
     laying_share: float = _tuned(0.2, off=0.0)
     least_seconds: float = 0.05
+    exact_seconds: float = _tuned(10.0, off=0.0)
+    exact_share: float = _tuned(0.25, off=0.0)
+    moving_seconds: float = _tuned(1.0, off=0.0)
+    moving_share: float = _tuned(0.005, off=0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -669,6 +723,7 @@ class Tuning:
     engines: EnginesTuning = EnginesTuning()
     rivals: RivalsTuning = RivalsTuning()
     states: StatesTuning = StatesTuning()
+    copies: CopiesTuning = CopiesTuning()
     fitting: FittingTuning = FittingTuning()
 
     def having(self, name: str, value: Any) -> Tuning:

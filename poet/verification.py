@@ -113,7 +113,7 @@ def verify(
     with PlanFile(path) as file:
         plan = file.plan
         reference = _from_structure(file) if module is None else original(module)
-    given = tuple(batches or (random_batch(plan, seed + number) for number in range(steps)))
+    given = tuple(batches or (_random_step(plan, seed + number) for number in range(steps)))
     comparisons = []
     for count in threads:
         with (
@@ -154,6 +154,22 @@ def random_batch(plan: Plan, seed: int) -> Batch:
         probabilities = targets[0].softmax(dim=-1)
         targets = [probabilities.log() if loss.option("log_target") else probabilities]
     return tuple(inputs), targets[0] if len(targets) == 1 else tuple(targets)
+
+
+def _random_step(plan: Plan, seed: int) -> Batch:
+    """What a whole step takes: `random_batch`, or one for each micro-batch in one."""
+    if plan.request.micro is None:
+        return random_batch(plan, seed)
+    count = plan.request.micro.count
+    drawn = [random_batch(plan, seed * count + number) for number in range(count)]
+    inputs = tuple(torch.cat(tensors) for tensors in zip(*(batch[0] for batch in drawn), strict=True))
+    targets = [batch[1] for batch in drawn]
+    if isinstance(targets[0], Tensor):
+        return inputs, torch.cat([item for item in targets if isinstance(item, Tensor)])
+    if targets[0] is None:
+        return inputs, None
+    several = (item for item in targets if isinstance(item, tuple))
+    return inputs, tuple(torch.cat(tensors) for tensors in zip(*several, strict=True))
 
 
 def _check_classes(plan: Plan, loss: LossSpec, output: tuple[int, ...], targets: tuple[int, ...]) -> None:
@@ -201,7 +217,10 @@ def _compare(
             if difference is not None:
                 return BitComparison(threads, compared, f"step {number}: {name} {difference}")
     if plan.evaluation is not None:
-        for name, ours, theirs in _evaluation_pairs(trainer, plain, batches[0][0]):
+        first = (
+            batches[0] if plan.request.micro is None else _pieces(*batches[0], plan.request.micro.count)[0]
+        )
+        for name, ours, theirs in _evaluation_pairs(trainer, plain, first[0]):
             compared += 1
             difference = _difference(ours, theirs)
             if difference is not None:
@@ -218,13 +237,21 @@ def _step_pairs(
 ) -> Iterator[tuple[str, Tensor, Tensor]]:
     """One step on each side; then what it gave, as (name, of the plan, of plain PyTorch)."""
     gradients: dict[str, Tensor] = {}
+    micro = trainer.plan.request.micro
+    pieces = [(inputs, targets)] if micro is None else _pieces(inputs, targets, micro.count)
+    divisor = 1 if micro is None else micro.divisor
+    *earlier, (loss, outputs) = plain.step_in_pieces(pieces, divisor=divisor)
+    for number, (piece, (theirs, their_outputs)) in enumerate(zip(pieces[:-1], earlier, strict=True), 1):
+        summed = trainer.accumulate(*piece)
+        yield f"the loss of micro-batch {number}", torch.tensor(summed.loss, dtype=theirs.dtype), theirs
+        for place, (ours, output) in enumerate(zip(summed.predictions, their_outputs, strict=True)):
+            yield f"output {place} of micro-batch {number}", ours, output
     result = trainer.step(
-        inputs, targets, on_gradient=lambda name, gradient: gradients.update({name: gradient.clone()})
+        *pieces[-1], on_gradient=lambda name, gradient: gradients.update({name: gradient.clone()})
     )
-    loss, outputs = plain.step(inputs, targets)
     yield "the loss", torch.tensor(result.loss, dtype=loss.dtype), loss
-    for number, (ours, theirs) in enumerate(zip(result.predictions, outputs, strict=True)):
-        yield f"output {number}", ours, theirs
+    for place, (ours, theirs) in enumerate(zip(result.predictions, outputs, strict=True)):
+        yield f"output {place}", ours, theirs
     if gradients.keys() != plain.gradients.keys():
         raise NotExact(f"only one side has a gradient of {min(gradients.keys() ^ plain.gradients.keys())}")
     for name, gradient in gradients.items():
@@ -235,6 +262,19 @@ def _step_pairs(
     states = trainer.optimizer_state()
     for (parameter, name), theirs in plain.optimizer_state().items():
         yield f"{name} of {parameter}", states[parameter][name], theirs
+
+
+def _pieces(
+    inputs: tuple[Tensor, ...], targets: Tensor | tuple[Tensor, ...] | None, count: int
+) -> list[Batch]:
+    """A batch as its micro-batches."""
+    split = zip(*(tensor.chunk(count) for tensor in inputs), strict=True)
+    if targets is None:
+        return [(piece, None) for piece in split]
+    if isinstance(targets, Tensor):
+        return list(zip(split, targets.chunk(count), strict=True))
+    wanted = zip(*(tensor.chunk(count) for tensor in targets), strict=True)
+    return list(zip(split, wanted, strict=True))
 
 
 def _evaluation_pairs(

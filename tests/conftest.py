@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -16,6 +17,22 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 # A shell that starts the tests in the background has them, and all that they start, ignore Ctrl-C.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+_BEGAN = time.monotonic()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Where the time for all tests is limited, those for which none is left are skipped, and say so."""
+    parser.addoption("--begin-within", type=float, metavar="SECONDS", help="Skip what has not begun by then.")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """See `pytest_addoption`."""
+    allowed = item.config.getoption("--begin-within")
+    if allowed is not None and time.monotonic() - _BEGAN > allowed:
+        pytest.skip("no time was left")
 
 
 class _Listener(logging.Handler):

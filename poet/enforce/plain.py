@@ -81,11 +81,14 @@ def _train(module: nn.Module, plan: Plan, samples: Samples) -> int:
         item.requires_grad_(name in trained)
     parameters = {name: item for name, item in module.named_parameters() if name in trained}
     optimizer = torch_optimizer(plan.optimizer, parameters)
-    loss_of = loss_named(plan.request.loss)
+    loss_of, micro = loss_named(plan.request.loss), plan.request.micro
     inputs, targets = samples.batch(torch.arange(len(samples.staged[0])))
     for _ in range(_STEPS_OF_ONE_OPTIMIZER):
         optimizer.zero_grad(set_to_none=True)
-        loss_of.of(module(*inputs), targets).backward()  # type: ignore[no-untyped-call]
+        for _ in range(1 if micro is None else micro.count):
+            loss = loss_of.of(module(*inputs), targets)
+            (loss if micro is None else loss / micro.divisor).backward()  # type: ignore[no-untyped-call]
+            del loss
         optimizer.step()
     optimizer.zero_grad(set_to_none=True)
     return _STEPS_OF_ONE_OPTIMIZER

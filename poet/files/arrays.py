@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import os
+import tempfile
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from poet.errors import InputError
+from poet.files.columns import MOST_HELD_BYTES, ArrayColumn, Column, StoredColumn
 from poet.files.reading import MOST_DIMENSIONS, open_regular
 from poet.units import format_bytes
 
@@ -65,6 +67,62 @@ def read_npy(path: Path) -> Array:
         raise InputError(f"{path}: not a readable .npy file ({_said(error)})") from None
 
 
+def npy_column(path: Path) -> Column:
+    """The array of a ``.npy`` file, read row by row where it lies in the order of C.
+
+    Raises:
+        InputError: as of `read_npy`.
+    """
+    try:
+        with open_regular(path) as file:
+            shape, in_columns, dtype = _header(file, os.fstat(file.fileno()).st_size)
+            start = file.tell()
+    except InputError as error:
+        raise InputError(f"{path}: not a readable .npy file ({error})") from None
+    except Exception as error:
+        raise InputError(f"{path}: not a readable .npy file ({_said(error)})") from None
+    if in_columns or not shape:
+        return ArrayColumn(read_npy(path))
+    return StoredColumn(open_regular(path, buffering=0), path.name, start, shape, dtype)
+
+
+def npz_columns(path: Path, folder: Path) -> dict[str, Column]:
+    """The arrays of a ``.npz`` file by name; large ones are unpacked into an unnamed file in ``folder``.
+
+    Raises:
+        InputError: as of `read_npz`, or ``folder`` has no room.
+    """
+    try:
+        with open_regular(path) as file, zipfile.ZipFile(file) as archive:
+            members = [member for member in archive.infolist() if member.filename.endswith(_SUFFIX)]
+            _check_members(members, held=False)
+            return {
+                member.filename.removesuffix(_SUFFIX): _member_column(archive, member, folder)
+                for member in members
+            }
+    except InputError as error:
+        raise InputError(f"{path}: not a readable .npz file ({error})") from None
+    except Exception as error:
+        raise InputError(f"{path}: not a readable .npz file ({_said(error)})") from None
+
+
+def _member_column(archive: zipfile.ZipFile, member: zipfile.ZipInfo, folder: Path) -> Column:
+    if member.file_size <= MOST_HELD_BYTES:
+        return ArrayColumn(_read_member(archive, member))
+    with archive.open(member) as file:
+        shape, in_columns, dtype = _header(file, member.file_size)
+        if in_columns or not shape:
+            raise InputError(f"{member.filename!r} in it is too large to be stored column by column")
+        unpacked = tempfile.TemporaryFile(dir=folder, buffering=0)  # noqa: SIM115
+        done, needed = 0, math.prod(shape) * dtype.itemsize
+        while chunk := file.read(1 << 20):  # to the end, so that the zip's checksum is checked
+            unpacked.write(chunk)
+            done += len(chunk)
+    if done != needed:
+        raise InputError(f"{member.filename!r} in it has {done} bytes, its shape takes {needed}")
+    return StoredColumn(unpacked, member.filename, 0, shape, dtype)
+
+
 def _said(error: Exception) -> str:
     return (
         "it needs more memory than there is"
@@ -77,7 +135,7 @@ def _most_bytes() -> int:
     return int(MEMORY_SHARE * os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
 
 
-def _check_members(members: Sequence[zipfile.ZipInfo]) -> None:
+def _check_members(members: Sequence[zipfile.ZipInfo], *, held: bool = True) -> None:
     if len(members) > _MOST_MEMBERS:
         raise InputError(f"it has {len(members)} members")
     for member in members:
@@ -91,7 +149,7 @@ def _check_members(members: Sequence[zipfile.ZipInfo]) -> None:
     if len({member.filename for member in members}) < len(members):
         raise InputError("two arrays in it have the same name")
     needed, most = sum(member.file_size for member in members), _most_bytes()
-    if needed > most:
+    if held and needed > most:
         raise InputError(
             f"it unpacks to {format_bytes(needed)}, this machine has room for {format_bytes(most)}"
         )
@@ -102,8 +160,8 @@ def _read_member(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> Array:
         return _read_array(file, member.file_size)
 
 
-def _read_array(file: IO[bytes], size_bytes: int) -> Array:
-    """The array in ``file``, which has ``size_bytes`` from its beginning on."""
+def _header(file: IO[bytes], size_bytes: int) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    """Shape, whether columns lie together, and element type of the array that begins in ``file``."""
     version = np.lib.format.read_magic(file)
     readers = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
     if version not in readers:
@@ -115,10 +173,19 @@ def _read_array(file: IO[bytes], size_bytes: int) -> Array:
         raise InputError("it has a shape that no array has")
     count = math.prod(shape)
     needed = count * dtype.itemsize
-    if needed > min(size_bytes, _most_bytes()):
+    if needed > size_bytes:
         raise InputError(f"its shape {list(shape)} takes {needed} bytes, it has {size_bytes}")
     if dtype.itemsize == 0 and count:
         raise InputError("its elements take no bytes")
+    return shape, in_columns, dtype
+
+
+def _read_array(file: IO[bytes], size_bytes: int) -> Array:
+    """The array in ``file``, which has ``size_bytes`` from its beginning on."""
+    shape, in_columns, dtype = _header(file, size_bytes)
+    needed = math.prod(shape) * dtype.itemsize
+    if needed > _most_bytes():
+        raise InputError(f"its shape {list(shape)} takes {needed} bytes, it has {size_bytes}")
     data = bytearray(needed)
     view, done = memoryview(data), 0
     while done < needed:

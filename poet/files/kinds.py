@@ -46,7 +46,7 @@ class FileKind(enum.Enum):
     TFLITE = ("a TensorFlow Lite model", "convert it to ONNX, for example with tf2onnx")
     HDF5 = ("an HDF5 file", "convert a Keras model to ONNX, for example with tf2onnx")
     ARRAY = ("a single array (.npy)", _CONVERT)
-    TABLE = ("a table (.csv)", _CONVERT)
+    TABLE = ("a table (.csv)", "`poet run PLAN --data` takes it")
     PICKLE = ("a pickle, which poet never loads", _CONVERT)
     ZIP = ("a zip archive", "unpack it")
     PAGE = ("an HTML page", "open it in a browser")

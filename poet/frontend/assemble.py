@@ -23,9 +23,11 @@ from poet.graph import (
     Parameter,
     Ref,
     Role,
+    Symbol,
     TensorType,
     Value,
 )
+from poet.micro import IS_FIRST
 from poet.optimizer import OptimizerSpec
 
 
@@ -52,18 +54,46 @@ class StepNames:
     gradients: Mapping[str, str | None]
 
 
-def assemble(lowered: Lowered, names: StepNames, optimizer: OptimizerSpec) -> Graph:
+def assemble(
+    lowered: Lowered,
+    names: StepNames,
+    optimizer: OptimizerSpec,
+    *,
+    accumulates: bool = False,
+    updates: bool = True,
+) -> Graph:
     """The graph of a training step.
+
+    Args:
+        lowered: the traced ops.
+        names: of their sources and results.
+        optimizer: makes the updates.
+        accumulates: whether gradients are summed over micro-batches.
+        updates: whether parameters are updated; of all micro-batches but the last they are not.
 
     Raises:
         ModelError: the model writes a trained parameter itself.
     """
-    return with_speaking_names(_Assembly(lowered, names, optimizer).graph())
+    made = Assembly(lowered, names, optimizer, accumulates=accumulates, is_updating=updates)
+    return with_speaking_names(made.graph())
 
 
-class _Assembly:
-    def __init__(self, lowered: Lowered, names: StepNames, optimizer: OptimizerSpec) -> None:
+class Assembly:
+    """What becomes the graph of a training step."""
+
+    def __init__(
+        self,
+        lowered: Lowered,
+        names: StepNames,
+        optimizer: OptimizerSpec,
+        *,
+        accumulates: bool = False,
+        is_updating: bool = True,
+    ) -> None:
         self.names = names
+        self.is_updating = is_updating
+        self.accumulates = accumulates
+        self.sums: dict[str, str] = {}  # by parameter
         self.optimizer = optimizer
         self.ops = list(lowered.ops)
         self.values = dict(lowered.values)
@@ -72,6 +102,7 @@ class _Assembly:
         self.persistent = {*names.parameters, *names.states, *names.constants}
 
     def graph(self) -> Graph:
+        """The graph, with the updates in their places."""
         loss, *predictions = (self.own_result(name) for name in (self.names.loss, *self.names.predictions))
         gradients = {
             parameter: self.own_gradient(parameter, gradient)
@@ -80,7 +111,21 @@ class _Assembly:
         }
         backward_from = 1 + max(i for i, op in enumerate(self.ops) if self.buffer(loss) in self.writes(op))
         forward = {op.name for op in self.ops[:backward_from]}
-        updates = [*self.state_updates(), *self.parameter_updates(self.clipped(gradients))]
+        complete = self.accumulated(gradients) if self.accumulates else gradients
+        updates = self.state_updates()
+        if self.is_updating:
+            updates += self.parameter_updates(self.clipped(complete))
+        return self.finished(forward, loss, predictions, gradients, updates)
+
+    def finished(
+        self,
+        forward: set[str],
+        loss: str,
+        predictions: Sequence[str],
+        gradients: Mapping[str, str],
+        updates: Sequence[Op],
+    ) -> Graph:
+        """The graph of what is needed for these results and ``updates``; ``forward`` are names of ops."""
         self.drop_unneeded({self.buffer(name) for name in (loss, *predictions, *gradients.values())}, updates)
         self.place(updates)
         roles = self.roles(forward, gradients)
@@ -122,9 +167,14 @@ class _Assembly:
 
     # --- results ------------------------------------------------------------------------------
 
+    @property
+    def taken(self) -> set[str]:
+        """Buffers that are not to be handed out: they live across steps, or are the caller's."""
+        return {*self.persistent, *self.names.inputs}
+
     def own_result(self, name: str) -> str:
         """A result that an update would overwrite, or that no op makes, is handed out as a copy."""
-        if self.buffer(name) in {*self.persistent, *self.names.inputs}:
+        if self.buffer(name) in self.taken:
             type_ = self.values[name].type
             return self.copied(f"{name}.result", name, contiguous(type_.dtype, type_.shape))
         return name
@@ -133,7 +183,7 @@ class _Assembly:
         """The gradient laid out as the parameter is, as autograd lays out ``.grad``."""
         wanted = self.values[parameter].type
         found = self.values[gradient].type
-        own = self.buffer(gradient) not in {*self.persistent, *self.names.inputs}
+        own = self.buffer(gradient) not in self.taken
         if own and same_layout(found, wanted):
             return gradient
         return self.copied(f"{parameter}.grad", gradient, wanted)
@@ -170,6 +220,18 @@ class _Assembly:
 
     # --- updates ------------------------------------------------------------------------------
 
+    def accumulated(self, gradients: Mapping[str, str]) -> dict[str, str]:
+        """What parameters are updated by: sums of gradients, each added to right where a gradient is made."""
+        self.sums = {name: self.add_value(f"{name}.grad_sum", self.values[name].type) for name in gradients}
+        self.persistent |= set(self.sums.values())
+        first = Symbol("hyperparameter", IS_FIRST)
+        ops = []
+        for name, gradient in gradients.items():
+            call = Call("poet.accumulate", (Ref(self.sums[name]), Ref(gradient), first))
+            ops.append(Op(f"{name}.accumulate", call, (), updates=(self.sums[name],), repeatable=False))
+        self.place(ops)
+        return dict(self.sums)
+
     def state_updates(self) -> list[Op]:
         updates = []
         for name, value in self.written.items():
@@ -199,7 +261,7 @@ class _Assembly:
         if gradient is None:
             return Parameter(name, name)
         states = tuple((state, f"{name}.{state}") for state in self.optimizer.states)
-        return Parameter(name, name, gradient, states)
+        return Parameter(name, name, gradient, states if self.is_updating else (), self.sums.get(name))
 
     # --- order --------------------------------------------------------------------------------
 
@@ -221,7 +283,9 @@ class _Assembly:
         for index, op in enumerate(self.ops):
             for name in {self.buffer(name) for name in op.call.refs()} | self.writes(op):
                 last_touch[name] = index
-        made_at = {name: index for index, op in enumerate(self.ops) for name in self.writes(op)}
+        made_at = {
+            name: index for index, op in enumerate(self.ops) for name in {*self.writes(op), *op.updates}
+        }
         due: dict[int, list[Op]] = {}
         for update in updates:
             reads = {self.buffer(name) for name in update.call.refs()}
@@ -247,6 +311,7 @@ class _Assembly:
                         roles[self.buffer(name)] = Role.SAVED
         roles |= {self.buffer(gradient): Role.GRADIENT for gradient in gradients.values()}
         roles |= dict.fromkeys(self.persistent, Role.OPTIMIZER_STATE)
+        roles |= dict.fromkeys(self.sums.values(), Role.ACCUMULATED)
         roles |= dict.fromkeys((*self.names.states, *self.names.constants), Role.STATE)
         roles |= dict.fromkeys(self.names.parameters, Role.PARAMETER)
         return roles | dict.fromkeys(self.names.inputs, Role.INPUT)

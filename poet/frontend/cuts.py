@@ -6,7 +6,7 @@ is another question, which `poet.runtime.strip_trial` answers.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from poet.calls import Argument, Blank, Call, Ref, TensorType
@@ -32,6 +32,8 @@ class Cut:
 Types = Mapping[str, TensorType]
 Rule = Callable[[Call, Types, int], Cut | None]
 """Given a call, the types of values and the dimension of the first output that is to be cut."""
+SliceRule = Callable[[Call, Types], Iterator[tuple[int, Cut]]]
+"""Given a call and the types of values, the ways to cut it with the elements along what is cut."""
 
 
 def gradient_cut(call: Call, types: Types, dim: int) -> Cut | None:
@@ -49,6 +51,13 @@ def passing_cut(call: Call, types: Types, dim: int) -> Cut | None:
 def update_cut(call: Call, dim: int) -> Cut:
     """How an optimizer's update is cut along ``dim`` of its parameter: its tensors all alike."""
     return Cut(tuple((place, dim) for place, item in enumerate(call.args) if isinstance(item, Ref)), ())
+
+
+def slice_cuts(call: Call, types: Types) -> Iterator[tuple[int, Cut]]:
+    """Ways to cut ``call`` by itself, each with the elements along what is cut; none where none is known."""
+    rule = _SLICES.get(call.target)
+    if rule is not None and not any(isinstance(item, Ref) for _, item in call.kwargs):
+        yield from rule(call, types)
 
 
 def _shape(argument: Argument, types: Types) -> tuple[int, ...]:
@@ -101,6 +110,110 @@ def _copy(call: Call, types: Types, dim: int) -> Cut | None:
     if outermost(TensorType("uint8", sizes, steps), sizes[dim]) != dim:
         return None
     return Cut(((0, dim), (1, dim)), ((0, dim),))
+
+
+# --- slices of one call -----------------------------------------------------------------------
+
+Ways = Iterator[tuple[int, Cut]]
+
+
+def _along(call: Call, dims: Mapping[int, int]) -> Cuts:
+    """The cuts of those arguments that are there, by place."""
+    return tuple(
+        (place, dim) for place, dim in dims.items() if place < len(call.args) and call.args[place] is not None
+    )
+
+
+def _is_depthwise(call: Call, types: Types, *, source: int, groups: int) -> bool:
+    """Whether each channel is convolved by itself, into one."""
+    channels, kernels = _shape(call.args[source], types), _shape(call.args[2 if source else 1], types)
+    return call.args[groups] == channels[1] == kernels[0] and kernels[1] == 1 < kernels[0]
+
+
+def _convolution_slices(call: Call, types: Types) -> Ways:
+    """By output channels; of one per channel, by channels."""
+    transposed, groups, weight = call.args[6], call.args[8], _shape(call.args[1], types)
+    if groups == 1:
+        dim = 1 if transposed else 0
+        yield weight[dim], Cut(_along(call, {1: dim, 2: 0}), ((0, 1),))
+    elif not transposed and _is_depthwise(call, types, source=0, groups=8):
+        yield weight[0], Cut(_along(call, {0: 1, 1: 0, 2: 0, 8: 0}), ((0, 1),))
+
+
+def _convolution_backward_slices(call: Call, types: Types) -> Ways:
+    """The input's gradient by input channels, the weight's by output or input channels."""
+    transposed, groups, mask = call.args[7], call.args[9], call.args[10]
+    if not isinstance(mask, tuple):
+        return
+    weight = _shape(call.args[2], types)
+    if groups != 1:
+        if not transposed and _is_depthwise(call, types, source=1, groups=9):
+            bias = {3: 0} if mask[2] else {}
+            made = tuple(item for item, wanted in zip(((0, 1), (1, 0), (2, 0)), mask, strict=True) if wanted)
+            yield weight[0], Cut(_along(call, {0: 1, 1: 1, 2: 0, 9: 0, **bias}), made)
+        return
+    incoming, outgoing = (0, 1) if transposed else (1, 0)
+    if mask[0] and not (mask[1] or mask[2]):
+        yield weight[incoming], Cut(_along(call, {1: 1, 2: incoming}), ((0, 1),))
+    elif mask[1] and not mask[0]:
+        bias = {3: 0} if mask[2] else {}
+        made = ((1, outgoing), (2, 0)) if mask[2] else ((1, outgoing),)
+        yield weight[outgoing], Cut(_along(call, {0: 1, 2: outgoing, **bias}), made)
+        if not mask[2]:
+            yield weight[incoming], Cut(_along(call, {1: 1, 2: incoming}), ((1, incoming),))
+
+
+def _batch_norm_backward_slices(call: Call, types: Types) -> Ways:
+    """By channels."""
+    channels = _shape(call.args[1], types)[1]
+    yield channels, Cut(_along(call, {0: 1, 1: 1, 2: 0, 3: 0, 4: 0, 5: 0, 6: 0}), ((0, 1), (1, 0), (2, 0)))
+
+
+def _softmax_slices(*places: int, dim: int) -> SliceRule:
+    """By rows: along any dimension but that of the softmax, the largest first."""
+
+    def rule(call: Call, types: Types) -> Ways:
+        shape, own = _shape(call.args[0], types), call.args[dim]
+        if not isinstance(own, int):
+            return
+        for along in sorted(range(len(shape)), key=lambda place: -shape[place]):
+            if along != own % len(shape):
+                yield shape[along], Cut(tuple((place, along) for place in places), ((0, along),))
+
+    return rule
+
+
+def _attention_slices(*places: int, outputs: int) -> SliceRule:
+    """By heads."""
+
+    def rule(call: Call, types: Types) -> Ways:
+        shapes = [_shape(call.args[place], types) for place in places]
+        if all(len(shape) > 1 and shape[1] == shapes[0][1] for shape in shapes):
+            cut = Cut(tuple((place, 1) for place in places), tuple((place, 1) for place in range(outputs)))
+            yield shapes[0][1], cut
+
+    return rule
+
+
+def _bmm_slices(call: Call, types: Types) -> Ways:
+    """By product."""
+    yield _shape(call.args[0], types)[0], Cut(((0, 0), (1, 0)))
+
+
+_SLICES: dict[str, SliceRule] = {
+    "aten.convolution.default": _convolution_slices,
+    "aten.convolution_backward.default": _convolution_backward_slices,
+    "aten.native_batch_norm_backward.default": _batch_norm_backward_slices,
+    "aten._log_softmax.default": _softmax_slices(0, dim=1),
+    "aten._softmax.default": _softmax_slices(0, dim=1),
+    "aten._log_softmax_backward_data.default": _softmax_slices(0, 1, dim=2),
+    "aten._softmax_backward_data.default": _softmax_slices(0, 1, dim=2),
+    "aten._scaled_dot_product_flash_attention_for_cpu.default": _attention_slices(0, 1, 2, outputs=2),
+    "aten._scaled_dot_product_flash_attention_for_cpu_backward.default": _attention_slices(
+        0, 1, 2, 3, 4, 5, outputs=3
+    ),
+    "aten.bmm.default": _bmm_slices,
+}
 
 
 _GRADIENTS: dict[str, Rule] = {

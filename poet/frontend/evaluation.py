@@ -7,7 +7,7 @@ included, under the same names. Nothing that lives across steps is written.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, fx, nn
@@ -15,12 +15,13 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from poet.errors import ModelError
 from poet.frontend.assemble import StepNames, assemble
+from poet.frontend.beside import beside as with_lasting
 from poet.frontend.eager import evaluating, original
 from poet.frontend.functional import Functional, Step, fakes, trace_step
 from poet.frontend.losses import loss_named
 from poet.frontend.lower import lower
 from poet.frontend.trace import TrainingStep, looks_at_contents, named_constants, own_tensors
-from poet.graph import Graph, Value
+from poet.graph import Graph
 from poet.kernel_facts import KernelFacts
 from poet.runtime import kernels
 from poet.runtime.measure import measured
@@ -94,7 +95,7 @@ def trace_evaluation(
     written = [name for op in graph.ops for name in op.updates]
     if written:
         raise ModelError(f"in evaluation mode the model writes {written[0]}")
-    return EvaluationStep(*measured(_beside(graph, beside), times=measure))
+    return EvaluationStep(*measured(with_lasting(graph, beside), times=measure))
 
 
 def _shared_constants(
@@ -124,26 +125,4 @@ def _shared_constants(
 def _is_same(one: Tensor, other: Tensor) -> bool:
     return (one.dtype, one.shape, one.stride()) == (other.dtype, other.shape, other.stride()) and torch.equal(
         one, other
-    )
-
-
-def _beside(graph: Graph, training: Graph) -> Graph:
-    """``graph`` with everything that lives across steps of ``training``, whether it reads it or not."""
-    there = {buffer.name for buffer in graph.buffers}
-    named = {value.name for value in graph.values}
-    persistent = training.persistent()
-    lasting = {value for _, value in (*training.states, *training.constants)}
-    lasting |= {item.value for item in training.parameters}
-    lasting |= {value for item in training.parameters for _, value in item.optimizer_state}
-    added: list[Value] = [item for item in training.values if item.name in lasting and item.name not in named]
-    return replace(
-        graph,
-        buffers=(
-            *graph.buffers,
-            *(item for item in training.buffers if item.name in persistent and item.name not in there),
-        ),
-        values=(*graph.values, *added),
-        parameters=tuple(replace(item, gradient=None) for item in training.parameters),
-        states=training.states,
-        constants=training.constants,
     )

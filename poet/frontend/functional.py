@@ -31,11 +31,12 @@ class Step(nn.Module):
     Activation checkpointing runs parts of the module again while gradients are computed.
     """
 
-    def __init__(self, module: nn.Module, trained: Iterable[str], loss: Loss) -> None:
+    def __init__(self, module: nn.Module, trained: Iterable[str], loss: Loss, *, divisor: int = 1) -> None:
         super().__init__()
         self.module = module
         self.trained = tuple(trained)
         self.loss = loss
+        self.divisor = divisor  # of the loss, before the backward pass
         self.is_exported = False
 
     def returned(self, inputs: list[Tensor]) -> tuple[object, list[Tensor]]:
@@ -63,7 +64,9 @@ class Step(nn.Module):
         if not loss.requires_grad:
             raise ModelError("the loss does not depend on any parameter that is to be trained")
         parameters = dict(self.module.named_parameters())
-        gradients = torch.autograd.grad(loss, [parameters[name] for name in self.trained], allow_unused=True)
+        shared = loss if self.divisor == 1 else loss / self.divisor
+        trained = [parameters[name] for name in self.trained]
+        gradients = torch.autograd.grad(shared, trained, allow_unused=True)
         return [loss, *gradients, *outputs]
 
 

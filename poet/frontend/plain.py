@@ -44,6 +44,23 @@ class PlainTrainer:
     ) -> tuple[Tensor, list[Tensor]]:
         """Make one step; return the loss and the module's outputs."""
         self.optimizer.zero_grad(set_to_none=True)
+        result = self.backward(inputs, targets)
+        self.update()
+        return result
+
+    def step_in_pieces(
+        self, pieces: Sequence[tuple[Sequence[Tensor], Tensor | Sequence[Tensor] | None]], *, divisor: int
+    ) -> list[tuple[Tensor, list[Tensor]]]:
+        """Make one step of micro-batches: a backward pass of the loss over ``divisor`` each, then update."""
+        self.optimizer.zero_grad(set_to_none=True)
+        results = [self.backward(inputs, targets, divisor=divisor) for inputs, targets in pieces]
+        self.update()
+        return results
+
+    def backward(
+        self, inputs: Sequence[Tensor], targets: Tensor | Sequence[Tensor] | None, *, divisor: int = 1
+    ) -> tuple[Tensor, list[Tensor]]:
+        """Add the gradients of one batch to ``.grad``; return the loss and the module's outputs."""
         if self.is_exported is None:
             self.is_exported = looks_at_contents(self._module, inputs)
         exported = as_exporters_do() if self.is_exported else contextlib.nullcontext()
@@ -52,7 +69,11 @@ class PlainTrainer:
             outputs = [item for item in pytree.tree_leaves(returned) if isinstance(item, Tensor)]
             given = [targets] if isinstance(targets, Tensor) else list(targets or ())
             loss = self._loss.of(returned, given)
-            loss.backward()  # type: ignore[no-untyped-call]
+            (loss if divisor == 1 else loss / divisor).backward()  # type: ignore[no-untyped-call]
+        return loss.detach(), [output.detach() for output in outputs]
+
+    def update(self) -> None:
+        """Note the gradients, clip them, and update."""
         self.gradients = {
             name: parameter.grad.clone()
             for name, parameter in self._trained.items()
@@ -64,7 +85,6 @@ class PlainTrainer:
         if self._clip_norm is not None:
             nn.utils.clip_grad_norm_(given_gradients, self._clip_norm)
         self.optimizer.step()
-        return loss.detach(), [output.detach() for output in outputs]
 
     def predict(self, inputs: Sequence[Tensor]) -> list[Tensor]:
         """The module's outputs in evaluation mode, without gradients."""

@@ -1,89 +1,39 @@
-"""Which ops of a training step run in strips: weight gradients with the updates that read them.
+"""Which ops of a training step could run in strips: weight gradients with the updates that read them.
 
 A candidate is a parameter's update with every op that makes its gradient and nothing else: the gradient of a
 product, a convolution or a table, sums of those of a shared parameter, copies into the parameter's layout.
-They become one op in the update's place, if a trial finds a number of blocks (`poet.runtime.strip_trial`).
+They become one op in the update's place, in as many blocks as a trial finds exact
+(`poet.runtime.strip_trial`) and the step's time allows (`poet.frontend.strip_choice`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 
 from poet.frontend.cuts import Cut, gradient_cut, passing_cut, update_cut
+from poet.frontend.strip_candidates import StripCandidate
 from poet.graph import Graph, Link, Op, Parameter, Ref, Strip, Value
 from poet.optimizer import STATES
-from poet.runtime.strip_trial import BLOCK_COUNTS, Verdict, best_blocks
+from poet.runtime.strip_trial import BLOCK_COUNTS
 from poet.strips import outermost
 
 LEAST_BYTES = 256 * 1024
 """Of a parameter: what a smaller one's gradient takes is little beside what a call costs."""
 
+_ACCUMULATE = "poet.accumulate"
 _UPDATES = frozenset(f"poet.{name}" for name in STATES)
+_ENDS = _UPDATES | {_ACCUMULATE}
+"""What a chain may end with: updates of parameters, and additions to the sums of their gradients."""
 
 
-@dataclass(frozen=True, slots=True)
-class StripCandidate:
-    """A strip that has not been tried.
-
-    Attributes:
-        parameter: whose gradient it makes.
-        update: the op in whose place it stands.
-        merged: names of the ops that it replaces, the update's among them.
-        strip: in any number of blocks.
-        updates: buffers that it writes.
-    """
-
-    parameter: str
-    update: Op
-    merged: frozenset[str]
-    strip: Strip
-    updates: tuple[str, ...]
-
-    @property
-    def op(self) -> Op:
-        """The op that it becomes."""
-        return replace(
-            self.update,
-            call=self.strip.call,
-            outputs=(),
-            updates=self.updates,
-            repeatable=False,
-            strip=self.strip,
-        )
-
-
-def with_strips(graph: Graph) -> Graph:
-    """``graph`` with the strips that give the same bits on this machine and take no longer."""
-    taken: dict[str, StripCandidate] = {}  # by the ops that it merges
-    for candidate, verdict in strip_trials(graph):
-        if verdict.blocks is not None and not candidate.merged & taken.keys():
-            chosen = replace(candidate, strip=replace(candidate.strip, blocks=verdict.blocks))
-            taken |= dict.fromkeys(candidate.merged, chosen)
-    if not taken:
-        return graph
-    gone = {value.buffer for candidate in taken.values() for value in candidate.strip.inner}
-    ops = (_in_place(op, taken.get(op.name)) for op in graph.ops)
-    return replace(
-        graph,
-        ops=tuple(op for op in ops if op is not None),
-        buffers=tuple(item for item in graph.buffers if item.name not in gone),
-        values=tuple(value for value in graph.values if value.buffer not in gone),
-    )
-
-
-def strip_trials(graph: Graph) -> Iterator[tuple[StripCandidate, Verdict]]:
-    """The candidates of each parameter of ``graph`` up to the first that passes, with their verdicts."""
+def gradient_candidates(graph: Graph) -> Iterator[tuple[StripCandidate, ...]]:
+    """For each trained parameter of ``graph``, the ways in which its gradient could be made in blocks."""
     index = _Index(graph)
     for parameter in graph.parameters:
-        for candidate in _untried(index, parameter):
-            verdict = best_blocks(candidate.strip, (), index.values)
-            yield candidate, verdict
-            if verdict.blocks is not None:
-                break
+        yield tuple(_ways(index, parameter))
 
 
-def _untried(index: _Index, parameter: Parameter) -> Iterator[StripCandidate]:
+def _ways(index: _Index, parameter: Parameter) -> Iterator[StripCandidate]:
     type_ = index.types[parameter.value]
     if parameter.gradient is None or type_.extent_bytes < LEAST_BYTES:
         return
@@ -92,13 +42,6 @@ def _untried(index: _Index, parameter: Parameter) -> Iterator[StripCandidate]:
             found = _Chain(index, parameter, dim, size).candidate()
             if found is not None:
                 yield found
-
-
-def _in_place(op: Op, candidate: StripCandidate | None) -> Op | None:
-    """What stands in the place of ``op``: itself, the op that it merges into, or nothing."""
-    if candidate is None:
-        return op
-    return candidate.op if op.name == candidate.update.name else None
 
 
 class _Index:
@@ -141,17 +84,33 @@ class _Chain:
         """The chain as a strip, or ``None``."""
         assert self.parameter.gradient is not None
         try:
-            update = self._update(self.parameter.value)
-            self._join_update(update, self.dim)
+            self._join_ends(self.dim)
             self._join_maker(self.parameter.gradient, self.dim)
             self._check_joined()
         except _NoStrip:
             return None
         return self._as_candidate() if self.leaves else None
 
-    def _update(self, value: str) -> Op:
+    def _join_ends(self, dim: int) -> None:
+        """The parameter's update; or the addition to its sum, and the update where it reads just that."""
+        if self.parameter.accumulator is None:
+            self._join_update(self._end(self.parameter.value), dim)
+            return
+        addition = self._end(self.parameter.accumulator)
+        self._join_update(addition, dim)
+        self._join_updates_by(addition, dim)
+
+    def _join_updates_by(self, addition: Op, dim: int) -> None:
+        """Updates that read the sum itself, not what was clipped."""
+        total = addition.call.args[0]
+        assert isinstance(total, Ref)
+        for reader in self.index.readers.get(self.graph.buffer_of(total.value), ()):
+            if reader.call.target in _UPDATES and reader.strip is None and reader.call.args[1] == total:
+                self._join_update(reader, dim)
+
+    def _end(self, value: str) -> Op:
         found = self.index.updaters.get(self.graph.buffer_of(value), [])
-        if len(found) != 1 or found[0].call.target not in _UPDATES or found[0].strip is not None:
+        if len(found) != 1 or found[0].call.target not in _ENDS or found[0].strip is not None:
             raise _NoStrip
         return found[0]
 
@@ -205,9 +164,11 @@ class _Chain:
             if name is None or name == whole:
                 continue
             for reader in self.index.readers.get(self.graph.buffer_of(name), ()):
-                if reader.call.target not in _UPDATES or reader.strip is not None or place not in along:
+                if reader.call.target not in _ENDS or reader.strip is not None or place not in along:
                     raise _NoStrip
                 self._join_update(reader, along[place])
+                if reader.call.target == _ACCUMULATE:
+                    self._join_updates_by(reader, along[place])
 
     def _joined(self) -> list[Op]:
         """The ops of the chain, in order."""
@@ -227,6 +188,11 @@ class _Chain:
                 for updater in self.index.updaters.get(buffer, ()):
                     if updater.name not in self.cuts and self.index.places[updater.name] < end:
                         raise _NoStrip
+            for buffer in op.updates:
+                for reader in self.index.readers.get(buffer, ()):
+                    place = self.index.places[reader.name]
+                    if reader.name not in self.cuts and self.index.places[op.name] < place < end:
+                        raise _NoStrip
 
     def _as_candidate(self) -> StripCandidate:
         joined = self._joined()
@@ -244,7 +210,9 @@ class _Chain:
         )
         strip = Strip(links, inner, self.size, min(BLOCK_COUNTS))
         updates = dict.fromkeys(buffer for op in joined for buffer in op.updates)
-        return StripCandidate(self.parameter.name, joined[-1], frozenset(self.cuts), strip, tuple(updates))
+        return StripCandidate(
+            self.parameter.name, joined[-1], frozenset(self.cuts), strip, updates=tuple(updates)
+        )
 
     def _made(self, op: Op) -> tuple[tuple[int, int], ...]:
         return tuple(item for item in self.cuts[op.name].outputs if op.outputs[item[0]] is not None)

@@ -8,6 +8,7 @@ optimizer's updates (`poet.frontend.assemble`), and each kernel is measured (`po
 from __future__ import annotations
 
 import fnmatch
+import functools
 import hashlib
 import inspect
 import itertools
@@ -26,20 +27,32 @@ from torch.nn.parameter import is_lazy
 from poet.brief import shortened, told
 from poet.errors import ModelError, nearest, one_of
 from poet.frontend.assemble import StepNames, assemble
+from poet.frontend.beside import beside
 from poet.frontend.eager import original
 from poet.frontend.functional import Functional, Step, fakes, trace_step
+from poet.frontend.fused import HasKernel, with_updates_fused
+from poet.frontend.in_place import Overwrites, with_results_in_place
 from poet.frontend.layouts import compact, tensor_type
 from poet.frontend.losses import Loss, LossFunction, as_loss
 from poet.frontend.lower import lower
 from poet.frontend.recurrent import OneOpPerLayer
-from poet.frontend.strips import with_strips
+from poet.frontend.strip_choice import with_strips
 from poet.graph import Graph
 from poet.kernel_facts import KernelFacts
 from poet.loss import LossSpec
+from poet.micro import MicroBatches
 from poet.optimizer import OptimizerSpec
-from poet.runtime.measure import measured
+from poet.runtime.measure import Findings, measured
 from poet.runtime.process import check_computes
 from poet.strips import Gradients
+
+
+@dataclass(frozen=True, slots=True)
+class AccumulatingStep:
+    """A step that sums gradients and updates no parameter: its graph, and what torch's kernels need."""
+
+    graph: Graph
+    kernels: KernelFacts
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -54,6 +67,7 @@ class TrainingStep:
         optimizer: what makes the hyperparameters of each step.
         loss: its name and options, see `poet.loss`.
         objective: what computes it; ``None``: that of this name.
+        accumulation: what all micro-batches of a step but the last do; ``None``: there are none.
         digest: SHA-256 of the graph as traced; machines that run it in other strips agree on it.
     """
 
@@ -64,6 +78,7 @@ class TrainingStep:
     loss: str
     digest: str
     objective: Loss | None = None
+    accumulation: AccumulatingStep | None = None
 
     def __repr__(self) -> str:
         parameters = self.graph.parameters
@@ -83,7 +98,10 @@ def trace_training_step(
     name: str | None = None,
     input_names: Sequence[str] | None = None,
     gradients: Gradients | str = Gradients.STREAM,
+    uses_elements: HasKernel | None = None,
+    overwrites: Overwrites | None = None,
     measure: bool = True,
+    micro: MicroBatches | None = None,
 ) -> TrainingStep:
     """Trace one training step of ``module``, in the mode (train or eval) it is in.
 
@@ -102,9 +120,14 @@ def trace_training_step(
         name: of the model; not given: the module's class.
         input_names: of the inputs; not given: those of ``forward``'s arguments.
         gradients: ``stream``: weight gradients are made and used block by block where that gives the same
-            bits here (see `poet.frontend.strips`); ``keep``: each exists whole.
+            bits here (see `poet.frontend.strip_choice`); ``keep``: each exists whole.
+        uses_elements: of the library that will run the step: which gradients it uses as it makes them; for
+            ``stream``, in place of blocks (see `poet.frontend.fused`). ``None``: the library is PyTorch.
+        overwrites: of that library: which operands a result may be written over (`poet.frontend.in_place`).
         measure: run each distinct kernel once to find its workspace and its time. Without, nothing is run, so
             that all gradients are kept.
+        micro: how a batch is trained in pieces; ``example_inputs`` are of one piece. ``None``: it is trained
+            as a whole.
 
     Raises:
         ModelError: the module cannot be traced, or nothing of it can be trained.
@@ -122,7 +145,10 @@ def trace_training_step(
     _check_groups(optimizer, trained)
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     objective = as_loss(loss)
-    step = Functional(Step(module, trained, objective), (*parameters, *states))
+    step = Functional(
+        Step(module, trained, objective, divisor=1 if micro is None else micro.divisor),
+        (*parameters, *states),
+    )
     own, fake_inputs = fakes(mode, (parameters | states).values()), fakes(mode, inputs)
     step.step.is_exported = looks_at_contents(module, inputs)
     if targets is None:
@@ -133,42 +159,75 @@ def trace_training_step(
     fake_targets = fakes(mode, [item for item in found_targets if item is not None])
     traced = trace_step(step, (own, fake_inputs, fake_targets))
     constants = named_constants(traced, parameters | states)
-    wanted = [*_input_names(module, len(inputs), input_names), *_target_names(len(fake_targets))]
-    names = _free(wanted, {*parameters, *states, *constants.values()})
+    wanted = [*input_names_of(module, len(inputs), input_names), *_target_names(len(fake_targets))]
+    names = free_names(wanted, {*parameters, *states, *constants.values()})
     lowered = lower(traced, (*parameters, *states, *names), constants)
     (found, *made), predictions = (
         lowered.outputs[: len(trained) + 1],
         lowered.outputs[len(trained) + 1 :],
     )
-    unsaved = [key for key in states if key in _unsaved(module) and key not in lowered.written]
-    graph = assemble(
-        lowered,
-        StepNames(
-            model=name or type(module).__name__,
-            parameters=tuple(parameters),
-            states=tuple(key for key in states if key not in unsaved),
-            constants=(*unsaved, *constants.values()),
-            inputs=names,
-            targets=len(fake_targets),
-            loss=str(found),
-            predictions=tuple(item for item in predictions if item is not None),
-            gradients=dict(zip(trained, made, strict=True)),
-        ),
-        optimizer,
+    unsaved = [key for key in states if key in unsaved_states(module) and key not in lowered.written]
+    step_names = StepNames(
+        model=name or type(module).__name__,
+        parameters=tuple(parameters),
+        states=tuple(key for key in states if key not in unsaved),
+        constants=(*unsaved, *constants.values()),
+        inputs=names,
+        targets=len(fake_targets),
+        loss=str(found),
+        predictions=tuple(item for item in predictions if item is not None),
+        gradients=dict(zip(trained, made, strict=True)),
     )
-    graph = replace(graph, states=(*graph.states, *_tied(module, parameters | states)))
+    tied = tied_names(module, parameters | states)
+    graph = assemble(lowered, step_names, optimizer, accumulates=micro is not None)
+    graph = replace(graph, states=(*graph.states, *tied))
     tensors = {key: compact(tensor) for key, tensor in (parameters | states).items()}
     tensors |= {value: compact(getattr(traced, attribute)) for attribute, value in constants.items()}
     tensors |= _optimizer_state(graph, optimizer, parameters)
-    digest = _digest(graph)
-    if measure and streamed:
-        graph = with_strips(graph)
-    graph, kernel_facts = measured(graph, times=measure)
+    digest = digest_of(graph)
+    found_out: Findings = {}
+    run_by = functools.partial(
+        _for_kernels,
+        known=found_out,
+        is_streamed=streamed,
+        uses_elements=uses_elements,
+        overwrites=overwrites,
+        measure=measure,
+    )
+    graph, kernel_facts = run_by(graph)
+    accumulation = None
+    if micro is not None:
+        summing, summing_facts = run_by(
+            assemble(lowered, step_names, optimizer, accumulates=True, updates=False)
+        )
+        accumulation = AccumulatingStep(beside(summing, graph), summing_facts)
     spec = str(LossSpec.parse(objective.name))
-    return TrainingStep(graph, kernel_facts, tensors, optimizer, spec, digest, objective)
+    return TrainingStep(
+        graph, kernel_facts, tensors, optimizer, spec, digest, objective, accumulation=accumulation
+    )
 
 
-def _digest(graph: Graph) -> str:
+def _for_kernels(
+    graph: Graph,
+    *,
+    known: Findings,
+    is_streamed: bool,
+    uses_elements: HasKernel | None,
+    overwrites: Overwrites | None,
+    measure: bool,
+) -> tuple[Graph, KernelFacts]:
+    """``graph`` as the library's kernels run it, with what they need; see `trace_training_step`."""
+    if is_streamed and uses_elements is not None:
+        graph = with_updates_fused(graph, uses_elements)
+    if overwrites is not None:
+        graph = with_results_in_place(graph, overwrites)
+    graph, facts = measured(graph, times=measure, known=known)
+    if measure and is_streamed and uses_elements is None:
+        graph, facts = measured(with_strips(graph, facts), known=known)
+    return graph, facts
+
+
+def digest_of(graph: Graph) -> str:
     """Of what is computed: without the weights, and before what this machine's kernels make of it."""
     return hashlib.sha256(json.dumps(graph.to_json(), sort_keys=True).encode()).hexdigest()
 
@@ -221,7 +280,7 @@ def own_tensors(module: nn.Module) -> tuple[dict[str, Tensor], dict[str, Tensor]
     return parameters, states
 
 
-def _unsaved(module: nn.Module) -> set[str]:
+def unsaved_states(module: nn.Module) -> set[str]:
     """Names of the buffers that the module's state dict leaves out."""
     return {
         f"{prefix}.{name}" if prefix else name
@@ -230,14 +289,14 @@ def _unsaved(module: nn.Module) -> set[str]:
     }
 
 
-def _tied(module: nn.Module, own: Mapping[str, Tensor]) -> tuple[tuple[str, str], ...]:
+def tied_names(module: nn.Module, own: Mapping[str, Tensor]) -> tuple[tuple[str, str], ...]:
     """Further names that the state dict has for a tensor, each with the name that it has here."""
     first = {id(item): name for name, item in (*module.named_parameters(), *module.named_buffers())}
     every = (
         *module.named_parameters(remove_duplicate=False),
         *module.named_buffers(remove_duplicate=False),
     )
-    unsaved = _unsaved(module)
+    unsaved = unsaved_states(module)
     return tuple((name, first[id(item)]) for name, item in every if name not in own and name not in unsaved)
 
 
@@ -267,7 +326,7 @@ def _chosen(module: nn.Module, train: Iterable[str] | None) -> tuple[str, ...]:
     return tuple(key for key in parameters if key in chosen)
 
 
-def _input_names(module: nn.Module, count: int, given: Sequence[str] | None) -> list[str]:
+def input_names_of(module: nn.Module, count: int, given: Sequence[str] | None) -> list[str]:
     if given is None:
         kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
         try:
@@ -293,7 +352,7 @@ def _target_names(count: int) -> list[str]:
     return ["targets"] if count == 1 else [f"targets{index}" for index in range(count)]
 
 
-def _free(wanted: Iterable[str], taken: set[str]) -> tuple[str, ...]:
+def free_names(wanted: Iterable[str], taken: set[str]) -> tuple[str, ...]:
     """The names, with underscores where one is taken."""
     names: list[str] = []
     for name in wanted:

@@ -7,6 +7,7 @@ from typing import Any
 from poet import codec
 from poet.graph import Graph
 from poet.homes import DecidedProblem
+from poet.report.micro import micro_data
 from poet.report.plan import solution_of
 from poet.report.schedule_rows import op_runs, peak, tensor_fates
 from poet.schedule import Schedule
@@ -24,6 +25,7 @@ def plan_data(plan: Plan) -> dict[str, Any]:
         "optimizer": codec.encode(plan.optimizer),
         "prediction": codec.encode(plan.prediction),
         "strips": strips_data(plan.graph),
+        "micro_batches": micro_data(plan),
         "arena": arena_data(plan),
         **solution_to_json(plan.problem, solution_of(plan)),
         **schedule_data(plan.problem, plan.schedule, plan.trace),

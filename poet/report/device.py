@@ -11,7 +11,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from poet.devices.profile import PRIOR_FACTOR, Figure, OpClass, Profile, unit_of
+from poet.devices.part import Part
+from poet.devices.profile import PRIOR_FACTOR, Direction, Figure, OpClass, Profile, unit_of
 from poet.units import format_bytes, format_quantity
 
 EXACT_DIGITS = 10
@@ -74,6 +75,9 @@ def profile_data(profile: Profile) -> dict[str, Any]:
         "title": profile.title,
         "notes": profile.notes.strip(),
         "kernels": profile.kernels.name,
+        "speeds_of": profile.kernels.speeds_of,
+        "threads": profile.kernels.threads,
+        "variants": list(profile.variants),
         "accounting": profile.energy.accounting,
         "rail": profile.energy.rail,
         "storage": None if storage is None else {"title": storage.title, "transfers": storage.transfers},
@@ -102,12 +106,14 @@ def profile_report(profile: Profile) -> RenderableType:
     energy, storage = profile.energy, profile.storage
     words = [
         f"{profile.name}: {profile.title}",
-        f"kernels: {profile.kernels.name}",
+        f"kernels: {profile.kernels.name}{_speeds_words(profile)}",
         f"power: {energy.accounting} accounting, rail: {energy.rail}",
         f"storage: {storage.title}, {storage.transfers}" if storage else "storage: none",
     ]
     if profile.notes:
         words.append(" ".join(profile.notes.split()))
+    if profile.variants:
+        words.append(f"variants: {'; '.join(profile.variants)}")
     table = Table(box=None, pad_edge=False, header_style="bold")
     for header in ("figure", "value", "kind", "uncertainty"):
         table.add_column(header, no_wrap=True)
@@ -120,6 +126,17 @@ def profile_report(profile: Profile) -> RenderableType:
             Text(name), format_figure(figure, unit), figure.kind, format_uncertainty(figure, unit), Text(said)
         )
     return Group(*map(Text, words), Text(), table)
+
+
+def _speeds_words(profile: Profile) -> str:
+    """Whose speeds they are, where the profile says so."""
+    said = profile.kernels.speeds_of
+    if said is None:
+        return ""
+    threads, chip = profile.kernels.threads, profile.chip
+    clock = "" if chip is None else f" at {_short(chip.clock_hertz, 'Hz')}"
+    number = "" if threads is None else ", 1 thread" if threads == 1 else f", {threads} threads"
+    return f"; speeds of {said}{number}{clock}"
 
 
 def devices_data(profiles: Iterable[Profile]) -> list[dict[str, Any]]:
@@ -177,6 +194,49 @@ def devices_report(profiles: Iterable[Profile]) -> RenderableType:
         )
     words = "products: matrix products; measured: share of the figures; for titles: poet devices show NAME"
     return Group(table, Text(), Text(words))
+
+
+PART_SIZES = (4096, 65536, 1 << 20)
+
+
+def parts_data(parts: Iterable[Part]) -> list[dict[str, Any]]:
+    """The figures by which storage parts are distinguished."""
+    return [
+        {
+            "name": part.name,
+            "title": part.title,
+            "interface": part.interface,
+            "storage_bytes": None if part.capacity_bytes is None else part.capacity_bytes.value,
+            "read_seconds": {str(size): _seconds(part.read, size) for size in PART_SIZES},
+            "write_seconds": {str(size): _seconds(part.write, size) for size in PART_SIZES},
+            "read_watts": part.read.active_watts.value,
+            "write_watts": part.write.active_watts.value,
+        }
+        for part in parts
+    ]
+
+
+def parts_report(parts: Iterable[Part]) -> RenderableType:
+    """One line per storage part."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for header in ("name", "bus", "holds", "read 4 KiB", "64 KiB", "write 4 KiB", "64 KiB", "adds", "title"):
+        table.add_column(header, no_wrap=header != "title")
+    for part in parts:
+        times = (_seconds(way, size) for way in (part.read, part.write) for size in PART_SIZES[:2])
+        table.add_row(
+            part.name,
+            part.interface,
+            "" if part.capacity_bytes is None else format_bytes(part.capacity_bytes.value),
+            *(format_quantity(seconds, "s", digits=2) for seconds in times),
+            format_quantity(part.write.active_watts.value, "W", digits=2),
+            part.title,
+        )
+    words = "adds: power while writing; a device's bus and processor may make a part slower and dearer"
+    return Group(table, Text(), Text(words))
+
+
+def _seconds(way: Direction, size_bytes: int) -> float:
+    return way.latency_seconds.value + size_bytes / way.bandwidth_bytes_per_second.value
 
 
 def _short(figure: Figure | None, unit: str) -> str:

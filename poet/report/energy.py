@@ -78,7 +78,7 @@ def energy_by_kind(problem: DecidedProblem, schedule: Schedule) -> tuple[Share, 
 
 
 def energy_by_part(problem: DecidedProblem, schedule: Schedule, trace: Trace) -> tuple[Share, ...]:
-    """Running every op once, recomputation, page-in, page-out and idle; they sum to the step's joules.
+    """Running every op once, recomputation, page-in, page-out, moves and idle: the step's joules.
 
     The seconds are the engines' busy times; where storage works in the background they overlap, and
     idle power is drawn all the while.
@@ -96,5 +96,6 @@ def energy_by_part(problem: DecidedProblem, schedule: Schedule, trace: Trace) ->
         Share("recomputation", trace.recomputed_runs, again_joules, again_seconds),
         Share("page-in", 0, trace.page_in_joules, trace.page_in_seconds),
         Share("page-out", 0, trace.page_out_joules, trace.page_out_seconds),
+        *([Share("moves in RAM", trace.moves, trace.move_joules, trace.move_seconds)] if trace.moves else ()),
         Share("idle power", 0, trace.idle_joules, trace.seconds),
     )

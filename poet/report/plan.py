@@ -12,6 +12,7 @@ from poet.homes import DecidedProblem, decided
 from poet.pins import pinned
 from poet.problem import Limits, Objective, Place, Problem
 from poet.report.amounts import TITLES, format_amount
+from poet.report.micro import micro_rows
 from poet.report.schedule_rows import (
     OpRuns,
     PeakMoment,
@@ -25,7 +26,7 @@ from poet.report.training import loss_reads, strip_lines, untrained_lines
 from poet.schedule import Schedule
 from poet.simulator import Trace
 from poet.solution import WHOLE_PROBLEM, Solution, Status
-from poet.training_plan import Plan
+from poet.training_plan import Plan, PriceRange
 from poet.units import (
     NO_GAP,
     format_above,
@@ -77,6 +78,8 @@ def plan_heading(plan: Plan) -> Table:
         "training",
         f"{len(trained)} of {len(graph.parameters)} parameters, {plan.request.loss}, {plan.optimizer.name}",
     )
+    for title, line in micro_rows(plan):
+        table.add_row(title, line)
     table.add_row("loss", Text(loss_reads(graph, plan.request.loss)))
     for line in untrained_lines(graph, plan.request.train):
         table.add_row("not trained", Text(line))
@@ -94,11 +97,10 @@ def plan_heading(plan: Plan) -> Table:
             "arena",
             f"{format_bytes(layout.arena_bytes)}, efficiency {layout.efficiency:.1%}{buffer}{fits}",
         )
-    if plan.device.endurance_bytes and plan.trace.written_bytes:
-        steps = plan.device.endurance_bytes / plan.trace.written_bytes
-        table.add_row(
-            "wear", f"storage lasts {steps:.3g} steps at {format_bytes(plan.trace.written_bytes)} each"
-        )
+    written_bytes = plan.step_written_bytes
+    if plan.device.endurance_bytes and written_bytes:
+        steps = plan.device.endurance_bytes / written_bytes
+        table.add_row("wear", f"storage lasts {steps:.3g} steps at {format_bytes(written_bytes)} each")
     return table
 
 
@@ -110,37 +112,55 @@ def columns(*headings: str, left: int = 1) -> Table:
     return table
 
 
-def solution_report(problem: Problem, limits: Limits, solution: Solution) -> RenderableType:
-    """What a search answered, with or without a plan."""
+def solution_report(
+    problem: Problem, limits: Limits, solution: Solution, price_range: PriceRange | None = None
+) -> RenderableType:
+    """What a search answered, with or without a plan; ``price_range`` where a device is known."""
     said = [Text(solution.sentence, style="bold")]
     if solution.message:
         said.append(Text(solution.message))
     if solution.schedule is None or solution.trace is None:
         return Group(*said)
     at_home = decided(problem, solution.schedule)
-    return Group(*said, *_found(at_home, limits, solution, solution.schedule, solution.trace))
+    found = _found(at_home, limits, solution, solution.schedule, solution.trace, price_range)
+    return Group(*said, *found)
 
 
 def _found(
-    problem: DecidedProblem, limits: Limits, solution: Solution, schedule: Schedule, trace: Trace
+    problem: DecidedProblem,
+    limits: Limits,
+    solution: Solution,
+    schedule: Schedule,
+    trace: Trace,
+    price_range: PriceRange | None,
 ) -> Iterator[RenderableType]:
     """What the schedule that was found costs, and its RAM."""
     yield Text()
-    yield cost_table(problem, limits, solution, trace)
+    yield cost_table(problem, limits, solution, trace, price_range)
     yield Text()
     yield from memory_report(problem, limits, schedule, trace)
 
 
-def cost_table(problem: DecidedProblem, limits: Limits, solution: Solution, trace: Trace) -> Table:
+def cost_table(
+    problem: DecidedProblem,
+    limits: Limits,
+    solution: Solution,
+    trace: Trace,
+    price_range: PriceRange | None = None,
+) -> Table:
     """Energy, time, RAM and storage of one step, each beside its bound or limit."""
     table = columns("per step", "", "", left=3)
-    for row in _cost_rows(problem, limits, solution, trace):
+    for row in _cost_rows(problem, limits, solution, trace, price_range):
         table.add_row(*row)
     return table
 
 
 def _cost_rows(
-    problem: DecidedProblem, limits: Limits, solution: Solution, trace: Trace
+    problem: DecidedProblem,
+    limits: Limits,
+    solution: Solution,
+    trace: Trace,
+    price_range: PriceRange | None,
 ) -> Iterator[tuple[str, str, str]]:
     yield from _objective_rows(solution)
     once_joules = solution.baseline_joules
@@ -170,6 +190,8 @@ def _cost_rows(
         "" if limits.deadline_seconds is None else f"; deadline {format_seconds(limits.deadline_seconds)}"
     )
     yield "time", format_seconds(trace.seconds), slower + deadline
+    if price_range is not None:
+        yield "range", *_range_words(price_range, limits)
     budget = limits.ram_budget_bytes
     yield (
         "RAM at the peak",
@@ -190,9 +212,23 @@ def _cost_rows(
         _transfer(trace.page_out_seconds, trace.page_out_joules),
     )
     yield "paged in", format_bytes(trace.read_bytes), _transfer(trace.page_in_seconds, trace.page_in_joules)
+    if trace.moves:
+        price = _transfer(trace.move_seconds, trace.move_joules)
+        yield "moved in RAM", format_bytes(trace.moved_bytes), f"{trace.moves} moves, {price}"
     yield from _choice_rows(problem, limits)
     proof = f"; {solution.proof}" if solution.proof else ""
     yield "search", format_seconds(solution.solve_seconds), f"by {solution.solver}{proof}"
+
+
+def _range_words(found: PriceRange, limits: Limits) -> tuple[str, str]:
+    """Both ends of the energy; both ends of the time, and whether the bad one meets the deadline."""
+    joules = f"{format_joules(found.good_joules)} to {format_joules(found.bad_joules)}"
+    seconds = f"{format_seconds(found.good_seconds)} to {format_seconds(found.bad_seconds)}"
+    missed = limits.deadline_seconds is not None and found.bad_seconds > limits.deadline_seconds
+    return (
+        joules,
+        f"and {seconds}, as far as the device's figures may be off{'; may miss the deadline' * missed}",
+    )
 
 
 def _gap_words(solution: Solution) -> str:
@@ -382,5 +418,9 @@ def plan_report(plan: Plan, *, every_tensor: bool = False, every_op: bool = Fals
 def plan_summary(plan: Plan) -> RenderableType:
     """What the plan is for, what a step costs and how good that is."""
     return Group(
-        plan_heading(plan), Text(), solution_report(plan.problem, plan.request.limits, solution_of(plan))
+        plan_heading(plan),
+        Text(),
+        solution_report(
+            plan.problem, plan.request.limits, solution_of(plan), price_range=plan.prediction.range
+        ),
     )

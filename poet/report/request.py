@@ -43,8 +43,9 @@ def solve_command(plan: Plan) -> str:
     words += [*_limits(plan), "--loss", plan.request.loss, *_optimizer(plan.optimizer)]
     for pattern in plan.request.train:
         words += [] if pattern == "*" else ["--train", pattern]
-    for name, size in plan.model.binding:
+    for name, size in _batch_bound(plan):
         words += ["--bind", f"{name}={size}"]
+    words += [] if plan.request.micro is None else ["--micro", str(plan.request.micro)]
     home = home_of(plan.problem)
     words += [] if home is Place.RAM else ["--home", "auto" if home is Place.EITHER else home.value]
     words += [] if plan.request.gradients is Gradients.STREAM else ["--gradients", "keep"]
@@ -63,7 +64,8 @@ def python_call(plan: Plan) -> str:
         "deadline": limits.deadline_seconds,
         "loss": plan.request.loss,
         "optimizer": plan.optimizer,
-        "bind": dict(plan.model.binding) or None,
+        "bind": dict(_batch_bound(plan)) or None,
+        "micro": None if plan.request.micro is None else str(plan.request.micro),
         "train": None if plan.request.train == ("*",) else list(plan.request.train),
         "recompute": None if limits.recompute else False,
         "paging": None if limits.paging else False,
@@ -79,6 +81,14 @@ def python_call(plan: Plan) -> str:
     ]
     model = repr(f"{plan.model.name}.onnx") if of_a_file else "module, example_inputs"
     return f"poet.plan({model}, {', '.join(words)})"
+
+
+def _batch_bound(plan: Plan) -> tuple[tuple[str, int], ...]:
+    """The sizes that were bound, the batch's as a whole."""
+    count = 1 if plan.request.micro is None else plan.request.micro.count
+    return tuple(
+        (name, size * count if name in ("N", "batch") else size) for name, size in plan.model.binding
+    )
 
 
 def home_of(problem: Problem) -> Place:

@@ -20,7 +20,8 @@ def epoch_line(epoch: Epoch) -> str:
     """One epoch: loss, accuracy, and the steps it took."""
     accuracy = "" if epoch.accuracy is None else f", accuracy {format_share(epoch.accuracy)}"
     steps = f"{epoch.steps} steps of {format_seconds(epoch.step_seconds)}"
-    steps += "" if epoch.is_complete else ", interrupted"
+    steps += "" if epoch.is_complete or epoch.stopped else ", interrupted"
+    steps += f"; the run ends: {epoch.stopped}" if epoch.stopped else ""
     loss = "not finite" if epoch.loss is None else f"{epoch.loss:.4f}"
     return f"epoch {epoch.number}: loss {loss}{accuracy}, {steps}{_validated(epoch.validation)}"
 
@@ -66,7 +67,7 @@ def run_report(plan: Plan, epochs: Sequence[Epoch], measured: Measured) -> Rende
         _bytes(measured.peak_ram_bytes) + _above_budget(plan, measured.peak_ram_bytes),
     )
     table.add_row("time on this machine", _predicted_time(plan, measured), _measured_time(epochs))
-    table.add_row(f"time on {plan.device.name}", format_seconds(plan.prediction.seconds), "")
+    table.add_row(f"time on {plan.device.name}", format_seconds(plan.step_seconds), "")
     memory = f"memory: {'; '.join(filter(None, (measured.memory, measured.caveat)))}"
     lines = [f"storage was not measured: {measured.storage_problem}"] if measured.storage_problem else []
     return Group(table, memory, *lines)
@@ -125,7 +126,7 @@ def run_data(plan: Plan, epochs: Sequence[Epoch], measured: Measured) -> dict[st
         "arena_efficiency": None if plan.layout is None else plan.layout.efficiency,
         "predicted_peak_ram_bytes": predicted_peak_bytes(plan),
         "measured_peak_ram_bytes": measured.peak_ram_bytes,
-        "predicted_device_step_seconds": plan.prediction.seconds,
+        "predicted_device_step_seconds": plan.step_seconds,
         "predicted_host_step_seconds": predicted_step_seconds(plan, measured),
         "predicted_from_whole_steps": plan.replayed_kernels.timed_in_steps,
         "predicted_busy_ratio": plan.replayed_kernels.busy_ratio,
@@ -148,7 +149,14 @@ def predicted_step_seconds(plan: Plan, measured: Measured) -> float | None:
     """
     if measured.storage_problem:
         return None
-    return host_step_seconds(plan.problem, plan.replayed_kernels, plan.schedule, measured.storage)
+    parts = [
+        host_step_seconds(part.problem, part.replayed_kernels, part.schedule, measured.storage)
+        for part, _ in plan.runs
+    ]
+    if any(seconds is None for seconds in parts):
+        return None
+    times = (runs for _, runs in plan.runs)
+    return sum(seconds * runs for seconds, runs in zip(parts, times, strict=True) if seconds is not None)
 
 
 def measured_step_seconds(epochs: Sequence[Epoch]) -> float | None:

@@ -39,17 +39,25 @@ def untrained_lines(graph: Graph, train: Sequence[str] = ("*",)) -> list[str]:
 
 
 def strip_lines(graph: Graph) -> list[str]:
-    """How many ops run in strips, and what the largest saves; none where none does."""
-    strips = [(op.name, op.strip) for op in graph.ops if op.strip is not None]
+    """How many ops run in strips, what the largest saves, and how many in slices; none where none does."""
+    every = [(op.name, op.strip) for op in graph.ops if op.strip is not None]
+    strips = [(name, strip) for name, strip in every if strip.inner]
+    slices = len(every) - len(strips)
+    sliced = [f"{_ops(slices)} in slices, whose kernels need less memory of their own so"] if slices else []
     if not strips:
-        return []
+        return sliced
     name, largest = max(strips, key=lambda item: item[1].whole_bytes - item[1].block_bytes)
-    ops = "1 op runs" if len(strips) == 1 else f"{len(strips)} ops run"
+    ops = _ops(len(strips))
     return [
         f"{ops} block by block: {format_bytes(sum(strip.whole_bytes for _, strip in strips))} of gradients "
         f"never exist whole; the largest, {name}, takes {format_bytes(largest.block_bytes)} in "
-        f"{len(largest.bounds)} blocks instead of {format_bytes(largest.whole_bytes)}"
+        f"{len(largest.bounds)} blocks instead of {format_bytes(largest.whole_bytes)}",
+        *sliced,
     ]
+
+
+def _ops(count: int) -> str:
+    return "1 op runs" if count == 1 else f"{count} ops run"
 
 
 def training_lines(graph: Graph, loss: str, train: Sequence[str] = ("*",)) -> list[str]:

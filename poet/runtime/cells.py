@@ -115,6 +115,8 @@ def _needed_values(graph: Graph) -> frozenset[str]:
     needed.update(value for _, value in (*graph.states, *graph.constants))
     for parameter in graph.parameters:
         needed.add(parameter.value)
+        if parameter.accumulator is not None:
+            needed.add(parameter.accumulator)
         needed.update(value for _, value in parameter.optimizer_state)
         if parameter.gradient is not None and parameter.gradient not in inner:
             needed.add(parameter.gradient)

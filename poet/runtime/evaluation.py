@@ -16,21 +16,18 @@ import torch
 
 from poet.brief import brief
 from poet.errors import InputError, PlanError, ReplayError
-from poet.problem import Place
 from poet.runtime import program
 from poet.runtime.background import Pager
 from poet.runtime.cells import Cells, new_buffer
+from poet.runtime.companions import EVALUATION, CompanionPages
 from poet.runtime.metrics import Metric, metric_named
-from poet.training_plan import SLOT_ALIGNMENT_BYTES, PageSlot, Plan
+from poet.training_plan import Plan
 
 if TYPE_CHECKING:
     from poet.runtime.placed import PlacedSteps
 
 Batch = tuple[torch.Tensor | Sequence[torch.Tensor], torch.Tensor | Sequence[torch.Tensor] | None]
 """A model's inputs, and the loss's targets where it has any; samples stand in the first dimension."""
-
-_OWN = "evaluation/"
-"""Begins the names of page slots that the training step has not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +58,7 @@ class Evaluator:
         Args:
             plan: that is open for training.
             cells: of the training step, which hold what lives across steps.
-            pager: of the trainer's page file, which has the slots of `slots_with_evaluation`.
+            pager: of the trainer's page file, which has the slots of `poet.runtime.companions.slots_of`.
 
         Raises:
             PlanError: the plan has no evaluation.
@@ -75,7 +72,7 @@ class Evaluator:
         self._graph = self._evaluation.graph
         self._theirs = cells
         self._cells = Cells(self._graph)
-        self._pages = None if pager is None else _Slots(self._evaluation, pager)
+        self._pages = None if pager is None else CompanionPages(EVALUATION, self._evaluation, pager)
         self._program: program.Program | None = None
         persistent = self._graph.persistent()
         self._held = [name for name in program.initially_in_ram(plan) if name in persistent]
@@ -106,7 +103,7 @@ class Evaluator:
             if placed is None:
                 self._replay(self._program, given, None)
             else:
-                with placed.evaluating(self._evaluation) as mark:
+                with placed.beside(self._evaluation) as mark:
                     self._replay(self._program, given, mark)
             contents, value = self._cells.contents, self._cells.value
             loss = float(contents[value(self._graph.loss)])
@@ -228,69 +225,3 @@ def default_metrics(plan: Plan) -> tuple[str, ...]:
             continue
         return (name,)
     return ()
-
-
-def slots_with_evaluation(plan: Plan) -> tuple[PageSlot, ...]:
-    """The plan's page slots, and behind them those that only its evaluation has."""
-    if plan.evaluation is None:
-        return plan.slots
-    end = max((slot.offset_bytes + slot.size_bytes for slot in plan.slots), default=0)
-    begin = -(-end // SLOT_ALIGNMENT_BYTES) * SLOT_ALIGNMENT_BYTES
-    return (
-        *plan.slots,
-        *(
-            PageSlot(_OWN + slot.tensor, begin + slot.offset_bytes, slot.size_bytes)
-            for slot in plan.evaluation.slots
-            if slot.tensor not in _shared(plan.evaluation)
-        ),
-    )
-
-
-def _shared(evaluation: Plan) -> frozenset[str]:
-    """Tensors whose copy in storage is the training step's."""
-    return frozenset(
-        tensor.name
-        for tensor in evaluation.problem.tensors
-        if tensor.initially in (Place.STORAGE, Place.BOTH)
-    )
-
-
-class _Slots:
-    """A pager in which an evaluation's tensors have slots of their own, but for what training stores."""
-
-    def __init__(self, evaluation: Plan, pager: Pager) -> None:
-        shared = _shared(evaluation)
-        self._pager = pager
-        self._slots = {
-            tensor.name: tensor.name if tensor.name in shared else _OWN + tensor.name
-            for tensor in evaluation.problem.tensors
-        }
-
-    @property
-    def is_background(self) -> bool:
-        """See `Pager`."""
-        return self._pager.is_background
-
-    def write(self, tensor: str, data: memoryview) -> None:
-        """See `Pager`."""
-        self._pager.write(self._slots[tensor], data)
-
-    def read_into(self, tensor: str, target: memoryview) -> None:
-        """See `Pager`."""
-        self._pager.read_into(self._slots[tensor], target)
-
-    def wait(self, tensor: str) -> None:
-        """See `Pager`."""
-        self._pager.wait(self._slots[tensor])
-
-    def drain(self) -> None:
-        """See `Pager`."""
-        self._pager.drain()
-
-    def give_up(self) -> frozenset[str]:
-        """See `Pager`."""
-        given_up = self._pager.give_up()
-        return frozenset(name for name, slot in self._slots.items() if slot in given_up)
-
-    def close(self) -> None:
-        """See `Pager`; the trainer closes the pager itself."""

@@ -10,106 +10,22 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 
-import numpy as np
-import numpy.typing as npt
 import torch
 
-from poet.errors import InputError, NotFinite
-from poet.files.arrays import read_npz
-from poet.files.kinds import FileKind, says_what_it_is
-from poet.files.tensorfile import TensorFile
-from poet.graph import TensorType
+from poet.errors import NotFinite
 from poet.loss import LossSpec
 from poet.rate_schedule import RateSchedule
 from poet.run_request import Epoch
-from poet.runtime import ranges
+from poet.runtime.samples import Samples as Samples
+from poet.runtime.samples import batch_of as batch_of
+from poet.runtime.samples import load_samples as load_samples
+from poet.runtime.spending import Spending
 from poet.runtime.trainer import StepResult, Trainer
 from poet.training_plan import Plan
-
-
-@dataclass(frozen=True, slots=True)
-class Samples:
-    """What a model is trained on: one tensor per input of the plan, targets last, samples first.
-
-    Attributes:
-        tensors: all samples.
-        staged: of the plan's shapes; each batch is copied there, so that a step allocates none.
-        order: numbers of the samples, for each epoch anew; here, so that an epoch allocates none.
-        targets: how many of the last tensors are the loss's.
-    """
-
-    tensors: tuple[torch.Tensor, ...]
-    staged: tuple[torch.Tensor, ...]
-    order: torch.Tensor
-    targets: int
-
-    @property
-    def count(self) -> int:
-        """How many samples there are."""
-        return len(self.tensors[0])
-
-    def batch(self, chosen: torch.Tensor) -> tuple[tuple[torch.Tensor, ...], tuple[torch.Tensor, ...]]:
-        """The inputs and the targets of the samples with the numbers ``chosen``; good until the next call."""
-        for tensor, place in zip(self.tensors, self.staged, strict=True):
-            torch.index_select(tensor, 0, chosen, out=place)
-        inputs = len(self.staged) - self.targets
-        return self.staged[:inputs], self.staged[inputs:]
-
-
-@says_what_it_is(FileKind.NPZ, FileKind.TENSORS)
-def load_samples(path: str | Path, plan: Plan, *, allow_nan: bool = False) -> Samples:
-    """The arrays of a ``.npz`` or ``.safetensors`` file, checked against the plan.
-
-    They are called like the plan's inputs; a plan with one input takes ``x`` or ``inputs`` too, and the
-    targets may be called ``y`` or ``targets``. Every array has the samples in its first dimension.
-
-    Args:
-        path: of the file.
-        plan: to train with.
-        allow_nan: whether targets may be NaN or infinite.
-
-    Raises:
-        InputError: the file is not readable, an array is missing or of another shape or type, or a sample
-            holds a class or a row that there is not, or a target that is not finite.
-    """
-    path = Path(path)
-    graph = plan.graph
-    types = {value.name: value.type for value in graph.values}
-    found = _from_safetensors(path) if path.suffix == ".safetensors" else read_npz(path)
-    if not graph.inputs or not all(types[name].shape for name in graph.inputs):
-        raise InputError(f"{plan.model.name}: the plan takes no batches of samples, so it reads no data file")
-    allowed = ranges.rules(graph)
-    tensors = []
-    for place, name in enumerate(graph.inputs):
-        is_targets = graph.targets == 1 and place == len(graph.inputs) - 1
-        names = [name]
-        if is_targets or len(graph.inputs) - graph.targets == 1:
-            names += ["y", "targets"] if is_targets else ["x", "inputs"]
-        chosen = next((candidate for candidate in names if candidate in found), None)
-        if chosen is None:
-            wanted = " or ".join(repr(candidate) for candidate in dict.fromkeys(names))
-            raise InputError(f"{path.name}: no array is called {wanted}; found {', '.join(found) or 'none'}")
-        where = f"{path.name}: {chosen}"
-        tensors.append(_samples(where, found[chosen], types[name]))
-        if name in allowed:
-            ranges.check(where, tensors[-1], allowed[name], allow_nan=allow_nan)
-    if len({len(tensor) for tensor in tensors}) > 1:
-        counts = ", ".join(str(len(tensor)) for tensor in tensors)
-        raise InputError(f"{path.name}: the arrays have different numbers of samples ({counts})")
-    batch = types[graph.inputs[0]].shape[0]
-    if batch < 1:
-        raise InputError(
-            f"{plan.model.name}: the plan's batch has no samples, so there is nothing to train on"
-        )
-    if len(tensors[0]) < batch:
-        raise InputError(f"{path.name}: {len(tensors[0])} samples, the plan's batch is {batch}")
-    staged = tuple(torch.empty((batch, *tensor.shape[1:]), dtype=tensor.dtype) for tensor in tensors)
-    order = torch.arange(len(tensors[0]))
-    return Samples(tuple(tensors), staged, order, graph.targets)
 
 
 def fit(
@@ -122,6 +38,7 @@ def fit(
     save_every: int | None = None,
     schedule: RateSchedule | None = None,
     keep_previous: bool = False,
+    spending: Spending | None = None,
 ) -> Iterator[Epoch]:
     """Train for ``epochs`` passes over ``samples``, in a new order each, and yield what each gave.
 
@@ -139,6 +56,7 @@ def fit(
         save_every: steps after which it is saved as well.
         schedule: of the learning rates; one that does not say how many steps there are ends with this call.
         keep_previous: whether the state saved before the last one is kept too, see `Trainer.save`.
+        spending: counts what the run may spend; it ends before the step that would exceed it.
 
     Raises:
         NotFinite: the loss of a step, or the state to be saved, is not finite, and the trainer does not
@@ -147,12 +65,12 @@ def fit(
     if save_path is not None:
         trainer.check_save_path(save_path)
     plan = trainer.plan
-    batch = trainer.input_types[0].shape[0]
+    batch = batch_of(plan)
     per_epoch = samples.count // batch
     if seed is None:
         seed = trainer.seed or 0
     before, begun = divmod(trainer.steps, per_epoch)
-    kept = _Kept(trainer, save_path, keep_previous=keep_previous)
+    kept = _Kept(trainer, save_path, keep_previous=keep_previous, spending=spending)
     rates = trainer.learning_rates
     if schedule is not None:
         schedule = schedule.over((before + epochs) * per_epoch)
@@ -161,32 +79,49 @@ def fit(
             started = time.perf_counter()
             generator = _generator_of(seed, number)
             order = torch.randperm(samples.count, generator=generator, out=samples.order)
-            tally = _Tally(plan)
+            tally, stopped = _Tally(plan), ""
             for start in range(begun * batch, per_epoch * batch, batch):
-                inputs, targets = samples.batch(order[start : start + batch])
                 if schedule is not None:
                     factor = schedule.factor_of(trainer.steps)
                     trainer.learning_rates = tuple(rate * factor for rate in rates)
-                result = trainer.step(inputs, targets)
+                result = _trained(trainer, samples, order[start : start + batch], tally)
                 kept.check_loss(result)
-                tally.add(result, targets)
                 if save_every is not None and trainer.steps % save_every == 0:
                     kept.save()
-                if interrupted.is_set():
+                stopped = kept.step_done()
+                if interrupted.is_set() or stopped:
                     break
             kept.save()
             complete = tally.steps == per_epoch - begun
             begun = 0
-            yield tally.epoch(number, time.perf_counter() - started, is_complete=complete)
-            if interrupted.is_set():
+            seconds = time.perf_counter() - started
+            yield replace(tally.epoch(number, seconds, is_complete=complete), stopped=stopped)
+            if interrupted.is_set() or stopped:
                 return
+
+
+def _trained(trainer: Trainer, samples: Samples, chosen: torch.Tensor, tally: _Tally) -> StepResult:
+    """One step on the samples with the numbers ``chosen``, in the plan's micro-batches."""
+    *earlier, last = chosen.split(len(samples.staged[0]))  # type: ignore[no-untyped-call]
+    losses = []
+    for piece in earlier:
+        inputs, targets = samples.batch(piece)
+        result = trainer.accumulate(inputs, targets)
+        losses.append(result.loss)
+        tally.add(result, targets, ends_step=False)
+    inputs, targets = samples.batch(last)
+    result = trainer.step(inputs, targets)
+    tally.add(result, targets)
+    return replace(result, loss=math.fsum([*losses, result.loss]) / (len(losses) + 1))
 
 
 class _Kept:
     """The saved state, which is of a step after which everything was finite."""
 
-    def __init__(self, trainer: Trainer, path: str | Path | None, *, keep_previous: bool) -> None:
-        self._keep_previous = keep_previous
+    def __init__(
+        self, trainer: Trainer, path: str | Path | None, *, keep_previous: bool, spending: Spending | None
+    ) -> None:
+        self._keep_previous, self._spending = keep_previous, spending
         self._trainer, self._path = trainer, None if path is None else Path(path)
         self._saved_steps: int | None = None
 
@@ -202,6 +137,15 @@ class _Kept:
             raise self._not_finite(f"after step {self._trainer.steps} {name} is not finite")
         self._trainer.save(self._path, keep_previous=self._keep_previous)
         self._saved_steps = self._trainer.steps
+        if self._spending is not None:
+            self._spending.saved(self._path)
+
+    def step_done(self) -> str:
+        """Why there is to be no step after this one; empty where there is."""
+        if self._spending is None:
+            return ""
+        self._spending.step_done()
+        return self._spending.over()
 
     def _not_finite(self, what: str) -> NotFinite:
         kept = ""
@@ -220,18 +164,6 @@ def _generator_of(seed: int, number: int) -> torch.Generator:
     return torch.Generator().manual_seed(int.from_bytes(digest[:8], "little") >> 1)
 
 
-def _from_safetensors(path: Path) -> dict[str, npt.NDArray[np.generic]]:
-    found = {}
-    with TensorFile(path) as file:
-        for name, entry in file.entries.items():
-            if entry.dtype == "bfloat16":
-                raise InputError(f"{path.name}: {name} is bfloat16; save samples as float32")
-            array = np.empty(entry.shape, dtype=entry.dtype)
-            file.read_into(name, array.reshape(-1).view(np.uint8).data)
-            found[name] = array
-    return found
-
-
 class _Tally:
     """Sums over the steps of an epoch."""
 
@@ -241,15 +173,21 @@ class _Tally:
         self._seconds: list[float] = []
         self._own_seconds: list[float] = []
         self._right = self._judged = 0
+        self._begun_seconds = self._begun_own_seconds = 0.0
 
     @property
     def steps(self) -> int:
-        return len(self._losses)
+        return len(self._seconds)
 
-    def add(self, result: StepResult, targets: tuple[torch.Tensor, ...]) -> None:
+    def add(self, result: StepResult, targets: tuple[torch.Tensor, ...], *, ends_step: bool = True) -> None:
+        """Count a batch, or a micro-batch; the last one of a step ``ends_step``."""
         self._losses.append(result.loss)
-        self._seconds.append(result.seconds)
-        self._own_seconds.append(result.own_seconds)
+        self._begun_seconds += result.seconds
+        self._begun_own_seconds += result.own_seconds
+        if ends_step:
+            self._seconds.append(self._begun_seconds)
+            self._own_seconds.append(self._begun_own_seconds)
+            self._begun_seconds = self._begun_own_seconds = 0.0
         if self._class_dim is not None:
             chosen = result.predictions[0].argmax(dim=self._class_dim)
             self._right += int((chosen == targets[0]).sum())
@@ -277,18 +215,6 @@ def _class_dim(plan: Plan) -> int | None:
     types = {value.name: value.type for value in graph.values}
     scores, targets = types[graph.predictions[0]].shape, types[graph.inputs[-1]]
     return loss.class_dim_of(scores, targets.shape) if scores and targets.dtype == "int64" else None
-
-
-def _samples(where: str, array: npt.NDArray[np.generic], kind: TensorType) -> torch.Tensor:
-    """The array as a tensor of samples of the plan's type."""
-    wanted = np.dtype("float32" if kind.dtype == "bfloat16" else kind.dtype)
-    if array.shape[1:] != kind.shape[1:] or array.ndim != len(kind.shape):
-        shape = ", ".join(["samples", *map(str, kind.shape[1:])])
-        raise InputError(f"{where} has shape {list(array.shape)}, the plan takes [{shape}]")
-    if not np.can_cast(array.dtype, wanted, casting="same_kind"):
-        raise InputError(f"{where} has elements of type {array.dtype}, the plan takes {kind.dtype}")
-    dtype: torch.dtype = getattr(torch, kind.dtype)
-    return torch.from_numpy(np.ascontiguousarray(array, dtype=wanted)).to(dtype)
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from poet.errors import PlanError
-from poet.graph import Argument, Blank, Call, Graph, Op, Ref
+from poet.graph import Argument, Blank, Call, Graph, Link, Op, Ref
 
 _POOLS = {
     "aten.max_pool2d_with_indices_backward.default": (7, "aten.max_pool2d_with_indices.default"),
@@ -74,11 +74,24 @@ def check_calls(graph: Graph) -> None:
         pooled, gradient, last = shape(call.args[1]), shape(call.args[0]), _AVERAGES[call.target]
         return pooled is not None and gradient is not None and pooled[:-last] == gradient[:-last]
 
+    def check_block(op: Op, link: Link) -> None:
+        """What holds of the whole is known; of blocks it is where everything is cut by channel."""
+        call = link.call
+        if call.target not in {*_POOLS, *_AVERAGES, *_BATCH_NORMS}:
+            return
+        if call.target != _BATCH_NORM_BACKWARD or not all(name in types for name in call.refs()):
+            raise PlanError(f"op {op.name} calls {call.target} in blocks, which poet does not")
+        norm = _BATCH_NORMS[call.target]
+        _require(op, call, 1 + norm.mode, has_statistics, "its statistics")
+        dims = dict.fromkeys(norm.per_channel, 0) | {0: 1, norm.source: 1}
+        if dict(link.cuts) != {place: dim for place, dim in dims.items() if call.args[place] is not None}:
+            raise PlanError(f"op {op.name} calls {call.target} in other blocks than of channels")
+
     for op in graph.ops:
-        for link in op.strip.links if op.strip is not None else ():
-            if link.call.target in {*_POOLS, *_AVERAGES, *_BATCH_NORMS}:  # what holds of the whole is known
-                raise PlanError(f"op {op.name} calls {link.call.target} in blocks, which poet does not")
-        for call in (op.call, op.recall):
+        whole = op.strip.links if op.strip is not None and op.strip.is_whole else ()
+        for link in op.strip.links if op.strip is not None and not whole else ():
+            check_block(op, link)
+        for call in (op.call, op.recall, *(link.call for link in whole)):
             if call is not None and call.target in _POOLS:
                 _require(op, call, 1 + _POOLS[call.target][0], pooled_from, "indices of the same pooling")
             elif call is not None and call.target in _AVERAGES:
@@ -102,10 +115,11 @@ class _BatchNorm:
         self.when_training, self.otherwise = when_training, otherwise
 
 
+_BATCH_NORM_BACKWARD = "aten.native_batch_norm_backward.default"
 _BATCH_NORMS = {
     "aten.native_batch_norm.default": _BatchNorm(0, (1, 2, 3, 4), 5, (), (3, 4)),
     "aten._native_batch_norm_legit.no_stats": _BatchNorm(0, (1, 2), 3, (), None),
-    "aten.native_batch_norm_backward.default": _BatchNorm(1, (2, 3, 4, 5, 6), 7, (5, 6), (3, 4)),
+    _BATCH_NORM_BACKWARD: _BatchNorm(1, (2, 3, 4, 5, 6), 7, (5, 6), (3, 4)),
 }
 
 

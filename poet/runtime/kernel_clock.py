@@ -42,6 +42,18 @@ def recorded(
     )
 
 
+def asks_in_order(allocator: native.NativeAllocator, once: Callable[[], tuple[Tensor | None, ...]]) -> bool:
+    """Whether a run asks for memory in the same order each time: never where several threads work.
+
+    Where torch computes with one thread it always does.
+    """
+    if torch.get_num_threads() == 1:
+        return True
+    with allocator.recording() as recording, recording.step():
+        once()
+    return not any(asked.parallel for step in recording.steps for asked in step.allocations)
+
+
 @contextmanager
 def in_an_arena(
     allocator: native.NativeAllocator, allocations: tuple[KernelAllocation, ...]

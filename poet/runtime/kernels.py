@@ -371,7 +371,23 @@ def _clip_coefficient(norms: Sequence[Tensor], largest: float) -> Tensor:
     return torch.clamp(largest / (total + 1e-6), max=1.0)
 
 
+def _callers_loss(
+    outputs: Sequence[Tensor], gradients: Sequence[tuple[Sequence[int], Sequence[int], torch.dtype]]
+) -> tuple[Tensor, ...]:
+    """Memory for the gradients of ``outputs`` that a caller gives; the replay puts his in their place."""
+    loss = torch.zeros(())
+    return (loss, *(_empty(shape, strides, element) for shape, strides, element in gradients))
+
+
 # --- operators that draw: each is given the generator, and does with it what torch does with its own ----
+
+
+def _accumulate(total: Tensor, gradient: Tensor, is_first: float) -> None:
+    """What autograd does with ``.grad``: the first backward pass sets it, later ones add to it in place."""
+    if is_first:
+        total.copy_(gradient)
+    else:
+        total.add_(gradient)
 
 
 def _native_dropout(
@@ -502,6 +518,8 @@ OWN_KERNELS: dict[str, Kernel] = {
     "poet.adagrad": _adagrad,
     "poet.lion": _lion,
     "poet.clip_coefficient": _clip_coefficient,
+    "poet.callers_loss": _callers_loss,
+    "poet.accumulate": _accumulate,
     **{
         name: functools.partial(row, torch.default_generator)
         for name, row in _DRAWN.items()

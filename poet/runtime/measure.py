@@ -43,7 +43,11 @@ _LEAST_STEPS, _MOST_STEPS = 2, 9
 _TIMED_SECONDS = 0.3  # more steps than the least only within this time
 
 
-def measured(graph: Graph, *, times: bool = True) -> tuple[Graph, KernelFacts]:
+Findings = dict[object, "_Finding"]
+"""What runs of kernels showed, by what they did on which types."""
+
+
+def measured(graph: Graph, *, times: bool = True, known: Findings | None = None) -> tuple[Graph, KernelFacts]:
     """``graph`` with its outputs as the kernels really give them, and what each op's kernel needs and takes.
 
     torch's generator is left as it was.
@@ -52,11 +56,12 @@ def measured(graph: Graph, *, times: bool = True) -> tuple[Graph, KernelFacts]:
         graph: as traced.
         times: ``False`` runs only the kernels whose outputs tracing does not know; nothing is known of the
             others then.
+        known: what is not run again; this graph's are added.
 
     Raises:
         ModelError: a kernel's output is laid out otherwise than traced, and something views it.
     """
-    bench = _Bench(graph)
+    bench = _Bench(graph, {} if known is None else known)
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         ops = tuple(bench.measure(op) for op in graph.ops if times or op.call.target in _MIS_TRACED)
     facts = KernelFacts(
@@ -85,14 +90,14 @@ class _Finding:
 
 
 class _Bench:
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, graph: Graph, found: Findings) -> None:
         self.graph = graph
         self.types = {value.name: value.type for value in graph.values}
         self.size_bytes = {buffer.name: buffer.size_bytes for buffer in graph.buffers}
         self.values_on: dict[str, list[str]] = {}
         for value in graph.values:
             self.values_on.setdefault(value.buffer, []).append(value.name)
-        self.found: dict[object, _Finding] = {}
+        self.found = found
 
     def measure(self, op: Op) -> OpFacts:
         first = self.finding(op.call) if op.strip is None else self.finding_of_strip(op)

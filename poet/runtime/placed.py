@@ -24,6 +24,7 @@ from poet.demand import BEFORE, whole_pages_bytes
 from poet.errors import ReplayError
 from poet.runtime import native
 from poet.runtime.kernels import ALIGNMENT_BYTES
+from poet.runtime.moving import Moving
 from poet.training_plan import Plan
 from poet.units import format_bytes
 
@@ -47,7 +48,13 @@ class PlacedSteps:
     """
 
     def __init__(
-        self, plan: Plan, limit_bytes: int | None, *, is_required: bool = False, announces: bool = True
+        self,
+        plan: Plan,
+        limit_bytes: int | None,
+        *,
+        is_required: bool = False,
+        announces: bool = True,
+        moving: Moving | None = None,
     ) -> None:
         """Prepare.
 
@@ -56,12 +63,14 @@ class PlacedSteps:
             limit_bytes: what an arena found here may take; ``None``: anything.
             is_required: whether steps must lie at the plan's places.
             announces: whether a fallback to the heap is logged.
+            moving: who makes the plan's moves, while steps lie at the plan's places; ``None``: nobody.
 
         Raises:
             ReplayError: they must and cannot.
         """
         self._plan = plan
         self._is_required, self._announces = is_required, announces
+        self._moving = moving
         self.refusal = ""
         self._limit_bytes = limit_bytes
         self._scopes = contextlib.ExitStack()  # of the steps' arena or the recording
@@ -73,7 +82,10 @@ class PlacedSteps:
         self._standing: native.ArenaMemory | None = None
         self._replay: native.Replay | None = None
         self._offsets_bytes: dict[str, int] = {}  # of what begins in RAM
-        self._evaluation: native.Placement | None = None
+        self._beside: dict[int, native.Placement] = {}  # by the identity of a companion
+        self._placing: Plan | None = None  # whose placement answers requests
+        self._missed = 0  # under placements that were left
+        self._shares = plan.accumulation is not None
         self._divide_bytes = 0  # the offset at which standing tensors begin
         self._is_planned = False
         self._steps = self._replayed_steps = 0
@@ -103,7 +115,7 @@ class PlacedSteps:
     @property
     def misses(self) -> int:
         """Requests that had to be served from the heap since steps are placed."""
-        return 0 if self._replay is None else self._replay.counts().misses
+        return self._missed + (0 if self._replay is None else self._replay.counts().misses)
 
     def empty(self, buffer: str, size_bytes: int) -> torch.Tensor | None:
         """Memory for a tensor that begins each step in RAM, at its planned place; ``None``: it has none."""
@@ -120,6 +132,8 @@ class PlacedSteps:
         allocator = self._allocator
         if allocator is not None and self._replay is None and self._steps == _SETTLING_STEPS:
             self._record(allocator)
+        if self._is_planned:
+            self._place_as(self._plan)
         under_way = self._replay or self._recording
         watched = is_watchable and self._is_planned
         watched = watched and _SETTLING_STEPS <= self._steps < _SETTLING_STEPS + _WATCHED_STEPS
@@ -146,27 +160,39 @@ class PlacedSteps:
         self._recording = self._replay = self._arena = self._standing = None
 
     def _end_steps(self) -> None:
+        if self._moving is not None:
+            self._moving.close()
         self._replaying.close()
         self._scopes.close()
 
     @contextlib.contextmanager
-    def evaluating(self, evaluation: Plan) -> Iterator[Callable[[int], object] | None]:
-        """The block makes the plan's ``evaluation``, between steps and in the same arena.
+    def beside(self, companion: Plan) -> Iterator[Callable[[int], object] | None]:
+        """The block replays a ``companion`` of the plan, between its steps and in the same arena.
 
         Gives what `mark` gives; ``None`` where steps do not lie at the plan's places, nor does this.
         """
-        arena, allocator = self._arena, self._allocator
-        if arena is None or allocator is None or not self._is_planned or evaluation.arena is None:
+        allocator = self._allocator
+        if allocator is None or not self._is_planned or companion.arena is None:
             yield None
             return
-        if self._evaluation is None:
-            self._evaluation = _placement(evaluation, self._divide_bytes)
-        self._replaying.close()  # one placement at a time
-        try:
-            with arena.replay(self._evaluation) as replay, replay.step():
-                yield allocator.mark
-        finally:
-            self._replay = self._replaying.enter_context(arena.replay(self._placement))
+        self._place_as(companion)
+        assert self._replay is not None
+        with self._replay.step():
+            yield allocator.mark
+
+    def _place_as(self, plan: Plan) -> None:
+        """Answer requests with the places of ``plan``; one placement at a time."""
+        if plan is self._placing:
+            return
+        assert self._arena is not None
+        self._missed = self.misses
+        self._replaying.close()
+        self._replay = None
+        if plan is not self._plan and id(plan) not in self._beside:
+            self._beside[id(plan)] = _placement(plan, self._divide_bytes)
+        chosen = self._placement if plan is self._plan else self._beside[id(plan)]
+        self._replay = self._replaying.enter_context(self._arena.replay(chosen))
+        self._placing = plan
 
     # --- at the plan's places ---
 
@@ -196,6 +222,8 @@ class PlacedSteps:
             for number, (block, offset) in enumerate(zip(layout.blocks, layout.offsets_bytes, strict=True))
             if number not in standing
         ]
+        moves = () if plan.arena is None else plan.arena.moves
+        ends += [move.to_bytes + layout.blocks[move.block].size_bytes for move in moves]
         divide_bytes, standing_bytes = plan.demand.parts_bytes(layout.offsets_bytes, layout.arena_bytes)
         if max(ends, default=0) > divide_bytes:  # it was not made by `poet.layout.lay_out`
             return "the plan's layout mixes what stands throughout with what does not; plan again"
@@ -206,10 +234,13 @@ class PlacedSteps:
             self._arena = self._scopes.enter_context(_arena(allocator, divide_bytes))
             self._placement = _placement(plan, divide_bytes)
             self._replay = self._replaying.enter_context(self._arena.replay(self._placement))
+            self._placing = plan
         except ReplayError as error:
             self.close()
             self._stay_on_the_heap(str(error))
             return str(error)
+        if self._moving is not None:
+            self._moving.open(self._arena)
         self._divide_bytes, self._is_planned = divide_bytes, True
         self._offsets_bytes = plan.begun_bytes
         self.how = f"arena of {format_bytes(layout.arena_bytes)}, as planned"
@@ -229,6 +260,9 @@ class PlacedSteps:
     # --- at places found here ---
 
     def _record(self, allocator: native.NativeAllocator) -> None:
+        if self._shares:  # an arena that is laid out here would lie beside what the other schedules ask for
+            self._stay_on_the_heap("the memory of micro-batches is not laid out anew; plan on this machine")
+            return
         try:
             self._recording = self._scopes.enter_context(allocator.recording())
         except ReplayError as error:
@@ -280,24 +314,30 @@ def _arena(allocator: native.NativeAllocator, size_bytes: int) -> native.ArenaMe
 
 
 def _placement(plan: Plan, divide_bytes: int) -> native.Placement:
-    """The plan's places for what is asked for within a step; op 0 takes the inputs, op k + 1 is step k."""
-    layout = plan.layout
+    """The plan's places for what is asked for within a step.
+
+    Op 0 takes the inputs, op k + 1 is step k with the moves before it, and one more the moves after all
+    steps.
+    """
+    layout, places = plan.layout, plan.places
     assert layout is not None
+    assert places is not None
     inputs = {plan.graph.buffer_of(name): place for place, name in enumerate(plan.graph.inputs)}
-    begun, later = [], []
-    for item in plan.demand.requests:
+    asked: list[tuple[int, int, int, int]] = []  # op, order within it, size, offset
+    for item, offset in zip(plan.demand.requests, places.requests_bytes, strict=True):
         tensor = layout.blocks[item.block].tensor
         if item.step != BEFORE:
-            later.append(item)
+            asked.append((item.step + 1, 1, item.size_bytes, offset))
         elif tensor is not None and tensor in inputs:
-            begun.append((inputs[tensor], item))
-    ordered = [*(item for _, item in sorted(begun, key=lambda pair: pair[0])), *later]
-    per_op = [0] * (len(plan.schedule) + 1)
-    for item in ordered:
-        per_op[item.step + 1] += 1
+            asked.append((0, inputs[tensor], item.size_bytes, offset))
+    asked += [(move.step + 1, 0, move.size_bytes, move.to_bytes) for move in places.moves]
+    asked.sort(key=lambda each: each[:2])
+    per_op = [0] * (len(plan.schedule) + 2)
+    for op, *_ in asked:
+        per_op[op] += 1
     return native.Placement(
-        sizes_bytes=tuple(item.size_bytes for item in ordered),
-        offsets_bytes=tuple(layout.offsets_bytes[item.block] for item in ordered),
+        sizes_bytes=tuple(size for _, _, size, _ in asked),
+        offsets_bytes=tuple(offset for _, _, _, offset in asked),
         op_bounds=(0, *accumulate(per_op)),
         resident_offsets_bytes=(),
         arena_bytes=divide_bytes,

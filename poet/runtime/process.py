@@ -13,13 +13,18 @@ from poet.errors import ReplayError
 _LOADED_IN = os.getpid()
 
 
+def is_fork() -> bool:
+    """Whether this process was forked from one that had loaded torch."""
+    return os.getpid() != _LOADED_IN
+
+
 def check_computes() -> None:
     """Refuse to compute where an op would wait for ever for threads that a fork has not copied.
 
     Raises:
         ReplayError: this is a fork of a process that had loaded torch, and several threads are asked for.
     """
-    if os.getpid() != _LOADED_IN and torch.get_num_threads() > 1:
+    if is_fork() and torch.get_num_threads() > 1:
         raise ReplayError(
             f"process {os.getpid()} is a fork of one that had loaded torch, whose threads are not copied: a "
             "step would wait for them for ever; call torch.set_num_threads(1) in it, or start it by "

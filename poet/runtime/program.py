@@ -18,10 +18,12 @@ import torch
 
 from poet.errors import PlanError, ReplayError
 from poet.graph import Argument, Call, Graph, Op, Ref, Symbol, TensorType
+from poet.places import MadeMove
 from poet.problem import Place
 from poet.runtime import kernels
 from poet.runtime.background import Pager
 from poet.runtime.cells import Cells, memory_of, new_buffer, resolved, view_of
+from poet.runtime.moving import Moving
 from poet.runtime.strips import StripRun
 from poet.schedule import Compute, Free, PageOut, Step
 from poet.training_plan import Plan
@@ -37,7 +39,8 @@ class Program:
 
     Attributes:
         instructions: each with the index of its step in the plan's schedule; frees in a row are one,
-            with the first's.
+            with the first's. Moves within the arena are made with the step before which they stand, those
+            after the last one as one more.
         first_update: index of the first step that overwrites what lives across steps.
         gradients: taps by the index of the step that makes what they give.
         oversized: outputs whose kernels leave them in more memory than they need; filled by the run
@@ -57,6 +60,7 @@ def compile_plan(
     pages: Pager | None,
     generator: torch.Generator | None = None,
     after: Program | None = None,
+    moving: Moving | None = None,
 ) -> Program:
     """Bind the schedule of ``plan`` to kernels and ``cells``.
 
@@ -69,6 +73,7 @@ def compile_plan(
         generator: that random ops draw from; ``None``: torch's default one.
         after: the program that ran the first step. Without it, each result is compared with what the
             graph says about it.
+        moving: who makes the plan's moves within the arena; ``None``: nobody.
 
     Raises:
         PlanError: the plan asks for an operator or an argument that this runtime does not have.
@@ -85,9 +90,12 @@ def compile_plan(
     strips = _Strips(graph, cells)
     begins: list[int] = []  # of the instructions, in the schedule
     frees: list[int] = []  # cells that the last instruction empties, if it frees
+    moves = _moves_by_step(plan, moving)
     for index, step in enumerate(plan.schedule):
-        waits = under_way.before(step, is_first=isinstance(step, Compute) and step.op not in ran)
-        if isinstance(step, Free) and frees and not waits:
+        moved = moves.get(index, [])
+        waits = under_way.before_moves(moved)
+        waits += under_way.before(step, is_first=isinstance(step, Compute) and step.op not in ran)
+        if isinstance(step, Free) and frees and not waits and not moved:
             frees += _cells_of(step.tensor, cells)
             in_ram.remove(step.tensor)
             continue
@@ -117,12 +125,27 @@ def compile_plan(
         else:
             instructions.append(functools.partial(page_in, step.tensor, cells, pages))
             in_ram.add(step.tensor)
+        if moved and moving is not None:
+            instructions[-1] = _moving(instructions[-1], moved, cells, moving)
         if waits and pages is not None and pages.is_background:
             instructions[-1] = _waiting(instructions[-1], waits, pages)
+    if moving is not None and (moved := moves.get(len(plan.schedule), [])):
+        begins.append(len(plan.schedule))
+        instructions.append(functools.partial(moving.make, moved, cells))
+        if pages is not None and pages.is_background:
+            instructions[-1] = _waiting(instructions[-1], under_way.before_moves(moved), pages)
     if instructions and pages is not None and pages.is_background:
         instructions[-1] = _settling(instructions[-1], pages)
     numbered = tuple(zip(begins, instructions, strict=True))
     return Program(numbered, first_update, _gradient_taps(plan, cells, strips), oversized)
+
+
+def _moves_by_step(plan: Plan, moving: Moving | None) -> dict[int, list[MadeMove]]:
+    """The moves within the arena, by the step before which they are made."""
+    found: dict[int, list[MadeMove]] = {}
+    for move in plan.places.moves if moving is not None and plan.places is not None else ():
+        found.setdefault(move.step, []).append(move)
+    return found
 
 
 def _gradient_taps(plan: Plan, cells: Cells, strips: _Strips) -> dict[int, tuple[GradientTap, ...]]:
@@ -131,10 +154,14 @@ def _gradient_taps(plan: Plan, cells: Cells, strips: _Strips) -> dict[int, tuple
     inner = {value.name: op for op in graph.ops if op.strip is not None for value in op.strip.inner}
     tapped: dict[str, list[GradientTap]] = {}
     within: dict[str, list[GradientTap]] = {}
+    summed: dict[str, list[GradientTap]] = {}
     for parameter in graph.parameters:
         if parameter.gradient is None:
             continue
-        if parameter.gradient in inner:
+        if parameter.accumulator is not None:  # what a loop of one's own finds in .grad before its step
+            tap = _CellTap(parameter.name, cells.contents, cells.value(parameter.accumulator))
+            summed.setdefault(graph.buffer_of(parameter.accumulator), []).append(tap)
+        elif parameter.gradient in inner:
             op = inner[parameter.gradient]
             within.setdefault(op.name, []).append(
                 _BlockTap(parameter.name, strips.of(op), parameter.gradient)
@@ -150,6 +177,7 @@ def _gradient_taps(plan: Plan, cells: Cells, strips: _Strips) -> dict[int, tuple
     for op in graph.ops:
         made = [tap for name in graph.writes(op) for tap in tapped.get(name, ())]
         made += within.get(op.name, ())
+        made += [tap for name in op.updates for tap in summed.get(name, ())]
         if made:
             taps[first_runs[op.name]] = tuple(made)
     return taps
@@ -294,6 +322,13 @@ class _UnderWay:
             waits = (self._in | self._out) & {step.tensor}
         else:
             (self._out if isinstance(step, PageOut) else self._in).add(step.tensor)
+        return self._waited(waits)
+
+    def before_moves(self, moves: Sequence[MadeMove]) -> tuple[str, ...]:
+        """Buffers that ``moves`` must wait for: those that they move."""
+        return self._waited((self._in | self._out).intersection(move.tensor for move in moves))
+
+    def _waited(self, waits: set[str]) -> tuple[str, ...]:
         self._in -= waits
         self._out -= waits
         return tuple(sorted(waits))
@@ -309,6 +344,16 @@ def page_in(buffer: str, cells: Cells, pages: Pager) -> None:
     raw = new_buffer(cells.sizes_bytes[buffer])
     pages.read_into(buffer, memory_of(raw))
     cells.install(buffer, raw)
+
+
+def _moving(after: Instruction, moves: Sequence[MadeMove], cells: Cells, moving: Moving) -> Instruction:
+    """``after``, once tensors have their next places."""
+
+    def moved() -> None:
+        moving.make(moves, cells)
+        after()
+
+    return moved
 
 
 # --- one instruction each -----------------------------------------------------------------------

@@ -8,6 +8,7 @@ from poet.plan_file import PlanFile
 from poet.rate_schedule import RateSchedule
 from poet.run_request import Epoch, RunRequest
 from poet.runtime.fit import Samples, fit, load_samples
+from poet.runtime.spending import Allowance, Spending
 from poet.runtime.trainer import Trainer
 from poet.runtime.validation import Validator
 from poet.training_plan import Plan
@@ -38,8 +39,11 @@ def metered_epochs(
 ) -> Iterator[tuple[Epoch, int | None]]:
     """What each epoch gave, and its peak of tensor memory in bytes where that can be measured.
 
-    Saves, ends and fails as `fit` does; where other samples are evaluated, it may end earlier.
+    Saves, ends and fails as `fit` does; where other samples are evaluated, it may end earlier. What cannot be
+    evaluated is refused before the first step, when this is called.
     """
+    allowance = Allowance(request.stop_joules, request.stop_seconds, request.stop_written_bytes)
+    spending = None if allowance == Allowance() else Spending(trainer.plan, allowance)
     validator = None if validation is None else Validator(trainer, validation, request)
     training = fit(
         trainer,
@@ -48,8 +52,15 @@ def metered_epochs(
         save_path=request.output,
         save_every=request.save_every,
         keep_previous=request.keep_previous,
+        spending=spending,
         schedule=None if request.schedule is None else RateSchedule.parse(request.schedule),
     )
+    return _metered(trainer, training, validator)
+
+
+def _metered(
+    trainer: Trainer, training: Iterator[Epoch], validator: Validator | None
+) -> Iterator[tuple[Epoch, int | None]]:
     while True:
         with trainer.peak_meter() as meter:
             epoch = next(training, None)

@@ -21,7 +21,7 @@ from poet.files.kinds import FileKind, says_what_it_is
 from poet.files.tensorfile import RawTensor, TensorFile
 from poet.graph import Graph
 from poet.plan_file import PlanFile
-from poet.training_plan import Plan, stored_values
+from poet.training_plan import Plan, lasting_values, stored_values
 
 FORMAT = "poet-state"
 FORMAT_VERSION = 1
@@ -141,7 +141,7 @@ def check_fillable(graph: Graph) -> None:
         PlanError: two elements of one lie at the same place.
     """
     given = {value.name: value.type for value in graph.values if value.name in graph.inputs}
-    for name, kind in {**given, **stored_values(graph)}.items():
+    for name, kind in {**given, **lasting_values(graph)}.items():
         if kind.overlaps_itself:
             raise PlanError(f"{name} is {kind} with strides {kind.strides}: its elements overlap")
 

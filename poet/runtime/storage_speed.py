@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from poet.devices.host import HostStorage, Line
@@ -58,6 +58,64 @@ def _median_seconds(pages: PageFile, size_bytes: int) -> tuple[float, float]:
         _work_on(other)
         reads.append(_seconds(pages.read_into, str(place), part))
     return statistics.median(writes), statistics.median(reads)
+
+
+def transfer_seconds(
+    folder: Path, *, buffer_bytes: int, counts: Mapping[int, int]
+) -> tuple[dict[int, tuple[list[float], list[float]]], str]:
+    """Seconds of every write and of every read, by size, and the mode of the page file.
+
+    Sizes take turns, so that what disturbs the storage for a while disturbs all of them.
+
+    Args:
+        folder: on the storage in question.
+        buffer_bytes: of the page file; see `PageFile`.
+        counts: how many of each size in bytes.
+
+    Raises:
+        PageFileError: the storage cannot be used.
+    """
+    largest_bytes = max(counts)
+    slots = [PageSlot(str(place), place * largest_bytes, largest_bytes) for place in range(_PLACES)]
+    memory = memoryview(bytearray(_PLACES * largest_bytes))
+    other = memoryview(bytearray(2 * _LARGE_BYTES))
+    taken: dict[int, tuple[list[float], list[float]]] = {size_bytes: ([], []) for size_bytes in counts}
+    pages = PageFile(slots, path=None, folder=folder, buffer_bytes=buffer_bytes)
+    try:
+        for trial in range(max(counts.values())):
+            place = trial % _PLACES
+            for size_bytes, (writes, reads) in taken.items():
+                if trial >= counts[size_bytes]:
+                    continue
+                part = memory[place * largest_bytes :][:size_bytes]
+                part[:8] = trial.to_bytes(8, "little")
+                _work_on(other)
+                writes.append(_seconds(pages.write, str(place), part))
+                _work_on(other)
+                reads.append(_seconds(pages.read_into, str(place), part))
+        return taken, pages.mode
+    finally:
+        pages.close()
+
+
+def keep_transferring(folder: Path, *, buffer_bytes: int, writes: bool, seconds: float) -> None:
+    """Write, or read, transfer after transfer for so many seconds, for the power that it takes.
+
+    Raises:
+        PageFileError: the storage cannot be used.
+    """
+    slots = [PageSlot(str(place), place * _LARGE_BYTES, _LARGE_BYTES) for place in range(_PLACES)]
+    part = memoryview(bytearray(_LARGE_BYTES))
+    pages = PageFile(slots, path=None, folder=folder, buffer_bytes=buffer_bytes)
+    try:
+        for place in range(_PLACES):
+            pages.write(str(place), part)
+        move, trial, end = (pages.write if writes else pages.read_into), 0, time.perf_counter() + seconds
+        while time.perf_counter() < end:
+            move(str(trial % _PLACES), part)
+            trial += 1
+    finally:
+        pages.close()
 
 
 def _work_on(memory: memoryview) -> None:

@@ -1,4 +1,4 @@
-"""Whether a strip gives the bits that its calls give whole, and takes no longer: found by trying.
+"""What a strip gives and takes: whether it makes the bits that its calls make whole, and in which time.
 
 A matrix product may sum in another order where it has fewer rows, so no rule says which strips are exact.
 Each distinct one runs whole and in blocks on random tensors, and every bit of what it makes is compared: when
@@ -8,7 +8,8 @@ a model is imported, to choose the number of blocks; when a plan is opened, on t
 from __future__ import annotations
 
 import logging
-import math
+import os
+import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -19,61 +20,70 @@ from torch import Tensor
 
 from poet.errors import PlanError, ReplayError
 from poet.graph import ITEM_BYTES, Graph, Op, Ref, Strip, Value
-from poet.kernel_allocations import KernelAllocation
+from poet.kernel_allocations import KernelAllocation, peak_bytes
+from poet.micro import IS_FIRST
 from poet.operators import WRITES
 from poet.runtime import kernels, native
 from poet.runtime.cells import view_of
-from poet.runtime.kernel_clock import clock, in_an_arena, recorded
+from poet.runtime.kernel_clock import asks_in_order, clock, recorded
 from poet.runtime.memory import available_bytes
-from poet.runtime.process import torch_threads
+from poet.runtime.process import is_fork, torch_threads
 from poet.runtime.strips import StripRun, signature
 
 BLOCK_COUNTS = (16, 8, 4, 2)
 """That are tried, the best first: each halving of a block's memory matters less than the one before."""
 
-_SLOWER = 1.02  # than the calls whole: what a strip may take
-_HOPELESS = 1.3  # one run tells that it takes too long
-_LEAST_RUNS = 2  # of each, where blocks are not faster at once
-_TIMING_SECONDS = 0.01  # more runs only within this time
+LEAST_BLOCK_BYTES = 64 * 1024
+"""More blocks than leave so much in memory at once save nothing worth a call; two are always tried."""
+
+_LEAST_PAIRS, _MOST_PAIRS = 3, 9
+_TIMING_SECONDS = 0.03  # more pairs of runs than the least only within this time
 _RAM_SHARE = 0.5  # of what is available, that a trial may take
 _TILE_ELEMENTS = 500_009  # a prime: no two rows of a tensor that is filled with tiles are alike
-_SCALARS = {"lr": 0.05, "gradient_share": 0.9, "decay_factor": 0.999, "step_size": 0.05}
+_SCALARS = {"lr": 0.05, "gradient_share": 0.9, "decay_factor": 0.999, "step_size": 0.05, IS_FIRST: 0.0}
 _WHOLE = 0  # in place of a number of blocks
 
 _log = logging.getLogger("poet.runtime")
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
-    """What came of the trials of one strip.
+class Offer:
+    """What one op could run in, and what that takes and saves.
 
     Attributes:
-        blocks: the largest count that is exact and fast enough; ``None``: there is none.
-        inexact: counts that gave other bits.
-        slower: exact counts that took longer than the calls whole.
-        untried: whether this machine lacks the memory to try.
+        blocks: the most that give every bit.
+        saved_bytes: of what is held at once while it runs, with so many blocks.
+        block_seconds: that each block after the first makes it last longer; 0 where blocks are no slower.
     """
 
-    blocks: int | None
-    inexact: tuple[int, ...] = ()
-    slower: tuple[int, ...] = ()
-    untried: bool = False
+    blocks: int
+    saved_bytes: int
+    block_seconds: float
+
+    def saves(self, blocks: int) -> float:
+        """Bytes, in so many blocks: what is held falls with their number."""
+        return self.saved_bytes * (1 - 1 / blocks) / (1 - 1 / self.blocks)
+
+    def takes(self, blocks: int) -> float:
+        """Seconds more than whole, in so many blocks."""
+        return (blocks - 1) * self.block_seconds
 
 
-_verdicts: dict[Any, Verdict] = {}
+_offers: dict[Any, Offer | None] = {}
 _exact: dict[Any, bool] = {}
 
 
-def best_blocks(
+def offer(
     strip: Strip,
     outputs: Sequence[str | None],
     values: Mapping[str, Value],
     *,
     counts: Iterable[int] = BLOCK_COUNTS,
-) -> Verdict:
-    """In how many blocks ``strip`` is best run here, at torch's number of threads; exact at one as well.
+) -> Offer | None:
+    """The largest of ``counts`` in which ``strip`` is exact with torch's threads, what it saves and takes.
 
-    Once per process for each distinct strip. torch's generator and number of threads are left as they were.
+    ``None`` where no count is, where none saves memory, or where this machine has none to try. Once per
+    process for each distinct strip; torch's generator is left as it was.
 
     Args:
         strip: with any number of blocks.
@@ -82,11 +92,30 @@ def best_blocks(
         counts: to be tried, in this order.
     """
     types = {name: value.type for name, value in values.items()}
-    distinct = signature(strip, outputs, types)
-    key = (distinct, tuple(counts), torch.get_num_threads())
-    if key not in _verdicts:
-        _verdicts[key] = _tried(strip, outputs, values, tuple(counts), distinct)
-    return _verdicts[key]
+    key = (signature(strip, outputs, types), tuple(counts), torch.get_num_threads())
+    if key not in _offers:
+        try:
+            _offers[key] = _offered(strip, outputs, values, tuple(counts))
+        except _FAILURES:
+            _offers[key] = None
+    return _offers[key]
+
+
+def is_exact(strip: Strip, outputs: Sequence[str | None], values: Mapping[str, Value]) -> bool:
+    """Whether ``strip`` in its number of blocks is exact here, with one thread, torch's number and all cores.
+
+    torch's generator and number of threads are left as they were.
+    """
+    types = {name: value.type for name, value in values.items()}
+    try:
+        return _exact_here(
+            signature(strip, outputs, types),
+            strip.blocks,
+            lambda: _Trial(strip, outputs, values),
+            _thread_counts(),
+        )
+    except _FAILURES:
+        return False
 
 
 def check_strips(graph: Graph) -> None:
@@ -101,7 +130,7 @@ def check_strips(graph: Graph) -> None:
     types = {name: value.type for name, value in values.items()}
     threads, untried = torch.get_num_threads(), []
     for op in graph.ops:
-        if op.strip is None:
+        if op.strip is None or op.strip.is_whole:
             continue
         key = (signature(op.strip, op.outputs, types), op.strip.blocks, threads)
         if key not in _exact:
@@ -126,7 +155,7 @@ def check_strips(graph: Graph) -> None:
 def _refusal(op: Op, strip: Strip, threads: int) -> str:
     return (
         f"op {op.name} in {len(strip.bounds)} blocks gives other bits here, with {threads} threads, than run "
-        "whole; plan on this machine, or with --gradients keep"
+        "whole; plan on this machine with as many threads, or with --gradients keep"
     )
 
 
@@ -134,42 +163,49 @@ _FAILURES = (RuntimeError, IndexError, TypeError, ValueError, PlanError)
 """What kernels and the runtime say of arguments that they do not take."""
 
 
-def _tried(
-    strip: Strip,
-    outputs: Sequence[str | None],
-    values: Mapping[str, Value],
-    counts: tuple[int, ...],
-    distinct: object,
-) -> Verdict:
+def _offered(
+    strip: Strip, outputs: Sequence[str | None], values: Mapping[str, Value], counts: tuple[int, ...]
+) -> Offer | None:
     if not _fits(strip, values):
-        return Verdict(None, untried=True)
+        return None
+    trial = _Trial(strip, outputs, values)
+    held_bytes = trial.held_bytes(_WHOLE)
+    for count in counts:
+        if count > strip.size or (count > min(counts) and count * LEAST_BLOCK_BYTES > held_bytes):
+            continue
+        saved_bytes = held_bytes - trial.held_bytes(count)
+        if saved_bytes <= LEAST_BLOCK_BYTES:
+            return None  # fewer blocks save less
+        if not trial.is_as_steady(count):
+            continue
+        if _exact_here(trial.distinct, count, lambda: trial, (torch.get_num_threads(),)):
+            return Offer(count, saved_bytes, max(0.0, trial.slowdown_seconds(count)) / (count - 1))
+    return None
+
+
+def _exact_here(
+    distinct: object, count: int, trial: Callable[[], _Trial], thread_counts: Iterable[int]
+) -> bool:
+    """Whether so many blocks are exact with each of ``thread_counts``; what is known is not tried again."""
+    tried: _Trial | None = None
+    for threads in thread_counts:
+        key = (distinct, count, threads)
+        if key not in _exact:
+            tried = tried or trial()
+            with torch_threads(threads):
+                _exact[key] = tried.is_exact(count)
+        if not _exact[key]:
+            return False
+    return True
+
+
+def _thread_counts() -> tuple[int, ...]:
+    """With which a step is likely to run."""
     threads = torch.get_num_threads()
-    inexact: list[int] = []
-    slower: list[int] = []
-    per_block = 0.0  # of the time whole: what each block of a larger count cost too much
-    try:
-        trial = _Trial(strip, outputs, values)
-        for count in counts:
-            if count > strip.size:
-                continue
-            if per_block > 0 and count * per_block > _HOPELESS - 1:
-                slower.append(count)
-                continue
-            found = {threads: trial.is_exact(count)}
-            if found[threads] and (slowdown := trial.slowdown(count)) > _SLOWER:
-                per_block = (slowdown - 1) / count
-                slower.append(count)
-                continue
-            if found[threads] and threads > 1:
-                with torch_threads(1):
-                    found[1] = trial.is_exact(count)
-            _exact.update({(distinct, count, at): exact for at, exact in found.items()})
-            if all(found.values()):
-                return Verdict(count, tuple(inexact), tuple(slower))
-            inexact.append(count)
-    except _FAILURES:
-        return Verdict(None, counts)
-    return Verdict(None, tuple(inexact), tuple(slower))
+    if is_fork():  # it has no further threads to compute with
+        return (threads,)
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return tuple(dict.fromkeys((threads, 1, cores)))
 
 
 class _Trial:
@@ -178,6 +214,7 @@ class _Trial:
     def __init__(self, strip: Strip, outputs: Sequence[str | None], values: Mapping[str, Value]) -> None:
         self._strip, self._outputs = strip, outputs
         self._types = {name: value.type for name, value in values.items()}
+        self.distinct = signature(strip, outputs, self._types)
         self._memory: dict[str, Tensor] = {}  # by buffer
         self._begin: dict[str, Tensor] = {}  # of what is updated
         self._tensors: dict[str, Tensor] = {}
@@ -192,7 +229,6 @@ class _Trial:
                 self._memory[value.buffer] = content
             self._tensors[name] = view_of(self._memory[value.buffer].untyped_storage(), value.type)
         self._runs: dict[int, StripRun] = {}
-        self._seconds: dict[int, float] = {}
         self._allocations: dict[int, tuple[KernelAllocation, ...]] = {}
         self._whole_at: dict[int, _Result] = {}
 
@@ -219,47 +255,67 @@ class _Trial:
             )
         )
 
-    def slowdown(self, count: int) -> float:
-        """How often as long ``count`` blocks take as the whole, each in memory that is mapped already."""
-        if _WHOLE not in self._seconds:
-            self._time(_WHOLE, at_most_seconds=0.0)
-        self._time(count, at_most_seconds=self._seconds[_WHOLE])
-        if 1.0 < self._seconds[count] / self._seconds[_WHOLE] < _HOPELESS:  # a close thing: both once more
-            self._time(_WHOLE, at_most_seconds=0.0)
-            self._time(count, at_most_seconds=self._seconds[_WHOLE])
-        return self._seconds[count] / self._seconds[_WHOLE]
-
-    def _time(self, count: int, *, at_most_seconds: float) -> None:
-        """Some runs, fewer if one takes at most so long; what disturbs a run only makes it longer."""
-        runs, spent_seconds = 0, 0.0
-        fastest = self._seconds.get(count, math.inf)
-        with self._placed(count) as run:
-            while runs < _LEAST_RUNS or spent_seconds < _TIMING_SECONDS:
-                begin = clock()
-                run()
-                seconds = clock() - begin
-                runs, spent_seconds, fastest = runs + 1, spent_seconds + seconds, min(fastest, seconds)
-                if fastest <= at_most_seconds:
-                    break
-        self._seconds[count] = fastest
-
-    @contextmanager
-    def _placed(self, count: int) -> Iterator[Callable[[], object]]:
-        """A way to run so many blocks in memory that is mapped already."""
-
-        def once() -> tuple[Tensor | None, ...]:
-            return self._runs[count].run(self._tensors.__getitem__, _scalar)
-
+    def held_bytes(self, count: int) -> int:
+        """The most that a run allocates at once; without the native allocator, what is made inside."""
         allocator = native.load()
         if allocator is None:
-            yield once
+            return self._strip.whole_bytes // max(count, 1)
+        return peak_bytes(self._recorded(allocator, count), alignment_bytes=kernels.ALIGNMENT_BYTES)
+
+    def is_as_steady(self, count: int) -> bool:
+        """Whether ``count`` blocks ask for memory in the same order each time, if the whole does.
+
+        What is asked for in another order than was recorded has no place of its own in an arena.
+        """
+        allocator = native.load()
+        return (
+            allocator is None
+            or asks_in_order(allocator, lambda: self._once(count))
+            or not asks_in_order(allocator, lambda: self._once(_WHOLE))
+        )
+
+    def slowdown_seconds(self, count: int) -> float:
+        """How much longer ``count`` blocks take than the whole, each in memory that is mapped already.
+
+        The median over pairs of runs right after each other: what else the machine does comes to both.
+        """
+        more_seconds: list[float] = []
+        spent_seconds = 0.0
+        with self._placed((_WHOLE, count)) as run:
+            for warms in (_WHOLE, count):
+                run(warms)
+            while len(more_seconds) < _LEAST_PAIRS or (
+                len(more_seconds) < _MOST_PAIRS and spent_seconds < _TIMING_SECONDS
+            ):
+                whole, blocks = _seconds_of(run, _WHOLE), _seconds_of(run, count)
+                more_seconds.append(blocks - whole)
+                spent_seconds += whole + blocks
+        return statistics.median(more_seconds)
+
+    @contextmanager
+    def _placed(self, counts: Sequence[int]) -> Iterator[Callable[[int], object]]:
+        """A way to run one of so many blocks in memory that the first runs map."""
+        allocator = native.load()
+        if allocator is None:
+            yield self._once
             return
-        if count not in self._allocations:
-            self._allocations[count] = recorded(allocator, once)
-        with in_an_arena(allocator, self._allocations[count]) as placed:
-            run = placed(once)
-            run()  # maps the memory
+        placements = {count: native.place_run(self._recorded(allocator, count)) for count in counts}
+        with allocator.arena(max(placement.arena_bytes for placement in placements.values())) as arena:
+
+            def run(count: int) -> None:
+                with arena.replay(placements[count]) as replay, replay.step():
+                    self._once(count)
+
             yield run
+
+    def _recorded(self, allocator: native.NativeAllocator, count: int) -> tuple[KernelAllocation, ...]:
+        if count not in self._allocations:
+            self._run(count)  # libraries make their own tables
+            self._allocations[count] = recorded(allocator, lambda: self._once(count))
+        return self._allocations[count]
+
+    def _once(self, count: int) -> tuple[Tensor | None, ...]:
+        return self._runs[count].run(self._tensors.__getitem__, _scalar)
 
     def _whole(self) -> _Result:
         inner: dict[str, Tensor] = {}
@@ -279,6 +335,12 @@ class _Trial:
             strip = self._strip if count == _WHOLE else replace(self._strip, blocks=count)
             self._runs[count] = StripRun(strip, self._outputs, self._types, is_whole=count == _WHOLE)
         return self._runs[count].run(self._tensors.__getitem__, _scalar, see)
+
+
+def _seconds_of(run: Callable[[int], object], count: int) -> float:
+    begin = clock()
+    run(count)
+    return clock() - begin
 
 
 @dataclass(frozen=True, slots=True)

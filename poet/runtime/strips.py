@@ -34,11 +34,12 @@ class StripRun:
             strip: as a graph has it.
             outputs: of its op.
             types: of the graph's values, by name.
-            is_whole: whether each call runs once, on all of what it is given.
+            is_whole: whether each call runs once, on all of what it is given; so do strips of one block.
 
         Raises:
             PlanError: a call of an operator, or an argument, that this runtime does not have.
         """
+        is_whole = is_whole or strip.is_whole
         self._outputs = tuple(outputs)
         self._types = {name: types[name] for name in outputs if name is not None}
         self._made: dict[str, int] = {}
@@ -63,7 +64,9 @@ class StripRun:
         ]
         for link in strip.links:
             made = dict(link.made)
-            self._made |= {name: made[place] for place, name in enumerate(link.outputs) if name is not None}
+            self._made |= {
+                name: made.get(place, 0) for place, name in enumerate(link.outputs) if name is not None
+            }
         self._bounds = ((0, strip.size),) if is_whole else strip.bounds
 
     def run(
@@ -88,7 +91,7 @@ class StripRun:
                 )
                 if see is not None:
                     for name in link.made_inside:
-                        see(name, self._made[name], blocks[name], start)
+                        see(name, self._made.get(name, 0), blocks[name], start)
                 link.drop_spent(blocks)
         return tuple(None if name is None else whole[name] for name in self._outputs)
 
@@ -129,7 +132,8 @@ class _BoundLink:
     ) -> None:
         self._kernel = kernels.kernel(link.call.target)
         self._makes_rows = False
-        if not is_whole and any(isinstance(link.call.args[place], int) for place, _ in link.cuts):
+        numbers = (isinstance(link.call.args[place], int) for place, _ in link.cuts)
+        if not is_whole and link.call.target in _ROWS and any(numbers):
             self._kernel, self._makes_rows = _ROWS[link.call.target], True
         self._outputs = link.outputs
         self.made_inside = tuple(name for name in link.outputs if name is not None and name in inner)
@@ -153,6 +157,10 @@ class _BoundLink:
     ) -> list[tuple[str, Tensor]]:
         """What the call gives on one block, by name."""
 
+        def value(name: str) -> Tensor:
+            """Of the graph, or one of the strip where nothing is cut."""
+            return self._inner_block(name, blocks, length) if name in self._inner else tensor(name)
+
         def given(argument: Argument, dim: int) -> object:
             if isinstance(argument, Ref):
                 if argument.value in self._inner:
@@ -170,10 +178,10 @@ class _BoundLink:
             if place in self._cuts
             else self._fixed[place]
             if place in self._fixed
-            else kernels.resolve(argument, tensor, hyperparameter)
+            else kernels.resolve(argument, value, hyperparameter)
             for place, argument in enumerate(self._args)
         ]
-        named = {key: kernels.resolve(argument, tensor, hyperparameter) for key, argument in self._kwargs}
+        named = {key: kernels.resolve(argument, value, hyperparameter) for key, argument in self._kwargs}
         first = (start,) if self._makes_rows else ()
         results = kernels.outputs_of(self._kernel(*first, *args, **named))
         made = []
@@ -195,6 +203,8 @@ class _BoundLink:
         if self._roots[name] == name:
             return block
         type_ = self._inner[name]
+        if not self._cuts:
+            return block.as_strided(type_.shape, type_.strides, block.storage_offset() + type_.offset)
         dim = outermost(type_, self._size)
         assert dim is not None
         return block.as_strided(cut_type(type_, dim, length).shape, type_.strides, block.storage_offset())

@@ -162,7 +162,7 @@ class Planned:
             held = trainer.held_bytes
             self.step()
             strays = tracked.usage().heap_peak_bytes - tracked.usage().heap_bytes
-        placed = trainer._placed
+        placed = trainer._tensors.placed
         return {
             "counted_bytes": held + max(strays, 0),
             "kernel_bytes": meter.peak.bytes,

@@ -92,6 +92,9 @@ def test_the_answer_and_the_explanation_agree(folder: Path, plan: Path) -> None:
         "class_bound_joules", "class_bound_scope", "class_overhead_gap",
     ):  # fmt: skip
         assert explained[key] == told[key]
+    assert explained["prediction"]["range"] == told["range"]
+    assert told["range"]["good_joules"] < told["joules"] < told["range"]["bad_joules"]
+    assert told["range"]["good_seconds"] < told["seconds"] < told["range"]["bad_seconds"]
     assert sum(explained["peak"]["by_role"].values()) == told["peak_ram_bytes"]
     text = invoke("explain", plan, "--tensors", "--ops")
     assert "paged out" in text

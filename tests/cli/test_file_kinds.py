@@ -65,7 +65,7 @@ COMMANDS = {
     "diff plan.poet {}": {FileKind.PLAN},
     "export trace {}": {FileKind.PLAN},
     "run {} --data data.npz": {FileKind.PLAN},
-    "run plan.poet --data {}": {FileKind.NPZ, FileKind.TENSORS},
+    "run plan.poet --data {}": {FileKind.NPZ, FileKind.TENSORS, FileKind.TABLE, FileKind.FOLDER},
     "run plan.poet --data data.npz --resume {}": {FileKind.STATE},
     "devices ranges {}": {FileKind.PLAN},
     "devices validate {}": {FileKind.PROFILE},

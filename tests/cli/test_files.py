@@ -40,7 +40,12 @@ class Row:
 
 ROWS = {
     "check": Row("check {model} --json {json_file}", ("model",), ("json_file",)),
+    "devices calibrate": Row("devices calibrate -o {output}", (), ("output",)),
+    "devices fit": Row(
+        "devices fit {measurements} --meter {meter} -o {output}", ("measurements", "meter"), ("output",)
+    ),
     "devices list": Row("devices list --json {json_file}", (), ("json_file",)),
+    "devices parts": Row("devices parts --json {json_file}", (), ("json_file",)),
     "devices show": Row("devices show {device} --json {json_file}", ("device",), ("json_file",)),
     "devices schema": Row("devices schema --json {json_file}", (), ("json_file",)),
     "devices compare": Row(
@@ -90,8 +95,8 @@ ROWS = {
         ("model", "device", "measure_data"), ("output", "json_file", "log"),
     ),
 }  # fmt: skip
-FOLDERS = {"cache", "folder"}
-"""Of answers, each under a name of its own; and one that must not be there."""
+FOLDERS = {"cache", "folder", "storage"}
+"""Of answers, each under a name of its own; one that must not be there; one on measured storage."""
 
 
 def commands() -> Iterator[tuple[str, Any]]:

@@ -58,7 +58,7 @@ class CStep:
         self.transfers, self.failing = 0, -1
         self.storage = StorageRecord(None, COPY(self._read), COPY(self._write), SYNC(lambda _: 0))
         if self.pages:
-            self.library.poet_set_storage(self.net, ctypes.byref(self.storage))
+            assert self.library.poet_set_storage(self.net, ctypes.byref(self.storage)) == 0
 
     def _read(self, _: int, offset: int, target: int, size: int) -> int:
         self.transfers += 1
@@ -92,6 +92,7 @@ class CStep:
 
     def kept(self) -> dict[str, Floats]:
         """What lives across steps, by buffer, as bits of floats."""
+        assert all(span.home is None for span in self.project.spans)
         return {
             span.name: self.arena[span.word : span.word + span.words].copy() for span in self.project.spans
         }

@@ -9,7 +9,12 @@ from torch import Tensor, nn
 
 from helpers import hand_net
 from helpers.schedules import random_schedule
+from helpers.shuffled import movable, shuffled, with_arena
 from poet.c99.project import CProject, c_project
+from poet.c99.rows import overwrites
+from poet.c99.statements import uses_elements
+from poet.frontend.fused import with_updates_fused
+from poet.frontend.in_place import with_results_in_place
 from poet.frontend.trace import TrainingStep, trace_training_step
 from poet.kernel_facts import KernelFacts
 from poet.layout import lay_out
@@ -28,18 +33,37 @@ class CNet:
 
     step: TrainingStep
 
-    def plan(self, seed: int | None = None, *, share: float = 0.4, pages: bool = False) -> Plan:
-        """One that keeps everything, or that drops and recomputes, or pages as well, as ``seed`` has it."""
+    def fused_everywhere(self) -> CNet:
+        """The same net with fused updates, whether or not that saves memory, and results in place."""
+        graph = with_updates_fused(self.step.graph, uses_elements, is_always=True)
+        graph = with_results_in_place(graph, overwrites)
+        return CNet(replace(self.step, graph=graph))
+
+    def plan(
+        self,
+        seed: int | None = None,
+        *,
+        share: float = 0.4,
+        pages: bool = False,
+        homes: bool = False,
+        moves: bool = False,
+    ) -> Plan:
+        """One that keeps everything, or that drops and recomputes, or pages as well, as ``seed`` has it.
+
+        With ``moves`` tensors move about in a larger arena.
+        """
         graph = self.step.graph
-        of = hand_net.problem(graph, kernels=LIBRARY)
-        if not pages:
+        of = hand_net.problem(graph, parameters_in_storage=homes, kernels=LIBRARY)
+        if homes:
+            pass
+        elif not pages:
             of = replace(of, tensors=tuple(replace(item, page_in=None, page_out=None) for item in of.tensors))
         else:  # as on a device with storage: what no op updates has a copy there from the start
             updated = {name for op in graph.ops for name in op.updates}
             kept = graph.persistent() - updated
             both = (replace(item, initially=Place.BOTH) if item.name in kept else item for item in of.tensors)
             of = replace(of, tensors=tuple(both))
-        of = replace(of, alignment_bytes=8)
+        of = movable(replace(of, alignment_bytes=8))
         schedule = random_schedule(of, seed or 0, share=0.0 if seed is None else share)
         made = hand_net.plan(
             of,
@@ -50,6 +74,8 @@ class CNet:
             slack=1.0,
             kernels=LIBRARY,
         )
+        if moves:
+            return with_arena(made, shuffled(made.demand, seed or 0))
         laid = lay_out(made.demand.blocks, time_limit_seconds=0.05)
         return replace(made, arena=Arena(laid.arena_bytes, laid.offsets_bytes))
 
@@ -58,12 +84,19 @@ class CNet:
         write_plan(path, plan, {name: raw_tensor(tensor) for name, tensor in self.step.tensors.items()})
         return path
 
-    def project(self, folder: Path, seed: int | None = None, *, pages: bool = False) -> CProject:
-        """The C of such a plan, written to a new folder."""
+    def project(
+        self,
+        folder: Path,
+        seed: int | None = None,
+        *,
+        pages: bool = False,
+        homes: bool = False,
+        moves: bool = False,
+    ) -> CProject:
+        """The C of such a plan, written to a new folder; with ``homes`` parameters live in storage."""
         folder.parent.mkdir(parents=True, exist_ok=True)
-        with PlanFile(
-            self.write(folder.parent / f"{folder.name}.poet", self.plan(seed, pages=pages))
-        ) as file:
+        plan = self.plan(seed, pages=pages, homes=homes, moves=moves)
+        with PlanFile(self.write(folder.parent / f"{folder.name}.poet", plan)) as file:
             made = c_project(file)
         made.write(folder)
         return made

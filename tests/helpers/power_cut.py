@@ -1,6 +1,9 @@
 """Kills a process that trains and saves after every step, at random instants, and looks at what is left.
 
-    python tests/power_cut.py --trials 60
+    PYTHONPATH=tests:tests/tools python tests/helpers/power_cut.py --trials 125 --folder cuts     500 kills
+    PYTHONPATH=tests:tests/tools python tests/helpers/power_cut.py --trials 125 --folder cuts --write
+
+With --folder it goes on where it was ended, and --write puts the table into docs/runtime-safety.md.
 
 One trial: a child opens the plan, resuming where there is a saved state, and tells of each step once its save
 has returned. SIGKILL comes at a random instant, mostly of the training, sometimes of the opening. Then the
@@ -11,12 +14,15 @@ bit for bit, what an undisturbed run has after so many steps.
 from __future__ import annotations
 
 import argparse
+import contextlib
+import json
 import os
 import random
 import signal
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -26,7 +32,10 @@ from torch import Tensor
 
 from helpers import hand_net
 from poet.runtime import Trainer
+from poet.schedule import PageIn, PageOut
 
+DOCUMENT = Path(__file__).parents[2] / "docs" / "runtime-safety.md"
+BEGIN, END = "<!-- cuts: begin -->\n", "<!-- cuts: end -->\n"
 LONGEST_SECONDS = 0.15
 TRAINING_SHARE = 0.8
 BATCHES = 5
@@ -50,11 +59,17 @@ class Outcome:
 
 
 def cut_power(folder: Path, trials: int, *, seed: int, background: bool, in_storage: bool) -> Outcome:
-    """Make ``trials`` trials one after the other, each going on from what the one before left."""
+    """Make ``trials`` trials one after the other, each going on from what the one before left.
+
+    What came of them stands in ``folder``; those that were made already are not made again.
+    """
     plan, state = folder / "plan.poet", folder / "state.safetensors"
-    faults.write_net(plan, background=background, in_storage=in_storage)
-    truth, rng, outcome = _Truth(plan), random.Random(seed), Outcome()
-    for number in range(trials):
+    record = folder / "outcome.json"
+    if not plan.exists():
+        faults.write_net(plan, background=background, in_storage=in_storage)
+    truth, outcome = _Truth(plan), _read(record)
+    for number in range(outcome.trials, trials):
+        rng = random.Random(f"{seed} {number}")
         in_training = rng.random() < TRAINING_SHARE
         told = _killed(plan, state, rng.uniform(0, LONGEST_SECONDS), in_training=in_training)
         doing = told[-1] if told and not told[-1].isdigit() else "between"
@@ -71,7 +86,21 @@ def cut_power(folder: Path, trials: int, *, seed: int, background: bool, in_stor
         if not _same(parameters, truth.after(found)):
             outcome.lost.append(f"trial {number}: the bits are not those of step {found}")
         outcome.steps = found
+        _write(record, outcome)
     return outcome
+
+
+def _read(record: Path) -> Outcome:
+    if not record.exists():
+        return Outcome()
+    found = json.loads(record.read_text())
+    return Outcome(found["trials"], found["steps"], Counter(found["cut"]), found["lost"])
+
+
+def _write(record: Path, outcome: Outcome) -> None:
+    new = record.with_suffix(".new")
+    new.write_text(json.dumps({**vars(outcome), "cut": dict(outcome.cut)}))
+    new.replace(record)
 
 
 class _Truth:
@@ -116,11 +145,26 @@ def _train(plan: Path, state: Path, writer: int) -> None:
     with Trainer.open(plan, resume=state if state.exists() else None) as trainer:
         while True:
             os.write(writer, b"computing\n")
-            trainer.step(*hand_net.batch((trainer.steps + 1) % BATCHES))
+            batch = hand_net.batch((trainer.steps + 1) % BATCHES)
+            trainer.step(*batch, on_instruction=_Teller(trainer, writer))
             os.write(writer, b"saving\n")
             trainer.save(state)
             os.write(writer, f"{trainer.steps}\n".encode())
     os._exit(1)
+
+
+class _Teller:
+    """Tells when a step begins and ends to page, so that a kill is known to have struck there."""
+
+    def __init__(self, trainer: Trainer, writer: int) -> None:
+        self._schedule, self._writer = trainer.plan.schedule, writer
+        self._is_paging = False
+
+    def __call__(self, index: int) -> None:
+        is_paging = isinstance(self._schedule[index], PageIn | PageOut)
+        if is_paging != self._is_paging:
+            os.write(self._writer, b"paging\n" if is_paging else b"computing\n")
+        self._is_paging = is_paging
 
 
 def _same(found: dict[str, Tensor], expected: dict[str, Tensor]) -> bool:
@@ -132,23 +176,47 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("--trials", type=int, default=60, help="of each of the four kinds")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--folder", type=Path, help="for what came of them, to go on from")
+    parser.add_argument("--write", action="store_true", help="the table into docs/runtime-safety.md")
     given = parser.parse_args()
     torch.set_num_threads(1)
-    lost = 0
+    outcomes: dict[str, Outcome] = {}
     for background in (False, True):
         for in_storage in (False, True):
-            with tempfile.TemporaryDirectory() as folder:
-                outcome = cut_power(
-                    Path(folder), given.trials, seed=given.seed, background=background, in_storage=in_storage
-                )
             kind = f"parameters in {'storage' if in_storage else 'RAM'}, "
             kind += f"{'background' if background else 'blocking'} transfers"
+            with contextlib.ExitStack() as scopes:
+                if given.folder is None:
+                    folder = Path(scopes.enter_context(tempfile.TemporaryDirectory()))
+                else:
+                    folder = given.folder / kind.replace(", ", "-").replace(" ", "-")
+                    folder.mkdir(parents=True, exist_ok=True)
+                outcome = cut_power(
+                    folder, given.trials, seed=given.seed, background=background, in_storage=in_storage
+                )
             cut = ", ".join(f"{count} {doing}" for doing, count in sorted(outcome.cut.items()))
             print(f"{kind}: killed {outcome.trials} times ({cut}), {outcome.steps} steps committed, "
-                  f"{len(outcome.lost)} lost")  # fmt: skip
+                  f"{len(outcome.lost)} lost", flush=True)  # fmt: skip
             print(*outcome.lost, sep="\n", end="")
-            lost += len(outcome.lost)
-    return 1 if lost else 0
+            outcomes[kind] = outcome
+    if given.write:
+        text = DOCUMENT.read_text()
+        before, _, rest = text.partition(BEGIN)
+        DOCUMENT.write_text(before + BEGIN + table(outcomes) + END + rest.partition(END)[2])
+    return 1 if any(outcome.lost for outcome in outcomes.values()) else 0
+
+
+def table(outcomes: Mapping[str, Outcome]) -> str:
+    """What came of the kills, as Markdown."""
+    doings = sorted({doing for outcome in outcomes.values() for doing in outcome.cut})
+    lines = [
+        f"| plan | kills | {' | '.join(f'while {doing}' for doing in doings)} | steps committed | lost |",
+        "|---|" + "---|" * (len(doings) + 3),
+    ]
+    for kind, outcome in outcomes.items():
+        counts = " | ".join(str(outcome.cut[doing]) for doing in doings)
+        lines.append(f"| {kind} | {outcome.trials} | {counts} | {outcome.steps} | {len(outcome.lost)} |")
+    return "\n".join(lines) + "\n"
 
 
 if __name__ == "__main__":

@@ -21,8 +21,8 @@ FLOORS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
         )),
     ("Training graph", "ops, values and buffers of one step", (
             "operators", "kernel_allocations", "kernel_facts", "calls", "strips", "graph", "optimizer",
-            "loss", "untrained", "files.cache_folder", "files.kinds", "files.apart", "files.tensorfile",
-            "files.arrays", "files",
+            "loss", "micro", "untrained", "files.cache_folder", "files.kinds", "files.apart",
+            "files.tensorfile", "files.columns", "files.arrays", "files",
         )),
     (
         "Planning problem",
@@ -33,9 +33,10 @@ FLOORS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
         "Devices",
         "profiles, the cost model, this host",
         (
-            "devices", "devices.profile", "devices.corners", "devices.sense", "devices.contrast",
-            "devices.schema", "devices.load", "devices.cost_table", "devices.costs", "devices.spread",
-            "devices.host",
+            "devices", "devices.profile", "devices.part", "devices.corners", "devices.sense",
+            "devices.contrast", "devices.schema", "devices.load", "devices.cost_table", "devices.costs",
+            "devices.spread", "devices.host", "devices.machine", "devices.power", "devices.measurements",
+            "devices.amounts", "devices.fitting", "devices.meter", "devices.fitted_profile",
         ),
     ),
     (
@@ -50,7 +51,10 @@ FLOORS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     (
         "Plan",
         "demand and layout in one arena, the plan and its file",
-        ("layout", "demand", "training_plan", "plan_file", "rate_schedule", "run_request"),
+        (
+            "layout", "demand", "places", "compaction", "training_plan", "plan_file", "rate_schedule",
+            "run_request",
+        ),
     ),
     ("C99", "a plan as C: kernels, calls, text", ("c99",)),
     ("Runtime", "replay in PyTorch, page file, native allocator", ("runtime.native", "runtime")),
@@ -59,8 +63,9 @@ FLOORS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
         "Planning a model",
         "verification, enforcement, the way from a model to a plan, sweeps",
         (
-            "verification", "enforce", "fit_layout", "rehearsal", "summary", "prepared", "planned",
-            "evaluated", "exported", "api", "whatif", "c99.vectors", "c99.project",
+            "verification", "enforce", "exact_layout", "fit_layout", "rehearsal", "summary", "prepared",
+            "planned", "beside", "evaluated", "without_updates", "accumulated", "exported", "api",
+            "calibration", "partitioner", "wrapping", "whatif", "c99.vectors", "c99.project",
         ),
     ),
     ("Reports", "text, JSON, HTML", ("report", "report.html")),
@@ -74,11 +79,11 @@ RUNTIME_MAY_READ = frozenset(
     {
         "version", "errors", "closing", "units", "brief", "codec", "children", "operators",
         "kernel_allocations", "kernel_facts", "calls", "strips", "graph", "schedule", "problem", "homes",
-        "pins", "simulator", "optimizer", "loss", "layout", "demand", "training_plan", "plan_file",
-        "rate_schedule",
+        "pins", "simulator", "optimizer", "loss", "micro", "layout", "demand", "places", "training_plan",
+        "plan_file", "rate_schedule",
         "run_request", "devices.host",
         "files.reading", "files.apart", "files.cache_folder", "files.kinds", "files.tensorfile",
-        "files.arrays", "files", "runtime.native", "runtime",
+        "files.columns", "files.arrays", "files", "runtime.native", "runtime",
     }
 )  # fmt: skip
 

@@ -140,7 +140,11 @@ COMMAND = "from poet.__main__ import main; main()"
 @pytest.mark.parametrize(
     ("packages", "code", "named"),
     [
-        (PLAN_PACKAGES, COMMAND, "need highspy, joblib, onnx, pulp, pydantic, rich, typer, which are not"),
+        (
+            PLAN_PACKAGES,
+            COMMAND,
+            "need highspy, joblib, onnx, pulp, pydantic, rich, scipy, typer, which are not",
+        ),
         (("typer",), COMMAND, "need typer, which is not installed"),
         (("rich",), COMMAND, "need rich, which is not installed"),
         (("highspy", "pulp"), COMMAND, "need highspy, pulp, which are not installed"),

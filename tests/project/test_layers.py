@@ -18,12 +18,17 @@ from poet.version import __version__
 HOMES = {
     "torch": {
         "frontend", "runtime", "verification", "enforce", "rehearsal", "prepared", "exported", "api",
-        "whatif", "cli", "c99",
+        "partitioner", "wrapping", "whatif", "cli", "c99", "calibration",
     },
-    "numpy": {"files", "solvers", "layout", "frontend", "runtime", "verification", "whatif", "cli", "c99"},
+    "scipy": {"devices"},
+    "numpy": {
+        "files", "devices", "solvers", "layout", "frontend", "runtime", "verification", "whatif", "cli",
+        "c99",
+    },
     "onnx": {"frontend"},
     "onnxruntime": {"frontend"},  # where it is installed, it checks an exported file
     "google": {"frontend"},  # protobuf's errors while reading ONNX
+    "PIL": {"files"},  # where it is installed, it decodes images
     "pulp": {"solvers"},
     "highspy": {"solvers"},
     "ortools": {"solvers"},
@@ -90,7 +95,7 @@ def test_one_module_measures_kernels() -> None:
         assert not {"time", "timeit"} & {name.split(".")[0] for name in names}, path
         assert not any(name.startswith("poet.runtime.native") for name in names), path
     asking = {path.stem for path, names in imports.items() if any("runtime.measure" in n for n in names)}
-    assert asking == {"trace", "evaluation", "rehearsal"}
+    assert asking == {"trace", "evaluation", "rehearsal", "wrapped"}
 
 
 @every_source

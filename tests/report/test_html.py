@@ -39,7 +39,7 @@ from poet.search_record import Advance, Phase, Rejected, SearchRecord
 from poet.simulator import simulate
 from poet.solution import SolveOptions
 from poet.solvers.heuristics.greedy import greedy
-from poet.training_plan import Plan
+from poet.training_plan import Plan, PriceRange
 from poet.units import format_count, scale_of
 from poet.whatif.export import to_csv, to_json
 from poet.whatif.question import DataSupply, Duty, EnergyBudget
@@ -185,6 +185,15 @@ def test_a_plans_page() -> None:
     assert {row[0] for row in data["tables"]["tensors"]["rows"]} == {t.name for t in plan.problem.tensors}
     assert {row[2] for row in data["tables"]["tensors"]["rows"]} >= {"kept", "paged"}
     assert text == plan_page(plan, command="poet explain plan.poet --html page.html"), "not reproducible"
+
+
+def test_a_plans_page_shows_the_range_of_its_figures() -> None:
+    plan = mixed_plan()
+    made = dataclasses.replace(plan.prediction, range=PriceRange(0.0, 987.0, 0.0, 654.0))
+    assert "by the device's figures" not in " ".join(Page(plan_page(plan)).words)
+    words = " ".join(Page(plan_page(dataclasses.replace(plan, prediction=made))).words)
+    assert "0 J to 654 J by the device's figures" in words
+    assert "0 s to 987 s by the device's figures" in words
 
 
 def test_the_command_that_asks_for_a_plan_names_every_limit() -> None:

@@ -79,7 +79,7 @@ def test_what_is_mapped_is_what_was_counted(tmp_path: Path) -> None:
     with Trainer.open(write(tmp_path / "p", plan), arena="require") as trainer:
         trainer.step(*hand_net.batch(0))
         assert trainer.memory.endswith("as planned")
-        steps = trainer._placed
+        steps = trainer._tensors.placed
         assert steps is not None
         assert steps._arena is not None
         assert steps._standing is not None
@@ -156,8 +156,8 @@ def test_a_required_arena_that_is_lost_ends_training_between_steps(tmp_path: Pat
     path = write(tmp_path / "p", laid_out(spare_bytes=2 * PAGE_BYTES))
     with Trainer.open(path, arena="require") as trainer:
         trainer.step(*hand_net.batch(0))
-        assert trainer._placed is not None
-        trainer._placed._leave_planned(1 << 20)
+        assert trainer._tensors.placed is not None
+        trainer._tensors.placed._leave_planned(1 << 20)
         with pytest.raises(ReplayError, match="kernels here need 1 MiB that were not planned for; plan here"):
             trainer.step(*hand_net.batch(1))
         trainer.save(tmp_path / "state")

@@ -19,8 +19,8 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from poet import api
+from poet.beside import at_home
 from poet.errors import InputError, ModelError, PageFileError, PlanError, ReplayError
-from poet.evaluated import at_home
 from poet.frontend.eager import without_short_cuts
 from poet.frontend.evaluation import EvaluationStep, trace_evaluation
 from poet.frontend.losses import loss_named
@@ -259,8 +259,8 @@ def test_an_evaluation_lies_in_the_arena_of_training(planned: Path) -> None:
             with torch.no_grad(), trainer.peak_meter() as meter:
                 (found,) = trainer.predict(inputs)
                 assert torch.equal(found, module(inputs[0]))
-            assert trainer._placed is not None
-            assert trainer._placed.misses == 0
+            assert trainer._tensors.placed is not None
+            assert trainer._tensors.placed.misses == 0
         allocator = native.load()
         assert allocator is not None
         batches = [random_batch(trainer.plan, number) for number in range(3)]

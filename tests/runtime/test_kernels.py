@@ -44,8 +44,8 @@ def test_our_own_operators_have_a_kernel_each_with_the_arguments_they_name() -> 
 def test_an_operator_writes_what_it_is_said_to_write_and_nothing_else(target: str) -> None:
     settings = (0.1,) * (len(OWN.get(target, ())) - 1)
     counts = {
-        "poet.assign": 2, "poet.sgd": 2, "poet.momentum": 3, "poet.adamw": 4, "poet.adam": 4,
-        "poet.rmsprop": 5, "poet.adagrad": 3, "poet.lion": 3,
+        "poet.assign": 2, "poet.accumulate": 2, "poet.sgd": 2, "poet.momentum": 3, "poet.adamw": 4,
+        "poet.adam": 4, "poet.rmsprop": 5, "poet.adagrad": 3, "poet.lion": 3,
     }  # fmt: skip
     if target in counts:
         tensors = tuple(torch.rand(5) + 1.0 for _ in range(counts[target]))

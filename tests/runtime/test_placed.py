@@ -74,8 +74,8 @@ def test_every_request_goes_to_its_planned_place(recompute: bool, threads: int, 
         batches = [random_batch(plan, number) for number in range(4)]
         placed = [trainer.step(*batch).loss for batch in batches]
         assert trainer.memory.endswith("as planned")
-        assert trainer._placed is not None
-        assert trainer._placed.misses == 0
+        assert trainer._tensors.placed is not None
+        assert trainer._tensors.placed.misses == 0
         assert trainer.held_bytes <= (plan.request.limits.ram_budget_bytes or 0)
     assert losses(tmp_path / "p", arena=False)[0] == placed
     report = verify(tmp_path / "p", module=module(), steps=3, threads=(threads,))
@@ -117,8 +117,8 @@ def test_kernels_that_ask_for_more_than_was_measured_are_recorded(tmp_path: Path
         assert "were not planned for" in trainer.memory
         placed += [trainer.step(*batch).loss for batch in batches[2:]]
         assert trainer.memory.endswith("laid out here")
-        assert trainer._placed is not None
-        assert trainer._placed.misses == 0
+        assert trainer._tensors.placed is not None
+        assert trainer._tensors.placed.misses == 0
     assert losses(tmp_path / "p", arena=False, steps=9)[0] == placed
 
 
@@ -159,7 +159,7 @@ def test_predictions_that_are_kept_cost_a_miss_and_no_bits(tmp_path: Path) -> No
     with Trainer.open(tmp_path / "p", seed=0) as trainer:
         batches = [random_batch(plan, number) for number in range(4)]
         kept = [trainer.step(*batch).predictions[0] for batch in batches]
-        misses = trainer._placed.misses if trainer._placed is not None else 0
+        misses = trainer._tensors.placed.misses if trainer._tensors.placed is not None else 0
         memory = trainer.memory
     with Trainer.open(tmp_path / "p", seed=0, arena=False) as trainer:
         assert all(
@@ -178,6 +178,6 @@ def test_a_gradient_tap_allocates_outside_of_the_arena(tmp_path: Path) -> None:
                 *random_batch(plan, number), on_gradient=lambda name, g: gradients.update({name: g.clone()})
             )
         assert trainer.memory.endswith("as planned")
-        assert trainer._placed is not None
-        assert trainer._placed.misses == 0
+        assert trainer._tensors.placed is not None
+        assert trainer._tensors.placed.misses == 0
     assert gradients

@@ -204,7 +204,7 @@ def test_what_is_handed_out_is_not_the_trainers(trainer: Trainer) -> None:
 
 def test_between_steps_only_what_lives_across_steps_is_held(trainer: Trainer) -> None:
     trainer.step(*hand_net.batch(0))
-    held = {name for name in trainer._cells.of_buffer if trainer._cells.holds(name)}
+    held = {name for name in trainer._tensors.cells.of_buffer if trainer._tensors.cells.holds(name)}
     assert held == trainer.plan.graph.persistent()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -17,10 +18,11 @@ from poet.devices.costs import estimate
 from poet.devices.load import load_profile
 from poet.devices.profile import Profile
 from poet.errors import InputError, PlanError, ReplayError
-from poet.frontend import strips
-from poet.frontend.strips import strip_trials
+from poet.frontend import strip_choice, strips
+from poet.frontend.strip_choice import chosen_strips, offered, with_strips
 from poet.frontend.trace import TrainingStep, trace_training_step
 from poet.graph import Call, Graph, Link, Op, Ref, Strip
+from poet.kernel_facts import KernelFacts, OpFacts
 from poet.optimizer import OptimizerSpec
 from poet.plan_file import read_plan, write_plan
 from poet.report.data import strips_data
@@ -28,7 +30,7 @@ from poet.report.html.subject import subject_of_plan
 from poet.report.training import strip_lines
 from poet.runtime import Trainer, strip_trial
 from poet.runtime.state import raw_tensor
-from poet.runtime.strip_trial import Verdict
+from poet.runtime.strip_trial import Offer
 from poet.training_plan import Plan
 from poet.verification import random_batch, verify
 
@@ -37,9 +39,10 @@ from poet.verification import random_batch, verify
 def _tiny_ones_too(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Strips of tiny parameters, however long they take."""
     monkeypatch.setattr(strips, "LEAST_BYTES", 1024)
-    monkeypatch.setattr(strip_trial, "_SLOWER", math.inf)
+    monkeypatch.setattr(strip_choice, "ALLOWANCE", math.inf)
+    monkeypatch.setattr(strip_trial, "LEAST_BLOCK_BYTES", 0)
     monkeypatch.setattr(strip_trial, "_TIMING_SECONDS", 0.0)
-    monkeypatch.setattr(strip_trial, "_verdicts", {})
+    monkeypatch.setattr(strip_trial, "_offers", {})
     monkeypatch.setattr(strip_trial, "_exact", {})
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -160,7 +163,8 @@ def test_a_tapped_step_trains_as_any_other(tmp_path: Path) -> None:
 @pytest.fixture
 def in_two_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever this machine's kernels make of it."""
-    monkeypatch.setattr(strips, "best_blocks", lambda *_: Verdict(2))
+    monkeypatch.setattr(strip_choice, "offer", lambda *_: Offer(2, 1024, 0.0))
+    monkeypatch.setattr(strip_choice, "is_exact", lambda *_: True)
 
 
 def test_the_gradient_is_never_whole(in_two_blocks: None) -> None:
@@ -228,13 +232,59 @@ def test_gradients_are_streamed_or_kept() -> None:
         traced("convolutions", gradients="streem")
 
 
-def test_a_slow_strip_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(strip_trial, "_SLOWER", 0.0)
+def lasting(step_seconds: float) -> KernelFacts:
+    """What is known of kernels that ask for nothing."""
+    return KernelFacts("test", (OpFacts("step", seconds=step_seconds),))
+
+
+def test_strips_take_no_more_than_their_share_of_the_step(monkeypatch: pytest.MonkeyPatch) -> None:
     graph = traced("convolutions", gradients="keep").graph
-    verdicts = [verdict for _, verdict in strip_trials(graph)]
-    assert verdicts
-    assert all(verdict.blocks is None and verdict.slower for verdict in verdicts)
-    assert not strips_in(strips.with_strips(graph))
+    monkeypatch.setattr(strip_choice, "ALLOWANCE", 0.02)
+    monkeypatch.setattr(strip_trial, "_seconds_of", lambda _, count: 1e-3 * max(count, 1))
+    offers = [given for _, given in offered(graph, lasting(0.0))]
+    assert offers
+    assert all(given.block_seconds == pytest.approx(1e-3) for given in offers)
+    for blocks_to_pay in (0, 1, 5, 200):
+        chosen = chosen_strips(graph, lasting((blocks_to_pay + 0.5) * 1e-3 / strip_choice.ALLOWANCE))
+        paid = sum(candidate.strip.blocks - 1 for candidate in chosen)
+        assert paid <= blocks_to_pay
+        assert bool(paid) == bool(blocks_to_pay)
+    assert len(chosen) == len(offers)
+    assert not strips_in(with_strips(graph, lasting(0.0)))
+
+
+def test_noise_of_the_clock_does_not_choose(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each run may last a seventh longer, and two imports choose the same blocks of the large gradients."""
+    graph = traced("convolutions", gradients="keep").graph
+    monkeypatch.setattr(strip_choice, "ALLOWANCE", 0.02)
+    found = []
+    for seed in range(6):
+        noise = random.Random(seed)
+        monkeypatch.setattr(strip_trial, "_offers", {})
+        monkeypatch.setattr(
+            strip_trial,
+            "_seconds_of",
+            lambda _, count, noise=noise: (5e-3 + 1e-3 * count) * noise.uniform(1, 1.15),
+        )
+        chosen = chosen_strips(graph, lasting(noise.uniform(1, 1.1)))
+        whole = {candidate.of: candidate.strip.whole_bytes for candidate in chosen}
+        largest = max(whole, key=whole.__getitem__)
+        blocks = {candidate.of: candidate.strip.blocks for candidate in chosen}
+        saved = sum(whole[name] * (1 - 1 / count) for name, count in blocks.items())
+        found.append((largest, blocks[largest], saved))
+    assert len({(name, count) for name, count, _ in found}) == 1
+    assert max(saved for _, _, saved in found) < 1.1 * min(saved for _, _, saved in found)
+
+
+def test_what_a_smaller_count_does_not_make_exact_is_chosen_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = traced("convolutions", gradients="keep").graph
+    monkeypatch.setattr(strip_choice, "ALLOWANCE", 0.02)
+    monkeypatch.setattr(strip_trial, "_seconds_of", lambda _, count: 1e-3 * max(count, 1))
+    step_seconds = 4.5e-3 / strip_choice.ALLOWANCE
+    usual = chosen_strips(graph, lasting(step_seconds))
+    monkeypatch.setattr(strip_choice, "is_exact", lambda strip, *_: strip.blocks != usual[0].strip.blocks)
+    other = chosen_strips(graph, lasting(step_seconds))
+    assert all(candidate.strip.blocks != usual[0].strip.blocks for candidate in other)
 
 
 def test_a_trial_without_memory_is_not_made(
@@ -243,7 +293,7 @@ def test_a_trial_without_memory_is_not_made(
     write(tmp_path / "p", "convolutions", traced("convolutions"), seed=None)
     monkeypatch.setattr(strip_trial, "available_bytes", lambda: 0.0)
     monkeypatch.setattr(strip_trial, "_exact", {})
-    monkeypatch.setattr(strip_trial, "_verdicts", {})
+    monkeypatch.setattr(strip_trial, "_offers", {})
     assert not strips_in(traced("convolutions").graph)
     Trainer.open(tmp_path / "p", arena=False).close()
     assert "ops that run in strips were not tried" in caplog.text
@@ -255,7 +305,7 @@ def test_trials_leave_torch_as_it_was() -> None:
     torch.manual_seed(4)
     expected = torch.rand(1)
     torch.manual_seed(4)
-    assert strips_in(strips.with_strips(graph))
+    assert strips_in(with_strips(graph, lasting(1.0)))
     assert torch.equal(torch.rand(1), expected)
     assert torch.get_num_threads() == 2
 

@@ -25,8 +25,9 @@ SERIES = tuple(f"var(--series-{number})" for number in range(1, 9))
 """Colours that stay apart for colour-blind eyes, after Okabe and Ito, in light and dark."""
 
 ROLE_ORDER = (
-    Role.PARAMETER.value, Role.STATE.value, Role.OPTIMIZER_STATE.value, Role.GRADIENT.value,
-    Role.INPUT.value, NO_ROLE, Role.SAVED.value, Role.ACTIVATION.value, Role.WORKSPACE.value,
+    Role.PARAMETER.value, Role.STATE.value, Role.OPTIMIZER_STATE.value, Role.ACCUMULATED.value,
+    Role.GRADIENT.value, Role.INPUT.value, NO_ROLE, Role.SAVED.value, Role.ACTIVATION.value,
+    Role.WORKSPACE.value,
 )  # fmt: skip
 """From the bottom of a stack of RAM upwards: what stays, then what comes and goes."""
 

@@ -32,6 +32,7 @@ from poet.report.html.subject import Subject
 from poet.report.html.tables import DASH, TableColumn, TableData, count, duration, energy, size, small_share
 from poet.report.html.timeline_data import timeline_data
 from poet.report.plan import what_binds
+from poet.training_plan import PriceRange
 from poet.units import (
     NO_GAP,
     format_bytes,
@@ -103,6 +104,7 @@ def tiles(subject: Subject) -> tuple[Tile, ...]:
     once_seconds = problem.compute_seconds
     above = max(0.0, trace.joules / once_joules - 1.0) if once_joules else 0.0
     slower = f"{trace.seconds / once_seconds:.3g}× running every op once" if once_seconds else ""
+    joules_range, seconds_range = _ranges(subject.price_range)
     written = "nothing is written to storage"
     if trace.written_bytes:
         life = subject.lifetime_written_bytes
@@ -118,15 +120,24 @@ def tiles(subject: Subject) -> tuple[Tile, ...]:
         Tile(
             "Energy per step",
             format_joules(trace.joules),
-            overhead_text(above),
+            f"{overhead_text(above)}{joules_range}",
         ),
         Tile(
             "Time per step",
             format_seconds(trace.seconds),
-            slower if deadline is None else f"{slower}; deadline {format_seconds(deadline)}",
+            f"{slower}{'' if deadline is None else f'; deadline {format_seconds(deadline)}'}{seconds_range}",
         ),
         Tile("Written per step", format_bytes(trace.written_bytes), written),
     )
+
+
+def _ranges(found: PriceRange | None) -> tuple[str, str]:
+    """The ends of energy and of time, for behind a tile's words; nothing where they are not known."""
+    if found is None:
+        return "", ""
+    joules = f"{format_joules(found.good_joules)} to {format_joules(found.bad_joules)}"
+    seconds = f"{format_seconds(found.good_seconds)} to {format_seconds(found.bad_seconds)}"
+    return f"; {joules} by the device's figures", f"; {seconds} by the device's figures"
 
 
 def plan_context(subject: Subject, *, commands: Sequence[tuple[str, str]]) -> dict[str, Any]:

@@ -21,8 +21,8 @@ from poet.search_record import NO_SEARCH, SearchRecord
 from poet.simulator import Trace, judge
 from poet.solution import WHOLE_PROBLEM, LowerBound, Status, is_confirmed, sentence_of
 from poet.solvers import minimum_ram_bytes
-from poet.training_plan import Plan
-from poet.whatif.result import WhatIf
+from poet.training_plan import Plan, PriceRange
+from poet.whatif.result import FoundPlan, WhatIf
 from poet.whatif.usage import worn_bytes
 
 
@@ -70,6 +70,7 @@ class Subject:
         lifetime_written_bytes: that the device's storage survives, if known.
         worn_bytes: that a step erases of it, in whole erase blocks where the profile knows them.
         line, fullest, verdicts, parts, kinds, others: worked out.
+        price_range: what a step takes at the ends of the device's figures, if known.
     """
 
     model: str
@@ -92,6 +93,7 @@ class Subject:
     parts: tuple[Share, ...]
     kinds: tuple[Share, ...]
     others: tuple[Alternative, ...]
+    price_range: PriceRange | None = None
 
 
 def _in_strips(graph: Graph) -> str:
@@ -137,6 +139,7 @@ def subject_of_plan(plan: Plan, *, profile: Profile | None = None) -> Subject:
         keep_everything_bytes=prediction.plain_peak_ram_bytes,
         lower_bound=minimum_ram_bytes(plan.problem, plan.request.limits),
         lifetime_written_bytes=plan.device.endurance_bytes,
+        price_range=prediction.range,
     )
 
 
@@ -173,7 +176,16 @@ def subject_of_point(result: WhatIf, index: int) -> Subject | None:
         keep_everything_bytes=setting.keep_everything_bytes,
         lower_bound=setting.lower_bound,
         lifetime_written_bytes=storage.lifetime_written_bytes if storage is not None else None,
+        price_range=_range_of(plan),
     )
+
+
+def _range_of(plan: FoundPlan) -> PriceRange | None:
+    ends = plan.good_seconds, plan.bad_seconds, plan.good_joules, plan.bad_joules
+    good_seconds, bad_seconds, good_joules, bad_joules = ends
+    if good_seconds is None or bad_seconds is None or good_joules is None or bad_joules is None:
+        return None
+    return PriceRange(good_seconds, bad_seconds, good_joules, bad_joules)
 
 
 def _shipped(name: str) -> tuple[Profile | None, str]:
@@ -205,6 +217,7 @@ def _worked_out(
     keep_everything_bytes: int | None,
     lower_bound: LowerBound,
     lifetime_written_bytes: float | None,
+    price_range: PriceRange | None = None,
 ) -> Subject:
     line = timeline(problem, schedule, trace)
     fates = tensor_fates(problem, schedule, trace)
@@ -229,4 +242,5 @@ def _worked_out(
         parts=energy_by_part(problem, schedule, trace),
         kinds=energy_by_kind(problem, schedule),
         others=alternatives(problem, limits),
+        price_range=price_range,
     )

@@ -1,0 +1,150 @@
+"""Schedules that stand beside a plan's training step: in the same RAM and arena, on the same tensors.
+
+What lives across steps stays what it is and where it is. A tensor that the training step never moves is not
+moved here either; one that it moves may be, and comes back to its place.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from poet.demand import BEFORE, demand_of
+from poet.devices.costs import build_problem, kernels_on
+from poet.graph import Graph
+from poet.homes import DecidedProblem, as_decided
+from poet.kernel_facts import KernelFacts
+from poet.layout import lay_out_around
+from poet.planned import Planned, outcome_of
+from poet.problem import Limits, Place, Problem, Tensor
+from poet.schedule import Schedule
+from poet.simulator import judge
+from poet.solution import SolveOptions
+from poet.solvers import solve
+from poet.solvers.heuristics.keep_everything import keep_everything
+from poet.training_plan import Arena, Plan, Request, SearchOutcome, is_paged, make_plan
+
+SEARCH_SECONDS = 10.0
+_ROUNDS = 6
+_SHRINK = 0.93  # of the bytes, where a schedule leaves too large gaps
+
+
+def planned_beside(
+    planned: Planned, graph: Graph, host_kernels: KernelFacts, options: SolveOptions
+) -> Plan | None:
+    """A schedule inside the plan's budget, and in its arena if it has one; ``None``: there is no room.
+
+    Args:
+        planned: what `poet.planned.plan_with` gave.
+        graph: on the same tensors across steps as the training step.
+        host_kernels: what torch's kernels need for it on this machine.
+        options: of each search; there is none where everything fits.
+    """
+    prepared, plan = planned.prepared, planned.plan
+    kernels = kernels_on(prepared.profile, graph, host_kernels)
+    problem = at_home(build_problem(graph, prepared.profile, kernels), plan)
+    limits = limits_beside(plan)
+    within_bytes = limits.ram_budget_bytes
+    if plan.has_fitting_arena and plan.arena is not None:
+        within_bytes = plan.arena.size_bytes
+    for _ in range(_ROUNDS):
+        found = _search(problem, replace(limits, ram_budget_bytes=within_bytes), options)
+        if found is None:
+            return None
+        schedule, outcome = found
+        arena = arena_beside(plan, problem, schedule, kernels)
+        if arena is not None or not plan.has_fitting_arena:
+            return plan_beside(
+                plan, graph, kernels, host_kernels, problem, schedule=schedule, outcome=outcome, arena=arena
+            )
+        assert within_bytes is not None
+        within_bytes = round(_SHRINK * min(within_bytes, judge(problem, schedule, limits).peak_ram_bytes))
+    return None
+
+
+def limits_beside(plan: Plan) -> Limits:
+    """Those of the plan that hold for what stands beside it: of RAM, and of what a schedule may do."""
+    asked = plan.request.limits
+    return Limits(ram_budget_bytes=asked.ram_budget_bytes, recompute=asked.recompute, paging=asked.paging)
+
+
+def plan_beside(
+    plan: Plan,
+    graph: Graph,
+    kernels: KernelFacts,
+    host_kernels: KernelFacts,
+    problem: DecidedProblem,
+    *,
+    schedule: Schedule,
+    outcome: SearchOutcome,
+    arena: Arena | None,
+) -> Plan:
+    """The parts as a plan, with model, device and optimizer of ``plan``; errors as of `make_plan`."""
+    return make_plan(
+        model=plan.model,
+        request=Request(limits=limits_beside(plan), loss=plan.request.loss, train=plan.request.train),
+        device=plan.device,
+        outcome=outcome,
+        graph=graph,
+        kernels=kernels,
+        optimizer=plan.optimizer,
+        problem=problem,
+        schedule=schedule,
+        arena=arena,
+        host_kernels=host_kernels,
+    )
+
+
+def at_home(problem: Problem, plan: Plan) -> DecidedProblem:
+    """``problem`` with what lives across steps where the training step leaves it."""
+    before = {tensor.name: tensor for tensor in plan.problem.tensors}
+    slotted = {slot.tensor for slot in plan.slots}
+    persistent, standing = plan.graph.persistent(), plan.standing
+    updated = {name for op in problem.ops for name in op.updates}
+
+    def there(tensor: Tensor) -> Tensor:
+        if tensor.name not in persistent:
+            return tensor
+        begins = before[tensor.name].initially
+        if begins is Place.STORAGE:
+            ends = Place.STORAGE if tensor.name in updated else None
+            return replace(tensor, initially=Place.STORAGE, finally_=ends)
+        if tensor.name in standing:
+            return replace(tensor, initially=Place.RAM, finally_=Place.RAM, page_in=None, page_out=None)
+        is_copied = begins is Place.BOTH and tensor.name in slotted
+        return replace(tensor, initially=Place.BOTH if is_copied else Place.RAM, finally_=Place.RAM)
+
+    return as_decided(replace(problem, tensors=tuple(there(tensor) for tensor in problem.tensors)))
+
+
+def _search(
+    problem: DecidedProblem, limits: Limits, options: SolveOptions
+) -> tuple[Schedule, SearchOutcome] | None:
+    """A schedule within ``limits`` and how it was found; ``None``: there is none."""
+    schedule = keep_everything(problem, limits)
+    if schedule is not None and not is_paged(schedule):  # every op once and no transfer: nothing takes less
+        joules = judge(problem, schedule, limits).joules
+        return schedule, SearchOutcome(
+            "optimal", joules, "every schedule", joules, 0.0, 0.0, "keep-everything", 0.0
+        )
+    solution = solve(problem, limits, options)
+    return None if solution.schedule is None else (solution.schedule, outcome_of(solution))
+
+
+def arena_beside(
+    plan: Plan, problem: DecidedProblem, schedule: Schedule, kernels: KernelFacts
+) -> Arena | None:
+    """Places in the plan's arena around what is there between steps; ``None`` without such an arena."""
+    layout = plan.layout
+    if layout is None or not plan.has_fitting_arena:
+        return None
+    demand = demand_of(problem, schedule, kernels)
+    persistent = plan.graph.persistent()
+    places = {name: offset for name, offset in plan.begun_bytes.items() if name in persistent}
+    fixed = {}
+    for item in demand.requests:
+        tensor = demand.blocks[item.block].tensor
+        if tensor in places and item.step == BEFORE:
+            fixed[item.block] = places[tensor]
+    divide_bytes, _ = plan.demand.parts_bytes(layout.offsets_bytes, layout.arena_bytes)
+    offsets = lay_out_around(demand.blocks, fixed, below_bytes=divide_bytes)
+    return None if offsets is None else Arena(layout.arena_bytes, offsets)

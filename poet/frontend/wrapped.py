@@ -1,0 +1,291 @@
+"""Tracing a module for a loop that computes the loss itself and updates the parameters itself.
+
+The graph is forward and backward without loss and update. In place of the loss stands one op,
+``poet.callers_loss``: it is given the module's outputs and allocates their gradients, which the caller will
+give. So the planner sees when outputs must be there and from when on their gradients take memory, and a
+replay stops there. Outputs and gradients of parameters are results and end the step in RAM.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from poet.errors import InputError, ModelError
+from poet.frontend.assemble import Assembly, StepNames
+from poet.frontend.eager import original
+from poet.frontend.exporting import as_exporters_do
+from poet.frontend.functional import Functional, Step, fakes, trace_step
+from poet.frontend.layouts import compact, contiguous, layout_arguments
+from poet.frontend.losses import Loss
+from poet.frontend.lower import Lowered, lower
+from poet.frontend.names import with_speaking_names
+from poet.frontend.structure import Structure, arguments_of
+from poet.frontend.trace import (
+    TrainingStep,
+    digest_of,
+    free_names,
+    input_names_of,
+    looks_at_contents,
+    named_constants,
+    own_tensors,
+    tied_names,
+    unsaved_states,
+)
+from poet.graph import Call, Graph, Op, Ref
+from poet.optimizer import OptimizerSpec
+from poet.runtime.measure import measured
+from poet.runtime.process import check_computes
+
+CALLERS_LOSS = "poet.callers_loss"
+_LOSS = "python:the_caller"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class WrappedStep:
+    """A traced module without loss and update.
+
+    Attributes:
+        step: its graph and the tensors it starts from. Predictions are the outputs, then the gradients of
+            the trained parameters that have one, then those of ``input_gradients``.
+        called: positional and keyword arguments of a call.
+        returned: what a call returns.
+        differentiated: numbers of the outputs whose gradients the caller gives.
+        trained: names of the parameters that require a gradient, in the module's order.
+        input_gradients: numbers of the inputs whose gradients are made.
+    """
+
+    step: TrainingStep
+    called: Structure
+    returned: Structure
+    differentiated: tuple[int, ...]
+    trained: tuple[str, ...]
+    input_gradients: tuple[int, ...]
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """Values of the graph: what a call returns."""
+        return self.step.graph.predictions[: len(self.returned.places)]
+
+
+class _CallersStep(Step):
+    """Forward and backward of a module, whose outputs' gradients are given."""
+
+    def __init__(
+        self,
+        module: nn.Module,
+        trained: Sequence[str],
+        called: Structure,
+        wanted: Sequence[int],
+        backward_from: Sequence[int] | None,
+    ) -> None:
+        super().__init__(module, trained, Loss(_LOSS, _no_loss, lambda output: None))
+        self.called, self.wanted, self.backward_from = called, tuple(wanted), backward_from
+        self.returns = called  # until it was called
+        self.differentiated: tuple[int, ...] = ()
+
+    def forward(self, inputs: list[Tensor], targets: list[Tensor] | None) -> list[Tensor | None]:
+        """Outputs, then the gradients of the trained parameters and of the wanted inputs.
+
+        Without ``targets``, which are the gradients of outputs: the outputs alone.
+        """
+        with torch.enable_grad():
+            given = [
+                item.detach().requires_grad_() if place in self.wanted else item
+                for place, item in enumerate(inputs)
+            ]
+            args, kwargs = self.called.filled(given)
+            with as_exporters_do() if self.is_exported else contextlib.nullcontext():
+                returned = self.module(*args, **kwargs)
+        self.returns = Structure.of(returned)
+        outputs = self.returns.tensors(returned, "the module returns")
+        if not outputs:
+            raise ModelError(f"{type(self.module).__name__} returns no tensor")
+        self.differentiated = self._chosen(outputs)
+        if targets is None:
+            return [*outputs]
+        parameters = dict(self.module.named_parameters())
+        sources = [*(parameters[name] for name in self.trained), *(given[place] for place in self.wanted)]
+        differentiated = [outputs[number] for number in self.differentiated]
+        gradients = torch.autograd.grad(differentiated, sources, targets, allow_unused=True)
+        return [*outputs, *gradients]
+
+    def _chosen(self, outputs: Sequence[Tensor]) -> tuple[int, ...]:
+        able = [number for number, output in enumerate(outputs) if output.requires_grad]
+        if not able:
+            raise ModelError(f"no output of {type(self.module).__name__} depends on what is to be trained")
+        if self.backward_from is None:
+            return tuple(able)
+        for number in self.backward_from:
+            if number not in able:
+                raise InputError(
+                    f"backward_from: output {number} has no gradient; those that have one are {able}"
+                )
+        return tuple(sorted(set(self.backward_from)))
+
+
+def _no_loss(output: object, targets: object) -> Tensor:
+    raise ModelError("a wrapped module's loss is its caller's")
+
+
+class _Called(nn.Module):
+    """The module as a function of the tensors it is called with."""
+
+    def __init__(self, module: nn.Module, called: Structure) -> None:
+        super().__init__()
+        self.module, self.called = module, called
+
+    def forward(self, *tensors: Tensor) -> object:
+        args, kwargs = self.called.filled(tensors)
+        return self.module(*args, **kwargs)
+
+
+def trace_wrapped(
+    module: nn.Module,
+    example_inputs: object,
+    *,
+    backward_from: Sequence[int] | None = None,
+    measure: bool = True,
+) -> WrappedStep:
+    """Trace forward and backward of ``module``, in the mode in which it and its parts are.
+
+    Args:
+        module: on the CPU; it is not changed.
+        example_inputs: a tensor, a sequence of positional or a mapping of keyword arguments. Gradients are
+            made of the tensors among them that require one, beside those of the parameters that do.
+        backward_from: numbers of the outputs whose gradients the caller will give, in the order of the
+            tensors that the module returns; not given: all that depend on what is to be trained.
+        measure: run each distinct kernel once to find its workspace and its time.
+
+    Raises:
+        ModelError: the module cannot be traced, or nothing of it can be trained.
+        InputError: an output in ``backward_from`` has no gradient.
+        UnsupportedOperator: it uses an operator that poet does not run.
+    """
+    check_computes()
+    module = original(module)
+    arguments = arguments_of(example_inputs)
+    called = Structure.of(arguments)
+    inputs = called.tensors(arguments, "the module is called with")
+    parameters, states = own_tensors(module)
+    trained = tuple(name for name, item in module.named_parameters() if item.requires_grad)
+    wanted = [place for place, item in enumerate(inputs) if item.requires_grad]
+    if not trained and not wanted:
+        raise ModelError(f"no parameter of {type(module).__name__} requires a gradient: nothing to train")
+    step = _CallersStep(module, trained, called, wanted, backward_from)
+    function = Functional(step, (*parameters, *states))
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    own, fake_inputs = fakes(mode, (parameters | states).values()), fakes(mode, inputs)
+    step.is_exported = looks_at_contents(_Called(module, called), inputs)
+    with mode:
+        found = function(own, fake_inputs, None)
+    given = fakes(mode, [item for number in step.differentiated if (item := found[number]) is not None])
+    traced = trace_step(function, (own, fake_inputs, given))
+    constants = named_constants(traced, parameters | states)
+    names = free_names(
+        [*_argument_names(module, called, arguments), *(f"output{n}.grad" for n in step.differentiated)],
+        {*parameters, *states, *constants.values()},
+    )
+    lowered = lower(traced, (*parameters, *states, *names), constants)
+    outputs, gradients = lowered.outputs[: len(found)], lowered.outputs[len(found) :]
+    unsaved = [key for key in states if key in unsaved_states(module) and key not in lowered.written]
+    assembly = _CallersAssembly(
+        lowered,
+        StepNames(
+            model=type(module).__name__,
+            parameters=tuple(parameters),
+            states=tuple(key for key in states if key not in unsaved),
+            constants=(*unsaved, *constants.values()),
+            inputs=names[: len(inputs)],
+            targets=0,
+            loss="",
+            predictions=tuple(item for item in outputs if item is not None),
+            gradients=dict(zip(trained, gradients, strict=False)),
+        ),
+        given=names[len(inputs) :],
+        input_gradients=dict(zip((names[place] for place in wanted), gradients[len(trained) :], strict=True)),
+    )
+    graph = with_speaking_names(assembly.graph())
+    graph = replace(graph, states=(*graph.states, *tied_names(module, parameters | states)))
+    tensors = {key: compact(tensor) for key, tensor in (parameters | states).items()}
+    tensors |= {value: compact(getattr(traced, attribute)) for attribute, value in constants.items()}
+    digest = digest_of(graph)
+    graph, kernel_facts = measured(graph, times=measure)
+    made = TrainingStep(graph, kernel_facts, tensors, OptimizerSpec(), _LOSS, digest)
+    of_inputs = zip(wanted, gradients[len(trained) :], strict=True)
+    reached = [place for place, gradient in of_inputs if gradient is not None]
+    return WrappedStep(made, called, step.returns, step.differentiated, trained, tuple(reached))
+
+
+def _argument_names(
+    module: nn.Module, called: Structure, arguments: tuple[tuple[object, ...], dict[str, object]]
+) -> list[str]:
+    """A name for each tensor of a call: of the argument that it is, or is part of."""
+    args, kwargs = arguments
+    names: list[str] = []
+    for name, item in (*zip(input_names_of(module, len(args), None), args, strict=True), *kwargs.items()):
+        count = len(Structure.of(item).places)
+        names += [name] if count == 1 else [f"{name}.{number}" for number in range(count)]
+    return names
+
+
+class _CallersAssembly(Assembly):
+    """Puts the caller's loss between forward and backward."""
+
+    def __init__(
+        self,
+        lowered: Lowered,
+        names: StepNames,
+        *,
+        given: Sequence[str],
+        input_gradients: Mapping[str, str | None],
+    ) -> None:
+        super().__init__(lowered, names, OptimizerSpec())
+        self.given, self.input_gradients = tuple(given), input_gradients
+        self._handed: set[str] = set()
+
+    @property
+    def taken(self) -> set[str]:
+        """See `Assembly`; an output and two gradients are three tensors to the caller."""
+        return {*super().taken, *self.given, *self._handed}
+
+    def graph(self) -> Graph:
+        """The graph, with the writes of module state in their places."""
+        reads_given = (
+            number
+            for number, op in enumerate(self.ops)
+            if {self.buffer(name) for name in op.call.refs()} & {*self.given}
+        )
+        boundary = next(reads_given, len(self.ops))
+        backward = self.ops[boundary:]
+        del self.ops[boundary:]
+        outputs = [self.own_result(name) for name in self.names.predictions]
+        loss = self._callers_loss(outputs)
+        forward = {op.name for op in self.ops}
+        self._handed = {self.buffer(name) for name in outputs}
+        self.ops += backward
+        gradients = {}
+        for name, gradient in (*self.names.gradients.items(), *self.input_gradients.items()):
+            if gradient is not None:
+                gradients[name] = self.own_gradient(name, gradient)
+                self._handed.add(self.buffer(gradients[name]))
+        results = (*outputs, *gradients.values())
+        return self.finished(forward, loss, results, gradients, self.state_updates())
+
+    def _callers_loss(self, outputs: Sequence[str]) -> str:
+        """The op that stands for what the caller does with the outputs; the name of its loss."""
+        loss = self.add_value(self._unused("callers_loss"), contiguous("float32", ()))
+        types = tuple(layout_arguments(self.values[name].type) for name in self.given)
+        call = Call(CALLERS_LOSS, (tuple(Ref(name) for name in dict.fromkeys(outputs)), types))
+        self.ops.append(Op(loss, call, (loss, *self.given), repeatable=False))
+        return loss
+
+    def _unused(self, name: str) -> str:
+        while name in self.values:
+            name += "_"
+        return name

@@ -1,0 +1,352 @@
+"""A module for an existing training loop, whose forward and backward replay a plan.
+
+    net = poet.wrap(net, example_inputs, ram="64MiB")
+    for inputs, targets in loader:
+        optimizer.zero_grad()
+        loss_function(net(inputs), targets).backward()
+        optimizer.step()
+
+The loss, the optimizer, its hooks and schedulers stay the loop's. A pass is forward up to the outputs, the
+caller's loss, and backward from the gradients that autograd gives of them.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NoReturn
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+from poet.devices.costs import build_problem, kernels_on
+from poet.devices.load import load_profile
+from poet.devices.profile import Profile
+from poet.errors import Infeasible, InputError, ReplayError, one_of
+from poet.frontend.eager import original
+from poet.frontend.wrapped import WrappedStep, trace_wrapped
+from poet.planned import Planned, fit_step, limits_of, plan_with, solve_step
+from poet.prepared import Prepared
+from poet.problem import Limits, Objective, Pins, Place, Problem
+from poet.runtime.memory import return_freed_memory
+from poet.runtime.page_file import PageFile
+from poet.runtime.split_replay import SplitReplay
+from poet.solution import SolveOptions, Status
+from poet.strips import Gradients
+from poet.training_plan import Model, Plan
+
+
+def wrap(
+    module: nn.Module,
+    example_inputs: object,
+    *,
+    ram: str | int | None,
+    device: str | Path | Profile = "x86-host",
+    backward_from: Sequence[int] | None = None,
+    deadline: str | float | None = None,
+    recompute: bool = True,
+    paging: bool = True,
+    pins: Pins | None = None,
+    minimise: Objective | str = Objective.ENERGY,
+    time_limit_seconds: float | None = 60.0,
+    page_file: str | Path | None = None,
+) -> Wrapped:
+    """A module that computes what ``module`` does, bit for bit, inside ``ram`` while it trains.
+
+    What the budget counts: parameters and module state, the batch, outputs and gradients until backward has
+    ended, and all that lives in between. What the loop keeps beside that is its own: the optimizer's state,
+    the loss's tensors, gradients of an earlier pass.
+
+    Args:
+        module: on the CPU, in the mode (train or eval, also of its parts) in which it is to train. Parameters
+            and state stay its own: both are always the same, under the same names.
+        example_inputs: a tensor, a sequence of positional or a mapping of keyword arguments, of the shapes of
+            every pass. Those that require a gradient get one.
+        ram: budget in bytes or as text (``"64MiB"``); ``None``: unlimited.
+        device: whose costs decide what is recomputed and what paged; by name, file or record.
+        backward_from: numbers of the outputs from which the loss is made, where the module returns more; the
+            others are handed out without a gradient.
+        deadline: for one pass: seconds, ``"20ms"``, or ``"1.3x"`` of running every op once.
+        recompute: whether ops may run again.
+        paging: whether tensors may move to storage. Parameters and the batch never do: others hold them.
+        pins: tensors to keep, recompute or page, by patterns of names.
+        minimise: ``"energy"``, ``"time"``, ``"ram"`` or ``"writes"``.
+        time_limit_seconds: of the search; ``None``: until proven.
+        page_file: where tensors are paged; ``None``: an unnamed file in the working folder.
+
+    Raises:
+        InputError: the module, the device or an option is not usable.
+        Infeasible: no plan exists inside the limits; the message names what binds.
+        OutOfTime: the time limit passed before any plan was found.
+        PageFileError: the page file cannot be had.
+    """
+    profile = device if isinstance(device, Profile) else load_profile(device)
+    traced = trace_wrapped(module, example_inputs, backward_from=backward_from)
+    prepared = _prepared(traced, profile)
+    limits = limits_of(
+        prepared.problem, ram=ram, deadline=deadline, recompute=recompute, paging=paging, pins=pins
+    )
+    options = SolveOptions(time_limit_seconds, objective=one_of(Objective, minimise, "minimise"))
+    planned = _planned(prepared, limits, options)
+    return_freed_memory()
+    return Wrapped(original(module), traced, planned, page_file=page_file)
+
+
+def _prepared(traced: WrappedStep, profile: Profile) -> Prepared:
+    step = traced.step
+    kernels = kernels_on(profile, step.graph, step.kernels)
+    return Prepared(
+        model=Model(step.graph.name, "module", step.digest),
+        structure=None,
+        step=step,
+        profile=profile,
+        kernels=kernels,
+        problem=_held_by_the_caller(build_problem(step.graph, profile, kernels), traced),
+        train=("*",),
+        gradients=Gradients.KEEP,
+        import_seconds=0.0,
+    )
+
+
+def _held_by_the_caller(problem: Problem, traced: WrappedStep) -> Problem:
+    """``problem`` with what the caller holds in RAM from the pass's begin to its end."""
+    graph = traced.step.graph
+    held = graph.persistent() | {graph.buffer_of(name) for name in graph.inputs}
+    return replace(
+        problem,
+        tensors=tuple(
+            replace(tensor, initially=Place.RAM, finally_=Place.RAM, page_in=None, page_out=None)
+            if tensor.name in held
+            else tensor
+            for tensor in problem.tensors
+        ),
+    )
+
+
+def _planned(prepared: Prepared, limits: Limits, options: SolveOptions) -> Planned:
+    solution = solve_step(prepared, limits, options)
+    if solution.status is Status.INFEASIBLE:  # without `fit_step`'s hint: nothing has another home here
+        raise Infeasible(solution.message or solution.status.value)
+    return plan_with(prepared, limits, fit_step(prepared, limits, solution, options))
+
+
+class Wrapped(nn.Module):
+    """A module whose training passes replay a plan; make one with `poet.wrap`.
+
+    It has the parameters, the state and the parts of the module it was made from, by the same names, and
+    whatever else is asked for by name. In evaluation mode, unless it was wrapped in it, and where gradients
+    are switched off, it runs the module's own forward.
+
+    Attributes:
+        module: that it was made from.
+        planned: the plan, with how it was found.
+    """
+
+    module: nn.Module
+    planned: Planned
+
+    def __init__(
+        self, module: nn.Module, traced: WrappedStep, planned: Planned, *, page_file: str | Path | None
+    ) -> None:
+        super().__init__()
+        own = self.__dict__
+        own["module"], own["planned"], own["_traced"] = module, planned, traced
+        for shared in ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set"):
+            own[shared] = getattr(module, shared)
+        own["training"] = module.training
+        own["_modes"] = [(part, part.training) for part in module.modules()]
+        own["_tensors"] = _Tensors(module, traced, planned.plan)
+        own["_replay"] = SplitReplay(planned.plan, pages=_open_pages(planned.plan, page_file))
+        own["_under_way"] = lambda: None
+        weakref.finalize(self, own["_replay"].close)
+
+    @property
+    def plan(self) -> Plan:
+        """What a pass replays."""
+        return self.planned.plan
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """What the module returns for these arguments.
+
+        Raises:
+            InputError: in training, arguments of other shapes or types than the example inputs; or the module
+                was changed since it was wrapped.
+            ReplayError: the pass before still waits for its backward pass, or an op failed.
+        """
+        if not torch.is_grad_enabled():
+            return self.module(*args, **kwargs)
+        if any(part.training != mode for part, mode in self._modes):
+            if not self.module.training:
+                return self.module(*args, **kwargs)
+            raise InputError(
+                "a part of the module is in another mode than when it was wrapped; put it back, or wrap the "
+                "module again"
+            )
+        traced: WrappedStep = self._traced
+        if torch.is_autocast_enabled("cpu"):
+            raise InputError("a wrapped module computes in the types it has; leave torch.autocast out")
+        inputs = traced.called.tensors((args, kwargs), "the module was called with")
+        self._check_inputs(inputs)
+        trained = self._tensors.trained()
+        results = _Pass.apply(self, len(inputs), *inputs, *trained)  # type: ignore[no-untyped-call]
+        return traced.returned.filled(results)
+
+    def train(self, mode: bool = True) -> Wrapped:
+        """See `torch.nn.Module.train`."""
+        self.module.train(mode)
+        self.training = mode
+        return self
+
+    def state_dict(self, *args: Any, **kwargs: Any) -> Any:
+        """The module's; see `torch.nn.Module.state_dict`."""
+        return self.module.state_dict(*args, **kwargs)
+
+    def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:
+        """Into the module; see `torch.nn.Module.load_state_dict`."""
+        return self.module.load_state_dict(*args, **kwargs)
+
+    def close(self) -> None:
+        """Give the page file back; training passes are over. The module stays as it is."""
+        self._replay.close()
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("module", "planned") or name.startswith("__"):
+            raise AttributeError(name)
+        return getattr(self.module, name)
+
+    def __deepcopy__(self, memo: object) -> NoReturn:
+        raise InputError("a wrapped module is bound to its plan; copy its `module`, and wrap the copy")
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        raise InputError("a wrapped module cannot be pickled; save its state_dict(), or its `module`")
+
+    def _check_inputs(self, inputs: Sequence[Tensor]) -> None:
+        traced: WrappedStep = self._traced
+        graph = traced.step.graph
+        types = {value.name: value.type for value in graph.values}
+        for number, (name, tensor) in enumerate(zip(graph.inputs, inputs, strict=True)):
+            kind = types[name]
+            if (str(tensor.dtype), tuple(tensor.shape)) != (f"torch.{kind.dtype}", kind.shape):
+                found = f"{str(tensor.dtype).removeprefix('torch.')}[{','.join(map(str, tensor.shape))}]"
+                raise InputError(
+                    f"{name} is {found}, the module was wrapped for {kind}; give batches of that "
+                    "size (DataLoader(drop_last=True)), or wrap the module once more for the other: both "
+                    "share its tensors"
+                )
+            if tensor.requires_grad and number not in traced.input_gradients:
+                raise InputError(
+                    f"{name} requires a gradient, the example input did not; detach it, or wrap the module "
+                    "with an example that does"
+                )
+
+    def _begin(self, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        """Forward, where no pass is under way that somebody may still want to go back through."""
+        if self._replay.is_under_way and self._under_way() is not None:
+            raise ReplayError(
+                "a pass through the wrapped module still waits for its backward pass; call backward first, "
+                "drop its outputs, or run one of the two under torch.no_grad()"
+            )
+        if self._replay.is_under_way:
+            self._replay.discard()
+        self._replay.bind(self._tensors.now())
+        results: tuple[Tensor, ...] = self._replay.forward(inputs)
+        return results
+
+
+class _Ticket:
+    """Lives as long as autograd may go back through a pass."""
+
+
+class _Pass(torch.autograd.Function):
+    """One pass: autograd's node for the whole module."""
+
+    @staticmethod
+    def forward(ctx: Any, wrapped: Wrapped, inputs: int, *tensors: Tensor) -> tuple[Tensor, ...]:
+        """See `torch.autograd.Function.forward`; ``tensors`` are the inputs, then the trained parameters."""
+        outputs = wrapped._begin(tensors[:inputs])
+        traced: WrappedStep = wrapped._traced
+        graph, read = traced.step.graph, wrapped._replay.read_after
+        ctx.wrapped, ctx.inputs, ctx.ticket = wrapped, inputs, _Ticket()
+        wrapped.__dict__["_under_way"] = weakref.ref(ctx.ticket)
+        named = [
+            *zip(graph.inputs, tensors[:inputs], strict=True),
+            *wrapped._tensors.parameters(),
+            *zip(traced.outputs, outputs, strict=True),
+        ]
+        # autograd then refuses to go back where one of them was written meanwhile
+        ctx.save_for_backward(*(tensor for name, tensor in named if name in read))
+        ctx.mark_non_differentiable(
+            *(item for number, item in enumerate(outputs) if number not in traced.differentiated)
+        )
+        return outputs
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        """See `torch.autograd.Function.backward`."""
+        wrapped: Wrapped = ctx.wrapped
+        traced: WrappedStep = wrapped._traced
+        _ = ctx.saved_tensors
+        if wrapped._under_way() is not ctx.ticket or not wrapped._replay.is_under_way:
+            raise ReplayError(
+                "this pass was gone back through already; a plan frees what it kept, so retain_graph has no "
+                "effect"
+            )
+        made = iter(wrapped._replay.backward([gradients[number] for number in traced.differentiated]))
+        with_gradient = {item.name for item in traced.step.graph.parameters if item.gradient is not None}
+        of_trained = [next(made) if name in with_gradient else None for name in traced.trained]
+        of_inputs = [next(made) if number in traced.input_gradients else None for number in range(ctx.inputs)]
+        return (None, None, *of_inputs, *of_trained)
+
+
+class _Tensors:
+    """The module's tensors as they are now: a loop may replace what a name stands for."""
+
+    def __init__(self, module: nn.Module, traced: WrappedStep, plan: Plan) -> None:
+        self._step = traced
+        graph = plan.graph
+        parameters = {item.value for item in graph.parameters}
+        own = {name: _owner(module, name) for name in (*traced.trained, *parameters)}
+        names = {value for _, value in (*graph.states, *graph.constants)}
+        known = {name for name, _ in (*module.named_parameters(), *module.named_buffers())}
+        own |= {name: _owner(module, name) for name in names if name in known}
+        self._own = own
+        self._parameters = [item.value for item in graph.parameters]
+        self._fixed = {name: traced.step.tensors[name] for name in names - known}
+        self._trained = frozenset(traced.trained)
+
+    def now(self) -> dict[str, Tensor]:
+        """Every tensor that lives across passes."""
+        return {name: getattr(part, key) for name, (part, key) in self._own.items()} | self._fixed
+
+    def parameters(self) -> list[tuple[str, Tensor]]:
+        """The parameters by value."""
+        return [(name, getattr(*self._own[name])) for name in self._parameters]
+
+    def trained(self) -> list[Tensor]:
+        """The parameters that get a gradient.
+
+        Raises:
+            InputError: others require one now than when the module was wrapped.
+        """
+        for name, parameter in self.parameters():
+            if parameter.requires_grad != (name in self._trained):
+                raise InputError(
+                    f"requires_grad of {name} was changed since the module was wrapped; wrap it again"
+                )
+        return [getattr(*self._own[name]) for name in self._step.trained]
+
+
+def _owner(module: nn.Module, name: str) -> tuple[nn.Module, str]:
+    path, _, key = name.rpartition(".")
+    return module.get_submodule(path), key
+
+
+def _open_pages(plan: Plan, page_file: str | Path | None) -> PageFile | None:
+    if not plan.slots:
+        return None
+    path = None if page_file is None else Path(page_file)
+    return PageFile(plan.slots, path=path, folder=Path(), buffer_bytes=plan.page_buffer_bytes)

@@ -1,0 +1,34 @@
+"""The example programs train on real data: the digits of scikit-learn."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+def _example(name: str) -> ModuleType:
+    found = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
+    assert found is not None
+    assert found.loader is not None
+    module = importlib.util.module_from_spec(found)
+    found.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.slow
+def test_a_plain_loop_with_a_wrapped_module_learns(capsys: pytest.CaptureFixture[str]) -> None:
+    accuracy = _example("wrapped_loop").main()
+    assert accuracy > 0.9
+    assert capsys.readouterr().out.count("epoch") == 6
+
+
+@pytest.mark.slow
+def test_single_samples_teach_while_they_stream(tmp_path: Path) -> None:
+    before, after = _example("streamed_samples").main(str(tmp_path / "streamed.poet"), samples=600)
+    assert before < 0.2
+    assert after > 0.7
