@@ -350,7 +350,7 @@ class _Pass:
     def by_pushing(self, size: int, fixed: Sequence[Gap]) -> tuple[float, int, list[tuple[int, int]]] | None:
         """A run of neighbours that is pushed together, to its left, to its right or to both."""
         items = sorted((start, start + self.sizes[number], number) for number, start in self.here.items())
-        walls = sorted((start, end, -1) for start, end in fixed)
+        walls = [(start, end, -1) for start, end in _joined(fixed)]
         row = sorted([*items, *walls])
         best: tuple[float, int, list[tuple[int, int]]] | None = None
         for first in range(len(row) + 1):
@@ -423,6 +423,17 @@ class _Pass:
             self.move(number, low)
         if left:
             raise _NoRoom
+
+
+def _joined(taken: Sequence[Gap]) -> list[Gap]:
+    """``taken`` without overlaps: two things that one step needs one after the other may share bytes."""
+    found: list[Gap] = []
+    for start, end in sorted(taken):
+        if found and start < found[-1][1]:
+            found[-1] = found[-1][0], max(end, found[-1][1])
+        else:
+            found.append((start, end))
+    return found
 
 
 def _meet(one: _Birth, other: _Birth) -> bool:

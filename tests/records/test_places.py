@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import logging
 import math
 import random
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 from helpers import hand_net
@@ -15,10 +17,10 @@ from helpers.schedules import keep_everything, random_schedule
 from helpers.shuffled import movable, shuffled
 
 from poet.compaction import compact
-from poet.demand import Demand, demand_of
+from poet.demand import Demand, MemoryRequest, demand_of
 from poet.errors import InvalidSchedule, PlanError
 from poet.homes import decided
-from poet.layout import Layout, check_layout, lay_out
+from poet.layout import Block, Layout, check_layout, lay_out
 from poet.places import Move, replayed
 from poet.problem import Limits
 from poet.simulator import judge
@@ -212,6 +214,41 @@ def test_an_arena_is_no_larger_than_the_peak(seed: int) -> None:
         assert found.arena_bytes <= least
         bytes_held(of, Arena(found.arena_bytes, found.offsets_bytes, found.moves))
     assert compact(of, least - 1, guide_bytes=layout.offsets_bytes, time_limit_seconds=0.02) is None
+
+
+def in_blocks(seed: int) -> Demand:
+    """Of random steps whose workspaces come one after the other, as those of an op in slices do."""
+    generator = random.Random(seed)
+    begins = [1]
+    for _ in range(5):
+        begins.append(begins[-1] + generator.choice([1, 6, 9]))
+    blocks = []
+    for number in range(14):
+        first = generator.randrange(5)
+        born = generator.randint(begins[first], begins[first + 1] - 1)
+        died = begins[generator.randrange(first, 5) + 1] - 1
+        name = f"tensor{number}"
+        blocks.append(Block(name, name, generator.randint(1, 60), ((born, died),)))
+    for begin, end in pairwise(begins):
+        for _ in range(4 if end - begin > 1 else 0):
+            born = generator.randrange(begin, end)
+            died = min(end - 1, born + generator.randint(0, 3))
+            blocks.append(Block(f"op at {begin}", None, generator.randint(1, 90), ((born, died),)))
+    requests = tuple(MemoryRequest(0, block.size_bytes, number) for number, block in enumerate(blocks))
+    return Demand(tuple(blocks), requests, (), tuple(begins))
+
+
+@pytest.mark.parametrize("seed", [62, 85, 179, 183])
+def test_workspaces_that_share_a_place_are_no_room(seed: int, caplog: pytest.LogCaptureFixture) -> None:
+    """What one step needs one after the other may lie at one place, and is pushed against as a whole."""
+    of = in_blocks(seed)
+    least = lay_out(of.blocks, time_limit_seconds=0.0).lower_bound_bytes
+    caplog.set_level(logging.INFO, "poet.compaction")
+    for more in range(0, 25, 5):
+        found = compact(of, least + more, time_limit_seconds=0.0)
+        if found is not None:
+            bytes_held(of, Arena(found.arena_bytes, found.offsets_bytes, found.moves))
+    assert not caplog.messages
 
 
 def test_what_fits_at_fixed_places_is_not_moved() -> None:
