@@ -20,6 +20,7 @@ from poet.solvers.instance.instance import Instance, instance_of
 from poet.solvers.instance.timeline import Timeline, timeline_of
 from poet.solvers.literature.page_everything import page_everything
 from poet.solvers.search import least_energy as search
+from poet.solvers.search import model_runs
 from poet.solvers.search.finders import STATES
 from poet.tuning import DEFAULT
 
@@ -102,10 +103,11 @@ def test_the_search_takes_its_bound_and_offers_its_reruns(monkeypatch: pytest.Mo
         offered.append({stage: set(tasks) for stage, tasks in reruns.items()})
         return timeline_of(instance, reruns)
 
-    monkeypatch.setattr(search, "run_engine", silent)
+    monkeypatch.setattr(model_runs, "run_engine", silent)
     monkeypatch.setattr(search, "search_large", lambda *arguments, **options: True)
     monkeypatch.setattr(search, "greedy", lambda *arguments, **options: None)
-    monkeypatch.setattr(search, "timeline_of", noted)
+    for module in (search, model_runs):
+        monkeypatch.setattr(module, "timeline_of", noted)
     start = page_everything(problem, limits)
     assert start is not None
     tuning = DEFAULT.having("search.small_ops", 1)

@@ -28,6 +28,7 @@ from poet.solvers.instance.candidates import candidates
 from poet.solvers.instance.instance import instance_of
 from poet.solvers.instance.timeline import timeline_of
 from poet.solvers.search import least_energy as search
+from poet.solvers.search import model_runs
 from poet.solvers.search.explain import explained
 from poet.solvers.search.messages import budget_sentence
 
@@ -147,7 +148,7 @@ def test_an_engine_that_lies_is_found_out(monkeypatch: pytest.MonkeyPatch) -> No
     def lie(*arguments: object, **options: object) -> Outcome:
         return Outcome(None, float("inf"), True, True, False)
 
-    monkeypatch.setattr(search, "run_engine", lie)
+    monkeypatch.setattr(model_runs, "run_engine", lie)
     monkeypatch.setattr(search, "greedy", lambda *arguments, **options: None)
     found = search.solve(problem, limits, counted(1.0))
     assert found.status is not Status.INFEASIBLE

@@ -26,7 +26,7 @@ from poet.solvers.instance.incumbent import Incumbent
 from poet.solvers.instance.instance import Metered
 from poet.solvers.literature import comparison
 from poet.solvers.literature.comparison import compare
-from poet.solvers.search import bound_rounds, objectives
+from poet.solvers.search import bound_rounds, model_runs, objectives, second_opinion
 from poet.solvers.search import least_energy as search
 from poet.solvers.search.finders import ROUNDS, TIED, WALKS
 from poet.tuning import DEFAULT
@@ -55,7 +55,7 @@ def show(solution: Solution, limits: Limits) -> str:
 @pytest.fixture
 def engines_find_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     silent = Outcome(None, 0.0, False, False, False)
-    monkeypatch.setattr(search, "run_engine", lambda *arguments, **options: silent)
+    monkeypatch.setattr(model_runs, "run_engine", lambda *arguments, **options: silent)
     monkeypatch.setattr(search, "search_large", lambda *arguments, **options: True)
 
 
@@ -86,7 +86,7 @@ def test_of_two_engines_the_one_that_found_the_plan_is_named(monkeypatch: pytest
             return Outcome(None, 0.0, False, False, False)
         return run(name, *arguments, **options)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(search, "run_engine", only_cpsat)
+    monkeypatch.setattr(model_runs, "run_engine", only_cpsat)
     monkeypatch.setattr(search, "greedy", lambda *arguments, **options: None)
     found = dict[str, str]()
     for seed in range(12):
@@ -217,7 +217,7 @@ def test_a_bound_that_is_refuted_is_named_and_the_search_goes_on(monkeypatch: py
         asked.append(engine)
         return confirmation
 
-    monkeypatch.setattr(search, "confirm", refuted)
+    monkeypatch.setattr(second_opinion, "confirm", refuted)
     # what sums of our own prove, nobody refutes
     monkeypatch.setattr(search, "search_large", lambda *arguments, **options: True)
     monkeypatch.setattr(bound_rounds, "refined_bounds", lambda *arguments, **options: iter(()))
@@ -263,7 +263,7 @@ def test_the_engine_whose_word_a_bound_is_does_not_confirm_it(monkeypatch: pytes
         return run(name, *arguments, **options)  # type: ignore[arg-type]
 
     asked: list[str] = []
-    monkeypatch.setattr(search, "run_engine", only_cpsat)
+    monkeypatch.setattr(model_runs, "run_engine", only_cpsat)
     monkeypatch.setattr(confirm_module, "run_engine", seconds)
     monkeypatch.setattr(confirm_module, "prove_none", lambda *arguments, **options: None)
     proofs = set[str]()

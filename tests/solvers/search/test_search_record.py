@@ -35,7 +35,7 @@ from poet.solvers.bounds.relaxation import bound_overhead
 from poet.solvers.engines import Effort, Outcome
 from poet.solvers.instance.context import Conduct
 from poet.solvers.instance.instance import instance_of
-from poet.solvers.search import bound_rounds, large
+from poet.solvers.search import bound_rounds, large, model_runs
 from poet.solvers.search import least_energy as search
 from poet.solvers.search.after_rounds import Ways, go_on
 from poet.solvers.search.recorder import Recorder
@@ -212,7 +212,7 @@ def test_a_search_that_finds_and_proves_nothing_goes_on_to_its_limit(
         seeds.add(effort.seed)
         return Outcome(None, 0.0, True, False, False)
 
-    monkeypatch.setattr(search, "run_engine", silent)
+    monkeypatch.setattr(model_runs, "run_engine", silent)
     monkeypatch.setattr(bound_rounds, "refined_bounds", lambda *arguments, **others: iter(()))
     monkeypatch.setattr(search, "search_large", lambda *arguments, **others: True)
     tuning = NO_STATES.having("search.small_ops", small_ops)

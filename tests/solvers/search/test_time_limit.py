@@ -35,7 +35,7 @@ from poet.solvers.engines.matrix import scaled
 from poet.solvers.event_model.model import EventModel
 from poet.solvers.heuristics.keep_everything import keep_everything
 from poet.solvers.instance.instance import instance_of
-from poet.solvers.search import explain
+from poet.solvers.search import explain, model_runs
 from poet.solvers.search import least_energy as search
 from poet.solvers.search.explain import answered, explained
 
@@ -85,7 +85,7 @@ def slow_engines(
     def prove(model: EventModel, *, seconds: float, **others: object) -> None:
         clock.seconds += seconds
 
-    monkeypatch.setattr(search, "run_engine", run)
+    monkeypatch.setattr(model_runs, "run_engine", run)
     monkeypatch.setattr(confirm_module, "run_engine", run)
     monkeypatch.setattr(confirm_module, "prove_none", prove)
     return taken
@@ -124,7 +124,7 @@ def test_a_second_opinion_keeps_the_limit(
         clock.seconds = began + LIMIT_SECONDS - late_seconds
 
     monkeypatch.setattr(search, "greedy", dawdle)
-    monkeypatch.setattr(search._Search, "_model_seconds", lambda self: 0.5 * late_seconds)
+    monkeypatch.setattr(model_runs.ModelRuns, "_model_seconds", lambda self: 0.5 * late_seconds)
     solution = solve(STEP, tight(), OPTIONS)
     assert solution.status is Status.INFEASIBLE
     assert clock.seconds > began + LIMIT_SECONDS - 0.5 * late_seconds
