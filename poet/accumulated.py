@@ -11,10 +11,11 @@ from poet.errors import Infeasible, InputError, InvalidSchedule, OutOfTime, Plan
 from poet.graph import Graph
 from poet.kernel_facts import KernelFacts
 from poet.micro import MicroBatches
+from poet.plan_parts import SearchOutcome
 from poet.planned import Planned
 from poet.simulator import judge
 from poet.solution import SolveOptions
-from poet.training_plan import Plan, SearchOutcome
+from poet.training_plan import Plan
 from poet.units import format_bytes
 from poet.without_updates import arena_of, without_updates
 

@@ -14,6 +14,8 @@ from poet.graph import Graph
 from poet.homes import DecidedProblem, as_decided
 from poet.kernel_facts import KernelFacts
 from poet.layout import lay_out_around
+from poet.page_slots import is_paged
+from poet.plan_parts import Arena, Request, SearchOutcome
 from poet.planned import Planned, outcome_of
 from poet.problem import Limits, Place, Problem, Tensor
 from poet.schedule import Schedule
@@ -21,7 +23,7 @@ from poet.simulator import judge
 from poet.solution import SolveOptions
 from poet.solvers import solve
 from poet.solvers.heuristics.keep_everything import keep_everything
-from poet.training_plan import Arena, Plan, Request, SearchOutcome, is_paged, make_plan
+from poet.training_plan import Plan, make_plan
 
 SEARCH_SECONDS = 10.0
 _ROUNDS = 6

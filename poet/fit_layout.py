@@ -20,13 +20,14 @@ from poet.exact_layout import exact_layout
 from poet.homes import DecidedProblem, decided
 from poet.kernel_facts import KernelFacts
 from poet.layout import Layout, lay_out
+from poet.page_slots import is_paged, least_page_buffer_bytes
+from poet.plan_parts import Arena
 from poet.problem import Limits, Problem
 from poet.schedule import Schedule
 from poet.search_record import Phase, SearchRecord, joined
 from poet.simulator import Trace, judge
 from poet.solution import Solution, SolveOptions, Status, amount_of
 from poet.solvers import minimum_ram_bytes, solve
-from poet.training_plan import Arena, is_paged, least_page_buffer_bytes
 from poet.units import format_bytes, format_joules
 
 _LEAST_EXACT_SECONDS = 1.0  # its process has to come up

@@ -14,6 +14,7 @@ from poet.files.apart import check_apart
 from poet.fit_layout import Fitted, fit, searching
 from poet.homes import as_decided, decided
 from poet.plan_file import write_plan
+from poet.plan_parts import Arena, Device, PriceRange, Request, SearchOutcome
 from poet.prepared import Prepared
 from poet.problem import Limits, Pins, Place, Problem
 from poet.ram_survey import keep_everything_bytes
@@ -23,16 +24,7 @@ from poet.solution import Solution, SolveOptions, Status
 from poet.solvers import minimum_ram_bytes
 from poet.solvers.search.explain import answered
 from poet.summary import as_html, as_text, summary_rows
-from poet.training_plan import (
-    Arena,
-    Device,
-    Plan,
-    PriceRange,
-    Request,
-    SearchOutcome,
-    make_plan,
-    moved_in,
-)
+from poet.training_plan import Plan, make_plan, moved_in
 from poet.units import format_bytes, parse_bytes, parse_joules
 
 

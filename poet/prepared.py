@@ -18,9 +18,9 @@ from poet.files.reading import printable_name
 from poet.kernel_facts import KernelFacts
 from poet.micro import MicroBatches
 from poet.optimizer import OptimizerSpec
+from poet.plan_parts import Model
 from poet.problem import Place, Problem
 from poet.strips import Gradients
-from poet.training_plan import Model
 
 if TYPE_CHECKING:
     import torch

@@ -19,11 +19,12 @@ from poet.graph import Graph, Op
 from poet.homes import as_decided
 from poet.kernel_facts import KernelFacts
 from poet.layout import lay_out
+from poet.plan_parts import Arena, Device, Model, Request, SearchOutcome
 from poet.problem import Limits, Place, Problem, ProblemOp, Tensor
 from poet.runtime.measure import seconds_in_steps
 from poet.runtime.memory import available_bytes
 from poet.solvers.heuristics.keep_everything import keep_everything
-from poet.training_plan import Arena, Device, Model, Plan, Request, SearchOutcome, make_plan
+from poet.training_plan import Plan, make_plan
 from poet.verification import random_batch
 
 _LONGEST_SECONDS = 1.0

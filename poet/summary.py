@@ -5,9 +5,10 @@ from __future__ import annotations
 import html
 from collections.abc import Iterator
 
+from poet.plan_parts import PriceRange
 from poet.problem import Objective
 from poet.solution import WHOLE_PROBLEM, Status, is_confirmed, sentence_of
-from poet.training_plan import Plan, PriceRange
+from poet.training_plan import Plan
 from poet.units import NO_GAP, format_above, format_bytes, format_gap, format_joules, format_seconds
 
 Row = tuple[str, str]

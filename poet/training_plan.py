@@ -8,193 +8,35 @@ apart. `poet.plan_file` writes and reads it.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
 from typing import Any
 
 from poet import codec
-from poet.brief import brief, shortened, told
+from poet.brief import shortened, told
 from poet.demand import BEFORE, Demand, demand_of
 from poet.errors import InvalidSchedule, PlanError
-from poet.graph import Graph, TensorType
+from poet.graph import Graph
 from poet.homes import DecidedProblem
 from poet.kernel_facts import KernelFacts
+from poet.lasting_values import lasting_values
 from poet.layout import Layout, check_layout, lower_bound_bytes
-from poet.loss import LossSpec
-from poet.micro import MicroBatches
 from poet.optimizer import OptimizerSpec
-from poet.places import Move, Places, replayed
-from poet.problem import Limits, Objective, Place, Problem
-from poet.schedule import Free, PageIn, PageOut, Schedule, Step
-from poet.search_record import NO_SEARCH, SearchRecord
+from poet.page_slots import check_slots, lay_out_slots, page_buffer_of
+from poet.places import Places, replayed
+from poet.plan_checks import (
+    LARGEST_BYTES,
+    check_ends,
+    check_kernels,
+    check_outcome,
+    check_prediction,
+    check_problem,
+)
+from poet.plan_parts import Arena, Device, Model, PageSlot, Prediction, PriceRange, Request, SearchOutcome
+from poet.problem import Place
+from poet.schedule import Free, Schedule
 from poet.simulator import Trace, judge
-from poet.solution import ClassBound
-from poet.strips import Gradients
 from poet.units import format_bytes, format_joules, format_seconds
 from poet.version import __version__
-
-SLOT_ALIGNMENT_BYTES = 4096
-"""Slots begin at multiples of this: what direct transfers to storage ask for."""
-
-_LARGEST_BYTES = 1 << 48
-_SMALLEST_PAGE_BUFFER_BYTES, _LARGEST_PAGE_BUFFER_BYTES = 64 * 1024, 1024 * 1024
-_RESERVED_SHARE = 64
-_ROUNDING = 1e-6  # of a plan's joules, that a bound may be above them
-
-
-@dataclass(frozen=True, slots=True)
-class Model:
-    """Which model the plan is for.
-
-    Attributes:
-        name: for people.
-        kind: ``"onnx"`` or ``"module"``.
-        sha256: of the model file, or of what stands for it; saved training states are bound to it.
-        binding: sizes given to dynamic dimensions.
-    """
-
-    name: str
-    kind: str
-    sha256: str
-    binding: tuple[tuple[str, int], ...] = ()
-
-    def __post_init__(self) -> None:
-        if self.kind not in ("onnx", "module"):
-            raise PlanError(f"a model is of kind 'onnx' or 'module', not {self.kind!r}")
-
-
-@dataclass(frozen=True, slots=True)
-class Request:
-    """What was asked for; ``loss`` as `poet.loss` reads it, ``train`` are patterns of parameters to train.
-
-    ``gradients``: whether weight gradients were to be made block by block; the graph tells which are.
-    ``micro``: how each batch is trained in pieces; ``None``: as a whole.
-    """
-
-    limits: Limits
-    loss: str
-    train: tuple[str, ...] = ("*",)
-    gradients: Gradients = Gradients.STREAM
-    micro: MicroBatches | None = None
-
-    def __post_init__(self) -> None:
-        LossSpec.parse(self.loss)
-
-
-@dataclass(frozen=True, slots=True)
-class Device:
-    """What a report says about the device; costs stand in the plan's problem.
-
-    Attributes:
-        name, title: of the profile.
-        ram_bytes, storage_bytes: what the device has.
-        storage_page_bytes: the unit of writing to storage.
-        endurance_bytes: what can be written to storage before it is worn out.
-    """
-
-    name: str
-    title: str = ""
-    ram_bytes: int | None = None
-    storage_bytes: int | None = None
-    storage_page_bytes: int | None = None
-    endurance_bytes: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class SearchOutcome:
-    """How the search for the schedule ended.
-
-    Attributes:
-        status: ``"optimal"`` or ``"feasible"``.
-        bound_joules: no schedule takes less, among those that ``bound_scope`` names.
-        bound_scope: what the bound holds for.
-        baseline_joules: of running every op once with no transfer.
-        gap, overhead_gap: shares of the joules, and of the joules above the baseline, that a better
-            schedule could save at most.
-        solver: that found the schedule.
-        solve_seconds: wall clock of the search.
-        objective: what the schedule takes the least of.
-        objective_bound: where that is not energy: no schedule takes less of it, in seconds or bytes.
-        proof: who stands behind an optimal plan, beside the engine that found it; may be empty.
-        class_bound: for the class of plans that was searched; ``None``: the search had no class.
-        record: what the search did and when.
-    """
-
-    status: str
-    bound_joules: float
-    bound_scope: str
-    baseline_joules: float
-    gap: float
-    overhead_gap: float
-    solver: str
-    solve_seconds: float
-    objective: Objective = Objective.ENERGY
-    objective_bound: float | None = None
-    proof: str = ""
-    class_bound: ClassBound | None = None
-    record: SearchRecord = NO_SEARCH
-
-    def __post_init__(self) -> None:
-        if self.status not in ("optimal", "feasible"):
-            raise PlanError(f"a plan is 'optimal' or 'feasible', not {self.status!r}")
-
-
-@dataclass(frozen=True, slots=True)
-class PriceRange:
-    """What a step takes with every figure of the device at its good and at its bad end.
-
-    The schedule is the same at both ends, so that what is stated lies between them.
-    """
-
-    good_seconds: float
-    bad_seconds: float
-    good_joules: float
-    bad_joules: float
-
-
-@dataclass(frozen=True, slots=True)
-class Prediction:
-    """What one training step takes.
-
-    Attributes:
-        peak_ram_bytes, seconds, joules: of the plan, by the simulator.
-        plain_peak_ram_bytes: that plain training needs, keeping every tensor to its last use.
-        lower_bound_ram_bytes: below which no schedule exists.
-        range: as far as the device's figures may be off; ``None``: not known.
-    """
-
-    peak_ram_bytes: int
-    seconds: float
-    joules: float
-    plain_peak_ram_bytes: int | None = None
-    lower_bound_ram_bytes: int | None = None
-    range: PriceRange | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class PageSlot:
-    """A tensor's place in the page file, in bytes from the first slot."""
-
-    tensor: str
-    offset_bytes: int
-    size_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class Arena:
-    """Places in RAM for all that the schedule asks for, in one piece of memory.
-
-    Attributes:
-        size_bytes: of the piece.
-        offsets_bytes: from its start, one per block of `poet.demand.demand_of`; where blocks lie at first.
-        moves: blocks that get another place within the step, in the order of its steps.
-    """
-
-    size_bytes: int
-    offsets_bytes: tuple[int, ...]
-    moves: tuple[Move, ...] = ()
-
-    __repr__ = brief
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,10 +84,10 @@ class Plan:
     places: Places | None = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        _check_problem(self.graph, self.problem, self.kernels)
+        check_problem(self.graph, self.problem, self.kernels)
         for kernels in filter(None, (self.kernels, self.host_kernels)):
-            _check_kernels(self.graph, kernels)
-        _check_ends(self.graph, self.problem)
+            check_kernels(self.graph, kernels)
+        check_ends(self.graph, self.problem)
         try:
             trace = judge(self.problem, self.schedule, self.request.limits)
             object.__setattr__(self, "demand", demand_of(self.problem, self.schedule, self.kernels))
@@ -255,9 +97,9 @@ class Plan:
         except InvalidSchedule as error:
             raise PlanError(f"the schedule breaks the rule {error.rule!r} at {error}") from None
         object.__setattr__(self, "trace", trace)
-        _check_prediction(self.prediction, trace)
-        _check_outcome(self.outcome, trace)
-        _check_slots(self)
+        check_prediction(self.prediction, trace)
+        check_outcome(self.outcome, trace)
+        check_slots(self.slots, self.problem, self.schedule)
         if self.evaluation is not None:
             _check_evaluation(self, self.evaluation)
         if (self.request.micro is None) != (self.accumulation is None):
@@ -368,11 +210,9 @@ class Plan:
         a layout half of it is left for the gaps between tensors.
         """
         budget_bytes = self.request.limits.ram_budget_bytes
-        spare_bytes = _LARGEST_BYTES if budget_bytes is None else budget_bytes - self.held_bytes
+        spare_bytes = LARGEST_BYTES if budget_bytes is None else budget_bytes - self.held_bytes
         spare_bytes = spare_bytes if self.has_fitting_arena else spare_bytes // 2
-        if not self.slots or spare_bytes < _SMALLEST_PAGE_BUFFER_BYTES:
-            return 0
-        return min(spare_bytes, _LARGEST_PAGE_BUFFER_BYTES) // SLOT_ALIGNMENT_BYTES * SLOT_ALIGNMENT_BYTES
+        return page_buffer_of(spare_bytes) if self.slots else 0
 
     def to_json(self) -> dict[str, Any]:
         """JSON-ready form; `from_json` gives an equal plan back."""
@@ -450,165 +290,7 @@ def moved_in(
     return replayed(demand, arena.offsets_bytes, arena.size_bytes, arena.moves).moved()
 
 
-def lay_out_slots(problem: Problem, schedule: Schedule) -> tuple[PageSlot, ...]:
-    """One slot per tensor that is paged or lives in storage, one after the other."""
-    paged = _paged(schedule)
-    slots: list[PageSlot] = []
-    end = 0
-    for tensor in problem.tensors:
-        if tensor.name in paged or Place.STORAGE in (tensor.initially, tensor.finally_):
-            slots.append(PageSlot(tensor.name, end, tensor.bytes))
-            end += -(-tensor.bytes // SLOT_ALIGNMENT_BYTES) * SLOT_ALIGNMENT_BYTES
-    return tuple(slots)
-
-
-def least_page_buffer_bytes(ram_budget_bytes: int) -> int:
-    """What a plan that pages should leave of its budget for the page buffer; little budgets leave nothing."""
-    return (
-        _SMALLEST_PAGE_BUFFER_BYTES
-        if ram_budget_bytes >= _RESERVED_SHARE * _SMALLEST_PAGE_BUFFER_BYTES
-        else 0
-    )
-
-
-def is_paged(schedule: Schedule) -> bool:
-    """Whether any tensor is moved to or from storage."""
-    return any(isinstance(step, PageIn | PageOut) for step in schedule)
-
-
-def stored_values(graph: Graph) -> dict[str, TensorType]:
-    """Values that live across steps, by name: parameters, optimizer state, module state, constants."""
-    types = {value.name: value.type for value in graph.values}
-    names = [parameter.value for parameter in graph.parameters]
-    names += [value for parameter in graph.parameters for _, value in parameter.optimizer_state]
-    names += [value for _, value in (*graph.states, *graph.constants)]
-    return {name: types[name] for name in names}
-
-
-def lasting_values(graph: Graph) -> dict[str, TensorType]:
-    """`stored_values`, and the sums of gradients, which no file holds: a step begins them anew."""
-    types = {value.name: value.type for value in graph.values}
-    sums = [item.accumulator for item in graph.parameters if item.accumulator is not None]
-    return stored_values(graph) | {name: types[name] for name in sums}
-
-
 # --- checks -----------------------------------------------------------------------------------
-
-
-def _check_problem(graph: Graph, problem: Problem, kernels: KernelFacts) -> None:
-    """The problem's tensors are the graph's buffers, its ops the graph's ops, with the same effects."""
-    sizes = {buffer.name: buffer.size_bytes for buffer in graph.buffers}
-    if sizes != {tensor.name: tensor.bytes for tensor in problem.tensors}:
-        raise PlanError("the problem's tensors are not the graph's buffers")
-    if any(size > _LARGEST_BYTES for size in sizes.values()):
-        raise PlanError(f"a buffer is larger than {_LARGEST_BYTES} bytes")
-    for value in graph.values:
-        if max((*value.type.shape, *value.type.strides, value.type.offset)) > _LARGEST_BYTES:
-            raise PlanError(f"value {value.name} has a size, stride or offset above {_LARGEST_BYTES}")
-    if [op.name for op in graph.ops] != [op.name for op in problem.ops]:
-        raise PlanError("the problem's ops are not the graph's ops")
-    for op, costed in zip(graph.ops, problem.ops, strict=True):
-        recall = op.recall
-        agree = (
-            set(costed.inputs) == set(graph.reads(op.call))
-            and costed.outputs == graph.writes(op)
-            and set(costed.updates) == set(op.updates)
-            and (recall is not None or not costed.recomputable)
-            and (recall is None or set(costed.rerun_inputs) >= set(graph.reads(recall)))
-            and costed.random == op.random
-        )
-        if not agree:
-            raise PlanError(f"op {op.name} of the problem contradicts the graph")
-        if costed.workspace_bytes < kernels.of(op.name).workspace_bytes:
-            raise PlanError(f"op {op.name} of the problem has a smaller workspace than its kernel")
-    if problem.kernels != kernels.library:
-        raise PlanError(f"the problem counts kernels {problem.kernels!r}, the plan's are {kernels.library!r}")
-
-
-def _check_kernels(graph: Graph, kernels: KernelFacts) -> None:
-    """What is said about kernels is about ops of the graph and the buffers that they allocate."""
-    ops = {op.name: op for op in graph.ops}
-    for facts in kernels.ops:
-        if facts.name not in ops:
-            raise PlanError(f"kernels {kernels.library}: there is no op {facts.name!r}")
-        if facts.outputs > len(graph.writes(ops[facts.name])):
-            raise PlanError(f"op {facts.name}: its kernel's allocations do not become its outputs")
-
-
-def _check_ends(graph: Graph, problem: Problem) -> None:
-    """Every step can follow the one before, and its results are there to be handed over."""
-    tensors = {tensor.name: tensor for tensor in problem.tensors}
-    loss = next(value.type for value in graph.values if value.name == graph.loss)
-    if loss.elements != 1:
-        raise PlanError(f"the loss {graph.loss} is {loss}; a step minimises a single number")
-    produced = {name for op in graph.ops for name in graph.writes(op)}
-    inputs = {graph.buffer_of(name) for name in graph.inputs}
-    updated = {name for op in graph.ops for name in op.updates}
-    persistent = graph.persistent()
-    for name in (graph.loss, *graph.predictions):
-        if tensors[graph.buffer_of(name)].finally_ is not Place.RAM:
-            raise PlanError(f"{name} is handed to the caller but need not end in RAM")
-    for name, tensor in tensors.items():
-        if name in produced:
-            continue
-        if (name in inputs) == (name in persistent):
-            raise PlanError(f"buffer {name} must be either an input or live across steps")
-        if name in inputs and tensor.initially not in (None, Place.RAM):
-            raise PlanError(f"input {name} must begin in RAM")
-        if name in inputs:
-            continue
-        ends = {
-            Place.STORAGE: name not in updated or tensor.finally_ is Place.STORAGE,
-            Place.BOTH: name not in updated and tensor.finally_ is Place.RAM,
-        }
-        if not ends.get(tensor.initially or Place.RAM, tensor.finally_ is Place.RAM):
-            raise PlanError(f"buffer {name} lives across steps but does not end where it begins")
-
-
-def _check_prediction(prediction: Prediction, trace: Trace) -> None:
-    said = (prediction.seconds, prediction.joules)
-    judged = (trace.seconds, trace.joules)
-    close = all(math.isclose(a, b, rel_tol=1e-9) for a, b in zip(said, judged, strict=True))
-    if not close or prediction.peak_ram_bytes != trace.peak_ram_bytes:
-        raise PlanError("the predictions are not what the simulator says about the schedule")
-    ends = prediction.range
-    if ends is None:
-        return
-    for good, stated, bad in (
-        (ends.good_seconds, trace.seconds, ends.bad_seconds),
-        (ends.good_joules, trace.joules, ends.bad_joules),
-    ):
-        if not 0.0 <= good <= (1 + _ROUNDING) * stated or not stated <= (1 + _ROUNDING) * bad < math.inf:
-            raise PlanError("the range of the predictions does not contain them")
-
-
-def _check_outcome(outcome: SearchOutcome, trace: Trace) -> None:
-    """What is said of all other plans does not contradict this one."""
-    if outcome.bound_joules > (1 + _ROUNDING) * trace.joules:
-        raise PlanError(
-            f"its bound of {outcome.bound_joules:g} J is above the {trace.joules:g} J of its own schedule"
-        )
-
-
-def _check_slots(plan: Plan) -> None:
-    """Every paged tensor has one slot that holds it; slots are aligned, apart, and leave no gap.
-
-    The file is preallocated: a gap would be a way to take a stranger's disk.
-    """
-    sizes = {tensor.name: tensor.bytes for tensor in plan.problem.tensors}
-    slotted = {slot.tensor for slot in plan.slots}
-    if len(slotted) < len(plan.slots):
-        raise PlanError("a tensor has two page slots")
-    needed = {slot.tensor for slot in lay_out_slots(plan.problem, plan.schedule)}
-    if slotted != needed:
-        raise PlanError(f"page slots and paged tensors differ: {min(slotted ^ needed)}")
-    end = 0
-    for slot in sorted(plan.slots, key=lambda slot: (slot.offset_bytes, slot.size_bytes)):
-        if slot.size_bytes != sizes[slot.tensor]:
-            raise PlanError(f"the page slot of {slot.tensor} is not of its size")
-        if slot.offset_bytes != end:
-            raise PlanError(f"the page slot of {slot.tensor} is at {slot.offset_bytes}, not at {end}")
-        end += -(-slot.size_bytes // SLOT_ALIGNMENT_BYTES) * SLOT_ALIGNMENT_BYTES
 
 
 def _checked_places(plan: Plan) -> Places | None:
@@ -620,7 +302,7 @@ def _checked_places(plan: Plan) -> Places | None:
     layout = plan.layout
     if plan.arena is None or layout is None:
         return None
-    if len(layout.offsets_bytes) != len(layout.blocks) or layout.arena_bytes > _LARGEST_BYTES:
+    if len(layout.offsets_bytes) != len(layout.blocks) or layout.arena_bytes > LARGEST_BYTES:
         raise PlanError(
             f"the arena has {len(layout.offsets_bytes)} places, the schedule asks for {len(layout.blocks)}"
         )
@@ -705,7 +387,3 @@ def _check_homes(plan: Plan, other: Plan, what: str) -> None:
     moved = {step.tensor for step in other.schedule if isinstance(step, Free)} & plan.standing
     if moved:
         raise PlanError(f"the {what} moves {min(moved)}, which has its place throughout")
-
-
-def _paged(schedule: Iterable[Step]) -> set[str]:
-    return {step.tensor for step in schedule if isinstance(step, PageIn | PageOut)}

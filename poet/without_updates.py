@@ -12,9 +12,10 @@ from poet.graph import Graph
 from poet.homes import DecidedProblem
 from poet.kernel_facts import KernelFacts
 from poet.layout import lay_out_around
+from poet.plan_parts import Arena
 from poet.problem import Place
 from poet.schedule import Compute, PageOut, Schedule, Step
-from poet.training_plan import Arena, Plan
+from poet.training_plan import Plan
 
 
 def without_updates(plan: Plan, graph: Graph, problem: DecidedProblem) -> tuple[Schedule, tuple[int, ...]]:

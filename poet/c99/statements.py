@@ -10,11 +10,12 @@ from poet.c99.rows import ROWS, c_calls, strip_calls
 from poet.demand import BEFORE
 from poet.errors import GraphError, PlanError, UnsupportedOperator
 from poet.graph import Graph
+from poet.lasting_values import stored_values
 from poet.places import MadeMove
 from poet.problem import Place
 from poet.schedule import Compute, Free, PageIn, PageOut
 from poet.strips import Strip
-from poet.training_plan import Plan, stored_values
+from poet.training_plan import Plan
 
 LIBRARY = "poet-c99"
 """What profiles and plans call these kernels."""

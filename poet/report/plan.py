@@ -10,6 +10,7 @@ from rich.text import Text
 
 from poet.homes import DecidedProblem, decided
 from poet.pins import pinned
+from poet.plan_parts import PriceRange
 from poet.problem import Limits, Objective, Place, Problem
 from poet.report.amounts import TITLES, format_amount
 from poet.report.micro import micro_rows
@@ -26,7 +27,7 @@ from poet.report.training import loss_reads, strip_lines, untrained_lines
 from poet.schedule import Schedule
 from poet.simulator import Trace
 from poet.solution import WHOLE_PROBLEM, Solution, Status
-from poet.training_plan import Plan, PriceRange
+from poet.training_plan import Plan
 from poet.units import (
     NO_GAP,
     format_above,

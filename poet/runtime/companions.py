@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from poet.page_slots import SLOT_ALIGNMENT_BYTES
+from poet.plan_parts import PageSlot
 from poet.problem import Place
 from poet.runtime.background import Pager
-from poet.training_plan import SLOT_ALIGNMENT_BYTES, PageSlot, Plan
+from poet.training_plan import Plan
 
 EVALUATION = "evaluation/"
 ACCUMULATION = "accumulation/"

@@ -9,6 +9,7 @@ from typing import Literal
 import torch
 
 from poet.errors import ReplayError
+from poet.lasting_values import lasting_values, stored_values
 from poet.problem import Place
 from poet.runtime import program, state
 from poet.runtime.background import Pager
@@ -17,7 +18,7 @@ from poet.runtime.moving import Moving
 from poet.runtime.page_file import PageFile
 from poet.runtime.placed import PlacedSteps
 from poet.schedule import Free
-from poet.training_plan import Plan, lasting_values, stored_values
+from poet.training_plan import Plan
 
 ArenaUse = bool | Literal["require"]
 """Whether the memory of steps is placed; see `poet.runtime.Trainer.open`."""

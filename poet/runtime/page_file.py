@@ -21,7 +21,8 @@ from pathlib import Path
 from typing import Protocol
 
 from poet.errors import PageFileError
-from poet.training_plan import SLOT_ALIGNMENT_BYTES, PageSlot
+from poet.page_slots import SLOT_ALIGNMENT_BYTES
+from poet.plan_parts import PageSlot
 from poet.units import format_bytes
 
 MAGIC = b"poet page file, version 1\n"

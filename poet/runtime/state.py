@@ -20,8 +20,9 @@ from poet.files import tensorfile
 from poet.files.kinds import FileKind, says_what_it_is
 from poet.files.tensorfile import RawTensor, TensorFile
 from poet.graph import Graph
+from poet.lasting_values import lasting_values, stored_values
 from poet.plan_file import PlanFile
-from poet.training_plan import Plan, lasting_values, stored_values
+from poet.training_plan import Plan
 
 FORMAT = "poet-state"
 FORMAT_VERSION = 1

@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from poet.devices.host import HostStorage, Line
+from poet.plan_parts import PageSlot
 from poet.runtime.page_file import PageFile
-from poet.training_plan import PageSlot
 
 _SMALL_BYTES, _LARGE_BYTES = 64 * 1024, 1024 * 1024
 _PLACES = 8

@@ -58,8 +58,8 @@ IMPORTING = (
     "prepared.py", "frontend", "runtime", "files", "calls.py", "strips.py", "graph.py", "operators.py",
     "kernel_facts.py", "kernel_allocations.py", "optimizer.py", "loss.py", "micro.py", "untrained.py",
     "codec.py", "errors.py", "units.py", "version.py", "brief.py", "children.py", "extras.py",
-    "training_plan.py", "plan_file.py", "rate_schedule.py", "run_request.py", "demand.py", "layout.py",
-    "places.py",
+    "plan_parts.py", "page_slots.py", "lasting_values.py", "plan_checks.py", "training_plan.py",
+    "plan_file.py", "rate_schedule.py", "run_request.py", "demand.py", "layout.py", "places.py",
     "devices/host.py", "problem.py", "schedule.py", "simulator.py", "solution.py", "search_record.py",
     "homes.py", "pins.py", "tuning.py", "clock.py", "closing.py",
 )  # fmt: skip

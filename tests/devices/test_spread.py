@@ -19,8 +19,8 @@ from poet.devices.spread import GROUPS, Spread, spread
 from poet.errors import InputError, ProfileError
 from poet.homes import decided
 from poet.plan_file import write_plan
+from poet.plan_parts import Device
 from poet.simulator import simulate
-from poet.training_plan import Device
 
 
 def _spread(profile: Profile) -> Spread:

@@ -23,12 +23,12 @@ from poet.frontend.trace import trace_training_step
 from poet.loss import LossSpec
 from poet.optimizer import OptimizerSpec
 from poet.plan_file import read_plan, write_plan
+from poet.plan_parts import Request
 from poet.problem import Limits
 from poet.report.training import loss_reads
 from poet.runtime import Trainer
 from poet.runtime.fit import Samples, fit
 from poet.runtime.state import raw_tensor
-from poet.training_plan import Request
 from poet.verification import random_batch, verify
 
 

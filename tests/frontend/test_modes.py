@@ -24,11 +24,12 @@ from poet.frontend.trace import TrainingStep, trace_training_step
 from poet.layout import check_layout, lay_out
 from poet.optimizer import OptimizerSpec
 from poet.plan_file import write_plan
+from poet.plan_parts import Arena, Request
 from poet.problem import Limits
 from poet.runtime import Trainer, native
 from poet.runtime.state import raw_tensor
 from poet.schedule import PageIn
-from poet.training_plan import Arena, Plan, Request
+from poet.training_plan import Plan
 from poet.verification import verify
 
 Mode = Callable[[nn.Module], tuple[str, ...] | None]

@@ -20,9 +20,10 @@ from poet.kernel_facts import KernelFacts
 from poet.layout import lay_out
 from poet.optimizer import OptimizerSpec
 from poet.plan_file import PlanFile, write_plan
+from poet.plan_parts import Arena
 from poet.problem import Place
 from poet.runtime.state import raw_tensor
-from poet.training_plan import Arena, Plan
+from poet.training_plan import Plan
 
 LIBRARY = KernelFacts("poet-c99", alignment_bytes=8)
 

@@ -17,11 +17,12 @@ from poet.homes import decided
 from poet.kernel_facts import KernelFacts
 from poet.optimizer import OptimizerSpec
 from poet.plan_file import write_plan
+from poet.plan_parts import Device, Model, Request, SearchOutcome
 from poet.problem import Limits, Place, Problem, ProblemOp, Tensor, Transfer
 from poet.runtime.state import raw_tensor
 from poet.schedule import Schedule
 from poet.simulator import simulate
-from poet.training_plan import Device, Model, Plan, Request, SearchOutcome, make_plan
+from poet.training_plan import Plan, make_plan
 
 BATCH, WIDTH = 8, 64
 

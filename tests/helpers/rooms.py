@@ -52,8 +52,8 @@ FLOORS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
         "Plan",
         "demand and layout in one arena, the plan and its file",
         (
-            "layout", "demand", "places", "compaction", "training_plan", "plan_file", "rate_schedule",
-            "run_request",
+            "layout", "demand", "places", "compaction", "plan_parts", "page_slots", "lasting_values",
+            "plan_checks", "training_plan", "plan_file", "rate_schedule", "run_request",
         ),
     ),
     ("C99", "a plan as C: kernels, calls, text", ("c99",)),
@@ -79,9 +79,9 @@ RUNTIME_MAY_READ = frozenset(
     {
         "version", "errors", "closing", "units", "brief", "codec", "children", "operators",
         "kernel_allocations", "kernel_facts", "calls", "strips", "graph", "schedule", "problem", "homes",
-        "pins", "simulator", "optimizer", "loss", "micro", "layout", "demand", "places", "training_plan",
-        "plan_file", "rate_schedule",
-        "run_request", "devices.host",
+        "pins", "simulator", "optimizer", "loss", "micro", "layout", "demand", "places",
+        "plan_parts", "page_slots", "lasting_values", "plan_checks", "training_plan", "plan_file",
+        "rate_schedule", "run_request", "devices.host",
         "files.reading", "files.apart", "files.cache_folder", "files.kinds", "files.tensorfile",
         "files.columns", "files.arrays", "files", "runtime.native", "runtime",
     }

@@ -9,9 +9,10 @@ from dataclasses import replace
 from poet.demand import Demand
 from poet.layout import lay_out
 from poet.places import Move, replayed
+from poet.plan_parts import Arena
 from poet.problem import Limits, Problem, Transfer
 from poet.simulator import judge
-from poet.training_plan import Arena, Plan
+from poet.training_plan import Plan
 
 
 def movable(of: Problem) -> Problem:

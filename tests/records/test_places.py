@@ -22,9 +22,10 @@ from poet.errors import InvalidSchedule, PlanError
 from poet.homes import decided
 from poet.layout import Block, Layout, check_layout, lay_out
 from poet.places import Move, replayed
+from poet.plan_parts import Arena
 from poet.problem import Limits
 from poet.simulator import judge
-from poet.training_plan import Arena, Plan
+from poet.training_plan import Plan
 
 
 def demand(seed: int, *, share: float = 0.5) -> Demand:

@@ -17,6 +17,7 @@ from test_runtime import small_net, traced
 
 from poet.errors import PageFileError, ReplayError
 from poet.plan_file import write_plan
+from poet.plan_parts import PageSlot
 from poet.problem import Problem
 from poet.runtime import Trainer
 from poet.runtime.background import Background
@@ -25,7 +26,7 @@ from poet.runtime.state import raw_tensor
 from poet.schedule import Compute, PageIn, PageOut, Schedule
 from poet.simulator import simulate
 from poet.solvers.instance.overlap import overlap
-from poet.training_plan import PageSlot, Plan
+from poet.training_plan import Plan
 from poet.verification import verify
 
 PATIENCE_SECONDS = 20.0

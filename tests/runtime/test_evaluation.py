@@ -27,13 +27,14 @@ from poet.frontend.losses import loss_named
 from poet.frontend.trace import TrainingStep, trace_training_step
 from poet.optimizer import OptimizerSpec
 from poet.plan_file import read_plan, write_plan
+from poet.plan_parts import Request
 from poet.problem import Limits
 from poet.runtime import Trainer, native
 from poet.runtime.metrics import metric_named
 from poet.runtime.state import raw_tensor
 from poet.schedule import PageIn
 from poet.simulator import simulate
-from poet.training_plan import Plan, Request
+from poet.training_plan import Plan
 from poet.verification import random_batch, verify
 
 FAST = ("cnn", "dropout", "tied")

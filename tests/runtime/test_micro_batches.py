@@ -301,7 +301,7 @@ def test_a_plan_with_other_companions_cannot_be() -> None:
     with pytest.raises(PlanError, match="or neither"):
         replace(plan, request=replace(plan.request, micro=None))
     alone = replace(plan, accumulation=None, request=replace(plan.request, micro=None))
-    with pytest.raises(PlanError, match="should not leave out or change 0.bias"):
+    with pytest.raises(PlanError, match=r"should not leave out or change 0\.bias"):
         replace(plan, accumulation=alone)
 
 

@@ -19,12 +19,13 @@ from poet.homes import decided
 from poet.optimizer import OptimizerSpec
 from poet.places import MadeMove
 from poet.plan_file import write_plan
+from poet.plan_parts import Prediction
 from poet.runtime import Trainer, moving, native
 from poet.runtime.cells import Cells
 from poet.runtime.state import raw_tensor
 from poet.schedule import Compute
 from poet.simulator import judge
-from poet.training_plan import Plan, Prediction
+from poet.training_plan import Plan
 from poet.verification import random_batch, verify
 
 pytestmark = pytest.mark.skipif(not native.available(), reason="needs a C++ compiler")

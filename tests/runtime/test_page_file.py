@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from poet.errors import PageFileError
+from poet.plan_parts import PageSlot
 from poet.runtime.background import Background
 from poet.runtime.page_file import MAGIC, PageFile
-from poet.training_plan import PageSlot
 
 SLOTS = (PageSlot("a", 0, 5_000_001), PageSlot("b", 5_001_216, 10), PageSlot("empty", 5_005_312, 0))
 MODES = {"direct": 65536, "through the page cache": 0}

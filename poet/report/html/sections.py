@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from poet.devices.profile import Figure, Profile, unit_of
+from poet.plan_parts import PriceRange
 from poet.report.alternatives import Alternative
 from poet.report.device import format_figure, format_uncertainty
 from poet.report.energy import Share
@@ -32,7 +33,6 @@ from poet.report.html.subject import Subject
 from poet.report.html.tables import DASH, TableColumn, TableData, count, duration, energy, size, small_share
 from poet.report.html.timeline_data import timeline_data
 from poet.report.plan import what_binds
-from poet.training_plan import PriceRange
 from poet.units import (
     NO_GAP,
     format_bytes,

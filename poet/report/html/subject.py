@@ -9,6 +9,7 @@ from poet.devices.profile import Profile
 from poet.errors import ProfileError
 from poet.graph import Graph
 from poet.homes import DecidedProblem, decided
+from poet.plan_parts import PriceRange
 from poet.problem import Limits, Objective
 from poet.report.alternatives import Alternative, alternatives
 from poet.report.energy import Share, energy_by_kind, energy_by_part
@@ -21,14 +22,14 @@ from poet.search_record import NO_SEARCH, SearchRecord
 from poet.simulator import Trace, judge
 from poet.solution import WHOLE_PROBLEM, LowerBound, Status, is_confirmed, sentence_of
 from poet.solvers import minimum_ram_bytes
-from poet.training_plan import Plan, PriceRange
+from poet.training_plan import Plan
 from poet.whatif.result import FoundPlan, WhatIf
 from poet.whatif.usage import worn_bytes
 
 
 @dataclass(frozen=True, slots=True)
 class PlanQuality:
-    """How good a plan is known to be; the fields are those of `poet.training_plan.SearchOutcome`."""
+    """How good a plan is known to be; the fields are those of `poet.plan_parts.SearchOutcome`."""
 
     word: str
     sentence: str
