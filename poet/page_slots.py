@@ -1,0 +1,78 @@
+"""Places in the page file for what a schedule pages, and the RAM that transfers pass through."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from poet.errors import PlanError
+from poet.plan_parts import PageSlot
+from poet.problem import Place, Problem
+from poet.schedule import PageIn, PageOut, Schedule, Step
+
+SLOT_ALIGNMENT_BYTES = 4096
+"""Slots begin at multiples of this: what direct transfers to storage ask for."""
+
+_SMALLEST_PAGE_BUFFER_BYTES, _LARGEST_PAGE_BUFFER_BYTES = 64 * 1024, 1024 * 1024
+_RESERVED_SHARE = 64
+
+
+def lay_out_slots(problem: Problem, schedule: Schedule) -> tuple[PageSlot, ...]:
+    """One slot per tensor that is paged or lives in storage, one after the other."""
+    paged = _paged(schedule)
+    slots: list[PageSlot] = []
+    end = 0
+    for tensor in problem.tensors:
+        if tensor.name in paged or Place.STORAGE in (tensor.initially, tensor.finally_):
+            slots.append(PageSlot(tensor.name, end, tensor.bytes))
+            end += -(-tensor.bytes // SLOT_ALIGNMENT_BYTES) * SLOT_ALIGNMENT_BYTES
+    return tuple(slots)
+
+
+def least_page_buffer_bytes(ram_budget_bytes: int) -> int:
+    """What a plan that pages should leave of its budget for the page buffer; little budgets leave nothing."""
+    return (
+        _SMALLEST_PAGE_BUFFER_BYTES
+        if ram_budget_bytes >= _RESERVED_SHARE * _SMALLEST_PAGE_BUFFER_BYTES
+        else 0
+    )
+
+
+def is_paged(schedule: Schedule) -> bool:
+    """Whether any tensor is moved to or from storage."""
+    return any(isinstance(step, PageIn | PageOut) for step in schedule)
+
+
+def _paged(schedule: Iterable[Step]) -> set[str]:
+    return {step.tensor for step in schedule if isinstance(step, PageIn | PageOut)}
+
+
+def page_buffer_of(spare_bytes: int) -> int:
+    """Of ``spare_bytes``, those for the buffer of direct transfers: whole units, 0 where too few are left."""
+    if spare_bytes < _SMALLEST_PAGE_BUFFER_BYTES:
+        return 0
+    return min(spare_bytes, _LARGEST_PAGE_BUFFER_BYTES) // SLOT_ALIGNMENT_BYTES * SLOT_ALIGNMENT_BYTES
+
+
+def check_slots(slots: Iterable[PageSlot], problem: Problem, schedule: Schedule) -> None:
+    """Every paged tensor has one slot that holds it; slots are aligned, apart, and leave no gap.
+
+    The file is preallocated: a gap would be a way to take a stranger's disk.
+
+    Raises:
+        PlanError: one breaks that.
+    """
+    slots = tuple(slots)
+    sizes = {tensor.name: tensor.bytes for tensor in problem.tensors}
+    slotted = {slot.tensor for slot in slots}
+    if len(slotted) < len(slots):
+        raise PlanError("a tensor has two page slots")
+    needed = {slot.tensor for slot in lay_out_slots(problem, schedule)}
+    if slotted != needed:
+        raise PlanError(f"page slots and paged tensors differ: {min(slotted ^ needed)}")
+    end = 0
+    for slot in sorted(slots, key=lambda slot: (slot.offset_bytes, slot.size_bytes)):
+        if slot.size_bytes != sizes[slot.tensor]:
+            raise PlanError(f"the page slot of {slot.tensor} is not of its size")
+        if slot.offset_bytes != end:
+            raise PlanError(f"the page slot of {slot.tensor} is at {slot.offset_bytes}, not at {end}")
+        end += -(-slot.size_bytes // SLOT_ALIGNMENT_BYTES) * SLOT_ALIGNMENT_BYTES

@@ -1,0 +1,170 @@
+"""What a plan is made of: for which model and device, what was asked, how it was answered, where all lies."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from poet.brief import brief
+from poet.errors import PlanError
+from poet.loss import LossSpec
+from poet.micro import MicroBatches
+from poet.places import Move
+from poet.problem import Limits, Objective
+from poet.search_record import NO_SEARCH, SearchRecord
+from poet.solution import ClassBound
+from poet.strips import Gradients
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """Which model the plan is for.
+
+    Attributes:
+        name: for people.
+        kind: ``"onnx"`` or ``"module"``.
+        sha256: of the model file, or of what stands for it; saved training states are bound to it.
+        binding: sizes given to dynamic dimensions.
+    """
+
+    name: str
+    kind: str
+    sha256: str
+    binding: tuple[tuple[str, int], ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.kind not in ("onnx", "module"):
+            raise PlanError(f"a model is of kind 'onnx' or 'module', not {self.kind!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What was asked for; ``loss`` as `poet.loss` reads it, ``train`` are patterns of parameters to train.
+
+    ``gradients``: whether weight gradients were to be made block by block; the graph tells which are.
+    ``micro``: how each batch is trained in pieces; ``None``: as a whole.
+    """
+
+    limits: Limits
+    loss: str
+    train: tuple[str, ...] = ("*",)
+    gradients: Gradients = Gradients.STREAM
+    micro: MicroBatches | None = None
+
+    def __post_init__(self) -> None:
+        LossSpec.parse(self.loss)
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """What a report says about the device; costs stand in the plan's problem.
+
+    Attributes:
+        name, title: of the profile.
+        ram_bytes, storage_bytes: what the device has.
+        storage_page_bytes: the unit of writing to storage.
+        endurance_bytes: what can be written to storage before it is worn out.
+    """
+
+    name: str
+    title: str = ""
+    ram_bytes: int | None = None
+    storage_bytes: int | None = None
+    storage_page_bytes: int | None = None
+    endurance_bytes: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SearchOutcome:
+    """How the search for the schedule ended.
+
+    Attributes:
+        status: ``"optimal"`` or ``"feasible"``.
+        bound_joules: no schedule takes less, among those that ``bound_scope`` names.
+        bound_scope: what the bound holds for.
+        baseline_joules: of running every op once with no transfer.
+        gap, overhead_gap: shares of the joules, and of the joules above the baseline, that a better
+            schedule could save at most.
+        solver: that found the schedule.
+        solve_seconds: wall clock of the search.
+        objective: what the schedule takes the least of.
+        objective_bound: where that is not energy: no schedule takes less of it, in seconds or bytes.
+        proof: who stands behind an optimal plan, beside the engine that found it; may be empty.
+        class_bound: for the class of plans that was searched; ``None``: the search had no class.
+        record: what the search did and when.
+    """
+
+    status: str
+    bound_joules: float
+    bound_scope: str
+    baseline_joules: float
+    gap: float
+    overhead_gap: float
+    solver: str
+    solve_seconds: float
+    objective: Objective = Objective.ENERGY
+    objective_bound: float | None = None
+    proof: str = ""
+    class_bound: ClassBound | None = None
+    record: SearchRecord = NO_SEARCH
+
+    def __post_init__(self) -> None:
+        if self.status not in ("optimal", "feasible"):
+            raise PlanError(f"a plan is 'optimal' or 'feasible', not {self.status!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class PriceRange:
+    """What a step takes with every figure of the device at its good and at its bad end.
+
+    The schedule is the same at both ends, so that what is stated lies between them.
+    """
+
+    good_seconds: float
+    bad_seconds: float
+    good_joules: float
+    bad_joules: float
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """What one training step takes.
+
+    Attributes:
+        peak_ram_bytes, seconds, joules: of the plan, by the simulator.
+        plain_peak_ram_bytes: that plain training needs, keeping every tensor to its last use.
+        lower_bound_ram_bytes: below which no schedule exists.
+        range: as far as the device's figures may be off; ``None``: not known.
+    """
+
+    peak_ram_bytes: int
+    seconds: float
+    joules: float
+    plain_peak_ram_bytes: int | None = None
+    lower_bound_ram_bytes: int | None = None
+    range: PriceRange | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PageSlot:
+    """A tensor's place in the page file, in bytes from the first slot."""
+
+    tensor: str
+    offset_bytes: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Arena:
+    """Places in RAM for all that the schedule asks for, in one piece of memory.
+
+    Attributes:
+        size_bytes: of the piece.
+        offsets_bytes: from its start, one per block of `poet.demand.demand_of`; where blocks lie at first.
+        moves: blocks that get another place within the step, in the order of its steps.
+    """
+
+    size_bytes: int
+    offsets_bytes: tuple[int, ...]
+    moves: tuple[Move, ...] = ()
+
+    __repr__ = brief
