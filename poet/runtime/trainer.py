@@ -10,10 +10,8 @@ from the last `Trainer.save`.
 from __future__ import annotations
 
 import contextlib
-import math
-import os
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -26,23 +24,19 @@ from poet.files.apart import check_apart
 from poet.graph import TensorType
 from poet.plan_file import PlanFile
 from poet.runtime import state
-from poet.runtime.accumulating import Accumulation
-from poet.runtime.cells import Cells
 from poet.runtime.companions import companions
-from poet.runtime.draws import Draws
 from poet.runtime.driven import DrivenOptimizer
-from poet.runtime.evaluating import Evaluations
 from poet.runtime.evaluation import Batch, EvaluationResult
 from poet.runtime.generations import Generations, open_saved
-from poet.runtime.given import Given, GivenTensors
+from poet.runtime.given import Given
 from poet.runtime.guards import check_calls
 from poet.runtime.lasting import ArenaUse, LastingTensors
 from poet.runtime.memory import PeakMeter, return_freed_memory
+from poet.runtime.open_plan import OpenPlan
 from poet.runtime.page_file import PageFile
-from poet.runtime.pages import open_pages, pager_of
-from poet.runtime.process import check_computes, check_owns_pages
+from poet.runtime.pages import open_pages
 from poet.runtime.rates import Rates
-from poet.runtime.replay import StepReplay, Tap
+from poet.runtime.replay import Tap
 from poet.runtime.strip_trial import check_strips
 from poet.training_plan import Plan
 
@@ -79,31 +73,21 @@ class Trainer(Closing):
         arena: ArenaUse = True,
         announces: bool = False,
     ) -> None:
-        self.plan = plan
         self.steps = tensors.steps
         self.seed = tensors.seed
-        state.check_fillable(plan.graph)
-        check_calls(plan.graph)
-        for _, companion in companions(plan):
-            check_calls(companion.graph)
-        self._pages = pages
-        self._pager = None if pages is None else pager_of(plan, pages)
         self._rates = Rates(plan.optimizer)
-        self._given = GivenTensors(plan)
-        self._draws = Draws(plan, tensors.random_state)
-        self._tensors = LastingTensors(plan, Cells(plan.graph), pages)
-        generator = self._draws.generator
-        cells = self._tensors.cells
-        self._replay = StepReplay(plan, cells, self._tensors, pager=self._pager, generator=generator)
-        self._accumulation = Accumulation(plan, self._tensors, self._pager, generator)
-        self._evaluations = Evaluations(plan, self._tensors, self._given, self._draws, self._pager)
+        self._open = OpenPlan(plan, tensors, pages=pages, arena=arena, announces=announces)
         self._plan_path: Path | None = None
         self._generations = Generations(tensors.path if isinstance(tensors, state.Saved) else None)
-        self._opened_in = os.getpid()
-        with contextlib.ExitStack() as undo:
-            undo.callback(self._tensors.close)
-            self._tensors.fill(tensors, arena=arena, announces=announces)
-            undo.pop_all()
+
+    @property
+    def plan(self) -> Plan:
+        """What steps replay."""
+        return self._open.plan
+
+    @property
+    def _tensors(self) -> LastingTensors:
+        return self._open.tensors
 
     @classmethod
     def open(
@@ -196,11 +180,11 @@ class Trainer(Closing):
     @property
     def allow_nan(self) -> bool:
         """Whether targets may be NaN or infinite."""
-        return self._given.allow_nan
+        return self._open.given.allow_nan
 
     @allow_nan.setter
     def allow_nan(self, allowed: bool) -> None:
-        self._given.allow_nan = allowed
+        self._open.given.allow_nan = allowed
 
     @property
     def learning_rates(self) -> tuple[float, ...]:
@@ -228,12 +212,12 @@ class Trainer(Closing):
     @property
     def input_types(self) -> tuple[TensorType, ...]:
         """What each step takes: the model's inputs, then the targets."""
-        return self._given.types
+        return self._open.given.types
 
     @property
     def page_file(self) -> PageFile | None:
         """Where the plan pages to, or ``None`` where it does not."""
-        return self._pages
+        return self._open.pages
 
     def step(
         self,
@@ -263,34 +247,19 @@ class Trainer(Closing):
                 fork of the process that loaded torch; nothing has happened.
         """
         clock = _Stopwatch(self._own_seconds)
-        self._check_may_run()
-        *earlier, last = self._given.pieces(inputs, targets)
-        number, scalars = self.steps + 1, self._rates.scalars(self.steps + 1)
-        losses: list[float] = []
-        try:
-            losses.extend(self._add(given, scalars)[0] for given in earlier)
-            placed = self._tensors.placed
-            memory = (
-                contextlib.nullcontext() if placed is None else placed.step(is_watchable=on_gradient is None)
-            )
-            with torch.no_grad(), self._draws.undone_on_failure(), memory:
-                loss, predictions = self._replay.step(
-                    number,
-                    last,
-                    {**scalars, **self._accumulation.scalars},
-                    mark=None if placed is None else placed.mark,
-                    on_gradient=on_gradient,
-                    on_instruction=on_instruction,
-                )
-        except BaseException as error:
-            if losses and self._tensors.broken is None:
-                self._tensors.broken = f"step {number} failed after {len(losses)} micro-batches ({error})"
-            raise
-        self.steps += 1
-        self._accumulation.count = 0
+        self._open.check_may_run()
+        pieces = self._open.given.pieces(inputs, targets)
+        number = self.steps + 1
+        loss, predictions = self._open.step(
+            number,
+            pieces,
+            self._rates.scalars(number),
+            on_gradient=on_gradient,
+            on_instruction=on_instruction,
+        )
+        self.steps = number
         self._rates.step_done()
-        self._replay.done()
-        return StepResult(math.fsum([*losses, loss]) / (len(losses) + 1), predictions, *clock.seconds())
+        return StepResult(loss, predictions, *clock.seconds())
 
     def accumulate(self, inputs: Given, targets: Given | None = None) -> StepResult:
         """Add the gradients of one micro-batch to the sums; `step` with the last one of the batch updates.
@@ -306,17 +275,12 @@ class Trainer(Closing):
             InputError, ReplayError: as of `step`.
         """
         clock = _Stopwatch(self._own_seconds)
-        self._check_may_run()
-        given = self._given.checked(inputs, targets)
-        loss, outputs = self._add(given, self._rates.scalars(self.steps + 1))
+        self._open.check_may_run()
+        given = self._open.checked(inputs, targets)
+        number = self.steps + 1
+        loss, outputs = self._open.accumulate(number, given, self._rates.scalars(number))
         # the originals lie where the next micro-batch needs the room
         return StepResult(loss, tuple(output.clone() for output in outputs), *clock.seconds())
-
-    def _add(
-        self, given: Sequence[torch.Tensor], scalars: Mapping[str, float]
-    ) -> tuple[float, tuple[torch.Tensor, ...]]:
-        with torch.no_grad(), self._draws.undone_on_failure():
-            return self._accumulation.run(self.steps + 1, given, scalars)
 
     def predict(self, inputs: Given) -> tuple[torch.Tensor, ...]:
         """The model's outputs in evaluation mode: the bits that it gives after ``module.eval()``.
@@ -330,8 +294,8 @@ class Trainer(Closing):
             PlanError: the plan has no evaluation.
             InputError, ReplayError: as of `step`.
         """
-        self._check_may_run()
-        return self._evaluations.predict(inputs)
+        self._open.check_may_run()
+        return self._open.evaluations.predict(inputs)
 
     def evaluate(self, batches: Iterable[Batch], metrics: Sequence[str] | None = None) -> EvaluationResult:
         """Loss and metrics of the model in evaluation mode over ``batches``, inside the plan's RAM.
@@ -346,8 +310,8 @@ class Trainer(Closing):
             InputError: a tensor is not of the plan's shape, or there is no such metric.
             ReplayError: as of `step`.
         """
-        self._check_may_run()
-        return self._evaluations.evaluate(batches, metrics)
+        self._open.check_may_run()
+        return self._open.evaluations.evaluate(batches, metrics)
 
     def check_evaluates(self) -> None:
         """Do nothing if `predict` and `evaluate` are possible.
@@ -355,7 +319,7 @@ class Trainer(Closing):
         Raises:
             PlanError: the plan has no evaluation.
         """
-        self._evaluations.check()
+        self._open.evaluations.check()
 
     def parameters(self) -> dict[str, torch.Tensor]:
         """Copies of the parameters, by the module's names."""
@@ -388,9 +352,9 @@ class Trainer(Closing):
             ReplayError: a step failed halfway, so that there is no state to save.
         """
         self._tensors.check_usable()
-        if self._accumulation.count:
+        if self._open.accumulation.count:
             raise ReplayError(
-                f"step {self.steps + 1} is under way, with the gradients of {self._accumulation.count} "
+                f"step {self.steps + 1} is under way, with the gradients of {self._open.accumulation.count} "
                 "micro-batches summed; save after its last one"
             )
         self.check_save_path(path)
@@ -401,7 +365,7 @@ class Trainer(Closing):
             self.plan,
             self._tensors.fetched,
             steps=self.steps,
-            random_state=self._draws.state(),
+            random_state=self._open.draws.state(),
             seed=self.seed,
         )
         if keep_previous:
@@ -420,7 +384,7 @@ class Trainer(Closing):
         Raises:
             InputError: it is the plan or the page file.
         """
-        pages = None if self._pages is None else self._pages.path
+        pages = None if self.page_file is None else self.page_file.path
         check_apart({"the saved state": path}, reads={"the plan": self._plan_path, "the page file": pages})
 
     @property
@@ -440,25 +404,10 @@ class Trainer(Closing):
 
     def close(self) -> None:
         """Give the memory and the page file back; a second call does nothing."""
-        if self._pager is not None:
-            self._pager.close()  # what is under way needs its memory and the file to the end
-        self._tensors.close()
-        if self._pages is not None:
-            self._pages.close()
-
-    # --- what every run needs ---
-
-    def _check_may_run(self) -> None:
-        self._tensors.check_usable()
-        check_computes()
-        if self._pages is not None:
-            check_owns_pages(self._opened_in)
-        placed = self._tensors.placed
-        if placed is not None and placed.refusal:
-            raise ReplayError(placed.refusal)
+        self._open.close()
 
     def _own_seconds(self) -> float:
-        return time.thread_time() + (0.0 if self._pager is None else self._pager.waited_seconds)
+        return time.thread_time() + self._open.waited_seconds
 
 
 class _Stopwatch:

@@ -1,0 +1,160 @@
+"""A plan that is open: its tensors, its page file, and the replays of its schedules on them."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+from collections.abc import Callable, Mapping, Sequence
+
+import torch
+
+from poet.errors import ReplayError
+from poet.runtime import state
+from poet.runtime.accumulating import Accumulation
+from poet.runtime.cells import Cells
+from poet.runtime.companions import companions
+from poet.runtime.draws import Draws
+from poet.runtime.evaluating import Evaluations
+from poet.runtime.given import Given, GivenTensors
+from poet.runtime.guards import check_calls
+from poet.runtime.lasting import ArenaUse, LastingTensors
+from poet.runtime.page_file import PageFile
+from poet.runtime.pages import pager_of
+from poet.runtime.process import check_computes, check_owns_pages
+from poet.runtime.replay import StepReplay, Tap
+from poet.training_plan import Plan
+
+Made = tuple[float, tuple[torch.Tensor, ...]]
+"""A loss, and the model's outputs."""
+
+
+class OpenPlan:
+    """What a trainer has of one plan.
+
+    Attributes:
+        plan: that is replayed.
+        pages: where it pages to; ``None``: it does not.
+        given: what its steps take.
+        tensors: that live across steps.
+        draws: the random numbers of the training.
+        accumulation: of micro-batches.
+        evaluations: forward passes in evaluation mode.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        source: state.Source,
+        *,
+        pages: PageFile | None,
+        arena: ArenaUse,
+        announces: bool,
+    ) -> None:
+        """Compile the schedules of ``plan`` and fill its tensors; see `poet.runtime.Trainer.open`.
+
+        Raises:
+            PlanError: the plan asks for what this runtime does not have.
+            ReplayError: an arena is required and cannot be had.
+        """
+        self.plan, self.pages = plan, pages
+        state.check_fillable(plan.graph)
+        check_calls(plan.graph)
+        for _, companion in companions(plan):
+            check_calls(companion.graph)
+        self._pager = None if pages is None else pager_of(plan, pages)
+        self.given = GivenTensors(plan)
+        self.draws = Draws(plan, source.random_state)
+        self.tensors = LastingTensors(plan, Cells(plan.graph), pages)
+        generator = self.draws.generator
+        cells = self.tensors.cells
+        self._replay = StepReplay(plan, cells, self.tensors, pager=self._pager, generator=generator)
+        self.accumulation = Accumulation(plan, self.tensors, self._pager, generator)
+        self.evaluations = Evaluations(plan, self.tensors, self.given, self.draws, self._pager)
+        self._opened_in = os.getpid()
+        with contextlib.ExitStack() as undo:
+            undo.callback(self.tensors.close)
+            self.tensors.fill(source, arena=arena, announces=announces)
+            undo.pop_all()
+
+    def step(
+        self,
+        number: int,
+        pieces: Sequence[Sequence[torch.Tensor]],
+        scalars: Mapping[str, float],
+        *,
+        on_gradient: Tap | None = None,
+        on_instruction: Callable[[int], object] | None = None,
+    ) -> Made:
+        """Make step ``number``: sum the gradients of all ``pieces`` but the last, update with that.
+
+        Args:
+            number: of the step.
+            pieces: what `GivenTensors.pieces` gave.
+            scalars: the hyperparameters of the step.
+            on_gradient: see `poet.runtime.Trainer.step`.
+            on_instruction: likewise.
+
+        Raises:
+            ReplayError: it failed.
+        """
+        *earlier, last = pieces
+        losses: list[float] = []
+        try:
+            losses.extend(self.accumulate(number, given, scalars)[0] for given in earlier)
+            placed = self.tensors.placed
+            memory = (
+                contextlib.nullcontext() if placed is None else placed.step(is_watchable=on_gradient is None)
+            )
+            with torch.no_grad(), self.draws.undone_on_failure(), memory:
+                loss, predictions = self._replay.step(
+                    number,
+                    last,
+                    {**scalars, **self.accumulation.scalars},
+                    mark=None if placed is None else placed.mark,
+                    on_gradient=on_gradient,
+                    on_instruction=on_instruction,
+                )
+        except BaseException as error:
+            if losses and self.tensors.broken is None:
+                self.tensors.broken = f"step {number} failed after {len(losses)} micro-batches ({error})"
+            raise
+        self.accumulation.count = 0
+        self._replay.done()
+        return math.fsum([*losses, loss]) / (len(losses) + 1), predictions
+
+    def accumulate(self, number: int, given: Sequence[torch.Tensor], scalars: Mapping[str, float]) -> Made:
+        """Sum the gradients of one micro-batch of step ``number``; errors as of `Accumulation.run`."""
+        with torch.no_grad(), self.draws.undone_on_failure():
+            return self.accumulation.run(number, given, scalars)
+
+    def checked(self, inputs: Given, targets: Given | None) -> tuple[torch.Tensor, ...]:
+        """One micro-batch; errors as of `GivenTensors.checked`."""
+        return self.given.checked(inputs, targets)
+
+    def check_may_run(self) -> None:
+        """Do nothing if a step or an evaluation may begin.
+
+        Raises:
+            ReplayError: it may not; nothing has happened.
+        """
+        self.tensors.check_usable()
+        check_computes()
+        if self.pages is not None:
+            check_owns_pages(self._opened_in)
+        placed = self.tensors.placed
+        if placed is not None and placed.refusal:
+            raise ReplayError(placed.refusal)
+
+    @property
+    def waited_seconds(self) -> float:
+        """For how long steps stood still for storage, so far."""
+        return 0.0 if self._pager is None else self._pager.waited_seconds
+
+    def close(self) -> None:
+        """Give the memory and the page file back; a second call does nothing."""
+        if self._pager is not None:
+            self._pager.close()  # what is under way needs its memory and the file to the end
+        self.tensors.close()
+        if self.pages is not None:
+            self.pages.close()
