@@ -2,21 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from enum import StrEnum
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Literal
 
 import typer
 
 from poet.errors import InputError, PageFileError
 from poet.plan_file import PlanFile, read_plan
-from poet.rate_schedule import SCHEDULES, RateSchedule
+from poet.rate_schedule import RateSchedule
 from poet.run_request import Epoch, RunRequest, was_interrupted
 from poet.units import parse_bytes, parse_joules, parse_seconds
 
-from .options import JsonOption, PageFileOption, PlanArgument, ThreadsOption, whole
+from .options import JsonOption, PageFileOption, PlanArgument, ThreadsOption
 from .output import answer, check_files
+from .run_options import (
+    AllowNanOption,
+    ArenaChoice,
+    ArenaOption,
+    BestOption,
+    DataOption,
+    EnforceOption,
+    EpochsOption,
+    KeepPreviousOption,
+    LrOption,
+    MetricOption,
+    OutputOption,
+    PatienceOption,
+    ResumeOption,
+    SaveEveryOption,
+    ScheduleOption,
+    SeedOption,
+    StopAfterJoulesOption,
+    StopAfterSecondsOption,
+    StopAfterWrittenOption,
+    ValidateOption,
+)
 
 if TYPE_CHECKING:
     from poet.devices.host import HostStorage
@@ -31,14 +52,6 @@ EXAMPLES = (
 )
 
 
-class ArenaChoice(StrEnum):
-    """Where the memory of steps comes from, by the name it has on the command line."""
-
-    AUTO = "auto"
-    REQUIRE = "require"
-    HEAP = "heap"
-
-
 _ARENA: dict[ArenaChoice, bool | Literal["require"]] = {
     ArenaChoice.AUTO: True,
     ArenaChoice.REQUIRE: "require",
@@ -48,92 +61,27 @@ _ARENA: dict[ArenaChoice, bool | Literal["require"]] = {
 
 def run(
     plan_file: PlanArgument,
-    data: Annotated[
-        Path,
-        typer.Option(
-            metavar="FILE",
-            help="Samples: .npz, .safetensors or a folder of .npy (`inputs` or the model's name, `targets`), "
-            ".csv, a folder of images per class, or module:function of an iterable, which is your own code.",
-        ),
-    ],
-    epochs: Annotated[int, typer.Option(min=1, help="Passes over the data.", callback=whole)] = 1,
+    data: DataOption,
+    epochs: EpochsOption = 1,
     page_file: PageFileOption = None,
-    lr: Annotated[float | None, typer.Option(help="Learning rate in place of the plan's.")] = None,
-    schedule: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME",
-            help=f"Of the learning rate: {', '.join(SCHEDULES)}; cosine:warmup=100,steps=5000.",
-        ),
-    ] = None,
-    seed: Annotated[
-        int | None,
-        typer.Option(
-            help="Of the samples' order and of dropout; default: 0, or that of what is resumed.",
-            callback=whole,
-        ),
-    ] = None,
+    lr: LrOption = None,
+    schedule: ScheduleOption = None,
+    seed: SeedOption = None,
     threads: ThreadsOption = None,
-    resume: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Go on from what an earlier run saved: same order, same dropout."),
-    ] = None,
-    output: Annotated[
-        Path | None, typer.Option("-o", "--output", metavar="FILE", help="Save the trained state here.")
-    ] = None,
-    save_every: Annotated[
-        int | None,
-        typer.Option(min=1, metavar="STEPS", help="Save every so many steps as well.", callback=whole),
-    ] = None,
-    keep_previous: Annotated[
-        bool,
-        typer.Option(
-            "--keep-previous", help="Keep the state saved before the last as well, as FILE.previous."
-        ),
-    ] = False,
-    stop_after_joules: Annotated[
-        str | None,
-        typer.Option(metavar="ENERGY", help="End when another step would take more, by the plan: 5Wh."),
-    ] = None,
-    stop_after_seconds: Annotated[
-        str | None, typer.Option(metavar="TIME", help="End when another step would last longer: 3600s.")
-    ] = None,
-    stop_after_written: Annotated[
-        str | None,
-        typer.Option(metavar="SIZE", help="End when another step would write more to storage: 1GiB."),
-    ] = None,
-    validate: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Samples to evaluate after each epoch, as --data has them."),
-    ] = None,
-    metric: Annotated[
-        list[str] | None,
-        typer.Option(help="Of --validate: accuracy, top-5, mae, iou; repeatable. Default: by the targets."),
-    ] = None,
-    patience: Annotated[
-        int | None,
-        typer.Option(min=1, metavar="N", help="End after N epochs with no better loss.", callback=whole),
-    ] = None,
-    best: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Keep here the state of the epoch with the best loss."),
-    ] = None,
-    arena: Annotated[
-        ArenaChoice,
-        typer.Option(help="Place steps in one arena where that is possible, require it, or use the heap."),
-    ] = ArenaChoice.AUTO,
-    allow_nan: Annotated[
-        bool,
-        typer.Option(
-            "--allow-nan", help="Take targets that are not finite, and go on where the loss is not."
-        ),
-    ] = False,
-    enforce: Annotated[
-        bool,
-        typer.Option(
-            "--enforce", help="Train in a process that the kernel limits to its idle size and the budget."
-        ),
-    ] = False,
+    resume: ResumeOption = None,
+    output: OutputOption = None,
+    save_every: SaveEveryOption = None,
+    keep_previous: KeepPreviousOption = False,
+    stop_after_joules: StopAfterJoulesOption = None,
+    stop_after_seconds: StopAfterSecondsOption = None,
+    stop_after_written: StopAfterWrittenOption = None,
+    validate: ValidateOption = None,
+    metric: MetricOption = None,
+    patience: PatienceOption = None,
+    best: BestOption = None,
+    arena: ArenaOption = ArenaChoice.AUTO,
+    allow_nan: AllowNanOption = False,
+    enforce: EnforceOption = False,
     json_file: JsonOption = None,
 ) -> None:
     """Train with a plan, inside its RAM, paging to a file.
@@ -150,13 +98,12 @@ def run(
     With --enforce the training runs in a lean process that cannot get more memory than the plan was
     made for, and plain PyTorch is tried on the same model and data under the same limit.
     """
-    if save_every is not None and output is None:
-        raise InputError("--save-every needs -o FILE to save to")
-    if keep_previous and output is None:
-        raise InputError("--keep-previous needs -o FILE to save to")
-    for name, given in (("--metric", metric), ("--patience", patience), ("--best", best)):
-        if given is not None and validate is None:
-            raise InputError(f"{name} is of --validate FILE, samples to evaluate after each epoch")
+    _check_together(
+        of_output={"--save-every": save_every, "--keep-previous": keep_previous or None},
+        output=output,
+        of_validate={"--metric": metric, "--patience": patience, "--best": best},
+        validate=validate,
+    )
     if schedule is not None:
         RateSchedule.parse(schedule)
     outputs = {"-o": output, "--best": best, "--json": json_file}
@@ -172,16 +119,16 @@ def run(
         seed=0 if seed is None and resume is None else seed,
         threads=threads,
         learning_rate=lr,
-        page_file=None if page_file is None else str(page_file),
-        resume=None if resume is None else str(resume),
-        output=None if output is None else str(output),
+        page_file=_text(page_file),
+        resume=_text(resume),
+        output=_text(output),
         save_every=save_every,
         arena=_ARENA[arena],
         allow_nan=allow_nan,
-        validate=None if validate is None else str(validate),
+        validate=_text(validate),
         metrics=tuple(metric or ()),
         patience=patience,
-        best=None if best is None else str(best),
+        best=_text(best),
         schedule=schedule,
         keep_previous=keep_previous,
         stop_joules=None if stop_after_joules is None else parse_joules(stop_after_joules),
@@ -190,6 +137,26 @@ def run(
     )
     if _run_enforced(request, json_file) if enforce else _run_here(request, json_file):
         raise KeyboardInterrupt
+
+
+def _check_together(
+    *,
+    of_output: Mapping[str, object],
+    output: Path | None,
+    of_validate: Mapping[str, object],
+    validate: Path | None,
+) -> None:
+    """Refuse options that make no sense without another."""
+    for name, given in of_output.items():
+        if given is not None and output is None:
+            raise InputError(f"{name} needs -o FILE to save to")
+    for name, given in of_validate.items():
+        if given is not None and validate is None:
+            raise InputError(f"{name} is of --validate FILE, samples to evaluate after each epoch")
+
+
+def _text(path: Path | None) -> str | None:
+    return None if path is None else str(path)
 
 
 def _run_here(request: RunRequest, json_file: Path | None) -> bool:
