@@ -74,6 +74,7 @@ class Ask:
     verbose: bool = False
     sensitivity: bool = False
     robust: bool = False
+    kept_plans: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,11 +5,13 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
+import typer
 from rich.console import Group
 from rich.text import Text
 
 from poet.api import limits_of
-from poet.errors import Infeasible, OutOfTime
+from poet.errors import Infeasible, InputError, OutOfTime
+from poet.kept_plans import KeptPlans, default_folder
 from poet.problem import Limits, Objective, Problem
 from poet.ram_survey import SURVEY_SHARES, survey
 from poet.report.plan import solution_report
@@ -73,13 +75,38 @@ def show_trade_off(problem: Problem, limits: Limits, ask: Ask, about: Sequence[s
 def search(
     problem: Problem, limits: Limits, ask: Ask, options: SolveOptions
 ) -> tuple[Solution, Comparison | None]:
-    """Solve with ``options`` and progress on stderr; where it is asked for, compare as well."""
+    """Solve with ``options`` and progress on stderr; where it is asked for, compare as well.
+
+    The search starts from what earlier ones found for this model, and its plan is kept for later ones.
+    """
+    kept = _kept_plans() if ask.kept_plans else None
+    if kept is not None:
+        options = kept.started(problem, limits, options)
     with progress(ask.minimise, quiet=ask.verbose) as show_progress:
         solution = answered(problem, limits, dataclasses.replace(options, progress=show_progress))
+    if kept is not None:
+        try:
+            kept.keep(problem, limits, solution)
+        except InputError as error:
+            _remark(error)
     if not ask.compare or solution.was_interrupted:
         return solution, None
     comparison = compare(problem, limits, search_options(ask), solution)
     return comparison.ours, comparison
+
+
+def _kept_plans() -> KeptPlans | None:
+    """Those of this user; ``None``, and a remark, where there is no folder for them."""
+    try:
+        return KeptPlans(default_folder())
+    except InputError as error:
+        _remark(error)
+        return None
+
+
+def _remark(error: InputError) -> None:
+    """That no plan is kept, and why: nobody's answer depends on it."""
+    typer.echo(f"poet: no plan is kept for later searches: {error} (--no-kept-plans: none is)", err=True)
 
 
 def show_answer(

@@ -167,6 +167,14 @@ def solve(
             min=1, help="For the search; 2 run HiGHS beside CP-SAT if installed.", callback=threads_callback
         ),
     ] = 1,
+    no_kept_plans: Annotated[
+        bool,
+        typer.Option(
+            "--no-kept-plans",
+            envvar="POET_NO_KEPT_PLANS",
+            help="Start anew: read no plan of an earlier search, and keep none.",
+        ),
+    ] = False,
     compare: Annotated[
         bool, typer.Option("--compare", help="Beside the plan, those of other planners; needs --ram.")
     ] = False,
@@ -209,6 +217,7 @@ def solve(
         verbose=verbose,
         sensitivity=sensitivity,
         robust=robust,
+        kept_plans=not no_kept_plans,
     )
     about_model = ModelAsk(
         device=device,

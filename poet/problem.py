@@ -275,6 +275,21 @@ class Limits:
     joules_budget: float | None = None
     pins: Pins = Pins()
 
+    def are_within(self, others: Limits) -> bool:
+        """Whether every plan inside these limits is inside ``others`` as well, as far as they show it."""
+        amounts = (
+            (self.ram_budget_bytes, others.ram_budget_bytes),
+            (self.deadline_seconds, others.deadline_seconds),
+            (self.written_budget_bytes, others.written_budget_bytes),
+            (self.joules_budget, others.joules_budget),
+        )
+        return (
+            all(other is None or (own is not None and own <= other) for own, other in amounts)
+            and (others.recompute or not self.recompute)
+            and (others.paging or not self.paging)
+            and others.pins in (Pins(), self.pins)
+        )
+
 
 def _check_cost(what: str, seconds: float, joules: float) -> None:
     for amount, unit in ((seconds, "seconds"), (joules, "joules or watts")):

@@ -16,7 +16,7 @@ from poet import codec
 from poet.brief import brief, shortened, told
 from poet.clock import WALL, Clock
 from poet.homes import homes_of
-from poet.problem import Objective, Problem
+from poet.problem import Limits, Objective, Problem
 from poet.schedule import Schedule
 from poet.search_record import NO_SEARCH, SearchRecord
 from poet.simulator import Trace
@@ -52,6 +52,32 @@ seconds since the start."""
 
 
 @dataclass(frozen=True, slots=True)
+class KnownBound:
+    """What an earlier search learnt of the energy that a step takes at least.
+
+    Attributes:
+        problem: that was searched.
+        limits: inside which no plan takes less.
+        joules: of a step.
+        proof: who stood behind it, where it closed the gap; empty: nobody was asked.
+    """
+
+    problem: Problem
+    limits: Limits
+    joules: float
+    proof: str = ""
+
+    def holds_for(self, problem: Problem, limits: Limits) -> bool:
+        """Whether it is a bound for ``problem`` inside ``limits``: not where these are wider."""
+        return limits.are_within(self.limits) and problem == self.problem
+
+    @property
+    def words(self) -> str:
+        """The ``proof`` of an answer that rests on it."""
+        return self.proof or f"{WORD_OF}an earlier search alone, not proven independently"
+
+
+@dataclass(frozen=True, slots=True)
 class SolveOptions:
     """How long and how hard to search; nothing here changes what a plan may do.
 
@@ -70,6 +96,7 @@ class SolveOptions:
             do not allow is passed over.
         progress: called at each new plan or bound.
         start_by: who made ``start``, for the answer's ``solver`` where nothing better is found.
+        known_bound: of an earlier search; passed over where it does not hold for what is searched.
         spare_seconds: of the time limit, left unused where there is no plan: for what explains that.
         tuning: the constants of the search, for benchmarks and tests.
         clock: by which seconds of the search are counted.
@@ -87,6 +114,7 @@ class SolveOptions:
     start: Schedule | None = None
     progress: Progress | None = None
     start_by: str = "the plan given as a start"
+    known_bound: KnownBound | None = None
     spare_seconds: float = 0.0
     tuning: Tuning = DEFAULT
     clock: Clock = WALL

@@ -14,6 +14,9 @@ import pytest
 # threads that wait for one another, cost more than the work. A test of two threads asks for two.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+# A search must not start from what another test, or whoever runs the tests, found before.
+os.environ["POET_NO_KEPT_PLANS"] = "1"
+
 # A shell that starts the tests in the background has them, and all that they start, ignore Ctrl-C.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)

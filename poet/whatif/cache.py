@@ -66,7 +66,7 @@ IMPORTING = (
 """What an imported graph and its kernels' facts depend on; of what ``prepared.py`` imports, these alone."""
 
 _ENGINES = ("highspy", "pulp", "ortools")
-_NOT_IN_KEY = ("start", "start_by", "progress")
+_NOT_IN_KEY = ("start", "start_by", "known_bound", "progress")
 
 
 @dataclass(frozen=True, slots=True)

@@ -89,6 +89,7 @@ def run(command: str, folder: Path) -> tuple[str, ...]:
         **os.environ,
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
         "COLUMNS": "100",
+        "POET_NO_KEPT_PLANS": "1",
     }
     for name in ("examples", "tests"):
         if not (folder / name).exists():

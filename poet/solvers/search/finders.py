@@ -16,6 +16,7 @@ def model_by(engine: str) -> str:
 
 STATES = "search over states"
 COPIES = "search over copies in storage"
+EARLIER = "an earlier search"
 EVERY_OP_ONCE = "running every op once"
 LINEAR = "windows relaxation, summed from duals"
 WHOLE = "windows relaxation in whole numbers, highs"

@@ -109,6 +109,8 @@ class _Search:
     def _start(self) -> None:
         if self.options.start is not None:
             self.standing.consider(self.options.start, self.options.start_by, is_ours=False)
+            if self.standing.finished():  # an earlier search proved it
+                return
         large = len(self.instance.tasks) > self.tuning.large_ops
         seconds = self.tuning.greedy_large_seconds if large else self.tuning.greedy_small_seconds
         allowed = min(seconds, self.tuning.greedy_share * self.standing.seconds_left())

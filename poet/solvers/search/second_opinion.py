@@ -5,6 +5,7 @@ from __future__ import annotations
 from poet.solvers.engines.confirm import Confidence, Confirmation, confirm
 from poet.solvers.event_model.emit import schedule_of
 from poet.solvers.event_model.model import matrix_of
+from poet.solvers.search.best_bound import refutes
 from poet.solvers.search.finders import EVERY_OP_ONCE, model_by
 from poet.solvers.search.model_runs import ModelRuns
 from poet.solvers.search.standing import Claim
@@ -34,6 +35,9 @@ class SecondOpinion:
         standing, bound = self.standing, self.standing.bound
         if standing.best.trace is None or not standing.closed(bound.joules):
             return ""
+        joules, known = standing.best.trace.joules, standing.known
+        if known is not None and bound.joules <= known.joules and not refutes(joules, known.joules):
+            return known.words
         if bound.alone:
             return Confirmation(Confidence.ALONE, ("highs",)).words
         claim = bound.claim
@@ -41,7 +45,6 @@ class SecondOpinion:
             return Confirmation(Confidence.EXACT).words
         if not standing.options.confirm:
             return Confirmation(Confidence.ALONE, (claim.engine,)).words
-        joules = standing.best.trace.joules
         allowed = joules - standing.options.allowed_gap_joules(joules, standing.baseline_joules)
         with standing.recorder.phase("second opinion on the bound"):
             confirmation = self._confirm(claim, allowed - standing.baseline_joules)

@@ -18,7 +18,7 @@ from poet.solvers.event_model.model import EventModel
 from poet.solvers.instance.incumbent import Incumbent
 from poet.solvers.instance.instance import Metered, instance_of
 from poet.solvers.search.best_bound import BestBound
-from poet.solvers.search.finders import EVERY_OP_ONCE
+from poet.solvers.search.finders import EARLIER, EVERY_OP_ONCE
 from poet.solvers.search.recorder import Recorder
 
 _log = logging.getLogger(__name__)
@@ -51,6 +51,7 @@ class Standing:
         baseline_joules: of running every op once with no transfer.
         best, bound, recorder: the best plan, the best bound, and when they were found.
         class_bound: of large problems, a bound for the class of plans that was searched.
+        known: the bound of an earlier search that holds for this one; ``None``: there is none.
         empty: the claim that has no solution by an engine's word.
         seed: of what is random; restarts take others.
         stopped: Ctrl-C was pressed.
@@ -88,6 +89,10 @@ class Standing:
             len(self.instance.tasks), len(self.instance.contents), engine, self.seed, codec.encode(limits),
         )  # fmt: skip
         self.recorder.bound(self.bound.joules, EVERY_OP_ONCE)
+        known, self.known = options.known_bound, None
+        if known is not None and metered is None and known.holds_for(problem, limits):
+            self.known = known
+            self.take_bound(known.joules - self.baseline_joules, EARLIER, proven=False)
 
     def consider(self, schedule: Schedule, found_by: str, *, is_ours: bool = True) -> None:
         """Judge a plan; one that takes less than a bound refutes an engine's word for that bound.
