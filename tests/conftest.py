@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 import signal
@@ -9,6 +10,8 @@ import time
 from collections.abc import Iterator
 
 import pytest
+import typer
+import typer.testing
 
 # Before torch is loaded, and for the processes that tests start: a worker of the tests on each core, and
 # threads that wait for one another, cost more than the work. A test of two threads asks for two.
@@ -21,6 +24,9 @@ os.environ["POET_NO_KEPT_PLANS"] = "1"
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+
+# A command line of a test builds the parser of every command anew, which takes longer than most of what is asked.
+setattr(typer.testing, "_get_command", functools.cache(typer.main.get_command))  # noqa: B010
 
 _BEGAN = time.monotonic()
 
