@@ -8,7 +8,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from poet import codec
-from poet.plan_parts import PriceRange
+from poet.plan_parts import MeasuredShare, PriceRange
 from poet.problem import Problem
 from poet.report.compare import comparison_data, comparison_report
 from poet.solution import Solution, solution_to_json
@@ -25,9 +25,12 @@ def json_with(
     solution: Solution,
     comparison: Comparison | None,
     price_range: PriceRange | None = None,
+    measured: MeasuredShare | None = None,
 ) -> dict[str, Any]:
     """The ``--json`` answer, with the comparison where there is one, and the range of what a step takes."""
     data = solution_to_json(problem, solution)
+    if measured is not None:
+        data["measured"] = codec.encode(measured)
     if price_range is not None:
         data["range"] = codec.encode(price_range)
     return data if comparison is None else {**data, "comparison": comparison_data(comparison)}

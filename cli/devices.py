@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from . import calibrate
+from . import calibrate, profile_model
 from .options import JsonOption, PlanArgument, device_names
 from .usage import Group
 
@@ -20,6 +20,7 @@ EXAMPLES = (
     "poet devices validate my-board.toml",
     "poet devices schema",
     "poet devices calibrate -o raw.json --storage /media/card",
+    "poet devices profile model.onnx --batch 8 -o raw.json",
     "poet devices fit raw.json --base rpi4b -o mine.toml",
 )
 
@@ -156,4 +157,5 @@ def schema(json_file: JsonOption = None) -> None:
 
 
 app.command()(calibrate.calibrate)
+app.command()(profile_model.profile)
 app.command()(calibrate.fit)

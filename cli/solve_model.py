@@ -62,11 +62,11 @@ def solve_model(path: Path, ask: Ask, about_model: ModelAsk) -> None:
         planned.prepared.profile,
         planned.plan.request.limits,
     )
-    price_range = planned.plan.prediction.range
+    prediction = planned.plan.prediction
     answer(
         report,
         lambda: {
-            **json_with(found.problem, planned.solution, comparison, price_range),
+            **json_with(found.problem, planned.solution, comparison, prediction.range, prediction.measured),
             **doubts_data(found.robust, found.sensitivity),
         },
         json_file=ask.json_file,

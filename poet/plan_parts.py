@@ -126,6 +126,21 @@ class PriceRange:
 
 
 @dataclass(frozen=True, slots=True)
+class MeasuredShare:
+    """How much of a step's computing was measured op by op on the device; the rest follows from classes.
+
+    Attributes:
+        ops: that have measured times.
+        seconds_share: of running every op once, what these take.
+        extrapolated: names of the others.
+    """
+
+    ops: int
+    seconds_share: float
+    extrapolated: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Prediction:
     """What one training step takes.
 
@@ -134,6 +149,7 @@ class Prediction:
         plain_peak_ram_bytes: that plain training needs, keeping every tensor to its last use.
         lower_bound_ram_bytes: below which no schedule exists.
         range: as far as the device's figures may be off; ``None``: not known.
+        measured: which ops have measured times; ``None``: the device's profile has none.
     """
 
     peak_ram_bytes: int
@@ -142,6 +158,7 @@ class Prediction:
     plain_peak_ram_bytes: int | None = None
     lower_bound_ram_bytes: int | None = None
     range: PriceRange | None = None
+    measured: MeasuredShare | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from poet.devices.costs import build_problem, deadline_seconds
+from poet.devices.costs import build_problem, deadline_seconds, estimate
 from poet.devices.profile import Profile
 from poet.devices.spread import SIDES, Side, at_ends, uncertain_groups
 from poet.errors import Infeasible, InputError, OutOfTime
@@ -14,7 +14,7 @@ from poet.files.apart import check_apart
 from poet.fit_layout import Fitted, fit, searching
 from poet.homes import as_decided, decided
 from poet.plan_file import write_plan
-from poet.plan_parts import Arena, Device, PriceRange, Request, SearchOutcome
+from poet.plan_parts import Arena, Device, MeasuredShare, PriceRange, Request, SearchOutcome
 from poet.prepared import Prepared
 from poet.problem import Limits, Pins, Place, Problem
 from poet.ram_survey import keep_everything_bytes
@@ -213,6 +213,7 @@ def plan_with(prepared: Prepared, limits: Limits, fitted: Fitted) -> Planned:
         arena=fitted.arena,
         host_kernels=prepared.step.kernels,
         price_range=price_range(prepared, solution.schedule, fitted.arena),
+        measured=measured_share(prepared),
     )
     return Planned(made, solution, prepared)
 
@@ -229,6 +230,20 @@ def price_range(prepared: Prepared, schedule: Schedule, arena: Arena | None) -> 
 
     good, bad = map(at, SIDES)
     return PriceRange(good.seconds, bad.seconds, good.joules, bad.joules)
+
+
+def measured_share(prepared: Prepared) -> MeasuredShare | None:
+    """Which ops have measured rows in the device's profile; ``None``: it has none at all."""
+    if prepared.profile.op_times is None:
+        return None
+    costs = estimate(prepared.step.graph, prepared.profile).ops
+    whole_seconds = sum(cost.seconds for cost in costs.values())
+    seconds = sum(cost.seconds for cost in costs.values() if cost.measured)
+    return MeasuredShare(
+        sum(cost.measured for cost in costs.values()),
+        seconds / whole_seconds if whole_seconds else 0.0,
+        tuple(name for name, cost in costs.items() if not cost.measured),
+    )
 
 
 def outcome_of(solution: Solution) -> SearchOutcome:

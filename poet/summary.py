@@ -5,11 +5,21 @@ from __future__ import annotations
 import html
 from collections.abc import Iterator
 
-from poet.plan_parts import PriceRange
+from poet.plan_parts import MeasuredShare, PriceRange
 from poet.problem import Objective
 from poet.solution import WHOLE_PROBLEM, Status, is_confirmed, sentence_of
 from poet.training_plan import Plan
-from poet.units import NO_GAP, format_above, format_bytes, format_gap, format_joules, format_seconds
+from poet.units import (
+    NO_GAP,
+    format_above,
+    format_bytes,
+    format_gap,
+    format_joules,
+    format_seconds,
+    format_share,
+)
+
+_MOST_NAMED = 4
 
 Row = tuple[str, str]
 """What it is, and the figure."""
@@ -41,6 +51,19 @@ def range_words(found: PriceRange) -> str:
     joules = f"{format_joules(found.good_joules)} to {format_joules(found.bad_joules)}"
     seconds = f"{format_seconds(found.good_seconds)} to {format_seconds(found.bad_seconds)}"
     return f"{joules}, {seconds}"
+
+
+def measured_words(found: MeasuredShare) -> str:
+    """How many ops have measured times, and which of the others are extrapolated."""
+    others = len(found.extrapolated)
+    said = (
+        f"{found.ops} of {found.ops + others} ops measured, {format_share(found.seconds_share)} of computing"
+    )
+    if not others:
+        return said
+    named = ", ".join(found.extrapolated[:_MOST_NAMED])
+    more = f" and {others - _MOST_NAMED} more" if others > _MOST_NAMED else ""
+    return f"{said}; extrapolated from classes: {named}{more}"
 
 
 def _asked(plan: Plan) -> Iterator[Row]:
@@ -78,6 +101,8 @@ def _answered(plan: Plan) -> Iterator[Row]:
     yield "time", format_seconds(made.seconds)
     if made.range is not None:
         yield "range", range_words(made.range)
+    if made.measured is not None:
+        yield "op times", measured_words(made.measured)
     if plan.request.micro is not None:
         count = plan.request.micro.count
         taken = f"{format_joules(plan.step_joules)}, {format_seconds(plan.step_seconds)}"

@@ -31,7 +31,17 @@ from poet.plan_checks import (
     check_prediction,
     check_problem,
 )
-from poet.plan_parts import Arena, Device, Model, PageSlot, Prediction, PriceRange, Request, SearchOutcome
+from poet.plan_parts import (
+    Arena,
+    Device,
+    MeasuredShare,
+    Model,
+    PageSlot,
+    Prediction,
+    PriceRange,
+    Request,
+    SearchOutcome,
+)
 from poet.problem import Place
 from poet.schedule import Free, Schedule
 from poet.simulator import Trace, judge
@@ -244,6 +254,7 @@ def make_plan(
     arena: Arena | None = None,
     host_kernels: KernelFacts | None = None,
     price_range: PriceRange | None = None,
+    measured: MeasuredShare | None = None,
 ) -> Plan:
     """A plan with its predictions and page slots worked out; see `Plan` for the parts.
 
@@ -270,6 +281,7 @@ def make_plan(
             plain_peak_ram_bytes=plain_peak_ram_bytes,
             lower_bound_ram_bytes=lower_bound_ram_bytes,
             range=price_range,
+            measured=measured,
         ),
         arena=arena,
         host_kernels=None if host_kernels == kernels else host_kernels,

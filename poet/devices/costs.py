@@ -1,8 +1,9 @@
 """From a training graph and a device to costs, and from costs to a planning problem.
 
-The model: an op lasts ``max(flops / throughput of its class, bytes moved / memory bandwidth)`` plus
-the overhead of a call, and draws its class's power meanwhile; a transfer lasts ``latency + bytes /
-bandwidth`` in whole pages, and a page-out of flash that the host erases carries the erase as well.
+An op that the profile has a measured row for lasts as long as that says, any other
+``max(flops / throughput of its class, bytes moved / memory bandwidth)`` plus the overhead of a call;
+it draws its class's power meanwhile. A transfer lasts ``latency + bytes / bandwidth`` in whole pages,
+and a page-out of flash that the host erases carries the erase as well.
 No torch: the graph's types and the profile's figures are all it takes.
 """
 
@@ -10,11 +11,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from poet.brief import brief
 from poet.devices.cost_table import Operands, row_of
-from poet.devices.profile import Direction, OpClass, Profile, Storage
+from poet.devices.measurements import op_time
+from poet.devices.op_rows import row_key
+from poet.devices.profile import Direction, OpClass, OpTimes, Profile, Storage
 from poet.errors import GraphError, InputError, ProfileError
 from poet.graph import Buffer, Graph, Op, Ref, Strip, TensorType
 from poet.kernel_facts import KernelFacts, stated
@@ -27,13 +30,17 @@ _WORD_BYTES = 4
 
 @dataclass(frozen=True, slots=True)
 class OpCost:
-    """One run of one op; joules are above idle power."""
+    """One run of one op; joules are above idle power.
+
+    ``measured``: its seconds are those of a row of the profile's `OpTimes`, not of its class.
+    """
 
     op_class: OpClass
     flops: float
     bytes_moved: int
     seconds: float
     joules: float
+    measured: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +109,21 @@ def _op_cost(
         tuple(types[name] if name is not None else None for name in op.outputs),
         sum(sizes_bytes[name] for name in op.updates),
     )
-    return _call_cost(op, operands, profile)
+    cost = _call_cost(op, operands, profile)
+    return cost if profile.op_times is None else _by_row(cost, operands, profile, profile.op_times)
+
+
+def _by_row(cost: OpCost, operands: Operands, profile: Profile, rows: OpTimes) -> OpCost:
+    """``cost`` with the measured seconds of an op that is alike, where there is one."""
+    alike = op_time(
+        operands.call, operands.types, operands.outputs, updated_bytes=operands.updated_bytes, seconds=1.0
+    )
+    seconds = rows.seconds.get(row_key(alike))
+    if seconds is None:
+        return cost
+    seconds *= rows.ratio.value
+    watts = profile.marginal_watts(profile.compute.watts(cost.op_class))
+    return replace(cost, seconds=seconds, joules=seconds * watts, measured=True)
 
 
 def _call_cost(op: Op, operands: Operands, profile: Profile, *, runs: int = 1) -> OpCost:

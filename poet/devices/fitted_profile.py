@@ -15,13 +15,25 @@ from scipy.optimize import nnls
 from poet.devices.amounts import amounts_of
 from poet.devices.costs import op_seconds
 from poet.devices.fitting import Known, Speeds, fit_speeds
-from poet.devices.measurements import FIT, JUDGE, RUN, Measurements, PowerPhase, StepTime, TransferTime
+from poet.devices.measurements import (
+    FIT,
+    JUDGE,
+    RUN,
+    TABLE,
+    Measurements,
+    PowerPhase,
+    StepTime,
+    TransferTime,
+)
+from poet.devices.op_rows import rows_of
 from poet.devices.profile import OpClass, Profile
 from poet.devices.sense import contradictions
 from poet.errors import InputError
 
 _LEAST_OPS = 5
+_BARE = re.compile(r"[A-Za-z0-9_-]+")
 _WATTS_WIDTH = 0.02
+_FITTED = (FIT, RUN, TABLE)
 _NEEDED = (OpClass.MATMUL, OpClass.ELEMENTWISE, OpClass.REDUCTION, OpClass.TRANSCENDENTAL)
 
 
@@ -39,11 +51,9 @@ def fit_profile(
     Raises:
         InputError: too little was measured, or there are neither watts nor a base.
     """
-    counts = {step.threads for step in found.steps if step.role in (FIT, RUN)}
+    counts = {step.threads for step in found.steps if step.role in _FITTED}
     threads = max(counts, default=0) if threads is None else threads
-    ops = [
-        op for step in found.steps if step.threads == threads and step.role in (FIT, RUN) for op in step.ops
-    ]
+    ops = [op for step in found.steps if step.threads == threads and step.role in _FITTED for op in step.ops]
     if len(ops) < _LEAST_OPS:
         told = ", ".join(map(str, sorted(counts))) or "none"
         raise InputError(f"{len(ops)} ops were measured at {threads} threads (threads measured: {told})")
@@ -67,6 +77,9 @@ def fit_profile(
         data["calibration"] |= {"median_error": statistics.median(errors), "worst_error": max(errors)}
     else:
         notes.append("no whole step was measured that the fit has not seen: its error is not known")
+    tabled = [step for step in found.steps if step.role == TABLE and step.threads == threads]
+    if tabled:
+        data["op_times"] = _op_times(tabled, found, notes)
     profile = Profile.model_validate(data)
     notes += [f"the figures contradict each other: {text}" for text in contradictions(profile)]
     return profile, tuple(notes)
@@ -160,6 +173,20 @@ def _compute(speeds: Speeds, base: Profile | None, found: Measurements, notes: l
         elif op_class in _NEEDED:
             raise InputError(f"no op of the class {op_class.value} was measured; name a --base that has it")
     return compute
+
+
+def _op_times(steps: Sequence[StepTime], found: Measurements, notes: list[str]) -> dict[str, Any]:
+    """Rows of the steps of models that were measured for this."""
+    rows = rows_of(steps)
+    if rows.left_out:
+        notes.append(f"{rows.left_out} rows of the shortest ops are left out: a profile holds so many")
+    width = Known(1.0, (1.0 - rows.width, 1.0 + rows.width))
+    repeated = f"{len(steps)} measured steps of {', '.join(rows.models)}"
+    return {
+        "models": rows.models,
+        "ratio": _figure(width, found, repeated),
+        "seconds": dict(rows.seconds),
+    }
 
 
 # --- storage ----------------------------------------------------------------------------------
@@ -293,7 +320,7 @@ def _table_lines(table: Mapping[str, Any], path: tuple[str, ...]) -> Iterator[st
     if path and plain:
         yield f"\n[{'.'.join(path)}]"
     for key, item in plain.items():
-        yield f"{key} = {_value(item)}"
+        yield f"{key if _BARE.fullmatch(key) else _value(key)} = {_value(item)}"
     for key, item in table.items():
         if isinstance(item, Mapping):
             yield from _table_lines(item, (*path, key))

@@ -44,6 +44,7 @@ spread between honest laboratories on one chip is 14 %; between kernel libraries
 UNITS = {
     "flops_per_second": "FLOP/s", "bytes_per_second": "B/s", "seconds": "s", "watts": "W",
     "joules": "J", "bytes": "B", "cycles": "cycles", "hertz": "Hz", "cores": "cores", "lanes": "lanes",
+    "ratio": "times",
 }  # fmt: skip
 """Endings of figure names and the unit that each stands for."""
 
@@ -390,6 +391,20 @@ class Calibration(Record):
     busy: bool = False
 
 
+class OpTimes(Record):
+    """Measured times of single ops, which stand in place of the speeds of their classes.
+
+    Attributes:
+        models: whose training steps were measured.
+        ratio: of true to stated seconds: 1, with how far all of them together may be off.
+        seconds: of one run, by `poet.devices.op_rows.row_key`.
+    """
+
+    models: Words
+    ratio: Figure
+    seconds: dict[str, Annotated[float, Field(gt=0, le=LARGEST_AMOUNT)]]
+
+
 class Profile(Record):
     """A device, as far as planning needs to know it.
 
@@ -409,6 +424,7 @@ class Profile(Record):
     compute: Processor
     storage: Storage | None = None
     calibration: Calibration | None = None
+    op_times: OpTimes | None = None
 
     @model_validator(mode="after")
     def _check_whole(self) -> Self:

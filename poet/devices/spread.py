@@ -30,7 +30,7 @@ _TIMES = ("latency_seconds", "bandwidth_bytes_per_second")
 Groups = Mapping[str, Callable[[Place], bool]]
 
 GROUPS: Groups = {
-    "compute": lambda path: path[0] == "compute" and path[-1] != "active_watts",
+    "compute": lambda path: path[0] in ("compute", "op_times") and path[-1] != "active_watts",
     "memory": lambda path: path[0] == "memory" and path[-1] == "bandwidth_bytes_per_second",
     "reads": lambda path: path[:2] == ("storage", "read") and path[-1] in _TIMES,
     "writes": lambda path: (
@@ -41,7 +41,7 @@ GROUPS: Groups = {
 """Figures that are off together: by one clock, one memory, one card, one meter."""
 
 AXES: Groups = {
-    "computing": lambda path: path[0] in ("compute", "memory", "energy"),
+    "computing": lambda path: path[0] in ("compute", "op_times", "memory", "energy"),
     "reads": lambda path: path[:2] == ("storage", "read"),
     "writes": lambda path: path[:2] in (("storage", "write"), ("storage", "erase")),
 }

@@ -6,10 +6,12 @@ from collections.abc import Sequence
 
 from rich.console import Group, RenderableType
 
+from poet.devices.measurements import StepTime
+from poet.devices.op_rows import rows_of
 from poet.devices.profile import Profile, unit_of
 from poet.report.device import format_amount_of, format_figure
 from poet.report.plan import columns
-from poet.units import format_share
+from poet.units import format_seconds, format_share
 
 
 def fitted_report(profile: Profile, notes: Sequence[str], file: str) -> RenderableType:
@@ -29,5 +31,21 @@ def fitted_report(profile: Profile, notes: Sequence[str], file: str) -> Renderab
             f"{made.steps} training steps that the fit has not seen: median error "
             f"{format_share(made.median_error)}, worst {format_share(made.worst_error)}"
         )
+    if profile.op_times is not None:
+        models = ", ".join(profile.op_times.models)
+        lines.append(f"{len(profile.op_times.seconds)} rows of measured ops, of {models}")
     lines += [f"note: {note}" for note in notes]
     return Group(table, *lines)
+
+
+def profiled_lines(steps: Sequence[StepTime], file: str) -> list[str]:
+    """What measuring a model gave, by number of threads."""
+    lines = []
+    for threads in dict.fromkeys(step.threads for step in steps):
+        mine = [step for step in steps if step.threads == threads]
+        seconds = sorted(step.seconds for step in mine)
+        told = f"{format_seconds(seconds[0])} to {format_seconds(seconds[-1])}"
+        busy = "; the machine was busy with other things" if any(step.was_busy for step in mine) else ""
+        of = f"{threads} thread{'s' * (threads != 1)}"
+        lines.append(f"{of}: {len(rows_of(mine).seconds)} rows, a step takes {told}{busy}")
+    return [*lines, f"written to {file}; poet devices fit {file} puts them into a profile"]

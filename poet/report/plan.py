@@ -27,6 +27,7 @@ from poet.report.training import loss_reads, strip_lines, untrained_lines
 from poet.schedule import Schedule
 from poet.simulator import Trace
 from poet.solution import WHOLE_PROBLEM, Solution, Status
+from poet.summary import measured_words
 from poet.training_plan import Plan
 from poet.units import (
     NO_GAP,
@@ -418,10 +419,9 @@ def plan_report(plan: Plan, *, every_tensor: bool = False, every_op: bool = Fals
 
 def plan_summary(plan: Plan) -> RenderableType:
     """What the plan is for, what a step costs and how good that is."""
-    return Group(
-        plan_heading(plan),
-        Text(),
-        solution_report(
-            plan.problem, plan.request.limits, solution_of(plan), price_range=plan.prediction.range
-        ),
+    answer = solution_report(
+        plan.problem, plan.request.limits, solution_of(plan), price_range=plan.prediction.range
     )
+    measured = plan.prediction.measured
+    marks = [] if measured is None else [Text(f"op times: {measured_words(measured)}")]
+    return Group(plan_heading(plan), Text(), answer, *marks)

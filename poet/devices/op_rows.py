@@ -1,0 +1,89 @@
+"""Measured times of single ops: rows by operator, arguments, shapes and element types.
+
+A row holds for an op of any model that is alike. Its key is a text that people can read, with a digest of all
+that makes two ops alike: the call, and types without the place in their buffer.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from poet import codec
+from poet.calls import TensorType
+from poet.devices.measurements import OpTime, StepTime
+
+MOST_ROWS = 2000
+"""Of a profile; those that take the most time in all are kept."""
+
+LEAST_WIDTH = 0.05
+"""Of the rows' time, either way: what a step differs by from day to day."""
+
+_DIGITS = 12
+
+
+def row_key(op: OpTime) -> str:
+    """Equal for ops that are alike, whatever model they are of."""
+    call = {
+        "call": codec.encode(op.call),
+        "given": [_told(type_) for type_ in op.types],
+        "made": [None if type_ is None else _told(type_) for type_ in op.outputs],
+        "updated": op.updated_bytes,
+    }
+    digest = hashlib.sha256(json.dumps(call, sort_keys=True).encode()).hexdigest()[:_DIGITS]
+    return f"{op.call.target} {' '.join(map(str, op.types))} #{digest}"
+
+
+def _told(type_: TensorType) -> object:
+    return codec.encode(replace(type_, offset=0))
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """What some measured steps come to.
+
+    Attributes:
+        models: whose steps.
+        seconds: by `row_key`.
+        width: of all, relative, either way: how far repeated steps lie apart.
+        left_out: how many were one too many.
+    """
+
+    models: tuple[str, ...]
+    seconds: Mapping[str, float]
+    width: float
+    left_out: int
+
+
+def rows_of(steps: Sequence[StepTime]) -> Rows:
+    """Rows of the ops of ``steps``, each the median over the steps that have it."""
+    taken: dict[str, list[float]] = {}
+    weight: dict[str, float] = {}
+    for step in steps:
+        for op in step.ops:
+            key = row_key(op)
+            taken.setdefault(key, []).append(op.seconds)
+            weight[key] = max(weight.get(key, 0.0), op.seconds * op.runs)
+    kept = sorted(weight, key=lambda key: -weight[key])[:MOST_ROWS]
+    return Rows(
+        tuple(dict.fromkeys(step.name for step in steps)),
+        {key: statistics.median(taken[key]) for key in sorted(kept)},
+        max(LEAST_WIDTH, *(_width(group) for group in _by_name(steps).values())) if steps else LEAST_WIDTH,
+        len(weight) - len(kept),
+    )
+
+
+def _by_name(steps: Sequence[StepTime]) -> dict[str, list[float]]:
+    found: dict[str, list[float]] = {}
+    for step in steps:
+        found.setdefault(step.name, []).append(step.seconds)
+    return found
+
+
+def _width(seconds: Sequence[float]) -> float:
+    """Half of how far whole steps of one model lie apart, relative, at most a half."""
+    return min(0.5, 0.5 * math.log(max(seconds) / min(seconds)))

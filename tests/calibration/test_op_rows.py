@@ -1,0 +1,127 @@
+"""Measured rows of a model's ops: kept in a raw file, fitted into a profile, used and marked in plans."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from helpers.simulated_board import Board
+from torch import nn
+
+from poet.calibration.added import add_to, steps_of_model
+from poet.devices.costs import estimate
+from poet.devices.fitted_profile import fit_profile, profile_text
+from poet.devices.load import load_profile
+from poet.devices.machine import Machine
+from poet.devices.measurements import TABLE, Measurements, read_measurements
+from poet.devices.op_rows import rows_of
+from poet.devices.profile import Profile
+from poet.errors import InputError
+from poet.frontend.trace import TrainingStep, trace_training_step
+from poet.planned import limits_of, plan_step
+from poet.prepared import prepare
+from poet.solution import SolveOptions
+
+HOST = load_profile("x86-host")
+
+
+def _net(*, wider: bool = False) -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 24 if wider else 10))
+
+
+def _step(*, wider: bool = False) -> TrainingStep:
+    return trace_training_step(_net(wider=wider), torch.ones(4, 16), name="net", gradients="keep")
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> Measurements:
+    path, machine = tmp_path_factory.mktemp("rows") / "raw.json", Machine()
+    steps = steps_of_model(_step(), name="net", threads=(1,), repeats=3, machine=machine)
+    add_to(path, machine, steps[:1])
+    add_to(path, machine, steps[1:])  # beside what is there
+    return read_measurements(path)
+
+
+@pytest.fixture(scope="module")
+def profile(found: Measurements, tmp_path_factory: pytest.TempPathFactory) -> Profile:
+    made, _ = fit_profile(found, name="mine", base=HOST)
+    file = tmp_path_factory.mktemp("profile") / "mine.toml"
+    file.write_text(profile_text(made))
+    return load_profile(file)
+
+
+def test_a_file_of_steps_becomes_rows(found: Measurements, profile: Profile) -> None:
+    assert [(step.role, step.threads) for step in found.steps] == [(TABLE, 1)] * 3
+    rows = rows_of(found.steps)
+    assert profile.op_times is not None
+    assert profile.op_times.seconds.keys() == rows.seconds.keys()
+    assert any(key.startswith("aten.addmm.default float32[10]") for key in rows.seconds)
+    low, high = profile.op_times.ratio.interval
+    assert low <= 0.95 < 1.05 <= high
+
+
+def test_rows_stand_in_place_of_speeds_for_any_model_that_has_the_op(profile: Profile) -> None:
+    assert profile.op_times is not None
+    all_rows = estimate(_step().graph, profile).ops
+    assert all(cost.measured for cost in all_rows.values())
+    assert sorted(cost.seconds for cost in all_rows.values()) == pytest.approx(
+        sorted(profile.op_times.seconds[key] for key in _keys(profile, _step())), rel=1e-3
+    )
+    other = estimate(_step(wider=True).graph, profile).ops
+    by_class = estimate(_step(wider=True).graph, profile.model_copy(update={"op_times": None})).ops
+    assert {cost.measured for cost in other.values()} == {True, False}
+    for name, cost in other.items():
+        assert (cost == by_class[name]) == (not cost.measured), name
+
+
+def _keys(profile: Profile, step: TrainingStep) -> list[str]:
+    from poet.calibration.bench import times_of
+    from poet.devices.op_rows import row_key
+
+    ops = times_of(step, {op.name: 1.0 for op in step.graph.ops})
+    return [row_key(op) for op in ops for _ in range(op.runs)]
+
+
+def test_a_profile_without_rows_costs_what_it_did() -> None:
+    assert HOST.op_times is None
+    assert not any(cost.measured for cost in estimate(_step().graph, HOST).ops.values())
+
+
+def test_plans_say_what_is_extrapolated(profile: Profile) -> None:
+    prepared = prepare(_net(wider=True), torch.ones(4, 16), device=profile, gradients="keep")
+    planned = plan_step(
+        prepared,
+        limits_of(prepared.problem, ram=None),
+        SolveOptions(time_limit_seconds=1.0),
+        measure_host=False,
+    )
+    measured, price_range = planned.plan.prediction.measured, planned.plan.prediction.range
+    assert measured is not None
+    assert price_range is not None
+    ops = len(prepared.step.graph.ops)
+    assert measured.ops + len(measured.extrapolated) == ops
+    assert 0 < measured.ops < ops
+    assert 0.0 < measured.seconds_share < 1.0
+    assert f"{measured.ops} of {ops} ops measured" in planned.summary()
+    assert measured.extrapolated[0] in planned.summary()
+    assert price_range.good_seconds < planned.seconds < price_range.bad_seconds
+
+
+def test_rows_of_steps_that_lie_apart_are_less_certain(found: Measurements) -> None:
+    slow = replace(
+        found.steps[0], ops=tuple(replace(op, seconds=2 * op.seconds) for op in found.steps[0].ops)
+    )
+    assert rows_of((found.steps[0], slow)).width == pytest.approx(0.3466, abs=1e-3)
+
+
+def test_a_file_of_another_machine_is_not_added_to(tmp_path: Path, found: Measurements) -> None:
+    path = tmp_path / "raw.json"
+    add_to(path, Machine(), found.steps)
+    before = path.read_bytes()
+    board = Board(tmp_path / "board", load_profile("rpi4b-torch"))
+    with pytest.raises(InputError, match="measured on another machine"):
+        add_to(path, board.machine, found.steps)
+    assert path.read_bytes() == before
