@@ -7,8 +7,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from helpers.onnx_tools import zoo_export
 from helpers.simulated_board import Board
+from poet.cli.main import app
 from torch import nn
+from typer.main import get_command
 
 from poet.calibration.added import add_to, steps_of_model
 from poet.devices.costs import estimate
@@ -24,6 +27,7 @@ from poet.planned import limits_of, plan_step
 from poet.prepared import prepare
 from poet.solution import SolveOptions
 
+command = get_command(app)
 HOST = load_profile("x86-host")
 
 
@@ -125,3 +129,37 @@ def test_a_file_of_another_machine_is_not_added_to(tmp_path: Path, found: Measur
     with pytest.raises(InputError, match="measured on another machine"):
         add_to(path, board.machine, found.steps)
     assert path.read_bytes() == before
+
+
+@pytest.mark.slow
+def test_the_commands_measure_fit_and_plan_with_rows(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model, raw, mine = zoo_export("vit", "legacy", True), tmp_path / "raw.json", tmp_path / "mine.toml"
+    for arguments, said in (
+        (
+            ("devices", "profile", model, "--threads", "1", "--repeats", "2", "--batch", "2", "-o", raw),
+            "rows, a step takes",
+        ),
+        (("devices", "fit", raw, "--base", "x86-host", "-o", mine), "rows of measured ops, of"),
+        (("devices", "validate", mine), "mine.toml"),
+        (
+            (
+                "solve",
+                model,
+                "--batch",
+                "2",
+                "--device",
+                mine,
+                "--ram",
+                "64MiB",
+                "--gradients",
+                "keep",
+                "--time-limit",
+                "2s",
+            ),
+            "op times: ",
+        ),
+    ):
+        command(list(map(str, arguments)), standalone_mode=False)
+        assert said in capsys.readouterr().out

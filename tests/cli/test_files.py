@@ -44,6 +44,9 @@ ROWS = {
     "devices fit": Row(
         "devices fit {measurements} --meter {meter} -o {output}", ("measurements", "meter"), ("output",)
     ),
+    "devices profile": Row(
+        "devices profile {model} --threads 1 -o {output}", ("model",), ("output",)
+    ),
     "devices list": Row("devices list --json {json_file}", (), ("json_file",)),
     "devices parts": Row("devices parts --json {json_file}", (), ("json_file",)),
     "devices show": Row("devices show {device} --json {json_file}", ("device",), ("json_file",)),

@@ -34,9 +34,9 @@ FLOORS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
         "profiles, the cost model, this host",
         (
             "devices", "devices.profile", "devices.part", "devices.corners", "devices.sense",
-            "devices.contrast", "devices.schema", "devices.load", "devices.cost_table", "devices.costs",
-            "devices.spread", "devices.host", "devices.machine", "devices.power", "devices.measurements",
-            "devices.amounts", "devices.fitting", "devices.meter", "devices.fitted_profile",
+            "devices.contrast", "devices.schema", "devices.load", "devices.cost_table", "devices.machine",
+            "devices.measurements", "devices.op_rows", "devices.costs", "devices.spread", "devices.host",
+            "devices.power", "devices.amounts", "devices.fitting", "devices.meter", "devices.fitted_profile",
         ),
     ),
     (
