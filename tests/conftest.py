@@ -25,7 +25,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-# A command line of a test builds the parser of every command anew, which takes longer than most of what is asked.
+# Each command line of a test would build the parser of every command anew: longer than most commands take.
 setattr(typer.testing, "_get_command", functools.cache(typer.main.get_command))  # noqa: B010
 
 _BEGAN = time.monotonic()
