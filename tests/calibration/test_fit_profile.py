@@ -59,6 +59,7 @@ def test_the_fit_finds_the_figures_behind_a_noisy_board(noisy: Measurements) -> 
     assert not found.refused
 
 
+@pytest.mark.slow
 def test_the_profile_predicts_steps_that_the_fit_has_not_seen(noisy: Measurements) -> None:
     profile, notes = fit_profile(_typed(noisy), name="mine")
     made = profile.calibration

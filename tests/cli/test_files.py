@@ -40,7 +40,9 @@ class Row:
 
 ROWS = {
     "check": Row("check {model} --json {json_file}", ("model",), ("json_file",)),
-    "devices calibrate": Row("devices calibrate -o {output} --no-storage --phase 0.1s --time-limit 0.1s", (), ("output",)),
+    "devices calibrate": Row(
+        "devices calibrate -o {output} --no-storage --phase 0.1s --time-limit 0.1s", (), ("output",)
+    ),
     "devices fit": Row(
         "devices fit {measurements} --meter {meter} -o {output}", ("measurements", "meter"), ("output",)
     ),

@@ -106,6 +106,7 @@ def test_frozen_weights_get_no_gradient_and_change_no_other() -> None:
 
 
 @few_or_many("threads", (1,), (1, 2))
+@pytest.mark.slow
 def test_a_plan_that_recomputes_and_pages_a_layer_is_exact(threads: tuple[int, ...], tmp_path: Path) -> None:
     torch.manual_seed(0)
     net = Sequences(nn.GRU(6, 16, 2, batch_first=True), "all")

@@ -149,6 +149,7 @@ def test_views_are_values_and_not_ops() -> None:
     assert len(graph.values) > len(graph.buffers)
 
 
+@pytest.mark.slow
 def test_nothing_is_written_in_place_but_what_lives_across_steps() -> None:
     for name in NETS:
         graph = _step(name).graph

@@ -194,6 +194,7 @@ with working(Workers(jobs=2)) as run:
 """
 
 
+@pytest.mark.slow
 def test_the_workers_of_a_killed_sweep_end_with_it(tmp_path: Path) -> None:
     """Killed while both are at tasks that would last for minutes."""
     marks = [tmp_path / "one", tmp_path / "two"]

@@ -286,6 +286,7 @@ def test_without_its_packages_the_report_names_the_extra(monkeypatch: pytest.Mon
         plan_page(mixed_plan())
 
 
+@pytest.mark.slow
 def test_the_commands(tmp_path: Path) -> None:
     hand_net.write(tmp_path / "a.poet")
     hand_net.write(tmp_path / "b.poet", random_schedule(hand_net.problem(hand_net.graph()), 3))

@@ -71,6 +71,7 @@ def test_a_busy_machine_is_said_with_both_times() -> None:
     assert f"machine busy when planned, {1000 * 4 * seconds:.4g} ms" in planned_busy
 
 
+@pytest.mark.slow
 def test_a_step_tells_its_own_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Waiting for the processor is not its own time, waiting for storage is."""
     of = hand_net.problem(hand_net.graph())

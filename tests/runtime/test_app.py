@@ -73,6 +73,7 @@ def test_the_app_is_short() -> None:
     assert len(APP.read_text().splitlines()) <= 40
 
 
+@pytest.mark.slow
 def test_the_app_trains_like_plain_pytorch_and_goes_on_after_a_restart(folder: Path) -> None:
     torch.set_num_threads(1)
     module = hand_net.net()

@@ -88,6 +88,7 @@ def test_what_is_mapped_is_what_was_counted(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("share", [0.6, 1.0])
+@pytest.mark.slow
 def test_answers_are_fitted_with_their_pages(share: float) -> None:
     """The budget is what the first answer's arena takes without its pages: less has to do."""
     kernels = replace(hand_net.KERNELS, threads=1)

@@ -150,6 +150,7 @@ def test_a_child_that_dies_is_told(request_: RunRequest, monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("mode", [pytest.param("--enforce", marks=pytest.mark.slow), "--save-every=1"])
+@pytest.mark.slow
 def test_a_real_ctrl_c_ends_after_the_step_and_saves(mode: str, folder: Path, tmp_path: Path) -> None:
     state = tmp_path / "state.safetensors"
     command: list[str | Path] = [
@@ -190,6 +191,7 @@ def test_the_verdicts() -> None:
     assert plain_verdict(fits).endswith("4 steps inside idle + 10 MiB too: this budget needs no plan")
 
 
+@pytest.mark.slow
 def test_a_refusal_does_not_strike_the_small_things_of_libraries() -> None:
     """Nothing is free at the heap's end just before the limit; small requests are still served after it."""
     code = """

@@ -32,6 +32,7 @@ def test_a_fault_is_told_and_the_training_state_is_intact(
     assert not [path.name for path in tmp_path.iterdir() if path.suffix == ".tmp"]
 
 
+@pytest.mark.slow
 def test_the_documented_table_is_the_true_one() -> None:
     made = faults.table()
     assert "**no**" not in made

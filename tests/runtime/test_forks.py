@@ -87,6 +87,7 @@ def test_planning_in_a_fork_says_that_it_would_hang() -> None:
     assert lines[0].startswith("ReplayError: process ")
 
 
+@pytest.mark.slow
 def test_a_fork_does_not_page_into_its_parents_file(tmp_path: Path) -> None:
     plan = tmp_path / "plan.poet"
     hand_net.write(plan, parameters_in_storage=True)

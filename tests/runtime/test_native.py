@@ -124,6 +124,7 @@ def run_python(source: str, *arguments: str) -> str:
 
 
 @pytest.mark.parametrize("net", with_slow(NETS, {"transformer"}))
+@pytest.mark.slow
 def test_counts_are_those_of_torchs_own_profiler(allocator: NativeAllocator, net: str) -> None:
     """In a fresh process: the profiler remembers addresses from one profile to the next."""
     output = run_python(

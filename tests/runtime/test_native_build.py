@@ -147,6 +147,7 @@ def test_a_compiler_that_does_not_work_is_a_reason_in_words(
     assert not list(cache.glob("*.so"))
 
 
+@pytest.mark.slow
 def test_without_a_compiler_load_says_why(cache: Path) -> None:
     output = run_python(
         f"""
@@ -204,6 +205,7 @@ with allocator.tracking() as tracked:
 
 @needs_compiler
 @pytest.mark.parametrize("way", ["variable", pytest.param("cache", marks=pytest.mark.slow)])
+@pytest.mark.slow
 def test_a_library_made_elsewhere_is_loaded_without_a_compiler(
     way: str, copied: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -273,6 +275,7 @@ def test_a_library_that_does_not_fit_or_is_not_ours_is_refused_in_one_line(
 
 
 @needs_compiler
+@pytest.mark.slow
 def test_one_in_the_cache_that_does_not_fit_gives_way_to_a_compiler(
     copied: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -149,12 +149,14 @@ def test_only_a_layout_for_torchs_kernels_at_their_alignment_is_replayed(
             trainer.step(*hand_net.batch(number))
 
 
+@pytest.mark.slow
 def test_a_plan_without_a_layout_is_laid_out_here(tmp_path: Path) -> None:
     write_plan(tmp_path / "p", share=1.0, layout=False)
     with Trainer.open(tmp_path / "p") as trainer:
         assert trainer.memory == "heap"
 
 
+@pytest.mark.slow
 def test_predictions_that_are_kept_cost_a_miss_and_no_bits(tmp_path: Path) -> None:
     plan = write_plan(tmp_path / "p")
     with Trainer.open(tmp_path / "p", seed=0) as trainer:
@@ -170,6 +172,7 @@ def test_predictions_that_are_kept_cost_a_miss_and_no_bits(tmp_path: Path) -> No
     assert misses > 0 or "not planned for" in memory  # a small tensor kept where a large one has its place
 
 
+@pytest.mark.slow
 def test_a_gradient_tap_allocates_outside_of_the_arena(tmp_path: Path) -> None:
     plan = write_plan(tmp_path / "p")
     with Trainer.open(tmp_path / "p", seed=0) as trainer:

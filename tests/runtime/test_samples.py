@@ -119,6 +119,7 @@ def test_training_on_stored_samples_gives_the_bits_of_training_on_held_ones(
     assert all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
 
 
+@pytest.mark.slow
 def test_a_large_array_is_not_held(plan: Plan, tmp_path: Path) -> None:
     (tmp_path / "d").mkdir()
     rows = np.lib.format.open_memmap(tmp_path / "d" / "x.npy", "w+", "float32", (200_000, 1, 3, 4))

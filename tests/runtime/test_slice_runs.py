@@ -266,6 +266,7 @@ def test_any_schedule_gives_the_bits_of_plain_pytorch(step: TrainingStep, seed: 
 
 
 @pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.slow
 def test_blocks_and_results_lie_at_their_planned_places(threads: int, tmp_path: Path) -> None:
     torch.set_num_threads(threads)
     # without attention, whose gradients whole ask for memory from two threads in an order of chance

@@ -106,6 +106,7 @@ def test_the_largest_regret_is_between_its_bound_and_that_of_the_stated_plan(
     assert not found.nominal_is_late
 
 
+@pytest.mark.slow
 def test_a_deadline_holds_at_the_bad_end(solver: Solver) -> None:
     free, problem, graph, profile, _, nominal = _robust("mkr1000", solver)
     bad = DecidedProblem(at_ends(problem, graph, profile, dict.fromkeys(AXES, "bad"), AXES))

@@ -153,6 +153,7 @@ def test_a_repeated_sweep_searches_nothing(tmp_path: Path, monkeypatch: pytest.M
         _swept(_sweep(problem, cache=Cache(tmp_path), options=dataclasses.replace(QUICK, seed=1)))
 
 
+@pytest.mark.slow
 def test_an_interrupted_sweep_keeps_what_is_there_and_goes_on(tmp_path: Path) -> None:
     problem = Problem.load(TRANSFORMER)
     sweep = _sweep(problem, cache=Cache(tmp_path))
@@ -269,6 +270,7 @@ def test_a_cache_that_cannot_be_written_says_so(tmp_path: Path) -> None:
 # --- workers ----------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_worker_that_is_killed_takes_nothing_with_it(tmp_path: Path) -> None:
     """The first run of one task kills its worker: every task is answered all the same."""
     import functools

@@ -62,6 +62,7 @@ LIES: dict[str, Lie] = {
 
 
 @pytest.mark.parametrize("lie", with_slow(LIES, {"a bound of 1e30"}))
+@pytest.mark.slow
 def test_a_planted_answer_is_not_repeated(lie: str, tmp_path: Path) -> None:
     """Whoever writes a file without the user's key has written nothing; the sweep searches as if new."""
     problem = Problem.load(TRANSFORMER)

@@ -100,6 +100,7 @@ def drawn(seed: int) -> Problem:
 
 
 @pytest.mark.parametrize("groups", with_slow([1, 3, 8], {3}))
+@pytest.mark.slow
 def test_no_schedule_pays_less_than_the_tables_say(groups: int) -> None:
     tuning = DEFAULT.having("suffix.groups", groups)
     checked = twice = 0
@@ -186,6 +187,7 @@ def scaled(problem: Problem, factor: float) -> Problem:
     return replace(problem, tensors=tuple(tensors), ops=tuple(ops))
 
 
+@pytest.mark.slow
 def test_bounds_are_the_same_in_microjoules_and_megajoules(child: HighsProcess) -> None:
     gained = 0
     for seed in range(60):

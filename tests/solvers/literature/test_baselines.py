@@ -93,6 +93,7 @@ def test_greedy_finds_a_plan_in_the_least_budget_where_paging_is_allowed() -> No
         simulate(of, schedule, limits)
 
 
+@pytest.mark.slow
 def test_greedy_is_near_the_best_on_small_problems() -> None:
     optimal = compared = 0
     for seed in range(100):
@@ -109,6 +110,7 @@ def test_greedy_is_near_the_best_on_small_problems() -> None:
 
 
 @pytest.mark.parametrize("place", with_slow([Place.RAM, Place.STORAGE], {Place.RAM}))
+@pytest.mark.slow
 def test_greedy_is_quick_on_two_thousand_ops(place: Place) -> None:
     of = training_like(220, parameters=place, momentum=True)
     assert len(of.ops) > 1800

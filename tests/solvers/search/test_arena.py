@@ -56,6 +56,7 @@ def test_what_is_fitted_fits_as_a_whole_or_says_that_it_does_not(seed: int) -> N
     assert solution.status is not Status.OPTIMAL or (solution.gap or 0.0) <= OPTIONS.relative_gap
 
 
+@pytest.mark.slow
 def test_what_is_missing_is_held_back_and_the_bound_stays() -> None:
     """Replay rounds to 64 bytes; a problem that was solved to the byte lacks a few."""
     graph = hand_net.graph()

@@ -56,6 +56,7 @@ def test_a_second_search_with_the_same_seed_gives_the_same_plan_where_no_clock_c
 
 
 @pytest.mark.parametrize("objective", [Objective.ENERGY, Objective.TIME])
+@pytest.mark.slow
 def test_so_does_one_that_is_cut_by_counted_work(objective: Objective) -> None:
     limits = tight(STEP, 0.1)
     asked = [counted(0.5, engine="highs", objective=objective, seed=3) for _ in range(2)]
@@ -65,6 +66,7 @@ def test_so_does_one_that_is_cut_by_counted_work(objective: Objective) -> None:
     assert asked[0].clock.now() == asked[1].clock.now() > 0.0
 
 
+@pytest.mark.slow
 def test_so_does_the_search_on_large_problems() -> None:
     """Programs in a child and rounds in this process, though the child is heard at any time."""
     tuning = DEFAULT.having("search.large_ops", 20).without("large.offer_reruns")

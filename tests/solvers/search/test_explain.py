@@ -139,6 +139,7 @@ def test_a_false_bound_is_refuted_by_a_solution(seeds: tuple[int, ...]) -> None:
         assert matrix_of(model).joules(confirmation.values) < above
 
 
+@pytest.mark.slow
 def test_an_engine_that_lies_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """An engine that calls every model infeasible makes nobody say so."""
     problem, limits = small(3)
@@ -206,6 +207,7 @@ def test_the_least_that_works_is_the_least_by_the_oracle() -> None:
     assert checked >= 5
 
 
+@pytest.mark.slow
 def test_a_deadline_that_works_is_named_and_by_how_much_it_is_later() -> None:
     problem = Problem.load(INSTANCES / "transformer.m4.json")
     limits = Limits(ram_budget_bytes=32 * 2**20, deadline_seconds=problem.compute_seconds * 1.0001)

@@ -248,6 +248,7 @@ def test_optimal_by_one_engines_word_is_worded_so(monkeypatch: pytest.MonkeyPatc
     assert Status.OPTIMAL.value in show(sure, limits)
 
 
+@pytest.mark.slow
 def test_the_engine_whose_word_a_bound_is_does_not_confirm_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """HiGHS leaves the relaxed model open, and CP-SAT closes it: the second opinion is HiGHS'."""
     assert "cpsat" in available_engines()

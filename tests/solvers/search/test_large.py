@@ -207,6 +207,7 @@ def test_a_child_solves_one_program_after_the_other() -> None:
 
 
 @pytest.mark.parametrize("seconds", with_slow([1.0, 3.0], {3.0}))
+@pytest.mark.slow
 def test_a_large_search_keeps_to_its_clock_and_has_a_plan(seconds: float) -> None:
     assert len(LARGE.ops) > 1500
     clock = Ticking(0.02)
@@ -280,6 +281,7 @@ def test_the_first_greedy_plan_is_told_before_planning_ahead() -> None:
     assert in_no_time == told[0] == told[1]
 
 
+@pytest.mark.slow
 def test_the_first_greedy_plan_is_told_once_where_homes_are_a_choice() -> None:
     plain = training_like(12, seed=2, momentum=True)
     made = {name for op in plain.ops for name in op.outputs}

@@ -116,6 +116,7 @@ def test_a_plan_from_nothing() -> None:
     assert simulate(problem, found, limits).peak_ram_bytes <= (limits.ram_budget_bytes or 0)
 
 
+@pytest.mark.slow
 def test_it_stops_when_told() -> None:
     problem = training_like(12, seed=3, momentum=True)
     limits = tight(problem, 0.08)

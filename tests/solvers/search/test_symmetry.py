@@ -144,6 +144,7 @@ def test_what_is_treated_differently_stays_apart() -> None:
     assert columns[0] < columns[1] < columns[2] < len(arrays.decided)
 
 
+@pytest.mark.slow
 def test_one_block_is_solved_for_all(child: HighsProcess) -> None:
     """Every wide content is remade at one joule, where the plan to begin with pages all of them."""
     problem = stacked(24)
