@@ -13,10 +13,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from poet.c99 import emit, sources, vectors
+from poet.c99 import sources, vectors
 from poet.c99.calls import WORD_BYTES
+from poet.c99.emit import step_source
+from poet.c99.functions import functions_of
+from poet.c99.header import step_header
+from poet.c99.interface import ExportedStep, Interface, Span, comment, interface_of
+from poet.c99.optimizer_numbers import check_optimizer
 from poet.c99.predict import Prediction, prediction_of
 from poet.c99.statements import LIBRARY, Statements, statements_of
+from poet.c99.weights import weights_header, weights_source
 from poet.errors import InputError, PoetError
 from poet.graph import ITEM_BYTES
 from poet.lasting_values import stored_values
@@ -52,9 +58,9 @@ class CProject:
     """
 
     files: Mapping[str, str]
-    interface: emit.Interface
+    interface: Interface
     statements: Statements
-    spans: tuple[emit.Span, ...]
+    spans: tuple[Span, ...]
     prediction: Prediction | str
 
     def write(self, folder: Path) -> None:
@@ -108,35 +114,25 @@ def c_project(file: PlanFile) -> CProject:
         PlanError: it has no arena, or keeps tensors in storage.
     """
     plan = file.plan
-    emit.check_optimizer(plan.optimizer)
+    check_optimizer(plan.optimizer)
     statements = statements_of(plan)
-    interface = emit.interface_of(plan.graph, statements)
+    interface = interface_of(plan.graph, statements)
     kept = _contents(file)
     spans, words = _spans(plan, statements, kept)
     prediction = prediction_of(plan.graph, statements)
     foreseen = () if isinstance(prediction, str) else prediction.statements
-    used = sources.needed(emit.functions_of((*statements.statements, *foreseen), plan.optimizer))
-    arena_bytes = -(-statements.arena_bytes // WORD_BYTES) * WORD_BYTES
+    used = sources.needed(functions_of((*statements.statements, *foreseen), plan.optimizer))
+    step = ExportedStep(interface, statements, spans, prediction, plan.optimizer)
     made = vectors.vectors_of(plan.graph, plan.optimizer, interface, kept)
-    header = emit.step_header(
-        interface,
-        arena_bytes,
-        statements.page_bytes,
-        spans,
-        plan.optimizer,
-        prediction,
-        model=plan.model.name,
-        digest=plan_digest(plan),
-    )
     files = {
-        "Makefile": _makefile(_ram_bytes(plan, arena_bytes)),
-        "README.md": _readme(plan, arena_bytes, len(words)),
+        "Makefile": _makefile(_ram_bytes(plan, step.arena_bytes)),
+        "README.md": _readme(plan, step.arena_bytes, len(words)),
         "poet_kernels.c": sources.source_text(used),
         "poet_kernels.h": sources.header_text(used),
-        "poet_step.c": emit.step_source(interface, statements, prediction, spans, plan.optimizer),
-        "poet_step.h": header,
-        "poet_weights.c": emit.weights_source(words),
-        "poet_weights.h": emit.weights_header(),
+        "poet_step.c": step_source(step),
+        "poet_step.h": step_header(step, model=plan.model.name, digest=plan_digest(plan)),
+        "poet_weights.c": weights_source(words),
+        "poet_weights.h": weights_header(),
         "test/vectors.c": vectors.vectors_source(interface, made),
         "test/vectors.h": vectors.vectors_header(),
         **{name: (TEMPLATES / source).read_text(encoding="utf-8") for source, name in _COPIED.items()},
@@ -171,9 +167,9 @@ def _contents(file: PlanFile) -> dict[str, Tensor]:
 
 def _spans(
     plan: Plan, statements: Statements, kept: Mapping[str, Tensor]
-) -> tuple[tuple[emit.Span, ...], tuple[int, ...]]:
+) -> tuple[tuple[Span, ...], tuple[int, ...]]:
     """What lies across steps, and the words that it begins with; of one value throughout needs no words."""
-    spans: list[emit.Span] = []
+    spans: list[Span] = []
     words: list[int] = []
     for name, flat in kept.items():
         bits = np.frombuffer(flat.numpy().tobytes(), dtype="<u4")
@@ -184,9 +180,9 @@ def _spans(
         if home is not None:
             word = -1
         if (bits == bits[0]).all():
-            spans.append(emit.Span(name, word, len(bits), None, int(bits[0]), home))
+            spans.append(Span(name, word, len(bits), None, int(bits[0]), home))
         else:
-            spans.append(emit.Span(name, word, len(bits), len(words), 0, home))
+            spans.append(Span(name, word, len(bits), len(words), 0, home))
             words += bits.tolist()
     return tuple(spans), tuple(words) or (0,)
 
@@ -213,8 +209,8 @@ def _readme(plan: Plan, arena_bytes: int, weight_words: int) -> str:
         (TEMPLATES / "README.md")
         .read_text(encoding="utf-8")
         .format(
-            model=emit.comment(plan.model.name),
-            device=emit.comment(plan.device.title),
+            model=comment(plan.model.name),
+            device=comment(plan.device.title),
             digest=plan_digest(plan),
             arena=arena_bytes,
             ram=_ram_bytes(plan, arena_bytes),

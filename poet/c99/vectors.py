@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from poet.c99.calls import float_text
-from poet.c99.emit import Interface
+from poet.c99.interface import Interface
 from poet.graph import Argument, Blank, Call, Graph, Op, Symbol
 from poet.optimizer import OptimizerSpec
 from poet.runtime import kernels

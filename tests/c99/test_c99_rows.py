@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from poet.c99 import sources
 from poet.c99.calls import OpRun, Placed, float_text
-from poet.c99.emit import functions_of, step_body
+from poet.c99.functions import functions_of, step_body
 from poet.c99.rows import ROWS, c_calls
 from poet.c99.statements import Statement
 from poet.c99.vectors import PlainSteps, doubled
@@ -246,7 +246,8 @@ def test_an_operator_without_a_row_is_refused_by_name() -> None:
 
 
 def test_every_row_calls_functions_that_exist(tmp_path: Path) -> None:
-    text = (Path(sources.__file__).parent / "rows.py").read_text()
+    folder = Path(sources.__file__).parent
+    text = "".join(path.read_text() for path in (folder / "rows.py", *sorted(folder.glob("rules/*.py"))))
     named = {name for name in sources.pieces() if re.search(rf'["{{]{name}[",]', text)}
     reached = {piece.name for piece in sources.needed(named)}
     assert reached == set(sources.pieces()), "a piece of C that no row needs"

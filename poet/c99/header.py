@@ -1,0 +1,178 @@
+"""C text of ``poet_step.h``: sizes, the record of a net, and the functions that its caller has."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from poet.c99.calls import WORD_BYTES, Placed
+from poet.c99.interface import ExportedStep, comment
+from poet.c99.optimizer_numbers import DOUBLES, FLOATS
+from poet.c99.storage_text import HOMES_DECLARED
+
+_TYPES = """typedef enum {
+    POET_OK = 0,
+    POET_BAD_ARGUMENT = 1, /* a null pointer, or a row or class that there is not */
+    POET_NOT_FINITE = 2,   /* the loss is NaN or infinite; the parameters may be, too */
+    POET_STORAGE_FAILED = 3,
+    POET_NO_STATE = 4      /* nothing whole was saved; see poet_state.h */
+} poet_status;
+
+/* The caller's storage; each function gives 0 where all went well, `sync` when a power cut does no harm. */
+typedef struct {
+    void *context;
+    int (*read)(void *context, uint32_t offset, void *bytes, uint32_t size);
+    int (*write)(void *context, uint32_t offset, const void *bytes, uint32_t size);
+    int (*sync)(void *context);
+} poet_storage;
+
+"""
+_INPUT = (
+    "/* Where input `index` goes, POET_INPUT_<index>_FLOATS, anew before each step; null: there is none. */"
+)
+"""Of the interface, for every step alike."""
+
+
+def step_header(step: ExportedStep, *, model: str, digest: str) -> str:
+    """``poet_step.h``; ``digest``: SHA-256 of the plan, as hexadecimal digits."""
+    macros = [*_macros(step, digest), *_sizes("INPUT", step.interface.inputs)]
+    macros += [*_sizes("OUTPUT", step.interface.outputs), *_target_macros(step)]
+    homes = HOMES_DECLARED if step.has_homes else ""
+    return f"""/*
+ * A training step of {comment(model)}, written by poet. Plan (SHA-256):
+ * {digest}
+ */
+#ifndef POET_STEP_H
+#define POET_STEP_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+{chr(10).join(macros)}
+
+{_TYPES}/* Everything but the arena; the caller's. Only poet_ functions write to it. */
+typedef struct {{
+    float *arena;
+    float learning_rate;
+    uint32_t steps, seed;
+    uint64_t drawn;
+{_members(step)}}} poet_net;
+
+/*
+ * Begins with the plan's weights, at step 0. `arena` holds POET_ARENA_FLOATS, aligned for 8 bytes, and
+ * belongs to the net from here on. `seed` is that of dropout.
+ */
+poet_status poet_init(poet_net *net, float *arena, uint32_t seed);
+
+{_paging(step)}{_INPUT}
+float *poet_input(poet_net *net, int32_t index);
+{_target(step)}
+/* One step: forward, backward, update. `loss` may be null. */
+poet_status poet_train_step(poet_net *net, float *loss);
+
+/* The net's output of the last step, until an input or a target is filled; null: there is none. */
+const float *poet_output(const poet_net *net, int32_t index);
+
+{_predict(step)}/* The learning rate from the next step on; poet_init sets that of the plan. */
+void poet_set_learning_rate(poet_net *net, float learning_rate);
+
+/* CRC-32 of all that lives across steps: equal on two machines that trained alike. */
+uint32_t poet_state_crc(const poet_net *net);
+
+/* Goes on with a CRC-32, which begins with 0xffffffff and ends inverted. */
+uint32_t poet_crc(uint32_t crc, const void *bytes, size_t count);
+
+/*
+ * What lives across steps: place in the arena, words, first of the weights; or -1, and what fills it. What is
+ * not in the arena (-1) is at `home` in the storage, or a constant (-1 as well).
+ */
+typedef struct {{
+    int32_t word, words, first;
+    uint32_t fill;
+    int32_t home;
+}} poet_span;
+
+extern const poet_span poet_kept[POET_KEPT];
+{homes}
+#endif
+"""
+
+
+def _macros(step: ExportedStep, digest: str) -> list[str]:
+    return [
+        f"#define POET_PLAN UINT32_C(0x{digest[:8]})",
+        f"#define POET_KEPT {len(step.spans)}",
+        f"#define POET_HOMES {int(step.has_homes)}",
+        f"#define POET_STATE_BYTES {WORD_BYTES * sum(span.words for span in step.spans)}u",
+        f"#define POET_ARENA_BYTES {step.arena_bytes}",
+        f"#define POET_PAGE_BYTES {step.page_bytes}",
+        f"#define POET_ARENA_FLOATS (POET_ARENA_BYTES / {WORD_BYTES})",
+    ]
+
+
+def _sizes(kind: str, places: tuple[tuple[str, Placed], ...]) -> Iterator[str]:
+    """Macros that count the elements of inputs or outputs."""
+    yield f"#define POET_{kind}S {len(places)}"
+    for index, (name, placed) in enumerate(places):
+        shape = " x ".join(map(str, placed.type.shape)) or "1"
+        yield f"#define POET_{kind}_{index}_FLOATS {placed.type.elements} /* {comment(name)}: {shape} */"
+
+
+def _target_macros(step: ExportedStep) -> list[str]:
+    interface = step.interface
+    if interface.target is None:
+        return []
+    count = interface.target[1].type.elements
+    if interface.classes is None:
+        return [f"#define POET_TARGET_FLOATS {count}"]
+    return [f"#define POET_ROWS {count}", f"#define POET_CLASSES {interface.classes}"]
+
+
+def _target(step: ExportedStep) -> str:
+    if step.interface.target is None:
+        return ""
+    if step.interface.classes is None:
+        return (
+            "\n/* Where the target goes: POET_TARGET_FLOATS of them, anew before every step. */\n"
+            "float *poet_target(poet_net *net);\n"
+        )
+    return (
+        "\n/* The class of a row of the batch, 0 to POET_CLASSES - 1; each row's before each step. */\n"
+        "poet_status poet_set_class(poet_net *net, int32_t row, int32_t class_number);\n"
+    )
+
+
+def _predict(step: ExportedStep) -> str:
+    if isinstance(step.prediction, str):
+        return f"/* There is no poet_predict: {comment(step.prediction)} */\n\n"
+    return (
+        "/* The forward pass in evaluation mode on inputs filled anew; targets need not be. */\n"
+        "poet_status poet_predict(poet_net *net);\n\n"
+        "/* What it gave, until inputs are filled or a step is made; sizes as of poet_output. */\n"
+        "const float *poet_predicted(const poet_net *net, int32_t index);\n\n"
+    )
+
+
+def _members(step: ExportedStep) -> str:
+    """Members of the record of a net that not every step has."""
+    numbers = ", ".join(FLOATS[step.optimizer.name])
+    powers = ", ".join(DOUBLES.get(step.optimizer.name, ()))
+    members = f"    float {numbers};\n" if numbers else ""
+    members += f"    double {powers};\n" if powers else ""
+    return members + ("    const poet_storage *storage;\n    int failed;\n" if step.page_bytes else "")
+
+
+def _paging(step: ExportedStep) -> str:
+    if not step.page_bytes:
+        return ""
+    homes = (
+        "\n * What is at home in storage is written there by this, as it begins, and each step\n"
+        " * writes it in place: after a power cut go on with poet_load."
+        if any(span.home is not None and span.home >= 0 for span in step.spans)
+        else ""
+    )
+    return (
+        "/*\n * Where a step keeps POET_PAGE_BYTES of tensors for a while; to be set before the first step.\n"
+        " * Between steps nothing of worth is there. After POET_STORAGE_FAILED a step was made in part:\n"
+        f" * go on with poet_load, or with poet_init and this.{homes}\n */\n"
+        "poet_status poet_set_storage(poet_net *net, const poet_storage *storage);\n\n"
+    )

@@ -1,0 +1,134 @@
+"""What the caller of a C step fills and reads, and what lives between two steps."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from poet.c99.calls import WORD_BYTES, Placed
+from poet.c99.predict import Prediction
+from poet.c99.statements import Statements
+from poet.errors import UnsupportedOperator
+from poet.graph import Graph, Ref
+from poet.optimizer import OptimizerSpec
+
+_NOT_IN_COMMENTS = re.compile(r"[^A-Za-z0-9_.:+ -]")
+
+
+def comment(text: str) -> str:
+    """``text`` without what could end a comment or a line."""
+    return _NOT_IN_COMMENTS.sub("_", text)[:200]
+
+
+@dataclass(frozen=True, slots=True)
+class Interface:
+    """What the caller fills and reads.
+
+    Attributes:
+        inputs: name and place of each input, the target not among them.
+        target: name and place, where there is one.
+        classes: how many there are, where the target is class numbers.
+        ignored: the class number that counts for nothing.
+        outputs: name and place of each prediction.
+        loss: its place.
+    """
+
+    inputs: tuple[tuple[str, Placed], ...]
+    target: tuple[str, Placed] | None
+    classes: int | None
+    ignored: int
+    outputs: tuple[tuple[str, Placed], ...]
+    loss: Placed
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """What lives between two steps: its place, and where its first content is.
+
+    Attributes:
+        name: of the buffer.
+        word: of the arena; -1: it is not there.
+        words: how many.
+        first: of the weights; ``None``: it begins filled with ``fill``.
+        fill: bits of each word.
+        home: offset in storage of what is there between steps; -1: it is a constant. ``None``: it is in RAM.
+    """
+
+    name: str
+    word: int
+    words: int
+    first: int | None
+    fill: int = 0
+    home: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ExportedStep:
+    """All that the text of a step is made of.
+
+    Attributes:
+        interface: what its caller sees.
+        statements: what it does.
+        spans: what lives between two steps.
+        prediction: the forward pass in evaluation, or why there is none.
+        optimizer: its numbers.
+    """
+
+    interface: Interface
+    statements: Statements
+    spans: tuple[Span, ...]
+    prediction: Prediction | str
+    optimizer: OptimizerSpec
+
+    @property
+    def arena_bytes(self) -> int:
+        """Of the arena, whole words."""
+        return -(-self.statements.arena_bytes // WORD_BYTES) * WORD_BYTES
+
+    @property
+    def page_bytes(self) -> int:
+        """Of storage that a step uses."""
+        return self.statements.page_bytes
+
+    @property
+    def has_homes(self) -> bool:
+        """Whether something that lives between two steps is not in the arena."""
+        return any(span.home is not None for span in self.spans)
+
+
+def interface_of(graph: Graph, statements: Statements) -> Interface:
+    """What the caller of a step of ``graph`` sees.
+
+    Raises:
+        UnsupportedOperator: an input is not of floats side by side, or the target neither that nor classes.
+    """
+    count = len(graph.inputs) - graph.targets
+    inputs = tuple((name, statements.given[name]) for name in graph.inputs[:count])
+    outputs = tuple((name, statements.left[name]) for name in graph.predictions)
+    target = graph.inputs[count] if graph.targets else None
+    placed = (target, statements.given[target]) if target is not None else None
+    classes, ignored = None, 0
+    if placed is not None and placed[1].type.dtype == "int64":
+        classes, ignored = _classes(graph, placed[0])
+        floats = [*inputs, *outputs]
+    else:
+        floats = [*inputs, *outputs, *([placed] if placed else [])]
+    for name, where in floats:
+        if where.type.dtype != "float32" or not where.is_dense:
+            raise UnsupportedOperator(
+                f"{name} is {where.type} with strides {list(where.type.strides)}; "
+                "in C a step is given and gives back floats side by side"
+            )
+    return Interface(inputs, placed, classes, ignored, outputs, statements.left[graph.loss])
+
+
+def _classes(graph: Graph, target: str) -> tuple[int, int]:
+    """How many classes there are, and which number is ignored."""
+    types = {value.name: value.type for value in graph.values}
+    for op in graph.ops:
+        scores = op.call.args[0] if op.call.args else None
+        is_loss = op.call.target == "aten.nll_loss_forward.default" and op.call.args[1] == Ref(target)
+        if is_loss and isinstance(scores, Ref):
+            ignored = op.call.args[4] if len(op.call.args) > 4 else -100
+            return types[scores.value].shape[1], ignored if isinstance(ignored, int) else -100
+    raise UnsupportedOperator(f"{target}: whole numbers that are no classes of a loss have no C kernel")

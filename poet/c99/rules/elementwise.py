@@ -1,0 +1,92 @@
+"""Rows of operators that work element by element, copy or fill."""
+
+from __future__ import annotations
+
+import math
+
+from poet.c99.calls import WORD_BYTES, CCall, CStruct, OpRun, pointwise
+from poet.c99.rules.rule import Rule
+from poet.graph import ITEM_BYTES
+
+
+def unary(function: str) -> Rule:
+    """A kernel of one operand."""
+    return lambda run: pointwise(run, function, run.made(), [run.tensor(0)])
+
+
+def backward(function: str) -> Rule:
+    """Gradient and saved value."""
+    return lambda run: pointwise(run, function, run.made(), [run.tensor(0), run.tensor(1)])
+
+
+def add(run: OpRun, sign: float = 1.0) -> list[CCall]:
+    """A sum with a factor on the second operand, a number, or a count."""
+    alpha = sign * run.number(2, 1, name="alpha")
+    out, other = run.made()[0], run.optional(1)
+    if out.type.dtype == "int64":
+        amount = alpha * run.number(1) if other is None else math.nan
+        if out.type.elements != 1 or not float(amount).is_integer():
+            raise run.refuse("for whole numbers, except for counters")
+        return [CCall("poet_count", (out.pointer(), run.tensor(0).pointer(), str(int(amount))))]
+    if other is None:
+        added = run.float_text(alpha * run.number(1))
+        return pointwise(run, "poet_add_scalar", [out], [run.tensor(0)], added)
+    return pointwise(run, "poet_add", [out], [run.tensor(0), other], run.float_text(alpha))
+
+
+def sub(run: OpRun) -> list[CCall]:
+    """Likewise, taken away."""
+    return add(run, -1.0)
+
+
+def mul(run: OpRun) -> list[CCall]:
+    """A product with a tensor or a number."""
+    other = run.optional(1)
+    if other is None:
+        factor = run.float_text(run.number(1))
+        return pointwise(run, "poet_mul_scalar", run.made(), [run.tensor(0)], factor)
+    return pointwise(run, "poet_mul", run.made(), [run.tensor(0), other])
+
+
+def neg(run: OpRun) -> list[CCall]:
+    """With the other sign."""
+    return pointwise(run, "poet_mul_scalar", run.made(), [run.tensor(0)], "-1.0f")
+
+
+def div(run: OpRun) -> list[CCall]:
+    """By a number."""
+    divisor = run.float_text(run.number(1))
+    return pointwise(run, "poet_div_scalar", run.made(), [run.tensor(0)], divisor)
+
+
+def threshold_backward(run: OpRun) -> list[CCall]:
+    """The way back through ReLU."""
+    read, threshold = [run.tensor(0), run.tensor(1)], run.float_text(run.number(2))
+    return pointwise(run, "poet_threshold_backward", run.made(), read, threshold)
+
+
+def full(run: OpRun) -> list[CCall]:
+    """One number everywhere."""
+    return pointwise(run, "poet_fill", run.made(), [], run.float_text(run.number(3)))
+
+
+def assign(run: OpRun) -> list[CCall]:
+    """A buffer's new contents."""
+    state, source = run.tensor(0), run.tensor(1)
+    if state.type.dtype != source.type.dtype or not (state.is_dense and source.is_dense):
+        raise run.refuse(f"for {source.type} that is put into {state.type}")
+    words = state.type.elements * ITEM_BYTES[state.type.dtype] // WORD_BYTES
+    return [CCall("poet_assign", (state.pointer(), source.pointer(), str(words)))]
+
+
+def pad(run: OpRun) -> list[CCall]:
+    """A border of one number."""
+    x, y = run.dense(0), run.output()
+    left, right, top, bottom = (*run.wholes(1), 0, 0, 0, 0)[:4]
+    if len(run.wholes(1)) > 4 or not x.type.shape:
+        raise run.refuse("for more than two dimensions")
+    height, width = ((1, *x.type.shape) if len(x.type.shape) == 1 else x.type.shape)[-2:]
+    planes = x.type.elements // max(height * width, 1)
+    sizes = (planes, height, width, height + top + bottom, width + left + right, top, left)
+    shape = CStruct("poet_pad2d_shape", tuple(map(str, sizes)))
+    return [CCall("poet_pad2d", (y.pointer(), x.pointer(), run.float_text(run.number(2, 0.0)), shape))]

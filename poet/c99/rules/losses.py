@@ -1,0 +1,75 @@
+"""Rows of losses, and of the softmax before them."""
+
+from __future__ import annotations
+
+from poet.c99.calls import CCall, OpRun, Placed
+from poet.c99.rules.sums import folded
+from poet.graph import TensorType
+
+
+def _softmax_sizes(run: OpRun, x: TensorType, dim: int) -> tuple[str, ...]:
+    return tuple(map(str, folded(run, (dim,), x)))
+
+
+def log_softmax(run: OpRun) -> list[CCall]:
+    """Over one dimension."""
+    x, y = run.dense(0), run.output()
+    sizes = _softmax_sizes(run, x.type, run.whole(1))
+    return [CCall("poet_log_softmax", (y.pointer(), x.pointer(), *sizes))]
+
+
+def log_softmax_backward(run: OpRun) -> list[CCall]:
+    """The way back."""
+    gy, y, gx = run.dense(0), run.dense(1), run.output()
+    sizes = _softmax_sizes(run, y.type, run.whole(2))
+    return [CCall("poet_log_softmax_backward", (gx.pointer(), gy.pointer(), y.pointer(), *sizes))]
+
+
+def _nll_sizes(run: OpRun, scores: TensorType, first: int) -> tuple[str, ...]:
+    """Rows, classes, the class that is ignored and whether the mean is wanted."""
+    if len(scores.shape) != 2 or run.argument(first) is not None or run.whole(first + 1) not in (1, 2):
+        raise run.refuse("except for the mean or the sum over rows, without weights of classes")
+    return (*map(str, scores.shape), str(run.whole(first + 2)), str(int(run.whole(first + 1) == 1)))
+
+
+def _classes(run: OpRun, index: int) -> Placed:
+    classes = run.tensor(index)
+    if classes.type.dtype != "int64" or not classes.is_dense:
+        raise run.refuse(f"for classes of type {classes.type}")
+    return classes
+
+
+def nll_loss(run: OpRun) -> list[CCall]:
+    """Of class numbers."""
+    y, classes = run.dense(0), _classes(run, 1)
+    pointers = (run.output(0).pointer(), run.output(1).pointer(), y.pointer(), classes.pointer())
+    return [CCall("poet_nll_loss", (*pointers, *_nll_sizes(run, y.type, 2)))]
+
+
+def nll_loss_backward(run: OpRun) -> list[CCall]:
+    """The way back."""
+    gradient, classes, counted = run.dense(0), _classes(run, 2), run.dense(6)
+    pointers = (run.output().pointer(), gradient.pointer(), classes.pointer(), counted.pointer())
+    return [CCall("poet_nll_loss_backward", (*pointers, *_nll_sizes(run, run.type_of(1), 3)))]
+
+
+def mse_loss(run: OpRun) -> list[CCall]:
+    """The mean or the sum of squares."""
+    x, target, reduction = run.dense(0), run.dense(1), run.whole(2, 1)
+    if reduction not in (1, 2) or x.type.shape != target.type.shape:
+        raise run.refuse("except for the mean or the sum over tensors of one shape")
+    count = x.type.elements
+    divisor = run.float_text(float(count) if reduction == 1 else 1.0)
+    pointers = (run.output().pointer(), x.pointer(), target.pointer())
+    return [CCall("poet_mse_loss", (*pointers, str(count), divisor))]
+
+
+def mse_loss_backward(run: OpRun) -> list[CCall]:
+    """The way back."""
+    gradient, x, target, reduction = run.dense(0), run.dense(1), run.dense(2), run.whole(3)
+    if reduction not in (1, 2) or gradient.type.elements != 1 or x.type.shape != target.type.shape:
+        raise run.refuse("except for the mean or the sum over tensors of one shape")
+    count = x.type.elements
+    factor = run.float_text(2.0 / count if reduction == 1 else 2.0)
+    pointers = (run.output().pointer(), gradient.pointer(), x.pointer(), target.pointer())
+    return [CCall("poet_mse_loss_backward", (*pointers, str(count), factor))]

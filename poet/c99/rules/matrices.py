@@ -1,0 +1,42 @@
+"""Rows of products of matrices."""
+
+from __future__ import annotations
+
+from poet.c99.calls import CCall, CStruct, OpRun, Placed
+from poet.c99.rules.updates import use
+
+
+def _product(y: Placed, a: Placed, b: Placed, start: tuple[int, int]) -> CStruct:
+    """The shape of a product of two tensors of two dimensions."""
+    sizes = (*a.type.shape, b.type.shape[1], *y.type.strides, *start, *a.type.strides, *b.type.strides)
+    return CStruct("poet_matmul_shape", tuple(map(str, sizes)))
+
+
+def mm(run: OpRun) -> list[CCall]:
+    """A product, or the gradient of a weight."""
+    if run.taken:
+        return _gradient_mm(run)
+    y, a, b = run.output(), run.floats(0), run.floats(1)
+    shape = _product(y, a, b, y.type.strides[:2])  # type: ignore[arg-type]  # two dimensions
+    return [CCall("poet_matmul", (y.pointer(), "0", a.pointer(), b.pointer(), shape))]
+
+
+def _gradient_mm(run: OpRun) -> list[CCall]:
+    a, b = run.floats(0), run.floats(1)
+    rows, inner, columns = *a.type.shape, b.type.shape[1]
+    if run.taken[0].dense(1).type.strides not in ((columns, 1), (columns,)):
+        raise run.refuse("for a gradient whose columns are not neighbours")
+    sizes = (rows, inner, columns, columns, 1, 0, 0, *a.type.strides, *b.type.strides)
+    shape = CStruct("poet_matmul_shape", tuple(map(str, sizes)))
+    return [CCall("poet_matmul_gradient", (use(run), a.pointer(), "0", b.pointer(), "0", "1", shape))]
+
+
+def addmm(run: OpRun) -> list[CCall]:
+    """A product on top of a bias."""
+    y, bias, a, b = run.output(), run.floats(0), run.floats(1), run.floats(2)
+    if run.number(3, 1, name="beta") != 1 or run.number(4, 1, name="alpha") != 1:
+        raise run.refuse("with factors other than 1")
+    sizes, strides = (1, 1, *bias.type.shape)[-2:], (0, 0, *bias.type.strides)[-2:]
+    row, column = (0 if size == 1 else stride for size, stride in zip(sizes, strides, strict=True))
+    shape = _product(y, a, b, (row, column))
+    return [CCall("poet_matmul", (y.pointer(), bias.pointer(), a.pointer(), b.pointer(), shape))]

@@ -1,0 +1,38 @@
+"""Rows of poolings."""
+
+from __future__ import annotations
+
+import math
+
+from poet.c99.calls import CCall, CStruct, OpRun
+from poet.graph import TensorType
+
+
+def _both(run: OpRun, index: int, otherwise: tuple[int, ...] | None = None) -> tuple[int, int]:
+    """An argument for height and width; one number stands for the width alone, or for both in a pooling."""
+    found = run.wholes(index, otherwise)
+    return (found[0], found[1]) if len(found) == 2 else (found[0], found[0])
+
+
+def _pool_shape(run: OpRun, first: int, x: TensorType, y: TensorType) -> CStruct:
+    kernel = _both(run, first)
+    stride = _both(run, first + 1) if run.wholes(first + 1, ()) else kernel
+    pad = _both(run, first + 2, (0, 0))
+    if run.argument(first + 5) is not None:
+        raise run.refuse("with a divisor of its own")
+    numbers = (*x.shape[-2:], *y.shape[-2:], *kernel, *stride, *pad, 1, 1)
+    planes = (str(math.prod(x.shape[:-2])), str(int(run.argument(first + 4, True) is not False)))
+    return CStruct("poet_pool_shape", (*planes, CStruct("poet_plane", tuple(map(str, numbers)))))
+
+
+def avg_pool(run: OpRun) -> list[CCall]:
+    """Means of windows."""
+    x, y = run.dense(0), run.output()
+    return [CCall("poet_avg_pool2d", (y.pointer(), x.pointer(), _pool_shape(run, 1, x.type, y.type)))]
+
+
+def avg_pool_backward(run: OpRun) -> list[CCall]:
+    """The gradient of each window, shared out."""
+    gy, gx = run.dense(0), run.output()
+    shape = _pool_shape(run, 2, gx.type, gy.type)
+    return [CCall("poet_avg_pool2d_backward", (gx.pointer(), gy.pointer(), shape))]

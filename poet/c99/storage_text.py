@@ -1,0 +1,96 @@
+"""C text of what copies whole buffers: within the arena, and between it and the caller's storage."""
+
+from __future__ import annotations
+
+TRANSFERS = {
+    "restore": "",
+    "move": """/* From one place in the arena to another, which may overlap. */
+static void move(poet_net *net, int32_t to, int32_t from, uint32_t size)
+{
+    memmove(net->arena + to, net->arena + from, size);
+}""",
+    "page_in": """/* From storage into the arena; after a failure nothing more is tried. */
+static void page_in(poet_net *net, int32_t word, uint32_t offset, uint32_t size)
+{
+    if (net->failed || net->storage->read(net->storage->context, offset, net->arena + word, size)) {
+        net->failed = 1;
+    }
+}""",
+    "page_out": """/* From the arena into storage; after a failure nothing more is tried. */
+static void page_out(poet_net *net, int32_t word, uint32_t offset, uint32_t size)
+{
+    if (net->failed || net->storage->write(net->storage->context, offset, net->arena + word, size)) {
+        net->failed = 1;
+    }
+}""",
+}
+"""Functions that copy whole buffers, by name; ``restore``, which `poet_init` uses, is always there."""
+
+
+HOMES_DECLARED = """
+/* Some bytes of what lives across steps, wherever it is; 0 where all went well. */
+int poet_kept_read(const poet_net *net, int32_t index, uint32_t from, void *bytes, uint32_t size);
+
+/* Likewise the other way; constants stay as they are. */
+int poet_kept_write(poet_net *net, int32_t index, uint32_t to, const void *bytes, uint32_t size);
+"""
+
+HOMES = """int poet_kept_read(const poet_net *net, int32_t index, uint32_t from, void *bytes, uint32_t size)
+{
+    const poet_span *const span = &poet_kept[index];
+    if (span->word < 0 && span->home >= 0) {
+        return net->storage->read(net->storage->context, (uint32_t)span->home + from, bytes, size);
+    }
+    for (uint32_t k = 0u; k < size; k += 4u) {
+        const void *at = span->first < 0 ? &span->fill : poet_weights + span->first + (from + k) / 4u;
+        if (span->word >= 0) {
+            at = net->arena + (uint32_t)span->word + (from + k) / 4u;
+        }
+        memcpy((unsigned char *)bytes + k, at, 4u);
+    }
+    return 0;
+}
+
+int poet_kept_write(poet_net *net, int32_t index, uint32_t to, const void *bytes, uint32_t size)
+{
+    const poet_span *const span = &poet_kept[index];
+    if (span->word < 0) {
+        const uint32_t at = (uint32_t)span->home + to;
+        return span->home < 0 ? 0 : net->storage->write(net->storage->context, at, bytes, size);
+    }
+    memcpy(net->arena + (uint32_t)span->word + to / 4u, bytes, size);
+    return 0;
+}"""
+
+FILL_HOMES = """    uint32_t words[16];
+    for (int32_t i = 0; storage && i < POET_KEPT; ++i) {
+        const poet_span *const span = &poet_kept[i];
+        for (int32_t k = 0; span->word < 0 && span->home >= 0 && k < span->words; k += 16) {
+            const int32_t left = span->words - k, count = left < 16 ? left : 16;
+            for (int32_t at = 0; at < count; ++at) {
+                words[at] = span->first < 0 ? span->fill : poet_weights[span->first + k + at];
+            }
+            if (poet_kept_write(net, i, 4u * (uint32_t)k, words, 4u * (uint32_t)count)) {
+                return POET_STORAGE_FAILED;
+            }
+        }
+    }
+    if (storage && storage->sync(storage->context)) {
+        return POET_STORAGE_FAILED;
+    }
+"""
+
+CRC_WITH_HOMES = """uint32_t poet_state_crc(const poet_net *net)
+{
+    uint32_t crc = UINT32_C(0xffffffff);
+    for (int32_t i = 0; i < POET_KEPT; ++i) {
+        const uint32_t size = 4u * (uint32_t)poet_kept[i].words;
+        for (uint32_t at = 0u; at < size; at += 64u) {
+            unsigned char bytes[64] = {0u};
+            const uint32_t count = size - at < 64u ? size - at : 64u;
+            (void)poet_kept_read(net, i, at, bytes, count); /* where that fails the sum is another one */
+            crc = poet_crc(crc, bytes, count);
+        }
+    }
+    return ~crc;
+}"""
