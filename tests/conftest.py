@@ -20,6 +20,9 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 # A search must not start from what another test, or whoever runs the tests, found before.
 os.environ["POET_NO_KEPT_PLANS"] = "1"
 
+# Each process makes its own trials of strips, and leaves nothing of them in the user's cache.
+os.environ.setdefault("POET_TRIALS", "anew")
+
 # A shell that starts the tests in the background has them, and all that they start, ignore Ctrl-C.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)

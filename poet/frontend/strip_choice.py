@@ -15,10 +15,17 @@ from poet.frontend.strip_candidates import StripCandidate, with_candidates
 from poet.frontend.strips import gradient_candidates
 from poet.graph import Graph, Value
 from poet.kernel_facts import KernelFacts
-from poet.runtime.strip_trial import BLOCK_COUNTS, Offer, is_exact, offer
+from poet.runtime.strip_trial import BLOCK_COUNTS, Offer, is_exact, keep, offer, recall
+from poet.runtime.strips import signature
 
 ALLOWANCE = 0.02
 """Of a step's time: what all its strips may add to it. Those that save time do not make it larger."""
+
+TRIED_SHARE = 1 / 4
+"""Of a step's time: what all ops that are tried may take together, each distinct one once."""
+
+Ways = tuple[StripCandidate, ...]
+"""To cut the same thing."""
 
 
 def with_strips(graph: Graph, kernels: KernelFacts) -> Graph:
@@ -28,7 +35,11 @@ def with_strips(graph: Graph, kernels: KernelFacts) -> Graph:
         graph: of which every gradient exists whole.
         kernels: of its ops, with their times.
     """
-    return with_candidates(graph, chosen_strips(graph, kernels))
+    recall()
+    try:
+        return with_candidates(graph, chosen_strips(graph, kernels))
+    finally:
+        keep()
 
 
 def chosen_strips(graph: Graph, kernels: KernelFacts) -> tuple[StripCandidate, ...]:
@@ -57,21 +68,50 @@ def chosen_strips(graph: Graph, kernels: KernelFacts) -> tuple[StripCandidate, .
 def offered(graph: Graph, kernels: KernelFacts) -> Iterator[tuple[StripCandidate, Offer]]:
     """What could run in blocks in ``graph``: no op in two of them, and each in the best of its ways."""
     values, taken = {value.name: value for value in graph.values}, set[str]()
-    for ways in (*gradient_candidates(graph), *slice_candidates(graph, kernels)):
+    for ways in worth_trying(graph, kernels):
         best = _best((way for way in ways if not way.merged & taken), values)
         if best is not None:
             taken |= best[0].merged
             yield best
 
 
+def worth_trying(graph: Graph, kernels: KernelFacts) -> tuple[Ways, ...]:
+    """What of ``graph`` is tried: what could save most for its seconds, within `TRIED_SHARE` of the step.
+
+    A strip costs a share of what its ops take, so what is left out would hardly be chosen.
+    """
+    types = {value.name: value.type for value in graph.values}
+    found = [ways for ways in (*gradient_candidates(graph), *slice_candidates(graph, kernels)) if ways]
+    facts = [[kernels.of(name) for name in ways[0].merged] for ways in found]
+    seconds = [sum(item.seconds or 0.0 for item in each) for each in facts]
+    own_bytes = [
+        ways[0].strip.whole_bytes + max(item.workspace_bytes for item in each)
+        for ways, each in zip(found, facts, strict=True)
+    ]
+    left_seconds = TRIED_SHARE * sum(item.seconds or 0.0 for item in kernels.ops)
+    paid, chosen = set[object](), set[int]()
+    for number in sorted(
+        range(len(found)), key=lambda number: -own_bytes[number] / max(seconds[number], 1e-9)
+    ):
+        way = found[number][0]
+        distinct = signature(way.strip, way.outputs, types)
+        if distinct not in paid:
+            if seconds[number] > left_seconds:
+                continue
+            left_seconds -= seconds[number]
+            paid.add(distinct)
+        chosen.add(number)
+    return tuple(found[number] for number in sorted(chosen))
+
+
 def _best(ways: Iterable[StripCandidate], values: dict[str, Value]) -> tuple[StripCandidate, Offer] | None:
-    """The way that saves most for its time; the first that costs none."""
+    """The first way that costs no time or gives most blocks; else that which saves most for its time."""
     best: tuple[StripCandidate, Offer] | None = None
     for way in ways:
         found = offer(way.strip, way.outputs, values)
         if found is not None and (best is None or _rank(found) < _rank(best[1])):
             best = way, found
-        if best is not None and not best[1].block_seconds:
+        if best is not None and (not best[1].block_seconds or best[1].blocks == max(BLOCK_COUNTS)):
             break
     return best
 

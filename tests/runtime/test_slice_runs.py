@@ -26,7 +26,7 @@ from poet.plan_file import write_plan
 from poet.problem import Limits
 from poet.ram_survey import keep_everything_bytes
 from poet.report.training import strip_lines
-from poet.runtime import Trainer, kernels, strip_trial
+from poet.runtime import Trainer, kernels, strip_trial, trial_bench
 from poet.runtime.guards import check_calls
 from poet.runtime.kernels import tensor_type
 from poet.runtime.state import raw_tensor
@@ -187,8 +187,9 @@ def _tiny_ones_too(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(slices, "LEAST_BYTES", 256)
     monkeypatch.setattr(slices, "LEAST_SHARE", 0.0)
     monkeypatch.setattr(strip_choice, "ALLOWANCE", math.inf)
+    monkeypatch.setattr(strip_choice, "TRIED_SHARE", math.inf)
     monkeypatch.setattr(strip_trial, "LEAST_BLOCK_BYTES", 0)
-    monkeypatch.setattr(strip_trial, "_TIMING_SECONDS", 0.0)
+    monkeypatch.setattr(trial_bench, "_TIMING_SECONDS", 0.0)
     monkeypatch.setattr(strip_trial, "_offers", {})
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -212,8 +213,9 @@ def step() -> TrainingStep:
         patch.setattr(slices, "LEAST_BYTES", 256)
         patch.setattr(slices, "LEAST_SHARE", 0.0)
         patch.setattr(strip_choice, "ALLOWANCE", math.inf)
+        patch.setattr(strip_choice, "TRIED_SHARE", math.inf)
         patch.setattr(strip_trial, "LEAST_BLOCK_BYTES", 0)
-        patch.setattr(strip_trial, "_TIMING_SECONDS", 0.0)
+        patch.setattr(trial_bench, "_TIMING_SECONDS", 0.0)
         patch.setattr(strip_trial, "_offers", {})
         return traced()
 

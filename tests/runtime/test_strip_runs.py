@@ -28,7 +28,7 @@ from poet.plan_file import read_plan, write_plan
 from poet.report.data import strips_data
 from poet.report.html.subject import subject_of_plan
 from poet.report.training import strip_lines
-from poet.runtime import Trainer, strip_trial
+from poet.runtime import Trainer, strip_trial, trial_bench
 from poet.runtime.state import raw_tensor
 from poet.runtime.strip_trial import Offer
 from poet.training_plan import Plan
@@ -40,8 +40,9 @@ def _tiny_ones_too(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Strips of tiny parameters, however long they take."""
     monkeypatch.setattr(strips, "LEAST_BYTES", 1024)
     monkeypatch.setattr(strip_choice, "ALLOWANCE", math.inf)
+    monkeypatch.setattr(strip_choice, "TRIED_SHARE", math.inf)
     monkeypatch.setattr(strip_trial, "LEAST_BLOCK_BYTES", 0)
-    monkeypatch.setattr(strip_trial, "_TIMING_SECONDS", 0.0)
+    monkeypatch.setattr(trial_bench, "_TIMING_SECONDS", 0.0)
     monkeypatch.setattr(strip_trial, "_offers", {})
     monkeypatch.setattr(strip_trial, "_exact", {})
     threads = torch.get_num_threads()
@@ -240,7 +241,7 @@ def lasting(step_seconds: float) -> KernelFacts:
 def test_strips_take_no_more_than_their_share_of_the_step(monkeypatch: pytest.MonkeyPatch) -> None:
     graph = traced("convolutions", gradients="keep").graph
     monkeypatch.setattr(strip_choice, "ALLOWANCE", 0.02)
-    monkeypatch.setattr(strip_trial, "_seconds_of", lambda _, count: 1e-3 * max(count, 1))
+    monkeypatch.setattr(trial_bench, "_seconds_of", lambda _, count: 1e-3 * max(count, 1))
     offers = [given for _, given in offered(graph, lasting(0.0))]
     assert offers
     assert all(given.block_seconds == pytest.approx(1e-3) for given in offers)
@@ -262,7 +263,7 @@ def test_noise_of_the_clock_does_not_choose(monkeypatch: pytest.MonkeyPatch) -> 
         noise = random.Random(seed)
         monkeypatch.setattr(strip_trial, "_offers", {})
         monkeypatch.setattr(
-            strip_trial,
+            trial_bench,
             "_seconds_of",
             lambda _, count, noise=noise: (5e-3 + 1e-3 * count) * noise.uniform(1, 1.15),
         )
@@ -279,7 +280,7 @@ def test_noise_of_the_clock_does_not_choose(monkeypatch: pytest.MonkeyPatch) -> 
 def test_what_a_smaller_count_does_not_make_exact_is_chosen_again(monkeypatch: pytest.MonkeyPatch) -> None:
     graph = traced("convolutions", gradients="keep").graph
     monkeypatch.setattr(strip_choice, "ALLOWANCE", 0.02)
-    monkeypatch.setattr(strip_trial, "_seconds_of", lambda _, count: 1e-3 * max(count, 1))
+    monkeypatch.setattr(trial_bench, "_seconds_of", lambda _, count: 1e-3 * max(count, 1))
     step_seconds = 4.5e-3 / strip_choice.ALLOWANCE
     usual = chosen_strips(graph, lasting(step_seconds))
     monkeypatch.setattr(strip_choice, "is_exact", lambda strip, *_: strip.blocks != usual[0].strip.blocks)
@@ -291,7 +292,7 @@ def test_a_trial_without_memory_is_not_made(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     write(tmp_path / "p", "convolutions", traced("convolutions"), seed=None)
-    monkeypatch.setattr(strip_trial, "available_bytes", lambda: 0.0)
+    monkeypatch.setattr(trial_bench, "available_bytes", lambda: 0.0)
     monkeypatch.setattr(strip_trial, "_exact", {})
     monkeypatch.setattr(strip_trial, "_offers", {})
     assert not strips_in(traced("convolutions").graph)

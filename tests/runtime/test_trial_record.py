@@ -1,0 +1,139 @@
+"""What trials of strips showed, kept from one process to the next."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+from torch import nn
+from torch import zeros as torch_zeros
+
+from poet.frontend import slices, strip_choice, strips
+from poet.frontend.strips import gradient_candidates
+from poet.frontend.trace import TrainingStep, trace_training_step
+from poet.kernel_facts import KernelFacts, OpFacts
+from poet.runtime import strip_trial, trial_bench, trial_record
+
+
+@pytest.fixture(autouse=True)
+def _kept_here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(trial_record, "cache_folder", lambda: tmp_path / "poet")
+    monkeypatch.delenv(trial_record.VARIABLE, raising=False)
+    monkeypatch.setattr(strips, "LEAST_BYTES", 1024)
+    monkeypatch.setattr(strip_choice, "ALLOWANCE", math.inf)
+    monkeypatch.setattr(strip_choice, "TRIED_SHARE", math.inf)
+    monkeypatch.setattr(strip_trial, "LEAST_BLOCK_BYTES", 0)
+    monkeypatch.setattr(trial_bench, "_TIMING_SECONDS", 0.0)
+    another_process(monkeypatch)
+
+
+def another_process(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(strip_trial, "_offers", {})
+    patch.setattr(strip_trial, "_exact", {})
+
+
+def traced() -> TrainingStep:
+    return trace_training_step(nn.Sequential(nn.Linear(40, 48), nn.Linear(48, 32)), torch_zeros(2, 40))
+
+
+def in_strips(step: TrainingStep) -> dict[str, int]:
+    return {op.name: op.strip.blocks for op in step.graph.ops if op.strip is not None}
+
+
+def no_trial(*_: object) -> bool:
+    raise AssertionError("a trial is made")
+
+
+def test_another_process_tries_nothing_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    first = in_strips(traced())
+    assert first
+    another_process(monkeypatch)
+    monkeypatch.setattr(trial_bench.Trial, "__init__", no_trial)
+    assert in_strips(traced()) == first
+
+
+def test_who_trains_tries_again_whatever_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    traced()
+    another_process(monkeypatch)
+    step = traced()
+    monkeypatch.setattr(trial_bench.Trial, "is_exact", no_trial)
+    with pytest.raises(AssertionError, match="a trial is made"):
+        strip_trial.check_strips(step.graph)
+
+
+@pytest.mark.parametrize("said", ["{", "[]", '{"format": "poet-trials-1"}', '{"format": 2, "found": {}}'])
+def test_a_file_that_is_none_of_ours_says_nothing(said: str, tmp_path: Path) -> None:
+    trial_record.remember({"a": True})
+    assert trial_record.known() == {"a": True}
+    (path,) = (tmp_path / "poet" / "trials").iterdir()
+    path.write_text(said)
+    assert trial_record.known() == {}
+    trial_record.remember({"b": False})
+    assert trial_record.known() == {"b": False}
+
+
+@pytest.mark.parametrize(
+    "told", [True, [1, 2], [16, 5, math.inf], [3, 5, 0.1], [16, 5, -1.0], [32, 5, 0.1], "[]"]
+)
+def test_an_offer_that_cannot_be_is_tried_again(
+    told: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    traced()
+    (path,) = (tmp_path / "poet" / "trials").iterdir()
+    kept = json.loads(path.read_text())
+    kept["found"] = {name: item if isinstance(item, bool) else told for name, item in kept["found"].items()}
+    path.write_text(json.dumps(kept))
+    another_process(monkeypatch)
+    monkeypatch.setattr(strip_trial, "_offered", no_trial)
+    with pytest.raises(AssertionError, match="a trial is made"):
+        traced()
+
+
+def test_what_kernels_depend_on_names_the_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    trial_record.remember({"a": True})
+    monkeypatch.setenv("MKL_CBWR", "COMPATIBLE")
+    assert trial_record.known() == {}
+    monkeypatch.delenv("MKL_CBWR")
+    assert trial_record.known() == {"a": True}
+    monkeypatch.setenv(trial_record.VARIABLE, "anew")
+    assert trial_record.known() == {}
+
+
+def test_the_oldest_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trial_record, "_MOST_ENTRIES", 2)
+    trial_record.remember({"a": True, "b": True})
+    trial_record.remember({"c": True})
+    assert trial_record.known() == {"b": True, "c": True}
+
+
+def test_a_folder_that_is_open_to_others_is_not_used(tmp_path: Path) -> None:
+    (tmp_path / "poet").mkdir(mode=0o700)
+    folder = tmp_path / "poet" / "trials"
+    folder.mkdir()
+    folder.chmod(0o777)
+    trial_record.remember({"a": True})
+    assert not list(folder.iterdir())
+
+
+def test_what_could_save_most_for_its_seconds_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A quarter of the step's time, each distinct one once."""
+    monkeypatch.setattr(strip_choice, "TRIED_SHARE", 0.25)
+    monkeypatch.setattr(slices, "LEAST_BYTES", math.inf)
+    layers = (nn.Linear(40, 48), nn.Linear(48, 48), nn.Linear(48, 48), nn.Linear(48, 32))
+    graph = trace_training_step(nn.Sequential(*layers), torch_zeros(2, 40), gradients="keep").graph
+
+    ends = [ways[0].last.name for ways in gradient_candidates(graph) if ways]
+
+    def tried(seconds: float) -> list[str]:
+        rest = OpFacts("rest", seconds=24.0 - seconds * len(ends))
+        facts = KernelFacts("test", (*(OpFacts(name, seconds=seconds) for name in ends), rest))
+        return [ways[0].of for ways in strip_choice.worth_trying(graph, facts)]
+
+    assert tried(0.1) == ["0.weight", "1.weight", "2.weight", "3.weight"]
+    assert tried(2.5) == ["0.weight", "1.weight", "2.weight"]  # two alike, paid once, then the next largest
+    assert tried(3.5) == ["1.weight", "2.weight"]
+    assert tried(5.9) == ["1.weight", "2.weight"]
+    monkeypatch.setattr(strip_choice, "TRIED_SHARE", 0.2)
+    assert tried(5.9) == []
