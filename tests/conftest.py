@@ -64,3 +64,12 @@ def rejections() -> Iterator[list[str]]:
     yield listener.heard
     logger.removeHandler(listener)
     assert not listener.heard, "a schedule of ours broke a rule that its maker looks after"
+
+
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """torch computes with one thread."""
+    from poet.runtime.process import torch_threads
+
+    with torch_threads(1):
+        yield

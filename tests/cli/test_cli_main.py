@@ -96,7 +96,8 @@ def test_bad_usage_is_one_line_and_exit_code_2(
         (("What_If",), "No such command 'What_If'. Did you mean 'what-if'?"),
         (("devices", "shwo"), "No such command 'shwo'. Did you mean 'show'?"),
         (("devices", "foo"), "No such command 'foo'. The commands are "
-                             "calibrate, compare, fit, list, parts, profile, ranges, schema, show, validate."),
+                             "calibrate, compare, fit, list, parts, profile, ranges, schema, show, "
+                             "validate."),
         (("net.onnx",), "No such command 'net.onnx'. A command comes before a file, for example: "
                         "poet solve net.onnx --device rpi4b"),
         (("net.poet",), "No such command 'net.poet'. A command comes before a file, for example: "

@@ -42,6 +42,20 @@ def _normal(*shape: int) -> Callable[[], tuple[Tensor, ...]]:
     return lambda: (torch.randn(shape),)
 
 
+def small_net() -> nn.Sequential:
+    """Batch norm, dropout and a view, of inputs (batch, 2, 8, 8): what makes recomputation and paging err."""
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Conv2d(2, 4, 3, padding=1),
+        nn.BatchNorm2d(4),
+        nn.ReLU(),
+        nn.Dropout(0.4),
+        nn.AvgPool2d(2),
+        nn.Flatten(),
+        nn.Linear(64, 5),
+    ).train()
+
+
 def _cnn() -> nn.Module:
     return nn.Sequential(
         nn.Conv2d(3, 8, 3, padding=1, bias=False),

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 from helpers import hand_net
+from helpers.failing_pages import fail_write
+from helpers.nets import small_net
 from helpers.schedules import random_schedule
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from test_runtime import small_net, traced
+from test_runtime import traced
 
 from poet.errors import PageFileError, ReplayError
 from poet.plan_file import write_plan
@@ -29,15 +30,9 @@ from poet.solvers.instance.overlap import overlap
 from poet.training_plan import Plan
 from poet.verification import verify
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 PATIENCE_SECONDS = 20.0
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def _early(of: Problem, seed: int, share: float) -> Schedule:
@@ -166,7 +161,7 @@ def test_an_error_in_the_background_reaches_the_step_that_asked(
     for number in range(sum(isinstance(step, PageOut) for step in plan.schedule)):
         with Trainer.open(tmp_path / "p") as trainer, monkeypatch.context() as patched:
             trainer.step(*hand_net.batch(0))
-            _fail(trainer, number, patched)
+            fail_write(trainer, number, patched)
             with pytest.raises(PageFileError, match="Input/output error"):
                 trainer.step(*hand_net.batch(1))
             patched.undo()
@@ -180,19 +175,6 @@ def test_an_error_in_the_background_reaches_the_step_that_asked(
             found = trainer.parameters()
             assert all(torch.equal(found[name], tensor) for name, tensor in expected.items())
     assert intact >= 2
-
-
-def _fail(trainer: Trainer, number: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    pages = trainer.page_file
-    assert pages is not None
-    write, count = pages.write, iter(range(10**6))
-
-    def failing(name: str, data: memoryview) -> None:
-        if next(count) == number:
-            raise PageFileError(f"page file: {name} cannot be written (Input/output error)")
-        write(name, data)
-
-    monkeypatch.setattr(pages, "write", failing)
 
 
 def test_memory_is_let_go_before_a_wait_ends(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -12,7 +11,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from helpers import hand_net
-from helpers.nets import NETS
+from helpers.nets import NETS, small_net
 from helpers.reference import run_graph
 from helpers.schedules import random_schedule
 from torch import Tensor, nn
@@ -37,15 +36,9 @@ from poet.simulator import simulate
 from poet.training_plan import Plan
 from poet.verification import random_batch, verify
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 FAST = ("cnn", "dropout", "tied")
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.mark.parametrize(
@@ -77,19 +70,6 @@ def test_every_net_evaluates_as_eval_does(name: str) -> None:
     assert torch.equal(found[evaluation.graph.loss], loss)
     for prediction, output in zip(evaluation.graph.predictions, outputs, strict=True):
         assert torch.equal(found[prediction], output)
-
-
-def small_net() -> nn.Sequential:
-    torch.manual_seed(0)
-    return nn.Sequential(
-        nn.Conv2d(2, 4, 3, padding=1),
-        nn.BatchNorm2d(4),
-        nn.ReLU(),
-        nn.Dropout(0.4),
-        nn.AvgPool2d(2),
-        nn.Flatten(),
-        nn.Linear(64, 5),
-    ).train()
 
 
 @cache

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -11,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from helpers import hand_net
-from helpers.nets import NETS
+from helpers.nets import NETS, small_net
 from helpers.schedules import random_schedule
 from torch import Tensor, nn
 
@@ -27,13 +26,14 @@ from poet.micro import MicroBatches, micro_batches
 from poet.optimizer import OptimizerSpec
 from poet.plan_file import read_plan, write_plan
 from poet.runtime import Trainer, native
-from poet.runtime.process import torch_threads
 from poet.runtime.state import raw_tensor
 from poet.schedule import PageIn
 from poet.simulator import judge
 from poet.training_plan import Plan
 from poet.verification import verify
 from poet.without_updates import without_updates
+
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 PIECES = 3
 OPTIMIZERS = {
@@ -42,25 +42,6 @@ OPTIMIZERS = {
     "adamw": OptimizerSpec("adamw", lr=0.01),
     "clipped": OptimizerSpec("adamw", lr=0.01, clip_norm=0.5, clip_value=0.2),
 }
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    with torch_threads(1):
-        yield
-
-
-def small_net() -> nn.Sequential:
-    torch.manual_seed(0)
-    return nn.Sequential(
-        nn.Conv2d(2, 4, 3, padding=1),
-        nn.BatchNorm2d(4),
-        nn.ReLU(),
-        nn.Dropout(0.4),
-        nn.AvgPool2d(2),
-        nn.Flatten(),
-        nn.Linear(64, 5),
-    ).train()
 
 
 @cache

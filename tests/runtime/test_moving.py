@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import torch
 from helpers import hand_net
+from helpers.nets import small_net
 from helpers.schedules import keep_everything, random_schedule
 from helpers.shuffled import movable, shuffled, with_arena
-from test_runtime import small_net
 
 from poet.errors import PlanError, ReplayError
 from poet.frontend.trace import TrainingStep, trace_training_step

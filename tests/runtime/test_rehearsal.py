@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -29,13 +28,7 @@ from poet.runtime import Trainer, measure
 from poet.schedule import Compute, Free
 from poet.solution import SolveOptions
 
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def prepared(name: str = "resnet18", device: str = "rpi4b") -> api.Prepared:

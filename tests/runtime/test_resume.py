@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -30,6 +29,8 @@ from poet.runtime import Trainer
 from poet.runtime.fit import fit, load_samples
 from poet.runtime.state import raw_tensor
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 ROWS, CLASSES, BATCH, SAMPLES = 10, 5, 4, 22
 POET = Path(sys.executable).with_name("poet")
 
@@ -48,14 +49,6 @@ class Net(nn.Module):
         """Scores of classes for three words each."""
         scores: Tensor = self.rest(self.table(words))
         return scores
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")

@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 import torch
 from helpers import hand_net
+from helpers.failing_pages import fail_write
+from helpers.nets import small_net
 from helpers.pace import with_slow
 from helpers.schedules import keep_everything, random_schedule
 from hypothesis import HealthCheck, given, settings
@@ -33,29 +35,9 @@ from poet.schedule import Compute, PageIn, PageOut
 from poet.training_plan import Plan
 from poet.verification import random_batch, verify
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 ROOT = Path(__file__).parents[2]
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
-def small_net() -> nn.Module:
-    """Batch norm, dropout, a view and a shared input: what makes recomputation and paging err."""
-    torch.manual_seed(0)
-    return nn.Sequential(
-        nn.Conv2d(2, 4, 3, padding=1),
-        nn.BatchNorm2d(4),
-        nn.ReLU(),
-        nn.Dropout(0.4),
-        nn.AvgPool2d(2),
-        nn.Flatten(),
-        nn.Linear(64, 5),
-    ).train()
 
 
 @cache
@@ -326,20 +308,6 @@ def test_a_state_of_something_else_is_refused(tmp_path: Path) -> None:
 # --- failures ---------------------------------------------------------------------------------
 
 
-def _fail_transfer(trainer: Trainer, number: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the ``number``-th write to the page file from now on fail."""
-    pages = trainer.page_file
-    assert pages is not None
-    write, count = pages.write, iter(range(10**6))
-
-    def failing(name: str, data: memoryview) -> None:
-        if next(count) == number:
-            raise PageFileError(f"page file: {name} cannot be written (Input/output error)")
-        write(name, data)
-
-    monkeypatch.setattr(pages, "write", failing)
-
-
 @pytest.mark.parametrize("in_storage", [False, True])
 def test_a_failure_before_the_first_update_leaves_the_last_step(
     in_storage: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -361,7 +329,7 @@ def test_a_failure_before_the_first_update_leaves_the_last_step(
         with Trainer.open(tmp_path / "p") as trainer, monkeypatch.context() as patched:
             trainer.step(*batches[0])
             committed = trainer.parameters()
-            _fail_transfer(trainer, number, patched)
+            fail_write(trainer, number, patched)
             with pytest.raises(PageFileError, match="Input/output error"):
                 trainer.step(*batches[1])
             found = trainer.parameters()
@@ -377,7 +345,7 @@ def test_a_failure_after_an_update_ends_the_trainer(tmp_path: Path, monkeypatch:
     plan = hand_net.write(tmp_path / "p", random_schedule(of, 7))
     writes = sum(isinstance(step, PageOut) for step in plan.schedule)
     with Trainer.open(tmp_path / "p") as trainer:
-        _fail_transfer(trainer, writes - 1, monkeypatch)
+        fail_write(trainer, writes - 1, monkeypatch)
         with pytest.raises(PageFileError):
             trainer.step(*hand_net.batch(0))
         for use in (lambda: trainer.step(*hand_net.batch(0)), trainer.parameters, trainer.state_dict):

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import copy
 import pickle
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
+from helpers.nets import small_net
 from torch import Tensor, nn
 from zoo import NETS
 
@@ -18,22 +19,7 @@ from poet.errors import Infeasible, InputError, ModelError, ReplayError
 from poet.runtime.memory import PeakMeter, return_freed_memory
 from poet.wrapping import Wrapped
 
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
-def small_net() -> nn.Module:
-    """Batch norm, dropout, a view: what makes recomputation err."""
-    torch.manual_seed(0)
-    return nn.Sequential(
-        nn.Conv2d(2, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU(), nn.Dropout(0.4),
-        nn.AvgPool2d(2), nn.Flatten(), nn.Linear(64, 5),
-    ).train()  # fmt: skip
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def deep_net() -> nn.Module:
