@@ -93,6 +93,7 @@ class ModelAsk:
     train: list[str] | None
     bind: list[str] | None
     batch: int | None
+    shape: list[str] | None
     micro: str | None
     names: Path | None
     home: Home | None
@@ -254,6 +255,25 @@ def read_bindings(bindings: Iterable[str] | None) -> dict[str, int]:
             raise InputError(f"--bind {binding!r} is not NAME=SIZE; write for example --bind N=8")
         sizes[name] = int(size)
     return sizes
+
+
+def read_shapes(shapes: Iterable[str] | None) -> dict[str, list[int]]:
+    """``["N=1,8,32", "L=64,128"]`` as sizes by dimension.
+
+    Raises:
+        InputError: one is not NAME=SIZE,SIZE, or a dimension is given twice.
+    """
+    found: dict[str, list[int]] = {}
+    for text in shapes or ():
+        name, _, sizes = text.partition("=")
+        every = sizes.split(",")
+        are_sizes = all(item.isdecimal() and len(item) <= _MOST_DIGITS and int(item) for item in every)
+        if not name or not are_sizes:
+            raise InputError(f"--shape {text!r} is not NAME=SIZE,SIZE; write for example --shape N=1,8,32")
+        if name in found:
+            raise InputError(f"--shape {name} is given twice; write all its sizes in one")
+        found[name] = sorted({int(size) for size in every})
+    return found
 
 
 def read_trade_off(text: str | None) -> tuple[Objective, Objective] | None:

@@ -165,7 +165,7 @@ def _run_here(request: RunRequest, json_file: Path | None) -> bool:
 
     from poet.report.run import Measured, run_data, run_report
     from poet.runtime import native
-    from poet.runtime.fit import batch_of, load_samples
+    from poet.runtime.fit import load_samples, trained_of
     from poet.runtime.memory import return_freed_memory
     from poet.runtime.requested import metered_epochs, open_trainer, validation_samples
 
@@ -176,7 +176,7 @@ def _run_here(request: RunRequest, json_file: Path | None) -> bool:
         samples = load_samples(Path(request.data), trainer.plan, allow_nan=request.allow_nan)
         validation = validation_samples(trainer.plan, request)
         training = metered_epochs(trainer, samples, request, validation)
-        if left := samples.count % batch_of(trainer.plan):
+        if left := samples.count - trained_of(samples.count, trainer.plan):
             said = f"poet: {left} of {samples.count} samples fill no batch; each epoch leaves out others"
             typer.echo(said, err=True)
         done, peak_bytes = _epochs(training, _teller(json_file))

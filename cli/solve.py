@@ -43,6 +43,7 @@ EXAMPLES = (
     "poet solve model.onnx --device rpi4b",
     "poet solve model.onnx --device rpi4b --ram 64MiB --deadline 1.3x -o plan.poet",
     "poet solve model.onnx --device rpi4b --ram 64MiB --batch 32 --micro auto -o plan.poet",
+    "poet solve model.onnx --device rpi4b --ram 64MiB --shape N=1,8,32 -o plan.poet",
     "poet solve problem.json --ram 256KiB --compare --json answer.json",
     "poet solve problem.json --ram 256KiB --minimise time --energy-budget 2mJ --keep 'layer1.*'",
     "poet solve problem.json --trade-off ram,energy",
@@ -90,6 +91,13 @@ def solve(
     batch: Annotated[
         int | None,
         typer.Option(min=1, metavar="N", help="Samples of a step; the same as --bind N=...", callback=whole),
+    ] = None,
+    shape: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=SIZES",
+            help="Plan steps for several sizes in one file, e.g. N=1,8,32; repeatable, for each with each.",
+        ),
     ] = None,
     micro: Annotated[
         str | None,
@@ -232,6 +240,7 @@ def solve(
         train=train,
         bind=bind,
         batch=batch,
+        shape=shape,
         micro=micro,
         home=home,
         gradients=gradients,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from pathlib import Path
 
 import typer
@@ -21,6 +22,7 @@ from poet.report.doubts import doubts_data, with_doubts
 from poet.report.micro import candidate_lines
 from poet.report.plan import plan_summary
 from poet.report.training import training_lines
+from poet.shaped import bindings_of
 from poet.solution import Status
 from poet.solvers.literature.comparison import Comparison
 from poet.whatif.robust import Robust
@@ -28,7 +30,7 @@ from poet.whatif.sensitivity import Sensitivity
 
 from .compare import json_with, report_with
 from .doubts import figures_doubted
-from .options import Ask, Gradient, Home, ModelAsk, read_bindings
+from .options import Ask, Gradient, Home, ModelAsk, read_bindings, read_shapes
 from .output import answer
 from .search import asked_limits, require_plan, search, search_options, show_without_plan
 
@@ -50,8 +52,11 @@ def solve_model(path: Path, ask: Ask, about_model: ModelAsk) -> None:
     planned, comparison = found.planned, found.comparison
     if planned.prepared.names_remark:
         typer.echo(f"poet: {planned.prepared.names_remark}", err=True)
+    others = [_prepared(path, about_model, None, bind=bind) for bind in _shapes(about_model)[1]]
     if about_model.output is not None:
         planned = api.with_evaluation(planned)
+    planned = api.with_shapes(planned, others, evaluation=planned.plan.evaluation is not None)
+    if about_model.output is not None:
         if planned.evaluation_remark:
             typer.echo(f"poet: {planned.evaluation_remark}", err=True)
         planned.save(about_model.output)
@@ -136,6 +141,10 @@ def _bindings(about_model: ModelAsk) -> dict[str, int]:
         InputError: the batch is given twice.
     """
     bind = read_bindings(about_model.bind)
+    for name in (largest := _shapes(about_model)[0]):
+        if name in bind or (name in BATCH_NAMES and about_model.batch is not None):
+            raise InputError(f"--shape says the sizes of {name}; leave it out of --bind and --batch")
+    bind |= largest
     if about_model.batch is None:
         return bind
     for name in BATCH_NAMES:
@@ -144,8 +153,21 @@ def _bindings(about_model: ModelAsk) -> dict[str, int]:
     return bind | {"N": about_model.batch}
 
 
-def _prepared(path: Path, about_model: ModelAsk, micro: MicroBatches | None) -> api.Prepared:
-    """The model's training step and the planning problem that it is on the device."""
+def _shapes(about_model: ModelAsk) -> tuple[dict[str, int], list[dict[str, int]]]:
+    """Of the dimensions that have several sizes: those of the largest shape, and of every other."""
+    if about_model.shape and about_model.micro is not None:
+        raise InputError("--shape and --micro are not planned together; leave one out")
+    return bindings_of(read_shapes(about_model.shape))
+
+
+def _prepared(
+    path: Path,
+    about_model: ModelAsk,
+    micro: MicroBatches | None,
+    *,
+    bind: Mapping[str, int] | None = None,
+) -> api.Prepared:
+    """The model's training step and its planning problem on the device; ``bind`` has other sizes."""
     assert about_model.device is not None
     return api.prepare(
         path,
@@ -153,7 +175,7 @@ def _prepared(path: Path, about_model: ModelAsk, micro: MicroBatches | None) -> 
         loss=about_model.loss or DEFAULT_LOSS,
         optimizer=about_model.optimizer_spec(),
         train=about_model.train,
-        bind=_bindings(about_model),
+        bind=_bindings(about_model) | dict(bind or {}),
         home=(about_model.home or Home.RAM).place,
         names=about_model.names,
         gradients=(about_model.gradients or Gradient.STREAM).value,

@@ -14,6 +14,7 @@
 `plan_with`           put the plan together; neither searches nor runs anything
 `with_accumulation`   optional: plan what all micro-batches of a step but the last do
 `with_evaluation`     optional: plan the forward pass in evaluation mode beside it
+`with_shapes`         optional: plan steps for batches of other shapes beside it
 ====================  ======================================================================
 
 `plan_step` runs the four before the last two.
@@ -24,6 +25,7 @@ from __future__ import annotations
 import enum
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -45,6 +47,7 @@ from poet.planned import (
 )
 from poet.prepared import BATCH_NAMES, Prepared, prepare
 from poet.problem import Limits, Objective, Pins, Place
+from poet.shaped import with_shapes
 from poet.solution import Progress, SolveOptions
 from poet.strips import Gradients
 
@@ -68,6 +71,7 @@ __all__ = [
     "solve_step",
     "with_accumulation",
     "with_evaluation",
+    "with_shapes",
 ]
 
 
@@ -110,6 +114,7 @@ def plan(
     measure_host: bool = True,
     evaluation: bool = True,
     micro: int | str | MicroBatches | None = None,
+    shapes: Sequence[Tensor | Sequence[Any] | Mapping[str, int]] = (),
 ) -> Planned:
     """Plan one training step of ``model`` on ``device`` inside ``ram``.
 
@@ -158,6 +163,9 @@ def plan(
         micro: how many micro-batches a batch is trained in: ``example_inputs`` are of the whole batch, whose
             samples stand in the first dimension. ``"auto"``: as many as take the least energy; ``"4:sum"``:
             the loss is not divided by their number. ``None``: the batch is trained as a whole.
+        shapes: other shapes that the plan is to have steps for, each not larger than ``example_inputs``:
+            example inputs (or pairs of inputs and ``targets``), for an ONNX file sizes of dimensions,
+            ``{"N": 8}``.
 
     Raises:
         InputError: the model, the device or an option is not usable, or is given in both forms.
@@ -179,21 +187,20 @@ def plan(
     if "minimise" in short_options:
         short_options["objective"] = one_of(Objective, short_options.pop("minimise"), "minimise")
 
+    preparing = partial(
+        prepare,
+        model,
+        device=device,
+        loss=loss,
+        optimizer=optimizer,
+        train=train,
+        home=home,
+        names=names,
+        gradients=gradients,
+    )
+
     def planned_with(pieces: MicroBatches | None) -> Planned:
-        prepared = prepare(
-            model,
-            example_inputs,
-            device=device,
-            loss=loss,
-            optimizer=optimizer,
-            train=train,
-            bind=bind,
-            home=home,
-            names=names,
-            targets=targets,
-            gradients=gradients,
-            micro=pieces,
-        )
+        prepared = preparing(example_inputs, bind=bind, targets=targets, micro=pieces)
         made = plan_step(
             prepared,
             limits or limits_of(prepared.problem, **short_limits),
@@ -203,18 +210,34 @@ def plan(
         return with_accumulation(made)
 
     asked = micro_batches(micro)
+    if shapes and asked is not None:
+        raise InputError("several shapes and micro-batches are not planned together; leave one out")
     if isinstance(asked, str):
         planned, _ = least_energy(samples_of(example_inputs, bind or {}), asked, planned_with)
     else:
         planned = planned_with(asked)
     if planned.prepared.names_remark:
         warnings.warn(planned.prepared.names_remark, stacklevel=2)
-    if not evaluation:
-        return planned
-    planned = with_evaluation(planned)
-    if planned.evaluation_remark:
+    others = [preparing(**_other_shape(item, bind or {}, targets)) for item in shapes]
+    if evaluation:
+        planned = with_evaluation(planned)
+    planned = with_shapes(planned, others, evaluation=evaluation and planned.plan.evaluation is not None)
+    if evaluation and planned.evaluation_remark:
         warnings.warn(planned.evaluation_remark, stacklevel=2)
     return planned
+
+
+def _other_shape(
+    item: Tensor | Sequence[Any] | Mapping[str, int], bind: Mapping[str, int], targets: object
+) -> dict[str, Any]:
+    """What `prepare` is given for another shape: a file's sizes, inputs, or a pair of inputs and targets."""
+    if isinstance(item, Mapping):
+        return {"bind": {**bind, **item}}
+    if targets is None:
+        return {"example_inputs": item}
+    if isinstance(item, tuple) and len(item) == 2:
+        return {"example_inputs": item[0], "targets": item[1]}
+    raise InputError("where targets are given, each of shapes is a pair: example inputs, example targets")
 
 
 def samples_of(inputs: Tensor | Sequence[Tensor] | None, bind: Mapping[str, int]) -> int:

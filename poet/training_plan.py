@@ -15,7 +15,7 @@ from poet import codec
 from poet.brief import shortened, told
 from poet.demand import BEFORE, Demand, demand_of
 from poet.errors import InvalidSchedule, PlanError
-from poet.graph import Graph
+from poet.graph import Graph, TensorType
 from poet.homes import DecidedProblem
 from poet.kernel_facts import KernelFacts
 from poet.lasting_values import lasting_values
@@ -50,6 +50,19 @@ from poet.version import __version__
 
 
 @dataclass(frozen=True, slots=True)
+class Shape:
+    """What a plan does with batches of another shape, on the same tensors.
+
+    Attributes:
+        step: a training step, as a plan of its own.
+        evaluation: the forward pass in evaluation mode, likewise; ``None``: there is none.
+    """
+
+    step: Plan
+    evaluation: Plan | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """A training step that is ready to replay; consistent, or it could not be made.
 
@@ -68,6 +81,7 @@ class Plan:
             tensors, inside the same RAM; ``None``: there is none.
         accumulation: what all micro-batches of a step but the last do, likewise: it sums gradients and
             updates no parameter; ``None``: a step is made of its whole batch.
+        shapes: training steps for batches of other shapes, likewise, each with the same updates.
         trace: the simulator's account of the schedule, made anew whenever a plan is.
         demand: what the schedule asks for, likewise.
         places: what happens in the arena, likewise; ``None`` without one.
@@ -89,6 +103,7 @@ class Plan:
     poet_version: str = __version__
     evaluation: Plan | None = None
     accumulation: Plan | None = None
+    shapes: tuple[Shape, ...] = ()
     trace: Trace = field(init=False, repr=False, compare=False)
     demand: Demand = field(init=False, repr=False, compare=False)
     places: Places | None = field(init=False, repr=False, compare=False)
@@ -116,6 +131,7 @@ class Plan:
             raise PlanError("a plan has micro-batches and a step that accumulates, or neither")
         if self.accumulation is not None:
             _check_accumulation(self, self.accumulation)
+        _check_shapes(self)
 
     def __repr__(self) -> str:
         made = self.prediction
@@ -146,6 +162,12 @@ class Plan:
             for item in self.demand.requests
             if item.step == BEFORE and (tensor := layout.blocks[item.block].tensor) is not None
         }
+
+    @property
+    def given_types(self) -> tuple[TensorType, ...]:
+        """What a step takes: the model's inputs, then the targets."""
+        types = {value.name: value.type for value in self.graph.values}
+        return tuple(types[name] for name in self.graph.inputs)
 
     @property
     def standing(self) -> frozenset[str]:
@@ -238,6 +260,14 @@ class Plan:
         return codec.decode(Plan, data, where=where, error=PlanError)
 
 
+def shape_words(graph: Graph, model: Model) -> str:
+    """For people: the sizes of a file's dimensions that were chosen, else the type of the first input."""
+    if model.binding:
+        return ", ".join(f"{name}={size}" for name, size in model.binding)
+    types = {value.name: value.type for value in graph.values}
+    return f"{graph.inputs[0]} {types[graph.inputs[0]]}" if graph.inputs else graph.name
+
+
 def make_plan(
     *,
     model: Model,
@@ -326,9 +356,9 @@ def _checked_places(plan: Plan) -> Places | None:
         raise PlanError(f"the arena's layout is wrong: {error}") from None
 
 
-def _check_evaluation(plan: Plan, evaluation: Plan) -> None:
+def _check_evaluation(plan: Plan, evaluation: Plan, *, has_other_inputs: bool = False) -> None:
     """It stands beside the plan and changes nothing that lives across steps."""
-    _check_beside(plan, evaluation, "evaluation")
+    _check_beside(plan, evaluation, "evaluation", has_other_inputs=has_other_inputs)
     changed = {name for op in evaluation.graph.ops for name in op.updates}
     if changed:
         raise PlanError(f"the evaluation changes {min(changed)}")
@@ -349,16 +379,45 @@ def _check_accumulation(plan: Plan, accumulation: Plan) -> None:
         raise PlanError("the accumulating step changes what the updating step does not")
 
 
-def _check_beside(plan: Plan, other: Plan, what: str) -> None:
-    """It takes the same inputs, works on what the plan keeps, where it is kept, and fits beside it."""
+def _check_shapes(plan: Plan) -> None:
+    """Each takes batches of a shape of its own and updates what the plan's step updates."""
+    if plan.shapes and plan.accumulation is not None:
+        raise PlanError("a plan has micro-batches or several shapes, not both")
+    persistent = plan.graph.persistent()
+    changed = persistent.intersection(name for op in plan.graph.ops for name in op.updates)
+    seen = [plan.given_types]
+    for shape in plan.shapes:
+        step = shape.step
+        _check_beside(plan, step, "step of another shape", has_other_inputs=True)
+        if changed != persistent.intersection(name for op in step.graph.ops for name in op.updates):
+            raise PlanError("a step of another shape updates other tensors than the training step")
+        if step.given_types in seen:
+            raise PlanError("two steps of a plan take batches of the same shape")
+        seen.append(step.given_types)
+        if shape.evaluation is not None:
+            _check_evaluation(plan, shape.evaluation, has_other_inputs=True)
+            if shape.evaluation.given_types != step.given_types:
+                raise PlanError("the evaluation of another shape takes other inputs than its training step")
+
+
+def _check_beside(plan: Plan, other: Plan, what: str, *, has_other_inputs: bool = False) -> None:
+    """It takes the same inputs, works on what the plan keeps, where it is kept, and fits beside it.
+
+    Inputs may be of other shapes where it ``has_other_inputs``.
+    """
     graph, beside = other.graph, plan.graph
     types, theirs = ({item.name: item.type for item in each.values} for each in (graph, beside))
-    is_simple = other.evaluation is None and other.accumulation is None
+    is_simple = other.evaluation is None and other.accumulation is None and not other.shapes
     if not is_simple or other.model.sha256 != plan.model.sha256:
         raise PlanError(f"the {what} is not that of the plan's model")
     persistent = beside.persistent()
     same_inputs = graph.inputs == beside.inputs and graph.targets == beside.targets
-    if not same_inputs or any(types[name] != theirs[name] for name in graph.inputs):
+    pairs = [(types[name], theirs[name]) for name in graph.inputs] if same_inputs else []
+    if has_other_inputs:
+        is_alike = all((one.dtype, len(one.shape)) == (their.dtype, len(their.shape)) for one, their in pairs)
+    else:
+        is_alike = all(one == their for one, their in pairs)
+    if not same_inputs or not is_alike:
         raise PlanError(f"the {what} takes other inputs than the training step")
     if lasting_values(graph) != lasting_values(beside) or graph.persistent() != beside.persistent():
         raise PlanError(f"the {what} has other tensors that live across steps than the training step")

@@ -10,6 +10,7 @@ from poet.homes import DecidedProblem
 from poet.report.micro import micro_data
 from poet.report.plan import solution_of
 from poet.report.schedule_rows import op_runs, peak, tensor_fates
+from poet.report.shapes import shape_data
 from poet.schedule import Schedule
 from poet.simulator import Trace
 from poet.solution import solution_to_json
@@ -26,6 +27,7 @@ def plan_data(plan: Plan) -> dict[str, Any]:
         "prediction": codec.encode(plan.prediction),
         "strips": strips_data(plan.graph),
         "micro_batches": micro_data(plan),
+        "shapes": shape_data(plan),
         "arena": arena_data(plan),
         **solution_to_json(plan.problem, solution_of(plan)),
         **schedule_data(plan.problem, plan.schedule, plan.trace),

@@ -23,6 +23,7 @@ from poet.report.schedule_rows import (
     peak,
     tensor_fates,
 )
+from poet.report.shapes import shape_rows
 from poet.report.training import loss_reads, strip_lines, untrained_lines
 from poet.schedule import Schedule
 from poet.simulator import Trace
@@ -80,7 +81,7 @@ def plan_heading(plan: Plan) -> Table:
         "training",
         f"{len(trained)} of {len(graph.parameters)} parameters, {plan.request.loss}, {plan.optimizer.name}",
     )
-    for title, line in micro_rows(plan):
+    for title, line in (*micro_rows(plan), *shape_rows(plan)):
         table.add_row(title, line)
     table.add_row("loss", Text(loss_reads(graph, plan.request.loss)))
     for line in untrained_lines(graph, plan.request.train):

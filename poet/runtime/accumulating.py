@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Mapping, Sequence
 
 import torch
@@ -10,10 +9,9 @@ import torch
 from poet.errors import PlanError
 from poet.micro import IS_FIRST
 from poet.runtime.background import Pager
-from poet.runtime.cells import Cells
-from poet.runtime.companions import ACCUMULATION, CompanionPages
+from poet.runtime.beside import StepBeside
+from poet.runtime.companions import ACCUMULATION
 from poet.runtime.lasting import LastingTensors
-from poet.runtime.replay import StepReplay
 from poet.training_plan import Plan
 
 
@@ -27,14 +25,12 @@ class Accumulation:
     def __init__(
         self, plan: Plan, tensors: LastingTensors, pager: Pager | None, generator: torch.Generator | None
     ) -> None:
-        self._plan, self._tensors = plan, tensors
+        self._plan = plan
         self.count = 0
-        self._replay: StepReplay | None = None
+        self._step: StepBeside | None = None
         if plan.accumulation is not None:
-            self._cells = Cells(plan.accumulation.graph)
-            pages = None if pager is None else CompanionPages(ACCUMULATION, plan.accumulation, pager)
-            self._replay = StepReplay(
-                plan.accumulation, self._cells, tensors, pager=pages, generator=generator
+            self._step = StepBeside(
+                plan.accumulation, tensors, called=ACCUMULATION, pager=pager, generator=generator
             )
 
     @property
@@ -51,14 +47,10 @@ class Accumulation:
             PlanError: the plan has no micro-batches.
             ReplayError: as of `StepReplay.step`.
         """
-        if self._replay is None or self._plan.accumulation is None:
+        if self._step is None:
             raise PlanError(
                 f"{self._plan.model.name}: the plan has no micro-batches; plan with micro=4 (--micro 4)"
             )
-        placed = self._tensors.placed
-        place = contextlib.nullcontext() if placed is None else placed.beside(self._plan.accumulation)
-        with place as mark, self._tensors.lent_to(self._cells):
-            result = self._replay.step(number, given, {**scalars, **self.scalars}, mark=mark)
-        self._replay.done()
+        result = self._step.run(number, given, {**scalars, **self.scalars})
         self.count += 1
         return result

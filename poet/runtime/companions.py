@@ -21,6 +21,15 @@ def companions(plan: Plan) -> Iterator[tuple[str, Plan]]:
         yield EVALUATION, plan.evaluation
     if plan.accumulation is not None:
         yield ACCUMULATION, plan.accumulation
+    for number, shape in enumerate(plan.shapes):
+        yield shape_called(number), shape.step
+        if shape.evaluation is not None:
+            yield shape_called(number) + EVALUATION, shape.evaluation
+
+
+def shape_called(number: int) -> str:
+    """What begins the names of the page slots of ``plan.shapes[number]``."""
+    return f"shape{number}/"
 
 
 def slots_of(plan: Plan) -> tuple[PageSlot, ...]:

@@ -6,8 +6,10 @@ from collections.abc import Iterable, Sequence
 
 import torch
 
-from poet.errors import PoetError, ReplayError
+from poet.errors import PlanError, PoetError, ReplayError
+from poet.graph import TensorType
 from poet.runtime.background import Pager
+from poet.runtime.companions import EVALUATION, shape_called
 from poet.runtime.draws import Draws
 from poet.runtime.evaluation import (
     Batch,
@@ -17,9 +19,10 @@ from poet.runtime.evaluation import (
     chosen_metrics,
     counted_batches,
 )
-from poet.runtime.given import Given, GivenTensors
+from poet.runtime.given import Given, GivenTensors, as_tensors
 from poet.runtime.lasting import LastingTensors
 from poet.runtime.replay import first_line
+from poet.runtime.shapes import holds_samples_of, is_as_large
 from poet.training_plan import Plan
 
 
@@ -29,9 +32,14 @@ class Evaluations:
     def __init__(
         self, plan: Plan, tensors: LastingTensors, given: GivenTensors, draws: Draws, pager: Pager | None
     ) -> None:
-        self._plan, self._tensors, self._given = plan, tensors, given
-        self._draws, self._pager = draws, pager
-        self._made: Evaluator | None = None
+        self._plan, self._tensors = plan, tensors
+        self._draws = draws
+        self._shapes = [_OpenEvaluation(plan, plan.evaluation, EVALUATION, given, tensors, pager)]
+        for number, shape in enumerate(plan.shapes):
+            called = shape_called(number) + EVALUATION
+            if shape.evaluation is not None:
+                its = GivenTensors(shape.step)
+                self._shapes.append(_OpenEvaluation(plan, shape.evaluation, called, its, tensors, pager))
 
     def check(self) -> None:
         """Do nothing if the plan has an evaluation.
@@ -39,38 +47,46 @@ class Evaluations:
         Raises:
             PlanError: it has none.
         """
-        self._evaluator()
+        self._shapes[0].evaluator()
 
     def predict(self, inputs: Given) -> tuple[torch.Tensor, ...]:
         """See `poet.runtime.Trainer.predict`."""
+        given, targets = as_tensors(inputs), self._plan.graph.targets
+        taking = (item for item in self._shapes if is_as_large(given, _less(item.given.types, targets)))
         # the originals lie where the next step needs the room
-        return tuple(output.clone() for output in self._forward(inputs, None)[1])
+        return tuple(
+            output.clone() for output in self._forward(next(taking, self._shapes[0]), given, None)[1]
+        )
 
     def evaluate(self, batches: Iterable[Batch], metrics: Sequence[str] | None) -> EvaluationResult:
         """See `poet.runtime.Trainer.evaluate`."""
-        shape = self._given.types[0].shape
-        size = shape[0] if shape else 0
+        sizes = [item.size for item in self._shapes]
         tally = EvaluationTally(chosen_metrics(self._plan, metrics))
-        for given, samples in counted_batches(batches, size):
-            self._add_batch(given, samples, tally, is_whole=samples == size)
+        for given, samples in counted_batches(batches, max(sizes)):
+            self._add_batch(given, samples, tally)
         return tally.result()
 
-    def _add_batch(
-        self, given: Sequence[torch.Tensor], samples: int, tally: EvaluationTally, *, is_whole: bool
-    ) -> None:
+    def _add_batch(self, given: Sequence[torch.Tensor], samples: int, tally: EvaluationTally) -> None:
         """In a function of its own, so that the outputs have given up their places when the next begins."""
+        fitting = [item for item in self._shapes if holds_samples_of(given, item.given.types)]
+        chosen = min(fitting, key=lambda item: item.size, default=self._shapes[0])
         targets = self._plan.graph.targets
         inputs, wanted = given[: len(given) - targets], given[len(given) - targets :]
-        loss, outputs = self._forward(inputs, wanted, samples=samples)
+        loss, outputs = self._forward(chosen, inputs, wanted, samples=samples)
         only = wanted[0] if targets == 1 else None
-        tally.add(loss, outputs[0], only, samples, is_whole=is_whole)
+        tally.add(loss, outputs[0], only, samples, is_whole=samples == chosen.size)
 
     def _forward(
-        self, inputs: Given, targets: Given | None, *, samples: int | None = None
+        self,
+        chosen: _OpenEvaluation,
+        inputs: Given,
+        targets: Given | None,
+        *,
+        samples: int | None = None,
     ) -> tuple[float, tuple[torch.Tensor, ...]]:
         self._tensors.check_usable()
-        given = self._given.checked(inputs, targets, needs_targets=targets is not None, samples=samples)
-        evaluator = self._evaluator()
+        given = chosen.given.checked(inputs, targets, needs_targets=targets is not None, samples=samples)
+        evaluator = chosen.evaluator()
         try:
             with torch.no_grad(), self._draws.undone_on_failure():
                 return evaluator.run(given, placed=self._tensors.placed, generator=self._draws.generator)
@@ -81,7 +97,39 @@ class Evaluations:
                 raise
             raise ReplayError(f"an evaluation failed: {first_line(error)}") from error
 
-    def _evaluator(self) -> Evaluator:
+
+class _OpenEvaluation:
+    """The evaluation of one shape; compiled when it is first asked for."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        evaluation: Plan | None,
+        called: str,
+        given: GivenTensors,
+        tensors: LastingTensors,
+        pager: Pager | None,
+    ) -> None:
+        self.given = given
+        shape = given.types[0].shape if given.types else ()
+        self.size = shape[0] if shape else 0
+        self._plan, self._evaluation, self._called = plan, evaluation, called
+        self._tensors, self._pager = tensors, pager
+        self._made: Evaluator | None = None
+
+    def evaluator(self) -> Evaluator:
+        if self._evaluation is None:
+            raise PlanError(
+                f"{self._plan.model.name}: the plan has no evaluation; plan again (poet solve, poet.plan), "
+                "which says why where none can be had"
+            )
         if self._made is None:
-            self._made = Evaluator(self._plan, self._tensors.cells, self._pager)
+            self._made = Evaluator(
+                self._plan, self._evaluation, self._tensors.cells, self._pager, called=self._called
+            )
         return self._made
+
+
+def _less(types: tuple[TensorType, ...], targets: int) -> tuple[TensorType, ...]:
+    """Of what a step takes, the model's inputs."""
+    return types[: len(types) - targets]

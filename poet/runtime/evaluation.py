@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING
 import torch
 
 from poet.brief import brief
-from poet.errors import InputError, PlanError, ReplayError
+from poet.errors import InputError, ReplayError
 from poet.runtime import program
 from poet.runtime.background import Pager
 from poet.runtime.cells import Cells, new_buffer
-from poet.runtime.companions import EVALUATION, CompanionPages
+from poet.runtime.companions import CompanionPages
 from poet.runtime.metrics import Metric, metric_named
 from poet.training_plan import Plan
 
@@ -50,29 +50,25 @@ class EvaluationResult:
 
 
 class Evaluator:
-    """The evaluation of an open plan."""
+    """An evaluation of an open plan."""
 
-    def __init__(self, plan: Plan, cells: Cells, pager: Pager | None) -> None:
-        """Bind the evaluation of ``plan``.
+    def __init__(
+        self, plan: Plan, evaluation: Plan, cells: Cells, pager: Pager | None, *, called: str
+    ) -> None:
+        """Bind it.
 
         Args:
             plan: that is open for training.
+            evaluation: of the plan, or of one of its other shapes.
             cells: of the training step, which hold what lives across steps.
             pager: of the trainer's page file, which has the slots of `poet.runtime.companions.slots_of`.
-
-        Raises:
-            PlanError: the plan has no evaluation.
+            called: what begins the names of its page slots.
         """
-        if plan.evaluation is None:
-            raise PlanError(
-                f"{plan.model.name}: the plan has no evaluation; plan again (poet solve, poet.plan), "
-                "which says why where none can be had"
-            )
-        self._plan, self._evaluation = plan, plan.evaluation
+        self._plan, self._evaluation = plan, evaluation
         self._graph = self._evaluation.graph
         self._theirs = cells
         self._cells = Cells(self._graph)
-        self._pages = None if pager is None else CompanionPages(EVALUATION, self._evaluation, pager)
+        self._pages = None if pager is None else CompanionPages(called, self._evaluation, pager)
         self._program: program.Program | None = None
         persistent = self._graph.persistent()
         self._held = [name for name in program.initially_in_ram(plan) if name in persistent]
@@ -153,6 +149,7 @@ class EvaluationTally:
     def __init__(self, metrics: Sequence[Metric]) -> None:
         self._metrics = metrics
         self._losses: list[float] = []
+        self._sizes: list[int] = []
         self._samples = 0
         self._started = time.perf_counter()
 
@@ -163,19 +160,27 @@ class EvaluationTally:
         self._samples += samples
         if is_whole:
             self._losses.append(loss)
+            self._sizes.append(samples)
         if targets is not None:
             for metric in self._metrics:
                 metric.add(output[:samples], targets[:samples])
 
     def result(self) -> EvaluationResult:
         """The mean loss and the metrics."""
-        mean = math.fsum(self._losses) / len(self._losses) if self._losses else None
+        mean = _mean(self._losses, self._sizes) if self._losses else None
         return EvaluationResult(
             loss=mean if mean is not None and math.isfinite(mean) else None,
             metrics={metric.name: metric.value() for metric in self._metrics},
             samples=self._samples,
             seconds=time.perf_counter() - self._started,
         )
+
+
+def _mean(losses: Sequence[float], sizes: Sequence[int]) -> float:
+    """Of batches; where they are of several sizes, by the number of their samples."""
+    if len(set(sizes)) == 1:
+        return math.fsum(losses) / len(losses)
+    return math.fsum(loss * size for loss, size in zip(losses, sizes, strict=True)) / sum(sizes)
 
 
 def counted_batches(batches: Iterable[Batch], size: int) -> Iterator[tuple[list[torch.Tensor], int]]:

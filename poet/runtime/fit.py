@@ -23,6 +23,7 @@ from poet.run_request import Epoch
 from poet.runtime.samples import Samples as Samples
 from poet.runtime.samples import batch_of as batch_of
 from poet.runtime.samples import load_samples as load_samples
+from poet.runtime.samples import trained_of as trained_of
 from poet.runtime.spending import Spending
 from poet.runtime.trainer import StepResult, Trainer
 from poet.training_plan import Plan
@@ -43,7 +44,8 @@ def fit(
     """Train for ``epochs`` passes over ``samples``, in a new order each, and yield what each gave.
 
     Where training stands follows from the trainer's count of steps: one that was resumed goes on with the
-    samples that would have come next, and first ends an epoch that was begun.
+    samples that would have come next, and first ends an epoch that was begun. Samples that fill no batch are
+    the last step of an epoch where the plan has one for as many, else left out, others in each.
 
     At Ctrl-C the step under way ends and the incomplete epoch is yielded, the last. A second ends at once.
 
@@ -66,7 +68,8 @@ def fit(
         trainer.check_save_path(save_path)
     plan = trainer.plan
     batch = batch_of(plan)
-    per_epoch = samples.count // batch
+    trained = trained_of(samples.count, plan)
+    per_epoch = -(-trained // batch)
     if seed is None:
         seed = trainer.seed or 0
     before, begun = divmod(trainer.steps, per_epoch)
@@ -80,7 +83,7 @@ def fit(
             generator = _generator_of(seed, number)
             order = torch.randperm(samples.count, generator=generator, out=samples.order)
             tally, stopped = _Tally(plan), ""
-            for start in range(begun * batch, per_epoch * batch, batch):
+            for start in range(begun * batch, trained, batch):
                 if schedule is not None:
                     factor = schedule.factor_of(trainer.steps)
                     trainer.learning_rates = tuple(rate * factor for rate in rates)

@@ -28,6 +28,7 @@ class GivenTensors:
     def __init__(self, plan: Plan) -> None:
         kinds = {value.name: value.type for value in plan.graph.values}
         self._wanted = tuple((name, kinds[name]) for name in plan.graph.inputs)
+        self._others = [shape.step.given_types for shape in plan.shapes]
         self._targets = plan.graph.targets
         self._rules = ranges.rules(plan.graph)
         self.allow_nan = False
@@ -75,11 +76,13 @@ class GivenTensors:
         if len(given) != len(wanted):
             names = ", ".join(name for name, _ in wanted)
             raise InputError(f"{len(given)} tensors were given, the plan takes {len(wanted)}: {names}")
-        for tensor, (name, kind) in zip(given, wanted, strict=True):
+        for place, (tensor, (name, kind)) in enumerate(zip(given, wanted, strict=True)):
             shape = kind.shape if samples is None else (samples, *kind.shape[1:])
             if (str(tensor.dtype), tuple(tensor.shape)) != (f"torch.{kind.dtype}", shape):
                 found = f"{str(tensor.dtype).removeprefix('torch.')}[{','.join(map(str, tensor.shape))}]"
-                raise InputError(f"{name} is {found}, the plan takes {kind}")
+                kinds = (kind, *(other[place] for other in self._others))
+                taken = " or ".join(dict.fromkeys(map(str, kinds)))
+                raise InputError(f"{name} is {found}, the plan takes {taken}")
         for tensor, (name, _) in zip(given, wanted, strict=True):
             if name in self._rules:
                 ranges.check(name, tensor, self._rules[name], allow_nan=self.allow_nan)

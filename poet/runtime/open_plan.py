@@ -23,6 +23,7 @@ from poet.runtime.page_file import PageFile
 from poet.runtime.pages import pager_of
 from poet.runtime.process import check_computes, check_owns_pages
 from poet.runtime.replay import StepReplay, Tap
+from poet.runtime.shapes import open_shapes, taking
 from poet.training_plan import Plan
 
 Made = tuple[float, tuple[torch.Tensor, ...]]
@@ -39,6 +40,7 @@ class OpenPlan:
         tensors: that live across steps.
         draws: the random numbers of the training.
         accumulation: of micro-batches.
+        shapes: steps for batches of other shapes.
         evaluations: forward passes in evaluation mode.
     """
 
@@ -70,6 +72,7 @@ class OpenPlan:
         cells = self.tensors.cells
         self._replay = StepReplay(plan, cells, self.tensors, pager=self._pager, generator=generator)
         self.accumulation = Accumulation(plan, self.tensors, self._pager, generator)
+        self.shapes = open_shapes(plan, self.tensors, pager=self._pager, generator=generator)
         self.evaluations = Evaluations(plan, self.tensors, self.given, self.draws, self._pager)
         self._opened_in = os.getpid()
         with contextlib.ExitStack() as undo:
@@ -80,25 +83,27 @@ class OpenPlan:
     def step(
         self,
         number: int,
-        pieces: Sequence[Sequence[torch.Tensor]],
+        inputs: Given,
+        targets: Given | None,
         scalars: Mapping[str, float],
         *,
         on_gradient: Tap | None = None,
         on_instruction: Callable[[int], object] | None = None,
     ) -> Made:
-        """Make step ``number``: sum the gradients of all ``pieces`` but the last, update with that.
+        """Make step ``number``: that for this shape, or sum micro-batches and update with the last.
 
-        Args:
-            number: of the step.
-            pieces: what `GivenTensors.pieces` gave.
-            scalars: the hyperparameters of the step.
-            on_gradient: see `poet.runtime.Trainer.step`.
-            on_instruction: likewise.
-
-        Raises:
-            ReplayError: it failed.
+        Arguments and errors as of `poet.runtime.Trainer.step`; ``scalars`` are the hyperparameters.
         """
-        *earlier, last = pieces
+        shape = taking(self.shapes, inputs, targets)
+        if shape is not None:
+            given = shape.given.checked(inputs, targets)
+            with torch.no_grad(), self.draws.undone_on_failure():
+                loss, outputs = shape.step.run(
+                    number, given, scalars, on_gradient=on_gradient, on_instruction=on_instruction
+                )
+            # the originals lie where the next step needs the room
+            return loss, tuple(output.clone() for output in outputs)
+        *earlier, last = self.given.pieces(inputs, targets)
         losses: list[float] = []
         try:
             losses.extend(self.accumulate(number, given, scalars)[0] for given in earlier)
@@ -128,9 +133,10 @@ class OpenPlan:
         with torch.no_grad(), self.draws.undone_on_failure():
             return self.accumulation.run(number, given, scalars)
 
-    def checked(self, inputs: Given, targets: Given | None) -> tuple[torch.Tensor, ...]:
-        """One micro-batch; errors as of `GivenTensors.checked`."""
-        return self.given.checked(inputs, targets)
+    def allow_nan(self, allowed: bool) -> None:
+        """Whether targets may be NaN or infinite."""
+        for given in (self.given, *(shape.given for shape in self.shapes)):
+            given.allow_nan = allowed
 
     def check_may_run(self) -> None:
         """Do nothing if a step or an evaluation may begin.

@@ -85,7 +85,7 @@ class PlacedSteps:
         self._beside: dict[int, native.Placement] = {}  # by the identity of a companion
         self._placing: Plan | None = None  # whose placement answers requests
         self._missed = 0  # under placements that were left
-        self._shares = plan.accumulation is not None
+        self._shares = plan.accumulation is not None or bool(plan.shapes)
         self._divide_bytes = 0  # the offset at which standing tensors begin
         self._is_planned = False
         self._steps = self._replayed_steps = 0
@@ -261,7 +261,9 @@ class PlacedSteps:
 
     def _record(self, allocator: native.NativeAllocator) -> None:
         if self._shares:  # an arena that is laid out here would lie beside what the other schedules ask for
-            self._stay_on_the_heap("the memory of micro-batches is not laid out anew; plan on this machine")
+            self._stay_on_the_heap(
+                "the memory of micro-batches and of several shapes is not laid out anew; plan on this machine"
+            )
             return
         try:
             self._recording = self._scopes.enter_context(allocator.recording())

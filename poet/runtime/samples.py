@@ -76,13 +76,14 @@ class Samples:
 
     def batch(self, chosen: torch.Tensor) -> tuple[tuple[torch.Tensor, ...], tuple[torch.Tensor, ...]]:
         """The inputs and the targets of the samples with the numbers ``chosen``; good until the next call."""
-        for tensor, place in zip(self.tensors, self.staged, strict=True):
+        staged = tuple(place[: len(chosen)] for place in self.staged)
+        for tensor, place in zip(self.tensors, staged, strict=True):
             if isinstance(tensor, StoredSamples):
                 place.copy_(tensor.rows(chosen.tolist()))
             else:
                 torch.index_select(tensor, 0, chosen, out=place)
-        inputs = len(self.staged) - self.targets
-        return self.staged[:inputs], self.staged[inputs:]
+        inputs = len(staged) - self.targets
+        return staged[:inputs], staged[inputs:]
 
 
 @says_what_it_is(FileKind.NPZ, FileKind.TENSORS, FileKind.TABLE, FileKind.FOLDER)
@@ -142,6 +143,17 @@ def load_samples(path: str | Path, plan: Plan, *, allow_nan: bool = False) -> Sa
     staged = tuple(torch.empty((batch, *tensor.shape[1:]), dtype=tensor.dtype) for tensor in tensors)
     order = torch.arange(len(tensors[0]))
     return Samples(tuple(tensors), staged, order, graph.targets)
+
+
+def trained_of(count: int, plan: Plan) -> int:
+    """Of ``count`` samples, how many an epoch trains on: all, where the plan has a step for what is left."""
+    left = count % batch_of(plan)
+    whole = [kind.shape[1:] for kind in plan.given_types]
+    for shape in plan.shapes:
+        types = shape.step.given_types
+        if [kind.shape[1:] for kind in types] == whole and {kind.shape[0] for kind in types} == {left}:
+            return count
+    return count - left
 
 
 def batch_of(plan: Plan) -> int:

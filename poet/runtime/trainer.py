@@ -184,7 +184,7 @@ class Trainer(Closing):
 
     @allow_nan.setter
     def allow_nan(self, allowed: bool) -> None:
-        self._open.given.allow_nan = allowed
+        self._open.allow_nan(allowed)
 
     @property
     def learning_rates(self) -> tuple[float, ...]:
@@ -227,7 +227,7 @@ class Trainer(Closing):
         on_gradient: Tap | None = None,
         on_instruction: Callable[[int], object] | None = None,
     ) -> StepResult:
-        """Train on one batch.
+        """Train on one batch, of the plan's shape or of another that the plan has a step for.
 
         Where the plan has micro-batches, that is a whole batch, or the last micro-batch of one whose others
         were given to `accumulate`. The result's loss is the mean over what was given here, its predictions
@@ -248,11 +248,11 @@ class Trainer(Closing):
         """
         clock = _Stopwatch(self._own_seconds)
         self._open.check_may_run()
-        pieces = self._open.given.pieces(inputs, targets)
         number = self.steps + 1
         loss, predictions = self._open.step(
             number,
-            pieces,
+            inputs,
+            targets,
             self._rates.scalars(number),
             on_gradient=on_gradient,
             on_instruction=on_instruction,
@@ -276,7 +276,7 @@ class Trainer(Closing):
         """
         clock = _Stopwatch(self._own_seconds)
         self._open.check_may_run()
-        given = self._open.checked(inputs, targets)
+        given = self._open.given.checked(inputs, targets)
         number = self.steps + 1
         loss, outputs = self._open.accumulate(number, given, self._rates.scalars(number))
         # the originals lie where the next micro-batch needs the room

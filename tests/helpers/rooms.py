@@ -64,7 +64,7 @@ FLOORS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
         "verification, enforcement, the way from a model to a plan, sweeps",
         (
             "verification", "enforce", "exact_layout", "fit_layout", "rehearsal", "summary", "prepared",
-            "planned", "beside", "evaluated", "without_updates", "accumulated", "exported", "api",
+            "planned", "beside", "evaluated", "shaped", "without_updates", "accumulated", "exported", "api",
             "calibration", "partitioner", "wrapping", "whatif", "kept_plans", "c99.vectors", "c99.project",
         ),
     ),
