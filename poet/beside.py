@@ -44,6 +44,18 @@ def planned_beside(
     prepared, plan = planned.prepared, planned.plan
     kernels = kernels_on(prepared.profile, graph, host_kernels)
     problem = at_home(build_problem(graph, prepared.profile, kernels), plan)
+    return costed_beside(plan, graph, kernels, host_kernels, problem, options)
+
+
+def costed_beside(
+    plan: Plan,
+    graph: Graph,
+    kernels: KernelFacts,
+    host_kernels: KernelFacts,
+    problem: DecidedProblem,
+    options: SolveOptions,
+) -> Plan | None:
+    """`planned_beside` where costs are known: ``problem`` is that of ``graph``, see `at_home`."""
     limits = limits_beside(plan)
     within_bytes = limits.ram_budget_bytes
     if plan.has_fitting_arena and plan.arena is not None:

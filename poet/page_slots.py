@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from poet.errors import PlanError
 from poet.plan_parts import PageSlot
@@ -19,12 +19,22 @@ _RESERVED_SHARE = 64
 def lay_out_slots(problem: Problem, schedule: Schedule) -> tuple[PageSlot, ...]:
     """One slot per tensor that is paged or lives in storage, one after the other."""
     paged = _paged(schedule)
+    return slots_for(
+        {
+            tensor.name: tensor.bytes
+            for tensor in problem.tensors
+            if tensor.name in paged or Place.STORAGE in (tensor.initially, tensor.finally_)
+        }
+    )
+
+
+def slots_for(sizes_bytes: Mapping[str, int]) -> tuple[PageSlot, ...]:
+    """A slot of each size, by name, one after the other."""
     slots: list[PageSlot] = []
     end = 0
-    for tensor in problem.tensors:
-        if tensor.name in paged or Place.STORAGE in (tensor.initially, tensor.finally_):
-            slots.append(PageSlot(tensor.name, end, tensor.bytes))
-            end += -(-tensor.bytes // SLOT_ALIGNMENT_BYTES) * SLOT_ALIGNMENT_BYTES
+    for name, size_bytes in sizes_bytes.items():
+        slots.append(PageSlot(name, end, size_bytes))
+        end += -(-size_bytes // SLOT_ALIGNMENT_BYTES) * SLOT_ALIGNMENT_BYTES
     return tuple(slots)
 
 

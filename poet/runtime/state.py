@@ -68,7 +68,7 @@ class FromPlan:
     def fill(self, value: str, target: torch.Tensor) -> None:
         """Write the content of the graph's ``value`` into ``target``."""
         if value in self._file.entries:
-            _fill(self._file, value, target)
+            fill_from(self._file, value, target)
         else:
             target.fill_(self._fresh[value])
 
@@ -105,7 +105,7 @@ class Saved(Closing):
     def fill(self, value: str, target: torch.Tensor) -> None:
         """Write the content of the graph's ``value`` into ``target``."""
         if value in self._names:
-            _fill(self._file, self._names[value], target)
+            fill_from(self._file, self._names[value], target)
         else:
             self._constants.fill(value, target)
 
@@ -206,7 +206,7 @@ def save(
 def raw_tensor(tensor: torch.Tensor) -> RawTensor:
     """A tensor's bytes in C order; its own memory where it is contiguous."""
     dtype = str(tensor.dtype).removeprefix("torch.")
-    return RawTensor(dtype, tuple(tensor.shape), _bytes_of(tensor.detach().contiguous()))
+    return RawTensor(dtype, tuple(tensor.shape), bytes_of(tensor.detach().contiguous()))
 
 
 def seeded(seed: int) -> torch.Generator:
@@ -254,15 +254,16 @@ class _Readable(Protocol):
     def read_into(self, name: str, target: memoryview) -> None: ...
 
 
-def _fill(file: _Readable, name: str, target: torch.Tensor) -> None:
+def fill_from(file: _Readable, name: str, target: torch.Tensor) -> None:
     """Read straight into ``target`` where its elements lie in C order, else through a copy."""
     if target.is_contiguous():
-        file.read_into(name, _bytes_of(target))
+        file.read_into(name, bytes_of(target))
         return
     ordered = torch.empty(target.shape, dtype=target.dtype)
-    file.read_into(name, _bytes_of(ordered))
+    file.read_into(name, bytes_of(ordered))
     target.copy_(ordered)
 
 
-def _bytes_of(contiguous: torch.Tensor) -> memoryview:
+def bytes_of(contiguous: torch.Tensor) -> memoryview:
+    """The memory of a tensor whose elements lie in C order."""
     return contiguous.reshape(-1).view(torch.uint8).numpy().data

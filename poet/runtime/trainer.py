@@ -19,11 +19,12 @@ import torch
 
 from poet.brief import brief
 from poet.closing import Closing
-from poet.errors import ReplayError
+from poet.errors import InputError, ReplayError
 from poet.files.apart import check_apart
 from poet.graph import TensorType
 from poet.plan_file import PlanFile
 from poet.runtime import state
+from poet.runtime.budgets import Budgets, Planner
 from poet.runtime.companions import companions
 from poet.runtime.driven import DrivenOptimizer
 from poet.runtime.evaluation import Batch, EvaluationResult
@@ -37,8 +38,10 @@ from poet.runtime.page_file import PageFile
 from poet.runtime.pages import open_pages
 from poet.runtime.rates import Rates
 from poet.runtime.replay import Tap
+from poet.runtime.spill import Spill
 from poet.runtime.strip_trial import check_strips
 from poet.training_plan import Plan
+from poet.units import parse_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +81,9 @@ class Trainer(Closing):
         self._rates = Rates(plan.optimizer)
         self._open = OpenPlan(plan, tensors, pages=pages, arena=arena, announces=announces)
         self._plan_path: Path | None = None
+        self._page_path: str | Path | None = None
+        self._arena = arena
+        self._budgets = Budgets(plan)
         self._generations = Generations(tensors.path if isinstance(tensors, state.Saved) else None)
 
     @property
@@ -171,7 +177,7 @@ class Trainer(Closing):
                 if pages is not None:
                     pages.close()
                 raise
-        trainer._plan_path = file.path
+        trainer._plan_path, trainer._page_path = file.path, page_file
         trainer.allow_nan = allow_nan
         if learning_rate is not None:
             trainer.learning_rate = replace(plan.optimizer, lr=learning_rate).lr
@@ -321,6 +327,67 @@ class Trainer(Closing):
         """
         self._open.evaluations.check()
 
+    def set_budget(self, ram: str | int, *, planner: Planner | None = None) -> None:
+        """Go on inside another budget, from the next step on; the bits stay those of an undisturbed training.
+
+        Takes the plan of least energy among the one that was opened, those of earlier budgets, and, where a
+        ``planner`` is given, a new one. What lives across steps passes through an unnamed file, so that two
+        plans never hold it at once; `plan` is the one that runs.
+
+        Args:
+            ram: budget in bytes or as text (``"32MiB"``).
+            planner: makes plans for other budgets: ``poet.replanning.plan_again``, which needs memory of its
+                own for its search.
+
+        Raises:
+            Infeasible: no plan fits; training may go on as it was.
+            OutOfTime: the planner found none in time; likewise.
+            ReplayError: gradients of micro-batches are summed; or a step failed halfway.
+            PageFileError: there is no room for the state, or for the new plan's page file; likewise.
+        """
+        self._tensors.check_usable()
+        self._check_between_steps("change the budget")
+        if self._plan_path is None:
+            raise InputError("only a trainer of a plan file changes its budget")
+        ram_bytes = parse_bytes(ram) if isinstance(ram, str) else ram
+        chosen = self._budgets.plan_for(ram_bytes, planner)
+        if chosen != self.plan:
+            self._change_to(chosen, self._plan_path.parent)
+
+    def _change_to(self, plan: Plan, folder: Path) -> None:
+        before = self._open
+        with Spill(
+            before.plan.graph,
+            before.tensors.fetched,
+            folder if self._page_path is None else Path(self._page_path).absolute().parent,
+            steps=self.steps,
+            seed=self.seed,
+            generator=before.draws.generator,
+        ) as spill:
+            before.close()
+            try:
+                self._open = self._opened(plan, spill, folder)
+            except BaseException:
+                self._open = self._opened(before.plan, spill, folder)
+                raise
+        self._open.allow_nan(before.given.allow_nan)
+
+    def _opened(self, plan: Plan, source: state.Source, folder: Path) -> OpenPlan:
+        pages = open_pages(plan, folder, self._page_path)
+        try:
+            return OpenPlan(plan, source, pages=pages, arena=self._arena, announces=True)
+        except BaseException:
+            if pages is not None:
+                pages.close()
+            raise
+
+    def _check_between_steps(self, what: str) -> None:
+        if self._open.accumulation.count:
+            raise ReplayError(
+                f"step {self.steps + 1} is under way, with the gradients of "
+                f"{self._open.accumulation.count} micro-batches summed; {what} after its last one"
+            )
+
     def parameters(self) -> dict[str, torch.Tensor]:
         """Copies of the parameters, by the module's names."""
         return {item.name: self._tensors.copy(item.value) for item in self.plan.graph.parameters}
@@ -352,11 +419,7 @@ class Trainer(Closing):
             ReplayError: a step failed halfway, so that there is no state to save.
         """
         self._tensors.check_usable()
-        if self._open.accumulation.count:
-            raise ReplayError(
-                f"step {self.steps + 1} is under way, with the gradients of {self._open.accumulation.count} "
-                "micro-batches summed; save after its last one"
-            )
+        self._check_between_steps("save")
         self.check_save_path(path)
         if keep_previous:
             self._generations.before_save(Path(path))

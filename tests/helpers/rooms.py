@@ -64,8 +64,8 @@ FLOORS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
         "verification, enforcement, the way from a model to a plan, sweeps",
         (
             "verification", "enforce", "exact_layout", "fit_layout", "rehearsal", "summary", "prepared",
-            "planned", "beside", "evaluated", "shaped", "without_updates", "accumulated", "exported", "api",
-            "calibration", "partitioner", "wrapping", "whatif", "kept_plans", "c99.vectors", "c99.project",
+            "planned", "beside", "evaluated", "shaped", "replanning", "without_updates", "accumulated",
+            "exported", "api", "calibration", "partitioner", "wrapping", "whatif", "kept_plans", "c99.vectors", "c99.project",
         ),
     ),
     ("Reports", "text, JSON, HTML", ("report", "report.html")),

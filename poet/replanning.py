@@ -1,0 +1,99 @@
+"""A plan for another budget, from a plan alone: its graph and its costs, without model and device profile.
+
+An app gives `plan_again` to `poet.runtime.Trainer.set_budget`. It needs what planning needs (the extra
+``plan``), and memory of its own for the search, which no plan counts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from poet.beside import at_home, costed_beside
+from poet.errors import Infeasible, OutOfTime
+from poet.fit_layout import fit, searching
+from poet.plan_parts import Request
+from poet.planned import outcome_of
+from poet.solution import SolveOptions, Status
+from poet.solvers.search.explain import answered
+from poet.training_plan import Plan, Shape, make_plan, shape_words
+from poet.units import format_bytes
+
+SEARCH_SECONDS = 10.0
+
+
+def plan_again(plan: Plan, ram_bytes: int, *, time_limit_seconds: float = SEARCH_SECONDS) -> Plan:
+    """What ``plan`` computes, with all that stands beside it, inside ``ram_bytes``.
+
+    Homes between steps stay as they are, and so do the other limits; ranges of figures are not known.
+
+    Args:
+        plan: for another budget.
+        ram_bytes: the budget.
+        time_limit_seconds: of each search.
+
+    Raises:
+        Infeasible: no plan exists inside the budget, or a part of it has no room beside the step.
+        OutOfTime: none was found in time.
+    """
+    limits = replace(plan.request.limits, ram_budget_bytes=ram_bytes)
+    options = SolveOptions(time_limit_seconds=time_limit_seconds)
+    solution = answered(plan.problem, limits, searching(options, limits))
+    if solution.status is Status.INFEASIBLE:
+        raise Infeasible(solution.message or solution.status.value)
+    fitted = fit(plan.problem, limits, solution, options, kernels=plan.kernels)
+    if fitted is None or fitted.solution.schedule is None:
+        raise OutOfTime(solution.message or solution.status.value)
+    made = make_plan(
+        model=plan.model,
+        request=Request(limits, plan.request.loss, plan.request.train, plan.request.gradients),
+        device=plan.device,
+        outcome=outcome_of(fitted.solution),
+        graph=plan.graph,
+        kernels=plan.kernels,
+        optimizer=plan.optimizer,
+        problem=fitted.problem,
+        schedule=fitted.solution.schedule,
+        plain_peak_ram_bytes=plan.prediction.plain_peak_ram_bytes,
+        lower_bound_ram_bytes=plan.prediction.lower_bound_ram_bytes,
+        arena=fitted.arena,
+        host_kernels=plan.replayed_kernels,
+    )
+
+    def beside(part: Plan, what: str) -> Plan:
+        found = _part_again(part, plan, made, options)
+        if found is None:
+            raise Infeasible(f"inside {format_bytes(ram_bytes)} there is no room for {what}; use more RAM")
+        return found
+
+    shapes = tuple(
+        Shape(
+            beside(shape.step, f"the step for {shape_words(shape.step.graph, shape.step.model)}"),
+            None if shape.evaluation is None else beside(shape.evaluation, "the evaluation of each shape"),
+        )
+        for shape in plan.shapes
+    )
+    return replace(
+        made,
+        request=replace(plan.request, limits=limits),
+        evaluation=None if plan.evaluation is None else beside(plan.evaluation, "the evaluation"),
+        accumulation=(
+            None if plan.accumulation is None else beside(plan.accumulation, "the step that sums gradients")
+        ),
+        shapes=shapes,
+    )
+
+
+def _part_again(part: Plan, before: Plan, made: Plan, options: SolveOptions) -> Plan | None:
+    """``part``, which stood beside one plan, beside another."""
+    lasting = {tensor.name: tensor for tensor in before.problem.tensors}
+    persistent = before.graph.persistent()
+    problem = replace(
+        part.problem,
+        tensors=tuple(
+            lasting[tensor.name] if tensor.name in persistent else tensor for tensor in part.problem.tensors
+        ),
+    )
+    found = costed_beside(
+        made, part.graph, part.kernels, part.replayed_kernels, at_home(problem, made), options
+    )
+    return None if found is None else replace(found, model=part.model)

@@ -1,0 +1,155 @@
+"""A budget that changes between steps: the training goes on with the bits of one that nobody disturbed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache, partial
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from poet.api import Planned
+from poet.api import plan as plan_module
+from poet.errors import Infeasible, PageFileError, ReplayError
+from poet.optimizer import OptimizerSpec
+from poet.replanning import plan_again
+from poet.runtime import Trainer
+from poet.runtime import trainer as trainer_module
+from poet.runtime.budgets import within
+from poet.runtime.process import torch_threads
+
+LAYERS = 5
+QUICKLY = partial(plan_again, time_limit_seconds=0.5)
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    with torch_threads(1):
+        yield
+
+
+@cache
+def planned() -> Planned:
+    """A net whose activations are most of what it holds, with a step for a smaller batch beside its own."""
+    torch.manual_seed(0)
+    layers = [layer for _ in range(LAYERS) for layer in (nn.Linear(16, 16), nn.Tanh(), nn.Dropout(0.2))]
+    with torch_threads(1):
+        return plan_module(
+            nn.Sequential(*layers, nn.Linear(16, 3)),
+            torch.zeros(64, 16),
+            device="x86-host",
+            ram="1MiB",
+            optimizer=OptimizerSpec("adamw", lr=0.01),
+            shapes=[torch.zeros(32, 16)],
+            measure_host=False,
+        )
+
+
+def batch(number: int) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(number)
+    samples = 32 if number % 3 == 2 else 64
+    inputs = torch.randn(samples, 16, generator=generator)
+    return inputs, torch.randint(3, (samples,), generator=generator)
+
+
+def run(path: Path, changes: dict[int, int]) -> tuple[list[float], dict[str, Tensor]]:
+    """Losses of nine steps and the state after them, with another budget before some steps."""
+    losses = []
+    with Trainer.open(path, seed=5) as trainer:
+        for number in range(9):
+            if number in changes:
+                trainer.set_budget(changes[number], planner=QUICKLY)
+                assert trainer.plan.request.limits.ram_budget_bytes == changes[number]
+                assert trainer.plan.held_bytes <= changes[number]
+            losses.append(trainer.step(*batch(number)).loss)
+        assert trainer.steps == 9
+        state = trainer.state_dict()
+        return losses, state | {
+            f"{name}/{key}": tensor
+            for name, kept in trainer.optimizer_state().items()
+            for key, tensor in kept.items()
+        }
+
+
+def test_a_budget_that_shrinks_and_comes_back_changes_no_bit(tmp_path: Path) -> None:
+    plan = planned().plan
+    planned().save(tmp_path / "p.poet")
+    whole_bytes = plan.held_bytes
+    small_bytes = whole_bytes * 3 // 4
+    small = QUICKLY(plan, small_bytes)
+    assert small.trace.recomputed_runs or small.trace.written_bytes
+    losses, state = run(tmp_path / "p.poet", {})
+    disturbed, disturbed_state = run(tmp_path / "p.poet", {3: small_bytes, 6: 1 << 20})
+    assert disturbed == losses
+    assert state.keys() == disturbed_state.keys()
+    assert all(torch.equal(tensor, disturbed_state[name]) for name, tensor in state.items())
+
+
+def test_what_holds_less_than_the_budget_needs_no_planner(tmp_path: Path) -> None:
+    planned().save(tmp_path / "p.poet")
+    with Trainer.open(tmp_path / "p.poet", seed=5) as trainer:
+        least_bytes = trainer.plan.held_bytes
+        trainer.set_budget(least_bytes)
+        assert trainer.plan.schedule == planned().plan.schedule
+        with pytest.raises(Infeasible, match=r"planner=poet\.replanning\.plan_again"):
+            trainer.set_budget(least_bytes - 4096)
+        trainer.step(*batch(0))
+
+
+def test_where_nothing_fits_training_goes_on_as_it_was(tmp_path: Path) -> None:
+    planned().save(tmp_path / "p.poet")
+    with Trainer.open(tmp_path / "p.poet", seed=5) as trainer:
+        trainer.step(*batch(0))
+        with pytest.raises(Infeasible, match="needs at least"):
+            trainer.set_budget("1KiB", planner=plan_again)
+        assert trainer.step(*batch(1)).loss == run(tmp_path / "p.poet", {})[0][1]
+
+
+def test_a_change_that_fails_goes_back_to_the_plan_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    planned().save(tmp_path / "p.poet")
+    losses, _ = run(tmp_path / "p.poet", {})
+    opened = trainer_module.open_pages
+    failures = iter([PageFileError("the card is full")])
+
+    def once(*args: object) -> object:
+        if (failure := next(failures, None)) is not None:
+            raise failure
+        return opened(*args)  # type: ignore[arg-type]
+
+    with Trainer.open(tmp_path / "p.poet", seed=5) as trainer:
+        assert trainer.step(*batch(0)).loss == losses[0]
+        monkeypatch.setattr(trainer_module, "open_pages", once)
+        with pytest.raises(PageFileError, match="the card is full"):
+            trainer.set_budget(trainer.plan.held_bytes)
+        assert trainer.step(*batch(1)).loss == losses[1]
+
+
+def test_a_plan_within_another_budget_keeps_what_stands_beside_it() -> None:
+    plan = planned().plan
+    smaller = within(plan, plan.held_bytes)
+    assert smaller is not None
+    assert [item.step.schedule for item in smaller.shapes] == [item.step.schedule for item in plan.shapes]
+    assert smaller.evaluation is not None
+    assert within(plan, plan.held_bytes - 4096) is None
+
+
+def test_sums_of_micro_batches_are_finished_first(tmp_path: Path) -> None:
+    with torch_threads(1):
+        made = plan_module(
+            nn.Linear(4, 3), torch.zeros(4, 4), device="x86-host", ram="64KiB", micro=2,
+            measure_host=False, evaluation=False,
+        )  # fmt: skip
+    made.save(tmp_path / "p.poet")
+    piece = torch.zeros(2, 4), torch.zeros(2, dtype=torch.int64)
+    with Trainer.open(tmp_path / "p.poet") as trainer:
+        trainer.accumulate(*piece)
+        with pytest.raises(ReplayError, match="change the budget after its last one"):
+            trainer.set_budget("32KiB")
+        trainer.step(*piece)
+        trainer.set_budget("32KiB", planner=plan_again)
+        trainer.accumulate(*piece)
+        trainer.step(*piece)
