@@ -96,14 +96,12 @@ def _check_same(step: TrainingStep, other: TrainingStep, where: str) -> None:
     Raises:
         InputError: they are not.
     """
-    from torch import equal
-
     ours, theirs = lasting_values(step.graph), lasting_values(other.graph)
     if ours != theirs:
         name = min({*ours.items()} ^ {*theirs.items()})[0]
         raise InputError(f"for {where} the model has another {name} than for the largest shape")
     for name, _ in step.graph.constants:
-        if not equal(step.tensors[name], other.tensors[name]):
+        if not step.tensors[name].equal(other.tensors[name]):
             raise InputError(
                 f"for {where} the model computes with another content of {name} than for the largest shape; "
                 "make it in forward(), or give it every size"

@@ -65,7 +65,8 @@ FLOORS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
         (
             "verification", "enforce", "exact_layout", "fit_layout", "rehearsal", "summary", "prepared",
             "planned", "beside", "evaluated", "shaped", "replanning", "without_updates", "accumulated",
-            "exported", "api", "calibration", "partitioner", "wrapping", "whatif", "kept_plans", "c99.vectors", "c99.project",
+            "exported", "api", "calibration", "partitioner", "wrapping", "whatif", "kept_plans",
+            "c99.vectors", "c99.project",
         ),
     ),
     ("Reports", "text, JSON, HTML", ("report", "report.html")),

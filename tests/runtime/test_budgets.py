@@ -16,6 +16,7 @@ from poet.errors import Infeasible, PageFileError, ReplayError
 from poet.optimizer import OptimizerSpec
 from poet.replanning import plan_again
 from poet.runtime import Trainer
+from poet.runtime import pages as pages_module
 from poet.runtime import trainer as trainer_module
 from poet.runtime.budgets import within
 from poet.runtime.process import torch_threads
@@ -112,7 +113,7 @@ def test_a_change_that_fails_goes_back_to_the_plan_before(
 ) -> None:
     planned().save(tmp_path / "p.poet")
     losses, _ = run(tmp_path / "p.poet", {})
-    opened = trainer_module.open_pages
+    opened = pages_module.open_pages
     failures = iter([PageFileError("the card is full")])
 
     def once(*args: object) -> object:
