@@ -74,6 +74,7 @@ def run(path: Path, changes: dict[int, int]) -> tuple[list[float], dict[str, Ten
         }
 
 
+@pytest.mark.slow
 def test_a_budget_that_shrinks_and_comes_back_changes_no_bit(tmp_path: Path) -> None:
     plan = planned().plan
     planned().save(tmp_path / "p.poet")
@@ -96,7 +97,10 @@ def test_what_holds_less_than_the_budget_needs_no_planner(tmp_path: Path) -> Non
         assert trainer.plan.schedule == planned().plan.schedule
         with pytest.raises(Infeasible, match=r"planner=poet\.replanning\.plan_again"):
             trainer.set_budget(least_bytes - 4096)
-        trainer.step(*batch(0))
+        losses = [trainer.step(*batch(0)).loss]
+        trainer.set_budget("1MiB")
+        losses.append(trainer.step(*batch(1)).loss)
+    assert losses == run(tmp_path / "p.poet", {})[0][:2]
 
 
 def test_where_nothing_fits_training_goes_on_as_it_was(tmp_path: Path) -> None:
