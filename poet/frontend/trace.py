@@ -34,7 +34,7 @@ from poet.frontend.fused import HasKernel, with_updates_fused
 from poet.frontend.in_place import Overwrites, with_results_in_place
 from poet.frontend.layouts import compact, tensor_type
 from poet.frontend.losses import Loss, LossFunction, as_loss
-from poet.frontend.lower import lower
+from poet.frontend.lower import Lowered, lower
 from poet.frontend.recurrent import OneOpPerLayer
 from poet.frontend.strip_choice import with_strips
 from poet.graph import Graph
@@ -143,46 +143,22 @@ def trace_training_step(
     parameters, states = own_tensors(module)
     trained = _chosen(module, train)
     _check_groups(optimizer, trained)
-    mode = FakeTensorMode(allow_non_fake_inputs=True)
     objective = as_loss(loss)
-    step = Functional(
-        Step(module, trained, objective, divisor=1 if micro is None else micro.divisor),
-        (*parameters, *states),
+    found = _lowered(
+        module,
+        inputs,
+        parameters,
+        states,
+        step=Step(module, trained, objective, divisor=1 if micro is None else micro.divisor),
+        targets=targets,
+        name=name or type(module).__name__,
+        input_names=input_names,
     )
-    own, fake_inputs = fakes(mode, (parameters | states).values()), fakes(mode, inputs)
-    step.step.is_exported = looks_at_contents(module, inputs)
-    if targets is None:
-        with mode:
-            found_targets = step(own, fake_inputs, None)
-    else:
-        found_targets = [targets] if isinstance(targets, Tensor) else [*targets]
-    fake_targets = fakes(mode, [item for item in found_targets if item is not None])
-    traced = trace_step(step, (own, fake_inputs, fake_targets))
-    constants = named_constants(traced, parameters | states)
-    wanted = [*input_names_of(module, len(inputs), input_names), *_target_names(len(fake_targets))]
-    names = free_names(wanted, {*parameters, *states, *constants.values()})
-    lowered = lower(traced, (*parameters, *states, *names), constants)
-    (found, *made), predictions = (
-        lowered.outputs[: len(trained) + 1],
-        lowered.outputs[len(trained) + 1 :],
-    )
-    unsaved = [key for key in states if key in unsaved_states(module) and key not in lowered.written]
-    step_names = StepNames(
-        model=name or type(module).__name__,
-        parameters=tuple(parameters),
-        states=tuple(key for key in states if key not in unsaved),
-        constants=(*unsaved, *constants.values()),
-        inputs=names,
-        targets=len(fake_targets),
-        loss=str(found),
-        predictions=tuple(item for item in predictions if item is not None),
-        gradients=dict(zip(trained, made, strict=True)),
-    )
+    graph = assemble(found.lowered, found.names, optimizer, accumulates=micro is not None)
     tied = tied_names(module, parameters | states)
-    graph = assemble(lowered, step_names, optimizer, accumulates=micro is not None)
     graph = replace(graph, states=(*graph.states, *tied))
-    tensors = {key: compact(tensor) for key, tensor in (parameters | states).items()}
-    tensors |= {value: compact(getattr(traced, attribute)) for attribute, value in constants.items()}
+    own = parameters | states | found.constants
+    tensors = {key: compact(tensor) for key, tensor in own.items()}
     tensors |= _optimizer_state(graph, optimizer, parameters)
     digest = digest_of(graph)
     found_out: Findings = {}
@@ -198,13 +174,73 @@ def trace_training_step(
     accumulation = None
     if micro is not None:
         summing, summing_facts = run_by(
-            assemble(lowered, step_names, optimizer, accumulates=True, updates=False)
+            assemble(found.lowered, found.names, optimizer, accumulates=True, updates=False)
         )
         accumulation = AccumulatingStep(beside(summing, graph), summing_facts)
     spec = str(LossSpec.parse(objective.name))
     return TrainingStep(
         graph, kernel_facts, tensors, optimizer, spec, digest, objective, accumulation=accumulation
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Lowered:
+    """A step's forward and backward pass, before its updates.
+
+    Attributes:
+        lowered: the pass.
+        names: of what it reads and gives.
+        constants: tensors that the trace holds, by the names of their values.
+    """
+
+    lowered: Lowered
+    names: StepNames
+    constants: dict[str, Tensor]
+
+
+def _lowered(
+    module: nn.Module,
+    inputs: Sequence[Tensor],
+    parameters: dict[str, Tensor],
+    states: dict[str, Tensor],
+    *,
+    step: Step,
+    targets: Tensor | Sequence[Tensor] | None,
+    name: str,
+    input_names: Sequence[str] | None,
+) -> _Lowered:
+    """Run ``step`` over fake tensors, and lower what that shows; see `trace_training_step`."""
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    run = Functional(step, (*parameters, *states))
+    own, fake_inputs = fakes(mode, (parameters | states).values()), fakes(mode, inputs)
+    step.is_exported = looks_at_contents(module, inputs)
+    if targets is None:
+        with mode:
+            found_targets = run(own, fake_inputs, None)
+    else:
+        found_targets = [targets] if isinstance(targets, Tensor) else [*targets]
+    fake_targets = fakes(mode, [item for item in found_targets if item is not None])
+    traced = trace_step(run, (own, fake_inputs, fake_targets))
+    constants = named_constants(traced, parameters | states)
+    wanted = [*input_names_of(module, len(inputs), input_names), *_target_names(len(fake_targets))]
+    names = free_names(wanted, {*parameters, *states, *constants.values()})
+    lowered = lower(traced, (*parameters, *states, *names), constants)
+    gradients = len(step.trained)
+    found, *made = lowered.outputs[: gradients + 1]
+    unsaved = [key for key in states if key in unsaved_states(module) and key not in lowered.written]
+    step_names = StepNames(
+        model=name,
+        parameters=tuple(parameters),
+        states=tuple(key for key in states if key not in unsaved),
+        constants=(*unsaved, *constants.values()),
+        inputs=names,
+        targets=len(fake_targets),
+        loss=str(found),
+        predictions=tuple(item for item in lowered.outputs[gradients + 1 :] if item is not None),
+        gradients=dict(zip(step.trained, made, strict=True)),
+    )
+    held = {value: getattr(traced, attribute) for attribute, value in constants.items()}
+    return _Lowered(lowered, step_names, held)
 
 
 def _for_kernels(

@@ -16,7 +16,7 @@ import torch
 
 from poet.brief import brief
 from poet.errors import InputError, ReplayError
-from poet.runtime import program
+from poet.runtime import instructions, program
 from poet.runtime.background import Pager
 from poet.runtime.cells import Cells, new_buffer
 from poet.runtime.companions import CompanionPages
@@ -136,7 +136,7 @@ class Evaluator:
             if not self._cells.holds(buffer):
                 if self._pages is None:
                     raise ReplayError(f"{buffer} was lost in an evaluation that failed")
-                program.page_in(buffer, self._cells, self._pages)
+                instructions.page_in(buffer, self._cells, self._pages)
                 self._pages.drain()
             self._theirs.install(buffer, self._cells.raw(buffer))
         for buffer in self._cells.of_buffer:

@@ -11,7 +11,7 @@ import torch
 from poet.errors import ReplayError
 from poet.lasting_values import lasting_values, stored_values
 from poet.problem import Place
-from poet.runtime import program, state
+from poet.runtime import instructions, program, state
 from poet.runtime.background import Pager
 from poet.runtime.cells import Cells, new_buffer
 from poet.runtime.moving import Moving
@@ -80,7 +80,7 @@ class LastingTensors:
             for name in filter(stored_names.__contains__, values[buffer]):
                 source.fill(name, self.cells.contents[self.cells.value(name)])
             if buffer in stored and self._pages is not None:
-                program.page_out(buffer, self.cells, self._pages)
+                instructions.page_out(buffer, self.cells, self._pages)
             if buffer not in self.held:
                 self.cells.clear(buffer)
         if arena and self.placed is None:
@@ -116,7 +116,7 @@ class LastingTensors:
         if self.cells.holds(buffer) or self._pages is None:
             kept: torch.Tensor = self.cells.contents[self.cells.value(value)]
             return kept
-        program.page_in(buffer, self.cells, self._pages)
+        instructions.page_in(buffer, self.cells, self._pages)
         fetched: torch.Tensor = self.cells.contents[self.cells.value(value)]
         self.cells.clear(buffer)
         return fetched
@@ -150,7 +150,7 @@ class LastingTensors:
             if buffer not in self.held:
                 cells.clear(buffer)
             elif not cells.holds(buffer) and pages is not None:
-                program.page_in(buffer, cells, pages)
+                instructions.page_in(buffer, cells, pages)
                 pages.drain()
 
     @contextmanager
