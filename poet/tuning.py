@@ -68,6 +68,11 @@ class SearchTuning(_Checked):
         sizeable_ops: above, the large search is tried after the first round if the gap is sizeable, and
             relaxations in whole numbers are not: their programs, with a column per op and moment, are meant
             for steps of fewer.
+        sizeable_first_share: of the time left, for the large search on a sizeable step before the first
+            round: where time is short its linear program has a bound long before the event model. Off: it
+            waits.
+        sizeable_first_seconds: for that at most: a bound, and plans that follow its solution, are there by
+            then; the rounds bring better ones.
         sizeable_gap_share: of the overhead, from which on a gap is sizeable: below it the rounds have better
             chances to close it by themselves. Off: no gap is.
         large_share: of the time left, for the large search on a sizeable step; half, as nobody knows
@@ -101,6 +106,8 @@ class SearchTuning(_Checked):
     large_ops: int = _tuned(400, off=1_000_000_000)
     small_ops: int = _tuned(16, off=0)
     sizeable_ops: int = 200
+    sizeable_first_share: float = _tuned(0.5, off=0.0)
+    sizeable_first_seconds: float = 4.0
     sizeable_gap_share: float = _tuned(0.02, off=1.0)
     large_share: float = 0.5
     greedy_small_seconds: float = _tuned(2.0, off=0.0)
@@ -668,6 +675,37 @@ class CopiesTuning(_Checked):
 
 
 @dataclass(frozen=True, slots=True)
+class CopiesSearchTuning(_Checked):
+    """The local search over what may be written to storage (`poet.solvers.heuristics.copies_search`).
+
+    Attributes:
+        patience_tries: in a row without a better plan, after which it ends: as many as a set has neighbours
+            of each kind in a net of a hundred tensors, twice over. Off: it is not tried.
+        return_tries: without a better plan, after which it goes on from the best one again: a third of the
+            above, so that it leaves twice before it ends.
+        worse_share: of the joules, by which a plan may be worse and yet be gone on from: about a page-out.
+        exponent_share: of the tries, for another exponent of the price: few, as there are few of them.
+        exponents: from price hardly counts to price decides.
+        round_share: of the time left, after the first round of the event model: a good plan makes the bounds
+            that follow, which look at nothing above it, much shorter. Off: it is not tried there.
+        restart_share: of the time left, in each restart. Off: not tried there.
+        most_seconds: of either, where there is much time or no limit.
+        open_share: of the overhead, from which on a gap is worth it: a small one is closed by the event
+            model sooner.
+    """
+
+    patience_tries: int = _tuned(300, off=0)
+    return_tries: int = 100
+    worse_share: float = 0.02
+    exponent_share: float = 0.1
+    exponents: tuple[float, ...] = (0.3, 0.5, 0.7, 1.0, 1.4)
+    round_share: float = _tuned(0.15, off=0.0)
+    restart_share: float = _tuned(0.05, off=0.0)
+    most_seconds: float = 20.0
+    open_share: float = 0.05
+
+
+@dataclass(frozen=True, slots=True)
 class FittingTuning(_Checked):
     """How a plan is fitted into its arena (`poet.fit_layout`).
 
@@ -724,6 +762,7 @@ class Tuning:
     rivals: RivalsTuning = RivalsTuning()
     states: StatesTuning = StatesTuning()
     copies: CopiesTuning = CopiesTuning()
+    copies_search: CopiesSearchTuning = CopiesSearchTuning()
     fitting: FittingTuning = FittingTuning()
 
     def having(self, name: str, value: Any) -> Tuning:

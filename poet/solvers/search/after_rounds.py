@@ -2,7 +2,8 @@
 
 Each restart has another seed, which engines and the neighbourhood search get, and these parts:
 
-0. The search over copies (`poet.solvers.bounds.copies`) goes on where it was interrupted, and that over
+0. The local search over copies varies the best plan (`poet.solvers.heuristics.copies_search`), the one for
+   bounds (`poet.solvers.bounds.copies`) goes on where it was interrupted, and that over
    states (`poet.solvers.bounds.state_search`) may set twice as many labels as before.
 1. A relaxed event model that knows every rerun in every stage is much closer to the problem than those of
    the rounds, and slower; half of the time left is for it. Where there are too many, it knows all chains of
@@ -45,6 +46,7 @@ class Ways:
         conduct: its clock and its record.
         restart: called with each restart's number, to take another seed.
         standing: joules of the best plan, if there is one, and of the best bound.
+        vary_copies: looks for better plans near the best one, for a share of the time left.
         follow_copies: goes on with the search over copies for a share of the time left.
         follow_states: searches over so many states at most, for bounds and for reruns to offer.
         relax: solves a relaxed model for a bound, by another engine than usual where that is asked for.
@@ -60,6 +62,7 @@ class Ways:
     conduct: Conduct
     restart: Callable[[int], None]
     standing: Callable[[], tuple[float | None, float]]
+    vary_copies: Callable[[float], None]
     follow_copies: Callable[[float], None]
     follow_states: Callable[[int], None]
     relax: Callable[[EventModel, bool], Outcome]
@@ -107,6 +110,9 @@ class _Restarts:
         ways, finished = self.ways, self.ways.conduct.finished
         ways.restart(number)
         doublings = min(number, self.tuning.most_doublings)
+        ways.vary_copies(ways.instance.tuning.copies_search.restart_share)
+        if finished():
+            return False
         ways.follow_copies(ways.instance.tuning.copies.restart_share)
         if finished():
             return False

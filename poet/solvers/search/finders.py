@@ -15,6 +15,7 @@ def model_by(engine: str) -> str:
 
 
 STATES = "search over states"
+SETS = "local search over copies in storage"
 COPIES = "search over copies in storage"
 EARLIER = "an earlier search"
 EVERY_OP_ONCE = "running every op once"

@@ -20,6 +20,7 @@ from poet.solvers.bounds.state_search import state_bounds
 from poet.solvers.engines import choose_engine
 from poet.solvers.engines.confirm import Confidence, Confirmation
 from poet.solvers.event_model.model import build
+from poet.solvers.heuristics.copies_search import better_copies
 from poet.solvers.heuristics.greedy import greedy
 from poet.solvers.instance.candidates import candidates, fullest
 from poet.solvers.instance.context import Conduct
@@ -29,7 +30,7 @@ from poet.solvers.search.after_rounds import Ways, go_on
 from poet.solvers.search.answer import answer, no_plan
 from poet.solvers.search.best_bound import refutes
 from poet.solvers.search.bound_rounds import BoundRounds
-from poet.solvers.search.finders import COPIES, GREEDY, LINEAR, STATES, WHOLE
+from poet.solvers.search.finders import COPIES, GREEDY, LINEAR, SETS, STATES, WHOLE
 from poet.solvers.search.large import search_large
 from poet.solvers.search.messages import conflict_sentence, impossible_sentence
 from poet.solvers.search.model_runs import ModelRuns
@@ -76,6 +77,8 @@ class _Search:
         self.runs = ModelRuns(self.standing, self.engine)
         self.opinion = SecondOpinion(self.runs)
         self.copies: Iterator[CopiesBound] | None = None
+        self.copies_lead = False  # their last turn raised the best bound
+        self.varying_leads = False  # its last turn found a better plan
         self.offered: dict[int, tuple[int, ...]] = {}  # reruns that the next relaxed model knows, by stage
 
     def run(self) -> Solution:
@@ -140,6 +143,11 @@ class _Search:
         if ops > self.tuning.large_ops:
             return not self._search_as_large(1.0, goes_on=True)
         pays = self.tuning.small_ops < ops <= self.tuning.sizeable_ops
+        left, first_share = self.standing.seconds_left(), self.tuning.sizeable_first_share
+        if ops > self.tuning.sizeable_ops and first_share > 0.0 and not self.standing.finished():
+            share = min(first_share, self.tuning.sizeable_first_seconds / left)
+            if not math.isinf(left) and not self._search_as_large(share):
+                return True
         with BoundRounds(self.instance, self._conduct(), pays=pays) as bound_rounds:
             if self._search_in_rounds(bound_rounds):
                 return True
@@ -177,11 +185,15 @@ class _Search:
                 with self.phase(f"round {number + 1}: exact event model"):
                     self.runs.solve_exactly(merged(guide, self.runs.own_reruns()))
                 self.offered = merged(self.offered, guide, fullest(self.instance))
+            if number == 0 or self.varying_leads:
+                self._vary_copies(self.options.tuning.copies_search.round_share)
             if number == 0:
                 tuning = self.options.tuning.states
                 seconds = tuning.round_share * min(self.standing.seconds_left(), 1e9)
                 self._follow_copies(self.options.tuning.copies.round_share)
                 self._follow_states(min(tuning.round_states, int(seconds / tuning.state_seconds)))
+            elif self.copies_lead:
+                self._follow_copies(self.options.tuning.copies.round_share)
             far_off = number == 0 and self._far_off()
             if far_off and not self._search_as_large(self.tuning.large_share):
                 return True
@@ -208,6 +220,29 @@ class _Search:
             if paths and not self.standing.finished():
                 self.runs.solve_exactly(merged(paths, self.runs.own_reruns()))
 
+    def _vary_copies(self, share: float) -> None:
+        """Plans by local search over what is written to storage, for a share of the time left."""
+        schedule, trace, tuning = self.best.schedule, self.best.trace, self.options.tuning.copies_search
+        if schedule is None or trace is None or share == 0.0 or self.standing.finished():
+            return
+        open_joules = trace.joules - self.standing.bound.joules
+        if open_joules <= tuning.open_share * (trace.joules - self.baseline_joules):
+            return
+        with self.phase("local search over copies"):
+            end = self.clock.now() + min(share * self.standing.seconds_left(), tuning.most_seconds)
+            for better in better_copies(
+                self.problem,
+                self.limits,
+                schedule,
+                tuning,
+                seed=self.standing.seed,
+                clock=self.clock,
+                finished=lambda: self.standing.finished() or self.clock.now() >= end,
+            ):
+                self.standing.consider(better, SETS)
+                self.standing.report()
+        self.varying_leads = self.best.schedule is not schedule
+
     def _follow_copies(self, share: float) -> None:
         """Bounds by sets of copies, plans with the reruns of the cheapest, for a share of the time left."""
         if self.best.trace is None or share == 0.0 or self.standing.finished():
@@ -223,13 +258,14 @@ class _Search:
                     clock=self.clock,
                     finished=self.standing.finished,
                 )
-            paths = dict[int, tuple[int, ...]]()
+            paths, before_joules = dict[int, tuple[int, ...]](), self.standing.bound.joules
             for bound in self.copies:
                 self.standing.take_bound(bound.overhead_joules, COPIES)
                 self.standing.report()
                 paths = bound.reruns or paths
                 if self.standing.finished() or self.clock.now() >= end:
                     break
+            self.copies_lead = self.standing.bound.joules > before_joules
             if paths and not self.standing.finished():
                 self.runs.solve_exactly(followed_by(paths, self.runs.own_reruns()))
 
@@ -250,6 +286,7 @@ class _Search:
             conduct=self._conduct(),
             restart=restart,
             standing=self._amounts,
+            vary_copies=self._vary_copies,
             follow_copies=self._follow_copies,
             follow_states=self._follow_states,
             relax=partial(self.runs.relax_for, self.options.tuning.restarts.relaxed_share),

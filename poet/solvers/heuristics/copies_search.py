@@ -1,0 +1,157 @@
+"""Local search over which tensors may be written to storage: list scheduling makes a plan of each such set.
+
+On flash a page-out may cost as much as whole steps, and whatever its size at least a sector's; so which
+tensors are written decides a plan in little RAM, more than when each of them leaves. What is not in the set
+is remade; how, and what has to leave at which moment, the list scheduler finds by exact memory. Neighbours of
+a set have a tensor more or less, another one in its place, or weigh prices against bytes differently.
+Slightly worse plans are gone on from as well (threshold accepting: Dueck and Scheuer 1990).
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from poet.clock import Clock
+from poet.errors import InvalidSchedule
+from poet.homes import undecided
+from poet.problem import Limits, Problem
+from poet.schedule import PageOut, Schedule
+from poet.simulator import simulate
+from poet.solvers.heuristics.judged import walked
+from poet.solvers.heuristics.list_scheduler import Policy, Walk, Way
+from poet.solvers.instance.indexed import Facts
+from poet.tuning import CopiesSearchTuning
+
+
+class Allowed(Policy):
+    """Writes what is in ``copies`` when it has to leave, and remakes the rest where that can be.
+
+    What is large, needed late and cheap to have back leaves first.
+
+    Args:
+        copies: tensors by index that may be written.
+        exponent: of the joules of coming back; below 1 the bytes count for more.
+    """
+
+    unplanned = Way.REMAKE
+
+    def __init__(self, copies: frozenset[int], exponent: float) -> None:
+        self.copies, self.exponent = copies, exponent
+
+    def mark(self, walk: Walk, tensor: int) -> Way | None:
+        """Paged, where it may be written."""
+        return Way.PAGE if tensor in self.copies else None
+
+    def value(self, walk: Walk, tensor: int) -> float:
+        """Bytes × ops until the next need, per joule."""
+        need = walk.next_need(tensor)
+        ops = (walk.facts.op_count if need is None else need) - walk.position + 0.5
+        return walk.facts.size[tensor] * ops / (math.pow(self._price(walk, tensor), self.exponent) + 1e-30)
+
+    def _price(self, walk: Walk, tensor: int) -> float:
+        if tensor in self.copies:
+            return walk.page_price(tensor)
+        price = walk.price[tensor]
+        if price is None:
+            price = walk.price[tensor] = walk.remake_price(tensor)
+        return price
+
+
+def better_copies(
+    problem: Problem,
+    limits: Limits,
+    start: Schedule,
+    tuning: CopiesSearchTuning,
+    *,
+    seed: int,
+    clock: Clock,
+    finished: Callable[[], bool],
+) -> Iterator[Schedule]:
+    """Schedules of less and less energy, each better than ``start``, until many tries brought none.
+
+    Args:
+        problem: what to plan.
+        limits: what to stay within.
+        start: a valid plan, whose copies come first.
+        tuning: how long to go on.
+        seed: of the random choices.
+        clock: that hears of each try.
+        finished: asked before each try; whether to stop.
+    """
+    if tuning.patience_tries == 0 or not limits.paging or undecided(problem):
+        return
+    facts, generator = Facts(problem), random.Random(seed)  # noqa: S311 - a search, not a secret
+    index = {tensor.name: number for number, tensor in enumerate(problem.tensors)}
+    able = {
+        index[t.name]: t.bytes for t in problem.tensors if t.page_out is not None and t.page_in is not None
+    }
+    if not any(able.values()):
+        return
+    least_joules = simulate(problem, start, limits).joules
+    here = best = _Walked(math.inf, _written(start, index), tuning.exponents[0])
+    tries = 0
+    while tries < tuning.patience_tries and not finished():
+        clock.spend(schedules=1)
+        tries += 1
+        begun = math.isfinite(here.joules)
+        copies, exponent = here.neighbour(able, generator, tuning) if begun else here.asked
+        schedule = walked(facts, limits, Allowed(copies, exponent))
+        joules = _joules(problem, limits, schedule)
+        if schedule is None or joules is None:
+            if not begun:
+                return  # list scheduling finds no plan here
+            continue
+        if joules <= here.joules * (1.0 + tuning.worse_share * generator.random()):
+            here = _Walked(joules, _written(schedule, index), exponent)
+        if joules < best.joules * (1.0 - 1e-9):
+            best, tries = here, 0
+            if joules < least_joules:
+                yield schedule
+        elif tries % tuning.return_tries == 0:
+            here = best
+
+
+@dataclass(frozen=True, slots=True)
+class _Walked:
+    """A set of copies that list scheduling made a plan of.
+
+    Attributes:
+        joules: of the plan.
+        copies: that it writes.
+        exponent: of `Allowed`.
+    """
+
+    joules: float
+    copies: frozenset[int]
+    exponent: float
+
+    @property
+    def asked(self) -> tuple[frozenset[int], float]:
+        """What list scheduling is given."""
+        return self.copies, self.exponent
+
+    def neighbour(
+        self, able: dict[int, int], generator: random.Random, tuning: CopiesSearchTuning
+    ) -> tuple[frozenset[int], float]:
+        """A set with a tensor less, one more, or another one, large ones first; or another exponent."""
+        (more,) = generator.choices(list(able), list(able.values()))
+        if generator.random() < tuning.exponent_share:
+            return self.copies, generator.choice(tuning.exponents)
+        kind = generator.randrange(3) if self.copies else 1
+        without = self.copies - {generator.choice(sorted(self.copies))} if kind != 1 else self.copies
+        return (without | {more} if kind else without), self.exponent
+
+
+def _written(schedule: Schedule, index: dict[str, int]) -> frozenset[int]:
+    return frozenset(index[step.tensor] for step in schedule if isinstance(step, PageOut))
+
+
+def _joules(problem: Problem, limits: Limits, schedule: Schedule | None) -> float | None:
+    """By the judge; ``None`` where it does not accept the schedule."""
+    try:
+        return None if schedule is None else simulate(problem, schedule, limits).joules
+    except InvalidSchedule:
+        return None

@@ -1,0 +1,89 @@
+"""Plans near a plan: other copies in storage, each judged, each better than the last."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from itertools import pairwise
+
+import pytest
+from helpers.random_problems import training_like
+
+from poet.clock import WorkClock
+from poet.problem import Limits, Place, Problem
+from poet.ram_survey import budget_between, keep_everything_bytes
+from poet.schedule import Schedule
+from poet.simulator import simulate
+from poet.solvers import minimum_ram_bytes
+from poet.solvers.heuristics.copies_search import better_copies
+from poet.solvers.literature.page_everything import page_everything
+from poet.tuning import DEFAULT
+
+TUNING = dataclasses.replace(DEFAULT.copies_search, patience_tries=60, return_tries=20)
+
+
+def dear_storage(seed: int) -> Problem:
+    """A net whose page-outs cost as much as many ops."""
+    problem = training_like(3, seed=seed)
+    dear = (
+        tensor if (out := tensor.page_out) is None
+        else dataclasses.replace(tensor, page_out=dataclasses.replace(out, joules=20.0 * out.joules + 1.0))
+        for tensor in problem.tensors
+    )  # fmt: skip
+    return dataclasses.replace(problem, tensors=tuple(dear))
+
+
+def tight(problem: Problem) -> Limits:
+    least, most = minimum_ram_bytes(problem).bytes, keep_everything_bytes(problem)
+    return Limits(ram_budget_bytes=budget_between(least, most, 0.2))
+
+
+def found(problem: Problem, limits: Limits, *, seed: int = 0, patience_tries: int = 60) -> Iterator[Schedule]:
+    start = page_everything(problem, limits)
+    assert start is not None
+    tuning = dataclasses.replace(TUNING, patience_tries=patience_tries)
+    return better_copies(problem, limits, start, tuning, seed=seed, clock=WorkClock(), finished=lambda: False)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_each_plan_is_valid_and_better_than_the_last(seed: int) -> None:
+    problem = dear_storage(seed)
+    limits = tight(problem)
+    start = page_everything(problem, limits)
+    assert start is not None
+    joules = [simulate(problem, plan, limits).joules for plan in (start, *found(problem, limits, seed=seed))]
+    assert len(joules) > 2
+    assert all(after < before for before, after in pairwise(joules))
+
+
+def test_the_same_seed_finds_the_same_plans() -> None:
+    problem = dear_storage(1)
+    limits = tight(problem)
+    assert list(found(problem, limits, seed=3)) == list(found(problem, limits, seed=3))
+
+
+def test_it_ends_when_it_is_told_to_and_counts_its_tries() -> None:
+    problem, clock, looks = dear_storage(2), WorkClock(), iter(range(100))
+    limits = tight(problem)
+    start = page_everything(problem, limits)
+    assert start is not None
+    list(
+        better_copies(problem, limits, start, TUNING, seed=0, clock=clock, finished=lambda: next(looks) >= 5)
+    )
+    assert clock.now() == pytest.approx(5 * clock.schedule_seconds)
+
+
+def test_where_nothing_may_be_written_or_homes_are_open_it_leaves_the_plan_alone() -> None:
+    problem = dear_storage(0)
+    assert not list(found(problem, tight(problem), patience_tries=0))
+    start = page_everything(problem, tight(problem))
+    assert start is not None
+    stays = dataclasses.replace(tight(problem), paging=False)
+    source = next(
+        t for t in problem.tensors if t.page_in and not any(t.name in op.outputs for op in problem.ops)
+    )
+    either = dataclasses.replace(source, initially=Place.EITHER, finally_=None)
+    tensors = tuple(either if tensor is source else tensor for tensor in problem.tensors)
+    for one, limits in ((problem, stays), (dataclasses.replace(problem, tensors=tensors), tight(problem))):
+        plans = better_copies(one, limits, start, TUNING, seed=0, clock=WorkClock(), finished=lambda: False)
+        assert not list(plans)
