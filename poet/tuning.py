@@ -685,13 +685,15 @@ class CopiesSearchTuning(_Checked):
             above, so that it leaves twice before it ends.
         worse_share: of the joules, by which a plan may be worse and yet be gone on from: about a page-out.
         exponent_share: of the tries, for another exponent of the price: few, as there are few of them.
-        exponents: from price hardly counts to price decides.
+        exponents: from price hardly counts to price decides, as no one of them is best for every net.
         round_share: of the time left, after the first round of the event model: a good plan makes the bounds
             that follow, which look at nothing above it, much shorter. Off: it is not tried there.
         restart_share: of the time left, in each restart. Off: not tried there.
         most_seconds: of either, where there is much time or no limit.
         open_share: of the overhead, from which on a gap is worth it: a small one is closed by the event
             model sooner.
+        try_schedules: that a try counts as where work is counted: making a plan takes some times as long as
+            judging it.
     """
 
     patience_tries: int = _tuned(300, off=0)
@@ -703,6 +705,7 @@ class CopiesSearchTuning(_Checked):
     restart_share: float = _tuned(0.05, off=0.0)
     most_seconds: float = 20.0
     open_share: float = 0.05
+    try_schedules: int = 6
 
 
 @dataclass(frozen=True, slots=True)

@@ -94,7 +94,7 @@ def better_copies(
     here = best = _Walked(math.inf, _written(start, index), tuning.exponents[0])
     tries = 0
     while tries < tuning.patience_tries and not finished():
-        clock.spend(schedules=1)
+        clock.spend(schedules=tuning.try_schedules)
         tries += 1
         begun = math.isfinite(here.joules)
         copies, exponent = here.neighbour(able, generator, tuning) if begun else here.asked
