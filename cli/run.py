@@ -31,6 +31,7 @@ from .run_options import (
     PatienceOption,
     ResumeOption,
     SaveEveryOption,
+    SaveSecondsOption,
     ScheduleOption,
     SeedOption,
     StopAfterJoulesOption,
@@ -71,6 +72,7 @@ def run(
     resume: ResumeOption = None,
     output: OutputOption = None,
     save_every: SaveEveryOption = None,
+    save_seconds: SaveSecondsOption = None,
     keep_previous: KeepPreviousOption = False,
     stop_after_joules: StopAfterJoulesOption = None,
     stop_after_seconds: StopAfterSecondsOption = None,
@@ -99,7 +101,11 @@ def run(
     made for, and plain PyTorch is tried on the same model and data under the same limit.
     """
     _check_together(
-        of_output={"--save-every": save_every, "--keep-previous": keep_previous or None},
+        of_output={
+            "--save-every": save_every,
+            "--save-seconds": save_seconds,
+            "--keep-previous": keep_previous or None,
+        },
         output=output,
         of_validate={"--metric": metric, "--patience": patience, "--best": best},
         validate=validate,
@@ -123,6 +129,7 @@ def run(
         resume=_text(resume),
         output=_text(output),
         save_every=save_every,
+        save_seconds=None if save_seconds is None else parse_seconds(save_seconds),
         arena=_ARENA[arena],
         allow_nan=allow_nan,
         validate=_text(validate),

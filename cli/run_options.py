@@ -64,6 +64,11 @@ SaveEveryOption = Annotated[
     typer.Option(min=1, metavar="STEPS", help="Save every so many steps as well.", callback=whole),
 ]
 
+SaveSecondsOption = Annotated[
+    str | None,
+    typer.Option(metavar="TIME", help="Save whenever so much time has passed as well, e.g. 60s."),
+]
+
 KeepPreviousOption = Annotated[
     bool,
     typer.Option("--keep-previous", help="Keep the state saved before the last as well, as FILE.previous."),

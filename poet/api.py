@@ -87,7 +87,7 @@ OMITTED = Omitted.OMITTED
 
 
 def plan(
-    model: str | Path | nn.Module,
+    model: str | Path | nn.Module | torch.export.ExportedProgram,
     example_inputs: Tensor | Sequence[Tensor] | None = None,
     *,
     device: str | Path | Profile,
@@ -123,7 +123,8 @@ def plan(
     short forms (``minimise``, ``time_limit_seconds``, ``progress``) or as one record, ``options``.
 
     Args:
-        model: path of an ONNX file, or a module on the CPU in the mode in which it is to train.
+        model: path of an ONNX file, a module on the CPU in the mode in which it is to train, or a program
+            of ``torch.export``, which trains in the mode in which it was exported and has no other.
         example_inputs: for a module: tensors of the shapes of every step.
         device: profile by name, file or record.
         ram: budget for all tensors, in bytes or as text (``"64MiB"``); ``None``: unlimited. Needed

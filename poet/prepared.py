@@ -76,7 +76,7 @@ class Prepared:
 
 
 def prepare(
-    model: str | Path | nn.Module,
+    model: str | Path | nn.Module | torch.export.ExportedProgram,
     example_inputs: Tensor | Sequence[Tensor] | None = None,
     *,
     device: str | Path | Profile,
@@ -221,12 +221,15 @@ class _Source:
 
 
 def _source(
-    model: str | Path | nn.Module,
+    model: str | Path | nn.Module | torch.export.ExportedProgram,
     example_inputs: Tensor | Sequence[Tensor] | None,
     bind: dict[str, int],
     names: str | Path | nn.Module | Mapping[str, Tensor] | None,
 ) -> _Source:
     if not isinstance(model, str | Path):
+        from poet.frontend.exported_programs import as_module
+
+        model, example_inputs = as_module(model, example_inputs)
         if example_inputs is None:
             raise ModelError("a module needs example_inputs, tensors of the shapes of every step")
         if bind:

@@ -15,6 +15,7 @@ class RunRequest:
         budget_bytes: what the child may take above its idle size.
         epochs, seed, threads, learning_rate, page_file, resume, output, allow_nan: see ``poet run --help``.
         save_every: steps between saves to ``output``; ``None``: after each epoch.
+        save_seconds: since the last save, after which it is saved as well.
         keep_previous: whether the state saved before the last one is kept too.
         stop_joules, stop_seconds, stop_written_bytes: what the run may spend; see `poet.runtime.spending`.
         arena: see `poet.runtime.Trainer.open`.
@@ -43,6 +44,7 @@ class RunRequest:
     patience: int | None = None
     best: str | None = None
     schedule: str | None = None
+    save_seconds: float | None = None
     keep_previous: bool = False
     stop_joules: float | None = None
     stop_seconds: float | None = None

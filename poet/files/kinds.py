@@ -42,6 +42,10 @@ class FileKind(enum.Enum):
     TRACE = ("a trace for Perfetto", "open it at ui.perfetto.dev")
     JSON = ("a JSON file", "of these `poet solve` takes planning problems")
     PYTHON = ("Python source", _NO_MODEL)
+    EXPORTED = (
+        "a program of torch.export (.pt2), whose loading may unpickle",
+        "where you trust it: poet.plan(torch.export.load(FILE), ...) from Python",
+    )
     TORCH = ("a file of torch.save", _NO_MODEL)
     TFLITE = ("a TensorFlow Lite model", "convert it to ONNX, for example with tf2onnx")
     HDF5 = ("an HDF5 file", "convert a Keras model to ONNX, for example with tf2onnx")
@@ -145,7 +149,7 @@ def _by_content(path: Path, start: bytes) -> FileKind | None:
     if not start:
         return FileKind.EMPTY
     if start.startswith(b"PK\x03\x04"):
-        return _kind_of_zip(start)
+        return FileKind.EXPORTED if path.suffix.lower() == ".pt2" else _kind_of_zip(start)
     for magic, kind in ((b"\x93NUMPY", FileKind.ARRAY), (b"\x89HDF\r\n", FileKind.HDF5)):
         if start.startswith(magic):
             return kind

@@ -15,6 +15,8 @@ from collections.abc import Iterator
 import torch
 from torch import nn
 
+from poet.errors import ModelError
+
 
 def original(module: nn.Module) -> nn.Module:
     """``module``, or what `torch.compile` made it from: the same tensors under their own names."""
@@ -50,9 +52,16 @@ def _uncompiled() -> Iterator[None]:
 
 @contextlib.contextmanager
 def evaluating(module: nn.Module) -> Iterator[None]:
-    """``module`` in evaluation mode; afterwards every part of it is in the mode that it was in."""
+    """``module`` in evaluation mode; afterwards every part of it is in the mode that it was in.
+
+    Raises:
+        ModelError: it is an exported program, whose mode is fixed.
+    """
     before = {part: part.training for part in module.modules()}
-    module.eval()
+    try:
+        module.eval()
+    except NotImplementedError:
+        raise ModelError("an exported program has no other mode than that in which it was exported") from None
     try:
         yield
     finally:

@@ -8,7 +8,7 @@ import signal
 import statistics
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -37,6 +37,8 @@ def fit(
     seed: int | None = None,
     save_path: str | Path | None = None,
     save_every: int | None = None,
+    save_seconds: float | None = None,
+    clock: Callable[[], float] = time.monotonic,
     schedule: RateSchedule | None = None,
     keep_previous: bool = False,
     spending: Spending | None = None,
@@ -56,6 +58,8 @@ def fit(
         seed: of the orders; ``None``: the trainer's, or 0.
         save_path: where the training state is saved after each epoch, an incomplete one too.
         save_every: steps after which it is saved as well.
+        save_seconds: since the last save, after which it is saved as well, when the step under way has ended.
+        clock: gives seconds that rise.
         schedule: of the learning rates; one that does not say how many steps there are ends with this call.
         keep_previous: whether the state saved before the last one is kept too, see `Trainer.save`.
         spending: counts what the run may spend; it ends before the step that would exceed it.
@@ -73,7 +77,7 @@ def fit(
     if seed is None:
         seed = trainer.seed or 0
     before, begun = divmod(trainer.steps, per_epoch)
-    kept = _Kept(trainer, save_path, keep_previous=keep_previous, spending=spending)
+    kept = _Kept(trainer, save_path, keep_previous=keep_previous, spending=spending, clock=clock)
     rates = trainer.learning_rates
     if schedule is not None:
         schedule = schedule.over((before + epochs) * per_epoch)
@@ -89,7 +93,8 @@ def fit(
                     trainer.learning_rates = tuple(rate * factor for rate in rates)
                 result = _trained(trainer, samples, order[start : start + batch], tally)
                 kept.check_loss(result)
-                if save_every is not None and trainer.steps % save_every == 0:
+                by_steps = save_every is not None and trainer.steps % save_every == 0
+                if by_steps or (save_seconds is not None and kept.seconds_since >= save_seconds):
                     kept.save()
                 stopped = kept.step_done()
                 if interrupted.is_set() or stopped:
@@ -122,11 +127,23 @@ class _Kept:
     """The saved state, which is of a step after which everything was finite."""
 
     def __init__(
-        self, trainer: Trainer, path: str | Path | None, *, keep_previous: bool, spending: Spending | None
+        self,
+        trainer: Trainer,
+        path: str | Path | None,
+        *,
+        keep_previous: bool,
+        spending: Spending | None,
+        clock: Callable[[], float],
     ) -> None:
+        self._clock, self._last = clock, clock()
         self._keep_previous, self._spending = keep_previous, spending
         self._trainer, self._path = trainer, None if path is None else Path(path)
         self._saved_steps: int | None = None
+
+    @property
+    def seconds_since(self) -> float:
+        """The last save, or the beginning."""
+        return self._clock() - self._last
 
     def check_loss(self, result: StepResult) -> None:
         if not math.isfinite(result.loss) and not self._trainer.allow_nan:
@@ -139,7 +156,7 @@ class _Kept:
         if name is not None:
             raise self._not_finite(f"after step {self._trainer.steps} {name} is not finite")
         self._trainer.save(self._path, keep_previous=self._keep_previous)
-        self._saved_steps = self._trainer.steps
+        self._saved_steps, self._last = self._trainer.steps, self._clock()
         if self._spending is not None:
             self._spending.saved(self._path)
 

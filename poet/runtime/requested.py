@@ -51,6 +51,7 @@ def metered_epochs(
         epochs=request.epochs,
         save_path=request.output,
         save_every=request.save_every,
+        save_seconds=request.save_seconds,
         keep_previous=request.keep_previous,
         spending=spending,
         schedule=None if request.schedule is None else RateSchedule.parse(request.schedule),

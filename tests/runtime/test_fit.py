@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+from functools import partial
+from itertools import count
 from pathlib import Path
 
 import numpy as np
@@ -125,6 +127,19 @@ def test_the_order_follows_the_seed(digits: Path) -> None:
             return [epoch.loss for epoch in fit(trainer, samples, epochs=2, seed=seed)]
 
     assert losses(1) == losses(1) != losses(2)
+
+
+def test_saves_by_the_clock(digits: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seconds = count(0.0, 1.0)
+    saved: list[int] = []
+    with Trainer.open(digits / "net.poet") as trainer:
+        samples = load_samples(digits / "d.npz", trainer.plan)
+        monkeypatch.setattr(trainer, "save", lambda path, **_: saved.append(trainer.steps))
+        clock = partial(next, seconds)
+        for _ in fit(trainer, samples, epochs=1, save_path="s", save_seconds=2.5, clock=clock):
+            pass
+    # the clock is read once per step and once per save: 3 readings after the last save it is time
+    assert saved == [3, 6, 6]
 
 
 def test_ctrl_c_ends_after_the_step_and_saves(digits: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,66 @@
+"""Programs of ``torch.export`` as models."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from poet.api import plan as plan_module
+from poet.errors import InputError, ModelError
+from poet.files.kinds import FileKind, other_kind
+from poet.frontend.plain import PlainTrainer
+from poet.optimizer import OptimizerSpec
+from poet.prepared import prepare
+from poet.runtime import Trainer
+
+
+class Named(nn.Module):
+    """A net that is exported with an argument's name."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(3, 2)
+
+    def forward(self, features: torch.Tensor) -> torch.Tensor:
+        """Scores."""
+        scores: torch.Tensor = self.linear(features)
+        return scores
+
+
+@pytest.mark.slow
+def test_a_program_trains_with_the_bits_of_its_module(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.Dropout(0.3), nn.Flatten(), nn.Linear(8, 3))
+    program = torch.export.export(copy.deepcopy(net).train(), (torch.zeros(4, 1, 4, 4),))
+    spec = OptimizerSpec("momentum", lr=0.05)
+    with pytest.warns(UserWarning, match="no other mode than that in which it was exported"):
+        planned = plan_module(program, device="x86-host", ram=None, optimizer=spec, measure_host=False)
+    planned.save(tmp_path / "p.poet")
+    names = [name for name, _ in net.named_parameters()]
+    plain = PlainTrainer(net.train(), loss="cross-entropy", optimizer=spec, trained=names)
+    with Trainer.open(tmp_path / "p.poet", seed=1) as trainer:
+        torch.manual_seed(1)
+        for number in range(3):
+            generator = torch.Generator().manual_seed(number)
+            inputs = torch.randn(4, 1, 4, 4, generator=generator)
+            targets = torch.randint(3, (4,), generator=generator)
+            assert trainer.step(inputs, targets).loss == float(plain.step([inputs], targets)[0])
+        state = trainer.state_dict()
+        assert all(torch.equal(tensor, state[name]) for name, tensor in net.state_dict().items())
+
+
+def test_named_arguments_are_refused() -> None:
+    program = torch.export.export(Named(), (), {"features": torch.zeros(2, 3)})
+    with pytest.raises(ModelError, match=r"exported with named arguments \(features\)"):
+        prepare(program, device="x86-host")
+
+
+def test_a_file_is_refused_with_the_reason(tmp_path: Path) -> None:
+    torch.export.save(torch.export.export(Named(), (torch.zeros(2, 3),)), tmp_path / "net.pt2")
+    assert "may unpickle" in other_kind(tmp_path / "net.pt2", FileKind.ONNX)
+    with pytest.raises(InputError, match="may unpickle"):
+        prepare(tmp_path / "net.pt2", device="x86-host")
