@@ -13,6 +13,17 @@ _MARK = re.compile(r"^/\*@ (\w+) \*/\n", re.MULTILINE)
 _NAME = re.compile(r"\bpoet_\w+")
 _PROTOTYPE = re.compile(r"^(?!static)\w[^{;]*?\)(?=\n\{)", re.MULTILINE)
 
+_COMPILER = """#if !defined(__GNUC__)
+#include <math.h>
+#endif
+
+/* Not to be put into its caller: the registers that it saves are then not in the stack all the time. */
+#if defined(__GNUC__)
+#define POET_APART __attribute__((noinline))
+#else
+#define POET_APART
+#endif"""
+
 
 @dataclass(frozen=True, slots=True)
 class Piece:
@@ -88,8 +99,7 @@ def source_text(used: Iterable[Piece]) -> str:
         "\n\n".join(
             [
                 "/* Kernels of the training step. Compile without contraction of a * b + c. */",
-                '#include "poet_kernels.h"\n\n#include <string.h>\n'
-                "#if !defined(__GNUC__)\n#include <math.h>\n#endif",
+                '#include "poet_kernels.h"\n\n#include <string.h>\n' + _COMPILER,
                 *bodies,
             ]
         )

@@ -230,6 +230,15 @@ def test_convolutions_of_random_shapes(seeds: range, tmp_path: Path) -> None:
         assert max(worst.values()) <= 1.0, (seed, worst)
 
 
+def test_convolutions_whose_windows_have_kernels_of_their_own(tmp_path: Path) -> None:
+    """Rows of four taps, windows that move by two columns with rows outside, single points by two."""
+    torch.manual_seed(0)
+    layers = [nn.Conv2d(2, 3, (5, 4), stride=2), nn.Conv2d(3, 4, 3, stride=2, padding=(1, 0))]
+    module = nn.Sequential(*layers, nn.Conv2d(4, 3, 1, stride=2), nn.Flatten(), nn.Linear(48, 6))
+    worst = _worst(module, torch.randn(4, 2, 33, 35), tmp_path / "c", "cross-entropy", "sgd")
+    assert max(worst.values()) <= 1.0, worst
+
+
 @pytest.mark.parametrize("wide", [70, pytest.param(640, marks=pytest.mark.slow)])
 def test_wide_layers_with_batch_norm(wide: int, tmp_path: Path) -> None:
     torch.manual_seed(0)

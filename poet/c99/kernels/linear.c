@@ -2,7 +2,7 @@
 
 /*@ poet_matmul_block */
 /* y += a * b for 4 rows and 4 columns, over n of the inner numbers */
-static void poet_matmul_block(float *y, int32_t y_row, int32_t y_column, const float *a, const float *b, int32_t n,
+static POET_APART void poet_matmul_block(float *y, int32_t y_row, int32_t y_column, const float *a, const float *b, int32_t n,
                               const poet_matmul_shape *s)
 {
     const float *a1 = a + s->a_row, *a2 = a1 + s->a_row, *a3 = a2 + s->a_row;
@@ -34,7 +34,7 @@ static void poet_matmul_block(float *y, int32_t y_row, int32_t y_column, const f
 
 /*@ poet_matmul_block_of_rows */
 /* Likewise where b's columns are neighbours: one pointer for the four */
-static void poet_matmul_block_of_rows(float *y, int32_t y_row, int32_t y_column, const float *a, const float *b, int32_t n,
+static POET_APART void poet_matmul_block_of_rows(float *y, int32_t y_row, int32_t y_column, const float *a, const float *b, int32_t n,
                               const poet_matmul_shape *s)
 {
     const float *a1 = a + s->a_row, *a2 = a1 + s->a_row, *a3 = a2 + s->a_row;
@@ -130,11 +130,50 @@ void poet_matmul_images(float *y, int32_t y_step, const float *start, const floa
     }
 }
 
+/*@ poet_matmul_narrow */
+/*
+ * tile[0..15] and tile[16..31] = a * b for two rows and n columns, which are neighbours, over four inner numbers: so
+ * few that the columns are the long way. Each sum is made in the order of a block.
+ */
+static POET_APART void poet_matmul_narrow(float *tile, const float *a, const float *b, int32_t n,
+                                          const poet_matmul_shape *s)
+{
+    const int32_t a_step = s->a_inner, b_step = s->b_inner;
+    const float *a1 = a + s->a_row, *b1 = b + b_step, *b2 = b1 + b_step, *b3 = b2 + b_step;
+    const float p0 = a[0], p1 = a[a_step], p2 = a[2 * a_step], p3 = a[3 * a_step];
+    const float q0 = a1[0], q1 = a1[a_step], q2 = a1[2 * a_step], q3 = a1[3 * a_step];
+    for (const float *const end = b + n; b < end; ++tile) {
+        const float u0 = *b++, u1 = *b1++, u2 = *b2++, u3 = *b3++;
+        tile[0] = 0.0f + p0 * u0 + p1 * u1 + p2 * u2 + p3 * u3;
+        tile[16] = 0.0f + q0 * u0 + q1 * u1 + q2 * u2 + q3 * u3;
+    }
+}
+
+/*@ poet_matmul_gradient_narrow */
+/* The product of one image with four inner numbers, two rows at a time, used as it is made */
+static POET_APART void poet_matmul_gradient_narrow(const poet_update *u, const float *a, const float *b,
+                                                   const poet_matmul_shape *s)
+{
+    float tile[32];
+    for (int32_t i = 0; i < s->rows; i += 2) {
+        for (int32_t j = 0; j < s->columns; j += 16) {
+            const int32_t n = s->columns - j < 16 ? s->columns - j : 16;
+            poet_matmul_narrow(tile, a + i * s->a_row, b + j, n, s);
+            u->apply(u, i * s->y_row + j, tile, n);
+            u->apply(u, (i + 1) * s->y_row + j, tile + 16, n);
+        }
+    }
+}
+
 /*@ poet_matmul_gradient */
 /* The sum of the products of all images, used as it is made, a few elements at a time; y's columns are neighbours */
 void poet_matmul_gradient(const poet_update *u, const float *a, int32_t a_step, const float *b, int32_t b_step,
                           int32_t images, const poet_matmul_shape *s)
 {
+    if (images == 1 && s->rows % 2 == 0 && s->inner == 4 && s->b_column == 1) {
+        poet_matmul_gradient_narrow(u, a, b, s);
+        return;
+    }
     for (int32_t i = 0; i < s->rows; i += 4) {
         const int32_t rows = s->rows - i < 4 ? s->rows - i : 4;
         for (int32_t j = 0; j < s->columns; j += 4) {

@@ -4,9 +4,15 @@
 /* p -= lr * (g + decay * p) */
 void poet_sgd(float *p, const float *g, int32_t g_stride, float lr, float decay, int32_t n)
 {
-    for (int32_t i = 0; i < n; ++i) {
-        const float gradient = g[i * g_stride];
-        p[i] -= lr * (decay != 0.0f ? gradient + decay * p[i] : gradient);
+    const float *const end = p + n;
+    if (decay == 0.0f) {
+        for (; p < end; g += g_stride) {
+            *p++ -= lr * *g;
+        }
+    }
+    for (; p < end; ++p) {
+        *p -= lr * (*g + decay * *p);
+        g += g_stride;
     }
 }
 
