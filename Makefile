@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 export PYTHONDONTWRITEBYTECODE :=
 STAMP := $(VENV)/.installed
 
-.PHONY: help setup demo demo-c test test-cortex-m test-slow lint type models-table nets-table gap-table bench-planner bench-large-graphs bench-large-rivals bench-small-ram bench-layout bench-tuning devices-table robust-table fuzz faults-table runtime-table torch-peers torch-solver documents pictures site clean
+.PHONY: help setup demo demo-c test test-cortex-m test-slow lint type models-table nets-table gap-table bench-planner bench-large-graphs bench-large-rivals bench-small-ram bench-layout bench-tuning devices-table calibration-table robust-table fuzz faults-table runtime-table torch-peers torch-solver documents pictures site clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*## ' Makefile | sed -E 's/^([a-z-]+):.*## (.*)$$/\1|\2/' | awk -F'|' '{printf "make %-13s %s\n", $$1, $$2}'
@@ -67,6 +67,9 @@ bench-tuning: $(STAMP) ## one constant of the search against another value: make
 devices-table: $(STAMP) ## docs/devices-table.md and devices-published.md: profiles against published steps, storage, energies (a minute)
 	$(BIN)/python tests/benchmarks/devices_table.py
 	$(BIN)/python tests/benchmarks/published_table.py
+
+calibration-table: $(STAMP) ## docs/calibration-table.md: this machine calibrated, against nets in no fit (ten minutes)
+	$(BIN)/python tests/benchmarks/calibration_table.py
 
 robust-table: $(STAMP) ## docs/robust-table.md: the plan of least largest regret against that of the stated figures (ten minutes)
 	$(BIN)/python tests/benchmarks/robust_table.py

@@ -14,7 +14,7 @@ from scipy.optimize import nnls
 
 from poet.devices.amounts import amounts_of
 from poet.devices.costs import op_seconds
-from poet.devices.fitting import Known, Speeds, fit_speeds
+from poet.devices.fitting import RESAMPLINGS, Known, Speeds, fit_speeds
 from poet.devices.measurements import (
     FIT,
     JUDGE,
@@ -38,7 +38,12 @@ _NEEDED = (OpClass.MATMUL, OpClass.ELEMENTWISE, OpClass.REDUCTION, OpClass.TRANS
 
 
 def fit_profile(
-    found: Measurements, *, name: str, base: Profile | None = None, threads: int | None = None
+    found: Measurements,
+    *,
+    name: str,
+    base: Profile | None = None,
+    threads: int | None = None,
+    resamplings: int = RESAMPLINGS,
 ) -> tuple[Profile, tuple[str, ...]]:
     """The profile that describes what was measured, and what its owner should know about it.
 
@@ -47,6 +52,7 @@ def fit_profile(
         name: of the profile.
         base: what is known of the board, or of its like; its watts stand where none were measured.
         threads: whose steps to use; not given: the most that were measured.
+        resamplings: of the ops, for the intervals.
 
     Raises:
         InputError: too little was measured, or there are neither watts nor a base.
@@ -57,7 +63,7 @@ def fit_profile(
     if len(ops) < _LEAST_OPS:
         told = ", ".join(map(str, sorted(counts))) or "none"
         raise InputError(f"{len(ops)} ops were measured at {threads} threads (threads measured: {told})")
-    speeds = fit_speeds(ops, base)
+    speeds = fit_speeds(ops, base, resamplings=resamplings)
     notes = list(found.warnings)
     data = _skeleton(found, name, base, threads)
     data["compute"] = _compute(speeds, base, found, notes)
@@ -206,7 +212,7 @@ def _set_storage(data: dict[str, Any], found: Measurements, base: Profile | None
         "page_bytes": {"value": 4096, **exact},
     }
     for direction, items in by_direction.items():
-        latency, bandwidth = _line(items)
+        latency, bandwidth = stored_line(items)
         tails = "; ".join(
             f"{item.size_bytes} bytes: p50 {1e3 * item.quantile_seconds(0.5):.3g}, "
             f"p99 {1e3 * item.quantile_seconds(0.99):.3g} ms"
@@ -223,7 +229,7 @@ def _set_storage(data: dict[str, Any], found: Measurements, base: Profile | None
     data["storage"] = storage
 
 
-def _line(items: Sequence[TransferTime]) -> tuple[Known, Known]:
+def stored_line(items: Sequence[TransferTime]) -> tuple[Known, Known]:
     """Latency and bandwidth by non-negative least squares of relative errors; intervals by resampling."""
     sizes = np.array([float(item.size_bytes) for item in items])
 

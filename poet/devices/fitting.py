@@ -3,8 +3,9 @@
 Each op is one equation, ``max(FLOPs / speed, bytes / bandwidth) + overhead = seconds``, and counts by its
 relative error. Non-negative least squares over the sum in place of the maximum gives the start; least squares
 over logarithms ends it, in which no op pulls harder than one that is off by `OUTLIER`. What is known before
-about a figure pulls it back by how narrow its interval is, beside a factor that is common to all: a few ops
-move what they touch, and the rest with the machine as a whole.
+about a figure pulls it back by how narrow its interval is, beside two factors: one that is common to all, one
+that overheads have in common, for these follow interpreters and caches and not the arithmetic. A few ops move
+what they touch, and the rest with the machine as a whole.
 """
 
 from __future__ import annotations
@@ -38,7 +39,21 @@ MOST_FACTOR = 1.5
 """Median factor between fitted and measured ops of a class beyond which the class is refused."""
 
 _UNKNOWN_WIDTH = math.log(30.0)
-_COMMON_WEIGHT = 0.01
+_INHERITED_WIDTH = math.log(5.0)
+"""Of the speed of a class that the base costs like its parent: kernels of both may be quite different."""
+
+_MOST_CALL_WIDTH = math.log(2.0)
+"""Of an overhead, beside what all have in common: calls of all classes go through the same code."""
+
+_SHARPNESSES = (3.0, math.inf)
+"""Of the maximum in the model, first to last: at its edges a descent would stop."""
+
+_STARTS = (0.1, 0.3, 0.5, 0.7, 0.9)
+"""Quantiles of how far single ops are from the base, from which the common factor begins."""
+
+_COMMON_WIDTHS = (math.log(30.0), math.log(5.0))
+"""How far the machine as a whole may be from the base, and how far its calls from the rest."""
+
 _MOST_ITERATIONS, _LEAST_STEP = 80, 1e-4
 _LEAST_SECONDS_PER_UNIT = 1e-14
 
@@ -68,7 +83,7 @@ class Speeds:
     Attributes:
         flops_per_second, overhead_seconds: by class of op, for those that ops were measured of.
         bandwidth_bytes_per_second: of the memory.
-        common_factor: that the machine as a whole is faster than what was known beforehand.
+        common_factor: that the machine's speeds as a whole are higher than what was known beforehand.
         factors: by class, the median factor between fitted and measured ops.
         ops: how many were fitted to.
     """
@@ -101,16 +116,27 @@ class _Table:
             self.classes, self.place[chosen], self.flops[chosen], self.moved[chosen], self.seconds[chosen]
         )
 
-    def modelled(self, logs: Floats) -> Floats:
-        """Seconds at logarithms of speeds, overheads and the bandwidth."""
+    def modelled(self, logs: Floats, sharpness: float = math.inf) -> Floats:
+        """Seconds at logarithms of speeds, overheads and the bandwidth.
+
+        Below infinite ``sharpness`` a norm of that degree stands for the maximum, whose edges it rounds.
+        """
         count = len(self.classes)
         figures = np.exp(logs)
-        busy = np.maximum(self.flops / figures[self.place], self.moved / figures[-1])
+        by_flops, by_bytes = self.flops / figures[self.place], self.moved / figures[-1]
+        busy = np.maximum(by_flops, by_bytes)
+        if sharpness < math.inf:
+            less = np.minimum(by_flops, by_bytes) / np.maximum(busy, _LEAST_SECONDS_PER_UNIT)
+            busy = busy * (1.0 + less**sharpness) ** (1.0 / sharpness)
         return np.asarray(busy + figures[count + self.place])
 
 
-def fit_speeds(ops: Sequence[OpTime], base: Profile | None = None) -> Speeds:
+def fit_speeds(
+    ops: Sequence[OpTime], base: Profile | None = None, *, resamplings: int = RESAMPLINGS
+) -> Speeds:
     """The speeds that fit ``ops`` best, near those of ``base`` as far as its intervals are narrow.
+
+    Their intervals are of fits to so many ``resamplings`` of the ops.
 
     Raises:
         UnsupportedOperator: an op has no row in the cost table.
@@ -119,9 +145,9 @@ def fit_speeds(ops: Sequence[OpTime], base: Profile | None = None) -> Speeds:
     table = _table(found)
     start = _start(table)
     known = _known(table.classes, base, start)
-    logs, free = _fit(table, known)
+    logs, free = _best_fit(table, known)
     draw, count = np.random.default_rng(0), len(table.seconds)
-    drawn = [_fit(table.rows(draw.integers(0, count, count)), known, free)[0] for _ in range(RESAMPLINGS)]
+    drawn = [_fit(table.rows(draw.integers(0, count, count)), known, free)[0] for _ in range(resamplings)]
     low, high = np.quantile(np.array(drawn), (0.05, 0.95), axis=0)
     figures = [
         Known(math.exp(value), (math.exp(min(a, value - LEAST_WIDTH)), math.exp(max(b, value + LEAST_WIDTH))))
@@ -133,7 +159,7 @@ def fit_speeds(ops: Sequence[OpTime], base: Profile | None = None) -> Speeds:
         dict(zip(classes, figures, strict=False)),
         dict(zip(classes, figures[len(classes) :], strict=False)),
         figures[-1],
-        math.exp(free[-1]),
+        math.exp(free[len(logs)]),
         {c: math.exp(float(np.median(errors[table.place == i]))) for i, c in enumerate(classes)},
         count,
     )
@@ -173,78 +199,107 @@ def _start(table: _Table) -> Floats:
 
 def _known(classes: Sequence[OpClass], base: Profile | None, start: Floats) -> list[Known]:
     if base is None:
-        wide = (math.exp(-_UNKNOWN_WIDTH), math.exp(_UNKNOWN_WIDTH))
-        return [
-            Known(math.exp(value), (math.exp(value) * wide[0], math.exp(value) * wide[1])) for value in start
-        ]
+        return [_within(math.exp(value), _UNKNOWN_WIDTH) for value in start]
+    bandwidth = base.memory.bandwidth_bytes_per_second
     speeds, overheads = [], []
     for op_class in classes:
         throughput = base.compute.throughput(op_class)
         overhead = base.compute.call_overhead_seconds
-        bandwidth = base.memory.bandwidth_bytes_per_second
         if throughput is not None:
             figure = throughput.flops_per_second
-            speeds.append(Known(figure.value, figure.interval))
+            known = Known(figure.value, figure.interval)
+            inherited = getattr(base.compute, op_class.value) is None
+            wider = inherited and known.width < _INHERITED_WIDTH
+            speeds.append(_within(known.value, _INHERITED_WIDTH) if wider else known)
             overhead = throughput.call_overhead_seconds or overhead
         else:  # only the memory limits it: an element of four bytes is one FLOP
             assert bandwidth is not None
-            speeds.append(Known(bandwidth.value, (bandwidth.value / 30.0, bandwidth.value * 30.0)))
+            speeds.append(_within(bandwidth.value, _UNKNOWN_WIDTH))
         value = max(overhead.value, 1e-9)
-        overheads.append(Known(value, (max(overhead.interval[0], 1e-9), max(overhead.interval[1], 2e-9))))
-    bandwidth = base.memory.bandwidth_bytes_per_second
+        width = Known(value, overhead.interval).width
+        overheads.append(_within(value, min(width, _MOST_CALL_WIDTH)))
     memory = (
-        Known(math.exp(start[-1]), (math.exp(start[-1]) / 30.0, math.exp(start[-1]) * 30.0))
+        _within(math.exp(start[-1]), _UNKNOWN_WIDTH)
         if bandwidth is None
         else Known(bandwidth.value, bandwidth.interval)
     )
     return [*speeds, *overheads, memory]
 
 
-def _fit(table: _Table, known: Sequence[Known], begin: Floats | None = None) -> tuple[Floats, Floats]:
-    """Logarithms of the figures, and how far each is from what was known, with the common factor at the end.
+def _within(value: float, width: float) -> Known:
+    """A figure of a ``width`` as `Known.width` has it."""
+    return Known(value, (value * math.exp(-width), value * math.exp(width)))
+
+
+def _best_fit(table: _Table, known: Sequence[Known]) -> tuple[Floats, Floats]:
+    """`_fit` from several beginnings: where few ops are of few kinds, one of them may mislead it."""
+    prior = np.log(np.array([figure.value for figure in known]))
+    off = np.log(table.modelled(prior) / table.seconds)
+    begins = [
+        np.concatenate([np.zeros(len(known)), [float(np.quantile(off, share)), 0.0]]) for share in _STARTS
+    ]
+    logs, free, _ = min(
+        (_fit(table, known, begin, _SHARPNESSES) for begin in begins), key=lambda found: found[2]
+    )
+    return logs, free
+
+
+def _fit(
+    table: _Table, known: Sequence[Known], begin: Floats, sharpnesses: Sequence[float] = (math.inf,)
+) -> tuple[Floats, Floats, float]:
+    """Logarithms of the figures; how far each is from what was known, with the common factors; how bad it is.
 
     Gauss-Newton, each op weighted by how far it is off, so that none pulls harder than one off by `OUTLIER`.
     """
-    count = len(table.classes)
+    count, figures = len(table.classes), len(known)
     prior = np.log(np.array([figure.value for figure in known]))
-    faster = np.concatenate([np.ones(count), -np.ones(count), [1.0]])
-    pull = np.append((OUTLIER / np.array([figure.width for figure in known])) ** 2, _COMMON_WEIGHT**2)
-    if begin is None:
-        common = float(np.median(np.log(table.modelled(prior) / table.seconds)))
-        begin = np.append(np.zeros(len(prior)), common)
+    common = np.zeros((figures, 2))
+    common[:, 0] = np.concatenate([np.ones(count), -np.ones(count), [1.0]])
+    common[count : 2 * count, 1] = 1.0
+    widths = np.array([*(figure.width for figure in known), *_COMMON_WIDTHS])
+    pull = (OUTLIER / widths) ** 2
 
     def logs_at(free: Floats) -> Floats:
-        return np.asarray(prior + free[:-1] + faster * free[-1])
+        return np.asarray(prior + free[:figures] + common @ free[figures:])
 
-    def objective(free: Floats) -> float:
-        errors = np.log(table.modelled(logs_at(free)) / table.seconds)
+    def objective(free: Floats, sharpness: float) -> float:
+        errors = np.log(table.modelled(logs_at(free), sharpness) / table.seconds)
         soft = 2.0 * OUTLIER**2 * (np.sqrt(1.0 + (errors / OUTLIER) ** 2) - 1.0)
         return float(np.sum(soft) + np.sum(pull * free**2))
 
-    free, best = begin, objective(begin)
-    for _ in range(_MOST_ITERATIONS):
-        errors, slopes = _errors(table, logs_at(free))
-        slopes = np.column_stack([slopes, slopes @ faster])
-        weighted = slopes / np.sqrt(1.0 + (errors / OUTLIER) ** 2)[:, None]
-        step = -np.linalg.solve(weighted.T @ slopes + np.diag(pull), weighted.T @ errors + pull * free)
-        step = np.clip(step, -1.0, 1.0)
-        while (found := objective(free + step)) > best and np.max(np.abs(step)) > _LEAST_STEP:
-            step = 0.5 * step
-        if found > best or np.max(np.abs(step)) <= _LEAST_STEP:
-            break
-        free, best = free + step, found
-    return logs_at(free), free
+    free, best = begin, math.inf
+    for sharpness in sharpnesses:
+        best = objective(free, sharpness)
+        for _ in range(_MOST_ITERATIONS):
+            errors, slopes = _errors(table, logs_at(free), sharpness)
+            slopes = np.column_stack([slopes, slopes @ common])
+            weighted = slopes / np.sqrt(1.0 + (errors / OUTLIER) ** 2)[:, None]
+            step = -np.linalg.solve(weighted.T @ slopes + np.diag(pull), weighted.T @ errors + pull * free)
+            step = np.clip(step, -1.0, 1.0)
+            while (found := objective(free + step, sharpness)) > best and np.max(np.abs(step)) > _LEAST_STEP:
+                step = 0.5 * step
+            if found > best or np.max(np.abs(step)) <= _LEAST_STEP:
+                break
+            free, best = free + step, found
+    return logs_at(free), free, best
 
 
-def _errors(table: _Table, logs: Floats) -> tuple[Floats, Floats]:
+def _errors(table: _Table, logs: Floats, sharpness: float) -> tuple[Floats, Floats]:
     """Logarithm of modelled over measured seconds per op, and its slope in each figure's logarithm."""
     count, rows = len(table.classes), np.arange(len(table.seconds))
     figures = np.exp(logs)
     by_flops, by_bytes = table.flops / figures[table.place], table.moved / figures[-1]
     calls = figures[count + table.place]
-    total = np.maximum(by_flops, by_bytes) + calls
+    total = table.modelled(logs, sharpness)
+    if sharpness < math.inf:
+        more = np.maximum(np.maximum(by_flops, by_bytes), _LEAST_SECONDS_PER_UNIT)
+        flops_part, bytes_part = (by_flops / more) ** sharpness, (by_bytes / more) ** sharpness
+        flops_share = flops_part / np.maximum(flops_part + bytes_part, _LEAST_SECONDS_PER_UNIT)
+    else:
+        flops_share = np.where(by_flops >= by_bytes, 1.0, 0.0)
+    busy_share = (total - calls) / total
     slopes = np.zeros((len(rows), len(logs)))
-    slopes[rows, table.place] = np.where(by_flops >= by_bytes, -by_flops / total, 0.0)
+    slopes[rows, table.place] = -flops_share * busy_share
     slopes[rows, count + table.place] = calls / total
-    slopes[:, -1] = np.where(by_flops >= by_bytes, 0.0, -by_bytes / total)
+    slopes[:, -1] = -(1.0 - flops_share) * busy_share
     return np.asarray(np.log(total / table.seconds)), slopes

@@ -97,6 +97,19 @@ def test_ten_ops_and_a_wrong_base_predict_better_than_the_base(noisy: Measuremen
     assert error(fitted) < 0.6 * error(wrong)
 
 
+def test_calls_may_be_off_by_another_factor_than_speeds(noisy: Measurements) -> None:
+    """Dear calls of a base do not make its speeds wrong where ten ops tell of both."""
+    ops = [op for step in noisy.steps if step.role == FIT and step.threads == 4 for op in step.ops]
+    data = PI.model_dump()
+    data["compute"]["call_overhead_seconds"].update(value=2e-3, range=None, uncertainty=0.2)
+    for table in data["compute"].values():
+        if isinstance(table, dict) and table.get("call_overhead_seconds"):
+            table["call_overhead_seconds"].update(value=2e-3, range=None, uncertainty=0.2)
+    few = fit_speeds(random.Random(1).sample(ops, 10), Profile.model_validate(data), resamplings=2)
+    assert 0.5 < few.common_factor < 2.0
+    assert all(known.value < 4e-4 for known in few.overhead_seconds.values())
+
+
 @pytest.mark.slow
 def test_a_class_that_the_model_does_not_describe_is_refused(noisy: Measurements) -> None:
     draw = random.Random(0)
