@@ -87,7 +87,8 @@ class _Squeeze(nn.Module):
         for squeeze, one, three in zip(self.squeezed, self.ones, self.threes, strict=True):
             s = F.relu(squeeze(x))
             x = torch.cat([F.relu(one(s)), F.relu(three(s))], 1)
-        return self.scores(x).mean((2, 3))
+        made: Tensor = self.scores(x).mean((2, 3))
+        return made
 
 
 def _keyword_net() -> nn.Module:

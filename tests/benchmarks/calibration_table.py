@@ -129,8 +129,9 @@ HEAD = """# A calibration against steps that it has not seen
 Made by `make calibration-table` on the server where poet is developed, while several other programs had
 its two cores. So each net is measured in turn, over and over, and every op counts with the least processor
 time of the thread that makes the step; with two threads, waiting ones sleep. Times are neither those of an
-idle machine nor wall clock; predicted and measured were disturbed alike. With two threads the least time of one thread is no step's time: the other had to wait
-for a core, and the errors below show it. No board was at hand.
+idle machine nor wall clock; predicted and measured were disturbed alike. With two threads the least time of
+one thread is no step's time, for the other had to wait for a core: the errors below show it. No board was
+at hand.
 
 ## Steps
 
