@@ -174,7 +174,7 @@ def _kinds() -> Iterator[str]:
         yield f"| `{name}` | {total} | {cells} |"
 
 
-HEAD = """#Profiles against what is published
+HEAD = """# Profiles against what is published
 
 Made by `make devices-table`. Training steps have [a page of their own](devices-table.md).
 
@@ -199,6 +199,7 @@ two others.
 """
 
 LAST = """
+
 A training step in fp32 is not in that table, nor in any other that was found: that no profile lets
 one cost less than its forward pass costs there is a test.
 
@@ -207,6 +208,7 @@ one cost less than its forward pass costs there is a test.
 """
 
 END = """
+
 ## What cannot be shown without the boards
 
 No board was at hand. Nothing here tells how far off the joules of a training step are: no
@@ -214,7 +216,8 @@ publication has them. Speeds of fp32 kernels on microcontrollers are derived or 
 a board closes the gap for it: with PyTorch, by `main.py` of jafermarq/federated-embedded-vision and
 a meter at the supply, its seconds into `tests/benchmarks/published/steps.csv` and `make
 devices-table`; without, by `poet export c model.onnx` for a net that fits, and the time of a step
-on the board."""
+on the board.
+"""
 
 
 def page() -> str:
