@@ -180,4 +180,5 @@ def _prepared(
         names=about_model.names,
         gradients=(about_model.gradients or Gradient.STREAM).value,
         micro=micro,
+        has_shapes=bool(about_model.shape),
     )

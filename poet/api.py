@@ -198,6 +198,7 @@ def plan(
         home=home,
         names=names,
         gradients=gradients,
+        has_shapes=bool(shapes),
     )
 
     def planned_with(pieces: MicroBatches | None) -> Planned:

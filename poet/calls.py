@@ -72,6 +72,16 @@ class TensorType:
         return f"{self.dtype}[{','.join(map(str, self.shape))}]"
 
 
+def contiguous(dtype: str, shape: tuple[int, ...]) -> TensorType:
+    """The type of a tensor of its own in row-major order."""
+    strides: list[int] = []
+    step = 1
+    for size in reversed(shape):
+        strides.append(step)
+        step *= max(size, 1)
+    return TensorType(dtype, shape, tuple(reversed(strides)))
+
+
 @dataclass(frozen=True, slots=True)
 class Value:
     """A typed view of a buffer."""

@@ -13,8 +13,10 @@ from torch import Tensor
 from poet.errors import PlanError
 from poet.files import tensorfile
 from poet.graph import Graph
+from poet.named import Joined, named_parameters
 from poet.plan_file import PlanFile
 from poet.runtime import kernels
+from poet.runtime.joining import pieces
 from poet.runtime.state import FromPlan, Saved, Source, raw_tensor
 
 
@@ -49,8 +51,7 @@ def export_state(plan: str | Path, output: str | Path, *, state: str | Path | No
     """
     with PlanFile(plan) as file:
         tensors, steps = _trained(file, state)
-        wanted = _state_names(file.plan.graph)
-    stored = {name: raw_tensor(tensors[value]) for name, value in wanted.items()}
+        stored = {name: raw_tensor(tensors[name]) for name in _state_names(file.plan.graph)}
     tensorfile.write(Path(output), stored, {})
     return ExportedModel(len(stored), steps)
 
@@ -82,34 +83,37 @@ def export_onnx(plan: str | Path, output: str | Path, *, state: str | Path | Non
                 "use `poet export state`, and torch.onnx.export on the module"
             )
         tensors, steps = _trained(file, state)
-        named = {name: tensors[value] for name, value in _every_name(file.plan.graph).items()}
-    model, count = filled(structure, named)
-    check = checked_by_onnxruntime(model, structure, named)
+    model, count = filled(structure, tensors)
+    check = checked_by_onnxruntime(model, structure, tensors)
     with tensorfile.replaced(Path(output)) as target:
         target.write(model)
     return ExportedModel(count, steps, check)
 
 
 def _trained(file: PlanFile, state: str | Path | None) -> tuple[dict[str, Tensor], int]:
-    """Parameters, module state and constants, by value, and the steps behind them."""
-    graph = file.plan.graph
-    types = {value.name: value.type for value in graph.values}
+    """Parameters, module state and constants, by every name of each, and the steps behind them."""
     with contextlib.ExitStack() as scope:
         source: Source = FromPlan(file)
         if state is not None:
             source = scope.enter_context(Saved(state, file))
-        found = {}
-        for value in {*_every_name(graph).values()}:
-            kind = types[value]
-            found[value] = torch.empty(kind.shape, dtype=kernels.dtype(kind.dtype))
-            source.fill(value, found[value])
-        return found, source.steps
+        found: dict[tuple[str, ...], Tensor] = {}
+        names = _every_name(file.plan.graph)
+        for item in names.values():
+            if item.values not in found:
+                found[item.values] = torch.empty(item.type.shape, dtype=kernels.dtype(item.type.dtype))
+                for value, part in pieces(item, found[item.values]):
+                    source.fill(value, part)
+        return {name: found[item.values] for name, item in names.items()}, source.steps
 
 
-def _state_names(graph: Graph) -> dict[str, str]:
-    """The value behind each name of the module's state dict."""
-    return {parameter.name: parameter.value for parameter in graph.parameters} | dict(graph.states)
+def _state_names(graph: Graph) -> dict[str, Joined]:
+    """What stands behind each name of the module's state dict."""
+    types = {value.name: value.type for value in graph.values}
+    named = {item.name: item.content for item in named_parameters(graph)}
+    return named | {name: Joined(name, types[value], (value,)) for name, value in graph.states}
 
 
-def _every_name(graph: Graph) -> Mapping[str, str]:
-    return dict(graph.constants) | _state_names(graph)
+def _every_name(graph: Graph) -> Mapping[str, Joined]:
+    types = {value.name: value.type for value in graph.values}
+    constants = {name: Joined(name, types[value], (value,)) for name, value in graph.constants}
+    return constants | _state_names(graph)

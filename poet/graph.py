@@ -19,6 +19,7 @@ from poet.calls import ITEM_BYTES, Argument, Blank, Call, Ref, Symbol, TensorTyp
 from poet.errors import GraphError
 from poet.files.reading import shown
 from poet.strips import Link, Strip, check_strip
+from poet.wholes import Whole, check_whole
 
 __all__ = [
     "ITEM_BYTES",
@@ -36,6 +37,7 @@ __all__ = [
     "Symbol",
     "TensorType",
     "Value",
+    "Whole",
 ]
 
 FORMAT_VERSION = 2
@@ -138,6 +140,7 @@ class Graph:
         parameters: trained and frozen, in the module's order.
         states: the module's buffers, as (module's name, value).
         constants: values baked into the model, as (name, value).
+        wholes: parameters of the module that are several of ``parameters`` here, some rows each.
     """
 
     name: str
@@ -151,6 +154,7 @@ class Graph:
     parameters: tuple[Parameter, ...] = ()
     states: tuple[tuple[str, str], ...] = ()
     constants: tuple[tuple[str, str], ...] = ()
+    wholes: tuple[Whole, ...] = ()
     _buffer_of: dict[str, str] = field(init=False, repr=False, compare=False, default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -236,6 +240,7 @@ def _check(graph: Graph) -> None:
     by_name = {value.name: value for value in graph.values}
     for op in graph.ops:
         _check_strip(op, by_name)
+    _check_wholes(graph)
     _check_order(graph, set(buffers))
 
 
@@ -262,6 +267,27 @@ def _check_named(graph: Graph, values: set[str]) -> None:
         raise GraphError(f"{graph.name}: {graph.targets} targets among {len(graph.inputs)} inputs")
     if graph.targets and not graph.predictions:
         raise GraphError(f"{graph.name}: targets, but no prediction to hold against them")
+
+
+def _check_wholes(graph: Graph) -> None:
+    """Parameters in parts are made of parameters of the graph, each of one of them."""
+    parameters = {parameter.name: parameter for parameter in graph.parameters}
+    types = {value.name: value.type for value in graph.values}
+    _unique((name for whole in graph.wholes for name in (whole.name, *whole.parts)), "parts")
+    for whole in graph.wholes:
+        if whole.name in parameters or not parameters.keys() >= set(whole.parts):
+            raise GraphError(f"parameter {whole.name} in parts: its parts are not parameters of the graph")
+        parts = [parameters[name] for name in whole.parts]
+        check_whole(whole, [{what: types[value] for what, value in lasting_of(part)} for part in parts])
+        if len({part.gradient is None for part in parts}) > 1:
+            raise GraphError(f"parameter {whole.name} in parts: not all of them are trained")
+
+
+def lasting_of(parameter: Parameter) -> tuple[tuple[str, str], ...]:
+    """What lives across steps for a parameter, as (what it is, its value); first the parameter itself."""
+    summed = parameter.accumulator
+    sums = () if summed is None else (("its sum of gradients", summed),)
+    return (("its content", parameter.value), *parameter.optimizer_state, *sums)
 
 
 def _check_strip(op: Op, values: Mapping[str, Value]) -> None:

@@ -89,11 +89,13 @@ def prepare(
     targets: Tensor | Sequence[Tensor] | None = None,
     gradients: Gradients | str = Gradients.STREAM,
     micro: MicroBatches | None = None,
+    has_shapes: bool = False,
 ) -> Prepared:
     """Read or take the model, trace its training step, and cost it on the device.
 
     While it is traced, every kernel is run by itself on this machine, for its workspace and its time.
-    Arguments as for `poet.plan`.
+    Arguments as for `poet.plan`; ``has_shapes``: steps of several shapes share the parameters, which are then
+    in no parts, since those that give every bit may differ from shape to shape.
 
     Raises:
         InputError: the model, the device or an option is not usable.
@@ -131,6 +133,7 @@ def prepare(
         uses_elements=uses_elements if is_c99 else None,
         overwrites=overwrites if is_c99 else None,
         micro=micro,
+        in_parts=at_home is not Place.RAM and profile.storage is not None and not has_shapes,
     )
     kernels = kernels_on(profile, step.graph, step.kernels)
     import_seconds = time.perf_counter() - start

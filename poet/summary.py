@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 from collections.abc import Iterator
 
+from poet.named import trained_in_words
 from poet.plan_parts import MeasuredShare, PriceRange
 from poet.problem import Objective
 from poet.solution import WHOLE_PROBLEM, Status, is_confirmed, sentence_of
@@ -68,12 +69,10 @@ def measured_words(found: MeasuredShare) -> str:
 
 def _asked(plan: Plan) -> Iterator[Row]:
     graph, limits = plan.graph, plan.request.limits
-    trained = sum(parameter.gradient is not None for parameter in graph.parameters)
     sizes = "".join(f", {name}={size}" for name, size in plan.model.binding)
     yield "model", f"{plan.model.name}{sizes}: {len(graph.ops)} ops, {len(graph.buffers)} buffers"
     yield "device", plan.device.title or plan.device.name
-    parameters = f"{trained} of {len(graph.parameters)} parameters"
-    yield "training", f"{parameters}, {plan.request.loss}, {plan.optimizer.name}"
+    yield "training", f"{trained_in_words(graph)}, {plan.request.loss}, {plan.optimizer.name}"
     budget = "no budget" if limits.ram_budget_bytes is None else format_bytes(limits.ram_budget_bytes)
     deadline = "" if limits.deadline_seconds is None else f", {format_seconds(limits.deadline_seconds)}"
     yield "allowed", f"{budget}{' of RAM' if limits.ram_budget_bytes is not None else ''}{deadline}"

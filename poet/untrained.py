@@ -11,6 +11,7 @@ import fnmatch
 from collections.abc import Iterable, Mapping, Sequence
 
 from poet.graph import Graph
+from poet.named import named_parameters
 
 
 class Why(enum.Enum):
@@ -32,10 +33,10 @@ def untrained(graph: Graph, train: Sequence[str] = ("*",)) -> dict[str, Why]:
     of_loss = _leading_to(graph, [graph.loss])
     of_outputs = _leading_to(graph, graph.predictions)
     found = {}
-    for parameter in graph.parameters:
-        if parameter.gradient is not None:
+    for parameter in named_parameters(graph):
+        if parameter.is_trained:
             continue
-        buffer = graph.buffer_of(parameter.value)
+        buffer = graph.buffer_of(parameter.content.values[0])
         if not any(fnmatch.fnmatchcase(parameter.name, pattern) for pattern in train):
             found[parameter.name] = Why.NOT_ASKED
         else:

@@ -22,6 +22,7 @@ from poet.frontend.losses import LossFunction
 from poet.frontend.plain import PlainTrainer
 from poet.graph import Graph, TensorType
 from poet.loss import LossSpec
+from poet.named import named_parameters
 from poet.plan_file import PlanFile
 from poet.runtime import Trainer
 from poet.runtime.process import torch_threads
@@ -206,7 +207,7 @@ def _compare(
         for name, tensor in trainer.state_dict().items():
             everything[name].copy_(tensor)
     plan, threads, compared = trainer.plan, torch.get_num_threads(), 0
-    trained = [item.name for item in plan.graph.parameters if item.gradient is not None]
+    trained = [item.name for item in named_parameters(plan.graph) if item.is_trained]
     plain = PlainTrainer(copied, loss=loss, optimizer=plan.optimizer, trained=trained)
     torch.manual_seed(seed)
     for number in range(1, steps + 1):

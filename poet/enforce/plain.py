@@ -17,11 +17,13 @@ from poet.errors import PlanError
 from poet.frontend.losses import loss_named
 from poet.frontend.onnx.importer import load_onnx_structure
 from poet.frontend.optimizers import torch_optimizer
+from poet.named import named_parameters
 from poet.plan_file import PlanFile
 from poet.run_request import RunRequest
 from poet.runtime.confined import Emit, run_child
 from poet.runtime.confinement import Confinement, idle_bytes
 from poet.runtime.fit import Samples, load_samples
+from poet.runtime.joining import pieces
 from poet.runtime.memory import PeakMeter
 from poet.runtime.state import FromPlan
 from poet.training_plan import Plan
@@ -64,8 +66,9 @@ def _fill(module: nn.Module, file: PlanFile) -> None:
     tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
     graph, source = file.plan.graph, FromPlan(file)
     with torch.no_grad():
-        for parameter in graph.parameters:
-            source.fill(parameter.value, tensors[parameter.name])
+        for parameter in named_parameters(graph):
+            for value, part in pieces(parameter.content, tensors[parameter.name]):
+                source.fill(value, part)
         for name, value in graph.states:
             source.fill(value, tensors[name])
 
@@ -76,7 +79,7 @@ def _train(module: nn.Module, plan: Plan, samples: Samples) -> int:
     Gradients are given back before each forward pass, as is usual, and everything but the
     parameters' values afterwards.
     """
-    trained = {item.name for item in plan.graph.parameters if item.gradient is not None}
+    trained = {item.name for item in named_parameters(plan.graph) if item.is_trained}
     for name, item in module.named_parameters():
         item.requires_grad_(name in trained)
     parameters = {name: item for name, item in module.named_parameters() if name in trained}

@@ -118,6 +118,17 @@ class TensorFile(Closing):
             raise self._error(f"{self.path.name}: {name} has {entry.size_bytes} bytes, not {target.nbytes}")
         self._fill(target.cast("B"), entry.start)
 
+    def read_part_into(self, name: str, target: memoryview, start_bytes: int) -> None:
+        """Fill ``target`` with as many of the tensor's bytes, from ``start_bytes`` on.
+
+        Raises:
+            InputError: (or the class given) the tensor ends before, or the file cannot be read.
+        """
+        entry = self.entries[name]
+        if start_bytes + target.nbytes > entry.size_bytes:
+            raise self._error(f"{self.path.name}: {name} has only {entry.size_bytes} bytes")
+        self._fill(target.cast("B"), entry.start + start_bytes)
+
     def read(self, name: str) -> bytes:
         """The tensor's bytes."""
         target = bytearray(self.entries[name].size_bytes)

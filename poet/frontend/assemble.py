@@ -14,6 +14,7 @@ from poet.errors import ModelError
 from poet.frontend.layouts import contiguous, dense_like, layout_arguments, same_layout
 from poet.frontend.lower import Lowered
 from poet.frontend.names import with_speaking_names
+from poet.frontend.placing import with_updates_placed
 from poet.graph import (
     ITEM_BYTES,
     Buffer,
@@ -279,25 +280,7 @@ class Assembly:
 
     def place(self, updates: Iterable[Op]) -> None:
         """Insert each update right after the last op that makes or reads what it touches."""
-        last_touch: dict[str, int] = {}
-        for index, op in enumerate(self.ops):
-            for name in {self.buffer(name) for name in op.call.refs()} | self.writes(op):
-                last_touch[name] = index
-        made_at = {
-            name: index for index, op in enumerate(self.ops) for name in {*self.writes(op), *op.updates}
-        }
-        due: dict[int, list[Op]] = {}
-        for update in updates:
-            reads = {self.buffer(name) for name in update.call.refs()}
-            index = max(
-                max(made_at.get(name, -1) for name in reads),
-                max(last_touch.get(name, -1) for name in update.updates),
-            )
-            due.setdefault(index, []).append(update)
-        ordered = due.get(-1, [])
-        for index, op in enumerate(self.ops):
-            ordered += [op, *due.get(index, [])]
-        self.ops = ordered
+        self.ops = with_updates_placed(self.ops, updates, self.buffer)
 
     # --- roles --------------------------------------------------------------------------------
 

@@ -20,6 +20,7 @@ from poet.frontend.eager import evaluating, original
 from poet.frontend.functional import Functional, Step, fakes, trace_step
 from poet.frontend.losses import loss_named
 from poet.frontend.lower import lower
+from poet.frontend.parts import in_parts_of
 from poet.frontend.trace import TrainingStep, looks_at_contents, named_constants, own_tensors
 from poet.graph import Graph
 from poet.kernel_facts import KernelFacts
@@ -95,6 +96,7 @@ def trace_evaluation(
     written = [name for op in graph.ops for name in op.updates]
     if written:
         raise ModelError(f"in evaluation mode the model writes {written[0]}")
+    graph = in_parts_of(beside, graph)
     return EvaluationStep(*measured(with_lasting(graph, beside), times=measure))
 
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from poet.calls import contiguous
 from poet.graph import Argument, Symbol, TensorType
 from poet.runtime.kernels import same_layout, tensor_type
 
@@ -39,16 +40,6 @@ def dense_like(type_: TensorType) -> TensorType:
         return at_start
     template = torch.empty_strided(type_.shape, type_.strides, device="meta")
     return replace(at_start, strides=tuple(torch.empty_like(template).stride()))
-
-
-def contiguous(dtype: str, shape: tuple[int, ...]) -> TensorType:
-    """The type of a tensor of its own in row-major order."""
-    strides: list[int] = []
-    step = 1
-    for size in reversed(shape):
-        strides.append(step)
-        step *= max(size, 1)
-    return TensorType(dtype, shape, tuple(reversed(strides)))
 
 
 def compact(tensor: Tensor) -> Tensor:

@@ -27,10 +27,14 @@ _ENDS = _UPDATES | {_ACCUMULATE}
 
 
 def gradient_candidates(graph: Graph) -> Iterator[tuple[StripCandidate, ...]]:
-    """For each trained parameter of ``graph``, the ways in which its gradient could be made in blocks."""
-    index = _Index(graph)
+    """For each trained parameter of ``graph``, the ways in which its gradient could be made in blocks.
+
+    Parts of a parameter are small already, and many.
+    """
+    index, parts = _Index(graph), {name for whole in graph.wholes for name in whole.parts}
     for parameter in graph.parameters:
-        yield tuple(_ways(index, parameter))
+        if parameter.name not in parts:
+            yield tuple(_ways(index, parameter))
 
 
 def _ways(index: _Index, parameter: Parameter) -> Iterator[StripCandidate]:

@@ -35,12 +35,15 @@ from poet.frontend.in_place import Overwrites, with_results_in_place
 from poet.frontend.layouts import compact, tensor_type
 from poet.frontend.losses import Loss, LossFunction, as_loss
 from poet.frontend.lower import Lowered, lower
+from poet.frontend.part_choice import with_parts
+from poet.frontend.parts import in_parts_of, tensors_in_parts
 from poet.frontend.recurrent import OneOpPerLayer
 from poet.frontend.strip_choice import with_strips
 from poet.graph import Graph
 from poet.kernel_facts import KernelFacts
 from poet.loss import LossSpec
 from poet.micro import MicroBatches
+from poet.named import trained_in_words
 from poet.optimizer import OptimizerSpec
 from poet.runtime.measure import Findings, measured
 from poet.runtime.process import check_computes
@@ -81,9 +84,7 @@ class TrainingStep:
     accumulation: AccumulatingStep | None = None
 
     def __repr__(self) -> str:
-        parameters = self.graph.parameters
-        trained = sum(parameter.gradient is not None for parameter in parameters)
-        parts = f"{len(self.graph.ops)} ops, {trained} of {len(parameters)} parameters trained"
+        parts = f"{len(self.graph.ops)} ops, {trained_in_words(self.graph)} trained"
         return told(self, f"of {shortened(self.graph.name)}: {parts}, {self.loss}, {self.optimizer.name}")
 
 
@@ -102,6 +103,7 @@ def trace_training_step(
     overwrites: Overwrites | None = None,
     measure: bool = True,
     micro: MicroBatches | None = None,
+    in_parts: bool = False,
 ) -> TrainingStep:
     """Trace one training step of ``module``, in the mode (train or eval) it is in.
 
@@ -128,6 +130,8 @@ def trace_training_step(
             that all gradients are kept.
         micro: how a batch is trained in pieces; ``example_inputs`` are of one piece. ``None``: it is trained
             as a whole.
+        in_parts: whether large weights may be in parts (see `poet.frontend.parts`), which serves those
+            that are at home in storage; for ``stream`` and PyTorch's kernels alone.
 
     Raises:
         ModelError: the module cannot be traced, or nothing of it can be trained.
@@ -161,6 +165,9 @@ def trace_training_step(
     tensors = {key: compact(tensor) for key, tensor in own.items()}
     tensors |= _optimizer_state(graph, optimizer, parameters)
     digest = digest_of(graph)
+    if in_parts and streamed and measure and uses_elements is None:
+        before, graph = graph, with_parts(graph)
+        tensors = tensors_in_parts(before, graph, tensors)
     found_out: Findings = {}
     run_by = functools.partial(
         _for_kernels,
@@ -173,9 +180,8 @@ def trace_training_step(
     graph, kernel_facts = run_by(graph)
     accumulation = None
     if micro is not None:
-        summing, summing_facts = run_by(
-            assemble(found.lowered, found.names, optimizer, accumulates=True, updates=False)
-        )
+        summing = assemble(found.lowered, found.names, optimizer, accumulates=True, updates=False)
+        summing, summing_facts = run_by(in_parts_of(graph, summing))
         accumulation = AccumulatingStep(beside(summing, graph), summing_facts)
     spec = str(LossSpec.parse(objective.name))
     return TrainingStep(

@@ -7,6 +7,7 @@ from typing import Any
 from poet import codec
 from poet.graph import Graph
 from poet.homes import DecidedProblem
+from poet.named import named_parameters
 from poet.report.micro import micro_data
 from poet.report.plan import solution_of
 from poet.report.schedule_rows import op_runs, peak, tensor_fates
@@ -26,6 +27,7 @@ def plan_data(plan: Plan) -> dict[str, Any]:
         "optimizer": codec.encode(plan.optimizer),
         "prediction": codec.encode(plan.prediction),
         "strips": strips_data(plan.graph),
+        "parts": parts_data(plan.graph),
         "micro_batches": micro_data(plan),
         "shapes": shape_data(plan),
         "arena": arena_data(plan),
@@ -46,6 +48,19 @@ def strips_data(graph: Graph) -> list[dict[str, Any]]:
         }
         for op in graph.ops
         if op.strip is not None
+    ]
+
+
+def parts_data(graph: Graph) -> list[dict[str, Any]]:
+    """Per parameter in parts: its name and bytes, and the rows at which its parts begin."""
+    return [
+        {
+            "parameter": item.name,
+            "bytes": item.content.type.extent_bytes,
+            "begin": [start for start, _ in item.content.bounds],
+        }
+        for item in named_parameters(graph)
+        if item.content.bounds
     ]
 
 

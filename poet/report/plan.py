@@ -9,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from poet.homes import DecidedProblem, decided
+from poet.named import trained_in_words
 from poet.pins import pinned
 from poet.plan_parts import PriceRange
 from poet.problem import Limits, Objective, Place, Problem
@@ -24,7 +25,7 @@ from poet.report.schedule_rows import (
     tensor_fates,
 )
 from poet.report.shapes import shape_rows
-from poet.report.training import loss_reads, strip_lines, untrained_lines
+from poet.report.training import loss_reads, part_lines, strip_lines, untrained_lines
 from poet.schedule import Schedule
 from poet.simulator import Trace
 from poet.solution import WHOLE_PROBLEM, Solution, Status
@@ -70,7 +71,6 @@ def solution_of(plan: Plan) -> Solution:
 def plan_heading(plan: Plan) -> Table:
     """What the plan is for: model, device, what is trained and how, the RAM it is measured against."""
     graph, prediction = plan.graph, plan.prediction
-    trained = [parameter for parameter in graph.parameters if parameter.gradient is not None]
     table = columns("", "", left=2)
     table.show_header = False
     sizes = "".join(f", {name}={size}" for name, size in plan.model.binding)
@@ -79,7 +79,7 @@ def plan_heading(plan: Plan) -> Table:
     table.add_row("kernels", plan.problem.kernels or "not stated")
     table.add_row(
         "training",
-        f"{len(trained)} of {len(graph.parameters)} parameters, {plan.request.loss}, {plan.optimizer.name}",
+        f"{trained_in_words(graph)}, {plan.request.loss}, {plan.optimizer.name}",
     )
     for title, line in (*micro_rows(plan), *shape_rows(plan)):
         table.add_row(title, line)
@@ -88,6 +88,8 @@ def plan_heading(plan: Plan) -> Table:
         table.add_row("not trained", Text(line))
     for line in strip_lines(graph):
         table.add_row("strips", line)
+    for line in part_lines(graph):
+        table.add_row("parts", line)
     if prediction.plain_peak_ram_bytes is not None:
         table.add_row("plain training", f"needs {format_bytes(prediction.plain_peak_ram_bytes)}")
     if prediction.lower_bound_ram_bytes is not None:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from poet.errors import InputError
 from poet.graph import Graph
 from poet.loss import LossSpec
+from poet.named import named_parameters
 from poet.units import format_bytes
 from poet.untrained import Why, in_words, unread_outputs, untrained
 
@@ -35,7 +36,7 @@ def untrained_lines(graph: Graph, train: Sequence[str] = ("*",)) -> list[str]:
     """Outputs that the loss does not read, and parameters that were to be trained and are not."""
     reasons = {name: why for name, why in untrained(graph, train).items() if why is not Why.NOT_ASKED}
     outputs = [f"output {number} of {len(graph.predictions)}" for number in unread_outputs(graph)]
-    return in_words(reasons, outputs, parameters=len(graph.parameters))
+    return in_words(reasons, outputs, parameters=len(named_parameters(graph)))
 
 
 def strip_lines(graph: Graph) -> list[str]:
@@ -56,6 +57,21 @@ def strip_lines(graph: Graph) -> list[str]:
     ]
 
 
+def part_lines(graph: Graph) -> list[str]:
+    """How many parameters are in parts, and the largest; none where none is."""
+    named = [item.content for item in named_parameters(graph) if item.content.bounds]
+    if not named:
+        return []
+    largest = max(named, key=lambda item: item.type.extent_bytes)
+    count = "1 parameter is" if len(named) == 1 else f"{len(named)} parameters are"
+    whole_bytes, (start, stop) = largest.type.extent_bytes, largest.bounds[0]
+    part_bytes = whole_bytes * (stop - start) // largest.type.shape[0]
+    return [
+        f"{count} fetched, used and updated part by part; the largest, {largest.name} of "
+        f"{format_bytes(whole_bytes)}, in {len(largest.bounds)} parts of up to {format_bytes(part_bytes)}"
+    ]
+
+
 def _ops(count: int) -> str:
     return "1 op runs" if count == 1 else f"{count} ops run"
 
@@ -63,4 +79,5 @@ def _ops(count: int) -> str:
 def training_lines(graph: Graph, loss: str, train: Sequence[str] = ("*",)) -> list[str]:
     """What a survey says first."""
     strips = [f"strips: {line}" for line in strip_lines(graph)]
+    strips += [f"parts: {line}" for line in part_lines(graph)]
     return [f"loss: {loss_reads(graph, loss)}", *strips, *untrained_lines(graph, train)]

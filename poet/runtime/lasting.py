@@ -10,10 +10,12 @@ import torch
 
 from poet.errors import ReplayError
 from poet.lasting_values import lasting_values, stored_values
+from poet.named import Joined
 from poet.problem import Place
 from poet.runtime import instructions, program, state
 from poet.runtime.background import Pager
 from poet.runtime.cells import Cells, new_buffer
+from poet.runtime.joining import joined
 from poet.runtime.moving import Moving
 from poet.runtime.page_file import PageFile
 from poet.runtime.placed import PlacedSteps
@@ -110,6 +112,11 @@ class LastingTensors:
         is_held = self.cells.holds(self._plan.graph.buffer_of(value))
         return self.fetched(value).clone() if is_held else self.fetched(value)
 
+    def copy_of(self, item: Joined) -> torch.Tensor:
+        """Likewise, of all that makes it up."""
+        self.check_usable()
+        return joined(item, self.fetched if item.bounds else self.copy)
+
     def fetched(self, value: str) -> torch.Tensor:
         """The tensor itself where it is in RAM, else one that was fetched for the caller."""
         buffer = self._plan.graph.buffer_of(value)
@@ -129,7 +136,9 @@ class LastingTensors:
         self.check_usable()
         graph = self._plan.graph
         updated = {buffer for op in graph.ops for buffer in op.updates}
-        for value, name in state.saved_names(graph).items():
+        for value, name in (
+            (value, item.name) for item in state.saved_tensors(graph) for value in item.values
+        ):
             if graph.buffer_of(value) not in updated:
                 continue
             tensor = self.fetched(value)

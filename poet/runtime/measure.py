@@ -36,6 +36,7 @@ from poet.training_plan import Plan
 _RUNS = 3
 _TIMING_SECONDS = 0.05  # more runs of a kernel only within this time
 _MIS_TRACED = frozenset({"aten.mkldnn_rnn_layer.default"})  # fake tracing does not know their outputs
+_LINE_ELEMENTS = 64  # as many as a line of any cache may have
 _FILL = 1.0  # for float inputs; integers are 0, a valid index everywhere
 
 _WARM_STEPS = 1  # it maps the memory and checks its results
@@ -134,13 +135,18 @@ class _Bench:
         return self.found[key]
 
     def signature(self, call: Call) -> object:
-        """The call with each value replaced by its type and the number of its buffer within the call."""
+        """The call with each value replaced by its type and the number of its buffer within the call.
+
+        Views that begin so many lines of the cache later are alike.
+        """
         numbers: dict[str, int] = {}
 
         def anonymous(argument: Argument) -> object:
             if isinstance(argument, Ref):
                 buffer = self.graph.buffer_of(argument.value)
-                return self.types[argument.value], numbers.setdefault(buffer, len(numbers))
+                type_ = self.types[argument.value]
+                type_ = replace(type_, offset=type_.offset % _LINE_ELEMENTS)
+                return type_, numbers.setdefault(buffer, len(numbers))
             if isinstance(argument, tuple):
                 return tuple(map(anonymous, argument))
             return type(argument), argument

@@ -54,3 +54,12 @@ def torch_threads(count: int) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+def likely_thread_counts() -> tuple[int, ...]:
+    """With which a step is likely to run: torch's number now, one, and that of this machine's cores."""
+    threads = torch.get_num_threads()
+    if is_fork():  # it has no further threads to compute with
+        return (threads,)
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return tuple(dict.fromkeys((threads, 1, cores)))

@@ -20,8 +20,10 @@ from poet.files import tensorfile
 from poet.files.kinds import FileKind, says_what_it_is
 from poet.files.tensorfile import RawTensor, TensorFile
 from poet.graph import Graph
-from poet.lasting_values import lasting_values, stored_values
+from poet.lasting_values import lasting_values
+from poet.named import Joined, named_parameters
 from poet.plan_file import PlanFile
+from poet.runtime.joining import joined
 from poet.training_plan import Plan
 
 FORMAT = "poet-state"
@@ -88,9 +90,12 @@ class Saved(Closing):
         self.path = Path(path)
         self._file = TensorFile(self.path, error=PlanError)
         try:
-            self._names = saved_names(plan.plan.graph)
+            self._saved = saved_tensors(plan.plan.graph)
+            self._owners = {
+                value: (item, number) for item in self._saved for number, value in enumerate(item.values)
+            }
             self.steps = _checked_steps(self._file, plan.plan)
-            self._check_entries(plan.plan.graph)
+            self._check_entries()
             began_with = _checked_seed(self._file)
             self.seed = began_with if seed is None else seed
             self._constants = FromPlan(plan, seed=self.seed)
@@ -104,24 +109,30 @@ class Saved(Closing):
 
     def fill(self, value: str, target: torch.Tensor) -> None:
         """Write the content of the graph's ``value`` into ``target``."""
-        if value in self._names:
-            fill_from(self._file, self._names[value], target)
-        else:
+        if value not in self._owners:
             self._constants.fill(value, target)
+            return
+        item, number = self._owners[value]
+        if item.bounds:
+            start_bytes = item.bounds[number][0] * target[0].nbytes
+            self._file.read_part_into(item.name, bytes_of(target), start_bytes)
+        else:
+            fill_from(self._file, item.name, target)
 
     def close(self) -> None:
         """Close the file; a second call does nothing."""
         self._file.close()
 
-    def _check_entries(self, graph: Graph) -> None:
-        where, entries, types = self._file.path.name, self._file.entries, stored_values(graph)
-        extra = entries.keys() - {*self._names.values(), _RANDOM_STATE}
+    def _check_entries(self) -> None:
+        where, entries = self._file.path.name, self._file.entries
+        extra = entries.keys() - {*(item.name for item in self._saved), _RANDOM_STATE}
         if extra:
             raise PlanError(f"{where}: {min(extra)!r} is no tensor of the plan's training state")
-        for value, name in self._names.items():
+        for item in self._saved:
+            name, kind = item.name, item.type
             if name not in entries:
                 raise PlanError(f"{where}: {name!r} is missing; was it saved with another training set?")
-            found, kind = entries[name], types[value]
+            found = entries[name]
             if (found.dtype, found.shape) != (kind.dtype, kind.shape):
                 raise PlanError(f"{where}: {name} is {found.dtype}{list(found.shape)}, not {kind}")
 
@@ -147,16 +158,20 @@ def check_fillable(graph: Graph) -> None:
             raise PlanError(f"{name} is {kind} with strides {kind.strides}: its elements overlap")
 
 
-def saved_names(graph: Graph) -> dict[str, str]:
-    """Under which name each value of the training state is saved."""
-    names = {value: name for name, value in reversed(graph.states)}  # of tied names the first
-    names |= {parameter.value: parameter.name for parameter in graph.parameters}
-    names |= {
-        value: f"optimizer/{parameter.name}/{name}"
-        for parameter in graph.parameters
-        for name, value in parameter.optimizer_state
-    }
-    return names
+def saved_tensors(graph: Graph) -> tuple[Joined, ...]:
+    """The training state as it is saved: each tensor once, under its name, of the values that make it up."""
+    types = {value.name: value.type for value in graph.values}
+    named = named_parameters(graph)
+    parameters = {value for item in named for value in item.content.values}
+    first_names = {value: name for name, value in reversed(graph.states)}  # of tied names the first
+    states = (
+        Joined(name, types[value], (value,)) for value, name in first_names.items() if value not in parameters
+    )
+    return (
+        *states,
+        *(item.content for item in named),
+        *(state for item in named for _, state in item.optimizer_state),
+    )
 
 
 def save(
@@ -181,15 +196,16 @@ def save(
     Raises:
         PoetError: the folder cannot be written or is full; an old file at ``path`` is kept.
     """
-    values = {name: value for value, name in saved_names(plan.graph).items()}
-    types = stored_values(plan.graph)
-    kinds: dict[str, tensorfile.TensorKind] = {name: types[value] for name, value in values.items()}
+    saved = {item.name: item for item in saved_tensors(plan.graph)}
+    kinds: dict[str, tensorfile.TensorKind] = {name: item.type for name, item in saved.items()}
     drawn = None if random_state is None else raw_tensor(random_state)
     if drawn is not None:
         kinds[_RANDOM_STATE] = drawn
 
     def raw(name: str) -> RawTensor:
-        return drawn if drawn is not None and name == _RANDOM_STATE else raw_tensor(fetch(values[name]))
+        return (
+            drawn if drawn is not None and name == _RANDOM_STATE else raw_tensor(joined(saved[name], fetch))
+        )
 
     metadata = {
         "poet.format": FORMAT,

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 import math
-import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,7 +18,7 @@ import torch
 from poet.errors import PlanError, ReplayError
 from poet.graph import Graph, Op, Strip, Value
 from poet.runtime import trial_record
-from poet.runtime.process import is_fork, torch_threads
+from poet.runtime.process import likely_thread_counts, torch_threads
 from poet.runtime.strips import signature
 from poet.runtime.trial_bench import WHOLE, Trial, fits
 
@@ -130,7 +129,7 @@ def is_exact(strip: Strip, outputs: Sequence[str | None], values: Mapping[str, V
             signature(strip, outputs, types),
             strip.blocks,
             lambda: Trial(strip, outputs, values),
-            _thread_counts(),
+            likely_thread_counts(),
         )
     except _FAILURES:
         return False
@@ -221,12 +220,3 @@ def _exact_here(
         if not _exact.get(key, _known.get(digest)):
             return False
     return True
-
-
-def _thread_counts() -> tuple[int, ...]:
-    """With which a step is likely to run."""
-    threads = torch.get_num_threads()
-    if is_fork():  # it has no further threads to compute with
-        return (threads,)
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return tuple(dict.fromkeys((threads, 1, cores)))

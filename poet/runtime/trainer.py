@@ -22,6 +22,7 @@ from poet.closing import Closing
 from poet.errors import InputError, ReplayError
 from poet.files.apart import check_apart
 from poet.graph import TensorType
+from poet.named import named_parameters
 from poet.plan_file import PlanFile
 from poet.runtime import state
 from poet.runtime.budgets import Budgets, Planner
@@ -31,11 +32,13 @@ from poet.runtime.evaluation import Batch, EvaluationResult
 from poet.runtime.generations import Generations, open_saved
 from poet.runtime.given import Given
 from poet.runtime.guards import check_calls
+from poet.runtime.joining import joining_tap
 from poet.runtime.lasting import ArenaUse, LastingTensors
 from poet.runtime.memory import PeakMeter, return_freed_memory
 from poet.runtime.open_plan import OpenPlan
 from poet.runtime.page_file import PageFile
 from poet.runtime.pages import open_pages
+from poet.runtime.part_trial import check_parts
 from poet.runtime.rates import Rates
 from poet.runtime.replay import Tap
 from poet.runtime.spill import Spill
@@ -167,6 +170,7 @@ class Trainer(Closing):
             for graph in (plan.graph, *(companion.graph for _, companion in companions(plan))):
                 check_calls(graph)  # before a strip is tried
                 check_strips(graph)
+                check_parts(graph)
             source: state.Source = state.FromPlan(file, seed=seed)
             if resume is not None:
                 source = undo.enter_context(open_saved(resume, file, seed=seed))
@@ -260,7 +264,7 @@ class Trainer(Closing):
             inputs,
             targets,
             self._rates.scalars(number),
-            on_gradient=on_gradient,
+            on_gradient=on_gradient and joining_tap(self.plan.graph, on_gradient),
             on_instruction=on_instruction,
         )
         self.steps = number
@@ -390,7 +394,7 @@ class Trainer(Closing):
 
     def parameters(self) -> dict[str, torch.Tensor]:
         """Copies of the parameters, by the module's names."""
-        return {item.name: self._tensors.copy(item.value) for item in self.plan.graph.parameters}
+        return {item.name: self._tensors.copy_of(item.content) for item in named_parameters(self.plan.graph)}
 
     def state_dict(self) -> dict[str, torch.Tensor]:
         """Copies of parameters and module state, as ``module.load_state_dict`` takes them."""
@@ -399,8 +403,8 @@ class Trainer(Closing):
     def optimizer_state(self) -> dict[str, dict[str, torch.Tensor]]:
         """Copies of the optimizer's tensors, by parameter and by torch's name for them."""
         return {
-            parameter.name: {name: self._tensors.copy(value) for name, value in parameter.optimizer_state}
-            for parameter in self.plan.graph.parameters
+            parameter.name: {name: self._tensors.copy_of(item) for name, item in parameter.optimizer_state}
+            for parameter in named_parameters(self.plan.graph)
             if parameter.optimizer_state
         }
 

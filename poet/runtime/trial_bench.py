@@ -62,14 +62,14 @@ class Trial:
         def compare(name: str, dim: int, block: Tensor, start: int) -> None:
             nonlocal equal
             expected = whole.inner[name].narrow(dim, start, block.shape[dim])
-            equal = equal and _same_bits(expected, block)
+            equal = equal and same_bits(expected, block)
 
         results = self._run(count, compare)
         return (
             equal
-            and all(_same_bits(self._memory[name], item) for name, item in whole.updated.items())
+            and all(same_bits(self._memory[name], item) for name, item in whole.updated.items())
             and all(
-                one is None or (other is not None and _same_bits(one, other))
+                one is None or (other is not None and same_bits(one, other))
                 for one, other in zip(whole.outputs, results, strict=True)
             )
         )
@@ -137,7 +137,7 @@ class Trial:
         return self._allocations[count]
 
     def _once(self, count: int) -> tuple[Tensor | None, ...]:
-        return self._runs[count].run(self._tensors.__getitem__, _scalar)
+        return self._runs[count].run(self._tensors.__getitem__, trial_scalar)
 
     def _whole_here(self) -> _Result:
         """What the whole gives at torch's number of threads."""
@@ -164,7 +164,7 @@ class Trial:
         if count not in self._runs:
             strip = self._strip if count == WHOLE else replace(self._strip, blocks=count)
             self._runs[count] = StripRun(strip, self._outputs, self._types, is_whole=count == WHOLE)
-        return self._runs[count].run(self._tensors.__getitem__, _scalar, see)
+        return self._runs[count].run(self._tensors.__getitem__, trial_scalar, see)
 
 
 def _seconds_of(run: Callable[[int], object], count: int) -> float:
@@ -182,7 +182,7 @@ class _Result:
     outputs: tuple[Tensor | None, ...]
 
 
-def _scalar(name: str) -> float:
+def trial_scalar(name: str) -> float:
     """One of the optimizer's scalars."""
     return _SCALARS.get(name, 0.5)
 
@@ -190,7 +190,7 @@ def _scalar(name: str) -> float:
 _INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
-def _same_bits(one: Tensor, other: Tensor) -> bool:
+def same_bits(one: Tensor, other: Tensor) -> bool:
     if (one.dtype, one.shape) != (other.dtype, other.shape):
         return False
     kind = _INTEGERS[one.element_size()]

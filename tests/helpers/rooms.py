@@ -20,8 +20,8 @@ FLOORS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
             "codec", "children",
         )),
     ("Training graph", "ops, values and buffers of one step", (
-            "operators", "kernel_allocations", "kernel_facts", "calls", "strips", "graph", "optimizer",
-            "loss", "micro", "untrained", "files.cache_folder", "files.kinds", "files.apart",
+            "operators", "kernel_allocations", "kernel_facts", "calls", "strips", "wholes", "graph", "named",
+            "optimizer", "loss", "micro", "untrained", "files.cache_folder", "files.kinds", "files.apart",
             "files.tensorfile", "files.columns", "files.arrays", "files",
         )),
     (
@@ -79,7 +79,8 @@ ROOMS = tuple(room for _, _, rooms in FLOORS for room in rooms)
 RUNTIME_MAY_READ = frozenset(
     {
         "version", "errors", "closing", "units", "brief", "codec", "children", "operators",
-        "kernel_allocations", "kernel_facts", "calls", "strips", "graph", "schedule", "problem", "homes",
+        "kernel_allocations", "kernel_facts", "calls", "strips", "wholes", "graph", "named",
+        "schedule", "problem", "homes",
         "pins", "simulator", "optimizer", "loss", "micro", "layout", "demand", "places",
         "plan_parts", "page_slots", "lasting_values", "plan_checks", "training_plan", "plan_file",
         "rate_schedule", "run_request", "devices.host",

@@ -9,6 +9,7 @@ from poet.devices.profile import Profile
 from poet.errors import ProfileError
 from poet.graph import Graph
 from poet.homes import DecidedProblem, decided
+from poet.named import trained_in_words
 from poet.plan_parts import PriceRange
 from poet.problem import Limits, Objective
 from poet.report.alternatives import Alternative, alternatives
@@ -111,11 +112,10 @@ def subject_of_plan(plan: Plan, *, profile: Profile | None = None) -> Subject:
     """
     outcome, prediction = plan.outcome, plan.prediction
     found, note = (profile, "") if profile is not None else _shipped(plan.device.name)
-    trained = sum(parameter.gradient is not None for parameter in plan.graph.parameters)
     sizes = "".join(f", {name}={size}" for name, size in plan.model.binding)
     return _worked_out(
         model=f"{plan.model.name}{sizes}",
-        training=f"{trained} of {len(plan.graph.parameters)} parameters, {plan.request.loss}, "
+        training=f"{trained_in_words(plan.graph)}, {plan.request.loss}, "
         f"{plan.optimizer.name}{_in_strips(plan.graph)}",
         device=plan.device.title or plan.device.name,
         profile=found,

@@ -496,6 +496,7 @@ class _Cover:
         taken = [gap for gap in self.gaps if gap.way is not None]
         for gap in sorted(taken, key=lambda gap: -self._price(gap)):
             window = self.excess[gap.before + 1 : gap.back]
-            if float(window.max()) + self.facts.size[gap.tensor] <= 0.0:
+            # nothing lies between where a recomputation for another tensor gives it back right away
+            if float(window.max(initial=-np.inf)) + self.facts.size[gap.tensor] <= 0.0:
                 window += self.facts.size[gap.tensor]
                 gap.way = None

@@ -1,0 +1,187 @@
+"""What is done with a parameter, and how each op of it is divided where the parameter is in parts.
+
+A row says what makes sense by an operator's meaning; whether runs on parts give the bits of the whole is
+another question, which `poet.runtime.part_trial` answers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+from poet.calls import contiguous
+from poet.graph import (
+    Argument,
+    Blank,
+    Call,
+    Graph,
+    Op,
+    Parameter,
+    Ref,
+    TensorType,
+    lasting_of,
+)
+from poet.named import Bounds
+from poet.optimizer import STATES
+from poet.wholes import Axis, PartedCall
+
+IsExact = Callable[[PartedCall, Bounds], bool]
+"""Whether a call in such parts gives the bits of the whole."""
+
+
+ACCUMULATE = "poet.accumulate"
+_ENDS = frozenset(f"poet.{name}" for name in STATES) | {ACCUMULATE}
+_FACTORS = {"aten.mm.default": 0, "aten.addmm.default": 1}
+
+
+class PartIndex:
+    """Who makes, reads and updates what in a graph."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.types = {value.name: value.type for value in graph.values}
+        self.size_bytes = {buffer.name: buffer.size_bytes for buffer in graph.buffers}
+        self.makers = {buffer: op for op in graph.ops for buffer in graph.writes(op)}
+        self.places = {op.name: place for place, op in enumerate(graph.ops)}
+        self.readers: dict[str, list[Op]] = {}
+        for op in graph.ops:
+            again = graph.reads(op.recall) if op.recall is not None else ()
+            for buffer in {*graph.reads(op.call), *again}:
+                self.readers.setdefault(buffer, []).append(op)
+        self.results = {graph.loss, *graph.predictions, *(value for _, value in graph.states)}
+        self.kept = {graph.buffer_of(name) for name in self.results}
+
+    def reading(self, value: str) -> list[Op]:
+        """The ops that read the buffer of ``value``."""
+        return self.readers.get(self.graph.buffer_of(value), [])
+
+
+@dataclass(frozen=True, slots=True)
+class Uses:
+    """What is done with one parameter, each op with how it is divided.
+
+    Attributes:
+        products: that read it.
+        maker: of its gradient; ``None`` where it is frozen.
+        ends: updates, and additions to the sum of its gradients.
+        undivided: ops that read it and cannot be divided.
+    """
+
+    products: Mapping[str, PartedCall]
+    maker: tuple[Op, PartedCall] | None
+    ends: Mapping[str, PartedCall]
+    undivided: tuple[Op, ...] = ()
+
+    def with_joined(self, graph: Graph, bounds: Bounds, is_exact: IsExact) -> Uses:
+        """The same with those products undivided that are not exact in such parts."""
+        wrong = {name for name, parted in self.products.items() if not is_exact(parted, bounds)}
+        return replace(
+            self,
+            products={name: parted for name, parted in self.products.items() if name not in wrong},
+            undivided=(*self.undivided, *(op for op in graph.ops if op.name in wrong)),
+        )
+
+    @property
+    def calls(self) -> tuple[PartedCall, ...]:
+        """What there is to try, each distinct call once."""
+        made = () if self.maker is None else (self.maker[1],)
+        return tuple(dict.fromkeys((*self.products.values(), *made, *self.ends.values())))
+
+
+def uses_of(index: PartIndex, parameter: Parameter) -> Uses | None:
+    """How the parameter's ops are divided; ``None`` where one cannot be."""
+    uses = found_uses(index, parameter)
+    return None if uses is None or uses.undivided else uses
+
+
+def found_uses(index: PartIndex, parameter: Parameter) -> Uses | None:
+    graph, type_ = index.graph, index.types[parameter.value]
+    if len(type_.shape) != 2 or min(type_.shape) < 2 or type_ != contiguous(type_.dtype, type_.shape):
+        return None
+    if index.size_bytes[graph.buffer_of(parameter.value)] != type_.extent_bytes:
+        return None
+    if parameter.value in index.results:
+        return None
+    ends = _ends(index, parameter, type_)
+    if ends is None:
+        return None
+    maker = None
+    if parameter.gradient is not None:
+        maker = _maker(index, parameter.gradient, type_, ends)
+        if maker is None:
+            return None
+    products, undivided = {}, []
+    for op in index.reading(parameter.value):
+        if op.name not in ends:
+            parted = _product(index, op, graph.buffer_of(parameter.value), type_)
+            if parted is None:
+                undivided.append(op)
+            else:
+                products[op.name] = parted
+    return Uses(products, maker, ends, tuple(undivided))
+
+
+def _ends(index: PartIndex, parameter: Parameter, type_: TensorType) -> dict[str, PartedCall] | None:
+    """The ops that write what lives across steps for it; ``None`` where something else reads that."""
+    found = {}
+    for _, value in lasting_of(parameter):
+        for op in index.reading(value):
+            if op.updates:
+                if op.call.target not in _ENDS or any(index.types[ref] != type_ for ref in op.call.refs()):
+                    return None
+                found[op.name] = PartedCall(blanked(op.call, index.types), Axis.ELEMENTS)
+            elif value != parameter.value:
+                return None
+    return found
+
+
+def _maker(
+    index: PartIndex, gradient: str, type_: TensorType, ends: Mapping[str, PartedCall]
+) -> tuple[Op, PartedCall] | None:
+    op = index.makers.get(index.graph.buffer_of(gradient))
+    if op is None or op.call.target != "aten.mm.default" or not _is_pure(op) or op.outputs != (gradient,):
+        return None
+    is_used = {reader.name for reader in index.reading(gradient)} <= ends.keys()
+    if index.types[gradient] != type_ or not is_used or index.graph.buffer_of(gradient) in index.kept:
+        return None
+    return op, PartedCall(blanked(op.call, index.types), Axis.ROWS)
+
+
+def _product(index: PartIndex, op: Op, buffer: str, type_: TensorType) -> PartedCall | None:
+    """``op`` along the rows of the parameter on ``buffer``; ``None`` where it cannot be divided so."""
+    first = _FACTORS.get(op.call.target)
+    if first is None or op.call.kwargs or not _is_pure(op) or len(op.outputs) != 1:
+        return None
+    result = index.types[op.outputs[0] or ""]
+    places = [
+        place
+        for place, item in enumerate(op.call.args)
+        if isinstance(item, Ref) and index.graph.buffer_of(item.value) == buffer
+    ]
+    is_plain = result == contiguous(result.dtype, result.shape) and places in ([first], [first + 1])
+    if not is_plain or index.size_bytes[index.graph.buffer_of(op.outputs[0] or "")] != result.extent_bytes:
+        return None
+    factor = op.call.args[places[0]]
+    assert isinstance(factor, Ref)
+    found = index.types[factor.value]
+    if found == type_:
+        dim = 0
+    elif found == replace(type_, shape=type_.shape[::-1], strides=type_.strides[::-1]):
+        dim = 1
+    else:
+        return None
+    is_second = places[0] == first + 1
+    axis = Axis.SUM if dim != is_second else (Axis.COLUMNS if is_second else Axis.ROWS)
+    return PartedCall(blanked(op.call, index.types), axis)
+
+
+def _is_pure(op: Op) -> bool:
+    return not (op.updates or op.random or op.repeat_call or op.strip) and op.repeatable
+
+
+def blanked(call: Call, types: Mapping[str, TensorType]) -> Call:
+    """The call with a blank, at the beginning of its memory, for each tensor."""
+    args: tuple[Argument, ...] = tuple(
+        Blank(replace(types[item.value], offset=0)) if isinstance(item, Ref) else item for item in call.args
+    )
+    return replace(call, args=args)

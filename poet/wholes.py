@@ -1,0 +1,141 @@
+"""Parameters that exist in parts: some rows of a weight are one tensor, the next rows another.
+
+A part is a parameter like any other: it has a buffer, perhaps a gradient and optimizer state, and what is
+planned for it is planned for it alone. What users see is the *whole*, under its own name. A call that reads
+the whole runs once for each part, along one of the axes of `Axis`; whether that gives the same bits is found
+by trial (`poet.runtime.part_trial`).
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from poet.calls import Argument, Blank, Call, TensorType, contiguous
+from poet.errors import GraphError
+from poet.operators import WRITES
+
+Cuts = tuple[tuple[int, int], ...]
+"""(place among the arguments, dimension) of what a run on a part is given a part of."""
+
+_OPERANDS = {"aten.mm.default": 0, "aten.addmm.default": 1}
+"""Products of matrices, and where the first of the two factors stands."""
+
+
+class Axis(enum.Enum):
+    """Along which dimension of a call's work its runs on parts divide it."""
+
+    ROWS = "rows"  # of a product: each run gives rows of the result
+    COLUMNS = "columns"  # of a product: each run gives columns of the result
+    SUM = "sum"  # of a product: each run adds its share to what the runs before it gave
+    ELEMENTS = "elements"  # of an update in place: each run changes rows of every tensor
+
+
+@dataclass(frozen=True, slots=True)
+class PartedCall:
+    """A call that runs once for each part.
+
+    Attributes:
+        call: as it would run whole; blanks stand for its tensors.
+        axis: along which it is divided.
+    """
+
+    call: Call
+    axis: Axis
+
+
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """A parameter of the module that exists in parts.
+
+    Attributes:
+        name: the module's own name for it.
+        type: of all of it; its elements lie in C order.
+        parts: names of the graph's parameters that are its rows, the first rows first.
+        calls: what read it, made its gradient or updated it, each distinct one once.
+    """
+
+    name: str
+    type: TensorType
+    parts: tuple[str, ...]
+    calls: tuple[PartedCall, ...] = ()
+
+
+def cuts_of(parted: PartedCall) -> Cuts:
+    """Which arguments of a call are divided, and along which dimension.
+
+    Raises:
+        GraphError: the call has no such axis.
+    """
+    call, axis = parted.call, parted.axis
+    if axis is Axis.ELEMENTS and call.target in WRITES and call.target.startswith("poet."):
+        return tuple((place, 0) for place, item in enumerate(call.args) if isinstance(item, Blank))
+    first = _OPERANDS.get(call.target)
+    tensors = (*call.args[: 2 + (first or 0)],)
+    if (
+        first is None
+        or axis is Axis.ELEMENTS
+        or call.kwargs
+        or len(call.args) != first + 2
+        or not all(map(_is_blank, tensors))
+    ):
+        raise GraphError(f"{call.target} is not divided along {axis.value}")
+    if axis is Axis.SUM:
+        return (first, 1), (first + 1, 0)
+    dim = 0 if axis is Axis.ROWS else 1
+    factor = (first + dim, dim)
+    added = call.args[0]
+    assert isinstance(added, Blank)
+    along = len(added.type.shape) - 2 + dim
+    if not first or along < 0 or added.type.shape[along] == 1:
+        return (factor,)
+    return (0, along), factor
+
+
+def result_dim(axis: Axis) -> int | None:
+    """The dimension along which runs on parts give parts of the result; ``None``: nothing is joined."""
+    return {Axis.ROWS: 0, Axis.COLUMNS: 1}.get(axis)
+
+
+def narrowed(type_: TensorType, dim: int, start: int, stop: int) -> TensorType:
+    """Elements ``start`` to ``stop`` along ``dim`` of a view, on the same buffer."""
+    shape = (*type_.shape[:dim], stop - start, *type_.shape[dim + 1 :])
+    return TensorType(type_.dtype, shape, type_.strides, type_.offset + start * type_.strides[dim])
+
+
+def check_whole(whole: Whole, parts: Sequence[Mapping[str, TensorType]]) -> None:
+    """A whole's parts are alike in all but their number of rows, and make it up.
+
+    Args:
+        whole: to be checked; its calls can be divided as they say.
+        parts: per part the types of all that lives across steps for it, by what it is; the part itself first.
+
+    Raises:
+        GraphError: they do not.
+    """
+    where = f"parameter {whole.name} in parts"
+    shape = whole.type.shape
+    if len(parts) < 2 or not shape or whole.type != contiguous(whole.type.dtype, shape):
+        raise GraphError(f"{where}: {whole.type} in {len(parts)} parts is not rows in C order")
+    rows = [next(iter(part.values())).shape[:1] for part in parts]
+    if sum(map(sum, rows)) != shape[0]:
+        raise GraphError(f"{where}: its parts have not as many rows as it has")
+    for part, (count, *_) in zip(parts, rows, strict=True):
+        if part.keys() != parts[0].keys():
+            raise GraphError(f"{where}: its parts are not trained alike")
+        for what, type_ in part.items():
+            wanted = contiguous(whole.type.dtype, (count, *shape[1:]))
+            if type_ != wanted:
+                raise GraphError(f"{where}: {what} of a part is {type_}, not {wanted} in C order")
+    for parted in whole.calls:
+        cuts_of(parted)
+
+
+def _is_blank(argument: Argument) -> bool:
+    return isinstance(argument, Blank) and len(argument.type.shape) <= 2
+
+
+def distinct(calls: Iterable[PartedCall]) -> tuple[PartedCall, ...]:
+    """Each once, in order."""
+    return tuple(dict.fromkeys(calls))

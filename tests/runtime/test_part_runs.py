@@ -1,0 +1,254 @@
+"""Parameters in parts: the bits of plain PyTorch under any schedule, whole again for who asks for them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from helpers import hand_net
+from helpers.schedules import keep_everything, random_schedule
+from torch import Tensor, nn
+
+from poet.errors import GraphError, ModelError, ReplayError
+from poet.exported import export_state
+from poet.files.tensorfile import TensorFile
+from poet.frontend import part_choice
+from poet.frontend.evaluation import trace_evaluation
+from poet.frontend.part_choice import with_parts
+from poet.frontend.part_uses import blanked
+from poet.frontend.parts import in_parts_of
+from poet.frontend.trace import TrainingStep, trace_training_step
+from poet.graph import Graph
+from poet.micro import MicroBatches
+from poet.named import named_parameters, trained_in_words
+from poet.optimizer import OptimizerSpec
+from poet.plan_file import read_plan, write_plan
+from poet.report.data import parts_data
+from poet.report.training import part_lines
+from poet.runtime import Trainer, part_trial
+from poet.runtime.part_trial import is_exact_in_parts
+from poet.runtime.state import raw_tensor
+from poet.training_plan import Plan
+from poet.verification import random_batch, verify
+from poet.wholes import Axis, PartedCall, cuts_of
+
+
+@pytest.fixture(autouse=True)
+def _tiny_ones_too(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(part_choice, "LEAST_BYTES", 2048)
+    monkeypatch.setattr(part_choice, "LEAST_SHARE", 0.0)
+    monkeypatch.setattr(part_choice, "_LEAST_PART_BYTES", 1024)
+    monkeypatch.setattr(part_choice, "_STEPS", (8, 16))
+    monkeypatch.setattr(part_trial, "_exact", {})
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+class Products(nn.Module):
+    """Weights that lie the other way round, and one that is used twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.there = nn.Parameter(torch.randn(40, 20) / 6)
+        self.twice = nn.Linear(20, 20, bias=False)
+        self.last = nn.Linear(20, 44)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(self.twice(torch.relu(self.twice(x @ self.there))))  # type: ignore[no-any-return]
+
+
+def layers() -> nn.Module:
+    return nn.Sequential(
+        nn.Linear(12, 44), nn.ReLU(), nn.Dropout(0.3), nn.Linear(44, 40), nn.Tanh(), nn.Linear(40, 20)
+    )
+
+
+NETS: dict[str, tuple[Callable[[], nn.Module], int]] = {"layers": (layers, 12), "products": (Products, 40)}
+"""Per name a net and its input's features."""
+
+
+def module_of(name: str) -> nn.Module:
+    torch.manual_seed(0)
+    return NETS[name][0]()
+
+
+def traced(
+    name: str, optimizer: str = "sgd", *, micro: MicroBatches | None = None, train: list[str] | None = None
+) -> TrainingStep:
+    spec = OptimizerSpec(optimizer, lr=0.05, weight_decay=0.01)
+    inputs = torch.zeros(3, NETS[name][1])
+    return trace_training_step(
+        module_of(name), inputs, optimizer=spec, in_parts=True, micro=micro, train=train
+    )
+
+
+def in_parts(graph: Graph) -> dict[str, int]:
+    return {item.name: len(item.parts) for item in named_parameters(graph) if item.content.bounds}
+
+
+def write(path: Path, step: TrainingStep, *, seed: int | None, in_storage: bool = True) -> Plan:
+    of = hand_net.problem(step.graph, parameters_in_storage=in_storage, kernels=step.kernels)
+    schedule = keep_everything(of) if seed is None else random_schedule(of, seed)
+    plan = hand_net.plan(
+        of, step.graph, schedule, optimizer=step.optimizer, loss=step.loss, slack=1.0, kernels=step.kernels
+    )
+    write_plan(path, plan, {value: raw_tensor(tensor) for value, tensor in step.tensors.items()})
+    return plan
+
+
+EXPECTED = {
+    "layers": {"0.weight": 3, "3.weight": 5, "5.weight": 3},
+    "products": {"there": 5, "last.weight": 6},  # the gradient of the weight that is used twice is a sum
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "optimizer"), [("layers", "sgd"), ("layers", "adamw"), ("products", "momentum")]
+)
+def test_any_schedule_gives_the_bits_of_plain_pytorch(name: str, optimizer: str, tmp_path: Path) -> None:
+    torch.set_num_threads(2)  # tried at 2 and at 1
+    step = traced(name, optimizer)
+    assert in_parts(step.graph).keys() == EXPECTED[name].keys()
+    for seed in (1, 2):
+        plan = write(tmp_path / "p", step, seed=seed, in_storage=seed == 2)
+        assert read_plan(tmp_path / "p") == plan
+        report = verify(tmp_path / "p", module=module_of(name), steps=2, threads=(1, 2))
+        assert [comparison.difference for comparison in report.comparisons] == [None, None]
+
+
+def test_what_comes_back_is_whole(tmp_path: Path) -> None:
+    step = traced("layers", "momentum")
+    plan = write(tmp_path / "p", step, seed=3)
+    module, gradients = module_of("layers"), dict[str, Tensor]()
+    names = [name for name, _ in module.named_parameters()]
+    with Trainer.open(tmp_path / "p", seed=1) as trainer:
+        begun = trainer.state_dict()
+        assert [*begun] == names
+        assert all(torch.equal(begun[name], item) for name, item in module.named_parameters())
+        inputs, targets = random_batch(plan, 0)
+        assert targets is not None
+        trainer.step(inputs, targets, on_gradient=lambda name, item: gradients.update({name: item.clone()}))
+        trained, momenta = trainer.state_dict(), trainer.optimizer_state()
+        trainer.save(tmp_path / "s")
+    assert {name: item.shape for name, item in gradients.items()} == {
+        name: item.shape for name, item in begun.items()
+    }
+    assert [*momenta] == names
+    file = TensorFile(tmp_path / "s")
+    assert {name for name in file.entries if "[" in name} == set()
+    file.close()
+    module.load_state_dict(trained, strict=True)
+    with Trainer.open(tmp_path / "p", resume=tmp_path / "s") as again:
+        found = again.state_dict()
+        assert all(torch.equal(found[name], item) for name, item in trained.items())
+        found = {name: states["momentum_buffer"] for name, states in again.optimizer_state().items()}
+        assert all(torch.equal(found[name], states["momentum_buffer"]) for name, states in momenta.items())
+    assert export_state(tmp_path / "p", tmp_path / "e", state=tmp_path / "s").tensors == len(names)
+    exported = TensorFile(tmp_path / "e")
+    assert exported.read("3.weight") == trained["3.weight"].numpy().tobytes()
+    exported.close()
+
+
+def test_a_state_goes_from_parts_to_a_plan_without(tmp_path: Path) -> None:
+    step = traced("layers", "momentum")
+    whole = trace_training_step(module_of("layers"), torch.zeros(3, 12), optimizer=step.optimizer)
+    assert step.digest == whole.digest
+    assert not whole.graph.wholes
+    write(tmp_path / "p", step, seed=None)
+    write(tmp_path / "q", whole, seed=None)
+    with Trainer.open(tmp_path / "p", seed=1) as trainer:
+        trainer.step(torch.randn(3, 12), torch.tensor([1, 2, 3]))
+        trainer.save(tmp_path / "s")
+        trained = trainer.state_dict()
+    with Trainer.open(tmp_path / "q", resume=tmp_path / "s") as other:
+        assert all(torch.equal(item, trained[name]) for name, item in other.state_dict().items())
+
+
+def test_frozen_weights_and_sums_over_micro_batches_too(tmp_path: Path) -> None:
+    step = traced("layers", train=["5.*"])
+    assert in_parts(step.graph).keys() == EXPECTED["layers"].keys()
+    assert trained_in_words(step.graph) == "2 of 6 parameters"
+    summing = traced("layers", "adamw", micro=MicroBatches(2))
+    assert summing.accumulation is not None
+    assert summing.accumulation.graph.wholes
+    assert summing.accumulation.graph.persistent() == summing.graph.persistent()
+
+
+def test_the_evaluation_reads_the_same_parts() -> None:
+    step = traced("layers")
+    module, inputs = module_of("layers"), torch.zeros(3, 12)
+    evaluation = trace_evaluation(module, inputs, step).graph
+    assert evaluation.persistent() == step.graph.persistent()
+    assert not any(op.name.endswith(".joined") for op in evaluation.ops)
+    plain = trace_training_step(module, inputs, measure=False).graph
+    joined = in_parts_of(step.graph, plain, lambda parted, bounds: False)
+    assert [op.name for op in joined.ops if op.name.endswith(".joined")] == [
+        f"{name}.joined" for name in EXPECTED["layers"]
+    ]
+
+
+def test_what_is_not_exact_stays_whole() -> None:
+    graph = trace_training_step(module_of("layers"), torch.zeros(3, 12), measure=False).graph
+    assert with_parts(graph, lambda parted, bounds: parted.axis is not Axis.SUM).wholes == tuple(
+        whole for whole in with_parts(graph, lambda parted, bounds: True).wholes if whole.name == "0.weight"
+    )
+    assert with_parts(graph, lambda parted, bounds: False) == graph
+    clipped = OptimizerSpec("sgd", clip_norm=1.0)
+    whole = trace_training_step(module_of("layers"), torch.zeros(3, 12), optimizer=clipped, in_parts=True)
+    assert not whole.graph.wholes
+
+
+def test_a_machine_with_other_bits_refuses_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path / "p", traced("layers"), seed=None)
+    monkeypatch.setattr(part_trial, "_exact", {})
+    monkeypatch.setattr(part_trial, "same_bits", lambda one, other: False)
+    with pytest.raises(ReplayError, match=r"parameter 3\.weight in \d parts gives other bits here"):
+        Trainer.open(tmp_path / "p")
+    monkeypatch.setattr(part_trial, "_fits", lambda parted: False)
+    monkeypatch.setattr(part_trial, "_exact", {})
+    Trainer.open(tmp_path / "p").close()  # nothing to try it with
+
+
+def test_a_sum_whose_parts_end_elsewhere_is_found_out() -> None:
+    graph = trace_training_step(nn.Linear(4096, 8), torch.zeros(16, 4096), measure=False).graph
+    call = next(op.call for op in graph.ops if op.call.target == "aten.addmm.default")
+    parted = PartedCall(blanked(call, {value.name: value.type for value in graph.values}), Axis.SUM)
+    bounds = tuple((start, min(start + 7, 4096)) for start in range(0, 4096, 7))
+    assert not is_exact_in_parts(parted, bounds)
+
+
+def test_reports_say_what_is_in_parts() -> None:
+    graph = traced("layers").graph
+    (line,) = part_lines(graph)
+    assert line.startswith(
+        "3 parameters are fetched, used and updated part by part; the largest, 3.weight of"
+    )
+    assert [item["parameter"] for item in parts_data(graph)] == [*EXPECTED["layers"]]
+    assert trained_in_words(graph) == "6 of 6 parameters"
+
+
+def test_damaged_parts_are_refused() -> None:
+    graph = traced("layers").graph
+    assert Graph.from_json(graph.to_json()) == graph
+    first = graph.wholes[0]
+    for wrong in (
+        replace(first, parts=first.parts[1:]),
+        replace(first, parts=(*first.parts, "0.bias")),
+        replace(first, parts=(first.parts[0], *first.parts)),
+        replace(first, name="0.bias"),
+        replace(first, calls=(replace(first.calls[0], axis=Axis.ELEMENTS),)),
+        replace(first, calls=(PartedCall(graph.ops[-1].call, Axis.ROWS),)),
+    ):
+        with pytest.raises(GraphError):
+            replace(graph, wholes=(wrong, *graph.wholes[1:]))
+    spec = OptimizerSpec("sgd", clip_norm=1.0)
+    clipped = trace_training_step(module_of("layers"), torch.zeros(3, 12), optimizer=spec, measure=False)
+    with pytest.raises(ModelError, match="cannot be in parts"):
+        in_parts_of(graph, clipped.graph)
+    assert cuts_of(first.calls[0])
