@@ -32,3 +32,19 @@ def test_single_samples_teach_while_they_stream(tmp_path: Path) -> None:
     before, after = _example("streamed_samples").main(str(tmp_path / "streamed.poet"), samples=600)
     assert before < 0.2
     assert after > 0.7
+
+
+@pytest.mark.slow
+def test_sequences_of_many_lengths_share_their_weights(tmp_path: Path) -> None:
+    found = _example("many_lengths").main(str(tmp_path / "lengths.poet"))
+    assert set(found) == {8, 7, 6}
+    assert found[8] > 0.75
+    assert found[6] > 0.6
+
+
+@pytest.mark.slow
+def test_a_head_on_a_frozen_net_stops_early(tmp_path: Path) -> None:
+    accuracy, epochs = _example("frozen_head").main(str(tmp_path / "head.poet"))
+    assert accuracy > 0.85
+    assert epochs <= 40
+    assert (tmp_path / "head.poet.best").exists()
