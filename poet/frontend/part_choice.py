@@ -17,6 +17,7 @@ from poet.graph import (
     lasting_of,
 )
 from poet.named import Bounds
+from poet.runtime import trial_record
 from poet.runtime.part_trial import is_exact_in_parts
 from poet.wholes import Axis, PartedCall
 
@@ -40,6 +41,12 @@ def with_parts(graph: Graph, is_exact: IsExact = is_exact_in_parts) -> Graph:
         graph: as traced, with no strips.
         is_exact: tries them.
     """
+    with trial_record.recalled():
+        return divided(graph, _chosen(graph, is_exact))
+
+
+def _chosen(graph: Graph, is_exact: IsExact) -> dict[str, Bounds]:
+    """The parameters in parts, by name, and where their parts begin and end."""
     index = PartIndex(graph)
     bytes_of = {buffer.name: buffer.size_bytes for buffer in graph.buffers}
     shares: dict[str, float] = {}  # of what each buffer of a parameter in parts takes, that is there at once
@@ -61,7 +68,7 @@ def with_parts(graph: Graph, is_exact: IsExact = is_exact_in_parts) -> Graph:
         own = [value for _, value in lasting_of(parameter)]
         own += [] if parameter.gradient is None else [parameter.gradient]
         shares |= {graph.buffer_of(value): share for value in own}
-    return divided(graph, chosen)
+    return chosen
 
 
 def _exact_bounds(

@@ -15,7 +15,8 @@ from poet.frontend.strip_candidates import StripCandidate, with_candidates
 from poet.frontend.strips import gradient_candidates
 from poet.graph import Graph, Value
 from poet.kernel_facts import KernelFacts
-from poet.runtime.strip_trial import BLOCK_COUNTS, Offer, is_exact, keep, offer, recall
+from poet.runtime import trial_record
+from poet.runtime.strip_trial import BLOCK_COUNTS, Offer, is_exact, offer
 from poet.runtime.strips import signature
 
 ALLOWANCE = 0.02
@@ -35,11 +36,8 @@ def with_strips(graph: Graph, kernels: KernelFacts) -> Graph:
         graph: of which every gradient exists whole.
         kernels: of its ops, with their times.
     """
-    recall()
-    try:
+    with trial_record.recalled():
         return with_candidates(graph, chosen_strips(graph, kernels))
-    finally:
-        keep()
 
 
 def chosen_strips(graph: Graph, kernels: KernelFacts) -> tuple[StripCandidate, ...]:

@@ -18,7 +18,7 @@ from poet.errors import PlanError, ReplayError
 from poet.graph import ITEM_BYTES, Argument, Blank, Call, Graph, TensorType
 from poet.named import Bounds, bounds_of
 from poet.operators import WRITES
-from poet.runtime import kernels
+from poet.runtime import kernels, trial_record
 from poet.runtime.memory import available_bytes
 from poet.runtime.process import likely_thread_counts, torch_threads
 from poet.runtime.trial_bench import same_bits, trial_scalar
@@ -36,12 +36,21 @@ _tile: list[Tensor] = []
 def is_exact_in_parts(parted: PartedCall, bounds: Bounds) -> bool:
     """Whether a call in parts is exact here, with one thread, torch's number and that of all cores.
 
-    ``False`` where this machine has no memory to try it.
+    What an earlier process found out is believed, see `poet.runtime.trial_record`. ``False`` where this
+    machine has no memory to try it.
     """
-    try:
-        return _fits(parted) and _is_exact(parted, bounds, likely_thread_counts())
-    except _FAILURES:
+    thread_counts = likely_thread_counts()
+    digest = trial_record.digest_of(("part", parted, bounds, tuple(thread_counts)))
+    if isinstance(told := trial_record.told(digest), bool):
+        return told
+    if not _fits(parted):
         return False
+    try:
+        found = _is_exact(parted, bounds, thread_counts)
+    except _FAILURES:
+        found = False
+    trial_record.note(digest, found)
+    return found
 
 
 def check_parts(graph: Graph) -> None:

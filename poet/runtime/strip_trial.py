@@ -56,20 +56,6 @@ class Offer:
 
 _offers: dict[Any, Offer | None] = {}
 _exact: dict[Any, bool] = {}
-_known: dict[str, Any] = {}  # of other processes, see `poet.runtime.trial_record`
-_new: dict[str, Any] = {}
-
-
-def recall() -> None:
-    """Take over what earlier processes found out on this machine."""
-    _known.clear()
-    _known.update(trial_record.known())
-
-
-def keep() -> None:
-    """Leave what this process found out to later ones."""
-    trial_record.remember(_new)
-    _new.clear()
 
 
 def offer(
@@ -94,7 +80,7 @@ def offer(
     key = (signature(strip, outputs, types), tuple(counts), torch.get_num_threads())
     if key not in _offers:
         digest = trial_record.digest_of(("offer", key))
-        if _is_offer(told := _known.get(digest, ...)):
+        if _is_offer(told := trial_record.told(digest)):
             _offers[key] = None if told is None else Offer(*told)
             return _offers[key]
         if not fits(strip, values):
@@ -104,7 +90,9 @@ def offer(
         except _FAILURES:
             found = None
         _offers[key] = found
-        _new[digest] = None if found is None else (found.blocks, found.saved_bytes, found.block_seconds)
+        trial_record.note(
+            digest, None if found is None else (found.blocks, found.saved_bytes, found.block_seconds)
+        )
     return _offers[key]
 
 
@@ -213,10 +201,12 @@ def _exact_here(
     for threads in thread_counts:
         key = (distinct, count, threads)
         digest = trial_record.digest_of(("exact", key))
-        if key not in _exact and not isinstance(_known.get(digest), bool):
+        told = trial_record.told(digest)
+        if key not in _exact and not isinstance(told, bool):
             tried = tried or trial()
             with torch_threads(threads):
-                _exact[key] = _new[digest] = tried.is_exact(count)
-        if not _exact.get(key, _known.get(digest)):
+                _exact[key] = tried.is_exact(count)
+            trial_record.note(digest, _exact[key])
+        if not _exact.get(key, told):
             return False
     return True

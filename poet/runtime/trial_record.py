@@ -1,9 +1,10 @@
-"""What trials of strips showed on this machine, from one process to the next.
+"""What trials of strips and of parts showed on this machine, from one process to the next.
 
 A trial is a run of a kernel, which depends on the processor, on torch with its libraries and on what the
 environment says to these. What it showed is kept in the user's cache folder, in one file for each
-such machine, by the strip's digest: `known` has what is there, `remember` adds to it. Nothing depends on the
-file: one that is missing, damaged or of another format says nothing, and one that cannot be written is left.
+such machine, by the digest of what was tried: in a block of `recalled`, `told` has what is there and what is
+given to `note` is added at its end. Nothing depends on the file: one that is missing, damaged or of another
+format says nothing, and one that cannot be written is left.
 
 ``POET_TRIALS=anew`` in the environment has every process make its own trials.
 """
@@ -18,8 +19,8 @@ import os
 import platform
 import re
 import secrets
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -37,11 +38,35 @@ _LIBRARIES = ("ATEN_", "DNNL_", "ONEDNN_", "MKL_", "OMP_", "KMP_", "GOMP_", "OPE
 """Beginnings of the names of variables that choose kernels or how these work."""
 
 _log = logging.getLogger("poet.runtime")
+_known: dict[str, Any] = {}  # what earlier processes found out
+_new: dict[str, Any] = {}  # and this one
 
 
 def digest_of(distinct: object) -> str:
-    """The name of a trial of ``distinct``: the strip's signature, and whatever else it was."""
+    """The name of a trial of ``distinct``: the signature of what was tried, and whatever else it was."""
     return hashlib.sha256(repr(distinct).encode()).hexdigest()[:32]
+
+
+@contextmanager
+def recalled() -> Iterator[None]:
+    """In the block, `told` has what earlier processes found out; what it notes is left to later ones."""
+    _known.update(known())
+    try:
+        yield
+    finally:
+        remember(_new)
+        _new.clear()
+        _known.clear()
+
+
+def told(digest: str) -> Any:
+    """What an earlier process found out; ``...`` where none did, and outside of `recalled`."""
+    return _known.get(digest, ...)
+
+
+def note(digest: str, found: Any) -> None:
+    """Leave ``found``, which is JSON, to later processes when this block of `recalled`, or the next, ends."""
+    _new[digest] = found
 
 
 def known() -> Mapping[str, Any]:
@@ -69,7 +94,7 @@ def remember(found: Mapping[str, Any]) -> None:
             with suppress(OSError):
                 temporary.unlink()
     except (OSError, InputError) as error:
-        _log.info("what trials of strips showed is not kept: %s", error)
+        _log.info("what trials showed is not kept: %s", error)
 
 
 def _path() -> Path:
@@ -106,7 +131,7 @@ def _processor() -> str:
 
 @functools.cache
 def _own_sources() -> str:
-    """Of the modules that run strips and try them."""
+    """Of the modules that run strips and parts, and try them."""
     here = Path(__file__).parent
-    names = ("strips.py", "strip_trial.py", "trial_bench.py", "kernels.py", "recurrent.py")
+    names = ("strips.py", "strip_trial.py", "part_trial.py", "trial_bench.py", "kernels.py", "recurrent.py")
     return hashlib.sha256(b"\0".join((here / name).read_bytes() for name in names)).hexdigest()

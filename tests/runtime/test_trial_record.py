@@ -10,11 +10,13 @@ import pytest
 from torch import nn
 from torch import zeros as torch_zeros
 
+from poet.calls import Blank, Call, TensorType
 from poet.frontend import slices, strip_choice, strips
 from poet.frontend.strips import gradient_candidates
 from poet.frontend.trace import TrainingStep, trace_training_step
 from poet.kernel_facts import KernelFacts, OpFacts
-from poet.runtime import strip_trial, trial_bench, trial_record
+from poet.runtime import part_trial, strip_trial, trial_bench, trial_record
+from poet.wholes import Axis, PartedCall
 
 
 @pytest.fixture(autouse=True)
@@ -52,6 +54,25 @@ def test_another_process_tries_nothing_again(monkeypatch: pytest.MonkeyPatch) ->
     another_process(monkeypatch)
     monkeypatch.setattr(trial_bench.Trial, "__init__", no_trial)
     assert in_strips(traced()) == first
+
+
+def test_so_it_does_with_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    type_ = TensorType("float32", (8, 4), (4, 1))
+    call = Call("aten.mm.default", (Blank(TensorType("float32", (2, 8), (8, 1))), Blank(type_)))
+    parted, bounds = PartedCall(call, Axis.SUM), ((0, 4), (4, 8))
+    tried: list[bool] = []
+
+    def trial(*_: object) -> bool:
+        tried.append(True)
+        return True
+
+    monkeypatch.setattr(part_trial, "_is_exact", trial)
+    for _ in range(2):  # processes
+        monkeypatch.setattr(part_trial, "_exact", {})
+        with trial_record.recalled():
+            assert part_trial.is_exact_in_parts(parted, bounds)
+    assert part_trial.is_exact_in_parts(parted, bounds)  # nothing is recalled here
+    assert len(tried) == 2
 
 
 def test_who_trains_tries_again_whatever_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
