@@ -50,7 +50,7 @@ MAX_FILE_BYTES = 1 << 27
 SOLVING = (
     "solvers", "files", "problem.py", "schedule.py", "simulator.py", "solution.py", "homes.py", "pins.py",
     "codec.py", "units.py", "errors.py", "extras.py", "children.py", "brief.py", "graph.py", "calls.py",
-    "strips.py", "operators.py", "search_record.py", "tuning.py", "clock.py", "closing.py",
+    "strips.py", "wholes.py", "operators.py", "search_record.py", "tuning.py", "clock.py", "closing.py",
 )  # fmt: skip
 """What an answer depends on: the searches and all that they import."""
 
@@ -61,7 +61,7 @@ IMPORTING = (
     "plan_parts.py", "page_slots.py", "lasting_values.py", "plan_checks.py", "training_plan.py",
     "plan_file.py", "rate_schedule.py", "run_request.py", "demand.py", "layout.py", "places.py",
     "devices/host.py", "problem.py", "schedule.py", "simulator.py", "solution.py", "search_record.py",
-    "homes.py", "pins.py", "tuning.py", "clock.py", "closing.py",
+    "homes.py", "pins.py", "tuning.py", "clock.py", "closing.py", "wholes.py", "named.py",
 )  # fmt: skip
 """What an imported graph and its kernels' facts depend on; of what ``prepared.py`` imports, these alone."""
 

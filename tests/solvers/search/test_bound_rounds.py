@@ -54,7 +54,7 @@ def test_a_bound_that_a_plan_refutes_is_not_believed(
         yield replace(first, overhead_joules=2.0 * instance.problem.compute_joules)
 
     monkeypatch.setattr("poet.solvers.search.bound_rounds.refined_bounds", erring)
-    found = solve(*lean, counted(0.4, confirm=False, tuning=DEFAULT.without("copies.most_arcs")))
+    found = solve(*lean, counted(0.8, confirm=False, tuning=DEFAULT.without("copies.most_arcs")))
     assert asked
     assert found.status is Status.FEASIBLE
     assert found.joules is not None

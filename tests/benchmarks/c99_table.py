@@ -1,0 +1,179 @@
+"""Makes docs/c99-table.md: the MLPerf Tiny nets as C99, everything kept and inside their RAM budgets.
+
+Each net is planned with SGD for `nrf52840`, homes of parameters chosen by the planner, written as C, linked
+into a RAM region and run for three steps on this machine and on a Cortex-M4F in QEMU. Both must end in the
+same bits; an image in its budget must not link in 8 bytes less than it takes. QEMU counts instructions.
+
+    python tests/benchmarks/c99_table.py [--only ds-cnn] [--time-limit 60]
+
+Needs gcc-arm-none-eabi, libnewlib-arm-none-eabi and qemu-system-arm. About eight minutes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "c99-table.md"
+sys.path.insert(0, str(ROOT / "examples"))
+
+import torch  # noqa: E402
+from mlperf_tiny import NETS  # noqa: E402
+
+import poet  # noqa: E402
+from poet.c99.project import c_project  # noqa: E402
+from poet.plan_file import PlanFile  # noqa: E402
+
+DEVICE = "nrf52840"
+BUDGETS_BYTES = {"ds-cnn": 98_304, "resnet-8": 204_800, "mobilenetv1": 393_216, "autoencoder": 360_448}
+"""For the whole image: arena, data and stack."""
+BESIDE_ARENA_BYTES = 1_152  # the stack, 1,024, and data
+
+HEAD = """# The MLPerf Tiny nets as C99
+
+Made by `make c99-table`. A training step with SGD, every parameter trained, planned for `{device}` with homes
+chosen by the planner in at most {seconds:g} s, linked for a Cortex-M4F, run for three steps in QEMU. *RAM* is
+arena, data and a stack of 1,024 bytes, as the linker counts it; *stack* is what was used of that. *Code* is all
+functions, those of start-up and test included. *Instructions* are those of the last step; *ratio* is to
+everything kept. State and losses had the bits of this machine in every row, and no image inside a budget linked
+in 8 bytes less than it takes.
+
+| net | budget | RAM | moves | instructions | ratio | stack | code |
+|---|--:|--:|--:|--:|--:|--:|--:|
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """What one image takes, and how long a step is.
+
+    Attributes:
+        ram_bytes: of the image, by its linker.
+        moves: of tensors inside the arena.
+        instructions: of the last step.
+        stack_bytes: used.
+        code_bytes: of all functions.
+    """
+
+    ram_bytes: int
+    moves: int
+    instructions: int
+    stack_bytes: int
+    code_bytes: int
+
+
+def made(name: str, ram_bytes: int | None, time_limit_seconds: float) -> Row:
+    """Plan for that RAM, or with everything kept; write, link and run.
+
+    Raises:
+        SystemExit: a build or a run failed, bits differ, or the image links in less than it takes.
+    """
+    torch.manual_seed(0)
+    net = NETS[name]
+    planned = poet.plan(
+        net.build(), torch.randn(net.shape), device=DEVICE, loss=net.loss,
+        home="ram" if ram_bytes is None else "auto",
+        ram="64MiB" if ram_bytes is None else ram_bytes - BESIDE_ARENA_BYTES,
+        recompute=ram_bytes is not None, paging=ram_bytes is not None,
+        time_limit_seconds=time_limit_seconds, measure_host=False,
+    )  # fmt: skip
+    with tempfile.TemporaryDirectory() as work:
+        plan, folder = Path(work) / "plan.poet", Path(work) / "step"
+        planned.save(plan)
+        with PlanFile(plan) as file:
+            c_project(file).write(folder)
+            arena = file.plan.arena
+        here, board = _said(folder, "test"), _said(folder, "test-cortex-m")
+        if _results(here) != _results(board):
+            sys.exit(f"{name}: the bits of QEMU are not those of this machine")
+        image_bytes = int(_line(board, r"RAM:\s+(\d+) B"))
+        if ram_bytes is not None:
+            if image_bytes > ram_bytes:
+                sys.exit(f"{name}: {image_bytes:,} bytes are more than {ram_bytes:,}")
+            _check_tight(folder, image_bytes)
+        return Row(
+            image_bytes,
+            0 if arena is None else len(arena.moves),
+            int(re.findall(r"instructions 0x(\w+)", board)[-1], 16),
+            int(_line(board, r"stack, its bytes 0x(\w+)"), 16),
+            _code_bytes(folder),
+        )
+
+
+def _make(folder: Path, *target: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(["make", "-C", str(folder), *target], capture_output=True, text=True, check=False)
+
+
+def _said(folder: Path, target: str) -> str:
+    """What ``make target`` prints; ends the program where it fails."""
+    done = _make(folder, target)
+    if done.returncode:
+        sys.exit(done.stdout + done.stderr)
+    return done.stdout + done.stderr
+
+
+def _line(text: str, pattern: str) -> str:
+    found = re.search(pattern, text)
+    assert found is not None, text
+    return found[1]
+
+
+def _results(text: str) -> list[str]:
+    """The lines that are the same on every machine."""
+    return [line for line in text.splitlines() if line.startswith(("loss", "state"))]
+
+
+def _check_tight(folder: Path, image_bytes: int) -> None:
+    """The image links in what it takes, and in no 8 bytes less; ends the program otherwise."""
+    image = folder / "build" / "test.elf"
+    for ram_bytes, links in ((image_bytes, True), (image_bytes - 8, False)):
+        image.unlink(missing_ok=True)
+        done = _make(folder, "build/test.elf", f"RAM_BYTES={ram_bytes}")
+        if (done.returncode == 0) is not links:
+            sys.exit(f"{folder.name}: in {ram_bytes:,} bytes: {done.stderr}")
+    _said(folder, "build/test.elf")
+
+
+def _code_bytes(folder: Path) -> int:
+    command = ["arm-none-eabi-nm", "--print-size", str(folder / "build" / "test.elf")]
+    symbols = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+    words = [line.split() for line in symbols]
+    return sum(int(each[1], 16) for each in words if len(each) == 4 and each[2] in "tT")
+
+
+def _text(name: str, budget_bytes: int | None, row: Row, kept: Row) -> str:
+    budget = "everything kept" if budget_bytes is None else f"{budget_bytes:,}"
+    return (
+        f"| {name} | {budget} | {row.ram_bytes:,} | {row.moves} | {row.instructions / 1e6:.1f} M "
+        f"| {row.instructions / kept.instructions:.2f} | {row.stack_bytes} | {row.code_bytes:,} |"
+    )
+
+
+def main() -> None:
+    """Make every row, print it, and write the page where all nets were asked for."""
+    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser.add_argument("--only", choices=BUDGETS_BYTES, action="append")
+    parser.add_argument("--time-limit", type=float, default=60.0, help="of each search, in seconds")
+    asked = parser.parse_args()
+    lines: list[str] = []
+    for name in asked.only or BUDGETS_BYTES:
+        kept = made(name, None, asked.time_limit)
+        for budget_bytes in (None, BUDGETS_BYTES[name]):
+            row = kept if budget_bytes is None else made(name, budget_bytes, asked.time_limit)
+            lines.append(_text(name, budget_bytes, row, kept))
+            print(lines[-1], flush=True)
+    if asked.only:
+        return
+    new = PAGE.with_suffix(".new")
+    new.write_text(HEAD.format(device=DEVICE, seconds=asked.time_limit) + "\n".join(lines) + "\n")
+    new.replace(PAGE)
+
+
+if __name__ == "__main__":
+    main()
