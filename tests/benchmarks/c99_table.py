@@ -39,10 +39,10 @@ HEAD = """# The MLPerf Tiny nets as C99
 
 Made by `make c99-table`. A training step with SGD, every parameter trained, planned for `{device}` with homes
 chosen by the planner in at most {seconds:g} s, linked for a Cortex-M4F, run for three steps in QEMU. *RAM* is
-arena, data and a stack of 1,024 bytes, as the linker counts it; *stack* is what was used of that. *Code* is all
-functions, those of start-up and test included. *Instructions* are those of the last step; *ratio* is to
-everything kept. State and losses had the bits of this machine in every row, and no image inside a budget linked
-in 8 bytes less than it takes.
+arena, data and a stack of 1,024 bytes, as the linker counts it; *stack* is what was used of that. *Code* is
+all functions, those of start-up and test included. *Instructions* are those of the last step; *ratio* is to
+everything kept. State and losses had the bits of this machine in every row, and no image inside a budget
+linked in 8 bytes less than it takes.
 
 | net | budget | RAM | moves | instructions | ratio | stack | code |
 |---|--:|--:|--:|--:|--:|--:|--:|
