@@ -17,6 +17,7 @@ from poet.units import parse_bytes, parse_joules, parse_seconds
 from .options import JsonOption, PageFileOption, PlanArgument, ThreadsOption
 from .output import answer, check_files
 from .run_options import (
+    AddToOption,
     AllowNanOption,
     ArenaChoice,
     ArenaOption,
@@ -42,7 +43,9 @@ from .run_options import (
 
 if TYPE_CHECKING:
     from poet.devices.host import HostStorage
+    from poet.runtime import Trainer
     from poet.runtime.page_file import PageFile
+    from poet.runtime.samples import Samples
 
 EXAMPLES = (
     "poet run plan.poet --data digits.npz --epochs 3 --page-file /media/card/pages",
@@ -84,6 +87,7 @@ def run(
     arena: ArenaOption = ArenaChoice.AUTO,
     allow_nan: AllowNanOption = False,
     enforce: EnforceOption = False,
+    add_to: AddToOption = None,
     json_file: JsonOption = None,
 ) -> None:
     """Train with a plan, inside its RAM, paging to a file.
@@ -112,11 +116,13 @@ def run(
     )
     if schedule is not None:
         RateSchedule.parse(schedule)
-    outputs = {"-o": output, "--best": best, "--json": json_file}
+    if enforce and add_to is not None:
+        raise InputError("--add-to cannot be with --enforce: the process that trains measures nothing there")
+    outputs = {"-o": output, "--best": best, "--json": json_file, "--add-to": add_to}
     reads = {"PLAN": plan_file, "--data": data, "--validate": validate}
     check_files(outputs, reads=reads, page_file=page_file)
     # an earlier state may be replaced by that of the run which goes on from it, and by nothing else
-    check_files({"--json": json_file}, reads={"--resume": resume}, page_file=page_file)
+    check_files({"--json": json_file, "--add-to": add_to}, reads={"--resume": resume}, page_file=page_file)
     request = RunRequest(
         plan=str(plan_file),
         data=str(data),
@@ -142,7 +148,7 @@ def run(
         stop_seconds=None if stop_after_seconds is None else parse_seconds(stop_after_seconds),
         stop_written_bytes=None if stop_after_written is None else parse_bytes(stop_after_written),
     )
-    if _run_enforced(request, json_file) if enforce else _run_here(request, json_file):
+    if _run_enforced(request, json_file) if enforce else _run_here(request, json_file, add_to):
         raise KeyboardInterrupt
 
 
@@ -166,7 +172,7 @@ def _text(path: Path | None) -> str | None:
     return None if path is None else str(path)
 
 
-def _run_here(request: RunRequest, json_file: Path | None) -> bool:
+def _run_here(request: RunRequest, json_file: Path | None, raw: Path | None) -> bool:
     """Train in this process, whose memory nothing bounds; whether Ctrl-C ended it."""
     import torch
 
@@ -178,6 +184,8 @@ def _run_here(request: RunRequest, json_file: Path | None) -> bool:
 
     if request.threads is not None:
         torch.set_num_threads(request.threads)
+    if raw is not None:
+        _check_raw(raw)
     return_freed_memory()
     with PlanFile(Path(request.plan)) as file, open_trainer(file, request) as trainer:
         samples = load_samples(Path(request.data), trainer.plan, allow_nan=request.allow_nan)
@@ -187,12 +195,37 @@ def _run_here(request: RunRequest, json_file: Path | None) -> bool:
             said = f"poet: {left} of {samples.count} samples fill no batch; each epoch leaves out others"
             typer.echo(said, err=True)
         done, peak_bytes = _epochs(training, _teller(json_file))
+        if raw is not None and not was_interrupted(done, request):
+            _add(raw, trainer, samples)
         plan, memory, pages = trainer.plan, trainer.memory, trainer.page_file
     storage, problem = (None, "") if pages is None else _storage(pages)
     caveat = native.WITHOUT if memory.startswith("heap") else ""
     measured = Measured(memory, caveat, peak_bytes, storage, problem)
     answer(run_report(plan, done, measured), lambda: run_data(plan, done, measured), json_file=json_file)
     return was_interrupted(done, request)
+
+
+def _check_raw(raw: Path) -> None:
+    """Refuse, before training, a raw file that nothing of this machine can be added to."""
+    from poet.calibration.added import begun
+    from poet.devices.machine import Machine
+
+    begun(raw, Machine())
+
+
+def _add(raw: Path, trainer: Trainer, samples: Samples) -> None:
+    """Measure some steps more and add them to the raw file; what was trained is saved already."""
+    import torch
+
+    from poet.calibration.added import add_to
+    from poet.calibration.run_times import step_of_run
+    from poet.devices.machine import Machine
+
+    machine = Machine()
+    batch = samples.batch(torch.arange(len(samples.staged[0])))
+    step = step_of_run(trainer, batch, machine=machine)
+    add_to(raw, machine, (step,))
+    typer.echo(f"poet: {len(step.ops)} kinds of ops added to {raw}", err=True)
 
 
 def _epochs(

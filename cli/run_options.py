@@ -118,6 +118,15 @@ AllowNanOption = Annotated[
     typer.Option("--allow-nan", help="Take targets that are not finite, and go on where the loss is not."),
 ]
 
+AddToOption = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="RAW",
+        help="Afterwards make some steps more, and add what their ops took to this raw file of "
+        "`poet devices calibrate`.",
+    ),
+]
+
 EnforceOption = Annotated[
     bool,
     typer.Option(

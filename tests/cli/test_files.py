@@ -81,8 +81,8 @@ ROWS = {
     ),
     "run": Row(
         "run {plan_file} --data {data} --page-file {page_file} --resume {resume} -o {output} "
-        "--validate {validate} --best {best} --json {json_file}",
-        ("plan_file", "data", "resume", "validate"), ("page_file", "output", "best", "json_file"),
+        "--validate {validate} --best {best} --add-to {add_to} --json {json_file}",
+        ("plan_file", "data", "resume", "validate"), ("page_file", "output", "best", "add_to", "json_file"),
         (("resume", "output"), ("resume", "best")),
     ),
     "solve": Row(
