@@ -81,7 +81,11 @@ def search(
     """
     kept = _kept_plans() if ask.kept_plans else None
     if kept is not None:
-        options = kept.started(problem, limits, options)
+        try:
+            options = kept.started(problem, limits, options)
+        except InputError as error:
+            _remark(error)
+            kept = None
     with progress(ask.minimise, quiet=ask.verbose) as show_progress:
         solution = answered(problem, limits, dataclasses.replace(options, progress=show_progress))
     if kept is not None:

@@ -38,6 +38,11 @@ from .search import asked_limits, require_plan, search, search_options, show_wit
 def solve_model(path: Path, ask: Ask, about_model: ModelAsk) -> None:
     """Plan the training of a model, or survey its budgets where no RAM is given."""
     asked = micro_batches(about_model.micro)
+    others = [  # a size that the model does not take is refused before a long search
+        _prepared(path, about_model, None, bind=bind)
+        for bind in _shapes(about_model)[1]
+        if ask.ram is not None
+    ]
     if not isinstance(asked, str):
         found = _planned(path, ask, about_model, asked)
     else:
@@ -52,7 +57,6 @@ def solve_model(path: Path, ask: Ask, about_model: ModelAsk) -> None:
     planned, comparison = found.planned, found.comparison
     if planned.prepared.names_remark:
         typer.echo(f"poet: {planned.prepared.names_remark}", err=True)
-    others = [_prepared(path, about_model, None, bind=bind) for bind in _shapes(about_model)[1]]
     if about_model.output is not None:
         planned = api.with_evaluation(planned)
     planned = api.with_shapes(planned, others, evaluation=planned.plan.evaluation is not None)

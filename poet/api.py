@@ -214,13 +214,13 @@ def plan(
     asked = micro_batches(micro)
     if shapes and asked is not None:
         raise InputError("several shapes and micro-batches are not planned together; leave one out")
+    others = [preparing(**_other_shape(item, bind or {}, targets)) for item in shapes]  # before a long search
     if isinstance(asked, str):
         planned, _ = least_energy(samples_of(example_inputs, bind or {}), asked, planned_with)
     else:
         planned = planned_with(asked)
     if planned.prepared.names_remark:
         warnings.warn(planned.prepared.names_remark, stacklevel=2)
-    others = [preparing(**_other_shape(item, bind or {}, targets)) for item in shapes]
     if evaluation:
         planned = with_evaluation(planned)
     planned = with_shapes(planned, others, evaluation=evaluation and planned.plan.evaluation is not None)

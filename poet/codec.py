@@ -61,6 +61,8 @@ def decode(record: type[T], data: Any, *, where: str, error: type[InputError] = 
         return typing.cast(T, _decode_record(record, data, where))
     except _Mismatch as mismatch:
         raise error(str(mismatch)) from None
+    except RecursionError:
+        raise error(f"{where}: it is nested too deeply") from None
 
 
 def decode_value(kind: Any, data: Any, *, where: str, error: type[InputError] = InputError) -> Any:
@@ -69,6 +71,8 @@ def decode_value(kind: Any, data: Any, *, where: str, error: type[InputError] = 
         return _decoder(kind)(data, where)
     except _Mismatch as mismatch:
         raise error(str(mismatch)) from None
+    except RecursionError:
+        raise error(f"{where}: it is nested too deeply") from None
 
 
 @functools.cache

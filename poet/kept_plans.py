@@ -23,7 +23,7 @@ from poet.files.reading import parse_json
 from poet.problem import Limits, Objective, Problem
 from poet.schedule import Schedule
 from poet.simulator import simulate
-from poet.solution import KnownBound, Solution, SolveOptions, amount_of
+from poet.solution import KnownBound, Solution, SolveOptions, amount_of, is_confirmed
 from poet.whatif.cache import SOLVING, Cache, code_digest, digest_of, pack
 
 FORMAT = "poet-kept-plans"
@@ -141,12 +141,15 @@ class KeptPlans:
         self._drop_old()
 
     def _bound(self, kept: tuple[_Kept, ...], problem: Problem, limits: Limits) -> KnownBound | None:
-        """The highest of the bounds that hold here."""
+        """The highest of the bounds that hold here.
+
+        None that closed a gap by one engine's word alone: the plan is a start, and this search asks again.
+        """
         content, code = _content(problem), code_digest(SOLVING)
         bounds = [
             KnownBound(problem, each.limits, each.bound_joules, each.proof)
             for each in kept
-            if each.problem == content and each.code == code
+            if each.problem == content and each.code == code and (not each.proof or is_confirmed(each.proof))
         ]
         holding = [bound for bound in bounds if bound.holds_for(problem, limits)]
         return max(holding, key=lambda bound: bound.joules, default=None)

@@ -96,12 +96,14 @@ def _check_same(step: TrainingStep, other: TrainingStep, where: str) -> None:
     Raises:
         InputError: they are not.
     """
+    from poet.runtime.trial_bench import same_bits
+
     ours, theirs = lasting_values(step.graph), lasting_values(other.graph)
     if ours != theirs:
-        name = min({*ours.items()} ^ {*theirs.items()})[0]
+        name = min(name for name, _ in {*ours.items()} ^ {*theirs.items()})
         raise InputError(f"for {where} the model has another {name} than for the largest shape")
     for name, _ in step.graph.constants:
-        if not step.tensors[name].equal(other.tensors[name]):
+        if not same_bits(step.tensors[name].contiguous(), other.tensors[name].contiguous()):
             raise InputError(
                 f"for {where} the model computes with another content of {name} than for the largest shape; "
                 "make it in forward(), or give it every size"

@@ -22,13 +22,18 @@ def as_module(
 ) -> tuple[nn.Module, Inputs | None]:
     """The module of an exported program, and the inputs that it was exported with where none are given.
 
-    Anything else comes back as it is. A program runs in the mode, train or eval, in which it was exported.
+    A module comes back as it is. A program runs in the mode, train or eval, in which it was exported.
 
     Raises:
-        ModelError: it was exported with named arguments.
+        ModelError: it is neither, or was exported with named arguments.
     """
     if isinstance(model, nn.Module):
         return model, example_inputs
+    if not isinstance(model, torch.export.ExportedProgram):
+        raise ModelError(
+            "a model is the path of an ONNX file, a module or an exported program, not "
+            f"{type(model).__name__}"
+        )
     args, kwargs = model.example_inputs or ((), {})
     if kwargs:
         raise ModelError(

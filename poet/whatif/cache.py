@@ -151,7 +151,7 @@ class Cache:
         except OSError as error:
             raise InputError(
                 f"{path.parent}: the cache cannot be written ({error.strerror or error}); "
-                "name another folder by --cache"
+                "name another folder (XDG_CACHE_HOME, or --cache of poet what-if)"
             ) from None
         finally:
             with contextlib.suppress(OSError):
@@ -185,7 +185,7 @@ def _check_own(folder: Path) -> None:
     if why:
         raise InputError(
             f"{folder}: the cache cannot be trusted ({why}); make it yours alone (chmod 700) or name another "
-            "folder by --cache"
+            "folder (XDG_CACHE_HOME, or --cache of poet what-if)"
         )
 
 
@@ -225,13 +225,13 @@ def _user_key(path: Path) -> bytes:
                 os.link(temporary, path)
         except OSError as error:
             raise InputError(
-                f"{path}: the key of what-if's cache cannot be written ({error.strerror or error}); set "
+                f"{path}: the key of poet's cache cannot be written ({error.strerror or error}); set "
                 "XDG_CACHE_HOME to a folder of yours"
             ) from None
         finally:
             with contextlib.suppress(OSError):
                 temporary.unlink()
-    raise InputError(f"{path}: the key of what-if's cache cannot be read; remove it")
+    raise InputError(f"{path}: the key of poet's cache cannot be read; remove it")
 
 
 def _write_own(path: Path, content: bytes) -> None:

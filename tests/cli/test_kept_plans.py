@@ -21,6 +21,7 @@ from poet.problem import Limits, Pins, Problem
 from poet.ram_survey import budget_between, keep_everything_bytes
 from poet.solution import KnownBound, Solution, SolveOptions, Status
 from poet.solvers import minimum_ram_bytes, solve
+from poet.solvers.engines.confirm import Confidence, Confirmation
 
 PROBLEM = training_like(1, seed=3)
 
@@ -65,6 +66,14 @@ def test_the_same_question_is_answered_at_once_by_the_same_proof() -> None:
     assert again.bound_joules == pytest.approx(first.bound_joules, rel=1e-12)
     assert again.solve_seconds < 0.1 * first.solve_seconds
     assert not [phase.name for phase in again.record.phases]
+
+
+def test_what_one_engine_alone_proved_is_proved_again() -> None:
+    kept, first = kept_answer()
+    limits, alone = limits_at(0.4), Confirmation(Confidence.ALONE, ("highs",)).words
+    kept.keep(PROBLEM, limits, dataclasses.replace(first, proof=alone))
+    asked = kept.started(PROBLEM, limits, options())
+    assert (asked.start, asked.known_bound) == (first.schedule, None)
 
 
 def test_a_plan_is_a_start_wherever_the_judge_accepts_it() -> None:

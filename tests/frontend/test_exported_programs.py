@@ -64,3 +64,8 @@ def test_a_file_is_refused_with_the_reason(tmp_path: Path) -> None:
     assert "may unpickle" in other_kind(tmp_path / "net.pt2", FileKind.ONNX)
     with pytest.raises(InputError, match="may unpickle"):
         prepare(tmp_path / "net.pt2", device="x86-host")
+
+
+def test_what_is_no_model_is_refused() -> None:
+    with pytest.raises(ModelError, match="an exported program, not dict"):
+        prepare({}, torch.zeros(2, 3), device="x86-host")  # type: ignore[arg-type]

@@ -168,6 +168,19 @@ def test_what_does_not_fit_is_named(change: dict[str, object], message: str) -> 
         codec.decode(Tree, data, where="file", error=PlanError)
 
 
+@dataclass(frozen=True)
+class Nest:
+    inner: tuple[Nest, ...] = ()
+
+
+def test_what_is_nested_too_deeply_is_refused() -> None:
+    data: dict[str, object] = {}
+    for _ in range(5000):
+        data = {"inner": [data]}
+    with pytest.raises(InputError, match="it is nested too deeply"):
+        codec.decode(Nest, data, where="nest")
+
+
 def test_a_type_without_a_decoder_is_a_mistake_of_ours() -> None:
     @dataclass(frozen=True)
     class Odd:

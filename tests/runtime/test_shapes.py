@@ -222,3 +222,23 @@ def test_shapes_and_micro_batches_are_not_planned_together() -> None:
             Mlp(), torch.zeros(4, 6), device="x86-host", ram=None, micro=2, shapes=[torch.zeros(3, 6)],
             measure_host=False, evaluation=False,
         )  # fmt: skip
+
+
+class Counting(nn.Module):
+    """A net with a constant as long as its input."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(1, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        scores: Tensor = self.linear((x * torch.tensor([1.0 * i for i in range(x.shape[1])])).sum(1, True))
+        return scores
+
+
+def test_a_constant_that_depends_on_the_shape_is_refused_by_name() -> None:
+    with pytest.raises(InputError, match=r"the model has another .* than for the largest shape"):
+        plan_module(
+            Counting(), torch.zeros(4, 6), device="x86-host", ram=None, shapes=[torch.zeros(4, 5)],
+            measure_host=False, evaluation=False, time_limit_seconds=1.0,
+        )  # fmt: skip

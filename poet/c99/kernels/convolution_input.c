@@ -1,4 +1,4 @@
-/* The way back through convolutions to their inputs; sums in the order of those of the way there. */
+/* The way back through convolutions to their inputs; the order of sums follows from the shape alone. */
 
 /*@ poet_conv2d_backward_input */
 /* gx = gy through the turned kernels, for strides of 1; the shape's plane is the way back: from gy to gx */
@@ -53,7 +53,8 @@ static void poet_scatter_tap(float *gx, const float *gy, float tap, int32_t shif
 }
 
 /*@ poet_scatter_taps */
-/* Adds to a plane gx what each place of gy takes of it through one kernel, tap by tap over the rows of the plane */
+/* Adds to a plane gx what each place of gy takes of it through one kernel: tap by tap over the rows of
+   the plane, but for 3 taps and strides of 2, where an even column gets the tap of the place before it first */
 static POET_APART void poet_scatter_taps(float *gx, const float *gy, const float *w, const poet_plane *p)
 {
     const int are_3 = p->kernel_width == 3 && p->stride_x == 2 && p->dilation_x == 1 && p->pad_x == 0
