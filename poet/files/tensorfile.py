@@ -18,7 +18,7 @@ import json
 import math
 import os
 import secrets
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol, TypeVar
@@ -242,17 +242,18 @@ def write(path: Path, tensors: Mapping[str, RawTensor], metadata: Mapping[str, s
 def write_streamed(
     path: Path,
     kinds: Mapping[str, TensorKind],
-    fetch: Callable[[str], RawTensor],
+    fetch: Callable[[str], Iterable[RawTensor]],
     metadata: Mapping[str, str],
     *,
     digest_key: str,
 ) -> None:
-    """`write`, fetching one tensor at a time, for those that are not all in RAM.
+    """`write`, fetching one piece of a tensor at a time, for those that are not all in RAM.
 
     Args:
         path: of the file.
         kinds: of the tensors, by name.
-        fetch: the tensor of a name; let go before the next is asked for.
+        fetch: of a name the pieces whose bytes, one after the other, are the tensor's; each is let go before
+            the next is asked for.
         metadata: of the file.
         digest_key: under which the tensors' `digest` is added to the metadata.
 
@@ -267,11 +268,11 @@ def write_streamed(
     with replaced(path) as file:
         file.write(text)
         for name, kind in ordered.items():
-            data = fetch(name).data
             total.update(_label(name, kind.dtype, kind.shape))
-            total.update(data)
-            file.write(data)
-            del data
+            for piece in fetch(name):
+                total.update(piece.data)
+                file.write(piece.data)
+                del piece
         file.seek(place)
         file.write(total.hexdigest().encode())
 

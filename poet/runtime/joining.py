@@ -4,21 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-import torch
 from torch import Tensor
 
 from poet.graph import Graph
 from poet.named import Joined, named_parameters
-from poet.runtime import kernels
+from poet.runtime.cells import new_buffer, view_of
 
 Tap = Callable[[str, Tensor], None]
 
 
 def joined(item: Joined, fetch: Callable[[str], Tensor]) -> Tensor:
-    """All of ``item``: what ``fetch`` gives of its one value, or a new tensor of its parts, one at a time."""
+    """All of ``item``: what ``fetch`` gives of its one value, or a new tensor of its parts, one at a time.
+
+    Raises:
+        ReplayError: there is no memory for it.
+    """
     if not item.bounds:
         return fetch(item.values[0])
-    whole = torch.empty(item.type.shape, dtype=kernels.dtype(item.type.dtype))
+    whole = _empty(item)
     for value, part in pieces(item, whole):
         part.copy_(fetch(value))
     return whole
@@ -30,6 +33,10 @@ def pieces(item: Joined, whole: Tensor) -> Iterator[tuple[str, Tensor]]:
         yield item.values[0], whole
     for value, (start, stop) in zip(item.values, item.bounds, strict=False):
         yield value, whole[start:stop]
+
+
+def _empty(item: Joined) -> Tensor:
+    return view_of(new_buffer(item.type.extent_bytes).untyped_storage(), item.type)
 
 
 def joining_tap(graph: Graph, tap: Tap) -> Tap:
@@ -52,7 +59,7 @@ def joining_tap(graph: Graph, tap: Tap) -> Tap:
             return
         item, number = owners[name]
         if item.name not in wholes:
-            wholes[item.name] = torch.empty(item.type.shape, dtype=gradient.dtype)
+            wholes[item.name] = _empty(item)
             missing[item.name] = set(range(len(item.bounds)))
         start, stop = item.bounds[number]
         wholes[item.name][start:stop].copy_(gradient)

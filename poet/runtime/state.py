@@ -8,14 +8,14 @@ optimizer's tensors as ``optimizer/<parameter>/<state>``, the random generator's
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Protocol
 
 import torch
 
 from poet.closing import Closing
-from poet.errors import InputError, PlanError
+from poet.errors import InputError, PlanError, ReplayError
 from poet.files import tensorfile
 from poet.files.kinds import FileKind, says_what_it_is
 from poet.files.tensorfile import RawTensor, TensorFile
@@ -23,7 +23,6 @@ from poet.graph import Graph
 from poet.lasting_values import lasting_values
 from poet.named import Joined, named_parameters
 from poet.plan_file import PlanFile
-from poet.runtime.joining import joined
 from poet.training_plan import Plan
 
 FORMAT = "poet-state"
@@ -183,7 +182,7 @@ def save(
     random_state: torch.Tensor | None,
     seed: int | None = None,
 ) -> None:
-    """Write the training state at ``path``, one tensor at a time.
+    """Write the training state at ``path``, one value at a time: a parameter in parts is never whole in RAM.
 
     Args:
         path: of the file.
@@ -194,7 +193,8 @@ def save(
         seed: of the training, where it has one.
 
     Raises:
-        PoetError: the folder cannot be written or is full; an old file at ``path`` is kept.
+        PoetError: the folder cannot be written or is full, or there is no memory; an old file at ``path`` is
+            kept.
     """
     saved = {item.name: item for item in saved_tensors(plan.graph)}
     kinds: dict[str, tensorfile.TensorKind] = {name: item.type for name, item in saved.items()}
@@ -202,10 +202,12 @@ def save(
     if drawn is not None:
         kinds[_RANDOM_STATE] = drawn
 
-    def raw(name: str) -> RawTensor:
-        return (
-            drawn if drawn is not None and name == _RANDOM_STATE else raw_tensor(joined(saved[name], fetch))
-        )
+    def raw(name: str) -> Iterator[RawTensor]:
+        if drawn is not None and name == _RANDOM_STATE:
+            yield drawn
+            return
+        for value in saved[name].values:
+            yield raw_tensor(fetch(value))
 
     metadata = {
         "poet.format": FORMAT,
@@ -220,9 +222,17 @@ def save(
 
 
 def raw_tensor(tensor: torch.Tensor) -> RawTensor:
-    """A tensor's bytes in C order; its own memory where it is contiguous."""
+    """A tensor's bytes in C order; its own memory where it is contiguous.
+
+    Raises:
+        ReplayError: it is not, and there is no memory for a copy.
+    """
     dtype = str(tensor.dtype).removeprefix("torch.")
-    return RawTensor(dtype, tuple(tensor.shape), bytes_of(tensor.detach().contiguous()))
+    try:
+        ordered = tensor.detach().contiguous()
+    except RuntimeError:
+        raise ReplayError(f"there is no memory for a copy of {tensor.nbytes} bytes") from None
+    return RawTensor(dtype, tuple(tensor.shape), bytes_of(ordered))
 
 
 def seeded(seed: int) -> torch.Generator:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +27,12 @@ def test_a_stream_gives_the_file_that_was_written_at_once(tmp_path: Path) -> Non
     tensorfile.write(tmp_path / "whole", TENSORS, metadata)
     asked: list[str] = []
 
-    def fetch(name: str) -> RawTensor:
+    def fetch(name: str) -> Iterator[RawTensor]:
         asked.append(name)
-        return TENSORS[name]
+        whole = TENSORS[name]
+        for begin in range(0, len(whole.data), 3):
+            piece = bytes(whole.data[begin : begin + 3])
+            yield RawTensor("uint8", (len(piece),), piece)
 
     tensorfile.write_streamed(tmp_path / "stream", TENSORS, fetch, {"x": metadata["x"]}, digest_key=KEY)
     assert (tmp_path / "stream").read_bytes() == (tmp_path / "whole").read_bytes()
@@ -41,7 +45,7 @@ def test_a_stream_that_breaks_off_leaves_the_old_file(tmp_path: Path) -> None:
     path = tmp_path / "state"
     path.write_bytes(b"old")
 
-    def fetch(name: str) -> RawTensor:
+    def fetch(name: str) -> Iterator[RawTensor]:
         raise PoetError(f"{name} cannot be read")
 
     with pytest.raises(PoetError, match="cannot be read"):

@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from helpers import hand_net
 from helpers.schedules import keep_everything, random_schedule
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
+from poet.calls import contiguous
 from poet.errors import GraphError, ModelError, ReplayError
 from poet.exported import export_state
 from poet.files.tensorfile import TensorFile
@@ -23,12 +26,13 @@ from poet.frontend.parts import in_parts_of
 from poet.frontend.trace import TrainingStep, trace_training_step
 from poet.graph import Graph
 from poet.micro import MicroBatches
-from poet.named import named_parameters, trained_in_words
+from poet.named import Joined, named_parameters, trained_in_words
 from poet.optimizer import OptimizerSpec
 from poet.plan_file import read_plan, write_plan
 from poet.report.data import parts_data
 from poet.report.training import part_lines
 from poet.runtime import Trainer, part_trial
+from poet.runtime.joining import joined
 from poet.runtime.part_trial import is_exact_in_parts
 from poet.runtime.state import raw_tensor
 from poet.training_plan import Plan
@@ -153,6 +157,29 @@ def test_what_comes_back_is_whole(tmp_path: Path) -> None:
     exported = TensorFile(tmp_path / "e")
     assert exported.read("3.weight") == trained["3.weight"].numpy().tobytes()
     exported.close()
+
+
+def test_a_state_is_saved_part_by_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A budget has no room for all of a weight in parts."""
+    graph = write(tmp_path / "p", traced("layers", "momentum"), seed=None).graph
+    sizes_bytes, empty = list[int](), torch.empty
+
+    def noted(*args: Any, **kwargs: Any) -> Tensor:
+        made: Tensor = empty(*args, **kwargs)
+        sizes_bytes.append(made.nbytes)
+        return made
+
+    with Trainer.open(tmp_path / "p", arena=False) as trainer:
+        with monkeypatch.context() as patched:
+            patched.setattr(torch, "empty", noted)
+            trainer.save(tmp_path / "s")
+        assert 0 < max(sizes_bytes) < min(whole.type.extent_bytes for whole in graph.wholes)
+        states = trainer.state_dict()
+    saved = load_file(tmp_path / "s")
+    assert all(torch.equal(saved[name], item) for name, item in states.items())
+    huge = contiguous("float32", (1 << 27, 1 << 27))
+    with pytest.raises(ReplayError, match="no memory for a buffer"):
+        joined(Joined("w", huge, ("a", "b"), ((0, 1), (1, 1 << 27))), dict[str, Tensor]().__getitem__)
 
 
 def test_a_state_goes_from_parts_to_a_plan_without(tmp_path: Path) -> None:
