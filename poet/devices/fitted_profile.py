@@ -7,6 +7,7 @@ import math
 import re
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from scipy.optimize import nnls
 from poet.devices.amounts import amounts_of
 from poet.devices.costs import op_seconds
 from poet.devices.fitting import RESAMPLINGS, Known, Speeds, fit_speeds
+from poet.devices.load import validated
 from poet.devices.measurements import (
     FIT,
     JUDGE,
@@ -51,14 +53,16 @@ def fit_profile(
         found: a calibration.
         name: of the profile.
         base: what is known of the board, or of its like; its watts stand where none were measured.
-        threads: whose steps to use; not given: the most that were measured.
+        threads: whose steps to use; not given: the most of a calibration, or of what there is without one.
         resamplings: of the ops, for the intervals.
 
     Raises:
-        InputError: too little was measured, or there are neither watts nor a base.
+        InputError: too little was measured, there are neither watts nor a base, or that makes no profile.
     """
     counts = {step.threads for step in found.steps if step.role in _FITTED}
-    threads = max(counts, default=0) if threads is None else threads
+    if threads is None:
+        calibrated = {step.threads for step in found.steps if step.role == FIT}
+        threads = max(calibrated or counts, default=0)
     ops = [op for step in found.steps if step.threads == threads and step.role in _FITTED for op in step.ops]
     if len(ops) < _LEAST_OPS:
         told = ", ".join(map(str, sorted(counts))) or "none"
@@ -71,7 +75,7 @@ def fit_profile(
     data["memory"]["bandwidth_bytes_per_second"] = _figure(bandwidth, found, f"{speeds.ops} ops")
     _set_storage(data, found, base)
     _set_power(data, found, base, notes)
-    profile = Profile.model_validate(data)
+    profile = validated(data, "the fit")
     judged = [step for step in found.steps if step.role == JUDGE and step.threads == threads]
     errors = [abs(predicted_seconds(profile, step) / step.seconds - 1.0) for step in judged]
     data["calibration"] = {
@@ -83,10 +87,12 @@ def fit_profile(
         data["calibration"] |= {"median_error": statistics.median(errors), "worst_error": max(errors)}
     else:
         notes.append("no whole step was measured that the fit has not seen: its error is not known")
-    tabled = [step for step in found.steps if step.role == TABLE and step.threads == threads]
+    tables = [step for step in found.steps if step.role == TABLE]
+    tabled = [step for step in tables if step.threads == threads]
     if tabled:
         data["op_times"] = _op_times(tabled, found, notes)
-    profile = Profile.model_validate(data)
+    notes += _left_out(tables, {step.name for step in tabled})
+    profile = validated(data, "the fit")
     notes += [f"the figures contradict each other: {text}" for text in contradictions(profile)]
     return profile, tuple(notes)
 
@@ -193,6 +199,19 @@ def _op_times(steps: Sequence[StepTime], found: Measurements, notes: list[str]) 
         "ratio": _figure(width, found, repeated),
         "seconds": dict(rows.seconds),
     }
+
+
+def _left_out(tables: Sequence[StepTime], names: AbstractSet[str]) -> list[str]:
+    """Of models that were measured, but at other threads than those of the profile."""
+    counts: dict[str, set[int]] = {}
+    for step in tables:
+        if step.name not in names:
+            counts.setdefault(step.name, set()).add(step.threads)
+    return [
+        f"the rows of {name} are left out, for the profile is of other threads than they: "
+        f"{', '.join(map(str, sorted(threads)))}; --threads chooses"
+        for name, threads in counts.items()
+    ]
 
 
 # --- storage ----------------------------------------------------------------------------------

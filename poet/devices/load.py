@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Profile", "load_part", "load_profile", "part_names", "profile_names"]
 
-MAX_FILE_BYTES = 1 << 18
+MAX_FILE_BYTES = 1 << 20
 MAX_DOTS = 32
 """In one piece of a line between equals signs, where a key may stand: its parts cost time by their square."""
 
@@ -63,12 +63,12 @@ def load_profile(name_or_path: str | Path) -> Profile:
     where = f"{text}.toml" if path is None else path.name
     data = _resolve(_read_shipped(text) if path is None else _read_file(path), where)
     slot, own = _pop_slot(data, where)
-    profile = _validated(data, where)
+    profile = validated(data, where)
     if slot is not None:
         profile = attached(profile, load_part(slot.part), slot)
         if own:
             data = profile.model_dump(exclude_none=True)
-            profile = _validated({**data, "storage": _overlay(data["storage"], own)}, where)
+            profile = validated({**data, "storage": _overlay(data["storage"], own)}, where)
     if path is None and profile.name != text:
         raise ProfileError(f"{where}: the name is {profile.name!r}; it must be the file's name, {text!r}")
     return profile
@@ -115,7 +115,12 @@ def with_part(profile: Profile, name_or_path: str | Path) -> Profile:
     return made
 
 
-def _validated(data: dict[str, Any], where: str) -> Profile:
+def validated(data: dict[str, Any], where: str) -> Profile:
+    """The profile of ``data``.
+
+    Raises:
+        ProfileError: it breaks the schema; ``where`` goes first in the message.
+    """
     try:
         return Profile.model_validate(data)
     except ValidationError as error:
@@ -161,7 +166,7 @@ def _read_file(path: Path) -> dict[str, Any]:
 
 def _parse(content: bytes, where: str) -> dict[str, Any]:
     if len(content) > MAX_FILE_BYTES:
-        raise ProfileError(f"{where}: larger than {MAX_FILE_BYTES} bytes; a profile is a few thousand")
+        raise ProfileError(f"{where}: larger than {MAX_FILE_BYTES} bytes; a profile is smaller")
     if any(piece.count(b".") > MAX_DOTS for line in content.splitlines() for piece in line.split(b"=")):
         raise ProfileError(
             f"{where}: not a profile (more than {MAX_DOTS} dots in a key, or in a line of text)"

@@ -20,7 +20,7 @@ from poet import codec
 from poet.calls import Argument, Call, Ref, TensorType
 from poet.devices.machine import UNKNOWN, Host, State
 from poet.errors import InputError
-from poet.files.reading import parse_json, read_regular
+from poet.files.reading import LARGEST_AMOUNT, parse_json, read_regular
 
 FORMAT, FORMAT_VERSION = "poet-measurements", 1
 MAX_FILE_BYTES = 1 << 27
@@ -29,6 +29,15 @@ FIT, JUDGE, TABLE, RUN = "fit", "judge", "table", "run"
 ROLES = (FIT, JUDGE, TABLE, RUN)
 """What a measured step is for: a fit sees its ops; a fit is judged by it; it stands in the table of a model;
 it was made by a training."""
+
+
+_LEAST_SECONDS = 1e-15
+_TIME = f"{_LEAST_SECONDS:g} to {LARGEST_AMOUNT:g} seconds"
+
+
+def _is_time(seconds: float) -> bool:
+    """Whether something took so long: sums and quotients of such seconds are finite."""
+    return _LEAST_SECONDS <= seconds <= LARGEST_AMOUNT
 
 
 OpKey = tuple[Call, tuple[TensorType, ...], tuple[TensorType | None, ...]]
@@ -55,8 +64,8 @@ class OpTime:
     runs: int = 1
 
     def __post_init__(self) -> None:
-        if not 0.0 < self.seconds < math.inf or self.runs < 1:
-            raise InputError(f"{self.runs} runs of {self.seconds} seconds; expected more than 0")
+        if not _is_time(self.seconds) or self.runs < 1:
+            raise InputError(f"{self.runs} runs of {self.seconds:g} seconds; expected {_TIME}")
         if {f"v{index}" for index in range(len(self.types))} != set(self.call.refs()):
             raise InputError(f"{self.call.target}: its values are not the {len(self.types)} that have types")
 
@@ -166,8 +175,8 @@ class TransferTime:
     def __post_init__(self) -> None:
         if self.direction not in ("read", "write") or self.size_bytes < 1 or len(self.seconds) < 2:
             raise InputError(f"{len(self.seconds)} transfers of {self.size_bytes} bytes, {self.direction!r}")
-        if not all(0.0 < seconds < math.inf for seconds in self.seconds):
-            raise InputError("a transfer of no time, or of endless time")
+        if not all(map(_is_time, self.seconds)):
+            raise InputError(f"a transfer of no time, or of endless time; expected {_TIME}")
 
     @property
     def mean_seconds(self) -> float:

@@ -12,18 +12,23 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 
 from poet import codec
 from poet.calls import TensorType
 from poet.devices.measurements import OpTime, StepTime
 
 MOST_ROWS = 2000
-"""Of a profile; those that take the most time in all are kept."""
+MOST_ROWS_BYTES = 700_000
+"""Of a profile, as its file has them, which `poet.devices.load.MAX_FILE_BYTES` limits; those that take the
+most time in all are kept."""
 
 LEAST_WIDTH = 0.05
 """Of the rows' time, either way: what a step differs by from day to day."""
 
 _DIGITS = 12
+_FIGURE_BYTES = 16
+"""Of a row's line beside its key."""
 
 
 def row_key(op: OpTime) -> str:
@@ -68,22 +73,30 @@ def rows_of(steps: Sequence[StepTime]) -> Rows:
             key = row_key(op)
             taken.setdefault(key, []).append(op.seconds)
             weight[key] = max(weight.get(key, 0.0), op.seconds * op.runs)
-    kept = sorted(weight, key=lambda key: -weight[key])[:MOST_ROWS]
+    kept = _fitting(sorted(weight, key=lambda key: -weight[key]))
     return Rows(
         tuple(dict.fromkeys(step.name for step in steps)),
         {key: statistics.median(taken[key]) for key in sorted(kept)},
-        max(LEAST_WIDTH, *(_width(group) for group in _by_name(steps).values())) if steps else LEAST_WIDTH,
+        max(LEAST_WIDTH, *map(_width, _repeats(steps))) if steps else LEAST_WIDTH,
         len(weight) - len(kept),
     )
 
 
-def _by_name(steps: Sequence[StepTime]) -> dict[str, list[float]]:
-    found: dict[str, list[float]] = {}
+def _fitting(keys: Sequence[str]) -> Sequence[str]:
+    """The first of ``keys`` that a profile has room for."""
+    ends_bytes = accumulate(len(json.dumps(key)) + _FIGURE_BYTES for key in keys)
+    return keys[: min(MOST_ROWS, sum(end <= MOST_ROWS_BYTES for end in ends_bytes))]
+
+
+def _repeats(steps: Sequence[StepTime]) -> list[list[float]]:
+    """Seconds of whole steps, those together that are of one name and the same ops."""
+    found: dict[tuple[object, ...], list[float]] = {}
     for step in steps:
-        found.setdefault(step.name, []).append(step.seconds)
-    return found
+        alike = (step.name, *sorted((row_key(op), op.runs) for op in step.ops))
+        found.setdefault(alike, []).append(step.seconds)
+    return list(found.values())
 
 
 def _width(seconds: Sequence[float]) -> float:
-    """Half of how far whole steps of one model lie apart, relative, at most a half."""
+    """Half of how far equal steps lie apart, relative, at most a half."""
     return min(0.5, 0.5 * math.log(max(seconds) / min(seconds)))

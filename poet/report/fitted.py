@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rich.console import Group, RenderableType
+from rich.text import Text
 
 from poet.devices.measurements import StepTime
 from poet.devices.op_rows import rows_of
@@ -33,9 +34,10 @@ def fitted_report(profile: Profile, notes: Sequence[str], file: str) -> Renderab
         )
     if profile.op_times is not None:
         models = ", ".join(profile.op_times.models)
-        lines.append(f"{len(profile.op_times.seconds)} rows of measured ops, of {models}")
+        count = len(profile.op_times.seconds)
+        lines.append(f"{count} row{'s' * (count != 1)} of measured ops, of {models}")
     lines += [f"note: {note}" for note in notes]
-    return Group(table, *lines)
+    return Group(table, *(Text(line if line.isprintable() else ascii(line)[1:-1]) for line in lines))
 
 
 def profiled_lines(steps: Sequence[StepTime], file: str) -> list[str]:
@@ -47,5 +49,6 @@ def profiled_lines(steps: Sequence[StepTime], file: str) -> list[str]:
         told = f"{format_seconds(seconds[0])} to {format_seconds(seconds[-1])}"
         busy = "; the machine was busy with other things" if any(step.was_busy for step in mine) else ""
         of = f"{threads} thread{'s' * (threads != 1)}"
-        lines.append(f"{of}: {len(rows_of(mine).seconds)} rows, a step takes {told}{busy}")
+        count = len(rows_of(mine).seconds)
+        lines.append(f"{of}: {count} row{'s' * (count != 1)}, a step takes {told}{busy}")
     return [*lines, f"written to {file}; poet devices fit {file} puts them into a profile"]

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rich.console import Group, RenderableType
+from rich.text import Text
 
 from poet import codec
 from poet.devices.host import HostStorage, host_step_seconds
@@ -70,7 +71,7 @@ def run_report(plan: Plan, epochs: Sequence[Epoch], measured: Measured) -> Rende
     table.add_row(f"time on {plan.device.name}", format_seconds(plan.step_seconds), "")
     memory = f"memory: {'; '.join(filter(None, (measured.memory, measured.caveat)))}"
     lines = [f"storage was not measured: {measured.storage_problem}"] if measured.storage_problem else []
-    return Group(table, memory, *lines)
+    return Group(table, *map(Text, (memory, *lines)))
 
 
 def _above_budget(plan: Plan, peak_bytes: int | None) -> str:

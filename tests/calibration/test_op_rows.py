@@ -10,21 +10,33 @@ import torch
 from helpers.onnx_tools import zoo_export
 from helpers.simulated_board import Board
 from poet.cli.main import app
+from poet.cli.output import show
 from torch import nn
 from typer.main import get_command
 
 from poet.calibration.added import add_to, steps_of_model
+from poet.devices import op_rows
 from poet.devices.costs import estimate
 from poet.devices.fitted_profile import fit_profile, profile_text
-from poet.devices.load import load_profile
+from poet.devices.load import MAX_FILE_BYTES, load_profile
 from poet.devices.machine import Machine
-from poet.devices.measurements import TABLE, Measurements, read_measurements
-from poet.devices.op_rows import rows_of
+from poet.devices.measurements import (
+    FIT,
+    RUN,
+    TABLE,
+    Measurements,
+    PowerPhase,
+    StepTime,
+    TransferTime,
+    read_measurements,
+)
+from poet.devices.op_rows import LEAST_WIDTH, rows_of
 from poet.devices.profile import Profile
 from poet.errors import InputError
 from poet.frontend.trace import TrainingStep, trace_training_step
 from poet.planned import limits_of, plan_step
 from poet.prepared import prepare
+from poet.report.fitted import fitted_report
 from poet.solution import SolveOptions
 
 command = get_command(app)
@@ -119,6 +131,77 @@ def test_rows_of_steps_that_lie_apart_are_less_certain(found: Measurements) -> N
         found.steps[0], ops=tuple(replace(op, seconds=2 * op.seconds) for op in found.steps[0].ops)
     )
     assert rows_of((found.steps[0], slow)).width == pytest.approx(0.3466, abs=1e-3)
+
+
+def test_steps_of_other_ops_are_no_repeats(found: Measurements) -> None:
+    """The same file at another batch, say."""
+    more = replace(found.steps[0], ops=tuple(replace(op, runs=8 * op.runs) for op in found.steps[0].ops))
+    assert rows_of((found.steps[0], more)).width == LEAST_WIDTH
+
+
+def test_rows_fit_into_a_profile(found: Measurements, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many of the longest as its file has room for."""
+    assert op_rows.MOST_ROWS_BYTES < 0.75 * MAX_FILE_BYTES
+    whole = rows_of(found.steps)
+    room_bytes = sum(len(key) + 18 for key in whole.seconds) // 2
+    monkeypatch.setattr(op_rows, "MOST_ROWS_BYTES", room_bytes)
+    fewer = rows_of(found.steps)
+    assert 0 < len(fewer.seconds) < len(whole.seconds)
+    assert len(fewer.seconds) + fewer.left_out == len(whole.seconds)
+    made, notes = fit_profile(found, name="mine", base=HOST, resamplings=2)
+    assert any(f"{fewer.left_out} rows of the shortest ops are left out" in note for note in notes)
+    rows_text = profile_text(made).partition("[op_times.seconds]")[2].partition("\n[")[0]
+    assert len(rows_text.encode()) <= room_bytes
+
+
+def test_the_threads_of_the_calibration_go_first(found: Measurements) -> None:
+    """Rows that were measured at others are left out, and the fit says so."""
+    ops = found.steps[0].ops
+    mixed = replace(
+        found,
+        steps=(
+            StepTime("net", FIT, 2, ops),
+            StepTime("other", TABLE, 4, ops),
+            StepTime("run", RUN, 8, ops),
+            found.steps[0],
+        ),
+    )
+    made, notes = fit_profile(mixed, name="mine", base=HOST, resamplings=2)
+    assert made.calibration is not None
+    assert made.calibration.threads == 2
+    assert made.op_times is None
+    assert any(
+        "the rows of other are left out, for the profile is of other threads than they: 4;" in note
+        for note in notes
+    )
+    assert any(
+        "the rows of net are left out, for the profile is of other threads than they: 1;" in note
+        for note in notes
+    )
+    chosen, notes = fit_profile(mixed, name="mine", base=HOST, threads=4, resamplings=2)
+    assert chosen.op_times is not None
+    assert chosen.op_times.models == ("other",)
+    assert sum(note.startswith("the rows of ") for note in notes) == 1
+
+
+def test_amounts_that_no_profile_may_have_are_refused(found: Measurements) -> None:
+    op = found.steps[0].ops[0]
+    for seconds in (1e40, 5e-324, 0.0, float("inf")):
+        with pytest.raises(InputError, match=r"expected 1e-15 to 1e\+30 seconds"):
+            replace(op, seconds=seconds)
+        with pytest.raises(InputError, match="a transfer of"):
+            TransferTime("read", 4096, (seconds, 1.0))
+    many = replace(found, phases=(PowerPhase("idle", 0.0, 1.0, 1e40), PowerPhase("busy", 0.0, 1.0, 1e40)))
+    with pytest.raises(InputError, match=r"^the fit: .*energy\.idle_watts\.value is 1e\+40"):
+        fit_profile(many, name="mine", base=HOST, resamplings=2)
+
+
+def test_names_of_strangers_are_text(profile: Profile, capsys: pytest.CaptureFixture[str]) -> None:
+    show(fitted_report(profile, ["of [bold]net[/]", "\x1b[31mred [/nothing]"], "[red]mine.toml"))
+    said = capsys.readouterr().out
+    assert "[red]mine.toml: fitted to" in said
+    assert "note: of [bold]net[/]" in said
+    assert "note: \\x1b[31mred [/nothing]" in said
 
 
 def test_a_file_of_another_machine_is_not_added_to(tmp_path: Path, found: Measurements) -> None:
