@@ -257,6 +257,22 @@ def read_bindings(bindings: Iterable[str] | None) -> dict[str, int]:
     return sizes
 
 
+def with_batch(sizes: dict[str, int], batch: int | None) -> dict[str, int]:
+    """``sizes`` of dimensions, and that of the batch where ``--batch`` gives it.
+
+    Raises:
+        InputError: the batch is given twice.
+    """
+    from poet.prepared import BATCH_NAMES
+
+    if batch is None:
+        return sizes
+    for name in BATCH_NAMES:
+        if name in sizes:
+            raise InputError(f"--batch and --bind {name}= say the same thing twice")
+    return sizes | {BATCH_NAMES[0]: batch}
+
+
 def read_shapes(shapes: Iterable[str] | None) -> dict[str, list[int]]:
     """``["N=1,8,32", "L=64,128"]`` as sizes by dimension.
 

@@ -7,7 +7,16 @@ from typing import Annotated
 
 import typer
 
-from .options import BindOption, LossOption, TrainOption, optimizer_callback, read_bindings, threads_callback
+from .options import (
+    BindOption,
+    LossOption,
+    TrainOption,
+    optimizer_callback,
+    read_bindings,
+    threads_callback,
+    whole,
+    with_batch,
+)
 
 
 def profile(
@@ -22,7 +31,7 @@ def profile(
         ),
     ],
     bind: BindOption = None,
-    batch: Annotated[int | None, typer.Option(min=1, help="Short for --bind N=.")] = None,
+    batch: Annotated[int | None, typer.Option(min=1, help="Short for --bind N=.", callback=whole)] = None,
     loss: LossOption = None,
     optimizer: Annotated[
         str, typer.Option(metavar="NAME", help="As of `poet solve`.", callback=optimizer_callback)
@@ -59,9 +68,9 @@ def profile(
     from poet.optimizer import OptimizerSpec
 
     machine = Machine()
+    sizes = with_batch(read_bindings(bind), batch)
     begun(output, machine)
-    sizes = read_bindings(bind)
-    imported = load_onnx(model, bind=sizes if batch is None else sizes | {"N": batch})
+    imported = load_onnx(model, bind=sizes)
     step = trace_training_step(
         imported.module,
         imported.example_inputs(),

@@ -30,7 +30,7 @@ from poet.whatif.sensitivity import Sensitivity
 
 from .compare import json_with, report_with
 from .doubts import figures_doubted
-from .options import Ask, Gradient, Home, ModelAsk, read_bindings, read_shapes
+from .options import Ask, Gradient, Home, ModelAsk, read_bindings, read_shapes, with_batch
 from .output import answer
 from .search import asked_limits, require_plan, search, search_options, show_without_plan
 
@@ -148,13 +148,7 @@ def _bindings(about_model: ModelAsk) -> dict[str, int]:
     for name in (largest := _shapes(about_model)[0]):
         if name in bind or (name in BATCH_NAMES and about_model.batch is not None):
             raise InputError(f"--shape says the sizes of {name}; leave it out of --bind and --batch")
-    bind |= largest
-    if about_model.batch is None:
-        return bind
-    for name in BATCH_NAMES:
-        if name in bind:
-            raise InputError(f"--batch and --bind {name}= say the same thing twice")
-    return bind | {"N": about_model.batch}
+    return with_batch(bind | largest, about_model.batch)
 
 
 def _shapes(about_model: ModelAsk) -> tuple[dict[str, int], list[dict[str, int]]]:

@@ -87,12 +87,19 @@ def check_ends(graph: Graph, problem: Problem) -> None:
             raise PlanError(f"buffer {name} lives across steps but does not end where it begins")
 
 
-def check_prediction(prediction: Prediction, trace: Trace) -> None:
+def check_prediction(prediction: Prediction, graph: Graph, trace: Trace) -> None:
+    """Of a step it says what the simulator says; of measured ops, what can be true of the graph."""
     said = (prediction.seconds, prediction.joules)
     judged = (trace.seconds, trace.joules)
     close = all(math.isclose(a, b, rel_tol=1e-9) for a, b in zip(said, judged, strict=True))
     if not close or prediction.peak_ram_bytes != trace.peak_ram_bytes:
         raise PlanError("the predictions are not what the simulator says about the schedule")
+    measured = prediction.measured
+    if measured is not None:
+        names, others = {op.name for op in graph.ops}, set(measured.extrapolated)
+        counted = len(measured.extrapolated) == len(others) == len(names) - measured.ops
+        if not counted or not others <= names or not 0.0 <= measured.seconds_share <= 1 + _ROUNDING:
+            raise PlanError("what it says of measured ops is not of its graph")
     ends = prediction.range
     if ends is None:
         return

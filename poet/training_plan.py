@@ -122,7 +122,7 @@ class Plan:
         except InvalidSchedule as error:
             raise PlanError(f"the schedule breaks the rule {error.rule!r} at {error}") from None
         object.__setattr__(self, "trace", trace)
-        check_prediction(self.prediction, trace)
+        check_prediction(self.prediction, self.graph, trace)
         check_outcome(self.outcome, trace)
         check_slots(self.slots, self.problem, self.schedule)
         if self.evaluation is not None:

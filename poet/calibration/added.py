@@ -16,7 +16,7 @@ from poet.devices.measurements import (
     Measurements,
     StepTime,
     TransferTime,
-    read_measurements,
+    read_own,
     write_measurements,
 )
 from poet.errors import InputError
@@ -60,13 +60,7 @@ def begun(path: Path, machine: Machine) -> Measurements:
         if not path.parent.is_dir():
             raise InputError(f"{path}: cannot be written (its folder does not exist)")
         return Measurements(host, time.strftime("%Y-%m-%d", time.gmtime(machine.wall())))
-    found = read_measurements(path)
-    if replace(found.host, threads=host.threads) != host:
-        raise InputError(
-            f"{path}: was measured on another machine, or with another torch "
-            f"({found.host.title}, {found.host.torch}); give another path"
-        )
-    return found
+    return read_own(path, host, any_threads=True)
 
 
 def add_to(

@@ -21,7 +21,7 @@ from poet.devices.measurements import (
     Measurements,
     PowerPhase,
     StepTime,
-    read_measurements,
+    read_own,
     write_measurements,
 )
 from poet.devices.power import PowerSource, power_sources
@@ -133,13 +133,7 @@ class _Calibration:
         if not self.path.exists():
             date = time.strftime("%Y-%m-%d", time.gmtime(self.machine.wall()))
             return Measurements(host, date, storage=self.settings.storage)
-        found = read_measurements(self.path)
-        if found.host != host:
-            raise InputError(
-                f"{self.path}: was measured on another machine, or with another torch "
-                f"({found.host.title}, {found.host.torch}); give another path"
-            )
-        return found
+        return read_own(self.path, host)
 
     def run(self) -> Measurements:
         waiting = [part for part in self.parts if part.name not in self.found.done]

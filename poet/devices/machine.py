@@ -10,13 +10,14 @@ import re
 import subprocess
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 _CPUS = "sys/devices/system/cpu"
 _UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 _MOST_TEXT = 1 << 20
 _COMMAND_SECONDS = 5.0
+_SAME_RAM = 0.02
 UNDER_VOLTAGE, CAPPED, THROTTLED, SOFT_LIMIT = 1, 2, 4, 8
 """Bits of ``vcgencmd get_throttled`` that hold now; shifted by 16: since the board was started
 (raspberrypi/documentation, os/graphics-utilities, "get_throttled")."""
@@ -77,6 +78,18 @@ class Host:
     cache_bytes: int | None = None
     torch: str = ""
     threads: int = 1
+
+    def contradictions(self, other: Host, *, any_threads: bool = False) -> list[str]:
+        """What tells people that ``other`` is another machine, or has another torch or other threads.
+
+        Another kernel makes no other machine, nor does a little more or less RAM: of that kernels keep some.
+        """
+        ignored = ("system", "ram_bytes", "threads") if any_threads else ("system", "ram_bytes")
+        names = [field.name for field in fields(self) if field.name not in ignored]
+        if abs(self.ram_bytes - other.ram_bytes) > _SAME_RAM * max(self.ram_bytes, other.ram_bytes):
+            names.append("ram_bytes")
+        pairs = ((name, getattr(self, name), getattr(other, name)) for name in names)
+        return [f"{name} {mine!r}, here {theirs!r}" for name, mine, theirs in pairs if mine != theirs]
 
 
 class Machine:

@@ -273,6 +273,26 @@ def read_measurements(path: Path) -> Measurements:
     return codec.decode(Measurements, fields, where=path.name)
 
 
+def read_own(path: Path, host: Host, *, any_threads: bool = False) -> Measurements:
+    """What `write_measurements` wrote on this machine.
+
+    Args:
+        path: of the file.
+        host: this machine.
+        any_threads: whatever torch's number of threads was by default.
+
+    Raises:
+        InputError: it is of another machine or another torch, it cannot be read, or is no such file.
+    """
+    found = read_measurements(path)
+    if differing := found.host.contradictions(host, any_threads=any_threads):
+        raise InputError(
+            f"{path}: was measured on another machine, or with another torch "
+            f"({'; '.join(differing)}); give another path"
+        )
+    return found
+
+
 def _json(data: object) -> str:
     return json.dumps(data, separators=(",", ":"), allow_nan=False)
 

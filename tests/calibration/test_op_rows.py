@@ -13,8 +13,9 @@ from poet.cli.main import app
 from poet.cli.output import show
 from torch import nn
 from typer.main import get_command
+from typer.testing import CliRunner
 
-from poet.calibration.added import add_to, steps_of_model
+from poet.calibration.added import add_to, begun, steps_of_model
 from poet.devices import op_rows
 from poet.devices.costs import estimate
 from poet.devices.fitted_profile import fit_profile, profile_text
@@ -29,6 +30,7 @@ from poet.devices.measurements import (
     StepTime,
     TransferTime,
     read_measurements,
+    write_measurements,
 )
 from poet.devices.op_rows import LEAST_WIDTH, rows_of
 from poet.devices.profile import Profile
@@ -212,6 +214,28 @@ def test_a_file_of_another_machine_is_not_added_to(tmp_path: Path, found: Measur
     with pytest.raises(InputError, match="measured on another machine"):
         add_to(path, board.machine, found.steps)
     assert path.read_bytes() == before
+
+
+def test_a_new_kernel_is_no_other_machine(tmp_path: Path, found: Measurements) -> None:
+    path, host = tmp_path / "raw.json", found.host
+    later = replace(host, system="99.0", ram_bytes=round(1.01 * host.ram_bytes), threads=host.threads + 1)
+    write_measurements(path, replace(found, host=later))
+    assert begun(path, Machine()).host == later
+    write_measurements(path, replace(found, host=replace(later, ram_bytes=2 * host.ram_bytes, torch="1.0")))
+    with pytest.raises(InputError, match=r"another torch \(torch '1\.0', here .*; ram_bytes .*, here "):
+        begun(path, Machine())
+
+
+@pytest.mark.parametrize(
+    ("sizes", "said"),
+    [(("--batch", "2", "--bind", "N=3"), "twice"), (("--batch", "9" * 20), "--batch is 9999")],
+)
+def test_a_batch_is_given_once_and_in_64_bits(sizes: tuple[str, ...], said: str, tmp_path: Path) -> None:
+    model, raw = tmp_path / "net.onnx", tmp_path / "raw.json"
+    model.write_bytes(b"read later")
+    done = CliRunner().invoke(app, ["devices", "profile", str(model), *sizes, "-o", str(raw)])
+    assert (done.exit_code, done.stderr.count("\n"), raw.exists()) == (2, 1, False)
+    assert said in done.stderr
 
 
 @pytest.mark.slow

@@ -25,7 +25,17 @@ from poet.lasting_values import stored_values
 from poet.layout import lay_out
 from poet.page_slots import SLOT_ALIGNMENT_BYTES, least_page_buffer_bytes
 from poet.plan_file import PlanFile, read_plan, write_plan
-from poet.plan_parts import Arena, Device, Model, PageSlot, Prediction, PriceRange, Request, SearchOutcome
+from poet.plan_parts import (
+    Arena,
+    Device,
+    MeasuredShare,
+    Model,
+    PageSlot,
+    Prediction,
+    PriceRange,
+    Request,
+    SearchOutcome,
+)
 from poet.problem import Limits, Pins, Place
 from poet.report.data import plan_data
 from poet.runtime import Trainer
@@ -240,6 +250,13 @@ def _with_range(plan: Plan, good: float, bad: float = 2.0) -> Plan:
     return replace(plan, prediction=replace(plan.prediction, range=ends))
 
 
+def _with_measured(plan: Plan, more: int, share: float = 0.5, *, name: str | None = None) -> Plan:
+    """The plan with one extrapolated op, and ``more`` measured ones than there are others."""
+    ops = plan.graph.ops
+    found = MeasuredShare(len(ops) - 1 + more, share, (ops[0].name if name is None else name,))
+    return replace(plan, prediction=replace(plan.prediction, measured=found))
+
+
 CONTRADICTIONS: dict[str, tuple[Callable[[Plan], Plan], str]] = {
     "another size": (_another_size, "not the graph's buffers"),
     "forgotten update": (_forgotten_update, "contradicts the graph"),
@@ -270,6 +287,14 @@ CONTRADICTIONS: dict[str, tuple[Callable[[Plan], Plan], str]] = {
     ),
     "range elsewhere": (lambda plan: _with_range(plan, 1.01), "does not contain"),
     "endless range": (lambda plan: _with_range(plan, 0.5, float("inf")), "does not contain"),
+    "more measured": (lambda plan: _with_measured(plan, 1), "measured ops is not of its graph"),
+    "fewer measured": (lambda plan: _with_measured(plan, -100), "measured ops is not of its graph"),
+    "share above all": (lambda plan: _with_measured(plan, 0, 1.5), "measured ops is not of its graph"),
+    "share below none": (lambda plan: _with_measured(plan, 0, -0.5), "measured ops is not of its graph"),
+    "strange extrapolated": (
+        lambda plan: _with_measured(plan, 0, name="\x1b[31m"),
+        "measured ops is not of its graph",
+    ),
     "overlapping slots": (_moved_slots, "is at 0, not at"),
     "huge slot": (_huge_slot, "not of its size"),
     "far slot": (_far_slot, "is at [0-9]+, not at|not at 0"),
@@ -292,6 +317,11 @@ def test_a_range_is_read_back(tmp_path: Path) -> None:
     assert Plan.from_json(ranged.to_json()) == ranged
     assert paging_plan().prediction.range is None
     assert "range" not in paging_plan().to_json()["prediction"]
+
+
+def test_measured_ops_are_read_back() -> None:
+    plan = _with_measured(paging_plan(), 0)
+    assert Plan.from_json(plan.to_json()) == plan
 
 
 # --- the file ---------------------------------------------------------------------------------
