@@ -367,6 +367,7 @@ def _check_evaluation(plan: Plan, evaluation: Plan, *, has_other_inputs: bool = 
 def _check_accumulation(plan: Plan, accumulation: Plan) -> None:
     """It stands beside the plan, and changes the sums of gradients and module state alone."""
     _check_beside(plan, accumulation, "accumulating step")
+    _check_outputs(plan, accumulation, "accumulating step")
     summed = [item.accumulator for item in plan.graph.parameters if item.accumulator is not None]
     sums = {plan.graph.buffer_of(value) for value in summed}
     graph = accumulation.graph
@@ -389,6 +390,7 @@ def _check_shapes(plan: Plan) -> None:
     for shape in plan.shapes:
         step = shape.step
         _check_beside(plan, step, "step of another shape", has_other_inputs=True)
+        _check_outputs(plan, step, "step of another shape")
         if changed != persistent.intersection(name for op in step.graph.ops for name in op.updates):
             raise PlanError("a step of another shape updates other tensors than the training step")
         if step.given_types in seen:
@@ -398,6 +400,8 @@ def _check_shapes(plan: Plan) -> None:
             _check_evaluation(plan, shape.evaluation, has_other_inputs=True)
             if shape.evaluation.given_types != step.given_types:
                 raise PlanError("the evaluation of another shape takes other inputs than its training step")
+            if plan.evaluation is not None:
+                _check_outputs(plan.evaluation, shape.evaluation, "evaluation of another shape")
 
 
 def _check_beside(plan: Plan, other: Plan, what: str, *, has_other_inputs: bool = False) -> None:
@@ -410,6 +414,8 @@ def _check_beside(plan: Plan, other: Plan, what: str, *, has_other_inputs: bool 
     is_simple = other.evaluation is None and other.accumulation is None and not other.shapes
     if not is_simple or other.model.sha256 != plan.model.sha256:
         raise PlanError(f"the {what} is not that of the plan's model")
+    if other.optimizer != plan.optimizer:
+        raise PlanError(f"the {what} has another optimizer than the training step")
     persistent = beside.persistent()
     same_inputs = graph.inputs == beside.inputs and graph.targets == beside.targets
     pairs = [(types[name], theirs[name]) for name in graph.inputs] if same_inputs else []
@@ -440,6 +446,17 @@ def _check_beside(plan: Plan, other: Plan, what: str, *, has_other_inputs: bool 
             raise PlanError(f"the {what} moves tensors within the arena")
         if other.arena.size_bytes > plan.arena.size_bytes:
             raise PlanError(f"the {what} needs a larger arena than the training step")
+
+
+def _check_outputs(plan: Plan, other: Plan, what: str) -> None:
+    """It gives as many outputs as ``plan``, each with as many dims and of the same element type."""
+
+    def kinds(of: Plan) -> list[tuple[str, int]]:
+        types = {value.name: value.type for value in of.graph.values}
+        return [(types[name].dtype, len(types[name].shape)) for name in of.graph.predictions]
+
+    if kinds(other) != kinds(plan):
+        raise PlanError(f"the {what} gives other outputs than that of the plan's own shape")
 
 
 def _check_homes(plan: Plan, other: Plan, what: str) -> None:

@@ -30,7 +30,12 @@ class Accumulation:
         self._step: StepBeside | None = None
         if plan.accumulation is not None:
             self._step = StepBeside(
-                plan.accumulation, tensors, called=ACCUMULATION, pager=pager, generator=generator
+                plan.accumulation,
+                tensors,
+                called=ACCUMULATION,
+                pager=pager,
+                generator=generator,
+                sums_gradients=True,
             )
 
     @property

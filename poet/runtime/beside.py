@@ -26,6 +26,7 @@ class StepBeside:
         called: str,
         pager: Pager | None,
         generator: torch.Generator | None,
+        sums_gradients: bool = False,
     ) -> None:
         """Compile it.
 
@@ -35,11 +36,19 @@ class StepBeside:
             called: what begins the names of its page slots.
             pager: of the open plan.
             generator: that random ops draw from.
+            sums_gradients: see `StepReplay`.
         """
         self._plan, self._tensors = plan, tensors
         self._cells = Cells(plan.graph)
         pages = None if pager is None else CompanionPages(called, plan, pager)
-        self._replay = StepReplay(plan, self._cells, tensors, pager=pages, generator=generator)
+        self._replay = StepReplay(
+            plan,
+            self._cells,
+            tensors,
+            pager=pages,
+            generator=generator,
+            sums_gradients=sums_gradients,
+        )
 
     def run(
         self,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from poet.errors import Infeasible, InvalidSchedule, PlanError
+from poet.errors import Infeasible, InvalidSchedule, OutOfTime, PlanError
 from poet.training_plan import Plan, Shape
 from poet.units import format_bytes
 
@@ -19,38 +19,38 @@ class Budgets:
     def __init__(self, plan: Plan) -> None:
         """Begin with the plan that was opened."""
         self._opened = plan
-        self._made: dict[int, Plan] = {}
+        self._made: dict[int, Plan] = {}  # by the budget that a planner was asked for
 
     def plan_for(self, ram_bytes: int, planner: Planner | None) -> Plan:
         """That of least energy inside ``ram_bytes``: the one that was opened, one made before, or a new one.
 
-        A new one is made where none of the others fits, or the budget is larger than that of the opened one.
+        A new one is made where none of the others fits, or each that does was made for a smaller budget.
 
         Raises:
             Infeasible: none fits, and none can be made.
-            OutOfTime: the planner found none in time.
+            OutOfTime: none fits, and the planner found none in time.
         """
-        if ram_bytes not in self._made:
-            opened_bytes = self._opened.request.limits.ram_budget_bytes
-            known = within(self._opened, ram_bytes)
-            may_gain = opened_bytes is not None and ram_bytes > opened_bytes
-            if planner is not None and (known is None or may_gain):
-                made = planner(self._opened, ram_bytes)
-                known = made if known is None or made.step_joules < known.step_joules else known
-            known = known or self._smaller(ram_bytes)
-            if known is None:
-                raise Infeasible(
-                    f"the plan takes {format_bytes(self._opened.held_bytes)}, more than "
-                    f"{format_bytes(ram_bytes)}; give set_budget planner=poet.replanning.plan_again, or plan "
-                    "for less RAM"
-                )
-            self._made[ram_bytes] = known
-        return self._made[ram_bytes]
-
-    def _smaller(self, ram_bytes: int) -> Plan | None:
-        """The best plan that was made for less."""
-        fitting = (within(plan, ram_bytes) for size, plan in self._made.items() if size <= ram_bytes)
-        return min(filter(None, fitting), key=lambda plan: plan.step_joules, default=None)
+        opened_bytes = self._opened.request.limits.ram_budget_bytes
+        asked = [(opened_bytes, self._opened), *self._made.items()]
+        fitting = [
+            (made_for, plan) for made_for, made in asked if (plan := within(made, ram_bytes)) is not None
+        ]
+        may_gain = all(made_for is not None and made_for < ram_bytes for made_for, _ in fitting)
+        known = [plan for _, plan in fitting]
+        if planner is not None and may_gain:
+            try:
+                self._made[ram_bytes] = made = planner(self._opened, ram_bytes)
+                known.append(made)
+            except (Infeasible, OutOfTime):
+                if not known:
+                    raise
+        if not known:
+            raise Infeasible(
+                f"the plan takes {format_bytes(self._opened.held_bytes)}, more than "
+                f"{format_bytes(ram_bytes)}; give set_budget planner=poet.replanning.plan_again, or plan "
+                "for less RAM"
+            )
+        return min(known, key=lambda plan: plan.step_joules)
 
 
 def within(plan: Plan, ram_bytes: int) -> Plan | None:

@@ -22,7 +22,7 @@ from poet.runtime.evaluation import (
 from poet.runtime.given import Given, GivenTensors, as_tensors
 from poet.runtime.lasting import LastingTensors
 from poet.runtime.replay import first_line
-from poet.runtime.shapes import holds_samples_of, is_as_large
+from poet.runtime.shapes import OpenShape, holds_samples_of, is_as_large
 from poet.training_plan import Plan
 
 
@@ -30,16 +30,22 @@ class Evaluations:
     """What a trainer does in evaluation mode."""
 
     def __init__(
-        self, plan: Plan, tensors: LastingTensors, given: GivenTensors, draws: Draws, pager: Pager | None
+        self,
+        plan: Plan,
+        tensors: LastingTensors,
+        given: GivenTensors,
+        draws: Draws,
+        pager: Pager | None,
+        shapes: Sequence[OpenShape],
     ) -> None:
+        """Nothing is compiled yet; ``given`` is of the training step, ``shapes`` are the plan's others."""
         self._plan, self._tensors = plan, tensors
         self._draws = draws
         self._shapes = [_OpenEvaluation(plan, plan.evaluation, EVALUATION, given, tensors, pager)]
-        for number, shape in enumerate(plan.shapes):
+        for number, (shape, opened) in enumerate(zip(plan.shapes, shapes, strict=True)):
             called = shape_called(number) + EVALUATION
-            if shape.evaluation is not None:
-                its = GivenTensors(shape.step)
-                self._shapes.append(_OpenEvaluation(plan, shape.evaluation, called, its, tensors, pager))
+            its = _OpenEvaluation(plan, shape.evaluation, called, opened.given, tensors, pager)
+            self._shapes.append(its)
 
     def check(self) -> None:
         """Do nothing if the plan has an evaluation.
@@ -52,15 +58,14 @@ class Evaluations:
     def predict(self, inputs: Given) -> tuple[torch.Tensor, ...]:
         """See `poet.runtime.Trainer.predict`."""
         given, targets = as_tensors(inputs), self._plan.graph.targets
-        taking = (item for item in self._shapes if is_as_large(given, _less(item.given.types, targets)))
+        taking = [item for item in self._shapes if is_as_large(given, _less(item.given.types, targets))]
+        chosen = max(taking, key=lambda item: item.is_there, default=self._shapes[0])
         # the originals lie where the next step needs the room
-        return tuple(
-            output.clone() for output in self._forward(next(taking, self._shapes[0]), given, None)[1]
-        )
+        return tuple(output.clone() for output in self._forward(chosen, given, None)[1])
 
     def evaluate(self, batches: Iterable[Batch], metrics: Sequence[str] | None) -> EvaluationResult:
         """See `poet.runtime.Trainer.evaluate`."""
-        sizes = [item.size for item in self._shapes]
+        sizes = [item.size for item in self._shapes if item.is_there] or [self._shapes[0].size]
         tally = EvaluationTally(chosen_metrics(self._plan, metrics))
         for given, samples in counted_batches(batches, max(sizes)):
             self._add_batch(given, samples, tally)
@@ -69,7 +74,7 @@ class Evaluations:
     def _add_batch(self, given: Sequence[torch.Tensor], samples: int, tally: EvaluationTally) -> None:
         """In a function of its own, so that the outputs have given up their places when the next begins."""
         fitting = [item for item in self._shapes if holds_samples_of(given, item.given.types)]
-        chosen = min(fitting, key=lambda item: item.size, default=self._shapes[0])
+        chosen = min(fitting, key=lambda item: (not item.is_there, item.size), default=self._shapes[0])
         targets = self._plan.graph.targets
         inputs, wanted = given[: len(given) - targets], given[len(given) - targets :]
         loss, outputs = self._forward(chosen, inputs, wanted, samples=samples)
@@ -117,11 +122,16 @@ class _OpenEvaluation:
         self._tensors, self._pager = tensors, pager
         self._made: Evaluator | None = None
 
+    @property
+    def is_there(self) -> bool:
+        return self._evaluation is not None
+
     def evaluator(self) -> Evaluator:
         if self._evaluation is None:
+            of_what = "" if self._called == EVALUATION else f" for {self.given.types[0]}"
             raise PlanError(
-                f"{self._plan.model.name}: the plan has no evaluation; plan again (poet solve, poet.plan), "
-                "which says why where none can be had"
+                f"{self._plan.model.name}: the plan has no evaluation{of_what}; plan again (poet solve, "
+                "poet.plan), which says why where none can be had"
             )
         if self._made is None:
             self._made = Evaluator(

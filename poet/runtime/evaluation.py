@@ -94,8 +94,8 @@ class Evaluator:
             self._program = program.compile_plan(
                 self._evaluation, self._cells, pages=self._pages, generator=generator
             )
-        self._take()
         try:
+            self._take()
             if placed is None:
                 self._replay(self._program, given, None)
             else:
@@ -134,6 +134,8 @@ class Evaluator:
         """The trainer has again what it had; what an error left in storage is fetched."""
         for buffer in self._held:
             if not self._cells.holds(buffer):
+                if self._theirs.holds(buffer):  # it was never taken
+                    continue
                 if self._pages is None:
                     raise ReplayError(f"{buffer} was lost in an evaluation that failed")
                 instructions.page_in(buffer, self._cells, self._pages)

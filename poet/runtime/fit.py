@@ -16,7 +16,7 @@ from types import FrameType
 
 import torch
 
-from poet.errors import NotFinite
+from poet.errors import InputError, NotFinite
 from poet.loss import LossSpec
 from poet.rate_schedule import RateSchedule
 from poet.run_request import Epoch
@@ -65,11 +65,14 @@ def fit(
         spending: counts what the run may spend; it ends before the step that would exceed it.
 
     Raises:
+        InputError: ``save_path`` is the plan or the page file, or ``save_seconds`` is no time to wait.
         NotFinite: the loss of a step, or the state to be saved, is not finite, and the trainer does not
             ``allow_nan``. The last save is kept.
     """
     if save_path is not None:
         trainer.check_save_path(save_path)
+    if save_seconds is not None and not 0 < save_seconds < math.inf:
+        raise InputError(f"seconds between saves (--save-seconds) are more than 0, not {save_seconds:g}")
     plan = trainer.plan
     batch = batch_of(plan)
     trained = trained_of(samples.count, plan)

@@ -165,16 +165,16 @@ class LastingTensors:
     @contextmanager
     def lent_to(self, cells: Cells) -> Iterator[None]:
         """The block has what is in RAM in other ``cells``, those of another schedule on the same tensors."""
-        for buffer in self.held:
-            cells.install(buffer, self.cells.raw(buffer))
-            self.cells.clear(buffer)
         try:
+            for buffer in self.held:
+                cells.install(buffer, self.cells.raw(buffer))
+                self.cells.clear(buffer)
             yield
         finally:
             for buffer in self.held:
                 if cells.holds(buffer):
                     self.cells.install(buffer, cells.raw(buffer))
-                elif self.broken is None:
+                elif self.broken is None and not self.cells.holds(buffer):
                     self.broken = f"{buffer} was lost"
             for buffer in cells.of_buffer:
                 cells.clear(buffer)

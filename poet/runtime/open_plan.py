@@ -70,10 +70,17 @@ class OpenPlan:
         self.tensors = LastingTensors(plan, Cells(plan.graph), pages)
         generator = self.draws.generator
         cells = self.tensors.cells
-        self._replay = StepReplay(plan, cells, self.tensors, pager=self._pager, generator=generator)
+        self._replay = StepReplay(
+            plan,
+            cells,
+            self.tensors,
+            pager=self._pager,
+            generator=generator,
+            sums_gradients=plan.accumulation is not None,
+        )
         self.accumulation = Accumulation(plan, self.tensors, self._pager, generator)
         self.shapes = open_shapes(plan, self.tensors, pager=self._pager, generator=generator)
-        self.evaluations = Evaluations(plan, self.tensors, self.given, self.draws, self._pager)
+        self.evaluations = Evaluations(plan, self.tensors, self.given, self.draws, self._pager, self.shapes)
         self._opened_in = os.getpid()
         with contextlib.ExitStack() as undo:
             undo.callback(self.tensors.close)

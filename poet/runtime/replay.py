@@ -36,6 +36,7 @@ class StepReplay:
         *,
         pager: Pager | None,
         generator: torch.Generator | None,
+        sums_gradients: bool = False,
     ) -> None:
         """Compile the schedule.
 
@@ -45,6 +46,7 @@ class StepReplay:
             tensors: that live across steps.
             pager: of its page slots.
             generator: that random ops draw from.
+            sums_gradients: whether it is told which micro-batch is the first of a step.
 
         Raises:
             PlanError: the plan asks for what this runtime does not have.
@@ -56,7 +58,8 @@ class StepReplay:
             plan, self._cells, pages=pager, generator=generator, moving=tensors.moving
         )
         self._is_checked = False
-        unknown = self._cells.hyperparameters - {*plan.optimizer.hyperparameters(1), IS_FIRST}
+        known = {*plan.optimizer.hyperparameters(1), *([IS_FIRST] if sums_gradients else [])}
+        unknown = self._cells.hyperparameters - known
         if unknown:
             raise PlanError(f"optimizer {plan.optimizer.name} has no hyperparameter {min(unknown)!r}")
 

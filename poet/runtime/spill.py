@@ -49,7 +49,8 @@ class Spill(Closing):
         """
         self.steps, self.seed = steps, seed
         self.random_state = None if generator is None else generator.get_state()
-        sizes = {name: kind.elements * ITEM_BYTES[kind.dtype] for name, kind in stored_values(graph).items()}
+        self._types = stored_values(graph)
+        sizes = {name: kind.elements * ITEM_BYTES[kind.dtype] for name, kind in self._types.items()}
         self._file = PageFile(slots_for(sizes), path=None, folder=folder, buffer_bytes=0)
         try:
             for name in sizes:
@@ -61,6 +62,12 @@ class Spill(Closing):
     def fill(self, value: str, target: torch.Tensor) -> None:
         """Write the content of the graph's ``value`` into ``target``."""
         fill_from(self._file, value, target)
+
+    def fetched(self, value: str) -> torch.Tensor:
+        """A copy of the graph's ``value``, its elements in C order."""
+        tensor = torch.empty(self._types[value].shape, dtype=getattr(torch, self._types[value].dtype))
+        self.fill(value, tensor)
+        return tensor
 
     def close(self) -> None:
         """Let the file go; a second call does nothing."""

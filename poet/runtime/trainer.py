@@ -87,6 +87,7 @@ class Trainer(Closing):
         self._page_path: str | Path | None = None
         self._arena = arena
         self._budgets = Budgets(plan)
+        self._spill: Spill | None = None  # the state, where a change of budget left no plan open
         self._generations = Generations(tensors.path if isinstance(tensors, state.Saved) else None)
 
     @property
@@ -335,8 +336,8 @@ class Trainer(Closing):
         """Go on inside another budget, from the next step on; the bits stay those of an undisturbed training.
 
         Takes the plan of least energy among the one that was opened, those of earlier budgets, and, where a
-        ``planner`` is given, a new one. What lives across steps passes through an unnamed file, so that two
-        plans never hold it at once; `plan` is the one that runs.
+        ``planner`` is given and they leave something to gain, a new one. What lives across steps passes
+        through an unnamed file, so that two plans never hold it at once; `plan` is the one that runs.
 
         Args:
             ram: budget in bytes or as text (``"32MiB"``).
@@ -345,45 +346,63 @@ class Trainer(Closing):
 
         Raises:
             Infeasible: no plan fits; training may go on as it was.
-            OutOfTime: the planner found none in time; likewise.
-            ReplayError: gradients of micro-batches are summed; or a step failed halfway.
+            OutOfTime: none fits, and the planner found none in time; likewise.
+            ReplayError: gradients of micro-batches are summed; or a step failed halfway; or neither the other
+                plan nor the one before could be opened: then `save` and this are all that is possible.
             PageFileError: there is no room for the state, or for the new plan's page file; likewise.
         """
-        self._tensors.check_usable()
+        self._check_has_state()
         self._check_between_steps("change the budget")
         if self._plan_path is None:
             raise InputError("only a trainer of a plan file changes its budget")
         ram_bytes = parse_bytes(ram) if isinstance(ram, str) else ram
         chosen = self._budgets.plan_for(ram_bytes, planner)
-        if chosen != self.plan:
+        if chosen != self.plan or self._spill is not None:
             self._change_to(chosen, self._plan_path.parent)
 
     def _change_to(self, plan: Plan, folder: Path) -> None:
+        """What lives across steps is in ``_spill`` from here on until a plan is open again."""
         before = self._open
-        with Spill(
-            before.plan.graph,
-            before.tensors.fetched,
-            folder if self._page_path is None else Path(self._page_path).absolute().parent,
-            steps=self.steps,
-            seed=self.seed,
-            generator=before.draws.generator,
-        ) as spill:
+        if self._spill is None:
+            self._spill = Spill(
+                before.plan.graph,
+                before.tensors.fetched,
+                folder if self._page_path is None else Path(self._page_path).absolute().parent,
+                steps=self.steps,
+                seed=self.seed,
+                generator=before.draws.generator,
+            )
+        try:
             before.close()
-            try:
-                self._open = self._opened(plan, spill, folder)
-            except BaseException:
-                self._open = self._opened(before.plan, spill, folder)
-                raise
-        self._open.allow_nan(before.given.allow_nan)
+            self._open = self._opened(plan, self._spill, folder)
+        except BaseException as error:
+            before.tensors.broken = (
+                f"a change of the budget failed ({error}), and its plan could not be opened again; "
+                "save() and set_budget() are still possible"
+            )
+            with contextlib.suppress(Exception):
+                self._open = self._opened(before.plan, self._spill, folder)
+            self._tensors.check_usable()
+            raise
+        finally:
+            if self._open is not before:
+                self._spill.close()
+                self._spill = None
 
     def _opened(self, plan: Plan, source: state.Source, folder: Path) -> OpenPlan:
         pages = open_pages(plan, folder, self._page_path)
         try:
-            return OpenPlan(plan, source, pages=pages, arena=self._arena, announces=True)
+            made = OpenPlan(plan, source, pages=pages, arena=self._arena, announces=True)
         except BaseException:
             if pages is not None:
                 pages.close()
             raise
+        made.allow_nan(self.allow_nan)
+        return made
+
+    def _check_has_state(self) -> None:
+        if self._spill is None:
+            self._tensors.check_usable()
 
     def _check_between_steps(self, what: str) -> None:
         if self._open.accumulation.count:
@@ -422,7 +441,7 @@ class Trainer(Closing):
             PoetError: the folder cannot be written or is full; an old file at ``path`` is kept.
             ReplayError: a step failed halfway, so that there is no state to save.
         """
-        self._tensors.check_usable()
+        self._check_has_state()
         self._check_between_steps("save")
         self.check_save_path(path)
         if keep_previous:
@@ -430,7 +449,7 @@ class Trainer(Closing):
         state.save(
             Path(path),
             self.plan,
-            self._tensors.fetched,
+            self._tensors.fetched if self._spill is None else self._spill.fetched,
             steps=self.steps,
             random_state=self._open.draws.state(),
             seed=self.seed,
@@ -472,6 +491,9 @@ class Trainer(Closing):
     def close(self) -> None:
         """Give the memory and the page file back; a second call does nothing."""
         self._open.close()
+        if self._spill is not None:
+            self._spill.close()
+            self._spill = None
 
     def _own_seconds(self) -> float:
         return time.thread_time() + self._open.waited_seconds

@@ -12,14 +12,15 @@ from torch import Tensor, nn
 
 from poet.api import Planned
 from poet.api import plan as plan_module
-from poet.errors import Infeasible, PageFileError, ReplayError
+from poet.errors import Infeasible, OutOfTime, PageFileError, ReplayError
 from poet.optimizer import OptimizerSpec
 from poet.replanning import plan_again
 from poet.runtime import Trainer
 from poet.runtime import pages as pages_module
 from poet.runtime import trainer as trainer_module
-from poet.runtime.budgets import within
+from poet.runtime.budgets import Budgets, within
 from poet.runtime.process import torch_threads
+from poet.training_plan import Plan
 
 LAYERS = 5
 QUICKLY = partial(plan_again, time_limit_seconds=0.5)
@@ -117,17 +118,9 @@ def test_a_change_that_fails_goes_back_to_the_plan_before(
 ) -> None:
     planned().save(tmp_path / "p.poet")
     losses, _ = run(tmp_path / "p.poet", {})
-    opened = pages_module.open_pages
-    failures = iter([PageFileError("the card is full")])
-
-    def once(*args: object) -> object:
-        if (failure := next(failures, None)) is not None:
-            raise failure
-        return opened(*args)  # type: ignore[arg-type]
-
     with Trainer.open(tmp_path / "p.poet", seed=5) as trainer:
         assert trainer.step(*batch(0)).loss == losses[0]
-        monkeypatch.setattr(trainer_module, "open_pages", once)
+        failing(monkeypatch, 1)
         with pytest.raises(PageFileError, match="the card is full"):
             trainer.set_budget(trainer.plan.held_bytes)
         assert trainer.step(*batch(1)).loss == losses[1]
@@ -158,3 +151,94 @@ def test_sums_of_micro_batches_are_finished_first(tmp_path: Path) -> None:
         trainer.set_budget("32KiB", planner=plan_again)
         trainer.accumulate(*piece)
         trainer.step(*piece)
+
+
+def test_no_change_forgets_what_is_allowed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    small_plan().save(tmp_path / "p.poet")
+    with Trainer.open(tmp_path / "p.poet", allow_nan=True) as trainer:
+        failing(monkeypatch, 1)
+        with pytest.raises(PageFileError):
+            trainer.set_budget(trainer.plan.held_bytes)
+        assert trainer.allow_nan
+        trainer.set_budget(trainer.plan.held_bytes)
+        assert trainer.allow_nan
+
+
+def test_the_state_outlives_a_change_whose_way_back_fails_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small_plan().save(tmp_path / "p.poet")
+    with Trainer.open(tmp_path / "p.poet", seed=5) as trainer:
+        trainer.step(torch.ones(4, 4), torch.zeros(4, dtype=torch.int64))
+        before, size_bytes = trainer.state_dict(), trainer.plan.held_bytes
+        failing(monkeypatch, 3)
+        with pytest.raises(ReplayError, match=r"card is full.* save\(\) and set_budget\(\) are still"):
+            trainer.set_budget(size_bytes)
+        with pytest.raises(ReplayError, match="are still possible"):
+            trainer.step(torch.ones(4, 4), torch.zeros(4, dtype=torch.int64))
+        trainer.save(tmp_path / "s")
+        with pytest.raises(PageFileError):  # of the one plan; the other opens
+            trainer.set_budget(size_bytes)
+        assert trainer.steps == 1
+        assert all(torch.equal(tensor, before[name]) for name, tensor in trainer.state_dict().items())
+        trainer.set_budget(size_bytes)
+        expected = trainer.step(torch.ones(4, 4), torch.zeros(4, dtype=torch.int64)).loss
+    with Trainer.open(tmp_path / "p.poet", resume=tmp_path / "s") as resumed:
+        assert all(torch.equal(tensor, before[name]) for name, tensor in resumed.state_dict().items())
+        assert resumed.step(torch.ones(4, 4), torch.zeros(4, dtype=torch.int64)).loss == expected
+
+
+def test_a_planner_is_asked_where_there_is_something_to_gain() -> None:
+    plan = small_plan().plan
+    held_bytes = plan.held_bytes
+    asked = []
+
+    def gives(made: Plan, ram_bytes: int) -> Plan:
+        asked.append(ram_bytes)
+        fitting = within(made, ram_bytes)
+        if fitting is None:
+            raise Infeasible("too little")
+        return fitting
+
+    def too_slow(made: Plan, ram_bytes: int) -> Plan:
+        asked.append(ram_bytes)
+        raise OutOfTime("too slow")
+
+    opened = within(plan, held_bytes)
+    assert opened is not None
+    budgets = Budgets(opened)
+    assert budgets.plan_for(held_bytes, too_slow) == opened
+    assert not asked  # it was planned for just that
+    assert budgets.plan_for(2 * held_bytes, too_slow) == within(opened, 2 * held_bytes)  # one fits anyway
+    assert budgets.plan_for(2 * held_bytes, None) == within(opened, 2 * held_bytes)
+    budgets.plan_for(2 * held_bytes, gives)
+    assert asked == [2 * held_bytes, 2 * held_bytes]
+    budgets.plan_for(held_bytes + held_bytes // 2, gives)  # that for more fits, and is as good as any
+    assert len(asked) == 2
+    with pytest.raises(OutOfTime):
+        budgets.plan_for(held_bytes - 4096, too_slow)
+    with pytest.raises(Infeasible, match="too little"):
+        budgets.plan_for(held_bytes - 4096, gives)
+
+
+@cache
+def small_plan() -> Planned:
+    torch.manual_seed(0)
+    with torch_threads(1):
+        return plan_module(
+            nn.Linear(4, 3), torch.zeros(4, 4), device="x86-host", ram="64KiB",
+            measure_host=False, evaluation=False,
+        )  # fmt: skip
+
+
+def failing(monkeypatch: pytest.MonkeyPatch, times: int) -> None:
+    """The next page files cannot be opened."""
+    opened = pages_module.open_pages
+    left = iter(range(times))
+
+    def fails_at_first(*args: object) -> object:
+        if next(left, None) is not None:
+            raise PageFileError("the card is full")
+        return opened(*args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(trainer_module, "open_pages", fails_at_first)

@@ -142,6 +142,15 @@ def test_saves_by_the_clock(digits: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert saved == [3, 6, 6]
 
 
+@pytest.mark.parametrize("seconds", [0.0, float("nan"), float("inf")])
+def test_no_time_between_saves_is_refused(digits: Path, seconds: float) -> None:
+    with Trainer.open(digits / "net.poet") as trainer:
+        samples = load_samples(digits / "d.npz", trainer.plan)
+        with pytest.raises(InputError, match="save-seconds"):
+            next(fit(trainer, samples, epochs=1, save_path=digits / "s", save_seconds=seconds))
+        assert trainer.steps == 0
+
+
 def test_ctrl_c_ends_after_the_step_and_saves(digits: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     state = digits / "state"
     with Trainer.open(digits / "net.poet") as trainer:

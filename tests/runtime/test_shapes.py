@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cache
+from itertools import count
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +20,7 @@ from poet.frontend.plain import PlainTrainer
 from poet.optimizer import OptimizerSpec
 from poet.plan_file import read_plan
 from poet.runtime import Trainer
+from poet.runtime.cells import Cells
 from poet.runtime.fit import fit, load_samples
 from poet.runtime.process import torch_threads
 from poet.shaped import bindings_of
@@ -182,6 +184,63 @@ def test_a_plan_checks_its_shapes() -> None:
     assert shape.evaluation is not None
     with pytest.raises(PlanError, match="updates other tensors"):
         replace(plan, shapes=(replace(shape, step=shape.evaluation),))
+
+
+def test_a_step_of_another_shape_is_held_to_the_plan() -> None:
+    plan = mlp_plan().plan
+    (shape,) = plan.shapes
+    with pytest.raises(PlanError, match="another optimizer"):
+        replace(plan, shapes=(replace(shape, step=replace(shape.step, optimizer=replace(ADAMW, lr=0.5))),))
+    mute = replace(shape.step.graph, predictions=(shape.step.graph.loss,))
+    with pytest.raises(PlanError, match="gives other outputs"):
+        replace(plan, shapes=(replace(shape, step=replace(shape.step, graph=mute)),))
+
+
+def test_nan_is_allowed_to_every_shape(tmp_path: Path) -> None:
+    regression = plan_module(
+        Mlp(), torch.zeros(4, 6), device="x86-host", ram=None, loss="mse", measure_host=False,
+        shapes=[torch.zeros(3, 6)],
+    )  # fmt: skip
+    regression.save(tmp_path / "p.poet")
+    batch = torch.zeros(3, 6), torch.full((3, 3), float("nan"))
+    with Trainer.open(tmp_path / "p.poet", allow_nan=True) as trainer:
+        assert trainer.evaluate([batch]).loss is None
+        trainer.allow_nan = False
+        with pytest.raises(InputError, match="finite"):
+            trainer.evaluate([batch])
+
+
+def test_a_shape_without_an_evaluation_says_so(tmp_path: Path) -> None:
+    plan = mlp_plan().plan
+    (shape,) = plan.shapes
+    without = replace(plan, shapes=(replace(shape, evaluation=None),))
+    replace(mlp_plan(), plan=without).save(tmp_path / "p.poet")
+    with Trainer.open(tmp_path / "p.poet") as trainer:
+        with pytest.raises(PlanError, match=r"no evaluation for float32\[3,6\]"):
+            trainer.predict(torch.zeros(3, 6))
+        assert trainer.evaluate([rows(3, 0, 6)]).samples == 3  # filled up to a batch of four
+
+
+@pytest.mark.parametrize("is_evaluation", [False, True])
+def test_what_fails_while_tensors_are_lent_gives_all_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_evaluation: bool
+) -> None:
+    mlp_plan().save(tmp_path / "p.poet")
+    installs = count()
+    install = Cells.install
+
+    def fails_once(cells: Cells, buffer: str, raw: Tensor) -> None:
+        if next(installs) == 2:
+            raise RuntimeError("no power")
+        install(cells, buffer, raw)
+
+    with Trainer.open(tmp_path / "p.poet") as trainer:
+        before = trainer.state_dict()
+        monkeypatch.setattr(Cells, "install", fails_once)
+        with pytest.raises((RuntimeError, ReplayError), match="no power"):
+            trainer.predict(torch.zeros(3, 6)) if is_evaluation else trainer.step(*rows(3, 0, 6))
+        assert all(torch.equal(tensor, before[name]) for name, tensor in trainer.state_dict().items())
+        trainer.step(*rows(3, 0, 6))
 
 
 def test_each_size_with_each() -> None:
