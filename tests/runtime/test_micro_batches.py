@@ -177,6 +177,14 @@ def test_a_plan_without_micro_batches_refuses(tmp_path: Path) -> None:
         trainer.accumulate(torch.zeros(2, 2, 8, 8), torch.zeros(2, dtype=torch.int64))
 
 
+def test_what_asks_for_micro_batches_needs_a_plan_with_them(tmp_path: Path) -> None:
+    plan = small_plan("sgd", 0)
+    without = replace(plan, accumulation=None, request=replace(plan.request, micro=None))
+    path = write(tmp_path / "plan.poet", without, traced("sgd"))
+    with pytest.raises(PlanError, match="no hyperparameter 'is_first'"):
+        Trainer.open(path, arena=False)
+
+
 FAST = ("cnn", "tied", "dropout")
 
 
