@@ -278,7 +278,7 @@ def _check_wholes(graph: Graph) -> None:
         if whole.name in parameters or not parameters.keys() >= set(whole.parts):
             raise GraphError(f"parameter {whole.name} in parts: its parts are not parameters of the graph")
         parts = [parameters[name] for name in whole.parts]
-        check_whole(whole, [{what: types[value] for what, value in lasting_of(part)} for part in parts])
+        check_whole(whole, [[(what, types[value]) for what, value in lasting_of(part)] for part in parts])
         if len({part.gradient is None for part in parts}) > 1:
             raise GraphError(f"parameter {whole.name} in parts: not all of them are trained")
 

@@ -9,7 +9,7 @@ by trial (`poet.runtime.part_trial`).
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from poet.calls import Argument, Blank, Call, TensorType, contiguous
@@ -69,18 +69,20 @@ def cuts_of(parted: PartedCall) -> Cuts:
         GraphError: the call has no such axis.
     """
     call, axis = parted.call, parted.axis
-    if axis is Axis.ELEMENTS and call.target in WRITES and call.target.startswith("poet."):
+    refusal = GraphError(f"{call.target} is not divided along {axis.value}")
+    if axis is Axis.ELEMENTS:
+        if not _is_update(call):
+            raise refusal
         return tuple((place, 0) for place, item in enumerate(call.args) if isinstance(item, Blank))
     first = _OPERANDS.get(call.target)
-    tensors = (*call.args[: 2 + (first or 0)],)
     if (
         first is None
-        or axis is Axis.ELEMENTS
         or call.kwargs
         or len(call.args) != first + 2
-        or not all(map(_is_blank, tensors))
+        or not all(_is_blank(item, range(3)) for item in call.args[:first])
+        or not all(_is_blank(item, (2,)) for item in call.args[first:])
     ):
-        raise GraphError(f"{call.target} is not divided along {axis.value}")
+        raise refusal
     if axis is Axis.SUM:
         return (first, 1), (first + 1, 0)
     dim = 0 if axis is Axis.ROWS else 1
@@ -104,12 +106,12 @@ def narrowed(type_: TensorType, dim: int, start: int, stop: int) -> TensorType:
     return TensorType(type_.dtype, shape, type_.strides, type_.offset + start * type_.strides[dim])
 
 
-def check_whole(whole: Whole, parts: Sequence[Mapping[str, TensorType]]) -> None:
+def check_whole(whole: Whole, parts: Sequence[Sequence[tuple[str, TensorType]]]) -> None:
     """A whole's parts are alike in all but their number of rows, and make it up.
 
     Args:
         whole: to be checked; its calls can be divided as they say.
-        parts: per part the types of all that lives across steps for it, by what it is; the part itself first.
+        parts: per part all that lives across steps for it, as (what it is, its type); the part itself first.
 
     Raises:
         GraphError: they do not.
@@ -118,13 +120,18 @@ def check_whole(whole: Whole, parts: Sequence[Mapping[str, TensorType]]) -> None
     shape = whole.type.shape
     if len(parts) < 2 or not shape or whole.type != contiguous(whole.type.dtype, shape):
         raise GraphError(f"{where}: {whole.type} in {len(parts)} parts is not rows in C order")
-    rows = [next(iter(part.values())).shape[:1] for part in parts]
+    rows = [part[0][1].shape[:1] for part in parts]
+    if any(not row or not row[0] for row in rows):
+        raise GraphError(f"{where}: a part has no rows")
     if sum(map(sum, rows)) != shape[0]:
         raise GraphError(f"{where}: its parts have not as many rows as it has")
+    kept = [what for what, _ in parts[0]]
+    if len(set(kept)) < len(kept):
+        raise GraphError(f"{where}: its parts have something twice ({', '.join(kept)})")
     for part, (count, *_) in zip(parts, rows, strict=True):
-        if part.keys() != parts[0].keys():
+        if [what for what, _ in part] != kept:
             raise GraphError(f"{where}: its parts are not trained alike")
-        for what, type_ in part.items():
+        for what, type_ in part:
             wanted = contiguous(whole.type.dtype, (count, *shape[1:]))
             if type_ != wanted:
                 raise GraphError(f"{where}: {what} of a part is {type_}, not {wanted} in C order")
@@ -132,8 +139,21 @@ def check_whole(whole: Whole, parts: Sequence[Mapping[str, TensorType]]) -> None
         cuts_of(parted)
 
 
-def _is_blank(argument: Argument) -> bool:
-    return isinstance(argument, Blank) and len(argument.type.shape) <= 2
+def _is_update(call: Call) -> bool:
+    """Whether it updates its first tensor in place, and all that it is given has the same rows."""
+    shapes = {item.type.shape for item in call.args if isinstance(item, Blank)}
+    places = WRITES.get(call.target, ()) if call.target.startswith("poet.") else ()
+    return (
+        bool(places)
+        and max(places) < len(call.args)
+        and isinstance(call.args[0], Blank)
+        and len(shapes) == 1
+        and () not in shapes
+    )
+
+
+def _is_blank(argument: Argument, dims: Collection[int]) -> bool:
+    return isinstance(argument, Blank) and len(argument.type.shape) in dims
 
 
 def distinct(calls: Iterable[PartedCall]) -> tuple[PartedCall, ...]:

@@ -26,7 +26,7 @@ from poet.wholes import Axis, PartedCall, cuts_of, result_dim
 
 _RAM_SHARE = 0.5  # of what is available, that a trial may take
 _TILE_ELEMENTS = 500_009  # a prime: no two rows of a tensor that is filled with tiles are alike
-_FAILURES = (RuntimeError, IndexError, TypeError, ValueError, PlanError)
+_FAILURES = (RuntimeError, AttributeError, IndexError, TypeError, ValueError, PlanError)
 
 _log = logging.getLogger("poet.runtime")
 _exact: dict[tuple[PartedCall, Bounds, int], bool] = {}
@@ -43,9 +43,9 @@ def is_exact_in_parts(parted: PartedCall, bounds: Bounds) -> bool:
     digest = trial_record.digest_of(("part", parted, bounds, tuple(thread_counts)))
     if isinstance(told := trial_record.told(digest), bool):
         return told
-    if not _fits(parted):
-        return False
     try:
+        if not _fits(parted):
+            return False
         found = _is_exact(parted, bounds, thread_counts)
     except _FAILURES:
         found = False
@@ -65,10 +65,10 @@ def check_parts(graph: Graph) -> None:
     for whole in graph.wholes:
         bounds = bounds_of(graph, whole)
         for parted in whole.calls:
-            if (parted, bounds, threads) not in _exact and not _fits(parted):
-                untried.append(whole.name)
-                continue
             try:
+                if (parted, bounds, threads) not in _exact and not _fits(parted):
+                    untried.append(whole.name)
+                    continue
                 is_exact = _is_exact(parted, bounds, (threads,))
             except _FAILURES as error:
                 raise ReplayError(f"parameter {whole.name} cannot be used in parts here: {error}") from None
@@ -76,7 +76,7 @@ def check_parts(graph: Graph) -> None:
                 raise ReplayError(
                     f"parameter {whole.name} in {len(bounds)} parts gives other bits here, with {threads} "
                     f"threads, than whole ({parted.call.target}); plan on this machine with as many threads, "
-                    "or with --gradients keep"
+                    f"{trial_record.VARIABLE}=anew in the environment, or with --gradients keep"
                 )
     if untried:
         _log.warning(
@@ -185,9 +185,12 @@ def _no_tensor(name: str) -> Tensor:
 
 
 def _fits(parted: PartedCall) -> bool:
-    """Whether a trial finds memory: what the call is given, what it updates twice, its result three times."""
+    """Whether a trial finds memory: what the call is given, what it updates twice, its result three times.
+
+    Kernels copy what overlaps itself, so each tensor counts as much as all of its elements at least.
+    """
     types = [item.type for item in parted.call.args if isinstance(item, Blank)]
-    given_bytes = sum(type_.extent_bytes for type_ in types)
+    given_bytes = sum(max(item.extent_bytes, item.elements * ITEM_BYTES[item.dtype]) for item in types)
     if parted.axis is Axis.ELEMENTS:
         return 3 * given_bytes <= _RAM_SHARE * available_bytes()
     result_bytes = types[-2].shape[0] * types[-1].shape[1] * ITEM_BYTES[types[-1].dtype]

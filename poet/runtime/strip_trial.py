@@ -160,11 +160,12 @@ def check_strips(graph: Graph) -> None:
 def _refusal(op: Op, strip: Strip, threads: int) -> str:
     return (
         f"op {op.name} in {len(strip.bounds)} blocks gives other bits here, with {threads} threads, than run "
-        "whole; plan on this machine with as many threads, or with --gradients keep"
+        f"whole; plan on this machine with as many threads, {trial_record.VARIABLE}=anew in the environment, "
+        "or with --gradients keep"
     )
 
 
-_FAILURES = (RuntimeError, IndexError, TypeError, ValueError, PlanError)
+_FAILURES = (RuntimeError, AttributeError, IndexError, TypeError, ValueError, PlanError)
 """What kernels and the runtime say of arguments that they do not take."""
 
 

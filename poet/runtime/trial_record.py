@@ -115,7 +115,18 @@ def _read(path: Path) -> dict[str, Any]:
 def machine_digest() -> str:
     """Of all that a kernel's bits and time depend on beside what it is given."""
     said = sorted(item for item in os.environ.items() if item[0].startswith(_LIBRARIES))
-    return digest_of((_processor(), torch.__version__, torch.__config__.show(), _own_sources(), said))
+    return digest_of(
+        (_processor(), torch.__version__, torch.__config__.show(), _own_sources(), _settings(), said)
+    )
+
+
+def _settings() -> tuple[str, bool, bool]:
+    """What a process told torch that has it choose other kernels."""
+    return (
+        torch.get_float32_matmul_precision(),
+        bool(torch.backends.mkldnn.enabled),
+        torch.are_deterministic_algorithms_enabled(),
+    )
 
 
 @functools.cache
@@ -131,7 +142,9 @@ def _processor() -> str:
 
 @functools.cache
 def _own_sources() -> str:
-    """Of the modules that run strips and parts, and try them."""
+    """Of the modules that run strips and parts, say what they divide, and try them."""
     here = Path(__file__).parent
     names = ("strips.py", "strip_trial.py", "part_trial.py", "trial_bench.py", "kernels.py", "recurrent.py")
-    return hashlib.sha256(b"\0".join((here / name).read_bytes() for name in names)).hexdigest()
+    above = ("wholes.py", "operators.py")
+    files = (*(here / name for name in names), *(here.parent / name for name in above))
+    return hashlib.sha256(b"\0".join(file.read_bytes() for file in files)).hexdigest()

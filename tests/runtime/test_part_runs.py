@@ -14,7 +14,7 @@ from helpers.schedules import keep_everything, random_schedule
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from poet.calls import contiguous
+from poet.calls import Blank, Call, TensorType, contiguous
 from poet.errors import GraphError, ModelError, ReplayError
 from poet.exported import export_state
 from poet.files.tensorfile import TensorFile
@@ -37,7 +37,7 @@ from poet.runtime.part_trial import is_exact_in_parts
 from poet.runtime.state import raw_tensor
 from poet.training_plan import Plan
 from poet.verification import random_batch, verify
-from poet.wholes import Axis, PartedCall, cuts_of
+from poet.wholes import Axis, PartedCall, Whole, check_whole, cuts_of
 
 
 @pytest.fixture(autouse=True)
@@ -279,3 +279,45 @@ def test_damaged_parts_are_refused() -> None:
     with pytest.raises(ModelError, match="cannot be in parts"):
         in_parts_of(graph, clipped.graph)
     assert cuts_of(first.calls[0])
+
+
+def test_parts_that_are_no_rows_or_mixed_up_are_refused() -> None:
+    """What a stranger's plan may say."""
+    whole = Whole("w", contiguous("float32", (4, 2)), ("a", "b"))
+    row, rows = contiguous("float32", (1, 2)), contiguous("float32", (3, 2))
+    names = ("content", "m", "v")
+    check_whole(whole, [[(name, row) for name in names], [(name, rows) for name in names]])
+    nothing, all_rows = contiguous("float32", (0, 2)), contiguous("float32", (4, 2))
+    for match, parts in (
+        ("no rows", [[("content", TensorType("float32", (), ()))], [("content", rows)]]),
+        ("no rows", [[("content", nothing)], [("content", all_rows)]]),
+        ("twice", [[(name, type_) for name in ("content", "m", "m")] for type_ in (row, rows)]),
+        (
+            "not trained alike",
+            [[(name, row) for name in names], [(name, rows) for name in ("content", "v", "m")]],
+        ),
+    ):
+        with pytest.raises(GraphError, match=match):
+            check_whole(whole, parts)
+
+
+def test_calls_that_have_no_rows_or_do_not_run_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    line, matrix, scalar = (Blank(contiguous("float32", shape)) for shape in ((4,), (4, 4), ()))
+    for axis, target, args in (
+        (Axis.ROWS, "aten.mm.default", (line, line)),
+        (Axis.SUM, "aten.addmm.default", (matrix, matrix, line)),
+        (Axis.ELEMENTS, "poet.sgd", (1.0, 2.0, 0.1, 0.0)),
+        (Axis.ELEMENTS, "poet.sgd", (scalar, scalar, 0.1, 0.0)),
+        (Axis.ELEMENTS, "poet.sgd", (matrix, line, 0.1, 0.0)),
+        (Axis.ELEMENTS, "poet.adamw", (matrix, matrix, matrix)),
+    ):
+        with pytest.raises(GraphError, match="is not divided along"):
+            cuts_of(PartedCall(Call(target, args), axis))
+    graph = traced("layers").graph
+    wrong = PartedCall(Call("poet.sgd", (matrix, 2.0, 0.1, 0.5)), Axis.ELEMENTS)
+    with pytest.raises(ReplayError, match="cannot be used in parts here"):
+        part_trial.check_parts(replace(graph, wholes=(replace(graph.wholes[0], calls=(wrong,)),)))
+    monkeypatch.setattr(part_trial, "available_bytes", lambda: 1 << 40)
+    spread = Blank(TensorType("float32", (1, 1 << 40), (0, 0)))  # 4 bytes, of which kernels make 4 TiB
+    product = Call("aten.mm.default", (spread, Blank(TensorType("float32", (1 << 40, 1), (0, 0)))))
+    assert not part_trial._fits(PartedCall(product, Axis.ROWS))

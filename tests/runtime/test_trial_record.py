@@ -7,6 +7,7 @@ import math
 from pathlib import Path
 
 import pytest
+import torch
 from torch import nn
 from torch import zeros as torch_zeros
 
@@ -118,6 +119,23 @@ def test_what_kernels_depend_on_names_the_file(monkeypatch: pytest.MonkeyPatch) 
     assert trial_record.known() == {"a": True}
     monkeypatch.setenv(trial_record.VARIABLE, "anew")
     assert trial_record.known() == {}
+
+
+def test_so_do_switches_of_torch_and_what_says_how_to_divide(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = trial_record.machine_digest()
+    monkeypatch.setattr(torch.backends.mkldnn, "enabled", not torch.backends.mkldnn.enabled)
+    without = trial_record.machine_digest()
+    monkeypatch.setattr(torch, "get_float32_matmul_precision", lambda: "medium")
+    assert len({before, without, trial_record.machine_digest()}) == 3
+    read, read_bytes = set[str](), Path.read_bytes
+
+    def noted(path: Path) -> bytes:
+        read.add(path.name)
+        return read_bytes(path)
+
+    monkeypatch.setattr(Path, "read_bytes", noted)
+    trial_record._own_sources.__wrapped__()
+    assert {"part_trial.py", "wholes.py", "operators.py"} <= read
 
 
 def test_the_oldest_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
