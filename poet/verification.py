@@ -2,7 +2,8 @@
 
 Both sides see the same batches and draw from equally seeded generators. After each step the loss, the
 predictions, every gradient, every updated parameter, every module state and every tensor of the
-optimizer are compared bit for bit; at the end the outputs in evaluation mode, where the plan has one.
+optimizer are compared bit for bit; then those of a step of each other shape that the plan has; at the end
+the outputs in evaluation mode, where the plan has one, of every shape.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from poet.plan_file import PlanFile
 from poet.runtime import Trainer
 from poet.runtime.process import torch_threads
 from poet.schedule import Compute, PageIn
-from poet.training_plan import Plan
+from poet.training_plan import Plan, shape_words
 
 Batch = tuple[tuple[Tensor, ...], Tensor | tuple[Tensor, ...] | None]
 """The model's inputs, and the loss's targets where it has any."""
@@ -54,6 +55,7 @@ class VerifyReport:
 
     Attributes:
         steps: made on each side.
+        shapes: others of the plan, of each of which one step more was made.
         recomputed_runs, page_ins: of the plan in one step: what was put to the test.
         comparisons: one per number of threads.
     """
@@ -62,6 +64,7 @@ class VerifyReport:
     recomputed_runs: int
     page_ins: int
     comparisons: tuple[BitComparison, ...]
+    shapes: int = 0
 
     @property
     def exact(self) -> bool:
@@ -102,7 +105,7 @@ def verify(
             given: the model is built from the ONNX structure that the plan carries.
         loss: that was planned, where it is a function or module; the plan knows those of `poet.loss` itself.
         batches: to train on, in turn; not given: random ones.
-        steps: to make.
+        steps: to make; of each other shape that the plan has, one more.
         threads: numbers of threads to try.
         seed: of random batches and of dropout.
         page_file: see `poet.runtime.Trainer.open`.
@@ -129,6 +132,7 @@ def verify(
         recomputed_runs=runs[Compute] - len(plan.graph.ops),
         page_ins=runs[PageIn],
         comparisons=tuple(comparisons),
+        shapes=len(plan.shapes),
     )
 
 
@@ -210,23 +214,45 @@ def _compare(
     trained = [item.name for item in named_parameters(plan.graph) if item.is_trained]
     plain = PlainTrainer(copied, loss=loss, optimizer=plan.optimizer, trained=trained)
     torch.manual_seed(seed)
+    for name, ours, theirs in _all_pairs(trainer, plain, copied, batches, steps, seed):
+        compared += 1
+        difference = _difference(ours, theirs)
+        if difference is not None:
+            return BitComparison(threads, compared, f"{name} {difference}")
+    return BitComparison(threads, compared, None)
+
+
+def _all_pairs(
+    trainer: Trainer, plain: PlainTrainer, module: nn.Module, batches: Sequence[Batch], steps: int, seed: int
+) -> Iterator[tuple[str, Tensor, Tensor]]:
+    """All steps, one of each other shape, then the evaluations: see `_step_pairs`."""
+    plan = trainer.plan
     for number in range(1, steps + 1):
-        inputs, targets = batches[(number - 1) % len(batches)]
-        for name, ours, theirs in _step_pairs(trainer, plain, copied, inputs, targets):
-            compared += 1
-            difference = _difference(ours, theirs)
-            if difference is not None:
-                return BitComparison(threads, compared, f"step {number}: {name} {difference}")
+        for name, ours, theirs in _step_pairs(trainer, plain, module, *batches[(number - 1) % len(batches)]):
+            yield f"step {number}: {name}", ours, theirs
+    others = [(item, shape_words(item.step.graph, item.step.model)) for item in plan.shapes]
+    drawn = [_batch_of(shape.step, batches, seed) for shape, _ in others]
+    for (_, words), batch in zip(others, drawn, strict=True):
+        for name, ours, theirs in _step_pairs(trainer, plain, module, *batch):
+            yield f"step for {words}: {name}", ours, theirs
     if plan.evaluation is not None:
         first = (
             batches[0] if plan.request.micro is None else _pieces(*batches[0], plan.request.micro.count)[0]
         )
         for name, ours, theirs in _evaluation_pairs(trainer, plain, first[0]):
-            compared += 1
-            difference = _difference(ours, theirs)
-            if difference is not None:
-                return BitComparison(threads, compared, f"evaluation: {name} {difference}")
-    return BitComparison(threads, compared, None)
+            yield f"evaluation: {name}", ours, theirs
+    for (shape, words), (inputs, _) in zip(others, drawn, strict=True):
+        if shape.evaluation is not None:
+            for name, ours, theirs in _evaluation_pairs(trainer, plain, inputs):
+                yield f"evaluation for {words}: {name}", ours, theirs
+
+
+def _batch_of(step: Plan, batches: Sequence[Batch], seed: int) -> Batch:
+    """One of ``batches`` that has the shapes of ``step``, else a random one."""
+    wanted = [kind.shape for kind in step.given_types]
+    last = len(wanted) - step.graph.targets
+    alike = (batch for batch in batches if [tuple(item.shape) for item in batch[0]] == wanted[:last])
+    return next(alike, None) or random_batch(step, seed)
 
 
 def _step_pairs(

@@ -17,6 +17,8 @@ def verify_report(report: VerifyReport) -> Group:
         f"{report.steps} steps, each with {report.recomputed_runs} recomputed runs "
         f"and {report.page_ins} page-ins, with the plan and in plain PyTorch"
     ]
+    if report.shapes:
+        lines.append(f"then one step of each of {report.shapes} other shapes")
     for comparison in report.comparisons:
         found = comparison.difference or "all equal by torch.equal"
         lines.append(f"{comparison.threads} thread(s): {comparison.tensors} tensors compared, {found}")
@@ -29,6 +31,7 @@ def verify_data(report: VerifyReport) -> dict[str, Any]:
     return {
         "exact": report.exact,
         "steps": report.steps,
+        "shapes": report.shapes,
         "recomputed_runs": report.recomputed_runs,
         "page_ins": report.page_ins,
         "comparisons": [

@@ -24,6 +24,7 @@ from poet.runtime.cells import Cells
 from poet.runtime.fit import fit, load_samples
 from poet.runtime.process import torch_threads
 from poet.shaped import bindings_of
+from poet.verification import verify
 
 ADAMW = OptimizerSpec("adamw", lr=0.01)
 
@@ -241,6 +242,26 @@ def test_what_fails_while_tensors_are_lent_gives_all_back(
             trainer.predict(torch.zeros(3, 6)) if is_evaluation else trainer.step(*rows(3, 0, 6))
         assert all(torch.equal(tensor, before[name]) for name, tensor in trainer.state_dict().items())
         trainer.step(*rows(3, 0, 6))
+
+
+def test_verify_runs_every_shape(tmp_path: Path) -> None:
+    mlp_plan().save(tmp_path / "p.poet")
+    assert verify(tmp_path / "p.poet", module=Mlp(), steps=1, threads=(1,)).exact
+    plan = mlp_plan().plan
+    (shape,) = plan.shapes
+    graph = shape.step.graph
+    ops = [
+        replace(op, call=replace(op.call, args=(*op.call.args[:-1], 1)))
+        if op.call.target == "aten.threshold_backward.default"
+        else op
+        for op in graph.ops
+    ]
+    wrong = replace(graph, ops=tuple(ops))
+    other = replace(plan, shapes=(replace(shape, step=replace(shape.step, graph=wrong)),))
+    replace(mlp_plan(), plan=other).save(tmp_path / "q.poet")
+    (found,) = verify(tmp_path / "q.poet", module=Mlp(), steps=1, threads=(1,)).comparisons
+    assert "step for" in (found.difference or "")
+    assert "[3,6]" in (found.difference or "")
 
 
 def test_each_size_with_each() -> None:
