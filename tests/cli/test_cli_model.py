@@ -55,10 +55,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def plan(folder: Path) -> Path:
     survey = folder / "survey.json"
-    invoke("solve", folder / "net.onnx", *DEVICE, "--time-limit", "1s", "--json", survey)
+    invoke("solve", folder / "net.onnx", *DEVICE, "--time-limit", "0.3s", "--json", survey)
     least_bytes = json.loads(survey.read_text())["lower_bound_bytes"]
     plan = folder / "plan.poet"
-    options = ("--ram", str(least_bytes), "--no-recompute", "--time-limit", "5s", "-o", plan)
+    options = ("--ram", str(least_bytes), "--no-recompute", "--time-limit", "2s", "-o", plan)
     invoke("solve", folder / "net.onnx", *DEVICE, *options, "--json", folder / "answer.json")
     return plan
 
