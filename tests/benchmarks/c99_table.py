@@ -78,7 +78,7 @@ def made(name: str, ram_bytes: int | None, time_limit_seconds: float) -> Row:
     net = NETS[name]
     planned = poet.plan(
         net.build(), torch.randn(net.shape), device=DEVICE, loss=net.loss,
-        home="ram" if ram_bytes is None else "auto",
+        home="ram" if ram_bytes is None else "either",
         ram="64MiB" if ram_bytes is None else ram_bytes - BESIDE_ARENA_BYTES,
         recompute=ram_bytes is not None, paging=ram_bytes is not None,
         time_limit_seconds=time_limit_seconds, measure_host=False,
@@ -141,10 +141,10 @@ def _check_tight(folder: Path, image_bytes: int) -> None:
 
 
 def _code_bytes(folder: Path) -> int:
-    command = ["arm-none-eabi-nm", "--print-size", str(folder / "build" / "test.elf")]
+    command = ["arm-none-eabi-readelf", "--symbols", "--wide", str(folder / "build" / "test.elf")]
     symbols = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
     words = [line.split() for line in symbols]
-    return sum(int(each[1], 16) for each in words if len(each) == 4 and each[2] in "tT")
+    return sum(int(each[2], 0) for each in words if len(each) == 8 and each[3] == "FUNC")
 
 
 def _text(name: str, budget_bytes: int | None, row: Row, kept: Row) -> str:
