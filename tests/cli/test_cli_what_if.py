@@ -130,7 +130,7 @@ def test_the_largest_resolution_that_fits(
 ) -> None:
     """Height and width grow together in the step asked for, and the next step is known not to fit."""
     code, _, _ = _run(
-        capsys, str(pictures), "--device", "stm32h743", "--batch", "2", "--bind", "H=16", "--bind", "W=16",
+        capsys, str(pictures), "--device", "mkr1000", "--batch", "2", "--bind", "H=16", "--bind", "W=16",
         "--ram", "192KiB", "--largest", "H+W:8", "--largest", "resolution:8", "--no-marginal",
         "--cache", str(tmp_path),
         "-o", str(tmp_path / "r.json"), *QUICK,
@@ -144,7 +144,7 @@ def test_the_largest_resolution_that_fits(
     for answer, both in ((by_names, "H = W = {0}"), (by_word, "{0} x {0}")):
         assert f"of RAM is {both.format(size)}, at " in answer["sentence"]
         assert f"{both.format(size + 8)} has no plan: no schedule needs less than" in answer["sentence"]
-    limits = {"device": "stm32h743", "ram": "192KiB", "time_limit_seconds": 1.0}
+    limits = {"device": "mkr1000", "ram": "192KiB", "time_limit_seconds": 1.0}
     poet.plan(pictures, bind={"N": 2, "H": size, "W": size}, **limits)  # type: ignore[arg-type]
     with pytest.raises(poet.errors.Infeasible):
         poet.plan(pictures, bind={"N": 2, "H": size + 8, "W": size + 8}, **limits)  # type: ignore[arg-type]
