@@ -78,7 +78,7 @@ def test_the_engine_ends_with_the_search(
             super().begin(matrix, seconds, relative_gap=relative_gap)
 
     monkeypatch.setattr("poet.solvers.search.bound_rounds.HighsProcess", Watched)
-    solve(*lean, counted(1.2, confirm=False))
+    solve(*lean, counted(0.8, confirm=False, tuning=DEFAULT.without("copies.most_arcs")))
     assert begun
     assert len(children) == 1
     assert not children[0].is_running
