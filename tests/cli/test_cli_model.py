@@ -146,6 +146,7 @@ def test_verifying_compares_bits(plan: Path) -> None:
     assert "all equal by torch.equal" in text
 
 
+@pytest.mark.slow
 def test_running_is_lean(folder: Path, plan: Path) -> None:
     arguments = ["run", str(plan), "--data", str(folder / "data.npz")]
     code = (

@@ -48,6 +48,7 @@ def plan(tmp_path: Path) -> Path:
     return tmp_path / "plan.poet"
 
 
+@pytest.mark.slow
 def test_a_step_in_a_fork_says_that_it_would_hang(plan: Path) -> None:
     lines = said(
         """

@@ -36,6 +36,7 @@ def _compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> N
 
 
 @needs_compiler
+@pytest.mark.slow
 def test_a_library_is_compiled_once_and_kept_private(
     cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -60,6 +60,7 @@ def test_only_times_change(name: str) -> None:
     assert api.measured_on_host(after).step.kernels is after.step.kernels
 
 
+@pytest.mark.slow
 def test_plans_carry_the_times() -> None:
     made = api.plan_step(prepared(), Limits(), SolveOptions(time_limit_seconds=1.0))
     assert made.plan.kernels.timed_in_steps

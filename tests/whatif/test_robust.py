@@ -203,6 +203,7 @@ def test_the_weights_are_those_of_the_game(
 # --- sensitivity ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_groups_are_shifted_one_by_one(solver: Solver) -> None:
     graph, profile, problem, limits, solution = _step("mkr1000")
     assert solution.schedule is not None

@@ -81,6 +81,7 @@ def _paging(device: str, share: float) -> tuple[FoundPlan, Setting, Profile]:
 # --- sentences --------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_every_question_asked_is_answered_and_numbers_are_those_of_the_points() -> None:
     result = _transformer()
     said = {answer.question: answer for answer in result.answers}

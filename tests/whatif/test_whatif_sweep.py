@@ -136,6 +136,7 @@ def test_pruning_spares_searches_and_warm_starts_name_where_they_come_from() -> 
         assert point.limits.ram_budget_bytes is not None
 
 
+@pytest.mark.slow
 def test_a_repeated_sweep_searches_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     problem = Problem.load(TRANSFORMER)
     first = _swept(_sweep(problem, cache=Cache(tmp_path)))
@@ -178,6 +179,7 @@ def test_an_interrupted_sweep_keeps_what_is_there_and_goes_on(tmp_path: Path) ->
         assert _least(whole, index) == pytest.approx(_least(fresh, index), rel=1e-6)
 
 
+@pytest.mark.slow
 def test_the_time_left_ends_at_nothing() -> None:
     said: list[SweepProgress] = []
     sweep = _sweep(Problem.load(TRANSFORMER))

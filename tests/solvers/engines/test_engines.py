@@ -143,6 +143,7 @@ def solved_linear() -> tuple[EventModel, tuple[float, ...]]:
 
 
 @every_engine
+@pytest.mark.slow
 def test_a_bound_holds_when_the_time_runs_out(
     engine: str, solved_linear: tuple[EventModel, tuple[float, ...]]
 ) -> None:

@@ -269,6 +269,7 @@ def test_rotor_beats_equal_segments_on_a_deep_chain() -> None:
             assert simulate(deep, planned).joules <= simulate(deep, equal).joules
 
 
+@pytest.mark.slow
 def test_pofo_is_never_worse_than_rotor() -> None:
     for budget in (6, 8, 14):
         limits = Limits(ram_budget_bytes=budget)

@@ -75,6 +75,7 @@ def test_what_is_missing_is_held_back_and_the_bound_stays() -> None:
     assert max(reserved) > 0
 
 
+@pytest.mark.slow
 def test_a_search_with_bytes_held_back_proves_nothing_about_the_budget() -> None:
     """Its proof and the bound of its class hold for less RAM."""
     graph = hand_net.graph()

@@ -42,6 +42,7 @@ def lean() -> tuple[Problem, Limits]:
     return problem, Limits(ram_budget_bytes=minimum_ram_bytes(problem).bytes)
 
 
+@pytest.mark.slow
 def test_a_bound_that_a_plan_refutes_is_not_believed(
     lean: tuple[Problem, Limits], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -127,6 +128,7 @@ def test_a_look_goes_on_as_long_as_it_leads_whatever_is_rounded(
             assert heard == [0.5 * overhead, 0.6 * overhead]
 
 
+@pytest.mark.slow
 def test_a_short_look_is_short(deep: tuple[Problem, Limits]) -> None:
     """No program is begun after its time, and each gets as much again and twice, no more."""
     heard = list[float]()

@@ -85,6 +85,7 @@ def test_so_does_cpsat() -> None:
     assert first.schedule is not None
 
 
+@pytest.mark.slow
 def test_more_work_is_no_worse() -> None:
     limits = tight(STEP, 0.1)
     short, long = (solve(STEP, limits, counted(seconds, engine="highs")) for seconds in (0.1, 1.0))

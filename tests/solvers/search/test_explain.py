@@ -233,6 +233,7 @@ def test_a_time_out_says_what_was_found_otherwise() -> None:
     assert told.endswith("A longer time limit may find more.")
 
 
+@pytest.mark.slow
 def test_a_search_that_time_ends_says_when_it_last_got_on() -> None:
     problem = Problem.load(INSTANCES / "resnet18_cifar.m4.json")
     cut_short = solve(problem, Limits(ram_budget_bytes=490_752), counted(0.3))

@@ -121,6 +121,7 @@ def test_breaking_ties_does_not_rename_the_plan() -> None:
         assert solution.solver != "none", objective
 
 
+@pytest.mark.slow
 def test_the_parts_of_the_wide_search_have_their_own_names(monkeypatch: pytest.MonkeyPatch) -> None:
     """Walks, neighbourhood rounds and tied columns each say that a plan is theirs."""
     step = training_like(12, seed=5)

@@ -141,6 +141,7 @@ def optimum(problem: Problem, limits: Limits, *, cut: bool) -> float:
     return math.inf if values is None else matrix.joules(values)
 
 
+@pytest.mark.slow
 def test_the_cuts_for_many_reruns_cut_no_optimum_off() -> None:
     problem = training_like(3, seed=1)
     for share in (0.05, 0.15, 0.3):

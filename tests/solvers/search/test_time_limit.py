@@ -240,6 +240,7 @@ def test_a_plan_inside_the_limits_is_the_answer_and_no_explanation(
     assert "%" not in answer.message
 
 
+@pytest.mark.slow
 def test_what_works_is_always_more_than_what_does_not() -> None:
     told = 0
     for seed in range(30):

@@ -42,6 +42,7 @@ def ram_front(of: Problem) -> list[tuple[int, float]]:
 
 
 @pytest.mark.parametrize("seed", with_slow(range(4), {0, 2, 3}))
+@pytest.mark.slow
 def test_the_front_of_ram_and_energy_is_the_oracles(seed: int) -> None:
     of = small(seed)
     expected = ram_front(of)
