@@ -79,6 +79,7 @@ def test_an_interrupted_calibration_ends_in_the_same_file(tmp_path: Path) -> Non
     assert (tmp_path / "resumed.json").read_bytes() == (tmp_path / "whole.json").read_bytes()
 
 
+@pytest.mark.slow
 def test_a_hot_board_is_cooled_and_measured_again(tmp_path: Path) -> None:
     told: list[str] = []
     board = _board(tmp_path / "board", heats=True)
@@ -187,6 +188,7 @@ def test_a_sensor_is_found_and_read(name: str, tmp_path: Path) -> None:
     assert [phase.watts for phase in found.phases] == pytest.approx([7.5] * len(found.phases))
 
 
+@pytest.mark.slow
 def test_the_rails_of_a_pi_5_are_summed_up(tmp_path: Path) -> None:
     board = _board(tmp_path / "board", heats=True)
     program = tmp_path / "board/usr/bin/vcgencmd"

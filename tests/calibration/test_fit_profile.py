@@ -190,6 +190,7 @@ def test_a_meters_log_is_cut_where_the_phases_are(shift: float, tmp_path: Path) 
         phases_by_meter(found.phases, path)
 
 
+@pytest.mark.slow
 def test_the_command_writes_a_profile_that_is_valid(noisy: Measurements, tmp_path: Path) -> None:
     raw, mine = tmp_path / "raw.json", tmp_path / "mine.toml"
     write_measurements(raw, noisy)

@@ -42,6 +42,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_a_problem_in_three_kinds_of_report(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     grid = ("--ram", "min..keep:3", "--deadline", "1.2x,none", "--cache", str(tmp_path / "cache"))
     for suffix in ("json", "csv", "html"):
@@ -202,6 +203,7 @@ def test_a_saved_plan_on_other_devices(
         assert f"trains on {expected}, N=2, sgd" in " ".join(out.split())
 
 
+@pytest.mark.slow
 def test_a_module_whose_sizes_are_a_function_of_the_batch() -> None:
     module = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 4))
     result = poet.what_if(

@@ -107,6 +107,7 @@ def test_the_log_of_a_sweep_tells_each_point_and_each_search(tmp_path: Path) -> 
     assert "the search begins" not in repeated
 
 
+@pytest.mark.slow
 def test_workers_keep_their_lines_and_the_points_are_told_all_the_same(tmp_path: Path) -> None:
     code, _, err = what_if(tmp_path / "cache", "--jobs", "2", "--no-marginal", "-v")
     assert code == 0

@@ -228,6 +228,7 @@ def test_dropout_in_place_is_dropout(share: float, optimize: bool, tmp_path: Pat
     assert torch.equal(module.eval()(x), imported.eval()(x))
 
 
+@pytest.mark.slow
 def test_an_exported_mobilenet_trains_with_the_bits_of_torch(tmp_path: Path) -> None:
     torch.manual_seed(0)
     module, x, targets = DropoutMobileNet().train(), torch.randn(2, 3, 16, 16), torch.randint(10, (2,))

@@ -53,6 +53,7 @@ def _load(name: str, exporter: str, training: bool) -> ImportedModel:
 
 
 @pytest.mark.parametrize(("name", "exporter", "training"), EXPORTS)
+@pytest.mark.slow
 def test_forward_is_that_of_onnxruntime(name: str, exporter: str, training: bool) -> None:
     inputs, _ = zoo_batch(name)
     model = _load(name, exporter, training)

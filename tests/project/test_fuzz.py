@@ -29,6 +29,7 @@ def _require_clean(kind: str, count: int, *, start: int = 0) -> fuzz.Tally:
 
 
 @pytest.mark.parametrize("kind", with_slow(fuzz.KINDS, {*fuzz.KINDS} - {"profiles"}))
+@pytest.mark.slow
 def test_some_files(kind: str) -> None:
     tally = _require_clean(kind, QUICK[kind])
     assert tally.counts[fuzz.Outcome.REFUSED] > 0

@@ -301,6 +301,7 @@ def test_the_commands(tmp_path: Path) -> None:
         assert " ".join(["poet", *command]) in "".join(Page(text).words)
 
 
+@pytest.mark.slow
 def test_every_colour_of_a_chart_is_one_of_the_style_sheet() -> None:
     text = plan_page(mixed_plan())
     data = Page(text).data

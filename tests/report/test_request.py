@@ -61,6 +61,7 @@ def _solved(*words: str | Path) -> Plan:
     ],
     ids=["ram", "storage", "everything", "neither"],
 )  # fmt: skip
+@pytest.mark.slow
 def test_the_command_makes_the_same_request(asked: tuple[str, ...], model: Path, tmp_path: Path) -> None:
     first = _solved("solve", model, "--device", "rpi4b", "--bind", "N=2", *asked, *FEW, "-o", tmp_path / "1")
     label, line = asked_by(first)
