@@ -263,7 +263,7 @@ def with_batch(sizes: dict[str, int], batch: int | None) -> dict[str, int]:
     Raises:
         InputError: the batch is given twice.
     """
-    from poet.prepared import BATCH_NAMES
+    from poet.micro import BATCH_NAMES
 
     if batch is None:
         return sizes

@@ -15,8 +15,7 @@ from poet.devices.profile import Profile
 from poet.errors import InputError
 from poet.fit_layout import searching
 from poet.loss import DEFAULT_LOSS
-from poet.micro import MicroBatches, micro_batches
-from poet.prepared import BATCH_NAMES
+from poet.micro import BATCH_NAMES, MicroBatches, micro_batches
 from poet.problem import Problem
 from poet.report.doubts import doubts_data, with_doubts
 from poet.report.micro import candidate_lines

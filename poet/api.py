@@ -33,7 +33,7 @@ from poet.accumulated import least_energy, with_accumulation
 from poet.devices.profile import Profile
 from poet.errors import InputError, one_of
 from poet.evaluated import with_evaluation
-from poet.micro import MicroBatches, micro_batches
+from poet.micro import BATCH_NAMES, MicroBatches, micro_batches
 from poet.optimizer import OptimizerSpec
 from poet.planned import (
     Planned,
@@ -45,7 +45,7 @@ from poet.planned import (
     plan_with,
     solve_step,
 )
-from poet.prepared import BATCH_NAMES, Prepared, prepare
+from poet.prepared import Prepared, prepare
 from poet.problem import Limits, Objective, Pins, Place
 from poet.shaped import with_shapes
 from poet.solution import Progress, SolveOptions

@@ -9,6 +9,9 @@ from poet.errors import InputError
 IS_FIRST = "is_first"
 """The scalar of a step that is 1 for the first micro-batch, whose gradients begin the sums, then 0."""
 
+BATCH_NAMES = ("N", "batch")
+"""Names by which the first dimension of an ONNX file is bound, even where the file fixes it."""
+
 MOST_MICRO_BATCHES = 1 << 20
 MEAN, SUM = "mean", "sum"
 AUTO = "auto"

@@ -13,8 +13,10 @@ from poet.errors import InputError
 from poet.files.reading import printable_name
 from poet.loss import DEFAULT_LOSS
 from poet.optimizer import OptimizerSpec
+from poet.prepared import form_on
 from poet.problem import Place, Problem
 from poet.strips import Gradients
+from poet.traced import Form
 from poet.whatif import grid
 from poet.whatif.cache import Cache
 from poet.whatif.grid import Binding
@@ -79,7 +81,13 @@ class Asked:
             return [setting_of(Problem.load(path))]
         if not self.profiles:
             raise InputError("a model needs a device; `poet devices list` shows the names")
-        return settings_of(self._variants(), self.profiles, self.home)
+        forms = dict.fromkeys(form_on(profile, self.home) for profile in self.profiles)
+        variants = {form: self._variants(form) for form in forms}
+        return [
+            setting
+            for profile in self.profiles
+            for setting in settings_of(variants[form_on(profile, self.home)], [profile], self.home)
+        ]
 
     def _refuse_what_the_file_says(self, path: Path) -> None:
         """A saved plan or problem has its loss, its optimizer and its sizes; a problem has its homes too.
@@ -100,32 +108,39 @@ class Asked:
             if given:
                 raise InputError(f"{path.name} has its {what} already; leave {option} out")
 
-    def _variants(self) -> list[ModelVariant]:
+    def _variants(self, form: Form) -> list[ModelVariant]:
+        """The model with each binding and optimizer, in the ``form`` that some of the devices want."""
         path = self.path
         if path is None:
             for axis in self.axes:
                 if axis.name != BATCH:
                     raise InputError(f"--largest {axis.name} needs an ONNX model with that dimension open")
             batches = [None] if self.batch is None else list(grid.counts(self.batch, "batch"))
-            return module_variants(self._module(), self.example_inputs, batches, self.specs, self.how)
+            return module_variants(self._module(), self.example_inputs, batches, self.specs, self.how, form)
         onnx = OnnxModel(path, self.how, self.cache)
         with working(self.importers) as run:
             for axis in self.axes:
                 onnx.dimensions(axis.name, run)
             found = grid.bindings(self.batch, self.bind, lambda: onnx.dimensions(BATCH, run)[0])
-            return onnx.variants([(binding, spec) for binding in found for spec in self.specs], run)
+            return onnx.variants([(binding, spec) for binding in found for spec in self.specs], form, run)
 
-    def variant_by_size(self, axis: Axis, fixed: Binding, run: Run) -> VariantOf:
-        """A function from a size of ``axis`` to the model's variant of that size."""
+    def variant_by_size(self, axis: Axis, profile: Profile, fixed: Binding, run: Run) -> VariantOf:
+        """A function from a size of ``axis`` to the model's variant of that size for ``profile``'s device."""
+        form = form_on(profile, self.home)
         path, spec = self.path, self.specs[0]
         if path is None:
             return lambda size: module_variants(
-                self._module(), self.example_inputs, [size], [spec], self.how
+                self._module(), self.example_inputs, [size], [spec], self.how, form
             )[0]
         onnx = OnnxModel(path, self.how, self.cache)
         names = onnx.dimensions(axis.name, run)
         others = tuple((name, size) for name, size in fixed if name not in names)
-        return lambda size: onnx.variants([((*others, *((name, size) for name in names)), spec)], run)[0]
+
+        def variant(size: int) -> ModelVariant:
+            binding = (*others, *((name, size) for name in names))
+            return onnx.variants([(binding, spec)], form, run)[0]
+
+        return variant
 
     def _module(self) -> nn.Module:
         assert not isinstance(self.model, str | Path)

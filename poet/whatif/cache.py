@@ -55,7 +55,7 @@ SOLVING = (
 """What an answer depends on: the searches and all that they import."""
 
 IMPORTING = (
-    "prepared.py", "frontend", "runtime", "files", "calls.py", "strips.py", "graph.py", "operators.py",
+    "traced.py", "frontend", "c99", "runtime", "files", "calls.py", "strips.py", "graph.py", "operators.py",
     "kernel_facts.py", "kernel_allocations.py", "optimizer.py", "loss.py", "micro.py", "untrained.py",
     "codec.py", "errors.py", "units.py", "version.py", "brief.py", "children.py", "extras.py",
     "plan_parts.py", "page_slots.py", "lasting_values.py", "plan_checks.py", "training_plan.py",
@@ -63,7 +63,7 @@ IMPORTING = (
     "devices/host.py", "problem.py", "schedule.py", "simulator.py", "solution.py", "search_record.py",
     "homes.py", "pins.py", "tuning.py", "clock.py", "closing.py", "wholes.py", "named.py",
 )  # fmt: skip
-"""What an imported graph and its kernels' facts depend on; of what ``prepared.py`` imports, these alone."""
+"""What an imported graph and its kernels' facts depend on; of what ``traced.py`` imports, these alone."""
 
 _ENGINES = ("highspy", "pulp", "ortools")
 _NOT_IN_KEY = ("start", "start_by", "known_bound", "progress")

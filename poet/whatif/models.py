@@ -22,6 +22,7 @@ from poet.graph import Graph
 from poet.kernel_facts import KernelFacts
 from poet.optimizer import OptimizerSpec
 from poet.strips import Gradients
+from poet.traced import Form, trace_model
 from poet.whatif.cache import IMPORTING, Cache, code_digest, digest_of, pack, unpack
 from poet.whatif.grid import Binding
 from poet.whatif.workers import Run, Task, given_up, thread_settings
@@ -36,7 +37,6 @@ _log = logging.getLogger(__name__)
 
 BATCH = "batch"
 _ALIASES = {BATCH: slice(0, 1), "sequence": slice(1, 2), "resolution": slice(-2, None)}
-_ANY_DEVICE = "x86-host"  # tracing does not depend on it
 _ERROR = "error"
 
 
@@ -126,8 +126,10 @@ class OnnxModel:
                 )
         return tuple(dict.fromkeys(names))
 
-    def variants(self, wanted: Sequence[tuple[Binding, OptimizerSpec]], run: Run) -> list[ModelVariant]:
-        """One per binding and optimizer, in this order.
+    def variants(
+        self, wanted: Sequence[tuple[Binding, OptimizerSpec]], form: Form, run: Run
+    ) -> list[ModelVariant]:
+        """One per binding and optimizer, in this order, all of one form.
 
         Raises:
             ModelError: the model cannot be imported with one of them.
@@ -135,16 +137,20 @@ class OnnxModel:
         found: dict[int, _Imported] = {}
         missing: list[int] = []
         for index, (binding, spec) in enumerate(wanted):
-            kept = self._kept_import(self._key(binding, spec))
+            kept = self._kept_import(self._key(binding, spec, form))
             if kept is None:
                 missing.append(index)
             else:
                 found[index] = kept
         _log.info("variants of the model: %d from the cache, %d to import", len(found), len(missing))
-        tasks = [functools.partial(_import, str(self.path), *wanted[index], self.how) for index in missing]
+        tasks = [
+            functools.partial(_import, str(self.path), *wanted[index], self.how, form) for index in missing
+        ]
         for number, packed in run(tasks):
             binding, spec = wanted[missing[number]]
-            found[missing[number]] = _imported(self._checked(packed, self._key(binding, spec), "graphs"))
+            found[missing[number]] = _imported(
+                self._checked(packed, self._key(binding, spec, form), "graphs")
+            )
             sizes = "".join(f", {name}={size}" for name, size in binding)
             _log.info("imported: %s%s, %s", printable_name(self.path), sizes, spec.name)
         return [
@@ -192,10 +198,10 @@ class OnnxModel:
         self.cache.write(kind, key, packed)
         return data
 
-    def _key(self, binding: Binding, spec: OptimizerSpec) -> str:
+    def _key(self, binding: Binding, spec: OptimizerSpec, form: Form) -> str:
         """Of one import; kernels were measured by as many threads as the processors and settings give."""
         measured_by = [len(os.sched_getaffinity(0)), *thread_settings()]
-        what = (sorted(binding), asdict(spec), asdict(self.how), measured_by)
+        what = (sorted(binding), asdict(spec), asdict(self.how), asdict(form), measured_by)
         return digest_of(self.digest, *what, code_digest(IMPORTING))
 
 
@@ -205,14 +211,13 @@ def module_variants(
     batches: Iterable[int | None],
     optimizers: Iterable[OptimizerSpec],
     how: TrainedAs,
+    form: Form,
 ) -> list[ModelVariant]:
     """One per batch size and optimizer, traced in this process.
 
     Raises:
         ModelError: the module cannot be traced, or batch sizes are given without a function of them.
     """
-    from poet.prepared import prepare
-
     made = []
     specs = list(optimizers)
     for batch in batches:
@@ -224,10 +229,10 @@ def module_variants(
         else:
             raise ModelError("batch sizes of a module need example_inputs to be a function of the batch size")
         for spec in specs:
-            step = prepare(
+            step = trace_model(
                 module,
                 inputs,
-                device=_ANY_DEVICE,
+                form=form,
                 loss=how.loss,
                 optimizer=spec,
                 train=how.train,
@@ -241,23 +246,21 @@ def module_variants(
 # --- what workers do --------------------------------------------------------------------------
 
 
-def _import(path: str, binding: Binding, spec: OptimizerSpec, how: TrainedAs) -> bytes:
+def _import(path: str, binding: Binding, spec: OptimizerSpec, how: TrainedAs, form: Form) -> bytes:
     """The packed training graph of the file at ``path`` with its kernels' facts; else what is wrong."""
-    from poet.prepared import prepare
-
     try:
-        prepared = prepare(
+        step = trace_model(
             path,
-            device=_ANY_DEVICE,
+            form=form,
             loss=how.loss,
             optimizer=spec,
             train=how.train,
             bind=dict(binding),
             gradients=how.gradients,
-        )
+        ).step
     except InputError as error:
         return pack({_ERROR: str(error)})
-    return pack(codec.encode(_Imported(prepared.step.graph, prepared.step.kernels)))
+    return pack(codec.encode(_Imported(step.graph, step.kernels)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -262,8 +262,8 @@ def _largest(asked: Asked, question: Question, solver: Solver) -> Iterator[Answe
     fixed = question.bindings[0] if question.bindings else ()
     with working(Workers(1)) as run:
         for axis in asked.axes:
-            variant_of = asked.variant_by_size(axis, fixed, run)
             for profile in asked.profiles:
+                variant_of = asked.variant_by_size(axis, profile, fixed, run)
                 _log.info("the largest %s on %s begins", axis.name, profile.name)
                 yield largest_answer(
                     axis,

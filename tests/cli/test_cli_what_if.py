@@ -126,13 +126,14 @@ def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(("device", "ram"), [("mkr1000", "192KiB"), ("nrf52840", "128KiB")])
 def test_the_largest_resolution_that_fits(
-    capsys: pytest.CaptureFixture[str], pictures: Path, tmp_path: Path
+    device: str, ram: str, capsys: pytest.CaptureFixture[str], pictures: Path, tmp_path: Path
 ) -> None:
     """Height and width grow together in the step asked for, and the next step is known not to fit."""
     code, _, _ = _run(
-        capsys, str(pictures), "--device", "mkr1000", "--batch", "2", "--bind", "H=16", "--bind", "W=16",
-        "--ram", "192KiB", "--largest", "H+W:8", "--largest", "resolution:8", "--no-marginal",
+        capsys, str(pictures), "--device", device, "--batch", "2", "--bind", "H=16", "--bind", "W=16",
+        "--ram", ram, "--largest", "H+W:8", "--largest", "resolution:8", "--no-marginal",
         "--cache", str(tmp_path),
         "-o", str(tmp_path / "r.json"), *QUICK,
     )  # fmt: skip
@@ -145,7 +146,7 @@ def test_the_largest_resolution_that_fits(
     for answer, both in ((by_names, "H = W = {0}"), (by_word, "{0} x {0}")):
         assert f"of RAM is {both.format(size)}, at " in answer["sentence"]
         assert f"{both.format(size + 8)} has no plan: no schedule needs less than" in answer["sentence"]
-    limits = {"device": "mkr1000", "ram": "192KiB", "time_limit_seconds": 1.0}
+    limits = {"device": device, "ram": ram, "time_limit_seconds": 1.0}
     poet.plan(pictures, bind={"N": 2, "H": size, "W": size}, **limits)  # type: ignore[arg-type]
     with pytest.raises(poet.errors.Infeasible):
         poet.plan(pictures, bind={"N": 2, "H": size + 8, "W": size + 8}, **limits)  # type: ignore[arg-type]

@@ -63,8 +63,9 @@ FLOORS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
         "Planning a model",
         "verification, enforcement, the way from a model to a plan, sweeps",
         (
-            "verification", "enforce", "exact_layout", "fit_layout", "rehearsal", "summary", "prepared",
-            "planned", "beside", "evaluated", "shaped", "replanning", "without_updates", "accumulated",
+            "verification", "enforce", "exact_layout", "fit_layout", "rehearsal", "summary", "traced",
+            "prepared", "planned", "beside", "evaluated", "shaped", "replanning", "without_updates",
+            "accumulated",
             "exported", "api", "calibration", "partitioner", "wrapping", "whatif", "kept_plans",
             "c99.vectors", "c99.project",
         ),

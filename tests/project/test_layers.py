@@ -17,8 +17,8 @@ from poet.version import __version__
 
 HOMES = {
     "torch": {
-        "frontend", "runtime", "verification", "enforce", "rehearsal", "prepared", "exported", "api",
-        "partitioner", "wrapping", "whatif", "cli", "c99", "calibration",
+        "frontend", "runtime", "verification", "enforce", "rehearsal", "traced", "prepared", "exported",
+        "api", "partitioner", "wrapping", "whatif", "cli", "c99", "calibration",
     },
     "scipy": {"devices"},
     "numpy": {

@@ -18,12 +18,13 @@ from poet.codec import encode
 from poet.errors import ModelError
 from poet.files.reading import MOST_DIMENSIONS
 from poet.frontend.onnx.build import BuiltModel, DependsOnFailure, Step, build, op_name
-from poet.frontend.onnx.dims import BATCH_NAMES, MOST_ELEMENTS, Dims, bind_inputs, fixed_batch, input_dims
+from poet.frontend.onnx.dims import MOST_ELEMENTS, Dims, bind_inputs, fixed_batch, input_dims
 from poet.frontend.onnx.module import state_names
 from poet.frontend.onnx.node import OnnxValue, describe
 from poet.frontend.onnx.reader import DTYPES, OnnxFile, read_onnx
 from poet.frontend.onnx.weights import trainable_initializers, with_own_weights
 from poet.loss import DEFAULT_LOSS, LossSpec
+from poet.micro import BATCH_NAMES
 from poet.untrained import Why, why
 
 _NOWHERE = -1  # the slot of a parameter that no step reads

@@ -13,9 +13,8 @@ from poet.files.reading import MOST_DIMENSIONS
 from poet.frontend.onnx.build import Input
 from poet.frontend.onnx.node import Rebound
 from poet.frontend.onnx.reader import OnnxFile, dtype_of
+from poet.micro import BATCH_NAMES
 
-BATCH_NAMES = ("N", "batch")
-"""Names under which a first dimension that the file fixes can be bound to another size."""
 MOST_ELEMENTS = 1 << 48
 """Of a tensor: what is larger no machine holds, and torch refuses to describe it."""
 

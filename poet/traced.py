@@ -1,0 +1,228 @@
+"""From a model to its training step, as one library of kernels and the homes of its parameters want it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from poet.errors import InputError, ModelError, one_of
+from poet.files.reading import printable_name
+from poet.micro import BATCH_NAMES, MicroBatches
+from poet.optimizer import OptimizerSpec
+from poet.plan_parts import Model
+from poet.strips import Gradients
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor, nn
+
+    from poet.frontend.losses import LossFunction
+    from poet.frontend.trace import TrainingStep
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """What of a device, and of where parameters live, a training graph depends on.
+
+    Attributes:
+        for_c99: it is a graph for the kernels of poet's C99: an update runs element by element with its
+            gradient, and results overwrite operands that nothing else reads.
+        in_parts: large parameters may be several tensors of rows, as storage takes them.
+    """
+
+    for_c99: bool = False
+    in_parts: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Traced:
+    """A training step and where it comes from.
+
+    Attributes:
+        step: the training step and the tensors it starts from.
+        model: which model it is.
+        structure: the ONNX file without its weights; ``None`` for a module.
+        train: patterns of the parameters that are trained.
+        gradients: whether those of weights were to be made block by block.
+        module: that was traced, and its example inputs.
+        path: where the model was read from; ``None`` for a module.
+        names_remark: what of the given names could not be matched; empty if all was.
+    """
+
+    step: TrainingStep
+    model: Model
+    structure: bytes | None
+    train: tuple[str, ...]
+    gradients: Gradients
+    module: tuple[nn.Module, Tensor | Sequence[Tensor]]
+    path: Path | None
+    names_remark: str
+
+
+def trace_model(
+    model: str | Path | nn.Module | torch.export.ExportedProgram,
+    example_inputs: Tensor | Sequence[Tensor] | None = None,
+    *,
+    form: Form,
+    loss: str | LossFunction = "cross-entropy",
+    optimizer: str | OptimizerSpec | torch.optim.Optimizer = "sgd",
+    train: Iterable[str] | None = None,
+    bind: Mapping[str, int] | None = None,
+    names: str | Path | nn.Module | Mapping[str, Tensor] | None = None,
+    targets: Tensor | Sequence[Tensor] | None = None,
+    gradients: Gradients | str = Gradients.STREAM,
+    micro: MicroBatches | None = None,
+) -> Traced:
+    """Read or take the model and trace its training step, in the form that is asked for.
+
+    While it is traced, every kernel is run by itself on this machine, for its workspace and its time.
+    Arguments as for `poet.plan`.
+
+    Raises:
+        InputError: the model or an option is not usable.
+    """
+    from poet.c99.rows import overwrites
+    from poet.c99.statements import uses_elements
+    from poet.frontend.trace import trace_training_step
+
+    in_blocks = one_of(Gradients, gradients, "gradients")
+    patterns = None if train is None else tuple(train)
+    is_file = isinstance(model, str | Path)
+    source = _source(model, example_inputs, _piece_bound(dict(bind or {}), micro if is_file else None), names)
+    inputs = source.inputs if is_file else _pieces(source.inputs, micro)
+    examples = None if targets is None else _pieces(targets, micro)
+    if isinstance(optimizer, str):
+        spec = OptimizerSpec.parse(optimizer)
+    elif isinstance(optimizer, OptimizerSpec):
+        spec = optimizer
+    else:
+        spec, patterns = _taken(optimizer, source.module, patterns)
+    step = trace_training_step(
+        source.module,
+        inputs,
+        loss=loss,
+        optimizer=spec,
+        train=patterns,
+        targets=examples,
+        name=source.identity.name if source.identity else None,
+        input_names=source.input_names,
+        gradients=in_blocks,
+        uses_elements=uses_elements if form.for_c99 else None,
+        overwrites=overwrites if form.for_c99 else None,
+        micro=micro,
+        in_parts=form.in_parts,
+    )
+    return Traced(
+        step=step,
+        model=source.identity or Model(step.graph.name, "module", step.digest),
+        structure=source.structure,
+        train=patterns or ("*",),
+        gradients=in_blocks,
+        module=(source.module, inputs),
+        path=source.path,
+        names_remark=source.names_remark,
+    )
+
+
+def _piece_bound(bind: dict[str, int], micro: MicroBatches | None) -> dict[str, int]:
+    """Of a file's bound sizes, those of one micro-batch: shapes that depend on the batch follow from them.
+
+    Raises:
+        InputError: the batch is not bound, or cannot be divided so.
+    """
+    if micro is None:
+        return bind
+    name = next((name for name in BATCH_NAMES if name in bind), None)
+    if name is None:
+        raise InputError("micro-batches of an ONNX file need its batch: --batch 32, or bind={'N': 32}")
+    if bind[name] % micro.count:
+        raise InputError(
+            f"a batch of {bind[name]} samples cannot be divided into {micro.count} micro-batches"
+        )
+    return bind | {name: bind[name] // micro.count}
+
+
+def _pieces(tensors: Tensor | Sequence[Tensor], micro: MicroBatches | None) -> Tensor | Sequence[Tensor]:
+    """Of a batch, what its first micro-batch has; samples stand in the first dimension.
+
+    Raises:
+        InputError: the samples of a tensor cannot be divided so.
+    """
+    if micro is None:
+        return tensors
+    from torch import Tensor
+
+    if isinstance(tensors, Tensor):
+        return _piece(tensors, micro.count)
+    return tuple(_piece(tensor, micro.count) for tensor in tensors)
+
+
+def _piece(tensor: Tensor, count: int) -> Tensor:
+    samples = tensor.shape[0] if tensor.dim() else 0
+    if not samples or samples % count:
+        raise InputError(
+            f"a batch of {samples} samples cannot be divided into {count} micro-batches of one size"
+        )
+    return tensor[: samples // count]
+
+
+def _taken(
+    optimizer: torch.optim.Optimizer, module: nn.Module, patterns: tuple[str, ...] | None
+) -> tuple[OptimizerSpec, tuple[str, ...] | None]:
+    """The settings of an optimizer of torch, and what it trains, where that is not all that can be."""
+    from poet.frontend.optimizers import spec_of
+
+    if patterns is not None:
+        raise InputError("the optimizer's groups say what is trained; leave train out")
+    spec, trained = spec_of(optimizer, module)
+    usual = sum(parameter.requires_grad for parameter in module.parameters())
+    return spec, None if len(trained) == usual else trained
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """A module to trace; ``identity``, ``structure`` and ``input_names`` where it comes from a file."""
+
+    module: nn.Module
+    inputs: Tensor | Sequence[Tensor]
+    identity: Model | None = None
+    structure: bytes | None = None
+    input_names: tuple[str, ...] | None = None
+    path: Path | None = None
+    names_remark: str = ""
+
+
+def _source(
+    model: str | Path | nn.Module | torch.export.ExportedProgram,
+    example_inputs: Tensor | Sequence[Tensor] | None,
+    bind: dict[str, int],
+    names: str | Path | nn.Module | Mapping[str, Tensor] | None,
+) -> _Source:
+    if not isinstance(model, str | Path):
+        from poet.frontend.exported_programs import as_module
+
+        model, example_inputs = as_module(model, example_inputs)
+        if example_inputs is None:
+            raise ModelError("a module needs example_inputs, tensors of the shapes of every step")
+        if bind:
+            raise ModelError("a module has no dimensions to bind; its example_inputs say the sizes")
+        if names is not None:
+            raise ModelError("a module has its own names; names are for an ONNX file")
+        return _Source(model, example_inputs)
+    if example_inputs is not None:
+        raise ModelError(f"{model}: an ONNX file brings its own input shapes; leave example_inputs out")
+    from poet.frontend.onnx.importer import load_onnx, strip_weights
+
+    path = Path(model)
+    imported = load_onnx(path, bind=bind, names=names)
+    return _Source(
+        module=imported.module,
+        inputs=imported.example_inputs(),
+        identity=Model(printable_name(path), "onnx", imported.digest, tuple(sorted(bind.items()))),
+        structure=strip_weights(imported),
+        input_names=tuple(item.name for item in imported.inputs),
+        path=path,
+        names_remark=imported.remark,
+    )
