@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from poet.errors import InputError
+
 from .options import JsonOption, PageFileOption, PlanArgument, threads_callback, whole
 
-EXAMPLES = ("poet verify plan.poet", "poet verify plan.poet --steps 5 --threads 1 --threads 4")
+EXAMPLES = (
+    "poet verify plan.poet",
+    "poet verify plan.poet --steps 5 --threads 1 --threads 4",
+    "poet verify plan.poet --c-library step/build/libpoet_step.so --data digits.npz",
+)
 
 
 def verify(
@@ -24,13 +31,36 @@ def verify(
     ] = None,
     seed: Annotated[int, typer.Option(help="Of the random batches and of dropout.", callback=whole)] = 0,
     page_file: PageFileOption = None,
+    c_library: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE.so",
+            help="Hold the library that `make lib` builds in a folder of `poet export c` against PyTorch.",
+        ),
+    ] = None,
+    data: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Samples for --c-library, as for `poet run`; default: random ones."
+        ),
+    ] = None,
     json_file: JsonOption = None,
 ) -> None:
     """Prove that a plan gives the bits of plain PyTorch.
 
     Loss, predictions, every gradient, every updated parameter, module state and optimizer state are
     compared by torch.equal after each step. Exit code 1 if a bit differs.
+
+    With --c-library a step in C is compared, whose bits are not PyTorch's: each step begins with
+    PyTorch's state, and what it changes may differ from float64 by 8 times PyTorch's own error.
     """
+    if c_library is not None:
+        if threads:
+            raise InputError("--threads is not of --c-library, whose steps have one")
+        _verify_library(plan_file, c_library, steps, seed, data, page_file, json_file)
+        return
+    if data is not None:
+        raise InputError("--data is of --c-library; without it poet verify takes random batches")
     from poet.report.verify import verify_data, verify_report
     from poet.verification import verify as compare
 
@@ -39,4 +69,26 @@ def verify(
     check_files({"--json": json_file}, reads={"PLAN": plan_file}, page_file=page_file)
     report = compare(plan_file, steps=steps, threads=tuple(threads or (1, 2)), seed=seed, page_file=page_file)
     answer(verify_report(report), lambda: verify_data(report), json_file=json_file)
+    report.require()
+
+
+def _verify_library(
+    plan_file: Path,
+    c_library: Path,
+    steps: int,
+    seed: int,
+    data: Path | None,
+    page_file: Path | None,
+    json_file: Path | None,
+) -> None:
+    """The same for a shared library of C."""
+    from poet.c99.library_check import check_library
+    from poet.report.verify import library_data, library_report
+
+    from .output import answer, check_files
+
+    reads = {"PLAN": plan_file, "--c-library": c_library, "--data": data}
+    check_files({"--json": json_file}, reads=reads, page_file=page_file)
+    report = check_library(plan_file, c_library, steps=steps, seed=seed, data=data, page_file=page_file)
+    answer(library_report(report), lambda: library_data(report), json_file=json_file)
     report.require()

@@ -13,8 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from poet.c99 import sources, vectors
-from poet.c99.calls import WORD_BYTES
+from poet.c99 import library, sources, vectors
+from poet.c99.calls import WORD_BYTES, Placed
 from poet.c99.emit import step_source
 from poet.c99.functions import functions_of
 from poet.c99.header import step_header
@@ -37,6 +37,10 @@ TEMPLATES = Path(__file__).parent / "folder"
 _BESIDE_BYTES = 1024 + 128
 """The stack of the test for a board, and what else it has in RAM."""
 _COPIED = {
+    "CMakeLists.txt": "CMakeLists.txt",
+    "poet_file_storage.c": "poet_file_storage.c",
+    "poet_file_storage.h": "poet_file_storage.h",
+    "poet_library.h": "poet_library.h",
     "poet_state.c": "poet_state.c",
     "poet_state.h": "poet_state.h",
     "main.c": "test/main.c",
@@ -117,7 +121,7 @@ def c_project(file: PlanFile) -> CProject:
     check_optimizer(plan.optimizer)
     statements = statements_of(plan)
     interface = interface_of(plan.graph, statements)
-    kept = _contents(file)
+    kept = initial_contents(file)
     spans, words = _spans(plan, statements, kept)
     prediction = prediction_of(plan.graph, statements)
     foreseen = () if isinstance(prediction, str) else prediction.statements
@@ -129,6 +133,8 @@ def c_project(file: PlanFile) -> CProject:
         "README.md": _readme(plan, step.arena_bytes, len(words)),
         "poet_kernels.c": sources.source_text(used),
         "poet_kernels.h": sources.header_text(used),
+        "poet_library.c": _library(step, plan_digest(plan)),
+        "poet_library.py": Path(library.__file__).read_text(encoding="utf-8"),
         "poet_step.c": step_source(step),
         "poet_step.h": step_header(step, model=plan.model.name, digest=plan_digest(plan)),
         "poet_weights.c": weights_source(words),
@@ -140,7 +146,7 @@ def c_project(file: PlanFile) -> CProject:
     return CProject(files, interface, statements, spans, prediction)
 
 
-def _contents(file: PlanFile) -> dict[str, Tensor]:
+def initial_contents(file: PlanFile) -> dict[str, Tensor]:
     """The elements of each buffer that lives across steps, as it begins."""
     graph = file.plan.graph
     fresh = {
@@ -195,6 +201,19 @@ def _ram_bytes(plan: Plan, arena_bytes: int) -> int:
 def _makefile(ram_bytes: int) -> str:
     text = (TEMPLATES / "Makefile").read_text(encoding="utf-8")
     return text.replace("@RAM_BYTES@", str(ram_bytes))
+
+
+def _library(step: ExportedStep, digest: str) -> str:
+    """``poet_library.c``; its lists end with a 0, as none may be empty."""
+
+    def sizes(places: tuple[tuple[str, Placed], ...]) -> str:
+        return ", ".join([*(f"{placed.type.elements}u" for _, placed in places), "0u"])
+
+    text = (TEMPLATES / "poet_library.c").read_text(encoding="utf-8")
+    text = text.replace("@INPUT_FLOATS@", sizes(step.interface.inputs))
+    text = text.replace("@OUTPUT_FLOATS@", sizes(step.interface.outputs))
+    text = text.replace("@CAN_PREDICT@", str(int(not isinstance(step.prediction, str))))
+    return text.replace("@DIGEST@", digest)
 
 
 def _readme(plan: Plan, arena_bytes: int, weight_words: int) -> str:

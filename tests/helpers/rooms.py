@@ -67,7 +67,7 @@ FLOORS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
             "prepared", "planned", "beside", "evaluated", "shaped", "replanning", "without_updates",
             "accumulated",
             "exported", "api", "calibration", "partitioner", "wrapping", "whatif", "kept_plans",
-            "c99.vectors", "c99.project",
+            "c99.vectors", "c99.project", "c99.library_check",
         ),
     ),
     ("Reports", "text, JSON, HTML", ("report", "report.html")),

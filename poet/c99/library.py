@@ -1,0 +1,286 @@
+"""A training step that is a shared library, called through ctypes with numpy arrays; torch is not needed.
+
+`poet export c` puts this file into the folder as ``poet_library.py``, where it needs nothing else of poet:
+
+    step = Step("build/libpoet_step.so")
+    step.inputs[0][:] = image.ravel()
+    step.set_classes([7])
+    loss = step.train()
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+STATUS = ("ok", "bad argument", "the loss is not finite", "the storage failed", "nothing whole was saved")
+"""What the functions of the library give, by number."""
+OK, NOT_FINITE, NO_STATE = 0, 2, 4
+VERSION = 1
+_ALIGNMENT_BYTES, _WORD_BYTES = 64, 4
+
+Floats = np.ndarray[Any, np.dtype[np.float32]]
+
+
+class LibraryError(Exception):
+    """A library is none of poet's, or one of its functions failed; ``str`` says which and why."""
+
+
+class _Facts(ctypes.Structure):
+    """``poet_library_facts`` of ``poet_library.h``."""
+
+    _fields_ = (
+        *((name, ctypes.c_uint32) for name in ("version", "net_bytes", "file_bytes", "arena_bytes")),
+        *((name, ctypes.c_uint32) for name in ("page_bytes", "storage_bytes", "inputs", "outputs", "kept")),
+        *((name, ctypes.c_uint32) for name in ("target_floats", "rows", "classes", "has_homes")),
+        ("can_predict", ctypes.c_uint32),
+        ("input_floats", ctypes.POINTER(ctypes.c_uint32)),
+        ("output_floats", ctypes.POINTER(ctypes.c_uint32)),
+        ("plan", ctypes.c_char_p),
+    )
+
+
+class _Span(ctypes.Structure):
+    """``poet_span`` of ``poet_step.h``."""
+
+    _fields_ = (
+        *((name, ctypes.c_int32) for name in ("word", "words", "first")),
+        ("fill", ctypes.c_uint32),
+        ("home", ctypes.c_int32),
+    )
+
+
+class _File(NamedTuple):
+    """An open ``poet_file_storage``: its memory, which begins with a ``poet_storage``."""
+
+    memory: ctypes.Array[ctypes.c_uint64]
+
+
+class Step:
+    """The step of one library, with an arena of its own; calls of several threads at once are not safe.
+
+    Attributes:
+        facts: what the library says of itself.
+        plan: SHA-256 of the plan that it was made from.
+        inputs: of the next step, flat views of the arena; to be filled anew before each step.
+        arena: all floats.
+    """
+
+    def __init__(
+        self, library: str | os.PathLike[str], *, seed: int = 1, pages: str | os.PathLike[str] | None = None
+    ) -> None:
+        """Load ``library`` and begin with the plan's weights.
+
+        Args:
+            library: path of the shared object that ``make lib`` builds.
+            seed: of dropout.
+            pages: path of a file for what the step pages, or keeps in storage; needed where it does.
+
+        Raises:
+            LibraryError: it cannot be loaded, is no such library, or needs ``pages``.
+        """
+        self._files: list[_File] = []
+        self._library = _loaded(Path(library))
+        self.facts = _facts(self._library, Path(library))
+        self.plan = self.facts.plan.decode("ascii")
+        self._net = (ctypes.c_uint64 * (self.facts.net_bytes // 8 + 1))()
+        self.arena = _aligned_floats(-(-self.facts.arena_bytes // _WORD_BYTES))
+        place = self.arena.ctypes.data_as(ctypes.c_void_p)
+        self._call("poet_init", self._net, place, ctypes.c_uint32(seed))
+        if self.facts.page_bytes:
+            if pages is None:
+                raise LibraryError(
+                    f"the step pages: it needs a file of {self.facts.page_bytes} bytes, `pages`"
+                )
+            self._pages = self._opened(pages, self.facts.page_bytes)
+            self._call("poet_set_storage", self._net, self._pages.memory)
+        sizes = self.facts.input_floats[: self.facts.inputs]
+        self.inputs = [self._view("poet_input", index, size) for index, size in enumerate(sizes)]
+
+    def set_target(self, target: Floats) -> None:
+        """What the loss compares with, for the next step; as many floats as the step takes."""
+        view = self._pointer("poet_target", (self._net,), self._needed("target_floats", "floats as target"))
+        view[:] = np.asarray(target, dtype=np.float32).ravel()
+
+    def set_classes(self, classes: Any) -> None:
+        """The class of each row of the batch, for the next step.
+
+        Raises:
+            LibraryError: there are more or fewer rows, or no such class.
+        """
+        rows = self._needed("rows", "classes as target")
+        numbers = np.asarray(classes).ravel()
+        if len(numbers) != rows:
+            raise LibraryError(f"{len(numbers)} classes were given, and the step takes {rows}")
+        for row, number in enumerate(numbers):
+            self._call("poet_set_class", self._net, ctypes.c_int32(row), ctypes.c_int32(int(number)))
+
+    def train(self) -> float:
+        """One training step; its loss, which may be NaN or infinite.
+
+        Raises:
+            LibraryError: the storage failed; go on with `load`.
+        """
+        loss = ctypes.c_float()
+        self._call("poet_train_step", self._net, ctypes.byref(loss), also=NOT_FINITE)
+        return loss.value
+
+    def outputs(self) -> list[Floats]:
+        """The model's outputs of the last step, flat, copied."""
+        return self._outputs("poet_output")
+
+    def predict(self) -> list[Floats]:
+        """The model's outputs in evaluation mode for the inputs, flat, copied.
+
+        Raises:
+            LibraryError: the library has no such function; ``poet_step.h`` says why.
+        """
+        self._needed("can_predict", "predictions: poet_step.h says why")
+        self._call("poet_predict", self._net)
+        return self._outputs("poet_predicted")
+
+    def set_learning_rate(self, learning_rate: float) -> None:
+        """From the next step on."""
+        self._library.poet_set_learning_rate(self._net, ctypes.c_float(learning_rate))
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Save what was trained in a file that keeps two generations: a power cut at any time leaves one.
+
+        Raises:
+            LibraryError: the file failed.
+        """
+        with_file = self._opened(path, self.facts.storage_bytes)
+        try:
+            self._call("poet_save", self._net, with_file.memory)
+        finally:
+            self._close(with_file)
+
+    def load(self, path: str | os.PathLike[str]) -> bool:
+        """Go on with what was saved; where there is nothing whole of this plan, begin anew and say ``False``.
+
+        Raises:
+            LibraryError: the file failed.
+        """
+        with_file = self._opened(path, self.facts.storage_bytes)
+        try:
+            found = self._call("poet_load", self._net, with_file.memory, also=NO_STATE)
+        finally:
+            self._close(with_file)
+        return found == OK
+
+    def state_crc(self) -> int:
+        """CRC-32 of all that lives across steps: equal on two machines that trained alike."""
+        self._library.poet_state_crc.restype = ctypes.c_uint32
+        found: int = self._library.poet_state_crc(self._net)
+        return found
+
+    def kept(self, index: int) -> Floats | None:
+        """What lives across steps, the tensor of number ``index``, copied; ``None``: a constant."""
+        span = self._spans()[index]
+        if span.word >= 0:
+            return self.arena[span.word : span.word + span.words].copy()
+        if span.home < 0:
+            return None
+        found = np.zeros(span.words, dtype=np.float32)
+        self._homes("poet_kept_read", index, found)
+        return found
+
+    def put(self, index: int, contents: Floats) -> None:
+        """Replace what `kept` gives; a constant stays as it is."""
+        span = self._spans()[index]
+        contents = np.ascontiguousarray(contents, dtype=np.float32).ravel()
+        if len(contents) != span.words:
+            raise LibraryError(f"{len(contents)} words were given for {span.words}")
+        if span.word >= 0:
+            self.arena[span.word : span.word + span.words] = contents
+        elif span.home >= 0:
+            self._homes("poet_kept_write", index, contents)
+
+    def close(self) -> None:
+        """Close the file of pages."""
+        while self._files:
+            self._close(self._files[-1])
+
+    # --- the library -----------------------------------------------------------------------------
+
+    def _call(self, name: str, *arguments: Any, also: int = OK) -> int:
+        code = int(self._library[name](*arguments))
+        if code not in (OK, also):
+            raise LibraryError(f"{name}: {STATUS[code] if 0 <= code < len(STATUS) else f'status {code}'}")
+        return code
+
+    def _needed(self, fact: str, what: str) -> int:
+        found = int(getattr(self.facts, fact))
+        if not found:
+            raise LibraryError(f"this step has no {what}")
+        return found
+
+    def _spans(self) -> ctypes.Array[_Span]:
+        found: ctypes.Array[_Span] = (_Span * self.facts.kept).in_dll(self._library, "poet_kept")
+        return found
+
+    def _homes(self, name: str, index: int, contents: Floats) -> None:
+        place = contents.ctypes.data_as(ctypes.c_void_p)
+        sizes = (ctypes.c_uint32(0), place, ctypes.c_uint32(contents.nbytes))
+        self._call(name, self._net, ctypes.c_int32(index), *sizes)
+
+    def _outputs(self, name: str) -> list[Floats]:
+        sizes = self.facts.output_floats[: self.facts.outputs]
+        return [self._view(name, index, size).copy() for index, size in enumerate(sizes)]
+
+    def _view(self, name: str, index: int, size: int) -> Floats:
+        return self._pointer(name, (self._net, ctypes.c_int32(index)), size)
+
+    def _pointer(self, name: str, arguments: tuple[Any, ...], size: int) -> Floats:
+        """What a pointer that a function gives points to, ``size`` floats of the arena."""
+        function = self._library[name]
+        function.restype = ctypes.c_void_p
+        address = function(*arguments)
+        if address is None:
+            raise LibraryError(f"{name}: there is none")
+        word = (int(address) - self.arena.ctypes.data) // _WORD_BYTES
+        return self.arena[word : word + size]
+
+    def _opened(self, path: str | os.PathLike[str], size_bytes: int) -> _File:
+        opened = _File((ctypes.c_uint64 * (self.facts.file_bytes // 8 + 1))())
+        size = ctypes.c_uint32(size_bytes)
+        try:
+            self._call("poet_file_open", opened.memory, os.fsencode(path), size)
+        except LibraryError:
+            raise LibraryError(f"{os.fspath(path)}: cannot be opened, or is no file") from None
+        self._files.append(opened)
+        return opened
+
+    def _close(self, opened: _File) -> None:
+        self._files.remove(opened)
+        self._call("poet_file_close", opened.memory)
+
+
+def _loaded(path: Path) -> ctypes.CDLL:
+    try:
+        return ctypes.CDLL(str(path.absolute()))
+    except OSError as error:
+        raise LibraryError(f"{path}: is not a shared library for this machine ({error})") from None
+
+
+def _facts(library: ctypes.CDLL, path: Path) -> _Facts:
+    try:
+        facts = _Facts.in_dll(library, "poet_library")
+    except ValueError:
+        raise LibraryError(f"{path}: is none that `make lib` built in a folder of `poet export c`") from None
+    if facts.version != VERSION:
+        raise LibraryError(f"{path}: its interface is version {facts.version}, and this is {VERSION}")
+    return facts
+
+
+def _aligned_floats(count: int) -> Floats:
+    """Zeros that begin at a multiple of `_ALIGNMENT_BYTES`."""
+    spare = _ALIGNMENT_BYTES // _WORD_BYTES
+    whole = np.zeros(count + spare, dtype=np.float32)
+    first = -whole.ctypes.data % _ALIGNMENT_BYTES // _WORD_BYTES
+    found: Floats = whole[first : first + count]
+    return found
