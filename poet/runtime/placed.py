@@ -32,6 +32,7 @@ _SETTLING_STEPS = 1  # checks its results, and libraries set themselves up
 _RECORDED_STEPS = 3  # in the first, what lives across steps was still allocated unseen
 _WATCHED_STEPS = 3  # at planned places, after the settling one
 _PLACING_SECONDS = 1.0
+_STRAYING_STEPS = 2  # what kernels ask for comes again in every step; what another thread asks for does not
 _STRAY_SHARE = 0.01
 """Of the arena: what may come from the heap beside it before places are looked for anew."""
 
@@ -88,7 +89,7 @@ class PlacedSteps:
         self._shares = plan.accumulation is not None or bool(plan.shapes)
         self._divide_bytes = 0  # the offset at which standing tensors begin
         self._is_planned = False
-        self._steps = self._replayed_steps = 0
+        self._steps = self._replayed_steps = self._strayed_steps = 0
         self.how = "heap"
         if self._allocator is None:
             self._stay_on_the_heap(native.why_unavailable())
@@ -149,7 +150,9 @@ class PlacedSteps:
         self._steps += 1
         self._replayed_steps += self._replay is not None
         if self._arena is not None and stray_bytes > _STRAY_SHARE * self._arena.size_bytes:
-            self._leave_planned(stray_bytes)
+            self._strayed_steps += 1
+            if self._strayed_steps == _STRAYING_STEPS:
+                self._leave_planned(stray_bytes)
         if self._recording is not None and self._steps == _SETTLING_STEPS + _RECORDED_STEPS:
             self._place()
 
