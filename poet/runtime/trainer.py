@@ -9,65 +9,36 @@ from the last `Trainer.save`.
 
 from __future__ import annotations
 
-import contextlib
-import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import torch
 
-from poet.brief import brief
-from poet.closing import Closing
-from poet.errors import InputError, ReplayError
-from poet.files.apart import check_apart
 from poet.graph import TensorType
-from poet.named import named_parameters
 from poet.plan_file import PlanFile
 from poet.runtime import state
-from poet.runtime.budgets import Budgets, Planner
-from poet.runtime.companions import companions
 from poet.runtime.driven import DrivenOptimizer
 from poet.runtime.evaluation import Batch, EvaluationResult
-from poet.runtime.generations import Generations, open_saved
+from poet.runtime.generations import Generations
 from poet.runtime.given import Given
-from poet.runtime.guards import check_calls
 from poet.runtime.joining import joining_tap
-from poet.runtime.lasting import ArenaUse, LastingTensors
-from poet.runtime.memory import PeakMeter, return_freed_memory
+from poet.runtime.lasting import ArenaUse
+from poet.runtime.memory import return_freed_memory
 from poet.runtime.open_plan import OpenPlan
+from poet.runtime.opening import beginning
 from poet.runtime.page_file import PageFile
-from poet.runtime.pages import open_pages
-from poet.runtime.part_trial import check_parts
 from poet.runtime.rates import Rates
 from poet.runtime.replay import Tap
-from poet.runtime.spill import Spill
-from poet.runtime.strip_trial import check_strips
+from poet.runtime.session import Session
+from poet.runtime.stopwatch import StepResult, Stopwatch
+from poet.runtime.training_state import TrainingState
 from poet.training_plan import Plan
-from poet.units import parse_bytes
+
+__all__ = ["StepResult", "Trainer"]
 
 
-@dataclass(frozen=True, slots=True)
-class StepResult:
-    """What one training step gave.
-
-    Attributes:
-        loss: before the update.
-        predictions: the model's outputs; keeping them keeps their memory.
-        seconds: wall clock of the step.
-        own_seconds: processor time of the thread that made it, and its waits for storage: what the step would
-            have taken on a machine with nothing else to do.
-    """
-
-    loss: float
-    predictions: tuple[torch.Tensor, ...]
-    seconds: float
-    own_seconds: float
-
-    __repr__ = brief
-
-
-class Trainer(Closing):
+class Trainer(TrainingState):
     """A plan that is open for training; make one with `Trainer.open`."""
 
     def __init__(
@@ -79,25 +50,13 @@ class Trainer(Closing):
         arena: ArenaUse = True,
         announces: bool = False,
     ) -> None:
-        self.steps = tensors.steps
-        self.seed = tensors.seed
+        session = Session(plan, tensors, pages=pages, arena=arena, announces=announces)
+        super().__init__(session, Generations(tensors.path if isinstance(tensors, state.Saved) else None))
         self._rates = Rates(plan.optimizer)
-        self._open = OpenPlan(plan, tensors, pages=pages, arena=arena, announces=announces)
-        self._plan_path: Path | None = None
-        self._page_path: str | Path | None = None
-        self._arena = arena
-        self._budgets = Budgets(plan)
-        self._spill: Spill | None = None  # the state, where a change of budget left no plan open
-        self._generations = Generations(tensors.path if isinstance(tensors, state.Saved) else None)
 
     @property
-    def plan(self) -> Plan:
-        """What steps replay."""
-        return self._open.plan
-
-    @property
-    def _tensors(self) -> LastingTensors:
-        return self._open.tensors
+    def _open(self) -> OpenPlan:
+        return self._session.open
 
     @classmethod
     def open(
@@ -165,27 +124,12 @@ class Trainer(Closing):
         allow_nan: bool = False,
     ) -> Trainer:
         """`open`, for a plan file that is open already; it may be closed afterwards."""
-        plan = file.plan
-        check_apart({"page_file": page_file}, reads={"the plan": file.path, "resume": resume})
-        with contextlib.ExitStack() as undo:
-            for graph in (plan.graph, *(companion.graph for _, companion in companions(plan))):
-                check_calls(graph)  # before a strip is tried
-                check_strips(graph)
-                check_parts(graph)
-            source: state.Source = state.FromPlan(file, seed=seed)
-            if resume is not None:
-                source = undo.enter_context(open_saved(resume, file, seed=seed))
-            pages = open_pages(plan, file.path.parent, page_file)
-            try:
-                trainer = cls(plan, source, pages=pages, arena=arena, announces=True)
-            except BaseException:
-                if pages is not None:
-                    pages.close()
-                raise
-        trainer._plan_path, trainer._page_path = file.path, page_file
+        with beginning(file, page_file=page_file, seed=seed, resume=resume) as (source, pages):
+            trainer = cls(file.plan, source, pages=pages, arena=arena, announces=True)
+        trainer._session.began_with(file.path, page_file)
         trainer.allow_nan = allow_nan
         if learning_rate is not None:
-            trainer.learning_rate = replace(plan.optimizer, lr=learning_rate).lr
+            trainer.learning_rate = replace(file.plan.optimizer, lr=learning_rate).lr
         return trainer
 
     @property
@@ -225,11 +169,6 @@ class Trainer(Closing):
         """What each step takes: the model's inputs, then the targets."""
         return self._open.given.types
 
-    @property
-    def page_file(self) -> PageFile | None:
-        """Where the plan pages to, or ``None`` where it does not."""
-        return self._open.pages
-
     def step(
         self,
         inputs: Given,
@@ -257,7 +196,7 @@ class Trainer(Closing):
             ReplayError: the step failed; see the module's docstring for the training state. Or this is a
                 fork of the process that loaded torch; nothing has happened.
         """
-        clock = _Stopwatch(self._own_seconds)
+        clock = self._stopwatch()
         self._open.check_may_run()
         number = self.steps + 1
         loss, predictions = self._open.step(
@@ -268,9 +207,9 @@ class Trainer(Closing):
             on_gradient=on_gradient and joining_tap(self.plan.graph, on_gradient),
             on_instruction=on_instruction,
         )
-        self.steps = number
+        self._session.steps = number
         self._rates.step_done()
-        return StepResult(loss, predictions, *clock.seconds())
+        return clock.result(loss, predictions)
 
     def accumulate(self, inputs: Given, targets: Given | None = None) -> StepResult:
         """Add the gradients of one micro-batch to the sums; `step` with the last one of the batch updates.
@@ -285,13 +224,13 @@ class Trainer(Closing):
             PlanError: the plan has no micro-batches.
             InputError, ReplayError: as of `step`.
         """
-        clock = _Stopwatch(self._own_seconds)
+        clock = self._stopwatch()
         self._open.check_may_run()
         given = self._open.given.checked(inputs, targets)
         number = self.steps + 1
         loss, outputs = self._open.accumulate(number, given, self._rates.scalars(number))
         # the originals lie where the next micro-batch needs the room
-        return StepResult(loss, tuple(output.clone() for output in outputs), *clock.seconds())
+        return clock.result(loss, tuple(output.clone() for output in outputs))
 
     def predict(self, inputs: Given) -> tuple[torch.Tensor, ...]:
         """The model's outputs in evaluation mode: the bits that it gives after ``module.eval()``.
@@ -332,179 +271,5 @@ class Trainer(Closing):
         """
         self._open.evaluations.check()
 
-    def set_budget(self, ram: str | int, *, planner: Planner | None = None) -> None:
-        """Go on inside another budget, from the next step on; the bits stay those of an undisturbed training.
-
-        Takes the plan of least energy among the one that was opened, those of earlier budgets, and, where a
-        ``planner`` is given and they leave something to gain, a new one. What lives across steps passes
-        through an unnamed file, so that two plans never hold it at once; `plan` is the one that runs.
-
-        Args:
-            ram: budget in bytes or as text (``"32MiB"``).
-            planner: makes plans for other budgets: ``poet.replanning.plan_again``, which needs memory of its
-                own for its search.
-
-        Raises:
-            Infeasible: no plan fits; training may go on as it was.
-            OutOfTime: none fits, and the planner found none in time; likewise.
-            ReplayError: gradients of micro-batches are summed; or a step failed halfway; or neither the other
-                plan nor the one before could be opened: then `save` and this are all that is possible.
-            PageFileError: there is no room for the state, or for the new plan's page file; likewise.
-        """
-        self._check_has_state()
-        self._check_between_steps("change the budget")
-        if self._plan_path is None:
-            raise InputError("only a trainer of a plan file changes its budget")
-        ram_bytes = parse_bytes(ram) if isinstance(ram, str) else ram
-        chosen = self._budgets.plan_for(ram_bytes, planner)
-        if chosen != self.plan or self._spill is not None:
-            self._change_to(chosen, self._plan_path.parent)
-
-    def _change_to(self, plan: Plan, folder: Path) -> None:
-        """What lives across steps is in ``_spill`` from here on until a plan is open again."""
-        before = self._open
-        if self._spill is None:
-            self._spill = Spill(
-                before.plan.graph,
-                before.tensors.fetched,
-                folder if self._page_path is None else Path(self._page_path).absolute().parent,
-                steps=self.steps,
-                seed=self.seed,
-                generator=before.draws.generator,
-            )
-        try:
-            before.close()
-            self._open = self._opened(plan, self._spill, folder)
-        except BaseException as error:
-            before.tensors.broken = (
-                f"a change of the budget failed ({error}), and its plan could not be opened again; "
-                "save() and set_budget() are still possible"
-            )
-            with contextlib.suppress(Exception):
-                self._open = self._opened(before.plan, self._spill, folder)
-            self._tensors.check_usable()
-            raise
-        finally:
-            if self._open is not before:
-                self._spill.close()
-                self._spill = None
-
-    def _opened(self, plan: Plan, source: state.Source, folder: Path) -> OpenPlan:
-        pages = open_pages(plan, folder, self._page_path)
-        try:
-            made = OpenPlan(plan, source, pages=pages, arena=self._arena, announces=True)
-        except BaseException:
-            if pages is not None:
-                pages.close()
-            raise
-        made.allow_nan(self.allow_nan)
-        return made
-
-    def _check_has_state(self) -> None:
-        if self._spill is None:
-            self._tensors.check_usable()
-
-    def _check_between_steps(self, what: str) -> None:
-        if self._open.accumulation.count:
-            raise ReplayError(
-                f"step {self.steps + 1} is under way, with the gradients of "
-                f"{self._open.accumulation.count} micro-batches summed; {what} after its last one"
-            )
-
-    def parameters(self) -> dict[str, torch.Tensor]:
-        """Copies of the parameters, by the module's names."""
-        return {item.name: self._tensors.copy_of(item.content) for item in named_parameters(self.plan.graph)}
-
-    def state_dict(self) -> dict[str, torch.Tensor]:
-        """Copies of parameters and module state, as ``module.load_state_dict`` takes them."""
-        return self.parameters() | {name: self._tensors.copy(value) for name, value in self.plan.graph.states}
-
-    def optimizer_state(self) -> dict[str, dict[str, torch.Tensor]]:
-        """Copies of the optimizer's tensors, by parameter and by torch's name for them."""
-        return {
-            parameter.name: {name: self._tensors.copy_of(item) for name, item in parameter.optimizer_state}
-            for parameter in named_parameters(self.plan.graph)
-            if parameter.optimizer_state
-        }
-
-    def save(self, path: str | Path, *, keep_previous: bool = False) -> None:
-        """Write the training state as a safetensors file, whole or not at all.
-
-        With ``keep_previous`` the state that was at ``path`` stays beside it, as ``<path>.previous``, and
-        opening with ``resume=path`` takes it where the newer one is damaged.
-
-        Parameters and module state stand under the module's names. `Trainer.open` goes on from it,
-        with this plan or another for the same model, training set and optimizer.
-
-        Raises:
-            InputError: ``path`` is the plan or the page file.
-            PoetError: the folder cannot be written or is full; an old file at ``path`` is kept.
-            ReplayError: a step failed halfway, so that there is no state to save.
-        """
-        self._check_has_state()
-        self._check_between_steps("save")
-        self.check_save_path(path)
-        if keep_previous:
-            self._generations.before_save(Path(path))
-        state.save(
-            Path(path),
-            self.plan,
-            self._tensors.fetched if self._spill is None else self._spill.fetched,
-            steps=self.steps,
-            random_state=self._open.draws.state(),
-            seed=self.seed,
-        )
-        if keep_previous:
-            self._generations.after_save(Path(path))
-
-    def not_finite(self) -> str | None:
-        """The name of a trained tensor, or of updated module state, that holds NaN or an infinity.
-
-        ``None`` where none does. What no op updates is left out: a mask may well hold infinities.
-        """
-        return self._tensors.not_finite()
-
-    def check_save_path(self, path: str | Path) -> None:
-        """Refuse a path at which `save` would destroy what the trainer was made from or pages to.
-
-        Raises:
-            InputError: it is the plan or the page file.
-        """
-        pages = None if self.page_file is None else self.page_file.path
-        check_apart({"the saved state": path}, reads={"the plan": self._plan_path, "the page file": pages})
-
-    @property
-    def memory(self) -> str:
-        """For reports: where the memory of steps comes from."""
-        placed = self._tensors.placed
-        return "heap" if placed is None else placed.how
-
-    def peak_meter(self) -> PeakMeter:
-        """Measures the peak of tensor memory over the steps in a ``with`` block, as the plan counts it."""
-        return PeakMeter(self.held_bytes)
-
-    @property
-    def held_bytes(self) -> int:
-        """Between steps: tensors that live across them, the page buffer, and the arena once it is in use."""
-        return self._tensors.held_bytes
-
-    def close(self) -> None:
-        """Give the memory and the page file back; a second call does nothing."""
-        self._open.close()
-        if self._spill is not None:
-            self._spill.close()
-            self._spill = None
-
-    def _own_seconds(self) -> float:
-        return time.thread_time() + self._open.waited_seconds
-
-
-class _Stopwatch:
-    """Wall clock and own seconds since it was made."""
-
-    def __init__(self, own: Callable[[], float]) -> None:
-        self._own = own
-        self._began = time.perf_counter(), own()
-
-    def seconds(self) -> tuple[float, float]:
-        return time.perf_counter() - self._began[0], self._own() - self._began[1]
+    def _stopwatch(self) -> Stopwatch:
+        return Stopwatch(lambda: self._open.waited_seconds)

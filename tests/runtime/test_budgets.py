@@ -17,7 +17,6 @@ from poet.optimizer import OptimizerSpec
 from poet.replanning import plan_again
 from poet.runtime import Trainer
 from poet.runtime import pages as pages_module
-from poet.runtime import trainer as trainer_module
 from poet.runtime.budgets import Budgets, within
 from poet.runtime.process import torch_threads
 from poet.training_plan import Plan
@@ -241,4 +240,4 @@ def failing(monkeypatch: pytest.MonkeyPatch, times: int) -> None:
             raise PageFileError("the card is full")
         return opened(*args)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(trainer_module, "open_pages", fails_at_first)
+    monkeypatch.setattr(pages_module, "open_pages", fails_at_first)

@@ -1,0 +1,134 @@
+"""The plan that a training runs on, and its way to another one.
+
+What lives across steps passes through an unnamed file between the two, so that two plans never hold it at
+once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+from poet.closing import Closing
+from poet.errors import InputError, ReplayError
+from poet.runtime import pages as page_files
+from poet.runtime import state
+from poet.runtime.budgets import Budgets, Planner
+from poet.runtime.lasting import ArenaUse
+from poet.runtime.open_plan import OpenPlan
+from poet.runtime.page_file import PageFile
+from poet.runtime.spill import Spill
+from poet.training_plan import Plan
+
+
+class Session(Closing):
+    """A training from its first plan to its last.
+
+    Attributes:
+        open: the plan that runs.
+        steps: made so far.
+        seed: of the training.
+        plan_path: of the file that it began with; ``None``: it began with none.
+    """
+
+    def __init__(
+        self, plan: Plan, source: state.Source, *, pages: PageFile | None, arena: ArenaUse, announces: bool
+    ) -> None:
+        """Open ``plan``; arguments and errors as of `OpenPlan`."""
+        self.steps, self.seed = source.steps, source.seed
+        self.open = OpenPlan(plan, source, pages=pages, arena=arena, announces=announces)
+        self.plan_path: Path | None = None
+        self._page_path: str | Path | None = None
+        self._arena = arena
+        self._budgets = Budgets(plan)
+        self._spill: Spill | None = None  # the state, where a change of budget left no plan open
+
+    def began_with(self, path: Path, page_path: str | Path | None) -> None:
+        """Which files the first plan and its page file are."""
+        self.plan_path, self._page_path = path, page_path
+
+    def check_has_state(self) -> None:
+        """Do nothing if there is the state of a whole step, in memory or in a file.
+
+        Raises:
+            ReplayError: there is none.
+        """
+        if self._spill is None:
+            self.open.tensors.check_usable()
+
+    def check_between_steps(self, what: str) -> None:
+        """Do nothing if no step is under way; ``what`` is to be done.
+
+        Raises:
+            ReplayError: gradients of micro-batches are summed.
+        """
+        if self.open.accumulation.count:
+            raise ReplayError(
+                f"step {self.steps + 1} is under way, with the gradients of "
+                f"{self.open.accumulation.count} micro-batches summed; {what} after its last one"
+            )
+
+    @property
+    def fetched(self) -> Callable[[str], torch.Tensor]:
+        """Gives a value that lives across steps; see `poet.runtime.lasting.LastingTensors.fetched`."""
+        return self.open.tensors.fetched if self._spill is None else self._spill.fetched
+
+    def set_budget(self, ram_bytes: int, planner: Planner | None) -> None:
+        """Go on inside another budget; see `poet.runtime.Trainer.set_budget`."""
+        self.check_has_state()
+        self.check_between_steps("change the budget")
+        if self.plan_path is None:
+            raise InputError("only a trainer of a plan file changes its budget")
+        chosen = self._budgets.plan_for(ram_bytes, planner)
+        if chosen != self.open.plan or self._spill is not None:
+            self._change_to(chosen, self.plan_path.parent)
+
+    def _change_to(self, plan: Plan, folder: Path) -> None:
+        """What lives across steps is in ``_spill`` from here on until a plan is open again."""
+        before = self.open
+        if self._spill is None:
+            self._spill = Spill(
+                before.plan.graph,
+                before.tensors.fetched,
+                folder if self._page_path is None else Path(self._page_path).absolute().parent,
+                steps=self.steps,
+                seed=self.seed,
+                generator=before.draws.generator,
+            )
+        try:
+            before.close()
+            self.open = self._opened(plan, self._spill, folder)
+        except BaseException as error:
+            before.tensors.broken = (
+                f"a change of the budget failed ({error}), and its plan could not be opened again; "
+                "save() and set_budget() are still possible"
+            )
+            with contextlib.suppress(Exception):
+                self.open = self._opened(before.plan, self._spill, folder)
+            self.open.tensors.check_usable()
+            raise
+        finally:
+            if self.open is not before:
+                self._spill.close()
+                self._spill = None
+
+    def _opened(self, plan: Plan, source: state.Source, folder: Path) -> OpenPlan:
+        pages = page_files.open_pages(plan, folder, self._page_path)
+        try:
+            made = OpenPlan(plan, source, pages=pages, arena=self._arena, announces=True)
+        except BaseException:
+            if pages is not None:
+                pages.close()
+            raise
+        made.allow_nan(self.open.given.allow_nan)
+        return made
+
+    def close(self) -> None:
+        """Give the memory and the page file back; a second call does nothing."""
+        self.open.close()
+        if self._spill is not None:
+            self._spill.close()
+            self._spill = None
