@@ -75,6 +75,7 @@ class Ask:
     sensitivity: bool = False
     robust: bool = False
     kept_plans: bool = True
+    budgets: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

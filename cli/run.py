@@ -39,6 +39,7 @@ from .run_options import (
     StopAfterSecondsOption,
     StopAfterWrittenOption,
     ValidateOption,
+    WatchMemoryOption,
 )
 
 if TYPE_CHECKING:
@@ -80,6 +81,7 @@ def run(
     stop_after_joules: StopAfterJoulesOption = None,
     stop_after_seconds: StopAfterSecondsOption = None,
     stop_after_written: StopAfterWrittenOption = None,
+    watch_memory: WatchMemoryOption = False,
     validate: ValidateOption = None,
     metric: MetricOption = None,
     patience: PatienceOption = None,
@@ -99,6 +101,9 @@ def run(
     With --stop-after-... the run ends before the step that would spend more; --resume goes on with as much
     again.
 
+    With --watch-memory the training goes to another budget of the plan file, between steps, when the system
+    has less memory to give, and back.
+
     With --validate the model is evaluated after each epoch, in evaluation mode and inside the same RAM.
 
     With --enforce the training runs in a lean process that cannot get more memory than the plan was
@@ -116,6 +121,8 @@ def run(
     )
     if schedule is not None:
         RateSchedule.parse(schedule)
+    if enforce and watch_memory:
+        raise InputError("--watch-memory cannot be with --enforce, which holds the training to one budget")
     if enforce and add_to is not None:
         raise InputError("--add-to cannot be with --enforce: the process that trains measures nothing there")
     outputs = {"-o": output, "--best": best, "--json": json_file, "--add-to": add_to}
@@ -147,6 +154,7 @@ def run(
         stop_joules=None if stop_after_joules is None else parse_joules(stop_after_joules),
         stop_seconds=None if stop_after_seconds is None else parse_seconds(stop_after_seconds),
         stop_written_bytes=None if stop_after_written is None else parse_bytes(stop_after_written),
+        watch_memory=watch_memory,
     )
     if _run_enforced(request, json_file) if enforce else _run_here(request, json_file, add_to):
         raise KeyboardInterrupt

@@ -88,6 +88,11 @@ StopAfterWrittenOption = Annotated[
     typer.Option(metavar="SIZE", help="End when another step would write more to storage: 1GiB."),
 ]
 
+WatchMemoryOption = Annotated[
+    bool,
+    typer.Option("--watch-memory", help="Go to another budget of the plan when the system has less memory."),
+]
+
 ValidateOption = Annotated[
     Path | None,
     typer.Option(metavar="FILE", help="Samples to evaluate after each epoch, as --data has them."),

@@ -59,7 +59,11 @@ def solve(
         typer.Option(help="Profile by name or file; see `poet devices list`.", autocompletion=device_names),
     ] = None,
     ram: Annotated[
-        str | None, typer.Option(metavar="SIZE", help="RAM for tensors, e.g. 64MiB. Without it: a survey.")
+        str | None,
+        typer.Option(
+            metavar="SIZE",
+            help="RAM for tensors, e.g. 64MiB. Without it: a survey. 64MiB,48MiB: two plans in one file.",
+        ),
     ] = None,
     deadline: Annotated[
         str | None, typer.Option(metavar="TIME", help="For a step: 20ms, or 1.3x of running every op once.")
@@ -205,6 +209,7 @@ def solve(
     needs, and what budgets between them cost. Ctrl-C ends the search and keeps the best plan.
     """
     part, storage_size = read_storage(storage)
+    ram, *budgets = [None] if ram is None else ram.split(",")
     ask = Ask(
         ram=ram,
         deadline=deadline,
@@ -226,6 +231,7 @@ def solve(
         sensitivity=sensitivity,
         robust=robust,
         kept_plans=not no_kept_plans,
+        budgets=tuple(filter(None, budgets)),
     )
     about_model = ModelAsk(
         device=device,
@@ -302,6 +308,8 @@ def _refuse_what_is_of_models(problem: Path, about_model: ModelAsk, ask: Ask) ->
         raise InputError(
             f"{named} is about the figures of a device; {problem.name} has costs alone: give a model"
         )
+    if ask.budgets:
+        raise InputError(f"several budgets in --ram are for a model; {problem.name} is a planning problem")
     if option is not None:
         raise InputError(f"{option} is for a model; {problem.name} is a planning problem")
 

@@ -17,6 +17,7 @@ from poet.fit_layout import searching
 from poet.loss import DEFAULT_LOSS
 from poet.micro import BATCH_NAMES, MicroBatches, micro_batches
 from poet.problem import Problem
+from poet.replanning import SEARCH_SECONDS
 from poet.report.doubts import doubts_data, with_doubts
 from poet.report.micro import candidate_lines
 from poet.report.plan import plan_summary
@@ -59,6 +60,8 @@ def solve_model(path: Path, ask: Ask, about_model: ModelAsk) -> None:
     if about_model.output is not None:
         planned = api.with_evaluation(planned)
     planned = api.with_shapes(planned, others, evaluation=planned.plan.evaluation is not None)
+    longest = min(ask.time_limit_seconds or SEARCH_SECONDS, SEARCH_SECONDS)
+    planned = api.with_budgets(planned, ask.budgets, time_limit_seconds=longest)
     if about_model.output is not None:
         if planned.evaluation_remark:
             typer.echo(f"poet: {planned.evaluation_remark}", err=True)

@@ -15,6 +15,7 @@
 `with_accumulation`   optional: plan what all micro-batches of a step but the last do
 `with_evaluation`     optional: plan the forward pass in evaluation mode beside it
 `with_shapes`         optional: plan steps for batches of other shapes beside it
+`with_budgets`        optional: plan the same training inside less RAM, to go to between steps
 ====================  ======================================================================
 
 `plan_step` runs the four before the last two.
@@ -30,6 +31,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from poet.accumulated import least_energy, with_accumulation
+from poet.budgeted import with_budgets
 from poet.devices.profile import Profile
 from poet.errors import InputError, one_of
 from poet.evaluated import with_evaluation
@@ -47,6 +49,7 @@ from poet.planned import (
 )
 from poet.prepared import Prepared, prepare
 from poet.problem import Limits, Objective, Pins, Place
+from poet.replanning import SEARCH_SECONDS
 from poet.shaped import with_shapes
 from poet.solution import Progress, SolveOptions
 from poet.strips import Gradients
@@ -70,6 +73,7 @@ __all__ = [
     "prepare",
     "solve_step",
     "with_accumulation",
+    "with_budgets",
     "with_evaluation",
     "with_shapes",
 ]
@@ -115,6 +119,7 @@ def plan(
     evaluation: bool = True,
     micro: int | str | MicroBatches | None = None,
     shapes: Sequence[Tensor | Sequence[Any] | Mapping[str, int]] = (),
+    budgets: Sequence[str | int] = (),
 ) -> Planned:
     """Plan one training step of ``model`` on ``device`` inside ``ram``.
 
@@ -167,6 +172,8 @@ def plan(
         shapes: other shapes that the plan is to have steps for, each not larger than ``example_inputs``:
             example inputs (or pairs of inputs and ``targets``), for an ONNX file sizes of dimensions,
             ``{"N": 8}``.
+        budgets: less RAM, in bytes or as text, for which the file is to have plans as well, so that
+            `Trainer.set_budget` goes to them without a search.
 
     Raises:
         InputError: the model, the device or an option is not usable, or is given in both forms.
@@ -224,9 +231,16 @@ def plan(
     if evaluation:
         planned = with_evaluation(planned)
     planned = with_shapes(planned, others, evaluation=evaluation and planned.plan.evaluation is not None)
+    planned = with_budgets(planned, budgets, time_limit_seconds=_beside_seconds(short_options, options))
     if evaluation and planned.evaluation_remark:
         warnings.warn(planned.evaluation_remark, stacklevel=2)
     return planned
+
+
+def _beside_seconds(short: Mapping[str, Any], options: SolveOptions | None) -> float:
+    """Of each search for another budget: no longer than that of the plan itself."""
+    asked = options or SolveOptions(**short)
+    return min(SEARCH_SECONDS, asked.time_limit_seconds or SEARCH_SECONDS)
 
 
 def _other_shape(

@@ -27,7 +27,7 @@ def plan_again(plan: Plan, ram_bytes: int, *, time_limit_seconds: float = SEARCH
     Homes between steps stay as they are, and so do the other limits; ranges of figures are not known.
 
     Args:
-        plan: for another budget.
+        plan: for another budget; what it has for further budgets is left out.
         ram_bytes: the budget.
         time_limit_seconds: of each search.
 

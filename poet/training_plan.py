@@ -82,6 +82,8 @@ class Plan:
         accumulation: what all micro-batches of a step but the last do, likewise: it sums gradients and
             updates no parameter; ``None``: a step is made of its whole batch.
         shapes: training steps for batches of other shapes, likewise, each with the same updates.
+        budgets: the same training inside less RAM, each a plan of its own that a trainer may go to between
+            steps, in any order.
         trace: the simulator's account of the schedule, made anew whenever a plan is.
         demand: what the schedule asks for, likewise.
         places: what happens in the arena, likewise; ``None`` without one.
@@ -104,6 +106,7 @@ class Plan:
     evaluation: Plan | None = None
     accumulation: Plan | None = None
     shapes: tuple[Shape, ...] = ()
+    budgets: tuple[Plan, ...] = ()
     trace: Trace = field(init=False, repr=False, compare=False)
     demand: Demand = field(init=False, repr=False, compare=False)
     places: Places | None = field(init=False, repr=False, compare=False)
@@ -132,6 +135,7 @@ class Plan:
         if self.accumulation is not None:
             _check_accumulation(self, self.accumulation)
         _check_shapes(self)
+        _check_budgets(self)
 
     def __repr__(self) -> str:
         made = self.prediction
@@ -404,6 +408,30 @@ def _check_shapes(plan: Plan) -> None:
                 _check_outputs(plan.evaluation, shape.evaluation, "evaluation of another shape")
 
 
+def _check_budgets(plan: Plan) -> None:
+    """Each is the same training inside another, smaller budget."""
+    seen = {plan.request.limits.ram_budget_bytes}
+    largest_bytes = plan.request.limits.ram_budget_bytes
+    for other in plan.budgets:
+        budget_bytes = other.request.limits.ram_budget_bytes
+        if budget_bytes is None or (largest_bytes is not None and budget_bytes > largest_bytes):
+            raise PlanError("a plan for another budget has a larger one than the plan's own")
+        if budget_bytes in seen:
+            raise PlanError(f"two plans in one are for {format_bytes(budget_bytes)}")
+        seen.add(budget_bytes)
+        same = (
+            other.model.sha256 == plan.model.sha256
+            and other.optimizer == plan.optimizer
+            and other.request.micro == plan.request.micro
+            and lasting_values(other.graph) == lasting_values(plan.graph)
+            and other.given_types == plan.given_types
+            and [item.step.given_types for item in other.shapes]
+            == [item.step.given_types for item in plan.shapes]
+        )
+        if not same or other.budgets:
+            raise PlanError(f"the plan for {format_bytes(budget_bytes)} is not of the same training")
+
+
 def _check_beside(plan: Plan, other: Plan, what: str, *, has_other_inputs: bool = False) -> None:
     """It takes the same inputs, works on what the plan keeps, where it is kept, and fits beside it.
 
@@ -411,7 +439,9 @@ def _check_beside(plan: Plan, other: Plan, what: str, *, has_other_inputs: bool 
     """
     graph, beside = other.graph, plan.graph
     types, theirs = ({item.name: item.type for item in each.values} for each in (graph, beside))
-    is_simple = other.evaluation is None and other.accumulation is None and not other.shapes
+    is_simple = (
+        other.evaluation is None and other.accumulation is None and not other.shapes and not other.budgets
+    )
     if not is_simple or other.model.sha256 != plan.model.sha256:
         raise PlanError(f"the {what} is not that of the plan's model")
     if other.optimizer != plan.optimizer:

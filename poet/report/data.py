@@ -8,6 +8,7 @@ from poet import codec
 from poet.graph import Graph
 from poet.homes import DecidedProblem
 from poet.named import named_parameters
+from poet.report.budgets import budget_data
 from poet.report.micro import micro_data
 from poet.report.plan import solution_of
 from poet.report.schedule_rows import op_runs, peak, tensor_fates
@@ -30,6 +31,7 @@ def plan_data(plan: Plan) -> dict[str, Any]:
         "parts": parts_data(plan.graph),
         "micro_batches": micro_data(plan),
         "shapes": shape_data(plan),
+        "budgets": budget_data(plan),
         "arena": arena_data(plan),
         **solution_to_json(plan.problem, solution_of(plan)),
         **schedule_data(plan.problem, plan.schedule, plan.trace),

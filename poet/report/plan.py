@@ -14,6 +14,7 @@ from poet.pins import pinned
 from poet.plan_parts import PriceRange
 from poet.problem import Limits, Objective, Place, Problem
 from poet.report.amounts import TITLES, format_amount
+from poet.report.budgets import budget_rows
 from poet.report.micro import micro_rows
 from poet.report.schedule_rows import (
     OpRuns,
@@ -81,7 +82,7 @@ def plan_heading(plan: Plan) -> Table:
         "training",
         f"{trained_in_words(graph)}, {plan.request.loss}, {plan.optimizer.name}",
     )
-    for title, line in (*micro_rows(plan), *shape_rows(plan)):
+    for title, line in (*micro_rows(plan), *shape_rows(plan), *budget_rows(plan)):
         table.add_row(title, line)
     table.add_row("loss", Text(loss_reads(graph, plan.request.loss)))
     for line in untrained_lines(graph, plan.request.train):

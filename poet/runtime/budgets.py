@@ -17,9 +17,11 @@ class Budgets:
     """Plans for one training, of which the one of least energy inside a budget is taken."""
 
     def __init__(self, plan: Plan) -> None:
-        """Begin with the plan that was opened."""
-        self._opened = plan
-        self._made: dict[int, Plan] = {}  # by the budget that a planner was asked for
+        """Begin with the plan that was opened, and those that its file has for other budgets."""
+        self._opened = replace(plan, budgets=())
+        self._made: dict[int, Plan] = {  # by the budget that each was made for
+            made_for: made for made in plan.budgets if (made_for := made.request.limits.ram_budget_bytes)
+        }
 
     def plan_for(self, ram_bytes: int, planner: Planner | None) -> Plan:
         """That of least energy inside ``ram_bytes``: the one that was opened, one made before, or a new one.
@@ -46,7 +48,7 @@ class Budgets:
                     raise
         if not known:
             raise Infeasible(
-                f"the plan takes {format_bytes(self._opened.held_bytes)}, more than "
+                f"the plan takes {format_bytes(min(plan.held_bytes for _, plan in asked))}, more than "
                 f"{format_bytes(ram_bytes)}; give set_budget planner=poet.replanning.plan_again, or plan "
                 "for less RAM"
             )

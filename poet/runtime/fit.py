@@ -16,7 +16,7 @@ from types import FrameType
 
 import torch
 
-from poet.errors import InputError, NotFinite
+from poet.errors import Infeasible, InputError, NotFinite
 from poet.loss import LossSpec
 from poet.rate_schedule import RateSchedule
 from poet.run_request import Epoch
@@ -26,6 +26,7 @@ from poet.runtime.samples import load_samples as load_samples
 from poet.runtime.samples import trained_of as trained_of
 from poet.runtime.spending import Spending
 from poet.runtime.trainer import StepResult, Trainer
+from poet.runtime.watching import MemoryWatcher
 from poet.training_plan import Plan
 
 
@@ -42,6 +43,7 @@ def fit(
     schedule: RateSchedule | None = None,
     keep_previous: bool = False,
     spending: Spending | None = None,
+    watcher: MemoryWatcher | None = None,
 ) -> Iterator[Epoch]:
     """Train for ``epochs`` passes over ``samples``, in a new order each, and yield what each gave.
 
@@ -63,11 +65,13 @@ def fit(
         schedule: of the learning rates; one that does not say how many steps there are ends with this call.
         keep_previous: whether the state saved before the last one is kept too, see `Trainer.save`.
         spending: counts what the run may spend; it ends before the step that would exceed it.
+        watcher: looks at the system before each step, and changes the budget where it must.
 
     Raises:
         InputError: ``save_path`` is the plan or the page file, or ``save_seconds`` is no time to wait.
         NotFinite: the loss of a step, or the state to be saved, is not finite, and the trainer does not
             ``allow_nan``. The last save is kept.
+        Infeasible: the ``watcher`` finds no plan for what the system leaves; the state was saved.
     """
     if save_path is not None:
         trainer.check_save_path(save_path)
@@ -91,6 +95,8 @@ def fit(
             order = torch.randperm(samples.count, generator=generator, out=samples.order)
             tally, stopped = _Tally(plan), ""
             for start in range(begun * batch, trained, batch):
+                if watcher is not None:
+                    _looked(watcher, kept)
                 if schedule is not None:
                     factor = schedule.factor_of(trainer.steps)
                     trainer.learning_rates = tuple(rate * factor for rate in rates)
@@ -109,6 +115,14 @@ def fit(
             yield replace(tally.epoch(number, seconds, is_complete=complete), stopped=stopped)
             if interrupted.is_set() or stopped:
                 return
+
+
+def _looked(watcher: MemoryWatcher, kept: _Kept) -> None:
+    try:
+        watcher.look()
+    except Infeasible:
+        kept.save()
+        raise
 
 
 def _trained(trainer: Trainer, samples: Samples, chosen: torch.Tensor, tally: _Tally) -> StepResult:

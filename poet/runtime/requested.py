@@ -11,6 +11,7 @@ from poet.runtime.fit import Samples, fit, load_samples
 from poet.runtime.spending import Allowance, Spending
 from poet.runtime.trainer import Trainer
 from poet.runtime.validation import Validator
+from poet.runtime.watching import MemoryWatcher
 from poet.training_plan import Plan
 
 
@@ -54,6 +55,7 @@ def metered_epochs(
         save_seconds=request.save_seconds,
         keep_previous=request.keep_previous,
         spending=spending,
+        watcher=MemoryWatcher(trainer) if request.watch_memory else None,
         schedule=None if request.schedule is None else RateSchedule.parse(request.schedule),
     )
     return _metered(trainer, training, validator)

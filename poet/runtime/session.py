@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -83,7 +84,7 @@ class Session(Closing):
         if self.plan_path is None:
             raise InputError("only a trainer of a plan file changes its budget")
         chosen = self._budgets.plan_for(ram_bytes, planner)
-        if chosen != self.open.plan or self._spill is not None:
+        if chosen != replace(self.open.plan, budgets=()) or self._spill is not None:
             self._change_to(chosen, self.plan_path.parent)
 
     def _change_to(self, plan: Plan, folder: Path) -> None:

@@ -64,6 +64,8 @@ def test_the_version() -> None:
                               "e.g. --device rpi4b"),
         (("solve", "p.json", "--device", "rpi4b"),
          "poet: --device is for a model; p.json is a planning problem"),
+        (("solve", "p.json", "--ram", "2MiB,1MiB"),
+         "poet: several budgets in --ram are for a model; p.json is a planning problem"),
         (("solve", "p.json", "--no-measure-host"),
          "poet: --no-measure-host is for a model; p.json is a planning problem"),
         (("solve", "m.onnx", "--device", "rpi4b", "-o", "p.poet"),

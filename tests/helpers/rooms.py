@@ -64,8 +64,8 @@ FLOORS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
         "verification, enforcement, the way from a model to a plan, sweeps",
         (
             "verification", "enforce", "exact_layout", "fit_layout", "rehearsal", "summary", "traced",
-            "prepared", "planned", "beside", "evaluated", "shaped", "replanning", "without_updates",
-            "accumulated",
+            "prepared", "planned", "beside", "evaluated", "shaped", "replanning", "budgeted",
+            "without_updates", "accumulated",
             "exported", "api", "calibration", "partitioner", "wrapping", "whatif", "kept_plans",
             "c99.vectors", "c99.project", "c99.library_check",
         ),

@@ -35,6 +35,13 @@ def test_single_samples_teach_while_they_stream(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_nights_of_equal_energy_end_a_training(tmp_path: Path) -> None:
+    nights = _example("nightly").main(str(tmp_path / "nightly.poet"), nights=2.5)
+    assert [night["steps"] for night in nights] == [96, 192, 240]
+    assert nights[-1]["accuracy"] > 0.8
+
+
+@pytest.mark.slow
 def test_sequences_of_many_lengths_share_their_weights(tmp_path: Path) -> None:
     found = _example("many_lengths").main(str(tmp_path / "lengths.poet"))
     assert set(found) == {8, 7, 6}

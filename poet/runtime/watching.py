@@ -1,0 +1,162 @@
+"""A training that makes room when the system needs memory, and takes it again when there is some.
+
+watcher = MemoryWatcher(trainer)
+for inputs, targets in batches:
+watcher.look()
+trainer.step(inputs, targets)
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from poet.errors import Infeasible, InputError, OutOfTime
+from poet.runtime.budgets import Planner
+from poet.runtime.system_memory import MemoryReading, SystemMemory
+from poet.runtime.trainer import Trainer
+from poet.units import format_bytes, parse_bytes
+
+_log = logging.getLogger("poet.runtime")
+
+RESERVE = "32MiB"
+MOST_STALLED_SHARE = 0.1
+_EIGHTHS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class BudgetChange:
+    """A watcher went from one budget to another.
+
+    Attributes:
+        before_bytes, after_bytes: the budgets.
+        why: for people.
+    """
+
+    before_bytes: int
+    after_bytes: int
+    why: str
+
+
+class MemoryWatcher:
+    """Looks at the system between steps and changes the trainer's budget.
+
+    The budgets are those that the plan file has plans for; with a ``planner``, every eighth of the largest
+    one as well. The largest that has room is taken. Room is what the trainer holds already and what the
+    system leaves beside a reserve. A budget that has no room is left at once. One that has room again is
+    taken when it had it for some time. While tasks stand still for memory, no larger one is taken, but the
+    next smaller one.
+    """
+
+    def __init__(
+        self,
+        trainer: Trainer,
+        *,
+        planner: Planner | None = None,
+        reserve: str | int = RESERVE,
+        every_seconds: float = 1.0,
+        calm_seconds: float = 30.0,
+        system: SystemMemory | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Begin to watch.
+
+        Args:
+            trainer: of a plan with a budget, opened from a file.
+            planner: makes plans that the file does not have: ``poet.replanning.plan_again``.
+            reserve: memory to leave to others, in bytes or as text.
+            every_seconds: `look` does nothing where the last look is less long ago.
+            calm_seconds: for how long a larger budget must have had room.
+            system: what is looked at.
+            clock: gives seconds that rise.
+
+        Raises:
+            InputError: the plan has no budget.
+        """
+        most_bytes = trainer.plan.request.limits.ram_budget_bytes
+        if most_bytes is None:
+            raise InputError("the plan has no RAM budget, so there is none to watch; plan with ram=")
+        self._trainer, self._planner, self._clock = trainer, planner, clock
+        self._reserve_bytes = parse_bytes(reserve) if isinstance(reserve, str) else reserve
+        self._every_seconds, self._calm_seconds = every_seconds, calm_seconds
+        self._system = system or SystemMemory()
+        sizes = {most_bytes, *(item.request.limits.ram_budget_bytes or 0 for item in trainer.plan.budgets)}
+        if planner is not None:
+            sizes |= {most_bytes * part // _EIGHTHS for part in range(1, _EIGHTHS)}
+        self._sizes = sorted(sizes)
+        self._now_bytes = most_bytes
+        self._looked_at: float | None = None
+        self._roomy_since: float | None = None
+
+    def look(self) -> BudgetChange | None:
+        """Between two steps: change the budget where the system asks for it, and say so.
+
+        Raises:
+            Infeasible: the system leaves less than any plan needs; the training may be saved, and go on when
+                there is more.
+            ReplayError, PageFileError: as of `Trainer.set_budget`.
+        """
+        now = self._clock()
+        if self._looked_at is not None and now - self._looked_at < self._every_seconds:
+            return None
+        self._looked_at = now
+        reading = self._system.read()
+        room_bytes = reading.room_bytes + self._trainer.held_bytes - self._reserve_bytes
+        is_stalled = (reading.stalled_share or 0.0) > MOST_STALLED_SHARE
+        fitting = [size for size in self._sizes if size <= room_bytes]
+        if self._now_bytes > room_bytes:
+            self._roomy_since = None
+            return self._shrink(fitting, max(0, room_bytes), reading)
+        if is_stalled:
+            self._roomy_since = None
+            smaller = [size for size in fitting if size < self._now_bytes]
+            return self._relieved(smaller, reading) if smaller else None
+        if fitting[-1] <= self._now_bytes:
+            self._roomy_since = None
+            return None
+        self._roomy_since = now if self._roomy_since is None else self._roomy_since
+        if now - self._roomy_since < self._calm_seconds:
+            return None
+        self._roomy_since = None
+        return self._changed(fitting[-1], f"there is room for {format_bytes(room_bytes)} again")
+
+    def _shrink(self, fitting: list[int], room_bytes: int, reading: MemoryReading) -> BudgetChange:
+        try:
+            return self._first(fitting, f"{reading.bound_by} leaves {format_bytes(room_bytes)}")
+        except (Infeasible, OutOfTime) as error:
+            raise Infeasible(
+                f"no plan fits into what the system leaves this training, {format_bytes(room_bytes)} beside a "
+                f"reserve of {format_bytes(self._reserve_bytes)} ({error}); save it and go on when there is more"
+            ) from None
+
+    def _relieved(self, smaller: list[int], reading: MemoryReading) -> BudgetChange | None:
+        share = reading.stalled_share or 0.0
+        try:
+            return self._first(smaller, f"tasks stood still for memory for {share:.0%} of the time")
+        except (Infeasible, OutOfTime):
+            return None  # it fits as it is; others have to give way
+
+    def _first(self, sizes: list[int], why: str) -> BudgetChange:
+        """Go to the largest that has a plan."""
+        refused: Infeasible | OutOfTime = Infeasible(f"the smallest is {format_bytes(self._sizes[0])}")
+        for size in reversed(sizes):
+            try:
+                return self._changed(size, why)
+            except (Infeasible, OutOfTime) as error:
+                refused = error
+        raise refused
+
+    def _changed(self, size_bytes: int, why: str) -> BudgetChange:
+        self._trainer.set_budget(size_bytes, planner=self._planner)
+        change = BudgetChange(self._now_bytes, size_bytes, why)
+        self._now_bytes = size_bytes
+        _log.warning(
+            "poet: %s: from a budget of %s to one of %s after step %d",
+            why,
+            format_bytes(change.before_bytes),
+            format_bytes(size_bytes),
+            self._trainer.steps,
+        )
+        return change

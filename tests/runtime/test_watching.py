@@ -1,0 +1,247 @@
+"""A watcher makes room when the system needs memory: the bits stay those of an undisturbed training."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from poet.api import Planned
+from poet.api import plan as plan_module
+from poet.errors import Infeasible, InputError, PlanError, PoetError
+from poet.optimizer import OptimizerSpec
+from poet.plan_file import read_plan
+from poet.runtime import Trainer
+from poet.runtime.fit import fit, load_samples
+from poet.runtime.process import torch_threads
+from poet.runtime.system_memory import SystemMemory
+from poet.runtime.watching import MemoryWatcher
+
+MIB = 1 << 20
+LARGE, SMALL = 256 * 1024, 64 * 1024
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    with torch_threads(1):
+        yield
+
+
+@cache
+def planned() -> Planned:
+    """A net that trains in 256 KiB as it is, and in 64 KiB with recomputation or paging."""
+    torch.manual_seed(0)
+    layers = [layer for _ in range(5) for layer in (nn.Linear(16, 16), nn.Tanh(), nn.Dropout(0.2))]
+    with torch_threads(1):
+        return plan_module(
+            nn.Sequential(*layers, nn.Linear(16, 3)),
+            torch.zeros(64, 16),
+            device="x86-host",
+            ram=LARGE,
+            budgets=[SMALL],
+            optimizer=OptimizerSpec("adamw", lr=0.01),
+            measure_host=False,
+            evaluation=False,
+            time_limit_seconds=0.3,
+        )
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    planned().save(tmp_path / "p.poet")
+    return tmp_path / "p.poet"
+
+
+def batch(number: int) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(number)
+    return torch.randn(64, 16, generator=generator), torch.randint(3, (64,), generator=generator)
+
+
+class System:
+    """Folders that look like those of a system with one control group."""
+
+    def __init__(self, root: Path) -> None:
+        self.proc, self.sys = root / "proc", root / "sys"
+        self.group = self.sys / "fs" / "cgroup" / "app"
+        for folder in (self.proc / "self", self.proc / "pressure", self.group):
+            folder.mkdir(parents=True)
+        (self.proc / "self" / "cgroup").write_text("0::/app\n")
+        self.available(1 << 30)
+        (self.group / "memory.max").write_text("max\n")
+        (self.group / "memory.high").write_text("max\n")
+        self.used(10 * MIB)
+
+    def available(self, size_bytes: int) -> None:
+        (self.proc / "meminfo").write_text(f"MemTotal: 9 kB\nMemAvailable: {size_bytes // 1024} kB\n")
+
+    def used(self, size_bytes: int) -> None:
+        (self.group / "memory.current").write_text(f"{size_bytes}\n")
+
+    def limit(self, size_bytes: int, name: str = "memory.max") -> None:
+        (self.group / name).write_text(f"{size_bytes}\n")
+
+    def pressure(self, share: float) -> None:
+        figures = f"avg10={100 * share:.2f} avg60=0.00 avg300=0.00 total=0"
+        (self.group / "memory.pressure").write_text(f"some {figures}\nfull {figures}\n")
+
+    @property
+    def memory(self) -> SystemMemory:
+        return SystemMemory(self.proc, self.sys)
+
+
+@pytest.fixture
+def system(tmp_path: Path) -> System:
+    return System(tmp_path)
+
+
+def test_a_file_holds_plans_for_several_budgets(path: Path) -> None:
+    plan = read_plan(path)
+    assert plan == planned().plan
+    (small,) = plan.budgets
+    assert small.held_bytes <= SMALL < plan.held_bytes
+    assert small.trace.recomputed_runs or small.trace.written_bytes
+    with Trainer.open(path, seed=1) as trainer:
+        trainer.set_budget(SMALL)  # no planner
+        assert trainer.plan.schedule == small.schedule
+        trainer.set_budget(LARGE)
+        assert trainer.plan.schedule == plan.schedule
+        with pytest.raises(Infeasible, match="the plan takes"):
+            trainer.set_budget(SMALL // 8)
+
+
+def test_budgets_are_of_one_training() -> None:
+    from dataclasses import replace
+
+    plan = planned().plan
+    with pytest.raises(PlanError, match="two plans in one are for"):
+        replace(plan, budgets=(*plan.budgets, *plan.budgets))
+    with pytest.raises(PlanError, match="is not of the same training"):
+        replace(plan, optimizer=OptimizerSpec("adamw", lr=0.5))
+    with pytest.raises(PlanError, match="larger one than the plan's own"):
+        replace(plan.budgets[0], budgets=(replace(plan, budgets=()),))
+    with pytest.raises(InputError, match="neither smaller nor new"):
+        plan_module(
+            nn.Linear(4, 3), torch.zeros(4, 4), device="x86-host", ram="64KiB", budgets=["64KiB"],
+            measure_host=False, evaluation=False,
+        )  # fmt: skip
+
+
+def test_a_limit_that_falls_and_rises_changes_no_bit(path: Path, system: System) -> None:
+    def run(watched: bool) -> tuple[list[float], dict[str, Tensor], list[tuple[int, int]]]:
+        losses, changes, now = [], [], [0.0]
+        with Trainer.open(path, seed=5) as trainer:
+            watcher = MemoryWatcher(
+                trainer, reserve=MIB, calm_seconds=2.5, system=system.memory, clock=lambda: now[0]
+            )
+            for number in range(10):
+                now[0] += 1.0
+                system.used(10 * MIB + trainer.held_bytes)
+                if number == 2:
+                    system.limit(11 * MIB + SMALL)
+                if number == 5:
+                    system.limit(1 << 30)
+                if watched and (change := watcher.look()):
+                    changes.append((number, change.after_bytes))
+                    assert trainer.plan.held_bytes <= change.after_bytes
+                losses.append(trainer.step(*batch(number)).loss)
+            return losses, trainer.state_dict(), changes
+
+    losses, state, _ = run(watched=False)
+    system.limit(1 << 30)
+    disturbed, disturbed_state, changes = run(watched=True)
+    assert changes == [(2, SMALL), (8, LARGE)]
+    assert disturbed == losses
+    assert all(torch.equal(tensor, disturbed_state[name]) for name, tensor in state.items())
+
+
+def test_tasks_that_stand_still_get_room(path: Path, system: System) -> None:
+    now = [0.0]
+    with Trainer.open(path) as trainer:
+        watcher = MemoryWatcher(
+            trainer,
+            reserve=0,
+            every_seconds=1.0,
+            calm_seconds=0.0,
+            system=system.memory,
+            clock=lambda: now[0],
+        )
+        assert watcher.look() is None
+        system.pressure(0.5)
+        now[0] = 0.5
+        assert watcher.look() is None  # it looked half a second ago
+        now[0] = 1.0
+        change = watcher.look()
+        assert change is not None
+        assert (change.before_bytes, change.after_bytes) == (LARGE, SMALL)
+        assert "stood still for memory for 50% of the time" in change.why
+        now[0] = 2.0
+        assert watcher.look() is None  # there is no smaller one
+        system.pressure(0.0)
+        now[0] = 3.0
+        change = watcher.look()
+        assert change is not None
+        assert change.after_bytes == LARGE
+
+
+def test_where_nothing_fits_the_state_is_saved_and_that_is_said(
+    path: Path, system: System, tmp_path: Path
+) -> None:
+    inputs, targets = batch(0)
+    np.savez(tmp_path / "d.npz", inputs=inputs.numpy(), targets=targets.numpy())
+    system.available(0)
+    with Trainer.open(path, seed=5) as trainer:
+        samples = load_samples(tmp_path / "d.npz", trainer.plan)
+        watcher = MemoryWatcher(trainer, reserve="1GiB", system=system.memory)
+        with pytest.raises(
+            Infeasible, match=r"no plan fits into what the system leaves this training, 0 B beside a reserve"
+        ):
+            list(fit(trainer, samples, epochs=1, save_path=tmp_path / "s", watcher=watcher))
+        assert trainer.step(inputs, targets).loss > 0  # it may go on as it was
+    with Trainer.open(path, resume=tmp_path / "s") as resumed:
+        assert resumed.steps == 0
+
+
+def test_the_tightest_limit_counts(system: System) -> None:
+    assert system.memory.read().room_bytes == 1 << 30
+    system.limit(30 * MIB)
+    system.limit(20 * MIB, "memory.high")
+    found = system.memory.read()
+    assert (found.room_bytes, found.bound_by) == (10 * MIB, "memory.high of control group app")
+    (system.group / "memory.stat").write_text(f"anon 5\ninactive_file {2 * MIB}\n")
+    assert system.memory.read().room_bytes == 12 * MIB
+    system.available(3 * MIB)
+    found = system.memory.read()
+    assert (found.room_bytes, found.bound_by) == (3 * MIB, "the system's available memory")
+    assert found.stalled_share is None
+
+
+def test_this_system_is_read_and_grows_tighter_with_what_is_taken(path: Path) -> None:
+    before = SystemMemory().read()
+    assert before.room_bytes > 0
+    taken = torch.ones(128 * MIB, dtype=torch.uint8)
+    after = SystemMemory().read()
+    assert taken[-1] == 1
+    assert after.room_bytes < before.room_bytes + 1024 * MIB  # others run as well
+    with Trainer.open(path) as trainer:
+        assert MemoryWatcher(trainer, reserve=0).look() is None
+        with pytest.raises(Infeasible, match="save it and go on when there is more"):
+            MemoryWatcher(trainer, reserve=1 << 62).look()
+
+
+def test_a_system_that_says_nothing(tmp_path: Path) -> None:
+    with pytest.raises(PoetError, match="watching needs Linux"):
+        SystemMemory(tmp_path, tmp_path).read()
+
+
+def test_a_plan_without_a_budget_is_not_watched(tmp_path: Path) -> None:
+    made = plan_module(
+        nn.Linear(4, 3), torch.zeros(4, 4), device="x86-host", ram=None, measure_host=False, evaluation=False
+    )
+    made.save(tmp_path / "p.poet")
+    with Trainer.open(tmp_path / "p.poet") as trainer, pytest.raises(InputError, match="no RAM budget"):
+        MemoryWatcher(trainer)
