@@ -10,6 +10,7 @@ import typer
 
 from poet import api
 from poet.accumulated import least_energy
+from poet.budgeted import smaller_budgets
 from poet.devices.load import load_profile, with_part
 from poet.devices.profile import Profile
 from poet.errors import InputError
@@ -37,6 +38,7 @@ from .search import asked_limits, require_plan, search, search_options, show_wit
 
 def solve_model(path: Path, ask: Ask, about_model: ModelAsk) -> None:
     """Plan the training of a model, or survey its budgets where no RAM is given."""
+    smaller_budgets(ask.ram, ask.budgets)
     asked = micro_batches(about_model.micro)
     others = [  # a size that the model does not take is refused before a long search
         _prepared(path, about_model, None, bind=bind)

@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from poet.accumulated import least_energy, with_accumulation
-from poet.budgeted import with_budgets
+from poet.budgeted import smaller_budgets, with_budgets
 from poet.devices.profile import Profile
 from poet.errors import InputError, one_of
 from poet.evaluated import with_evaluation
@@ -188,6 +188,7 @@ def plan(
         raise InputError(
             'poet.plan needs a RAM budget: ram="64MiB" (ram=None: unlimited), or limits=poet.Limits(...)'
         )
+    smaller_budgets(limits.ram_budget_bytes if limits else short_limits["ram"], budgets)
     short_options = _given(
         "options", options, SolveOptions, minimise=minimise, time_limit_seconds=time_limit_seconds,
         progress=progress,

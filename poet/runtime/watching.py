@@ -127,8 +127,9 @@ class MemoryWatcher:
             return self._first(fitting, f"{reading.bound_by} leaves {format_bytes(room_bytes)}")
         except (Infeasible, OutOfTime) as error:
             raise Infeasible(
-                f"no plan fits into what the system leaves this training, {format_bytes(room_bytes)} beside a "
-                f"reserve of {format_bytes(self._reserve_bytes)} ({error}); save it and go on when there is more"
+                f"no plan fits into what the system leaves this training, {format_bytes(room_bytes)} beside "
+                f"a reserve of {format_bytes(self._reserve_bytes)} ({error}); save it and go on when there "
+                "is more"
             ) from None
 
     def _relieved(self, smaller: list[int], reading: MemoryReading) -> BudgetChange | None:
