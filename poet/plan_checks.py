@@ -7,7 +7,7 @@ import math
 from poet.errors import PlanError
 from poet.graph import Graph
 from poet.kernel_facts import KernelFacts
-from poet.plan_parts import Prediction, SearchOutcome
+from poet.plan_parts import Prediction, PriceEnds, SearchOutcome
 from poet.problem import Place, Problem
 from poet.simulator import Trace
 
@@ -101,8 +101,13 @@ def check_prediction(prediction: Prediction, graph: Graph, trace: Trace) -> None
         if not counted or not others <= names or not 0.0 <= measured.seconds_share <= 1 + _ROUNDING:
             raise PlanError("what it says of measured ops is not of its graph")
     ends = prediction.range
-    if ends is None:
-        return
+    if ends is not None:
+        _check_between(ends, trace)
+        if ends.likely is not None:
+            _check_between(ends.likely, trace)
+
+
+def _check_between(ends: PriceEnds, trace: Trace) -> None:
     for good, stated, bad in (
         (ends.good_seconds, trace.seconds, ends.bad_seconds),
         (ends.good_joules, trace.joules, ends.bad_joules),

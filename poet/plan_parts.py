@@ -113,16 +113,26 @@ class SearchOutcome:
 
 
 @dataclass(frozen=True, slots=True)
-class PriceRange:
-    """What a step takes with every figure of the device at its good and at its bad end.
-
-    The schedule is the same at both ends, so that what is stated lies between them.
-    """
+class PriceEnds:
+    """What a step takes where a device is good and where it is bad; what is stated lies between."""
 
     good_seconds: float
     bad_seconds: float
     good_joules: float
     bad_joules: float
+
+
+@dataclass(frozen=True, slots=True)
+class PriceRange(PriceEnds):
+    """What a step takes with every figure of the device at its good and at its bad end.
+
+    The schedule is the same at both.
+
+    ``likely``: between which ends it lies in nine cases of ten (`poet.devices.spread.likely_ends`); ``None``:
+    not known.
+    """
+
+    likely: PriceEnds | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,18 +8,25 @@ from pathlib import Path
 
 from poet.devices.costs import build_problem, deadline_seconds, estimate
 from poet.devices.profile import Profile
-from poet.devices.spread import SIDES, Side, at_ends, uncertain_groups
+from poet.devices.spread import Price, spread
 from poet.errors import Infeasible, InputError, OutOfTime
 from poet.files.apart import check_apart
 from poet.fit_layout import Fitted, fit, searching
-from poet.homes import as_decided, decided
+from poet.homes import decided
 from poet.plan_file import write_plan
-from poet.plan_parts import Arena, Device, MeasuredShare, PriceRange, Request, SearchOutcome
+from poet.plan_parts import (
+    Arena,
+    Device,
+    MeasuredShare,
+    PriceEnds,
+    PriceRange,
+    Request,
+    SearchOutcome,
+)
 from poet.prepared import Prepared
 from poet.problem import Limits, Pins, Place, Problem
 from poet.ram_survey import keep_everything_bytes
 from poet.schedule import Schedule
-from poet.simulator import Trace, judge
 from poet.solution import Solution, SolveOptions, Status
 from poet.solvers import minimum_ram_bytes
 from poet.solvers.search.explain import answered
@@ -219,17 +226,17 @@ def plan_with(prepared: Prepared, limits: Limits, fitted: Fitted) -> Planned:
 
 
 def price_range(prepared: Prepared, schedule: Schedule, arena: Arena | None) -> PriceRange:
-    """What ``schedule`` takes at the good and at the bad end of all of the device's figures."""
+    """What ``schedule`` takes at the ends of all of the device's figures, and between which it is likely."""
     graph, profile = prepared.step.graph, prepared.profile
     problem = decided(prepared.problem, schedule)
     moves = moved_in(arena, problem, schedule, prepared.kernels)
+    found = spread(problem, graph, schedule, profile, moves=moves)
+    likely = PriceEnds(*_ends(found.likely_good, found.likely_bad))
+    return PriceRange(*_ends(found.all_good, found.all_bad), likely)
 
-    def at(side: Side) -> Trace:
-        ends = dict.fromkeys(uncertain_groups(profile), side)
-        return judge(as_decided(at_ends(problem, graph, profile, ends)), schedule, None, moves)
 
-    good, bad = map(at, SIDES)
-    return PriceRange(good.seconds, bad.seconds, good.joules, bad.joules)
+def _ends(good: Price, bad: Price) -> tuple[float, float, float, float]:
+    return good.seconds, bad.seconds, good.joules, bad.joules
 
 
 def measured_share(prepared: Prepared) -> MeasuredShare | None:

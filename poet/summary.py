@@ -6,7 +6,7 @@ import html
 from collections.abc import Iterator
 
 from poet.named import trained_in_words
-from poet.plan_parts import MeasuredShare, PriceRange
+from poet.plan_parts import MeasuredShare, PriceEnds
 from poet.problem import Objective
 from poet.solution import WHOLE_PROBLEM, Status, is_confirmed, sentence_of
 from poet.training_plan import Plan
@@ -47,7 +47,7 @@ def as_html(rows: tuple[Row, ...], *, title: str) -> str:
     return f"<table><caption>{html.escape(title)}</caption><tbody>{cells}</tbody></table>"
 
 
-def range_words(found: PriceRange) -> str:
+def range_words(found: PriceEnds) -> str:
     """Both ends of the energy and of the time."""
     joules = f"{format_joules(found.good_joules)} to {format_joules(found.bad_joules)}"
     seconds = f"{format_seconds(found.good_seconds)} to {format_seconds(found.bad_seconds)}"
@@ -100,6 +100,8 @@ def _answered(plan: Plan) -> Iterator[Row]:
     yield "time", format_seconds(made.seconds)
     if made.range is not None:
         yield "range", range_words(made.range)
+        if made.range.likely is not None:
+            yield "likely (90 %)", range_words(made.range.likely)
     if made.measured is not None:
         yield "op times", measured_words(made.measured)
     if plan.request.micro is not None:

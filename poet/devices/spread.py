@@ -1,12 +1,15 @@
 """What a plan costs where the device's figures are off: its price at the ends of their intervals.
 
 For a schedule that stays as it is, seconds and joules grow with every time and every power, so that the ends
-of the figures are the ends of the answer.
+of the figures are the ends of the answer. That all figures are off at once, and in one direction, is
+unlikely: `likely_ends` takes the groups of figures as independent of each other, each figure's interval as
+one that holds nine values of ten, and beside them the error of the cost model itself.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -47,6 +50,10 @@ AXES: Groups = {
 }
 """The same figures by what they make dear, times and powers together: between these a plan trades."""
 
+MODEL_FACTOR = 1.19
+"""The cost model's own error: by so much nine of ten steps are off at most, either way, where figures are as
+good as a fit makes them: 36 published steps of a Raspberry Pi 4, each left out (docs/devices-table.md)."""
+
 
 @dataclass(frozen=True, slots=True)
 class Price:
@@ -64,12 +71,15 @@ class Spread:
         stated: at the profile's values.
         groups: by name of `GROUPS`, those that may be off: at the good end and at the bad one.
         all_good, all_bad: with every figure at that end.
+        likely_good, likely_bad: between these the truth lies in nine cases of ten; see `likely_ends`.
     """
 
     stated: Price
     groups: dict[str, tuple[Price, Price]]
     all_good: Price
     all_bad: Price
+    likely_good: Price
+    likely_bad: Price
 
 
 def spread(
@@ -99,12 +109,67 @@ def spread(
         return Price(trace.seconds, trace.joules)
 
     moved = uncertain_groups(profile)
-    return Spread(
-        price(True),
-        {name: (price(True, name), price(False, name)) for name in moved},
-        price(True, *moved),
-        price(False, *moved),
+    stated, whole = price(True), (price(True, *moved), price(False, *moved))
+    groups = {name: (price(True, name), price(False, name)) for name in moved}
+    factor = model_factor(profile)
+    seconds = likely_ends(
+        stated.seconds,
+        [(good.seconds, bad.seconds) for good, bad in groups.values()],
+        (whole[0].seconds, whole[1].seconds),
+        factor,
     )
+    joules = likely_ends(
+        stated.joules,
+        [(good.joules, bad.joules) for good, bad in groups.values()],
+        (whole[0].joules, whole[1].joules),
+        factor,
+    )
+    good, bad = map(Price, seconds, joules)
+    return Spread(stated, groups, *whole, good, bad)
+
+
+def model_factor(profile: Profile) -> float:
+    """By which the cost model is off in nine cases of ten on ``profile``'s device, beside its figures.
+
+    The largest error in steps that the device's own fit has not seen; else `MODEL_FACTOR`. A profile of
+    somebody else's model, in which no figure is in doubt, is held to be right.
+    """
+    if not uncertain_groups(profile):
+        return 1.0
+    made = profile.calibration
+    return MODEL_FACTOR if made is None or made.worst_error is None else 1.0 + made.worst_error
+
+
+def likely_ends(
+    stated: float, groups: Iterable[tuple[float, float]], whole: tuple[float, float], factor: float
+) -> tuple[float, float]:
+    """Between which an answer lies in nine cases of ten.
+
+    Distances from what is stated count as logarithms. Those of independent groups, and of the model, add up
+    as the root of the sum of their squares; those of all groups come to that of all at once at most.
+
+    Args:
+        stated: the answer by the values of all figures.
+        groups: the answer with each group of figures at its good and at its bad end.
+        whole: the same with all of them.
+        factor: of the model's own error; see `model_factor`.
+    """
+    if stated <= 0.0:
+        return whole
+    pairs = list(groups)
+
+    def distance(place: int) -> float:
+        moved = math.hypot(*(_distance(stated, pair[place]) for pair in pairs))
+        return math.hypot(min(moved, _distance(stated, whole[place])), math.log(factor))
+
+    return stated * math.exp(-distance(0)), stated * math.exp(distance(1))
+
+
+def _distance(stated: float, end: float) -> float:
+    """As a logarithm."""
+    if stated == end:
+        return 0.0
+    return abs(math.log(stated / end)) if end > 0 else math.inf
 
 
 def uncertain_groups(profile: Profile, groups: Groups = GROUPS) -> tuple[str, ...]:
@@ -131,7 +196,7 @@ def at_ends(
     if profile.storage is None and any(tensor.page_in is not None for tensor in problem.tensors):
         raise ProfileError(f"the plan may page and {profile.name} has no storage")
     moved = {
-        path: _end(path, good=side == "good")
+        path: good_end(path, good=side == "good")
         for path in uncertain_figures(profile)
         for name, side in ends.items()
         if groups[name](path)
@@ -140,8 +205,8 @@ def at_ends(
     return _recosted(problem, estimate(graph, found), found)
 
 
-def _end(path: Place, *, good: bool) -> End:
-    """More per second is good, more seconds, watts or joules are not."""
+def good_end(path: Place, *, good: bool) -> End:
+    """Which end of a figure is the good one: more per second is, more seconds, watts or joules are not."""
     return "high" if path[-1].endswith("per_second") == good else "low"
 
 

@@ -11,7 +11,7 @@ from rich.text import Text
 from poet.homes import DecidedProblem, decided
 from poet.named import trained_in_words
 from poet.pins import pinned
-from poet.plan_parts import PriceRange
+from poet.plan_parts import PriceEnds, PriceRange
 from poet.problem import Limits, Objective, Place, Problem
 from poet.report.amounts import TITLES, format_amount
 from poet.report.budgets import budget_rows
@@ -197,7 +197,9 @@ def _cost_rows(
     )
     yield "time", format_seconds(trace.seconds), slower + deadline
     if price_range is not None:
-        yield "range", *_range_words(price_range, limits)
+        yield "range", *_range_words(price_range, limits, "as far as the device's figures may be off")
+        if price_range.likely is not None:
+            yield "likely", *_range_words(price_range.likely, limits, "in nine cases of ten")
     budget = limits.ram_budget_bytes
     yield (
         "RAM at the peak",
@@ -226,14 +228,14 @@ def _cost_rows(
     yield "search", format_seconds(solution.solve_seconds), f"by {solution.solver}{proof}"
 
 
-def _range_words(found: PriceRange, limits: Limits) -> tuple[str, str]:
+def _range_words(found: PriceEnds, limits: Limits, why: str) -> tuple[str, str]:
     """Both ends of the energy; both ends of the time, and whether the bad one meets the deadline."""
     joules = f"{format_joules(found.good_joules)} to {format_joules(found.bad_joules)}"
     seconds = f"{format_seconds(found.good_seconds)} to {format_seconds(found.bad_seconds)}"
     missed = limits.deadline_seconds is not None and found.bad_seconds > limits.deadline_seconds
     return (
         joules,
-        f"and {seconds}, as far as the device's figures may be off{'; may miss the deadline' * missed}",
+        f"and {seconds}, {why}{'; may miss the deadline' * missed}",
     )
 
 

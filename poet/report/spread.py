@@ -25,9 +25,14 @@ def spread_report(found: Spread, profile: Profile, deadline_seconds: float | Non
     for header in ("figures", "energy", "time"):
         table.add_column(header, no_wrap=True)
     widest = sorted(found.groups.items(), key=lambda item: item[1][0].joules - item[1][1].joules)
-    for name, (good, bad) in [*widest, ("all", (found.all_good, found.all_bad))]:
+    together = [("all", (found.all_good, found.all_bad)), ("likely", (found.likely_good, found.likely_bad))]
+    for name, (good, bad) in [*widest, *together]:
         table.add_row(name, *_told(good, bad))
     parts: list[RenderableType] = [*map(Text, words), Text(), table]
+    words_likely = (
+        "likely: in nine cases of ten, groups independent of each other and the cost model off as well"
+    )
+    parts += [Text(), Text(words_likely)]
     if deadline_seconds is not None:
         met = "is met" if found.all_bad.seconds <= deadline_seconds else "may be missed"
         parts += [Text(), Text(f"the deadline of {format_seconds(deadline_seconds)} {met} at the bad end")]
@@ -51,4 +56,5 @@ def spread_data(found: Spread, profile: Profile, deadline_seconds: float | None)
             name: {"good": asdict(good), "bad": asdict(bad)} for name, (good, bad) in found.groups.items()
         },
         "all": {"good": asdict(found.all_good), "bad": asdict(found.all_bad)},
+        "likely": {"good": asdict(found.likely_good), "bad": asdict(found.likely_bad)},
     }

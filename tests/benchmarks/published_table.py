@@ -2,7 +2,7 @@
 
     python tests/benchmarks/published_table.py
 
-Data and sources: published/storage.csv and published/mlperf_tiny.csv beside this file.
+Data and sources: published/storage.csv, inference.csv and mlperf_tiny.csv beside this file.
 """
 
 from __future__ import annotations
@@ -13,6 +13,9 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+
+import interval_table
+from interval_table import Case
 
 from poet.devices.load import load_part, load_profile, profile_names
 from poet.devices.part import Part
@@ -153,6 +156,47 @@ def _energy() -> Iterator[str]:
         yield f"| {item.board} | {item.net} | {item.joules * 1e3:.4g} mJ | {ratio:.2f} |"
 
 
+# --- intervals --------------------------------------------------------------------------------
+
+
+def storage_cases() -> list[Case]:
+    """Accesses of storage as cases of `interval_table`."""
+    return [
+        Case("access", item.part, f"{item.access} {item.size_bytes}", item.published_seconds,
+             item.low_seconds, item.stated_seconds, item.high_seconds, item.in_fit)
+        for item in accesses()
+    ]  # fmt: skip
+
+
+def energy_cases() -> list[Case]:
+    """Joules of an int8 inference: its published time at the busy power that the board's profile states."""
+    found = []
+    for item in inferences():
+        if item.board not in profile_names():
+            continue
+        watts = load_profile(item.board).compute.active_watts
+        low, high = (end * item.seconds for end in watts.interval)
+        stated = watts.value * item.seconds
+        found.append(
+            Case("energy", item.board, item.net, item.joules, low, stated, high, item.net == "resnet-8")
+        )
+    return found
+
+
+def _intervals() -> Iterator[str]:
+    steps = interval_table.training_steps()
+    whole = [case for case in steps if case.kind == "training step"]
+    heads = [case for case in steps if case.kind != "training step"]
+    cases = interval_table.inferences()
+    yield from interval_table.inference_lines(cases)
+    yield COVERAGE.rstrip("\n") + "\n"
+    yield from interval_table.coverage_lines(
+        (("seconds of training steps", whole), ("seconds of training steps of the head", heads),
+         ("seconds of inferences", cases), ("seconds of transfers", storage_cases()),
+         ("joules of inferences", energy_cases()))
+    )  # fmt: skip
+
+
 # --- kinds of figures -------------------------------------------------------------------------
 
 KINDS = ("measured", "datasheet", "vendor-doc", "standard", "published", "derived", "assumed")
@@ -198,6 +242,23 @@ two others.
 
 """
 
+INFERENCE = """
+
+## Time of one fp32 inference
+
+Libraries for inference, which are not those that train: ncnn on four threads, and fully connected nets on
+microcontrollers. Interval: what a plan's answer would state as likely (see below). The Pixel's figures are
+held against a Snapdragon 820, which has the same clocks.
+
+"""
+
+COVERAGE = """
+## Do the intervals hold?
+
+A plan's answer has an interval for nine cases of ten ([how](profiles.md#devices-hardware-profiles)); so have
+these. *Usual width*: upper over lower end. Joules are those of a board's power at the published time.
+"""
+
 LAST = """
 
 A training step in fp32 is not in that table, nor in any other that was found: that no profile lets
@@ -227,6 +288,8 @@ def page() -> str:
         + "\n".join(_storage(accesses()))
         + MIDDLE
         + "\n".join(_energy())
+        + INFERENCE
+        + "\n".join(_intervals())
         + LAST
         + "\n".join(_kinds())
         + END

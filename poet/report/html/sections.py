@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from poet.devices.profile import Figure, Profile, unit_of
-from poet.plan_parts import PriceRange
+from poet.plan_parts import PriceEnds, PriceRange
 from poet.report.alternatives import Alternative
 from poet.report.device import format_figure, format_uncertainty
 from poet.report.energy import Share
@@ -135,9 +135,14 @@ def _ranges(found: PriceRange | None) -> tuple[str, str]:
     """The ends of energy and of time, for behind a tile's words; nothing where they are not known."""
     if found is None:
         return "", ""
-    joules = f"{format_joules(found.good_joules)} to {format_joules(found.bad_joules)}"
-    seconds = f"{format_seconds(found.good_seconds)} to {format_seconds(found.bad_seconds)}"
-    return f"; {joules} by the device's figures", f"; {seconds} by the device's figures"
+    ends: list[tuple[PriceEnds, str]] = [(found, "by the device's figures")]
+    if found.likely is not None:
+        ends.append((found.likely, "in nine cases of ten"))
+    joules = (f"; {format_joules(e.good_joules)} to {format_joules(e.bad_joules)} {why}" for e, why in ends)
+    seconds = (
+        f"; {format_seconds(e.good_seconds)} to {format_seconds(e.bad_seconds)} {why}" for e, why in ends
+    )
+    return "".join(joules), "".join(seconds)
 
 
 def plan_context(subject: Subject, *, commands: Sequence[tuple[str, str]]) -> dict[str, Any]:

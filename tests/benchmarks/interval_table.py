@@ -1,0 +1,173 @@
+"""Published inferences, training steps, transfers and energies against the intervals that profiles state.
+
+Its sections are part of docs/devices-published.md, which ``published_table.py`` writes. Data and sources:
+published/inference.csv beside this file, and the tables of `devices_table` and `published_table`.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import devices_table
+
+from poet.devices.corners import corner, uncertain_figures
+from poet.devices.costs import op_seconds
+from poet.devices.load import load_profile
+from poet.devices.profile import OpClass, Profile
+from poet.devices.spread import GROUPS, good_end, likely_ends, model_factor, uncertain_groups
+
+INFERENCES = devices_table.FOLDER / "inference.csv"
+AMOUNTS = devices_table.FOLDER / "inference_amounts.csv"
+DECODING_SECONDS = {"rpi4": 0.56, "rpi5": 0.27}
+"""Of the 16 images of a published step, from the fits of `devices_table`."""
+
+BOARDS = {"rpi4": "rpi4b-torch", "rpi5": "rpi5"}
+
+_WINOGRAD = "3x3 convolutions by Winograd's method: fewer operations than are counted"
+REASONS = {
+    ("rpi-zero-2w", "resnet18"): _WINOGRAD,
+    ("rpi-zero-2w", "resnet50"): _WINOGRAD,
+    ("rpi3b-plus", "resnet50"): _WINOGRAD,
+    ("rpi4b", "vgg16"): _WINOGRAD,
+    ("rpi4b", "resnet50"): _WINOGRAD,
+    ("pixel", "resnet18"): _WINOGRAD,
+    ("pixel", "vgg16"): _WINOGRAD,
+    ("nrf52840", "fc-1x10 iris"): "what the program does beside the net, once per inference",
+    ("stm32h743", "fc-1x10 iris"): "published: twice the time of the same net with more features",
+}
+"""Why a published time lies outside its interval; every one that does has an entry, as a test checks."""
+
+Ops = Sequence[tuple[OpClass, float, int, int]]
+"""Class, FLOPs, bytes moved, runs."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A published value and the interval that a profile states for it.
+
+    Attributes:
+        kind, device, what: of the value.
+        published: seconds, or joules.
+        low, stated, high: by the profile; between the ends it lies in nine cases of ten.
+        in_fit: whether the profile's figures were fitted to it.
+    """
+
+    kind: str
+    device: str
+    what: str
+    published: float
+    low: float
+    stated: float
+    high: float
+    in_fit: bool = False
+
+    @property
+    def inside(self) -> bool:
+        """Whether the published value is in the interval."""
+        return self.low <= self.published <= self.high
+
+
+def _seconds(profile: Profile, ops: Ops) -> float:
+    return sum(runs * op_seconds(profile, op_class, flops, moved) for op_class, flops, moved, runs in ops)
+
+
+@functools.cache
+def _at_ends(device: str) -> tuple[dict[str, tuple[Profile, Profile]], tuple[Profile, Profile]]:
+    """The device with each group of figures at its good and bad end, and with all."""
+    profile = load_profile(device)
+    paths = uncertain_figures(profile)
+
+    def moved(holds: Callable[[Any], bool]) -> tuple[Profile, Profile]:
+        good, bad = (
+            corner(profile, {path: good_end(path, good=good) for path in paths if holds(path)})
+            for good in (True, False)
+        )
+        return good, bad
+
+    names = uncertain_groups(profile)
+    return {name: moved(GROUPS[name]) for name in names}, moved(
+        lambda path: any(GROUPS[name](path) for name in names)
+    )
+
+
+def interval(device: str, ops: Ops, more_seconds: float = 0.0) -> tuple[float, float, float]:
+    """Low, stated and high seconds of ``ops`` on a device, as a plan's answer has them."""
+    profile = load_profile(device)
+    groups, whole = _at_ends(device)
+
+    def both(ends: tuple[Profile, Profile]) -> tuple[float, float]:
+        return _seconds(ends[0], ops) + more_seconds, _seconds(ends[1], ops) + more_seconds
+
+    stated = _seconds(profile, ops) + more_seconds
+    low, high = likely_ends(stated, map(both, groups.values()), both(whole), model_factor(profile))
+    return low, stated, high
+
+
+def inferences() -> list[Case]:
+    """Every published time of an inference."""
+    amounts: dict[str, list[tuple[OpClass, float, int, int]]] = {}
+    for row in devices_table.read(AMOUNTS):
+        item = OpClass(row["class"]), float(row["flops"]), int(row["bytes"]), int(row["runs"])
+        amounts.setdefault(row["net"], []).append(item)
+    found = []
+    for row in devices_table.read(INFERENCES):
+        ends = interval(row["device"], amounts[row["net"]])
+        found.append(Case("inference", row["device"], row["net"], float(row["seconds"]), *ends))
+    return found
+
+
+def training_steps() -> list[Case]:
+    """Every published training step of a net whose ops are known."""
+    amounts = devices_table.step_amounts()
+    found = []
+    for step in devices_table.published_steps():
+        item = amounts.get((step.net, step.head_only))
+        if item is None:
+            continue
+        moved, runs = map(int, item.moved_bytes), map(int, item.runs)
+        ops = list(zip(item.classes, map(float, item.flops), moved, runs, strict=True))
+        device = BOARDS[step.board]
+        ends = interval(device, ops, DECODING_SECONDS[step.board])
+        kind = "head's training step" if step.head_only else "training step"
+        found.append(Case(kind, device, step.net, step.seconds, *ends, step.in_fit))
+    return found
+
+
+def inference_lines(cases: Sequence[Case]) -> Iterator[str]:
+    """The table of inferences."""
+    yield "| device | net | published ms | predicted / published | interval / published | inside |"
+    yield "|---|---|---|---|---|---|"
+    for case in cases:
+        low, high = case.low / case.published, case.high / case.published
+        told = "yes" if case.inside else f"no: {REASONS[case.device, case.what]}"
+        yield (
+            f"| `{case.device}` | {case.what} | {case.published * 1e3:.4g} | "
+            f"{case.stated / case.published:.2f} | {low:.2f} to {high:.2f} | {told} |"
+        )
+    inside = sum(case.inside for case in cases)
+    yield ""
+    yield f"Together {inside} of {len(cases)} are inside, {inside / len(cases):.0%}."
+
+
+def coverage_lines(groups: Sequence[tuple[str, Sequence[Case]]]) -> Iterator[str]:
+    """How many published values of each kind lie in their intervals, and how wide these are."""
+    yield "| published | values | inside | in no fit | inside | usual width |"
+    yield "|---|---|---|---|---|---|"
+    every: list[Case] = []
+    for name, cases in groups:
+        every += cases
+        yield _coverage(name, cases)
+    yield _coverage("all", every)
+
+
+def _coverage(name: str, cases: Sequence[Case]) -> str:
+    others = [case for case in cases if not case.in_fit]
+    widths = sorted(case.high / case.low for case in cases)
+    told = (
+        f"{len(found)} | {sum(case.inside for case in found) / len(found):.0%}" if found else "0 | "
+        for found in (cases, others)
+    )
+    return f"| {name} | {' | '.join(told)} | x{widths[len(widths) // 2]:.1f} |"

@@ -1,0 +1,84 @@
+"""Intervals of answers: how they are made, and how many published values they hold."""
+
+from __future__ import annotations
+
+import importlib
+import math
+from typing import Any
+
+import pytest
+
+from poet.devices.load import load_profile
+from poet.devices.profile import Calibration
+from poet.devices.spread import MODEL_FACTOR, likely_ends, model_factor
+
+intervals: Any = importlib.import_module("benchmarks.interval_table")
+published: Any = importlib.import_module("benchmarks.published_table")
+
+
+@pytest.fixture(scope="module")
+def inferences() -> list[Any]:
+    return list(intervals.inferences())
+
+
+def test_independent_groups_add_up_as_squares() -> None:
+    low, high = likely_ends(10.0, [(5.0, 20.0), (5.0, 20.0)], (2.5, 40.0), 1.0)
+    assert (low, high) == pytest.approx((10.0 / 2 ** math.sqrt(2), 10.0 * 2 ** math.sqrt(2)))
+    assert likely_ends(10.0, [(5.0, 20.0), (5.0, 20.0)], (5.0, 20.0), 1.0) == pytest.approx((5.0, 20.0))
+    assert likely_ends(10.0, [], (10.0, 10.0), 1.5) == pytest.approx((10.0 / 1.5, 15.0))
+    assert likely_ends(10.0, [(0.0, 20.0)], (0.0, 20.0), 1.0) == pytest.approx((0.0, 20.0))
+    assert likely_ends(0.0, [(0.0, 3.0)], (0.0, 3.0), 1.2) == (0.0, 3.0)
+
+
+def test_the_models_error_is_that_of_the_devices_own_fit() -> None:
+    profile = load_profile("rpi4b")
+    assert model_factor(profile) == MODEL_FACTOR
+    made = Calibration(
+        measurements="0",
+        date="2026-01-01",
+        torch="2",
+        threads=1,
+        ops=9,
+        steps=3,
+        median_error=0.1,
+        worst_error=0.3,
+    )
+    assert model_factor(profile.model_copy(update={"calibration": made})) == 1.3
+    assert model_factor(load_profile("compat-rpi")) == 1.0
+
+
+def test_the_models_error_is_that_of_steps_left_out_of_the_fit() -> None:
+    page = intervals.devices_table.PAGE.read_text(encoding="utf-8")
+    rows = page.split("## Raspberry Pi 5")[0].splitlines()
+    cells = [row.split("|")[5].strip() for row in rows if row.startswith("| ")]
+    left_out = [float(cell) for cell in cells if cell != "left out"]
+    assert len(left_out) == 36
+    off = sorted(abs(math.log(ratio)) for ratio in left_out)
+    assert math.exp(off[math.ceil(0.9 * len(off)) - 1]) == pytest.approx(MODEL_FACTOR, abs=0.01)
+
+
+def test_published_inferences_are_inside_the_intervals(inferences: list[Any]) -> None:
+    outside = {(case.device, case.what) for case in inferences if not case.inside}
+    assert outside == set(intervals.REASONS)
+    for devices in (("rpi-zero-2w", "pixel"), ("stm32h743", "nrf52840", "rp2040")):
+        mine = [case.inside for case in inferences if case.device in devices]
+        assert len(mine) >= 12
+        assert sum(mine) >= (0.6 if "pixel" in devices else 0.9) * len(mine)
+    asked = [case for case in inferences if case.device not in ("rpi3b-plus", "rpi4b", "imxrt1062")]
+    assert len(asked) >= 15
+    assert sum(case.inside for case in asked) >= 0.8 * len(asked)
+
+
+def test_nine_of_ten_published_values_are_inside(inferences: list[Any]) -> None:
+    cases = [
+        *inferences, *intervals.training_steps(), *published.storage_cases(), *published.energy_cases()
+    ]  # fmt: skip
+    assert 0.80 <= sum(case.inside for case in cases) / len(cases) <= 0.97
+    others = [case for case in cases if not case.in_fit]
+    assert 0.80 <= sum(case.inside for case in others) / len(others) <= 0.97
+    assert all(case.low <= case.stated <= case.high for case in cases)
+
+
+@pytest.mark.slow
+def test_the_page_is_what_the_command_makes() -> None:
+    assert published.PAGE.read_text(encoding="utf-8") == published.page()
