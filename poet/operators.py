@@ -151,10 +151,13 @@ OWN: Mapping[str, tuple[str, ...]] = {
     "poet.clip_coefficient": ("norms", "largest"),
     "poet.callers_loss": ("outputs", "gradients"),
     "poet.accumulate": ("total", "gradient", "is_first"),
+    "poet.look_up": ("rows", "numbers", "first", "count", "found"),
+    "poet.look_up_backward": ("gradient", "numbers", "first", "count", "padding"),
 }  # fmt: skip
 """Operators of our own with the names of their arguments: factories with explicit strides, saved randomness,
 recurrent layers, optimizer updates, what gradients are clipped by, the moment at which the caller of a
-wrapped module has its outputs and gives their gradients, sums of gradients over micro-batches."""
+wrapped module has its outputs and gives their gradients, sums of gradients over micro-batches, some rows of a
+table of ``count`` rows looked up, and the gradient of ``count`` rows of one."""
 
 WRITES: Mapping[str, tuple[int, ...]] = {
     "poet.assign": (0,),

@@ -360,11 +360,11 @@ def _rows(graph: Graph, name: str) -> int:
     """Rows of the smallest table that the input ``name`` indexes; 2 if there is none."""
     types = {value.name: value.type for value in graph.values}
     buffer = graph.buffer_of(name)
-    rows = [
-        types[refs[0]].shape[0]
-        for op in graph.ops
-        if op.call.target == "aten.embedding.default"
-        for refs in [tuple(op.call.refs())]
-        if graph.buffer_of(refs[1]) == buffer
-    ]
+    rows = []
+    for op in graph.ops:
+        if op.call.target in {"aten.embedding.default", "poet.look_up"}:
+            refs, count = tuple(op.call.refs()), op.call.args[-2]
+            if graph.buffer_of(refs[1]) == buffer:
+                whole = types[refs[0]].shape[0]
+                rows.append(count if op.call.target == "poet.look_up" and isinstance(count, int) else whole)
     return min(rows, default=2)

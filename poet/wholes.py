@@ -26,9 +26,11 @@ _OPERANDS = {"aten.mm.default": 0, "aten.addmm.default": 1}
 class Axis(enum.Enum):
     """Along which dimension of a call's work its runs on parts divide it."""
 
-    ROWS = "rows"  # of a product: each run gives rows of the result
+    ROWS = "rows"  # of a product, or of a sum of two tensors: each run gives rows of the result
     COLUMNS = "columns"  # of a product: each run gives columns of the result
     SUM = "sum"  # of a product: each run adds its share to what the runs before it gave
+    LOOK_UP = "look-up"  # in a table: each run finds those of its rows that are asked for
+    TABLE = "table"  # the gradient of a table: each run makes that of some of its rows
     ELEMENTS = "elements"  # of an update in place: each run changes rows of every tensor
 
 
@@ -70,10 +72,15 @@ def cuts_of(parted: PartedCall) -> Cuts:
     """
     call, axis = parted.call, parted.axis
     refusal = GraphError(f"{call.target} is not divided along {axis.value}")
-    if axis is Axis.ELEMENTS:
-        if not _is_update(call):
+    is_sum = axis is Axis.ROWS and _is_sum(call)
+    if axis is Axis.ELEMENTS or is_sum:
+        if not is_sum and not _is_update(call):
             raise refusal
         return tuple((place, 0) for place, item in enumerate(call.args) if isinstance(item, Blank))
+    if axis is Axis.LOOK_UP or axis is Axis.TABLE:
+        if not _is_of_table(call, axis):
+            raise refusal
+        return ((0, 0),) if axis is Axis.LOOK_UP else ()
     first = _OPERANDS.get(call.target)
     if (
         first is None
@@ -97,7 +104,28 @@ def cuts_of(parted: PartedCall) -> Cuts:
 
 def result_dim(axis: Axis) -> int | None:
     """The dimension along which runs on parts give parts of the result; ``None``: nothing is joined."""
-    return {Axis.ROWS: 0, Axis.COLUMNS: 1}.get(axis)
+    return {Axis.ROWS: 0, Axis.COLUMNS: 1, Axis.TABLE: 0}.get(axis)
+
+
+def run_of(parted: PartedCall, args: Sequence[Argument], bounds: tuple[int, int], so_far: Argument) -> Call:
+    """The call of one run.
+
+    Args:
+        parted: what is divided.
+        args: its arguments, each cut as `cuts_of` says.
+        bounds: the part's first row and the one after its last.
+        so_far: what the runs before it gave, where each goes on from that; ``None`` for the first.
+    """
+    call, (start, stop) = parted.call, bounds
+    if parted.axis is Axis.LOOK_UP:
+        table = call.args[0]
+        assert isinstance(table, Blank)
+        return Call("poet.look_up", (*args[:2], start, table.type.shape[0], so_far))
+    if parted.axis is Axis.TABLE:
+        return Call("poet.look_up_backward", (*args[:2], start, stop - start, args[3]))
+    if parted.axis is Axis.SUM and so_far is not None:
+        return Call("aten.addmm.default", (so_far, *args[-2:]))
+    return Call(call.target, tuple(args))
 
 
 def narrowed(type_: TensorType, dim: int, start: int, stop: int) -> TensorType:
@@ -137,6 +165,37 @@ def check_whole(whole: Whole, parts: Sequence[Sequence[tuple[str, TensorType]]])
                 raise GraphError(f"{where}: {what} of a part is {type_}, not {wanted} in C order")
     for parted in whole.calls:
         cuts_of(parted)
+
+
+def _is_sum(call: Call) -> bool:
+    """Whether it adds two tensors of one shape and type."""
+    types = {item.type for item in call.args if isinstance(item, Blank)}
+    is_plain = call.target == "aten.add.Tensor" and not call.kwargs and len(call.args) == 2
+    return is_plain and all(map(_is_matrix, call.args)) and len(types) == 1
+
+
+def _is_of_table(call: Call, axis: Axis) -> bool:
+    """Whether it looks numbers up in a table, or makes the gradient of one that is not scaled."""
+    target, places = (
+        ("aten.embedding.default", 2)
+        if axis is Axis.LOOK_UP
+        else ("aten.embedding_dense_backward.default", 5)
+    )
+    if call.target != target or call.kwargs or len(call.args) < places:
+        return False
+    values, numbers, *more = call.args
+    are_tensors = isinstance(values, Blank) and isinstance(numbers, Blank)
+    if not are_tensors or any(isinstance(item, Blank) for item in more):
+        return False
+    return _is_matrix(values) if axis is Axis.LOOK_UP else _are_counts(more[:2]) and more[2] is False
+
+
+def _is_matrix(argument: Argument) -> bool:
+    return _is_blank(argument, (2,))
+
+
+def _are_counts(arguments: Sequence[Argument]) -> bool:
+    return all(type(item) is int for item in arguments)
 
 
 def _is_update(call: Call) -> bool:

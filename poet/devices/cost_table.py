@@ -479,6 +479,8 @@ _MOVEMENT = {
         name: OperatorCost(_M, _per_output(1))
         for name in ("poet.full", "poet.copy", "poet.scatter", "poet.rng_state")
     },
+    "poet.look_up": OperatorCost(_M, _per_output(1), gathers=True),
+    "poet.look_up_backward": OperatorCost(_M, _per_output(1)),
     "poet.assign": OperatorCost(_M, _per_input(1)),
     "poet.callers_loss": OperatorCost(_M, lambda o: 0.0),
 }

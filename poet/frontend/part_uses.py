@@ -31,6 +31,7 @@ IsExact = Callable[[PartedCall, Bounds], bool]
 
 ACCUMULATE = "poet.accumulate"
 _ENDS = frozenset(f"poet.{name}" for name in STATES) | {ACCUMULATE}
+_LOOK_UP, _TABLE, _SUM = "aten.embedding.default", "aten.embedding_dense_backward.default", "aten.add.Tensor"
 _FACTORS = {"aten.mm.default": 0, "aten.addmm.default": 1}
 
 
@@ -51,6 +52,10 @@ class PartIndex:
         self.results = {graph.loss, *graph.predictions, *(value for _, value in graph.states)}
         self.kept = {graph.buffer_of(name) for name in self.results}
 
+    def named(self, name: str) -> Op:
+        """The op of this name."""
+        return self.graph.ops[self.places[name]]
+
     def reading(self, value: str) -> list[Op]:
         """The ops that read the buffer of ``value``."""
         return self.readers.get(self.graph.buffer_of(value), [])
@@ -61,14 +66,14 @@ class Uses:
     """What is done with one parameter, each op with how it is divided.
 
     Attributes:
-        products: that read it.
-        maker: of its gradient; ``None`` where it is frozen.
+        products: that read it, and look-ups.
+        makers: of its gradient, in order: those of each summand, then their sum; none where it is frozen.
         ends: updates, and additions to the sum of its gradients.
         undivided: ops that read it and cannot be divided.
     """
 
     products: Mapping[str, PartedCall]
-    maker: tuple[Op, PartedCall] | None
+    makers: Mapping[str, PartedCall]
     ends: Mapping[str, PartedCall]
     undivided: tuple[Op, ...] = ()
 
@@ -84,8 +89,8 @@ class Uses:
     @property
     def calls(self) -> tuple[PartedCall, ...]:
         """What there is to try, each distinct call once."""
-        made = () if self.maker is None else (self.maker[1],)
-        return tuple(dict.fromkeys((*self.products.values(), *made, *self.ends.values())))
+        found = (*self.products.values(), *self.makers.values(), *self.ends.values())
+        return tuple(dict.fromkeys(found))
 
 
 def uses_of(index: PartIndex, parameter: Parameter) -> Uses | None:
@@ -105,20 +110,24 @@ def found_uses(index: PartIndex, parameter: Parameter) -> Uses | None:
     ends = _ends(index, parameter, type_)
     if ends is None:
         return None
-    maker = None
-    if parameter.gradient is not None:
-        maker = _maker(index, parameter.gradient, type_, ends)
-        if maker is None:
-            return None
+    makers = dict[str, PartedCall]()
+    if parameter.gradient is not None and not _join_makers(index, parameter.gradient, type_, ends, makers):
+        return None
     products, undivided = {}, []
+    updated = {buffer for op in graph.ops for buffer in op.updates}
     for op in index.reading(parameter.value):
         if op.name not in ends:
-            parted = _product(index, op, graph.buffer_of(parameter.value), type_)
+            buffer = graph.buffer_of(parameter.value)
+            parted = _looked_up(index, op, buffer, type_) or _product(index, op, buffer, type_)
             if parted is None:
                 undivided.append(op)
             else:
                 products[op.name] = parted
-    return Uses(products, maker, ends, tuple(undivided))
+    if len(makers) > 1 and any(
+        buffer in updated for name in makers for buffer in graph.reads(index.named(name).call)
+    ):
+        return None  # what makes it runs with its last maker, and would find something else
+    return Uses(products, makers, ends, tuple(undivided))
 
 
 def _ends(index: PartIndex, parameter: Parameter, type_: TensorType) -> dict[str, PartedCall] | None:
@@ -135,16 +144,51 @@ def _ends(index: PartIndex, parameter: Parameter, type_: TensorType) -> dict[str
     return found
 
 
-def _maker(
-    index: PartIndex, gradient: str, type_: TensorType, ends: Mapping[str, PartedCall]
-) -> tuple[Op, PartedCall] | None:
-    op = index.makers.get(index.graph.buffer_of(gradient))
-    if op is None or op.call.target != "aten.mm.default" or not _is_pure(op) or op.outputs != (gradient,):
+def _join_makers(
+    index: PartIndex,
+    value: str,
+    type_: TensorType,
+    ends: Mapping[str, PartedCall],
+    makers: dict[str, PartedCall],
+) -> bool:
+    """Put what makes ``value``, a gradient or a part of one, among ``makers``; whether that could be done."""
+    op = index.makers.get(index.graph.buffer_of(value))
+    if op is None or not _is_pure(op) or op.outputs != (value,) or op.call.kwargs or op.name in makers:
+        return False
+    if index.types[value] != type_ or index.graph.buffer_of(value) in index.kept:
+        return False
+    axis = Axis.TABLE if op.call.target == _TABLE else Axis.ROWS
+    parted = PartedCall(blanked(op.call, index.types), axis)
+    if op.call.target == _SUM:
+        if len(op.call.args) != 2:
+            return False
+        for item in op.call.args:
+            if not isinstance(item, Ref):
+                return False
+            if not _join_makers(index, item.value, type_, {op.name: parted}, makers):
+                return False
+    elif op.call.target != "aten.mm.default" and (axis is not Axis.TABLE or op.call.args[4] is not False):
+        return False
+    makers[op.name] = parted
+    return {reader.name for reader in index.reading(value)} <= ends.keys()
+
+
+def _looked_up(index: PartIndex, op: Op, buffer: str, type_: TensorType) -> PartedCall | None:
+    """``op`` along the rows of the table on ``buffer``; ``None`` where it is no look-up in it."""
+    if op.call.target != _LOOK_UP or op.call.kwargs or not _is_pure(op) or len(op.outputs) != 1:
         return None
-    is_used = {reader.name for reader in index.reading(gradient)} <= ends.keys()
-    if index.types[gradient] != type_ or not is_used or index.graph.buffer_of(gradient) in index.kept:
+    table, numbers = op.call.args[:2]
+    result = index.types[op.outputs[0] or ""]
+    is_plain = (
+        isinstance(table, Ref)
+        and index.types[table.value] == type_
+        and isinstance(numbers, Ref)
+        and index.graph.buffer_of(numbers.value) != buffer
+        and result == contiguous(result.dtype, result.shape)
+    )
+    if not is_plain or index.size_bytes[index.graph.buffer_of(op.outputs[0] or "")] != result.extent_bytes:
         return None
-    return op, PartedCall(blanked(op.call, index.types), Axis.ROWS)
+    return PartedCall(blanked(op.call, index.types), Axis.LOOK_UP)
 
 
 def _product(index: PartIndex, op: Op, buffer: str, type_: TensorType) -> PartedCall | None:

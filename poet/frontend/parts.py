@@ -17,6 +17,7 @@ from poet.errors import ModelError
 from poet.frontend.part_uses import ACCUMULATE, IsExact, PartIndex, found_uses
 from poet.frontend.placing import with_updates_placed
 from poet.graph import (
+    Argument,
     Buffer,
     Call,
     Graph,
@@ -31,9 +32,7 @@ from poet.graph import (
 )
 from poet.named import Bounds, bounds_of
 from poet.runtime.part_trial import is_exact_in_parts
-from poet.wholes import Axis, PartedCall, cuts_of, narrowed, result_dim
-
-_SUMMING = "aten.addmm.default"
+from poet.wholes import Axis, PartedCall, cuts_of, narrowed, result_dim, run_of
 
 
 def divided(graph: Graph, chosen: Mapping[str, Bounds]) -> Graph:
@@ -82,7 +81,7 @@ class _Division:
         self._added: dict[str, Value] = {}
         self._new_bytes: dict[str, tuple[int, Role]] = {}
         own = [value for _, value in lasting_of(self._whole)]
-        own += [] if self._whole.gradient is None else [self._whole.gradient]
+        own += [name for maker in self._uses.makers for name in self._index.named(maker).outputs if name]
         self._parts = {graph.buffer_of(value): self._parts_of(value) for value in own}
 
     def graph(self) -> Graph:
@@ -177,7 +176,7 @@ class _Division:
     def _ops(self) -> list[Op]:
         """All ops, each divided one as its runs; the gradient's with those that last read the parameter."""
         uses, ops = self._uses, list[Op]()
-        maker, beside = uses.maker, self._beside()
+        beside = self._beside()
         sums, updates = list[Op](), list[Op]()
         undivided, is_joined = {op.name for op in uses.undivided}, False
         for op in self._graph.ops:
@@ -189,28 +188,37 @@ class _Division:
                 (sums if op.call.target == ACCUMULATE else updates).extend(divided)
             elif op.name in uses.products:
                 runs = self._runs(op, uses.products[op.name])
-                if maker is not None and op is beside:
-                    made = self._runs(*maker)
-                    ops += [item for pair in zip(runs, made, strict=False) for item in pair]
+                if op is beside:
+                    made = self._made()
+                    ops += [
+                        item for run, of_part in zip(runs, made, strict=False) for item in (run, *of_part)
+                    ]
                     ops += runs[len(made) :]
                 else:
                     ops += runs
-            elif maker is not None and op is maker[0]:
-                ops += [] if beside is not None else self._runs(*maker)
-            else:
+            elif op.name not in uses.makers:
                 ops.append(op)
+            elif beside is None and op.name == [*uses.makers][-1]:
+                ops += [item for of_part in self._made() for item in of_part]
         buffers = {value.name: value.buffer for value in (*self._graph.values, *self._added.values())}
         for ends in (sums, updates):
             ops = with_updates_placed(ops, ends, buffers.__getitem__)
         return ops
 
+    def _made(self) -> list[tuple[Op, ...]]:
+        """Per part what makes its gradient."""
+        each = [self._runs(self._index.named(name), parted) for name, parted in self._uses.makers.items()]
+        return [*zip(*each, strict=True)]
+
     def _beside(self) -> Op | None:
-        """The last product that reads the parameter, where its gradient can be made part by part with it."""
-        if self._uses.maker is None or not self._uses.products:
+        """The last op that reads the parameter, where its gradient can be made part by part with it."""
+        if not self._uses.makers or not self._uses.products:
             return None
         last = max(self._uses.products, key=self._index.places.__getitem__)
         place = self._index.places[last]
-        for buffer in self._graph.reads(self._uses.maker[0].call):
+        makers = [self._index.named(name) for name in self._uses.makers]
+        made = {self._graph.buffer_of(name) for op in makers for name in op.outputs if name}
+        for buffer in {buffer for op in makers for buffer in self._graph.reads(op.call)} - made:
             made_by = self._index.makers.get(buffer)
             if made_by is not None and self._index.places[made_by.name] >= place:
                 return None
@@ -225,15 +233,19 @@ class _Division:
 
     def _runs(self, op: Op, parted: PartedCall) -> list[Op]:
         """``op`` once for each part, and what joins the results."""
-        cuts, calls = dict(cuts_of(parted)), []
+        cuts, given = dict(cuts_of(parted)), list[list[Argument]]()
         for part in range(len(self._bounds)):
             args = list(op.call.args)
             for place, dim in cuts.items():
                 item = args[place]
                 assert isinstance(item, Ref)
                 args[place] = Ref(self._cut(item.value, dim, part))
-            calls.append(Call(op.call.target, tuple(args)))
-        if parted.axis is Axis.ELEMENTS:
+            given.append(args)
+        dim_joined = result_dim(parted.axis)
+        if dim_joined is None and parted.axis is not Axis.ELEMENTS:
+            return self._added_up(op, parted, given)
+        calls = [run_of(parted, args, bounds, None) for bounds, args in zip(self._bounds, given, strict=True)]
+        if dim_joined is None:
             return [self._updating(op, call, part) for part, call in enumerate(calls)]
         (output,) = op.outputs
         assert output is not None
@@ -243,26 +255,24 @@ class _Division:
                 Op(self._label(bounds, op.name), call, (name,))
                 for bounds, call, name in zip(self._bounds, calls, made, strict=True)
             ]
-        return (
-            self._added_up(op, output, calls)
-            if parted.axis is Axis.SUM
-            else self._joined_up(op, output, calls, result_dim(parted.axis) or 0)
-        )
+        return self._joined_up(op, output, calls, dim_joined)
 
     def _updating(self, op: Op, call: Call, part: int) -> Op:
         updates = tuple(self._parts[name][part] for name in op.updates)
         return replace(op, name=self._label(self._bounds[part], op.name), call=call, updates=updates)
 
-    def _added_up(self, op: Op, output: str, calls: list[Call]) -> list[Op]:
-        """Each adds its share to the sum so far; the last one gives the op's output."""
-        ops, total = [], ""
-        for number, (bounds, call) in enumerate(zip(self._bounds, calls, strict=True)):
-            if number:
-                call = Call(_SUMMING, (Ref(total), *call.args[-2:]))
-            is_last = number == len(calls) - 1
+    def _added_up(self, op: Op, parted: PartedCall, given: list[list[Argument]]) -> list[Op]:
+        """Each goes on from what the runs before it gave; the last one gives the op's output."""
+        (output,) = op.outputs
+        assert output is not None
+        ops, so_far = list[Op](), None
+        for bounds, args in zip(self._bounds, given, strict=True):
+            call = run_of(parted, args, bounds, so_far)
+            is_last = bounds == self._bounds[-1]
             label = f"{output}.sum[:{bounds[1]}]"
-            total = output if is_last else self._new(label, self._index.types[output], Role.ACTIVATION)
-            ops.append(Op(op.name if is_last else self._label(bounds, op.name), call, (total,)))
+            made = output if is_last else self._new(label, self._index.types[output], Role.ACTIVATION)
+            ops.append(Op(op.name if is_last else self._label(bounds, op.name), call, (made,)))
+            so_far = Ref(made)
         return ops
 
     def _joined_up(self, op: Op, output: str, calls: list[Call], dim: int) -> list[Op]:

@@ -19,7 +19,7 @@ from torch import Tensor
 from poet.errors import ModelError, PlanError, nearest
 from poet.graph import ITEM_BYTES, Argument, Blank, Call, Ref, Symbol, TensorType
 from poet.operators import ATEN, OWN, RANDOM
-from poet.runtime import recurrent
+from poet.runtime import recurrent, tables
 
 LIBRARY = "pytorch-cpu"
 """What profiles and plans call torch's kernels."""
@@ -520,6 +520,8 @@ OWN_KERNELS: dict[str, Kernel] = {
     "poet.clip_coefficient": _clip_coefficient,
     "poet.callers_loss": _callers_loss,
     "poet.accumulate": _accumulate,
+    "poet.look_up": tables.look_up,
+    "poet.look_up_backward": tables.look_up_backward,
     **{
         name: functools.partial(row, torch.default_generator)
         for name, row in _DRAWN.items()

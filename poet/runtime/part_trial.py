@@ -9,23 +9,25 @@ to choose the parts; when a plan is opened, on the machine that will train.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from poet.errors import PlanError, ReplayError
-from poet.graph import ITEM_BYTES, Argument, Blank, Call, Graph, TensorType
+from poet.graph import ITEM_BYTES, Argument, Blank, Call, Graph, Ref, TensorType
 from poet.named import Bounds, bounds_of
 from poet.operators import WRITES
 from poet.runtime import kernels, trial_record
 from poet.runtime.memory import available_bytes
 from poet.runtime.process import likely_thread_counts, torch_threads
 from poet.runtime.trial_bench import same_bits, trial_scalar
-from poet.wholes import Axis, PartedCall, cuts_of, result_dim
+from poet.wholes import Axis, PartedCall, cuts_of, result_dim, run_of
 
 _RAM_SHARE = 0.5  # of what is available, that a trial may take
 _TILE_ELEMENTS = 500_009  # a prime: no two rows of a tensor that is filled with tiles are alike
+_SO_FAR = "so far"
 _FAILURES = (RuntimeError, AttributeError, IndexError, TypeError, ValueError, PlanError)
 
 _log = logging.getLogger("poet.runtime")
@@ -106,12 +108,21 @@ def _written(call: Call) -> list[int]:
 
 def _tensors(parted: PartedCall) -> dict[int, Tensor]:
     """Something for each tensor that the whole is given, by its place."""
-    written = _written(parted.call)
+    written, call = _written(parted.call), parted.call
     return {
         place: _random(item.type, place, is_positive=place in written)
-        for place, item in enumerate(parted.call.args)
+        if item.type.dtype.startswith(("float", "bfloat"))
+        else _row_numbers(item.type, _table_rows(parted))
+        for place, item in enumerate(call.args)
         if isinstance(item, Blank)
     }
+
+
+def _table_rows(parted: PartedCall) -> int:
+    """Of the table that the call looks numbers up in, or makes the gradient of."""
+    first, *_ = parted.call.args
+    count = parted.call.args[2] if parted.axis is Axis.TABLE else None
+    return count if isinstance(count, int) else first.type.shape[0] if isinstance(first, Blank) else 1
 
 
 def _tried(parted: PartedCall, bounds: Bounds, tensors: dict[int, Tensor]) -> bool:
@@ -119,69 +130,60 @@ def _tried(parted: PartedCall, bounds: Bounds, tensors: dict[int, Tensor]) -> bo
     call = parted.call
     if parted.axis is Axis.ELEMENTS:
         return _updates_alike(parted, bounds, tensors, _written(call))
-    whole = _run(call.target, call.args, tensors)
-    if parted.axis is Axis.SUM:
-        return same_bits(whole, _summed(parted, bounds, tensors))
+    whole = _run(replace(call, args=_given(call)), _named(tensors))
+    runs = _runs(parted, bounds, tensors)
     dim = result_dim(parted.axis)
-    assert dim is not None
+    if dim is None:
+        *_, last = runs
+        return same_bits(whole, last)
     return all(
-        same_bits(whole.narrow(dim, start, stop - start), _run(call.target, call.args, cut))
-        for (start, stop), cut in zip(bounds, _cut(parted, bounds, tensors), strict=True)
+        same_bits(whole.narrow(dim, start, stop - start), made)
+        for (start, stop), made in zip(bounds, runs, strict=True)
     )
 
 
-def _cut(parted: PartedCall, bounds: Bounds, tensors: dict[int, Tensor]) -> list[dict[int, Tensor]]:
-    """Per part what a run on it is given."""
-    cuts = dict(cuts_of(parted))
-    return [
-        {
+def _runs(parted: PartedCall, bounds: Bounds, tensors: dict[int, Tensor]) -> Iterator[Tensor]:
+    """What each run on a part gives; where no parts of the result are joined, all so far."""
+    cuts, args = dict(cuts_of(parted)), _given(parted.call)
+    so_far: Tensor | None = None
+    for start, stop in bounds:
+        cut = {
             place: tensor.narrow(cuts[place], start, stop - start) if place in cuts else tensor
             for place, tensor in tensors.items()
         }
-        for start, stop in bounds
-    ]
+        known = _named(cut) | ({} if so_far is None else {_SO_FAR: so_far})
+        call = run_of(parted, args, (start, stop), None if so_far is None else Ref(_SO_FAR))
+        made = _run(call, known)
+        so_far = made if result_dim(parted.axis) is None else None
+        yield made
 
 
-def _summed(parted: PartedCall, bounds: Bounds, tensors: dict[int, Tensor]) -> Tensor:
-    """A product as `poet.frontend.parts` divides it: each run adds its share to the sum so far."""
-    (first, _), (second, _) = cuts_of(parted)
-    begun, *more = _cut(parted, bounds, tensors)
-    total = _run(parted.call.target, parted.call.args, begun)
-    for cut in more:
-        (total,) = (
-            item
-            for item in kernels.outputs_of(
-                kernels.kernel("aten.addmm.default")(total, cut[first], cut[second])
-            )
-            if item is not None
-        )
-    return total
+def _given(call: Call) -> tuple[Argument, ...]:
+    """Its arguments, with the tensor at each place under the name of that place."""
+    return tuple(Ref(str(place)) if isinstance(item, Blank) else item for place, item in enumerate(call.args))
+
+
+def _named(tensors: dict[int, Tensor]) -> dict[str, Tensor]:
+    return {str(place): tensor for place, tensor in tensors.items()}
 
 
 def _updates_alike(
     parted: PartedCall, bounds: Bounds, tensors: dict[int, Tensor], written: Sequence[int]
 ) -> bool:
     begun = {place: tensors[place].clone() for place in written}
-    _run(parted.call.target, parted.call.args, tensors)
+    _run(replace(parted.call, args=_given(parted.call)), _named(tensors))
     whole = {place: tensors[place] for place in written}
     again = tensors | begun
-    for cut in _cut(parted, bounds, again):
-        _run(parted.call.target, parted.call.args, cut)
+    for _ in _runs(parted, bounds, again):
+        pass
     return all(same_bits(whole[place], again[place]) for place in written)
 
 
-def _run(target: str, args: Sequence[Argument], tensors: dict[int, Tensor]) -> Tensor:
+def _run(call: Call, tensors: dict[str, Tensor]) -> Tensor:
     """The first output; one of what is updated where there is none."""
-    given = [
-        tensors[place] if place in tensors else kernels.resolve(item, _no_tensor, trial_scalar)
-        for place, item in enumerate(args)
-    ]
-    made = [item for item in kernels.outputs_of(kernels.kernel(target)(*given)) if item is not None]
+    given = [kernels.resolve(item, tensors.__getitem__, trial_scalar) for item in call.args]
+    made = [item for item in kernels.outputs_of(kernels.kernel(call.target)(*given)) if item is not None]
     return made[0] if made else next(iter(tensors.values()))
-
-
-def _no_tensor(name: str) -> Tensor:
-    raise PlanError(f"{name} is no tensor of a trial")
 
 
 def _fits(parted: PartedCall) -> bool:
@@ -193,8 +195,24 @@ def _fits(parted: PartedCall) -> bool:
     given_bytes = sum(max(item.extent_bytes, item.elements * ITEM_BYTES[item.dtype]) for item in types)
     if parted.axis is Axis.ELEMENTS:
         return 3 * given_bytes <= _RAM_SHARE * available_bytes()
-    result_bytes = types[-2].shape[0] * types[-1].shape[1] * ITEM_BYTES[types[-1].dtype]
+    result_bytes = _result_elements(parted, types) * ITEM_BYTES[types[0].dtype]
     return given_bytes + 3 * result_bytes <= _RAM_SHARE * available_bytes()
+
+
+def _result_elements(parted: PartedCall, types: Sequence[TensorType]) -> int:
+    if parted.axis is Axis.LOOK_UP:
+        return types[1].elements * types[0].shape[1]
+    if parted.axis is Axis.TABLE:
+        return _table_rows(parted) * types[0].shape[-1]
+    return max(types[0].elements, types[-2].shape[0] * types[-1].shape[1])
+
+
+def _row_numbers(type_: TensorType, rows: int) -> Tensor:
+    """Numbers of rows, every other one there twice."""
+    content = torch.empty(type_.extent_bytes // ITEM_BYTES[type_.dtype], dtype=kernels.dtype(type_.dtype))
+    content.random_(0, max(rows, 1), generator=torch.Generator().manual_seed(0))
+    content[1::2] = content[: len(content) // 2]
+    return content.as_strided(type_.shape, type_.strides, type_.offset)
 
 
 def _random(type_: TensorType, number: int, *, is_positive: bool) -> Tensor:

@@ -26,6 +26,9 @@ _CLASSES = {"aten.nll_loss_forward.default", "aten.nll_loss2d_forward.default"}
 _TABLES = {"aten.embedding.default": (0, 1), "aten._embedding_bag.default": (0, 1)}
 """Operator: where the table and the numbers of its rows stand."""
 
+_PART_OF_TABLE = "poet.look_up"
+"""Arguments: rows, numbers of rows, the first row's, how many the table has."""
+
 
 @dataclass(frozen=True, slots=True)
 class Rule:
@@ -106,6 +109,10 @@ def _asked(op: Op, graph: Graph, source: Mapping[str, str]) -> list[tuple[str, R
         classes, left_out = size(scores, 0 if is_single else 1), args[4]
         if name is not None and classes is not None and isinstance(left_out, int):
             return [(name, Rule(classes, left_out, what="classes"))]
+    if op.call.target == _PART_OF_TABLE and len(args) > 3:
+        name, count = _input(args[1], graph, source), args[3]
+        if name is not None and isinstance(count, int):
+            return [(name, Rule(count, what="rows of its table"))]
     if op.call.target in _TABLES:
         table, numbers = _TABLES[op.call.target]
         name = _input(args[numbers], graph, source) if len(args) > numbers else None

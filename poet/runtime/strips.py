@@ -10,7 +10,7 @@ from torch import Tensor
 
 from poet.errors import PlanError
 from poet.graph import Argument, Blank, Link, Ref, Strip, Symbol, TensorType
-from poet.runtime import kernels
+from poet.runtime import kernels, tables
 from poet.strips import cut_type, outermost
 
 See = Callable[[str, int, Tensor, int], None]
@@ -213,13 +213,9 @@ class _BoundLink:
 def _embedding_rows(
     start: int, gradient: Tensor, numbers: Tensor, rows: int, padding: int, scales: bool
 ) -> Tensor:
-    """The gradient of ``rows`` rows of a table from ``start`` on: those of other rows count as padding."""
-    local = numbers - start
-    outside = (local < 0) | (local >= rows) | (numbers == padding)
-    local.masked_fill_(outside, rows)
-    made = kernels.kernel("aten.embedding_dense_backward.default")(gradient, local, rows + 1, rows, scales)
-    block: Tensor = made[:rows]
-    return block
+    if scales:
+        raise PlanError("a table's gradient that is scaled by how often rows are read runs in no strip")
+    return tables.look_up_backward(gradient, numbers, start, rows, padding)
 
 
 _ROWS: dict[str, kernels.Kernel] = {"aten.embedding_dense_backward.default": _embedding_rows}

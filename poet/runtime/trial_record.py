@@ -144,7 +144,15 @@ def _processor() -> str:
 def _own_sources() -> str:
     """Of the modules that run strips and parts, say what they divide, and try them."""
     here = Path(__file__).parent
-    names = ("strips.py", "strip_trial.py", "part_trial.py", "trial_bench.py", "kernels.py", "recurrent.py")
+    names = (
+        "strips.py",
+        "strip_trial.py",
+        "part_trial.py",
+        "trial_bench.py",
+        "kernels.py",
+        "recurrent.py",
+        "tables.py",
+    )
     above = ("wholes.py", "operators.py")
     files = (*(here / name for name in names), *(here.parent / name for name in above))
     return hashlib.sha256(b"\0".join(file.read_bytes() for file in files)).hexdigest()
