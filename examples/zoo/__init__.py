@@ -86,15 +86,6 @@ NETS: dict[str, Net] = {
         Size(partial(Bert, layers=12), (128,), words=30522, classes=2),
         medium=Size(partial(Bert, layers=4, width=256, heads=4), (128,), words=30522, classes=2),
     ),
-    "bert_in_parts": Net(
-        Size(
-            partial(Bert, layers=2, width=32, heads=4, words=50, length=16, parts=3),
-            (12,),
-            words=50,
-            classes=2,
-        ),
-        Size(partial(Bert, layers=12, parts=4), (128,), words=30522, classes=2),
-    ),
     "vit": Net(
         _image(partial(ViT, layers=2, width=32, heads=4, image=16, patch=4), 16),
         _image(ViT, 224),

@@ -86,29 +86,6 @@ class BertLayer(nn.Module):
         return result
 
 
-class SplitEmbedding(nn.Module):
-    """An embedding whose table is several parameters of consecutive rows, so that none of them is large.
-
-    The same values and gradients as one table, bit for bit, at the cost of a look-up per part: a device
-    whose RAM holds no whole table can hold one part after the other.
-    """
-
-    def __init__(self, words: int, width: int, parts: int) -> None:
-        super().__init__()
-        self.rows = -(-words // parts)
-        self.counts = [min(self.rows, words - first) for first in range(0, words, self.rows)]
-        self.parts = nn.ModuleList(nn.Embedding(count, width) for count in self.counts)
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        found = torch.zeros((), device=tokens.device)
-        for number, (count, part) in enumerate(zip(self.counts, self.parts, strict=True)):
-            row = tokens - number * self.rows
-            here = (row >= 0) & (row < self.rows)
-            looked_up = part(row.clamp(0, count - 1))
-            found = torch.where(here.unsqueeze(-1), looked_up, found)
-        return found
-
-
 class Bert(nn.Module):
     """Word and position embeddings, encoder layers, a classifier on the first token (Devlin et al. 2019)."""
 
@@ -122,10 +99,9 @@ class Bert(nn.Module):
         length: int = 512,
         classes: int = 2,
         dropout: float = 0.1,
-        parts: int = 1,
     ) -> None:
         super().__init__()
-        self.words = nn.Embedding(words, width) if parts == 1 else SplitEmbedding(words, width, parts)
+        self.words = nn.Embedding(words, width)
         self.positions = nn.Embedding(length, width)
         self.norm = nn.LayerNorm(width, eps=1e-12)
         self.dropout = nn.Dropout(dropout)
