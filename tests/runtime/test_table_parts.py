@@ -112,7 +112,7 @@ def test_a_tied_table_in_parts_gives_the_bits_of_plain_pytorch(tmp_path: Path) -
     plan = write(tmp_path / "p", step, seed=1)
     assert read_plan(tmp_path / "p") == plan
     (inputs,), targets = random_batch(plan, 0)
-    assert targets is not None
+    assert isinstance(targets, Tensor)
     module = module_of("tied")
     optimizer = torch.optim.SGD(module.parameters(), lr=0.05, weight_decay=0.01)
     loss = F.cross_entropy(module(inputs).flatten(0, 1), targets.flatten())
