@@ -91,8 +91,8 @@ ROWS = {
         ("model", "device", "names"), ("output", "json_file", "log"),
     ),
     "verify": Row(
-        "verify {plan_file} --page-file {page_file} --json {json_file}",
-        ("plan_file",), ("page_file", "json_file"),
+        "verify {plan_file} --c-library {c_library} --data {data} --page-file {page_file} --json {json_file}",
+        ("plan_file", "c_library", "data"), ("page_file", "json_file"),
     ),
     "what-if": Row(
         "what-if {model} --device rpi4b,{device} --measure-data {measure_data} -o {output} "
