@@ -62,7 +62,9 @@ def check(
 
     imported = load_onnx(model, bind={**found.assumed, **read_bindings(bind)})
     inputs = imported.example_inputs()
-    step = trace_training_step(imported.module, inputs, loss=loss or DEFAULT_LOSS, measure=False)
+    step = trace_training_step(
+        imported.module, inputs, loss=loss or DEFAULT_LOSS, measure=False, has_small_operators=True
+    )
     lacking = refusals(step.graph)
     answer(
         check_report(found, every_parameter=parameters),

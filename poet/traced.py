@@ -113,6 +113,7 @@ def trace_model(
         overwrites=overwrites if form.for_c99 else None,
         micro=micro,
         in_parts=form.in_parts,
+        has_small_operators=form.for_c99,
     )
     return Traced(
         step=step,

@@ -17,10 +17,12 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from poet.c99.statements import LIBRARY as C99
 from poet.errors import ModelError, NotExact, PlanError
 from poet.frontend.eager import original
 from poet.frontend.losses import LossFunction
 from poet.frontend.plain import PlainTrainer
+from poet.frontend.small_operators import small_operators
 from poet.graph import Graph, TensorType
 from poet.loss import LossSpec
 from poet.named import named_parameters
@@ -122,6 +124,7 @@ def verify(
     for count in threads:
         with (
             torch_threads(count),
+            small_operators(are_wanted=plan.kernels.library == C99),
             torch.random.fork_rng(devices=[]),
             Trainer.open(path, seed=seed, page_file=page_file, arena=arena) as trainer,
         ):

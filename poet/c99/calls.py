@@ -223,10 +223,12 @@ def pointwise(
     rows = [tensor.type.strides for tensor in written]
     rows += [_broadcast(run, tensor.type, out.shape) for tensor in read]
     sizes, strides = _joined(out.shape, rows)
+    if any(row[-1] != 1 for row in strides[: len(written)]):  # not neighbours: one by one
+        sizes, strides = [*sizes, 1], [[*row, 1] for row in strides]
     loops, count = tuple(sizes[:-1]), sizes[-1]
     if 0 in out.shape:
         return []
-    if len(loops) > len(_LOOPS) or any(row[-1] != 1 for row in strides[: len(written)]):
+    if len(loops) > len(_LOOPS):
         raise run.refuse(f"for the strides {list(out.strides)} of its result")
     arguments = [tensor.pointer(row[:-1]) for tensor, row in zip(written, strides, strict=False)]
     for tensor, row in zip(read, strides[len(written) :], strict=True):

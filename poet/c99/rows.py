@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from poet.c99.calls import CCall, OpRun, Placed
 from poet.c99.rules import (
     convolutions,
+    copies,
     elementwise,
     losses,
     matrices,
@@ -27,15 +28,26 @@ from poet.graph import Call, Ref, Strip
 ROWS: dict[str, Rule] = {
     "aten._log_softmax.default": losses.log_softmax,
     "aten._log_softmax_backward_data.default": losses.log_softmax_backward,
+    "aten._safe_softmax.default": losses.safe_softmax,
+    "aten._softmax.default": losses.softmax,
+    "aten._softmax_backward_data.default": losses.softmax_backward,
     "aten.add.Tensor": elementwise.add,
     "aten.addmm.default": matrices.addmm,
     "aten.avg_pool2d.default": pooling.avg_pool,
     "aten.avg_pool2d_backward.default": pooling.avg_pool_backward,
+    "aten.bmm.default": matrices.bmm,
+    "aten.cat.default": copies.cat,
     "aten.clone.default": elementwise.unary("poet_copy"),
     "aten.constant_pad_nd.default": elementwise.pad,
     "aten.convolution.default": convolutions.convolution,
     "aten.convolution_backward.default": convolutions.convolution_backward,
     "aten.div.Scalar": elementwise.div,
+    "aten.gelu.default": elementwise.gelu,
+    "aten.gelu_backward.default": elementwise.gelu_backward,
+    "aten.hardtanh.default": elementwise.hardtanh,
+    "aten.hardtanh_backward.default": elementwise.hardtanh_backward,
+    "aten.max_pool2d_with_indices.default": pooling.max_pool,
+    "aten.max_pool2d_with_indices_backward.default": pooling.max_pool_backward,
     "aten.mean.default": sums.mean,
     "aten.mean.dim": sums.mean,
     "aten.mm.default": matrices.mm,
@@ -45,12 +57,17 @@ ROWS: dict[str, Rule] = {
     "aten.mul.Tensor": elementwise.mul,
     "aten.native_batch_norm.default": normalisation.batch_norm,
     "aten.native_batch_norm_backward.default": normalisation.batch_norm_backward,
+    "aten.native_layer_norm.default": normalisation.layer_norm,
+    "aten.native_layer_norm_backward.default": normalisation.layer_norm_backward,
     "aten.neg.default": elementwise.neg,
     "aten.nll_loss_backward.default": losses.nll_loss_backward,
     "aten.nll_loss_forward.default": losses.nll_loss,
     "aten.relu.default": elementwise.unary("poet_relu"),
+    "aten.select_backward.default": copies.select_backward,
     "aten.sigmoid.default": elementwise.unary("poet_sigmoid"),
     "aten.sigmoid_backward.default": elementwise.backward("poet_sigmoid_backward"),
+    "aten.slice_backward.default": copies.slice_backward,
+    "aten.stack.default": copies.stack,
     "aten.sub.Tensor": elementwise.sub,
     "aten.sum.default": sums.total,
     "aten.sum.dim_IntList": sums.total,
@@ -64,6 +81,7 @@ ROWS: dict[str, Rule] = {
     "poet.full": elementwise.full,
     "poet.momentum": updates.momentum,
     "poet.rng_state": randomness.random_place,
+    "poet.scatter": copies.scatter,
     "poet.sgd": updates.sgd,
     "poet.with_rng_state": randomness.again,
 }
@@ -75,8 +93,11 @@ FUSED = ("aten.convolution_backward.default", "aten.mm.default", "aten.sum.dim_I
 
 
 OVERWRITTEN: dict[str, tuple[int, ...]] = {
+    "aten._softmax_backward_data.default": (0,),
     "aten.add.Tensor": (0, 1),
     "aten.div.Scalar": (0,),
+    "aten.gelu_backward.default": (0, 1),
+    "aten.hardtanh_backward.default": (0, 1),
     "aten.mul.Scalar": (0,),
     "aten.mul.Tensor": (0, 1),
     "aten.native_batch_norm_backward.default": (0, 1),
@@ -85,6 +106,7 @@ OVERWRITTEN: dict[str, tuple[int, ...]] = {
     "aten.sub.Tensor": (0, 1),
     "aten.tanh_backward.default": (0,),
     "aten.threshold_backward.default": (0,),
+    "poet.scatter": (0,),
 }
 """Per operator, the places of the operands that its kernel may write its first output over."""
 

@@ -21,6 +21,7 @@ from poet.frontend.functional import Functional, Step, fakes, trace_step
 from poet.frontend.losses import loss_named
 from poet.frontend.lower import lower
 from poet.frontend.parts import in_parts_of
+from poet.frontend.small_operators import small_operators
 from poet.frontend.trace import TrainingStep, looks_at_contents, named_constants, own_tensors
 from poet.graph import Graph
 from poet.kernel_facts import KernelFacts
@@ -67,7 +68,7 @@ def trace_evaluation(
             torch.empty_strided(kind.shape, kind.strides, dtype=kernels.dtype(kind.dtype))
             for kind in (types[name] for name in beside.inputs[len(inputs) :])
         ]
-    with evaluating(module):
+    with evaluating(module), small_operators(are_wanted=training.has_small_operators):
         step = Functional(
             Step(module, (), training.objective or loss_named(training.loss)), (*parameters, *states)
         )

@@ -22,6 +22,7 @@ from poet.frontend.exporting import as_exporters_do, line_of
 from poet.frontend.layouts import dense_like, tensor_type
 from poet.frontend.losses import Loss
 from poet.frontend.recurrent import OneOpPerLayer
+from poet.frontend.small_operators import as_wanted
 from poet.runtime import kernels
 
 
@@ -87,7 +88,9 @@ class Functional:
             for name, tensor in zip(self.names, own, strict=True)
         }
         has_backward = torch.set_grad_enabled(bool(trained))
-        with speaking(self.step.module), without_short_cuts(), has_backward, OneOpPerLayer():
+        with (
+            speaking(self.step.module), without_short_cuts(), has_backward, OneOpPerLayer(), as_wanted(),
+        ):  # fmt: skip
             results: list[Tensor | None] = torch.func.functional_call(self.step, leaves, (inputs, targets))
         return results
 

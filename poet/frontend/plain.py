@@ -13,6 +13,7 @@ from poet.frontend.eager import evaluating, without_short_cuts
 from poet.frontend.exporting import as_exporters_do
 from poet.frontend.losses import LossFunction, as_loss
 from poet.frontend.optimizers import torch_optimizer
+from poet.frontend.small_operators import as_wanted
 from poet.frontend.trace import looks_at_contents
 from poet.optimizer import OptimizerSpec
 
@@ -64,7 +65,7 @@ class PlainTrainer:
         if self.is_exported is None:
             self.is_exported = looks_at_contents(self._module, inputs)
         exported = as_exporters_do() if self.is_exported else contextlib.nullcontext()
-        with without_short_cuts(), exported:
+        with without_short_cuts(), exported, as_wanted():
             returned = self._module(*inputs)
             outputs = [item for item in pytree.tree_leaves(returned) if isinstance(item, Tensor)]
             given = [targets] if isinstance(targets, Tensor) else list(targets or ())
@@ -88,7 +89,7 @@ class PlainTrainer:
 
     def predict(self, inputs: Sequence[Tensor]) -> list[Tensor]:
         """The module's outputs in evaluation mode, without gradients."""
-        with evaluating(self._module), without_short_cuts(), torch.no_grad():
+        with evaluating(self._module), without_short_cuts(), torch.no_grad(), as_wanted():
             is_exported = looks_at_contents(self._module, inputs)
             with as_exporters_do() if is_exported else contextlib.nullcontext():
                 returned = self._module(*inputs)

@@ -16,6 +16,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
+from poet.frontend.small_operators import are_wanted as small_ones_are_wanted
 from poet.runtime import recurrent
 
 FORWARD, BACKWARD = "poet.recurrent", "poet.recurrent_backward"
@@ -116,7 +117,7 @@ def layer(
     ``weights`` and ``biases`` are those of the input and of the hidden state, in torch's order of gates.
     """
     products = F.linear(x, weights[0], biases[0])
-    if isinstance(x, FakeTensor) or x.is_meta:
+    if (isinstance(x, FakeTensor) or x.is_meta) and not small_ones_are_wanted():
         apply: Any = _Recurrent.apply
         found = apply(kind, reverse, products, weights[1], biases[1], *initial)
         return found[0], tuple(found[len(initial) :])
@@ -136,6 +137,8 @@ class OneOpPerLayer(TorchFunctionMode):
     ) -> Any:
         """``func`` itself, unless it is a recurrent layer."""
         kind = _KINDS.get(getattr(func, "__name__", ""))
+        if small_ones_are_wanted():
+            return func(*args, **(kwargs or {}))
         if kind is not None and not kwargs and len(args) == 9 and isinstance(args[2], list | tuple):
             return _stack(kind, *args)
         return func(*args, **(kwargs or {}))

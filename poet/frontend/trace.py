@@ -38,6 +38,7 @@ from poet.frontend.lower import Lowered, lower
 from poet.frontend.part_choice import with_parts
 from poet.frontend.parts import in_parts_of, tensors_in_parts
 from poet.frontend.recurrent import OneOpPerLayer
+from poet.frontend.small_operators import small_operators
 from poet.frontend.strip_choice import with_strips
 from poet.graph import Graph
 from poet.kernel_facts import KernelFacts
@@ -72,6 +73,7 @@ class TrainingStep:
         objective: what computes it; ``None``: that of this name.
         accumulation: what all micro-batches of a step but the last do; ``None``: there are none.
         digest: SHA-256 of the graph as traced; machines that run it in other strips agree on it.
+        has_small_operators: see `trace_training_step`.
     """
 
     graph: Graph
@@ -82,6 +84,7 @@ class TrainingStep:
     digest: str
     objective: Loss | None = None
     accumulation: AccumulatingStep | None = None
+    has_small_operators: bool = False
 
     def __repr__(self) -> str:
         parts = f"{len(self.graph.ops)} ops, {trained_in_words(self.graph)} trained"
@@ -104,6 +107,7 @@ def trace_training_step(
     measure: bool = True,
     micro: MicroBatches | None = None,
     in_parts: bool = False,
+    has_small_operators: bool = False,
 ) -> TrainingStep:
     """Trace one training step of ``module``, in the mode (train or eval) it is in.
 
@@ -132,6 +136,8 @@ def trace_training_step(
             as a whole.
         in_parts: whether large weights may be in parts (see `poet.frontend.parts`), which serves those
             that are at home in storage; for ``stream`` and PyTorch's kernels alone.
+        has_small_operators: LSTMs, recurrent layers and attention are products, sums and copies, for a
+            library that has no more (see `poet.frontend.small_operators`).
 
     Raises:
         ModelError: the module cannot be traced, or nothing of it can be trained.
@@ -148,16 +154,17 @@ def trace_training_step(
     trained = _chosen(module, train)
     _check_groups(optimizer, trained)
     objective = as_loss(loss)
-    found = _lowered(
-        module,
-        inputs,
-        parameters,
-        states,
-        step=Step(module, trained, objective, divisor=1 if micro is None else micro.divisor),
-        targets=targets,
-        name=name or type(module).__name__,
-        input_names=input_names,
-    )
+    with small_operators(are_wanted=has_small_operators):
+        found = _lowered(
+            module,
+            inputs,
+            parameters,
+            states,
+            step=Step(module, trained, objective, divisor=1 if micro is None else micro.divisor),
+            targets=targets,
+            name=name or type(module).__name__,
+            input_names=input_names,
+        )
     graph = assemble(found.lowered, found.names, optimizer, accumulates=micro is not None)
     tied = tied_names(module, parameters | states)
     graph = replace(graph, states=(*graph.states, *tied))
@@ -185,8 +192,9 @@ def trace_training_step(
         accumulation = AccumulatingStep(beside(summing, graph), summing_facts)
     spec = str(LossSpec.parse(objective.name))
     return TrainingStep(
-        graph, kernel_facts, tensors, optimizer, spec, digest, objective, accumulation=accumulation
-    )
+        graph, kernel_facts, tensors, optimizer, spec, digest, objective, accumulation=accumulation,
+        has_small_operators=has_small_operators,
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

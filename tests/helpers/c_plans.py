@@ -107,4 +107,7 @@ def traced(
     module: nn.Module, inputs: Tensor, *, loss: str = "cross-entropy", optimizer: OptimizerSpec | None = None
 ) -> CNet:
     """A net to plan for."""
-    return CNet(trace_training_step(module, inputs, loss=loss, optimizer=optimizer, measure=False))
+    step = trace_training_step(
+        module, inputs, loss=loss, optimizer=optimizer, measure=False, has_small_operators=True
+    )
+    return CNet(step)

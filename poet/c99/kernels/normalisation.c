@@ -103,3 +103,96 @@ void poet_batch_norm_backward(float *gx, float *g_weight, float *g_bias, const f
         }
     }
 }
+
+/*@ poet_layer_norm */
+/* y = (x - mean) * scale * weight + bias for each row of n; mean and scale = 1 / sqrt(variance + eps) are saved */
+void poet_layer_norm(float *y, float *saved_mean, float *saved_scale, const float *x, const float *weight,
+                     const float *bias, float eps, const poet_layer_norm_shape *s)
+{
+    const int32_t n = s->n;
+    for (int32_t row = 0; row < s->outer * s->inner; ++row) {
+        const int32_t i = row / s->inner, j = row % s->inner;
+        const float *from = x + i * s->x_outer + j * s->x_inner;
+        float *to = y + i * s->y_outer + j * s->y_inner;
+        const float mean = poet_sum(from, 1, n) / (float)n;
+        float squares = 0.0f;
+        for (int32_t first = 0; first < n; first += 32) {
+            const int32_t end = n - first < 32 ? n : first + 32;
+            float run = 0.0f;
+            for (int32_t k = first; k < end; ++k) {
+                run += (from[k] - mean) * (from[k] - mean);
+            }
+            squares += run;
+        }
+        const float scale = 1.0f / poet_sqrt(squares / (float)n + eps);
+        saved_mean[i * s->saved_outer + j * s->saved_inner] = mean;
+        saved_scale[i * s->saved_outer + j * s->saved_inner] = scale;
+        for (int32_t k = 0; k < n; ++k) {
+            to[k] = (from[k] - mean) * scale * (weight ? weight[k] : 1.0f) + (bias ? bias[k] : 0.0f);
+        }
+    }
+}
+
+/*@ poet_layer_norm_backward */
+/* gx = scale * (g - mean(g) - h * mean(g * h)), where g = gy * weight and h = (x - mean) * scale */
+void poet_layer_norm_backward(float *gx, const float *gy, const float *x, const float *saved_mean,
+                              const float *saved_scale, const float *weight, const poet_layer_norm_shape *s)
+{
+    const int32_t n = s->n;
+    for (int32_t row = 0; row < s->outer * s->inner; ++row) {
+        const int32_t i = row / s->inner, j = row % s->inner;
+        const float *from = x + i * s->x_outer + j * s->x_inner, *g = gy + i * s->y_outer + j * s->y_inner;
+        float *to = gx + i * s->gx_outer + j * s->gx_inner;
+        const float mean = saved_mean[i * s->saved_outer + j * s->saved_inner];
+        const float scale = saved_scale[i * s->saved_outer + j * s->saved_inner];
+        float total = 0.0f, product = 0.0f;
+        for (int32_t first = 0; first < n; first += 32) {
+            const int32_t end = n - first < 32 ? n : first + 32;
+            float run = 0.0f, run_product = 0.0f;
+            for (int32_t k = first; k < end; ++k) {
+                const float of_one = g[k] * (weight ? weight[k] : 1.0f);
+                run += of_one;
+                run_product += of_one * ((from[k] - mean) * scale);
+            }
+            total += run;
+            product += run_product;
+        }
+        total /= (float)n;
+        product /= (float)n;
+        for (int32_t k = 0; k < n; ++k) {
+            const float of_one = g[k] * (weight ? weight[k] : 1.0f);
+            to[k] = scale * (of_one - total - (from[k] - mean) * scale * product);
+        }
+    }
+}
+
+/*@ poet_layer_norm_gradients */
+/* The sums over rows of gy * (x - mean) * scale and of gy, in runs of 32; null: it is not wanted */
+void poet_layer_norm_gradients(float *gw, float *gb, const float *gy, const float *x, const float *saved_mean,
+                               const float *saved_scale, const poet_layer_norm_shape *s)
+{
+    const int32_t rows = s->outer * s->inner;
+    for (int32_t k = 0; k < s->n; ++k) {
+        float of_weight = 0.0f, of_bias = 0.0f;
+        for (int32_t first = 0; first < rows; first += 32) {
+            const int32_t end = rows - first < 32 ? rows : first + 32;
+            float run_weight = 0.0f, run_bias = 0.0f;
+            for (int32_t row = first; row < end; ++row) {
+                const int32_t i = row / s->inner, j = row % s->inner;
+                const int32_t saved = i * s->saved_outer + j * s->saved_inner;
+                const float g = gy[i * s->y_outer + j * s->y_inner + k];
+                const float value = x[i * s->x_outer + j * s->x_inner + k];
+                run_weight += g * ((value - saved_mean[saved]) * saved_scale[saved]);
+                run_bias += g;
+            }
+            of_weight += run_weight;
+            of_bias += run_bias;
+        }
+        if (gw) {
+            gw[k] = of_weight;
+        }
+        if (gb) {
+            gb[k] = of_bias;
+        }
+    }
+}

@@ -66,3 +66,53 @@ static poet_window poet_window_at(int32_t oy, int32_t ox, const poet_pool_shape 
     }
     return w;
 }
+
+/*@ poet_max_pool2d */
+/* y = the largest of each window, and where in its plane that is, as a number of 64 bits */
+void poet_max_pool2d(float *y, void *indices, const float *x, const poet_pool_shape *s)
+{
+    const poet_plane *p = &s->plane;
+    unsigned char *to = indices;
+    for (int32_t plane = 0; plane < s->planes; ++plane) {
+        for (int32_t oy = 0; oy < p->out_height; ++oy) {
+            for (int32_t ox = 0; ox < p->out_width; ++ox) {
+                int64_t found = -1;
+                for (int32_t ky = 0; ky < p->kernel_height; ++ky) {
+                    for (int32_t kx = 0; kx < p->kernel_width; ++kx) {
+                        const int32_t iy = oy * p->stride_y - p->pad_y + ky * p->dilation_y;
+                        const int32_t ix = ox * p->stride_x - p->pad_x + kx * p->dilation_x;
+                        if (iy < 0 || iy >= p->height || ix < 0 || ix >= p->width) {
+                            continue;
+                        }
+                        const int32_t at = iy * p->width + ix;
+                        if (found < 0 || x[at] > x[found] || x[at] != x[at]) {
+                            found = at;
+                        }
+                    }
+                }
+                *y++ = x[found];
+                memcpy(to, &found, sizeof found);
+                to += sizeof found;
+            }
+        }
+        x += p->height * p->width;
+    }
+}
+
+/*@ poet_max_pool2d_backward */
+/* gx = at each place the gradients of the windows whose largest it was */
+void poet_max_pool2d_backward(float *gx, const float *gy, const void *indices, int32_t planes, int32_t size, int32_t n)
+{
+    const unsigned char *from = indices;
+    for (int32_t i = 0; i < planes * size; ++i) {
+        gx[i] = 0.0f;
+    }
+    for (int32_t i = 0; i < planes * n; ++i) {
+        int64_t found;
+        memcpy(&found, from, sizeof found);
+        from += sizeof found;
+        if (found >= 0 && found < size) {
+            gx[i / n * size + (int32_t)found] += gy[i];
+        }
+    }
+}

@@ -43,6 +43,13 @@ typedef struct {
     float momentum, eps;
 } poet_batch_norm_shape;
 
+/*@ poet_layer_norm_shape */
+/* Rows of n neighbours, and how far apart they lie in y (or gy), x, gx and what is saved. */
+typedef struct {
+    int32_t outer, inner, n;
+    int32_t y_outer, y_inner, x_outer, x_inner, gx_outer, gx_inner, saved_outer, saved_inner;
+} poet_layer_norm_shape;
+
 /*@ poet_adamw_shape */
 typedef struct {
     int32_t n;

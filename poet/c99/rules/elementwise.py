@@ -65,6 +65,40 @@ def threshold_backward(run: OpRun) -> list[CCall]:
     return pointwise(run, "poet_threshold_backward", run.made(), read, threshold)
 
 
+_GELU = {"none": "poet_gelu", "tanh": "poet_gelu_tanh"}
+_GELU_BACKWARD = {"none": "poet_gelu_backward", "tanh": "poet_gelu_tanh_backward"}
+
+
+def _approximation(run: OpRun, index: int) -> str:
+    found = run.argument(index, "none", name="approximate")
+    if found not in _GELU:
+        raise run.refuse(f"for the approximation {found}")
+    return str(found)
+
+
+def gelu(run: OpRun) -> list[CCall]:
+    """By the error function, or by tanh."""
+    return pointwise(run, _GELU[_approximation(run, 1)], run.made(), [run.tensor(0)])
+
+
+def gelu_backward(run: OpRun) -> list[CCall]:
+    """The way back through it."""
+    function = _GELU_BACKWARD[_approximation(run, 2)]
+    return pointwise(run, function, run.made(), [run.tensor(0), run.tensor(1)])
+
+
+def hardtanh(run: OpRun) -> list[CCall]:
+    """Between two numbers."""
+    ends = (run.float_text(run.number(1, -1.0)), run.float_text(run.number(2, 1.0)))
+    return pointwise(run, "poet_hardtanh", run.made(), [run.tensor(0)], *ends)
+
+
+def hardtanh_backward(run: OpRun) -> list[CCall]:
+    """The way back through it."""
+    ends = (run.float_text(run.number(2)), run.float_text(run.number(3)))
+    return pointwise(run, "poet_hardtanh_backward", run.made(), [run.tensor(0), run.tensor(1)], *ends)
+
+
 def full(run: OpRun) -> list[CCall]:
     """One number everywhere."""
     return pointwise(run, "poet_fill", run.made(), [], run.float_text(run.number(3)))

@@ -1,4 +1,4 @@
-"""Rows of losses, and of the softmax before them."""
+"""Rows of losses, and of softmax."""
 
 from __future__ import annotations
 
@@ -23,6 +23,25 @@ def log_softmax_backward(run: OpRun) -> list[CCall]:
     gy, y, gx = run.dense(0), run.dense(1), run.output()
     sizes = _softmax_sizes(run, y.type, run.whole(2))
     return [CCall("poet_log_softmax_backward", (gx.pointer(), gy.pointer(), y.pointer(), *sizes))]
+
+
+def softmax(run: OpRun, *, is_safe: bool = False) -> list[CCall]:
+    """Over one dimension."""
+    x, y = run.dense(0), run.output()
+    sizes = _softmax_sizes(run, x.type, run.whole(1))
+    return [CCall("poet_softmax", (y.pointer(), x.pointer(), *sizes, str(int(is_safe))))]
+
+
+def safe_softmax(run: OpRun) -> list[CCall]:
+    """Likewise, 0 where a mask leaves nothing."""
+    return softmax(run, is_safe=True)
+
+
+def softmax_backward(run: OpRun) -> list[CCall]:
+    """The way back through both."""
+    gy, y, gx = run.dense(0), run.dense(1), run.output()
+    sizes = _softmax_sizes(run, y.type, run.whole(2))
+    return [CCall("poet_softmax_backward", (gx.pointer(), gy.pointer(), y.pointer(), *sizes))]
 
 
 def _nll_sizes(run: OpRun, scores: TensorType, first: int) -> tuple[str, ...]:

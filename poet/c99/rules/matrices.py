@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from poet.c99.calls import CCall, CStruct, OpRun, Placed
 from poet.c99.rules.updates import use
+from poet.graph import TensorType
 
 
 def _product(y: Placed, a: Placed, b: Placed, start: tuple[int, int]) -> CStruct:
@@ -19,6 +22,20 @@ def mm(run: OpRun) -> list[CCall]:
     y, a, b = run.output(), run.floats(0), run.floats(1)
     shape = _product(y, a, b, y.type.strides[:2])  # type: ignore[arg-type]  # two dimensions
     return [CCall("poet_matmul", (y.pointer(), "0", a.pointer(), b.pointer(), shape))]
+
+
+def bmm(run: OpRun) -> list[CCall]:
+    """A product for each of a batch of matrices."""
+    placed = (run.made()[0], run.floats(0), run.floats(1))
+    y, a, b = (Placed(_of_one(item), item.word) for item in placed)
+    shape = _product(y, a, b, (0, 0))
+    pointers = [item.pointer(item.type.strides[:1]) for item in placed]
+    return [CCall("poet_matmul", (pointers[0], "0", *pointers[1:], shape), placed[0].type.shape[:1])]
+
+
+def _of_one(batch: Placed) -> TensorType:
+    """The type of each tensor of a batch."""
+    return replace(batch.type, shape=batch.type.shape[1:], strides=batch.type.strides[1:])
 
 
 def _gradient_mm(run: OpRun) -> list[CCall]:

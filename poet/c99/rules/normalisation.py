@@ -1,10 +1,11 @@
-"""Rows of batch norm."""
+"""Rows of batch norm and layer norm."""
 
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
-from poet.c99.calls import CCall, CStruct, OpRun, pointer_or_null
+from poet.c99.calls import CCall, CStruct, OpRun, Placed, pointer_or_null
 from poet.graph import TensorType
 
 
@@ -39,3 +40,53 @@ def batch_norm_backward(run: OpRun) -> list[CCall]:
     given = (run.optional_dense(2), run.dense(5), run.dense(6))
     pointers = (*map(pointer_or_null, made), gy.pointer(), x.pointer(), *map(pointer_or_null, given))
     return [CCall("poet_batch_norm_backward", (*pointers, _norm_shape(run, x.type, 0.0, 0.0)))]
+
+
+def _rows(run: OpRun, shape: int, y: Placed, x: Placed, gx: Placed, saved: Placed) -> CStruct:
+    """Rows of neighbours, which may themselves lie anywhere; their shape is argument ``shape``."""
+    first = len(x.type.shape) - len(run.wholes(shape))
+    before, row = x.type.shape[:first], x.type.shape[first:]
+    dense = TensorType("float32", row, tuple(math.prod(row[d + 1 :]) for d in range(len(row))))
+    sizes = (1, 1, *before)[-2:]
+    found: list[int] = []
+    for tensor in (y, x, gx, saved):
+        own = tensor.type
+        is_row = tensor is saved or Placed(replace(dense, strides=own.strides[first:]), 0).is_dense
+        if own.dtype != "float32" or not is_row or own.shape[:first] != before:
+            raise run.refuse(f"for {own} with strides {list(own.strides)}")
+        strides = own.strides[:first]
+        for d in range(first - 2):  # of more than two dimensions the first must be one
+            if strides[d] != strides[d + 1] * before[d + 1]:
+                raise run.refuse(f"for {own} with strides {list(own.strides)}")
+        found += (0, 0, *strides)[-2:]
+    numbers = (math.prod(before[: first - 1]), sizes[1], math.prod(row), *found)
+    return CStruct("poet_layer_norm_shape", tuple(map(str, numbers)))
+
+
+def layer_norm(run: OpRun) -> list[CCall]:
+    """Over the last dimensions."""
+    x, (y, mean, scale) = run.floats(0), run.made()
+    if mean.type.strides != scale.type.strides:
+        raise run.refuse("where mean and scale lie in different ways")
+    given = (x, run.optional_dense(2), run.optional_dense(3))
+    pointers = (y.pointer(), mean.pointer(), scale.pointer(), *map(pointer_or_null, given))
+    shape = _rows(run, 1, y, x, y, mean)
+    return [CCall("poet_layer_norm", (*pointers, run.float_text(run.number(4)), shape))]
+
+
+def layer_norm_backward(run: OpRun) -> list[CCall]:
+    """The way back: of the input, of weight and bias, each where it is wanted."""
+    gy, x, mean, scale = (run.floats(index) for index in (0, 1, 3, 4))
+    gx, gw, gb = (*run.outputs, None, None)[:3]
+    if mean.type.strides != scale.type.strides:
+        raise run.refuse("where mean and scale lie in different ways")
+    given = (gy.pointer(), x.pointer(), mean.pointer(), scale.pointer())
+    shape = _rows(run, 2, gy, x, x if gx is None else gx, mean)
+    calls = []
+    if gw is not None or gb is not None:
+        made = (None if out is None else run.checked(out) for out in (gw, gb))
+        calls.append(CCall("poet_layer_norm_gradients", (*map(pointer_or_null, made), *given, shape)))
+    if gx is not None:
+        weight = pointer_or_null(run.optional_dense(5))
+        calls.append(CCall("poet_layer_norm_backward", (gx.pointer(), *given, weight, shape)))
+    return calls

@@ -36,3 +36,31 @@ def avg_pool_backward(run: OpRun) -> list[CCall]:
     gy, gx = run.dense(0), run.output()
     shape = _pool_shape(run, 2, gx.type, gy.type)
     return [CCall("poet_avg_pool2d_backward", (gx.pointer(), gy.pointer(), shape))]
+
+
+def _max_pool_shape(run: OpRun, first: int, x: TensorType, y: TensorType) -> CStruct:
+    kernel = _both(run, first)
+    stride = _both(run, first + 1) if run.wholes(first + 1, ()) else kernel
+    pad, dilation = _both(run, first + 2, (0, 0)), _both(run, first + 3, (1, 1))
+    numbers = (*x.shape[-2:], *y.shape[-2:], *kernel, *stride, *pad, *dilation)
+    planes = str(math.prod(x.shape[:-2]))
+    return CStruct("poet_pool_shape", (planes, "1", CStruct("poet_plane", tuple(map(str, numbers)))))
+
+
+def max_pool(run: OpRun) -> list[CCall]:
+    """The largest of windows, and where they are."""
+    x, y, places = run.dense(0), run.output(), run.made()[-1]
+    if places.type.dtype != "int64" or not places.is_dense:
+        raise run.refuse("without the places of what is largest")
+    pointers = (y.pointer(), places.pointer(), x.pointer())
+    return [CCall("poet_max_pool2d", (*pointers, _max_pool_shape(run, 1, x.type, y.type)))]
+
+
+def max_pool_backward(run: OpRun) -> list[CCall]:
+    """The gradient of each window where its largest was."""
+    gy, places, gx = run.dense(0), run.tensor(7), run.output()
+    if places.type.dtype != "int64" or not places.is_dense:
+        raise run.refuse(f"for places of type {places.type}")
+    sizes = (math.prod(gx.type.shape[:-2]), math.prod(gx.type.shape[-2:]), math.prod(gy.type.shape[-2:]))
+    pointers = (gx.pointer(), gy.pointer(), places.pointer())
+    return [CCall("poet_max_pool2d_backward", (*pointers, *map(str, sizes)))]

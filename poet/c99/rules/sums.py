@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
-from poet.c99.calls import CCall, OpRun
+from poet.c99.calls import CCall, OpRun, Placed
 from poet.c99.rules.updates import use
 from poet.graph import TensorType
 
@@ -21,12 +22,26 @@ def folded(run: OpRun, dims: Sequence[int], x: TensorType) -> tuple[int, int, in
 
 def total(run: OpRun, *, is_mean: bool = False) -> list[CCall]:
     """The sum over some dimensions; its elements may be an update's gradient."""
-    x = run.dense(0)
+    x = run.floats(0)
     dims = run.wholes(1, ()) if len(run.call.args) > 1 and run.argument(1) is not None else ()
     outer, count, inner = folded(run, dims, x.type)
     divisor = run.float_text(float(count) if is_mean else 1.0)
+    if not x.is_dense and dims and not run.taken:
+        return _each(run, x, min(dim % len(x.type.shape) for dim in dims), (count, inner), divisor)
+    x = run.checked(x)
     sizes = (str(outer), str(count), str(inner), divisor)
     return [CCall("poet_sum_blocks", (use(run), x.pointer(), *sizes))]
+
+
+def _each(run: OpRun, x: Placed, first: int, sizes: tuple[int, int], divisor: str) -> list[CCall]:
+    """Of a tensor that is dense from dimension ``first`` on: a sum for each place before it."""
+    kind, out = x.type, run.output()
+    run.checked(Placed(replace(kind, shape=kind.shape[first:], strides=kind.strides[first:]), x.word))
+    target = out.pointer(out.type.strides[:first])
+    stored = f"&(poet_update){{poet_apply_store, {target}, 0, 0, {{0.0f}}}}"
+    numbers = ("1", *map(str, sizes), divisor)
+    arguments = (stored, x.pointer(kind.strides[:first]), *numbers)
+    return [CCall("poet_sum_blocks", arguments, kind.shape[:first])]
 
 
 def mean(run: OpRun) -> list[CCall]:

@@ -1,0 +1,77 @@
+"""Rows of operators that put tensors together, or one into the place of a part of another."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from poet.c99.calls import WORD_BYTES, CCall, OpRun, Placed, pointwise
+from poet.graph import ITEM_BYTES, Ref
+
+
+def _part(whole: Placed, shape: Sequence[int], strides: Sequence[int], elements: int) -> Placed:
+    """A view of a tensor that begins ``elements`` after it."""
+    kind = replace(whole.type, shape=tuple(shape), strides=tuple(strides))
+    return Placed(kind, whole.word + elements * ITEM_BYTES[kind.dtype] // WORD_BYTES)
+
+
+def _given(run: OpRun) -> list[Placed]:
+    """The tensors of a list, the first argument; those of a torch of old that have no elements left out."""
+    listed = run.argument(0)
+    if not isinstance(listed, tuple):
+        raise run.refuse("where its first argument is no list of tensors")
+    found = [run.values[item.value] for item in listed if isinstance(item, Ref)]
+    return [item for item in found if item.type.elements]
+
+
+def cat(run: OpRun) -> list[CCall]:
+    """One after the other along a dimension."""
+    out = run.made()[0]
+    dim = run.whole(1, 0) % len(out.type.shape)
+    calls, begin = [], 0
+    for tensor in _given(run):
+        part = _part(out, tensor.type.shape, out.type.strides, begin * out.type.strides[dim])
+        calls += pointwise(run, "poet_copy", [part], [tensor])
+        begin += tensor.type.shape[dim]
+    return calls
+
+
+def stack(run: OpRun) -> list[CCall]:
+    """Along a new dimension."""
+    out = run.made()[0]
+    dim = run.whole(1, 0) % len(out.type.shape)
+    strides, calls = out.type.strides, []
+    for index, tensor in enumerate(_given(run)):
+        part = _part(out, tensor.type.shape, (*strides[:dim], *strides[dim + 1 :]), index * strides[dim])
+        calls += pointwise(run, "poet_copy", [part], [tensor])
+    return calls
+
+
+def select_backward(run: OpRun) -> list[CCall]:
+    """Zeros, with a tensor in the place of one index of a dimension."""
+    out, gy = run.made()[0], run.tensor(0)
+    shape, strides = out.type.shape, out.type.strides
+    dim = run.whole(2) % len(shape)
+    begin = run.whole(3) % shape[dim] * strides[dim]
+    part = _part(out, (*shape[:dim], *shape[dim + 1 :]), (*strides[:dim], *strides[dim + 1 :]), begin)
+    return [*pointwise(run, "poet_fill", [out], [], "0.0f"), *pointwise(run, "poet_copy", [part], [gy])]
+
+
+def slice_backward(run: OpRun) -> list[CCall]:
+    """Likewise, in the place of every so many indices from one on."""
+    out, gy = run.made()[0], run.tensor(0)
+    strides = list(out.type.strides)
+    dim = run.whole(2) % len(strides)
+    size, start = out.type.shape[dim], run.whole(3)
+    begin = min(start + size if start < 0 else start, size) * strides[dim]
+    strides[dim] *= run.whole(5)
+    part = _part(out, gy.type.shape, strides, begin)
+    return [*pointwise(run, "poet_fill", [out], [], "0.0f"), *pointwise(run, "poet_copy", [part], [gy])]
+
+
+def scatter(run: OpRun) -> list[CCall]:
+    """A copy, or the tensor itself where the result lies on it, with another in the place of a view of it."""
+    out, base, source = run.made()[0], run.tensor(0), run.tensor(1)
+    part = _part(out, run.wholes(2), run.wholes(3), run.whole(4))
+    whole = [] if out == base else pointwise(run, "poet_copy", [out], [base])
+    return [*whole, *pointwise(run, "poet_copy", [part], [source])]

@@ -1,0 +1,160 @@
+"""Each op of a net as a C function of its own, held against float64 by PyTorch's float32 error."""
+
+from __future__ import annotations
+
+import ctypes
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from helpers.c_build import build
+from helpers.c_plans import traced
+from poet.c99 import sources
+from poet.c99.calls import OpRun, Placed
+from poet.c99.functions import functions_of, step_body
+from poet.c99.rows import c_calls
+from poet.c99.statements import Statement
+from poet.c99.vectors import PlainSteps, doubled
+from poet.graph import Call, Graph, Op
+from poet.optimizer import OptimizerSpec
+from poet.runtime import kernels
+
+HEAD = """#include "poet_kernels.h"
+#include <stdint.h>
+typedef struct {
+    float *arena, learning_rate, gradient_share, decay_factor, step_size, second_moment_correction;
+    uint32_t seed;
+    uint64_t drawn;
+} poet_net;
+void run_case(poet_net *net, int index);
+"""
+SCALARS = ("lr", "gradient_share", "decay_factor", "step_size", "second_moment_correction")
+ALLOWED, FLOOR = 4.0, 2.0**-21
+"""How often torch's own error; and the share of the largest result that is always allowed."""
+
+
+class _Cases:
+    """Every op of a graph as a C function of its own, and what PyTorch gives for it in both precisions."""
+
+    def __init__(self, graph: Graph, spec: OptimizerSpec, plain: PlainSteps) -> None:
+        self.graph, self.plain = graph, plain
+        self.types = {value.name: value.type for value in graph.values}
+        self.scalars = spec.hyperparameters(3)
+        self.buffers = {buffer.name: buffer.size_bytes for buffer in graph.buffers}
+
+    def places(self, call: Call, op: Op) -> dict[str, int]:
+        """A word of the arena for each buffer that the op touches."""
+        names = [self.graph.buffer_of(name) for name in (*call.refs(), *filter(None, op.outputs))]
+        found, end = {}, 0
+        for name in dict.fromkeys(names):
+            found[name] = end
+            end += -(-self.buffers[name] // 8) * 2 + 2
+        return found
+
+    def placed(self, name: str, places: dict[str, int]) -> Placed:
+        kind = self.types[name]
+        items = 2 if kind.dtype == "int64" else 1
+        return Placed(kind, places[self.graph.buffer_of(name)] + kind.offset * items)
+
+    def statement(self, op: Op) -> Statement:
+        places = self.places(op.call, op)
+        values = {name: self.placed(name, places) for name in op.call.refs()}
+        outputs = tuple(None if name is None else self.placed(name, places) for name in op.outputs)
+        return Statement(op.name, False, tuple(c_calls(OpRun(op.name, op.call, outputs, values))))
+
+    def by_torch(self, op: Op, *, is_double: bool) -> dict[str, Tensor]:
+        """Outputs, and the buffers that the op updates, by name; the plain steps are left as they were."""
+        names = {self.graph.buffer_of(name) for name in op.call.refs()}
+        flats = {name: self.plain.tensors[name].clone() for name in names}
+        if is_double:
+            flats = {
+                name: flat.double() if flat.is_floating_point() else flat for name, flat in flats.items()
+            }
+
+        def value(name: str) -> Tensor:
+            kind = self.types[name]
+            return flats[self.graph.buffer_of(name)].as_strided(kind.shape, kind.strides, kind.offset)
+
+        made = kernels.run(doubled(op.call) if is_double else op.call, value, self.scalars.__getitem__)
+        found = {
+            name: tensor
+            for name, tensor in zip(op.outputs, made, strict=False)
+            if name and tensor is not None
+        }
+        return {**found, **{f"@{name}": flats[name] for name in op.updates}}
+
+
+def _ratio(of_c: Tensor, of_torch: Tensor, exact: Tensor) -> float:
+    """The error of C over what is allowed; up to 1 is right."""
+    if not exact.is_floating_point():
+        return 0.0 if torch.equal(of_c, exact) else float("inf")
+    if not exact.numel():
+        return 0.0
+    allowed = ALLOWED * float((of_torch.double() - exact).abs().max()) + FLOOR * float(exact.abs().max())
+    error = float((of_c.double() - exact).abs().max())
+    return error / allowed if allowed else (0.0 if error == 0.0 else float("inf"))
+
+
+def worst_ratios(
+    module: nn.Module, inputs: Tensor, folder: Path, loss: str, optimizer: str
+) -> dict[str, float]:
+    """The worst ratio of each operator over all ops of a net's second step."""
+    spec = OptimizerSpec(optimizer, lr=0.05, weight_decay=0.01)
+    net = traced(module, inputs, loss=loss, optimizer=spec)
+    graph = net.step.graph
+    kept = {graph.buffer_of(name): tensor.detach().flatten() for name, tensor in net.step.tensors.items()}
+    for parameter in graph.parameters:
+        for _, value in parameter.optimizer_state:
+            kept[graph.buffer_of(value)] = torch.rand(kept[graph.buffer_of(parameter.value)].numel())
+    plain = PlainSteps(graph, spec, kept)
+    types = {value.name: value.type for value in graph.values}
+    count = len(graph.inputs) - graph.targets
+    given = {name: torch.randn(types[name].shape) for name in graph.inputs[:count]}
+    for name in graph.inputs[count:]:
+        kind = types[name]
+        given[name] = torch.randint(2, kind.shape) if kind.dtype == "int64" else torch.randn(kind.shape)
+    plain.fill(given)
+    plain.step()
+    plain.fill(given)
+    cases = _Cases(graph, spec, plain)
+    statements = tuple(cases.statement(op) for op in graph.ops)
+    body = step_body(statements)
+    assert len(body.orders[0]) == len(statements)
+    used = sources.needed(functions_of(statements, spec))
+    table = f"static void (*const cases[])(poet_net *) = {{{', '.join(body.orders[0])}}};\n"
+    run = "void run_case(poet_net *net, int index)\n{\n    cases[index](net);\n}\n"
+    folder.mkdir()
+    (folder / "poet_kernels.h").write_text(sources.header_text(used))
+    (folder / "poet_kernels.c").write_text(sources.source_text(used))
+    text = "\n\n".join([HEAD, "\n".join(body.constants), *body.functions, table + run])
+    (folder / "cases.c").write_text(text)
+    library = ctypes.CDLL(str(build(folder, "-O2")))
+    worst: dict[str, float] = {}
+    scalars = spec.hyperparameters(3)
+    for index, op in enumerate(graph.ops):
+        places = cases.places(op.call, op)
+        arena = np.full(sum(cases.buffers[name] // 4 + 8 for name in places) + 8, np.nan, dtype=np.float32)
+        for name in {graph.buffer_of(name) for name in op.call.refs()}:
+            bits = np.frombuffer(plain.tensors[name].numpy().tobytes(), dtype=np.float32)
+            arena[places[name] : places[name] + len(bits)] = bits
+        record = (ctypes.c_uint64 * 16)()
+        record[0] = arena.ctypes.data
+        numbers = [scalars.get(name, 0.0) for name in SCALARS]
+        ctypes.memmove(ctypes.addressof(record) + 8, np.array(numbers, np.float32).tobytes(), 20)
+        library.run_case(record, index)
+        right = cases.by_torch(op, is_double=True)
+        for name, found in cases.by_torch(op, is_double=False).items():
+            buffer = name[1:] if name[0] == "@" else graph.buffer_of(name)
+            flat = torch.from_numpy(arena[places[buffer] :].copy())
+            if found.dtype == torch.int64:
+                flat = flat[: len(flat) // 2 * 2].view(torch.int64)
+            if name[0] == "@":
+                of_c = flat[: found.numel()]
+            else:
+                of_c = flat.as_strided(types[name].shape, types[name].strides, types[name].offset)
+            ratio = _ratio(of_c, found, right[name])
+            worst[op.call.target] = max(worst.get(op.call.target, 0.0), ratio)
+        plain.run(op, scalars)
+    return worst
