@@ -266,6 +266,8 @@ one cost less than its forward pass costs there is a test.
 
 ## Where figures come from
 
+At most a quarter of a profile's figures is assumed, as a test checks.
+
 """
 
 END = """

@@ -25,8 +25,6 @@ HONEST = (
     "rp2350", "rpi-zero-2w", "rpi3b-plus", "rpi4b", "rpi4b-torch", "rpi5", "stm32f746", "stm32h743",
     "stm32l4r5", "stm32u575", "x86-host",
 )  # fmt: skip
-GUESSED = ("pixel", "x86-host")
-"""Of which more than a quarter of the figures are assumed."""
 
 
 def _text(name: str) -> str:
@@ -76,7 +74,7 @@ def test_the_published_model_is_marked_as_such(name: str) -> None:
     assert all(figure.kind in ("published", "vendor-doc") for _, figure in profile.figures())
 
 
-@pytest.mark.parametrize("name", [name for name in HONEST if name not in GUESSED])
+@pytest.mark.parametrize("name", HONEST)
 def test_at_most_a_quarter_of_the_figures_is_assumed(name: str) -> None:
     kinds = [figure.kind for _, figure in load_profile(name).figures()]
     assert kinds.count("assumed") <= len(kinds) / 4
