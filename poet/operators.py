@@ -172,3 +172,6 @@ WRITES: Mapping[str, tuple[int, ...]] = {
     "aten.native_batch_norm.default": (3, 4),
 }
 """The operators that write tensors they are given, and the places of those among the arguments."""
+
+MIS_TRACED = frozenset({"aten.mkldnn_rnn_layer.default"})
+"""Operators of whose outputs the sizes are known when their kernels have run, not from the trace."""

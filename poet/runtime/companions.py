@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from poet.page_slots import SLOT_ALIGNMENT_BYTES
 from poet.plan_parts import PageSlot
@@ -36,15 +36,20 @@ def slots_of(plan: Plan) -> tuple[PageSlot, ...]:
     """The plan's page slots, and behind them those that only its companions have."""
     slots = list(plan.slots)
     for called, companion in companions(plan):
-        end = max((slot.offset_bytes + slot.size_bytes for slot in slots), default=0)
-        begin = -(-end // SLOT_ALIGNMENT_BYTES) * SLOT_ALIGNMENT_BYTES
-        shared = _shared(companion)
-        slots += (
-            PageSlot(called + slot.tensor, begin + slot.offset_bytes, slot.size_bytes)
-            for slot in companion.slots
-            if slot.tensor not in shared
-        )
+        slots += slots_beside(called, companion, slots)
     return tuple(slots)
+
+
+def slots_beside(called: str, companion: Plan, before: Iterable[PageSlot]) -> tuple[PageSlot, ...]:
+    """The page slots that a companion alone has, behind those ``before``."""
+    end = max((slot.offset_bytes + slot.size_bytes for slot in before), default=0)
+    begin = -(-end // SLOT_ALIGNMENT_BYTES) * SLOT_ALIGNMENT_BYTES
+    shared = _shared(companion)
+    return tuple(
+        PageSlot(called + slot.tensor, begin + slot.offset_bytes, slot.size_bytes)
+        for slot in companion.slots
+        if slot.tensor not in shared
+    )
 
 
 def _shared(companion: Plan) -> frozenset[str]:

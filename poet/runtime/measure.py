@@ -24,6 +24,7 @@ from poet.errors import ModelError
 from poet.graph import ITEM_BYTES, Argument, Call, Graph, Op, Ref, TensorType
 from poet.kernel_allocations import KernelAllocation, peak_bytes
 from poet.kernel_facts import KernelFacts, OpFacts
+from poet.operators import MIS_TRACED
 from poet.run_request import BUSY_RATIO
 from poet.runtime import kernels, native
 from poet.runtime.kernel_clock import clock, in_an_arena, recorded
@@ -35,7 +36,6 @@ from poet.training_plan import Plan
 
 _RUNS = 3
 _TIMING_SECONDS = 0.05  # more runs of a kernel only within this time
-_MIS_TRACED = frozenset({"aten.mkldnn_rnn_layer.default"})  # fake tracing does not know their outputs
 _LINE_ELEMENTS = 64  # as many as a line of any cache may have
 _FILL = 1.0  # for float inputs; integers are 0, a valid index everywhere
 
@@ -48,7 +48,14 @@ Findings = dict[object, "_Finding"]
 """What runs of kernels showed, by what they did on which types."""
 
 
-def measured(graph: Graph, *, times: bool = True, known: Findings | None = None) -> tuple[Graph, KernelFacts]:
+def measured(
+    graph: Graph,
+    *,
+    times: bool = True,
+    known: Findings | None = None,
+    told: KernelFacts | None = None,
+    is_timed: bool = True,
+) -> tuple[Graph, KernelFacts]:
     """``graph`` with its outputs as the kernels really give them, and what each op's kernel needs and takes.
 
     torch's generator is left as it was.
@@ -58,13 +65,20 @@ def measured(graph: Graph, *, times: bool = True, known: Findings | None = None)
         times: ``False`` runs only the kernels whose outputs tracing does not know; nothing is known of the
             others then.
         known: what is not run again; this graph's are added.
+        told: facts of ops that are not run either.
+        is_timed: ``False`` runs each kernel once, and its time is not known then.
 
     Raises:
         ModelError: a kernel's output is laid out otherwise than traced, and something views it.
     """
-    bench = _Bench(graph, {} if known is None else known)
+    bench = _Bench(graph, {} if known is None else known, is_timed=is_timed)
+    skipped = {} if told is None else {op.name: op for op in told.ops}
     with torch.random.fork_rng(devices=[]), torch.no_grad():
-        ops = tuple(bench.measure(op) for op in graph.ops if times or op.call.target in _MIS_TRACED)
+        ops = tuple(
+            skipped.get(op.name) or bench.measure(op)
+            for op in graph.ops
+            if times or op.call.target in MIS_TRACED
+        )
     facts = KernelFacts(
         LIBRARY, ops, alignment_bytes=ALIGNMENT_BYTES, threads=torch.get_num_threads() if times else None
     )
@@ -85,14 +99,14 @@ class _Finding:
     """
 
     peak_bytes: int
-    seconds: float
+    seconds: float | None
     outputs: tuple[tuple[TensorType, int] | None, ...]
     allocations: tuple[KernelAllocation, ...] | None
 
 
 class _Bench:
-    def __init__(self, graph: Graph, found: Findings) -> None:
-        self.graph = graph
+    def __init__(self, graph: Graph, found: Findings, *, is_timed: bool) -> None:
+        self.graph, self.is_timed = graph, is_timed
         self.types = {value.name: value.type for value in graph.values}
         self.size_bytes = {buffer.name: buffer.size_bytes for buffer in graph.buffers}
         self.values_on: dict[str, list[str]] = {}
@@ -122,7 +136,10 @@ class _Bench:
         if key not in self.found:
             tensors = self.inputs(call)
             self.found[key] = _run(
-                call.target, lambda: kernels.run(call, tensors.__getitem__, _scalar), tensors
+                call.target,
+                lambda: kernels.run(call, tensors.__getitem__, _scalar),
+                tensors,
+                is_timed=self.is_timed,
             )
         return self.found[key]
 
@@ -131,7 +148,12 @@ class _Bench:
         key = signature(op.strip, op.outputs, self.types), op.strip.blocks
         if key not in self.found:
             bound, tensors = StripRun(op.strip, op.outputs, self.types), self.inputs(op.call)
-            self.found[key] = _run(op.call.target, lambda: bound.run(tensors.__getitem__, _scalar), tensors)
+            self.found[key] = _run(
+                op.call.target,
+                lambda: bound.run(tensors.__getitem__, _scalar),
+                tensors,
+                is_timed=self.is_timed,
+            )
         return self.found[key]
 
     def signature(self, call: Call) -> object:
@@ -212,7 +234,13 @@ def _scalar(name: str) -> float:
     return 0.5
 
 
-def _run(target: str, once: Callable[[], tuple[Tensor | None, ...]], inputs: dict[str, Tensor]) -> _Finding:
+def _run(
+    target: str,
+    once: Callable[[], tuple[Tensor | None, ...]],
+    inputs: dict[str, Tensor],
+    *,
+    is_timed: bool,
+) -> _Finding:
     results = once()  # libraries make their own tables
     outputs = tuple(
         None if item is None else (tensor_type(item, target), item.untyped_storage().nbytes())
@@ -228,8 +256,11 @@ def _run(target: str, once: Callable[[], tuple[Tensor | None, ...]], inputs: dic
     if allocator is None:
         with _AllocationLog() as log:
             once()
-        return _Finding(log.peak_bytes, _fastest(once), outputs, None)
+        return _Finding(log.peak_bytes, _fastest(once) if is_timed else None, outputs, None)
     allocations = recorded(allocator, once)
+    if not is_timed:
+        peak = peak_bytes(allocations, alignment_bytes=ALIGNMENT_BYTES)
+        return _Finding(peak, None, outputs, allocations)
     with in_an_arena(allocator, allocations) as placed:
         seconds = _fastest(placed(once))
     return _Finding(peak_bytes(allocations, alignment_bytes=ALIGNMENT_BYTES), seconds, outputs, allocations)

@@ -6,25 +6,27 @@ import contextlib
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 import torch
 
 from poet.errors import ReplayError
+from poet.plan_parts import PageSlot
 from poet.runtime import state
 from poet.runtime.accumulating import Accumulation
 from poet.runtime.cells import Cells
-from poet.runtime.companions import companions
+from poet.runtime.companions import companions, slots_beside
 from poet.runtime.draws import Draws
 from poet.runtime.evaluating import Evaluations
-from poet.runtime.given import Given, GivenTensors
+from poet.runtime.given import Given, GivenTensors, as_tensors
 from poet.runtime.guards import check_calls
 from poet.runtime.lasting import ArenaUse, LastingTensors
 from poet.runtime.page_file import PageFile
 from poet.runtime.pages import pager_of
 from poet.runtime.process import check_computes, check_owns_pages
 from poet.runtime.replay import StepReplay, Tap
-from poet.runtime.shapes import open_shapes, taking
-from poet.training_plan import Plan
+from poet.runtime.shapes import OpenShape, is_as_large, open_shapes, taking
+from poet.training_plan import Plan, Shape
 
 Made = tuple[float, tuple[torch.Tensor, ...]]
 """A loss, and the model's outputs."""
@@ -81,6 +83,7 @@ class OpenPlan:
         self.accumulation = Accumulation(plan, self.tensors, self._pager, generator)
         self.shapes = open_shapes(plan, self.tensors, pager=self._pager, generator=generator)
         self.evaluations = Evaluations(plan, self.tensors, self.given, self.draws, self._pager, self.shapes)
+        self._added = 0  # shapes, since the plan was opened
         self._opened_in = os.getpid()
         with contextlib.ExitStack() as undo:
             undo.callback(self.tensors.close)
@@ -134,6 +137,48 @@ class OpenPlan:
         self.accumulation.count = 0
         self._replay.done()
         return math.fsum([*losses, loss]) / (len(losses) + 1), predictions
+
+    def takes(self, inputs: Given, targets: Given | None) -> bool:
+        """Whether there is a step for batches of this shape.
+
+        Raises:
+            InputError: something is no tensor and no array of numbers.
+        """
+        given = (*as_tensors(inputs), *as_tensors(targets))
+        return is_as_large(given, self.given.types) or taking(self.shapes, inputs, targets) is not None
+
+    def add_shape(self, shape: Shape, open_pages: Callable[[Sequence[PageSlot]], PageFile]) -> None:
+        """From now on batches of ``shape`` have its step, in place of one that there was for them.
+
+        Args:
+            shape: beside the plan's step; it has no evaluation.
+            open_pages: gives a page file with these slots; asked where there is none yet.
+
+        Raises:
+            PlanError: it does not stand beside the plan.
+            PageFileError: there is no room for what it pages.
+        """
+        types = shape.step.given_types
+        others = [
+            (made, its)
+            for made, its in zip(self.plan.shapes, self.shapes, strict=True)
+            if its.given.types != types
+        ]
+        plan = replace(self.plan, shapes=(*(made for made, _ in others), shape))
+        self._added += 1
+        called = f"added{self._added}/"
+        slots = slots_beside(called, shape.step, () if self.pages is None else self.pages.slots)
+        if slots and self.pages is None:
+            self.pages = open_pages(slots)
+            self._pager = pager_of(plan, self.pages)
+        elif slots and self.pages is not None:
+            self.pages.extend(slots)
+        opened = OpenShape(
+            shape.step, called, self.tensors, pager=self._pager, generator=self.draws.generator
+        )
+        opened.given.allow_nan = self.given.allow_nan
+        self.shapes[:] = [*(its for _, its in others), opened]
+        self.plan = plan
 
     def accumulate(self, number: int, given: Sequence[torch.Tensor], scalars: Mapping[str, float]) -> Made:
         """Sum the gradients of one micro-batch of step ``number``; errors as of `Accumulation.run`."""

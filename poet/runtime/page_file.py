@@ -16,7 +16,7 @@ import os
 import secrets
 import stat
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Protocol
 
@@ -74,6 +74,21 @@ class PageFile:
             raise
         self.buffer_bytes = buffer_bytes if is_direct else 0
         self.mode = "direct" if is_direct else "through the page cache, flushed and dropped"
+
+    @property
+    def slots(self) -> tuple[PageSlot, ...]:
+        """All that it has."""
+        return tuple(self._slots.values())
+
+    def extend(self, slots: Iterable[PageSlot]) -> None:
+        """Have these slots as well; the others keep what they hold.
+
+        Raises:
+            PageFileError: there is no room.
+        """
+        added = {slot.tensor: slot for slot in slots}
+        self._reserve({**self._slots, **added})
+        self._slots |= added
 
     def write(self, tensor: str, data: memoryview) -> None:
         """Copy ``data``, at most the slot's size, to the slot of ``tensor``.
@@ -162,8 +177,12 @@ class PageFile:
             ) from None
         if not self._named:
             self.path.unlink()  # it lives on as long as it is open, whatever happens to this process
+        self._reserve(self._slots)
+
+    def _reserve(self, slots: Mapping[str, PageSlot]) -> None:
+        """Make the file as large as the slots need."""
         size_bytes = _HEADER_BYTES + max(
-            (_aligned(slot.offset_bytes + slot.size_bytes) for slot in self._slots.values()), default=0
+            (_aligned(slot.offset_bytes + slot.size_bytes) for slot in slots.values()), default=0
         )
         try:
             os.ftruncate(self._file, size_bytes)

@@ -83,7 +83,7 @@ class PlacedSteps:
         self._standing: native.ArenaMemory | None = None
         self._replay: native.Replay | None = None
         self._offsets_bytes: dict[str, int] = {}  # of what begins in RAM
-        self._beside: dict[int, native.Placement] = {}  # by the identity of a companion
+        self._beside: dict[int, tuple[Plan, native.Placement]] = {}  # by the identity of a companion
         self._placing: Plan | None = None  # whose placement answers requests
         self._missed = 0  # under placements that were left
         self._shares = plan.accumulation is not None or bool(plan.shapes)
@@ -192,8 +192,8 @@ class PlacedSteps:
         self._replaying.close()
         self._replay = None
         if plan is not self._plan and id(plan) not in self._beside:
-            self._beside[id(plan)] = _placement(plan, self._divide_bytes)
-        chosen = self._placement if plan is self._plan else self._beside[id(plan)]
+            self._beside[id(plan)] = plan, _placement(plan, self._divide_bytes)
+        chosen = self._placement if plan is self._plan else self._beside[id(plan)][1]
         self._replay = self._replaying.enter_context(self._arena.replay(chosen))
         self._placing = plan
 

@@ -7,7 +7,7 @@ once.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,12 +15,15 @@ import torch
 
 from poet.closing import Closing
 from poet.errors import InputError, ReplayError
+from poet.plan_parts import PageSlot
 from poet.runtime import pages as page_files
 from poet.runtime import state
 from poet.runtime.budgets import Budgets, Planner
+from poet.runtime.given import Given, as_tensors
 from poet.runtime.lasting import ArenaUse
 from poet.runtime.open_plan import OpenPlan
 from poet.runtime.page_file import PageFile
+from poet.runtime.shapes import ShapeImprover, ShapePlanner, types_of
 from poet.runtime.spill import Spill
 from poet.training_plan import Plan
 
@@ -86,6 +89,29 @@ class Session(Closing):
         chosen = self._budgets.plan_for(ram_bytes, planner)
         if chosen != replace(self.open.plan, budgets=()) or self._spill is not None:
             self._change_to(chosen, self.plan_path.parent)
+
+    def prepare(self, inputs: Given, targets: Given | None, planner: ShapePlanner) -> None:
+        """Have a step for batches of this shape, a new one if there is none.
+
+        Raises:
+            InputError, Infeasible, OutOfTime: none can be had; nothing has happened.
+            PageFileError: there is no room for what it pages; likewise.
+        """
+        if not self.open.takes(inputs, targets):
+            types = types_of((*as_tensors(inputs), *as_tensors(targets)))
+            self.open.add_shape(planner(self.open.plan, types), self._new_pages)
+
+    def improve(self, improver: ShapeImprover) -> bool:
+        """Let ``improver`` search longer for one shape; whether that found something better."""
+        improved = improver(self.open.plan)
+        if improved is not None:
+            self.open.add_shape(improved, self._new_pages)
+        return improved is not None
+
+    def _new_pages(self, slots: Sequence[PageSlot]) -> PageFile:
+        folder = Path() if self.plan_path is None else self.plan_path.parent
+        path = None if self._page_path is None else Path(self._page_path)
+        return PageFile(slots, path=path, folder=folder, buffer_bytes=0)
 
     def _change_to(self, plan: Plan, folder: Path) -> None:
         """What lives across steps is in ``_spill`` from here on until a plan is open again."""

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 
+from poet.calls import contiguous
 from poet.graph import TensorType
 from poet.runtime.background import Pager
 from poet.runtime.beside import StepBeside
 from poet.runtime.companions import shape_called
 from poet.runtime.given import Given, GivenTensors, as_tensors
 from poet.runtime.lasting import LastingTensors
-from poet.training_plan import Plan
+from poet.training_plan import Plan, Shape
 
 
 class OpenShape:
@@ -46,6 +47,21 @@ class OpenShape:
                 self.plan, self._tensors, called=self._called, pager=self._pager, generator=self._generator
             )
         return self._step
+
+
+ShapePlanner = Callable[[Plan, Sequence[TensorType]], Shape]
+"""Plans a step for inputs and targets of these types beside a plan's, as `poet.shape_planner` does."""
+
+
+ShapeImprover = Callable[[Plan], Shape | None]
+"""Gives a shape of a plan a step that takes less energy, if it finds one."""
+
+
+def types_of(given: Sequence[torch.Tensor]) -> tuple[TensorType, ...]:
+    """Of tensors that lie in memory row by row."""
+    return tuple(
+        contiguous(str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape)) for tensor in given
+    )
 
 
 def open_shapes(

@@ -31,6 +31,7 @@ from poet.runtime.page_file import PageFile
 from poet.runtime.rates import Rates
 from poet.runtime.replay import Tap
 from poet.runtime.session import Session
+from poet.runtime.shapes import ShapeImprover, ShapePlanner
 from poet.runtime.stopwatch import StepResult, Stopwatch
 from poet.runtime.training_state import TrainingState
 from poet.training_plan import Plan
@@ -39,7 +40,12 @@ __all__ = ["StepResult", "Trainer"]
 
 
 class Trainer(TrainingState):
-    """A plan that is open for training; make one with `Trainer.open`."""
+    """A plan that is open for training; make one with `Trainer.open`.
+
+    Attributes:
+        shape_planner: plans steps for batches of shapes that the plan has none for, as
+            `poet.shape_planner.ShapePlanner` does; ``None``: such batches are refused.
+    """
 
     def __init__(
         self,
@@ -53,6 +59,7 @@ class Trainer(TrainingState):
         session = Session(plan, tensors, pages=pages, arena=arena, announces=announces)
         super().__init__(session, Generations(tensors.path if isinstance(tensors, state.Saved) else None))
         self._rates = Rates(plan.optimizer)
+        self.shape_planner: ShapePlanner | None = None
 
     @property
     def _open(self) -> OpenPlan:
@@ -191,13 +198,16 @@ class Trainer(TrainingState):
                 micro-batches, in that of the last one.
 
         Raises:
+            Infeasible: the ``shape_planner`` finds no room for a batch of this shape; nothing has happened.
             InputError: a tensor has another shape or type than the plan's, or holds a class or a row that
                 there is not, or a target that is not finite; nothing has happened.
             ReplayError: the step failed; see the module's docstring for the training state. Or this is a
                 fork of the process that loaded torch; nothing has happened.
         """
-        clock = self._stopwatch()
         self._open.check_may_run()
+        if self.shape_planner is not None:
+            self._session.prepare(inputs, targets, self.shape_planner)
+        clock = self._stopwatch()
         number = self.steps + 1
         loss, predictions = self._open.step(
             number,
@@ -210,6 +220,18 @@ class Trainer(TrainingState):
         self._session.steps = number
         self._rates.step_done()
         return clock.result(loss, predictions)
+
+    def improve_shapes(self, improver: ShapeImprover) -> bool:
+        """Between steps, at leisure: let ``improver`` search longer for one shape; the bits stay.
+
+        Args:
+            improver: `poet.shape_planner.ShapePlanner.improve` does so.
+
+        Returns:
+            Whether batches of some shape take less energy from now on.
+        """
+        self._open.check_may_run()
+        return self._session.improve(improver)
 
     def accumulate(self, inputs: Given, targets: Given | None = None) -> StepResult:
         """Add the gradients of one micro-batch to the sums; `step` with the last one of the batch updates.

@@ -21,8 +21,8 @@ FLOORS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
         )),
     ("Training graph", "ops, values and buffers of one step", (
             "operators", "kernel_allocations", "kernel_facts", "calls", "strips", "wholes", "graph", "named",
-            "optimizer", "loss", "micro", "untrained", "files.cache_folder", "files.kinds", "files.apart",
-            "files.tensorfile", "files.columns", "files.arrays", "files",
+            "formulas", "reshaping", "optimizer", "loss", "micro", "untrained", "files.cache_folder",
+            "files.kinds", "files.apart", "files.tensorfile", "files.columns", "files.arrays", "files",
         )),
     (
         "Planning problem",
@@ -64,7 +64,7 @@ FLOORS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
         "verification, enforcement, the way from a model to a plan, sweeps",
         (
             "verification", "enforce", "exact_layout", "fit_layout", "rehearsal", "summary", "traced",
-            "prepared", "planned", "beside", "evaluated", "shaped", "replanning", "budgeted",
+            "prepared", "planned", "beside", "evaluated", "shaped", "shape_planner", "replanning", "budgeted",
             "without_updates", "accumulated",
             "exported", "api", "calibration", "partitioner", "wrapping", "whatif", "kept_plans",
             "c99.vectors", "c99.project", "c99.library_check",

@@ -1,0 +1,168 @@
+"""A plan for batches of a shape that a plan file has none for, made between two steps of a training.
+
+    with Trainer.open("plan.poet") as trainer:
+        trainer.shape_planner = ShapePlanner()
+
+The plan needs steps for a few shapes: its graph for another follows from theirs (`poet.reshaping`). Kernels
+that are new run once, for their workspaces; the search has a moment. The step stays inside the plan's RAM and
+arena, on its tensors.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from poet.beside import at_home, costed_beside
+from poet.calls import TensorType
+from poet.devices.costs import build_problem, kernels_on
+from poet.devices.load import load_profile
+from poet.devices.profile import Profile
+from poet.errors import Infeasible, InputError, PoetError
+from poet.graph import Graph, Op
+from poet.kernel_facts import KernelFacts
+from poet.reshaping import Reshaping
+from poet.solution import SolveOptions
+from poet.training_plan import Plan, Shape, shape_words
+from poet.units import format_bytes
+
+SEARCH_SECONDS = 0.1
+IMPROVING_SECONDS = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """How long planning a shape took, in seconds.
+
+    Attributes:
+        graph: for the new sizes.
+        kernels: run once.
+        search: and laying out.
+    """
+
+    graph: float
+    kernels: float
+    search: float
+
+    @property
+    def seconds(self) -> float:
+        """Altogether."""
+        return self.graph + self.kernels + self.search
+
+
+class ShapePlanner:
+    """Plans a step for other shapes; a `poet.runtime.Trainer` asks it.
+
+    Attributes:
+        timed: of each plan that was made.
+    """
+
+    def __init__(
+        self, *, device: Profile | str | None = None, time_limit_seconds: float = SEARCH_SECONDS
+    ) -> None:
+        """Keep what is asked.
+
+        Args:
+            device: whose costs decide; ``None``: the profile of the plan's name that poet has.
+            time_limit_seconds: of the search; there is none where everything fits.
+        """
+        self._device, self._time_limit_seconds = device, time_limit_seconds
+        self._reshaping: Reshaping | None = None
+        self._of: Graph | None = None
+        self._profile: Profile | None = None
+        self.timed: list[Timed] = []
+        self._settled: list[Shape] = []  # a longer search was made for them
+
+    def __call__(self, plan: Plan, types: Sequence[TensorType]) -> Shape:
+        """A step for inputs and targets of these ``types``, beside that of ``plan``.
+
+        Raises:
+            InputError: no step follows from those that the plan has.
+            Infeasible: there is no room for it in the plan's RAM and arena.
+        """
+        return self._planned(plan, types, self._time_limit_seconds)
+
+    def improve(self, plan: Plan, *, time_limit_seconds: float = IMPROVING_SECONDS) -> Shape | None:
+        """A better step for the shape of ``plan`` that is furthest from its bound; ``None``: none was found.
+
+        Args:
+            plan: that runs.
+            time_limit_seconds: of the search.
+        """
+        open_ended = [
+            item for item in plan.shapes if item.step.outcome.gap > 0.0 and item not in self._settled
+        ]
+        if not open_ended:
+            return None
+        shape = max(open_ended, key=lambda item: item.step.outcome.gap)
+        step, options = shape.step, SolveOptions(time_limit_seconds=time_limit_seconds)
+        problem = at_home(step.problem, plan)
+        found = costed_beside(plan, step.graph, step.kernels, step.replayed_kernels, problem, options)
+        if found is None or found.prediction.joules >= step.prediction.joules:
+            self._settled.append(shape)
+            return None
+        better = Shape(replace(found, model=step.model), shape.evaluation)
+        self._settled.append(better)
+        return better
+
+    def _planned(self, plan: Plan, types: Sequence[TensorType], limit_seconds: float) -> Shape:
+        from poet.runtime.measure import Findings, measured
+        from poet.runtime.replay import first_line
+
+        began = time.perf_counter()
+        if self._reshaping is None or self._of is not plan.graph:
+            self._reshaping = Reshaping([plan.graph, *(item.step.graph for item in plan.shapes)])
+            self._of = plan.graph
+        graph = self._reshaping.graph(types)
+        traced = time.perf_counter()
+        known: Findings = {}
+        told = _alike(plan, graph)
+        try:
+            graph, facts = measured(graph, known=known, told=told, is_timed=False)
+        except RuntimeError as error:  # what torch says where a kernel does not take the sizes
+            raise InputError(
+                f"{plan.model.name}: these sizes do not fit its kernels ({first_line(error)})"
+            ) from None
+        run = time.perf_counter()
+        profile = self._profile_of(plan)
+        kernels = kernels_on(profile, graph, facts)
+        problem = at_home(build_problem(graph, profile, kernels), plan)
+        options = SolveOptions(time_limit_seconds=limit_seconds)
+        found = costed_beside(plan, graph, kernels, facts, problem, options)
+        self.timed.append(Timed(traced - began, run - traced, time.perf_counter() - run))
+        model = replace(plan.model, binding=())
+        if found is None:
+            budget_bytes = plan.request.limits.ram_budget_bytes or plan.arena_ram_bytes
+            raise Infeasible(
+                f"no schedule was found for {shape_words(graph, model)} inside {format_bytes(budget_bytes)}, "
+                "where the plan has its tensors; plan this shape before, or give smaller batches"
+            )
+        return Shape(replace(found, model=model))
+
+    def _profile_of(self, plan: Plan) -> Profile:
+        if self._profile is None:
+            device = plan.device.name if self._device is None else self._device
+            try:
+                self._profile = device if isinstance(device, Profile) else load_profile(device)
+            except PoetError as error:
+                raise InputError(f"a plan for another shape needs the costs of {device}: {error}") from None
+        return self._profile
+
+
+def _alike(plan: Plan, graph: Graph) -> KernelFacts:
+    """What is known already of ops of ``graph`` that make the call of ``plan`` on the same types."""
+    ours, theirs = ({value.name: value for value in each.values} for each in (graph, plan.graph))
+    by_name = {op.name: op for op in plan.graph.ops if op.strip is None}
+
+    def is_alike(op: Op) -> bool:
+        other = by_name.get(op.name)
+        if other != op or plan.replayed_kernels.of(op.name).allocations is None:
+            return False
+        calls = (op.call, op.repeat_call)
+        names = {name for call in calls if call is not None for name in call.refs()}
+        names |= {name for name in op.outputs if name is not None}
+        return all(ours[name] == theirs.get(name) for name in names)
+
+    facts = tuple(plan.replayed_kernels.of(op.name) for op in graph.ops if is_alike(op))
+    return KernelFacts(plan.replayed_kernels.library, facts)

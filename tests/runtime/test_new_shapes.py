@@ -1,0 +1,218 @@
+"""Batches of shapes that the plan has no step for: planned between steps, with the bits of plain PyTorch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import cache, partial
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from poet.api import Planned
+from poet.api import plan as plan_module
+from poet.calls import contiguous
+from poet.errors import InputError
+from poet.formulas import formula_of
+from poet.frontend.plain import PlainTrainer
+from poet.graph import Graph
+from poet.optimizer import OptimizerSpec
+from poet.prepared import prepare
+from poet.reshaping import Reshaping, without_strips
+from poet.runtime import Trainer
+from poet.runtime.measure import measured
+from poet.runtime.process import torch_threads
+from poet.shape_planner import ShapePlanner
+
+ADAMW = OptimizerSpec("adamw", lr=0.01)
+CLASSES = 3
+Kind = Callable[[], nn.Module]
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    with torch_threads(1):
+        yield
+
+
+class Attention(nn.Module):
+    """Attention with dropout over tokens of any length, with learned places."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.embed, self.places = nn.Embedding(11, 8), nn.Parameter(torch.randn(20, 8))
+        self.mix, self.norm, self.head = nn.Linear(8, 24), nn.LayerNorm(8), nn.Linear(8, CLASSES)
+        self.drop = nn.Dropout(0.2)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Scores [N,C] of tokens [N,L]."""
+        found = self.embed(tokens) + self.places[: tokens.shape[1]]
+        query, key, value = self.mix(found).chunk(3, dim=-1)
+        weights = self.drop(torch.softmax(query @ key.transpose(1, 2) / 8**0.5, dim=-1))
+        scores: Tensor = self.head(self.norm(found + weights @ value).mean(dim=1))
+        return scores
+
+
+class Recurrent(nn.Module):
+    """An LSTM over tokens of any length."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.embed, self.rows = nn.Embedding(11, 8), nn.LSTM(8, 16, batch_first=True)
+        self.head = nn.Linear(16, CLASSES)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Scores [N,C] of tokens [N,L]."""
+        scores: Tensor = self.head(self.rows(self.embed(tokens))[0][:, -1])
+        return scores
+
+
+def tokens(samples: int, length: int) -> Tensor:
+    return torch.randint(11, (samples, length), generator=torch.Generator().manual_seed(length))
+
+
+def batch(samples: int, length: int) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(samples)
+    return tokens(samples, length), torch.randint(CLASSES, (samples,), generator=generator)
+
+
+@cache
+def planned(kind: Kind, share: float | None = None) -> Planned:
+    """For 4 x 16, 4 x 8 and 4 x 4 tokens, in so much of what plain training holds."""
+    ram = None if share is None else round(share * planned(kind).plan.held_bytes)
+    with torch_threads(1):
+        return plan_module(
+            kind().train(), tokens(4, 16), device="x86-host", ram=ram, optimizer=ADAMW,
+            shapes=[tokens(4, 8), tokens(4, 4)], measure_host=False, evaluation=False, time_limit_seconds=1.0,
+            gradients="keep" if share is None else "stream",
+        )  # fmt: skip
+
+
+def check_stream(path: Path, net: nn.Module, lengths: list[int]) -> ShapePlanner:
+    """Losses and the state after steps of these lengths are those of plain PyTorch, within the plan's RAM."""
+    names = [name for name, _ in net.named_parameters()]
+    plain = PlainTrainer(net, loss="cross-entropy", optimizer=ADAMW, trained=names)
+    planner = ShapePlanner()
+    with Trainer.open(path, seed=3) as trainer:
+        trainer.shape_planner = planner
+        budget = trainer.plan.request.limits.ram_budget_bytes
+        torch.manual_seed(3)
+        missed = None
+        for number, length in enumerate(lengths + lengths):
+            inputs, targets = batch(4, length)
+            if number == len(lengths) and trainer._tensors.placed is not None:
+                missed = trainer._tensors.placed.misses  # kernels were run to plan the new shapes
+            assert trainer.step(inputs, targets).loss == float(plain.step([inputs], targets)[0])
+        state = net.state_dict()
+        assert all(torch.equal(tensor, state[name]) for name, tensor in trainer.state_dict().items())
+        for shape in trainer.plan.shapes:
+            assert budget is None or shape.step.held_bytes <= budget
+            if trainer.plan.arena is not None and shape.step.arena is not None:
+                assert shape.step.arena.size_bytes <= trainer.plan.arena.size_bytes
+        assert trainer._tensors.placed is not None
+        assert trainer._tensors.placed.misses == missed
+    return planner
+
+
+def test_a_number_has_the_simplest_formula() -> None:
+    sizes = [(4, 8), (2, 8), (4, 4)]
+    assert formula_of([32, 16, 16], sizes).at((3, 5)) == 15  # type: ignore[union-attr]
+    assert formula_of([64, 64, 16], sizes).at((3, 6)) == 36  # type: ignore[union-attr]
+    assert formula_of([5, 5, 5], sizes) is None or formula_of([5, 5, 5], sizes).at((9, 9)) == 5  # type: ignore[union-attr]
+    assert formula_of([1 / 8, 1 / 8, 1 / 4], sizes).at((3, 10)) == 1 / 10  # type: ignore[union-attr]
+    assert formula_of([3, 1, 7], [(4,), (2,), (8,)]).at((6,)) == 5  # type: ignore[union-attr]
+    assert formula_of([3, 1], [(4,), (2,)]) is None  # two points lie on every line
+    assert formula_of([1, 2, 7], [(4,), (2,), (8,)]) is None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", [Attention, Recurrent])
+def test_a_graph_for_other_sizes_is_the_one_that_would_be_traced(kind: Kind) -> None:
+    def graph(length: int) -> Graph:
+        return prepare(
+            kind().train(), tokens(4, length), device="x86-host", optimizer=ADAMW, gradients="keep"
+        ).step.graph
+
+    plan = planned(kind).plan
+    reshaping = Reshaping([plan.graph, *(item.step.graph for item in plan.shapes)])
+    types = contiguous("int64", (4, 13)), contiguous("int64", (4,))
+    found, _ = measured(reshaping.graph(types), is_timed=False)
+    assert found == without_strips(graph(13))
+    with pytest.raises(InputError, match=r"its dim 0 is not 4"):
+        reshaping.graph((contiguous("int64", (3, 13)), contiguous("int64", (3,))))
+    with pytest.raises(InputError, match=r"is int32\[4,13\], the plan takes int64"):
+        reshaping.graph((contiguous("int32", (4, 13)), contiguous("int64", (4,))))
+
+
+@pytest.mark.parametrize("kind", [Attention, Recurrent])
+def test_a_length_without_a_plan_is_planned_between_steps(tmp_path: Path, kind: Kind) -> None:
+    planned(kind).save(tmp_path / "p.poet")
+    planner = check_stream(tmp_path / "p.poet", kind().train(), [16, 11, 8, 11, 5])
+    assert len(planner.timed) == 2  # each is kept
+
+
+def test_what_a_new_shape_cannot_be_is_said(tmp_path: Path) -> None:
+    planned(Attention).save(tmp_path / "p.poet")
+    with Trainer.open(tmp_path / "p.poet") as trainer:
+        with pytest.raises(InputError, match=r"the plan takes int64\[4,16\] or int64\[4,8\]"):
+            trainer.step(*batch(4, 11))
+        trainer.shape_planner = ShapePlanner()
+        with pytest.raises(InputError, match="its dim 0 is not 4"):
+            trainer.step(*batch(3, 11))
+        with pytest.raises(InputError, match="have no step"):
+            trainer.step(*batch(4, 21))  # there are 20 places
+        with pytest.raises(InputError, match="the classes are"):
+            trainer.step(tokens(4, 11), torch.full((4,), 99))
+        assert trainer.steps == 0
+        trainer.step(*batch(4, 11))
+
+
+@pytest.mark.slow
+def test_a_longer_search_takes_the_place_of_a_short_one(tmp_path: Path) -> None:
+    made = planned(Attention, 0.85)
+    made.save(tmp_path / "p.poet")
+    hasty = ShapePlanner(time_limit_seconds=0.01)
+    with Trainer.open(tmp_path / "p.poet", seed=3) as trainer:
+        trainer.shape_planner = hasty
+        losses = [trainer.step(*batch(4, length)).loss for length in (15, 15)]
+        joules = sum(shape.step.step_joules for shape in trainer.plan.shapes)
+        improved = [trainer.improve_shapes(partial(hasty.improve, time_limit_seconds=1.0)) for _ in range(4)]
+        assert not improved[-1]  # each shape is searched once
+        after = sum(shape.step.step_joules for shape in trainer.plan.shapes)
+        assert after < joules if any(improved) else after == joules
+        losses.append(trainer.step(*batch(4, 15)).loss)
+    with Trainer.open(tmp_path / "p.poet", seed=3) as trainer:
+        trainer.shape_planner = ShapePlanner()
+        assert [trainer.step(*batch(4, 15)).loss for _ in range(3)] == losses
+
+
+def test_one_shape_alone_says_nothing_of_others() -> None:
+    with pytest.raises(InputError, match="where it has steps for several already"):
+        Reshaping([planned(Attention).plan.graph])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("kind", [Attention, Recurrent])
+def test_new_lengths_in_a_tight_budget_have_the_bits_of_plain_torch(
+    tmp_path: Path, kind: Kind, threads: int
+) -> None:
+    made = planned(kind, 0.85 if kind is Attention else 0.96)
+    assert made.plan.trace.recomputed_runs or made.plan.trace.written_bytes
+    made.save(tmp_path / "p.poet")
+    with torch_threads(threads):
+        if threads == 1:
+            check_stream(tmp_path / "p.poet", kind().train(), [16, 15, 14, 8, 15, 9, 3, 12, 16])
+            return
+        net = kind().train()
+        names = [name for name, _ in net.named_parameters()]
+        plain = PlainTrainer(net, loss="cross-entropy", optimizer=ADAMW, trained=names)
+        with Trainer.open(tmp_path / "p.poet", seed=3) as trainer:
+            trainer.shape_planner = ShapePlanner()
+            torch.manual_seed(3)
+            for length in (16, 15, 14, 15, 9):
+                inputs, targets = batch(4, length)
+                assert trainer.step(inputs, targets).loss == float(plain.step([inputs], targets)[0])
