@@ -58,7 +58,7 @@ bench-large-rivals: $(STAMP) ## docs/large-graphs-rivals.md: the other planners 
 bench-small-ram: $(STAMP) ## plan, bound and what is open: nets of microcontrollers in little RAM, 30 s each (an hour)
 	$(BIN)/python tests/benchmarks/small_ram.py $(SMALL_RAM)
 
-bench-layout: $(STAMP) ## how well plans fill their arenas: fixed places, CP-SAT, moves; an instance of minimalloc (three minutes)
+bench-layout: $(STAMP) ## how well plans fill their arenas: fixed places, CP-SAT, moves; eleven instances of minimalloc (five minutes)
 	$(BIN)/python tests/benchmarks/layouts.py
 
 bench-tuning: $(STAMP) ## one constant of the search against another value: make bench-tuning TUNING='--off large.alike_share'

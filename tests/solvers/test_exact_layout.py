@@ -12,11 +12,12 @@ import pytest
 from poet import exact_layout as module
 from poet.clock import WorkClock
 from poet.exact_layout import exact_layout
-from poet.layout import Block, check_layout, lay_out
+from poet.layout import Block, check_layout, lay_out, lower_bound_bytes
 from poet.solvers.engines.cpsat import installed
 
 needs_cpsat = pytest.mark.skipif(not installed(), reason="needs OR-tools")
-INSTANCE = Path(__file__).parents[1] / "instances" / "layouts" / "minimalloc.B.1048576.csv"
+INSTANCES = sorted((Path(__file__).parents[1] / "instances" / "layouts").glob("minimalloc.*.csv"))
+ROOM_BYTES = 1048576
 
 
 def _least_arena(blocks: list[Block]) -> int:
@@ -41,8 +42,8 @@ def test_it_agrees_with_trying_every_order(seed: int) -> None:
     generator = random.Random(seed)
     blocks = []
     for index in range(6):
-        first = generator.randrange(8)
-        spans = [(first, first + generator.randrange(5))]
+        first = generator.randrange(4)  # some have the same times
+        spans = [(first, first + generator.randrange(3))]
         if index == 0:
             spans.append((20, 22))
         blocks.append(Block(str(index), None, 8 * generator.randint(1, 9), tuple(spans), 8))
@@ -64,18 +65,27 @@ def test_what_is_always_there_is_stacked_on_top() -> None:
     assert found.layout.offsets_bytes == (64, 0)
 
 
+def _challenge(path: Path) -> list[Block]:
+    with path.open(newline="") as file:
+        rows = [tuple(map(int, row.values())) for row in csv.DictReader(file)]
+    return [Block(str(name), None, size, ((begin, end - 1),)) for name, begin, end, size in rows]
+
+
+def test_all_challenging_instances_are_here_and_may_fit() -> None:
+    assert len(INSTANCES) == 11
+    assert all(lower_bound_bytes(_challenge(path)) <= ROOM_BYTES for path in INSTANCES)
+
+
 @needs_cpsat
 @pytest.mark.slow
-def test_a_challenging_instance_of_minimalloc_fits() -> None:
-    with INSTANCE.open(newline="") as file:
-        rows = [tuple(map(int, row.values())) for row in csv.DictReader(file)]
-    blocks = [Block(str(name), None, size, ((begin, end - 1),)) for name, begin, end, size in rows]
-    room = 1048576
-    assert lay_out(blocks, time_limit_seconds=0.2).arena_bytes > room
-    found = exact_layout(blocks, room, time_limit_seconds=30.0, clock=WorkClock())
+@pytest.mark.parametrize("path", INSTANCES, ids=lambda path: path.name)
+def test_a_challenging_instance_of_minimalloc_fits(path: Path) -> None:
+    blocks = _challenge(path)
+    assert lay_out(blocks, time_limit_seconds=0.2).arena_bytes > ROOM_BYTES
+    found = exact_layout(blocks, ROOM_BYTES, time_limit_seconds=40.0, clock=WorkClock())
     assert found.layout is not None
     check_layout(found.layout)
-    assert found.layout.arena_bytes <= room
+    assert found.layout.arena_bytes <= ROOM_BYTES
 
 
 def test_without_or_tools_nothing_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
