@@ -22,7 +22,16 @@ _COMPILER = """#if !defined(__GNUC__)
 #define POET_APART __attribute__((noinline))
 #else
 #define POET_APART
+#endif
+/* To be put into its caller: one frame less in the stack where it is deepest. */
+#if defined(__GNUC__)
+#define POET_INSIDE inline __attribute__((always_inline))
+#else
+#define POET_INSIDE
 #endif"""
+
+_UPDATE_NUMBERS = {"poet_apply_adamw": 7, "poet_apply_momentum": 5}
+"""How many numbers an update's record holds, which lies in the stack; without these functions two."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,10 +90,14 @@ def header_text(used: Iterable[Piece]) -> str:
     listed = list(used)
     types = [piece.text for piece in listed if piece.is_type]
     prototypes = [piece.prototype for piece in listed if piece.prototype]
+    names = {piece.name for piece in listed}
+    numbers = max((count for name, count in _UPDATE_NUMBERS.items() if name in names), default=2)
+    sizes = [f"#define POET_UPDATE_NUMBERS {numbers}"] if "poet_update" in names else []
     return "\n\n".join(
         [
             "/* Kernels of the training step: what it calls, and nothing else. Written by poet. */",
             "#ifndef POET_KERNELS_H\n#define POET_KERNELS_H\n\n#include <stdint.h>",
+            *sizes,
             *types,
             *prototypes,
             "#endif\n",

@@ -246,18 +246,10 @@ static void poet_tap_of_1x1(float *y, const float *x, float w, const poet_plane 
     }
 }
 
-/*@ poet_taps */
-/* Adds to a plane y what a plane x gives through one kernel; w_step is -1 where w is its last tap */
-static void poet_taps(float *y, const float *x, const float *w, int32_t w_step, const poet_plane *p)
+/*@ poet_taps_by_row */
+/* Adds to a plane y what a plane x gives through one kernel, row by row */
+static POET_APART void poet_taps_by_row(float *y, const float *x, const float *w, int32_t w_step, const poet_plane *p)
 {
-    if (poet_rolls(p)) {
-        poet_taps_3x3(y, x, w, w_step, p);
-        return;
-    }
-    if (p->kernel_width == 1 && p->kernel_height == 1 && p->pad_x == 0 && p->pad_y == 0) {
-        poet_tap_of_1x1(y, x, *w, p);
-        return;
-    }
     const int is_wide_3 = p->kernel_width == 3 && p->dilation_x == 1;
     const int is_wide_4 = p->kernel_width == 4 && p->dilation_x == 1 && p->pad_x == 0 && w_step == 1
                           && (p->out_width - 1) * p->stride_x + 4 <= p->width;
@@ -290,6 +282,19 @@ static void poet_taps(float *y, const float *x, const float *w, int32_t w_step, 
             poet_taps_of_row(y, line, taps, w_step, rows, 0, p->out_width, p);
         }
         y += p->out_width;
+    }
+}
+
+/*@ poet_taps */
+/* Adds to a plane y what a plane x gives through one kernel; w_step is -1 where w is its last tap */
+static POET_INSIDE void poet_taps(float *y, const float *x, const float *w, int32_t w_step, const poet_plane *p)
+{
+    if (poet_rolls(p)) {
+        poet_taps_3x3(y, x, w, w_step, p);
+    } else if (p->kernel_width == 1 && p->kernel_height == 1 && p->pad_x == 0 && p->pad_y == 0) {
+        poet_tap_of_1x1(y, x, *w, p);
+    } else {
+        poet_taps_by_row(y, x, w, w_step, p);
     }
 }
 

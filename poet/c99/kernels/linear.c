@@ -79,7 +79,7 @@ static float poet_matmul_one(const float *a, const float *b, int32_t n, const po
 
 /*@ poet_matmul_tile */
 /* y += a * b for `rows` x `columns` elements, at most 4 x 4, in runs of the inner numbers */
-static void poet_matmul_tile(float *y, int32_t y_row, int32_t y_column, const float *a, const float *b, int32_t rows,
+static POET_INSIDE void poet_matmul_tile(float *y, int32_t y_row, int32_t y_column, const float *a, const float *b, int32_t rows,
                              int32_t columns, const poet_matmul_shape *s)
 {
     for (int32_t from = 0; from < s->inner; from += 32) {
@@ -150,9 +150,8 @@ static POET_APART void poet_matmul_narrow(float *tile, const float *a, const flo
 }
 
 /*@ poet_matmul_gradient_narrow */
-/* The product of one image with four inner numbers, two rows at a time, used as it is made */
-static POET_APART void poet_matmul_gradient_narrow(const poet_update *u, const float *a, const float *b,
-                                                   const poet_matmul_shape *s)
+/* The product of one image with four inner numbers and an even count of rows, two at a time, used as it is made */
+void poet_matmul_gradient_narrow(const poet_update *u, const float *a, const float *b, const poet_matmul_shape *s)
 {
     float tile[32];
     for (int32_t i = 0; i < s->rows; i += 2) {
@@ -170,10 +169,6 @@ static POET_APART void poet_matmul_gradient_narrow(const poet_update *u, const f
 void poet_matmul_gradient(const poet_update *u, const float *a, int32_t a_step, const float *b, int32_t b_step,
                           int32_t images, const poet_matmul_shape *s)
 {
-    if (images == 1 && s->rows % 2 == 0 && s->inner == 4 && s->b_column == 1) {
-        poet_matmul_gradient_narrow(u, a, b, s);
-        return;
-    }
     for (int32_t i = 0; i < s->rows; i += 4) {
         const int32_t rows = s->rows - i < 4 ? s->rows - i : 4;
         for (int32_t j = 0; j < s->columns; j += 4) {

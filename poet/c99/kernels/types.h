@@ -64,5 +64,5 @@ typedef struct {
 typedef struct poet_update {
     void (*apply)(const struct poet_update *u, int32_t at, const float *g, int32_t n);
     float *p, *m, *v;
-    float numbers[7]; /* of the optimizer, in the order of its function's arguments */
+    float numbers[POET_UPDATE_NUMBERS]; /* of the optimizer, in the order of its function's arguments */
 } poet_update;

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from poet.c99.calls import CCall, CStruct, OpRun, pointer_or_null
+from poet.c99.rules.matrices import gradient_call
 from poet.c99.rules.updates import made_by, use
 from poet.graph import TensorType
 
@@ -90,8 +91,8 @@ def convolution_backward(run: OpRun) -> list[CCall]:
         x = run.dense(1)
         if sizes.is_pointwise:
             shape = sizes.product(outs, plane, ins, ins, 1, ins, 1, plane, 1, 1, plane)
-            read = (gy.pointer(), str(outs * plane), x.pointer(), str(ins * plane), str(sizes.images))
-            calls.append(CCall("poet_matmul_gradient", (use(run, 1), *read, shape)))
+            images_apart = (outs * plane, ins * plane)
+            calls.append(gradient_call(use(run, 1), gy, x, shape, images=sizes.images, steps=images_apart))
         else:
             pointers = (use(run, 1), gy.pointer(), x.pointer())
             calls.append(CCall("poet_conv2d_backward_weight", (*pointers, sizes.shape())))

@@ -45,7 +45,27 @@ def _gradient_mm(run: OpRun) -> list[CCall]:
         raise run.refuse("for a gradient whose columns are not neighbours")
     sizes = (rows, inner, columns, columns, 1, 0, 0, *a.type.strides, *b.type.strides)
     shape = CStruct("poet_matmul_shape", tuple(map(str, sizes)))
-    return [CCall("poet_matmul_gradient", (use(run), a.pointer(), "0", b.pointer(), "0", "1", shape))]
+    return [gradient_call(use(run), a, b, shape)]
+
+
+def gradient_call(
+    used: str, a: Placed, b: Placed, shape: CStruct, *, images: int = 1, steps: tuple[int, int] = (0, 0)
+) -> CCall:
+    """The gradient of a weight, a * b summed over images.
+
+    Args:
+        used: what becomes of its elements.
+        a: left factor of the first image.
+        b: right factor.
+        shape: a ``poet_matmul_shape``.
+        images: how many.
+        steps: from one image to the next, in a and in b.
+    """
+    rows, inner, b_column = (int(str(shape.fields[place])) for place in (0, 1, -1))
+    if images == 1 and inner == 4 and rows % 2 == 0 and b_column == 1:
+        return CCall("poet_matmul_gradient_narrow", (used, a.pointer(), b.pointer(), shape))
+    read = (a.pointer(), str(steps[0]), b.pointer(), str(steps[1]), str(images))
+    return CCall("poet_matmul_gradient", (used, *read, shape))
 
 
 def addmm(run: OpRun) -> list[CCall]:
