@@ -55,7 +55,8 @@ SOLVING = (
 """What an answer depends on: the searches and all that they import."""
 
 IMPORTING = (
-    "traced.py", "frontend", "c99", "runtime", "files", "calls.py", "strips.py", "graph.py", "operators.py",
+    "traced.py", "frontend", "c99/rows.py", "c99/rules", "c99/statements.py", "c99/calls.py", "runtime",
+    "files", "calls.py", "strips.py", "graph.py", "operators.py",
     "kernel_facts.py", "kernel_allocations.py", "optimizer.py", "loss.py", "micro.py", "untrained.py",
     "codec.py", "errors.py", "units.py", "version.py", "brief.py", "children.py", "extras.py",
     "plan_parts.py", "page_slots.py", "lasting_values.py", "plan_checks.py", "training_plan.py",

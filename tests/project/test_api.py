@@ -35,6 +35,7 @@ def test_every_public_name_is_there_and_functions_are_no_modules() -> None:
         poet.no_such_name  # noqa: B018
 
 
+@pytest.mark.slow
 def test_a_module_is_planned_saved_and_verified(tmp_path: Path, request: pytest.FixtureRequest) -> None:
     request.addfinalizer(functools.partial(torch.set_num_threads, torch.get_num_threads()))
     torch.set_num_threads(2)  # whose workspaces make this budget one that asks for paging

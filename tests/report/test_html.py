@@ -356,6 +356,7 @@ def swept() -> WhatIf:
     )
 
 
+@pytest.mark.slow
 def test_a_sweeps_page(swept: WhatIf) -> None:
     text = what_if_page(swept)
     data = _check_page(text)

@@ -52,6 +52,7 @@ def write_hand_net(path: Path, seed: int, *, in_storage: bool = False) -> Plan:
 # --- exactness --------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     optimizer=st.sampled_from(["sgd", "momentum", "adamw"]),

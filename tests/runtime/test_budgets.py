@@ -89,6 +89,7 @@ def test_a_budget_that_shrinks_and_comes_back_changes_no_bit(tmp_path: Path) -> 
     assert all(torch.equal(tensor, disturbed_state[name]) for name, tensor in state.items())
 
 
+@pytest.mark.slow
 def test_what_holds_less_than_the_budget_needs_no_planner(tmp_path: Path) -> None:
     planned().save(tmp_path / "p.poet")
     with Trainer.open(tmp_path / "p.poet", seed=5) as trainer:

@@ -11,6 +11,7 @@ import pytest
 import torch
 from helpers import hand_net
 from helpers.nets import NETS, small_net
+from helpers.pace import with_slow
 from helpers.schedules import random_schedule
 from torch import Tensor, nn
 
@@ -85,8 +86,13 @@ def batch(number: int) -> tuple[Tensor, Tensor]:
     )
 
 
-@pytest.mark.parametrize("in_storage", [False, True])
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize(
+    ("optimizer", "in_storage"),
+    with_slow(
+        [(optimizer, in_storage) for optimizer in OPTIMIZERS for in_storage in (False, True)],
+        {("sgd", True), ("momentum", True), ("adamw", False)},
+    ),
+)
 def test_steps_have_the_bits_of_a_plain_loop(tmp_path: Path, optimizer: str, in_storage: bool) -> None:
     plan = small_plan(optimizer, 1, in_storage=in_storage)
     assert plan.accumulation is not None

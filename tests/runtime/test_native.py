@@ -238,7 +238,8 @@ def test_an_arena_that_the_system_refuses_is_one_error(allocator: NativeAllocato
 
 
 @pytest.mark.parametrize(
-    ("net", "threads"), with_slow([(net, count) for net in NETS for count in (1, 2)], {("transformer", 2)})
+    ("net", "threads"),
+    with_slow([(net, count) for net in NETS for count in (1, 2)], {("transformer", 2), ("convolutional", 2)}),
 )
 def test_a_replayed_step_is_bitwise_equal_without_a_miss(
     allocator: NativeAllocator, net: str, threads: int

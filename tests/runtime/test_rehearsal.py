@@ -167,5 +167,6 @@ def test_the_instructions_are_told_in_order(tmp_path: Path) -> None:
             assert all(index in told for index in frees if index - 1 not in frees)
 
 
+@pytest.mark.slow
 def test_a_module_is_the_same_whatever_its_kernels_took() -> None:
     assert prepared().model == prepared().model

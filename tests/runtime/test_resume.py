@@ -147,6 +147,7 @@ def test_after_a_kill_it_goes_on_bit_for_bit(folder: Path, tmp_path: Path) -> No
     assert same(state, tmp_path / "undisturbed")
 
 
+@pytest.mark.slow
 def test_another_seed_begins_another_training(folder: Path, tmp_path: Path) -> None:
     for name, seed in (("same", 3), ("other", 4)):
         train(folder, epochs=1, state=tmp_path / name)

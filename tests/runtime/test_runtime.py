@@ -446,7 +446,7 @@ needs_native = pytest.mark.skipif(not native.available(), reason="needs a C++ co
 
 
 @needs_native
-@pytest.mark.parametrize("in_storage", [False, True])
+@pytest.mark.parametrize("in_storage", with_slow([False, True], {False}))
 def test_steps_in_an_arena_give_the_bits_of_plain_pytorch(in_storage: bool, tmp_path: Path) -> None:
     write_small(tmp_path / "p", "momentum", 5, share=0.4, in_storage=in_storage, slack=1.0)
     verify(tmp_path / "p", module=small_net(), steps=8, threads=(1, 2), arena=True).require()
@@ -472,6 +472,7 @@ def test_an_arena_that_does_not_fit_is_not_used(tmp_path: Path) -> None:
         )
 
 
+@pytest.mark.slow
 @needs_native
 def test_only_one_trainer_has_the_arena(tmp_path: Path) -> None:
     write_small(tmp_path / "p", "sgd", 0, share=0.0, slack=1.0)

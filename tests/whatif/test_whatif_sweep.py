@@ -316,6 +316,7 @@ def test_a_task_that_always_takes_its_worker_down_is_given_up_alone() -> None:
         assert dict(run(tasks)) == {0: b"0", 1: None, 2: b"2"}
 
 
+@pytest.mark.slow
 def test_the_memory_of_a_worker_is_bounded() -> None:
     import functools
 

@@ -129,6 +129,7 @@ def test_greedy_is_quick_on_two_thousand_ops(place: Place) -> None:
         assert clock.now() <= 20.0  # schedules made and judged; hundreds for ten ops
 
 
+@pytest.mark.slow
 def test_greedy_heeds_a_deadline() -> None:
     of = training_like(12)
     keep = keep_everything(of, Limits())
@@ -259,6 +260,7 @@ def test_rotor_is_near_the_best_recomputation_of_a_chain() -> None:
         assert simulate(of, found, limits).written_bytes == 0
 
 
+@pytest.mark.slow
 def test_rotor_beats_equal_segments_on_a_deep_chain() -> None:
     deep = chain(16)
     for budget in (9, 11, 14):

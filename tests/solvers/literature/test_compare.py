@@ -142,6 +142,7 @@ def test_the_table_and_the_data_tell_the_same() -> None:
     assert comparison.ours.status is Status.OPTIMAL
 
 
+@pytest.mark.slow
 def test_the_command_prints_the_comparison(tmp_path: Path) -> None:
     answer = tmp_path / "answer.json"
     arguments = ["solve", str(INSTANCES[-1]), "--ram", "32MiB", "--compare", "--json", str(answer)]

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 from helpers import hand_net
+from helpers.pace import with_slow
 from helpers.random_problems import random_problem
 from helpers.schedules import random_schedule
 from helpers.shuffled import movable
@@ -113,7 +114,7 @@ def _with_gaps() -> tuple[Problem, Schedule]:
     return problem, random_schedule(problem, 37)
 
 
-@pytest.mark.parametrize("dear", [False, True])
+@pytest.mark.parametrize("dear", with_slow([False, True], {False}))
 def test_moves_make_a_plan_fit_and_are_charged(dear: bool) -> None:
     """No search with less RAM follows, unless moves take more of the energy than is allowed."""
     problem, schedule = _with_gaps()
