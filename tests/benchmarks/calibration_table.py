@@ -15,9 +15,14 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
+from interval_table import ends_of, interval
+
+from poet.calibration.nets import JUDGING_NETS
 from poet.devices.fitted_profile import fit_profile, predicted_seconds, stored_line, typed_watts
+from poet.devices.fitting import RESAMPLINGS
 from poet.devices.load import load_profile
 from poet.devices.measurements import FIT, JUDGE, Measurements, OpTime, TransferTime, read_measurements
 from poet.devices.profile import Profile
@@ -62,6 +67,24 @@ def errors_of(ratios: Sequence[float]) -> str:
     )
 
 
+def held(found: Measurements, resamplings: int = RESAMPLINGS) -> dict[str, tuple[float, float, bool]]:
+    """By net: the ends of its interval over its measured seconds; whether the profile judged itself by it.
+
+    The profile is what `poet devices fit` makes of such a calibration, which has four nets to judge by.
+    """
+    own = {net.name for net in JUDGING_NETS}
+    kept = tuple(step for step in found.steps if step.role != JUDGE or step.name in own)
+    typed = replace(found, steps=kept, phases=typed_watts((), WATTS), transfers=())
+    profile = fit_profile(typed, name="here", resamplings=resamplings)[0]
+    ends = ends_of(profile)
+    told = {}
+    for step in found.steps:
+        if step.role == JUDGE:
+            low, _, high = interval(profile, ends, partial(predicted_seconds, step=step))
+            told[step.name] = low / step.seconds, high / step.seconds, step.name in own
+    return told
+
+
 def few_ops(found: Measurements, base: Profile, seed: int) -> list[float]:
     """Predicted over measured seconds of unseen steps, by a fit to ten ops drawn at random."""
     ops: list[OpTime] = [op for step in found.steps if step.role == FIT for op in step.ops]
@@ -95,10 +118,18 @@ def _steps(by_threads: dict[int, Measurements]) -> Iterator[str]:
         plural = "s" * (threads != 1)
         yield f"\n**{threads} thread{plural}**: {made.ops} ops in the fit, {len(judged)} nets in none."
         yield f"{told[0].upper()}{told[1:]}; wall clock over processor time {busy:.1f}."
-        yield f"Classes refused: {made.refused or 'none'}.\n"
-        yield "| net | measured ms | predicted / measured |\n|---|---|---|"
+        yield f"Classes refused: {made.refused or 'none'}."
+        ends = held(found)
+        others = [low <= 1.0 <= high for low, high, own in ends.values() if not own]
+        inside = sum(low <= 1.0 <= high for low, high, _ in ends.values())
+        yield (
+            f"Inside the [interval](profiles.md) of nine cases of ten: {inside} of {len(ends)}, "
+            f"{sum(others)} of the {len(others)} by which the profile did not judge itself.\n"
+        )
+        yield "| net | measured ms | predicted / measured | interval / measured |\n|---|---|---|---|"
         for step, ratio in zip(judged, ratios, strict=True):
-            yield f"| {step.name} | {step.seconds * 1e3:.3g} | {ratio:.2f} |"
+            low, high, _ = ends[step.name]
+            yield f"| {step.name} | {step.seconds * 1e3:.3g} | {ratio:.2f} | {low:.2f} to {high:.2f} |"
 
 
 def _paging(by_threads: dict[int, Measurements]) -> Iterator[str]:

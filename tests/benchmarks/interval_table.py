@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import devices_table
 
@@ -74,36 +73,53 @@ def _seconds(profile: Profile, ops: Ops) -> float:
     return sum(runs * op_seconds(profile, op_class, flops, moved) for op_class, flops, moved, runs in ops)
 
 
-@functools.cache
-def _at_ends(device: str) -> tuple[dict[str, tuple[Profile, Profile]], tuple[Profile, Profile]]:
-    """The device with each group of figures at its good and bad end, and with all."""
-    profile = load_profile(device)
+Ends = tuple[dict[str, tuple[Profile, Profile]], tuple[Profile, Profile]]
+"""A device with each group of figures at its good and bad end, and with all."""
+
+
+def ends_of(profile: Profile) -> Ends:
+    """``profile`` where its figures end."""
     paths = uncertain_figures(profile)
 
-    def moved(holds: Callable[[Any], bool]) -> tuple[Profile, Profile]:
+    def moved(*names: str) -> tuple[Profile, Profile]:
         good, bad = (
-            corner(profile, {path: good_end(path, good=good) for path in paths if holds(path)})
+            corner(
+                profile,
+                {
+                    path: good_end(path, good=good)
+                    for path in paths
+                    if any(GROUPS[name](path) for name in names)
+                },
+            )
             for good in (True, False)
         )
         return good, bad
 
     names = uncertain_groups(profile)
-    return {name: moved(GROUPS[name]) for name in names}, moved(
-        lambda path: any(GROUPS[name](path) for name in names)
-    )
+    return {name: moved(name) for name in names}, moved(*names)
 
 
-def interval(device: str, ops: Ops, more_seconds: float = 0.0) -> tuple[float, float, float]:
-    """Low, stated and high seconds of ``ops`` on a device, as a plan's answer has them."""
-    profile = load_profile(device)
-    groups, whole = _at_ends(device)
+def interval(
+    profile: Profile, ends: Ends, seconds_on: Callable[[Profile], float]
+) -> tuple[float, float, float]:
+    """Low, stated and high seconds on a device, as a plan's answer has them."""
 
-    def both(ends: tuple[Profile, Profile]) -> tuple[float, float]:
-        return _seconds(ends[0], ops) + more_seconds, _seconds(ends[1], ops) + more_seconds
+    def both(pair: tuple[Profile, Profile]) -> tuple[float, float]:
+        return seconds_on(pair[0]), seconds_on(pair[1])
 
-    stated = _seconds(profile, ops) + more_seconds
+    stated, (groups, whole) = seconds_on(profile), ends
     low, high = likely_ends(stated, map(both, groups.values()), both(whole), model_factor(profile))
     return low, stated, high
+
+
+@functools.cache
+def _shipped(device: str) -> tuple[Profile, Ends]:
+    profile = load_profile(device)
+    return profile, ends_of(profile)
+
+
+def _interval(device: str, ops: Ops, more_seconds: float = 0.0) -> tuple[float, float, float]:
+    return interval(*_shipped(device), lambda profile: _seconds(profile, ops) + more_seconds)
 
 
 def inferences() -> list[Case]:
@@ -114,7 +130,7 @@ def inferences() -> list[Case]:
         amounts.setdefault(row["net"], []).append(item)
     found = []
     for row in devices_table.read(INFERENCES):
-        ends = interval(row["device"], amounts[row["net"]])
+        ends = _interval(row["device"], amounts[row["net"]])
         found.append(Case("inference", row["device"], row["net"], float(row["seconds"]), *ends))
     return found
 
@@ -130,7 +146,7 @@ def training_steps() -> list[Case]:
         moved, runs = map(int, item.moved_bytes), map(int, item.runs)
         ops = list(zip(item.classes, map(float, item.flops), moved, runs, strict=True))
         device = BOARDS[step.board]
-        ends = interval(device, ops, DECODING_SECONDS[step.board])
+        ends = _interval(device, ops, DECODING_SECONDS[step.board])
         kind = "head's training step" if step.head_only else "training step"
         found.append(Case(kind, device, step.net, step.seconds, *ends, step.in_fit))
     return found
