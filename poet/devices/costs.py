@@ -72,8 +72,15 @@ class Costs:
     __repr__ = brief
 
 
-def estimate(graph: Graph, profile: Profile) -> Costs:
+Amounts = tuple[OpClass, float, int]
+"""Class, FLOPs and bytes moved of a call."""
+
+
+def estimate(graph: Graph, profile: Profile, amounts: dict[str, Amounts] | None = None) -> Costs:
     """What each op of ``graph`` and each transfer of its buffers costs on ``profile``'s device.
+
+    ``amounts`` of ops by name, which follow from the graph alone, are looked up and kept there: who asks for
+    one graph on several devices finds them once.
 
     Raises:
         UnsupportedOperator: an op has no row in the cost table.
@@ -82,7 +89,7 @@ def estimate(graph: Graph, profile: Profile) -> Costs:
     sizes_bytes = {buffer.name: buffer.size_bytes for buffer in graph.buffers}
     return Costs(
         profile.name,
-        {op.name: _op_cost(op, types, sizes_bytes, profile) for op in graph.ops},
+        {op.name: _op_cost(op, types, sizes_bytes, profile, amounts) for op in graph.ops},
         {buffer.name: buffer_cost(buffer.size_bytes, profile) for buffer in graph.buffers},
     )
 
@@ -99,7 +106,11 @@ def op_seconds(profile: Profile, op_class: OpClass, flops: float, bytes_moved: i
 
 
 def _op_cost(
-    op: Op, types: Mapping[str, TensorType], sizes_bytes: Mapping[str, int], profile: Profile
+    op: Op,
+    types: Mapping[str, TensorType],
+    sizes_bytes: Mapping[str, int],
+    profile: Profile,
+    amounts: dict[str, Amounts] | None,
 ) -> OpCost:
     if op.strip is not None:
         return _strip_cost(op, op.strip, types, profile)
@@ -109,7 +120,13 @@ def _op_cost(
         tuple(types[name] if name is not None else None for name in op.outputs),
         sum(sizes_bytes[name] for name in op.updates),
     )
-    cost = _call_cost(op, operands, profile)
+    if amounts is None or op.name not in amounts:
+        found = _amounts(op, operands)
+        if amounts is not None:
+            amounts[op.name] = found
+    else:
+        found = amounts[op.name]
+    cost = _call_cost(found, profile)
     return cost if profile.op_times is None else _by_row(cost, operands, profile, profile.op_times)
 
 
@@ -126,18 +143,21 @@ def _by_row(cost: OpCost, operands: Operands, profile: Profile, rows: OpTimes) -
     return replace(cost, seconds=seconds, joules=seconds * watts, measured=True)
 
 
-def _call_cost(op: Op, operands: Operands, profile: Profile, *, runs: int = 1) -> OpCost:
-    """Of a call that is made in so many ``runs``, which share its work."""
+def _amounts(op: Op, operands: Operands) -> Amounts:
     row = row_of(operands.call.target)
     try:
-        flops, bytes_moved = row.flops(operands), row.bytes_moved(operands)
-        op_class = row.class_of(operands)
+        return row.class_of(operands), row.flops(operands), row.bytes_moved(operands)
     except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
         # the rules read arguments as torch's exporters write them; a stranger's plan may hold others
         raise GraphError(
             f"op {op.name}: its arguments are not those of {operands.call.target} "
             f"({type(error).__name__}: {error})"
         ) from None
+
+
+def _call_cost(amounts: Amounts, profile: Profile, *, runs: int = 1) -> OpCost:
+    """Of a call that is made in so many ``runs``, which share its work."""
+    op_class, flops, bytes_moved = amounts
     seconds = op_seconds(profile, op_class, flops, bytes_moved)
     seconds += (runs - 1) * profile.compute.overhead_seconds(op_class)
     watts = profile.marginal_watts(profile.compute.watts(op_class))
@@ -165,7 +185,7 @@ def _strip_cost(op: Op, strip: Strip, types: Mapping[str, TensorType], profile: 
             frozenset(stays),
             tuple(stays[name] for name in link.outputs if name in stays),
         )
-        costs.append(_call_cost(op, operands, profile, runs=len(strip.bounds)))
+        costs.append(_call_cost(_amounts(op, operands), profile, runs=len(strip.bounds)))
     return OpCost(
         max(costs, key=lambda cost: cost.seconds).op_class,
         sum(cost.flops for cost in costs),

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from poet.devices.corners import End, Place, corner, uncertain_figures
-from poet.devices.costs import Costs, estimate
+from poet.devices.costs import Amounts, BufferCost, Costs, buffer_cost, estimate
 from poet.devices.profile import Profile
 from poet.errors import ProfileError
 from poet.graph import Graph
@@ -42,6 +42,9 @@ GROUPS: Groups = {
     "power": lambda path: path[-1] in ("active_watts", "idle_watts", "block_joules"),
 }
 """Figures that are off together: by one clock, one memory, one card, one meter."""
+
+_TRANSFERS = frozenset({"reads", "writes"})
+"""Groups that no op's cost depends on."""
 
 AXES: Groups = {
     "computing": lambda path: path[0] in ("compute", "op_times", "memory", "energy"),
@@ -102,9 +105,16 @@ def spread(
     Raises:
         ProfileError: the problem pages and the device has no storage.
     """
+    _check_pages(problem, profile)
+    amounts: dict[str, Amounts] = {}
+    anew = _recosted(problem, estimate(graph, profile, amounts), profile)
 
     def price(good: bool, *names: str) -> Price:
-        found = at_ends(problem, graph, profile, dict.fromkeys(names, "good" if good else "bad"))
+        moved = _moved(profile, dict.fromkeys(names, "good" if good else "bad"), GROUPS)
+        if _TRANSFERS.issuperset(names):  # ops cost what they did
+            found = _with_transfers(anew, graph, moved)
+        else:
+            found = _recosted(anew, estimate(graph, moved, amounts), moved)
         trace = judge(DecidedProblem(found), schedule, moves=moves)
         return Price(trace.seconds, trace.joules)
 
@@ -193,16 +203,33 @@ def at_ends(
     Raises:
         ProfileError: the problem pages and the device has no storage.
     """
+    _check_pages(problem, profile)
+    found = _moved(profile, ends, groups)
+    return _recosted(problem, estimate(graph, found), found)
+
+
+def _check_pages(problem: Problem, profile: Profile) -> None:
     if profile.storage is None and any(tensor.page_in is not None for tensor in problem.tensors):
         raise ProfileError(f"the plan may page and {profile.name} has no storage")
+
+
+def _moved(profile: Profile, ends: Mapping[str, Side], groups: Groups) -> Profile:
     moved = {
         path: good_end(path, good=side == "good")
         for path in uncertain_figures(profile)
         for name, side in ends.items()
         if groups[name](path)
     }
-    found = corner(profile, moved)
-    return _recosted(problem, estimate(graph, found), found)
+    return corner(profile, moved)
+
+
+def _with_transfers(problem: Problem, graph: Graph, profile: Profile) -> Problem:
+    """``problem`` with the transfers that ``profile`` has; its ops as they are."""
+    sizes_bytes = {buffer.name: buffer.size_bytes for buffer in graph.buffers}
+    costs = {name: buffer_cost(size, profile) for name, size in sizes_bytes.items()}
+    return replace(
+        problem, tensors=tuple(_repriced(tensor, costs[tensor.name]) for tensor in problem.tensors)
+    )
 
 
 def good_end(path: Place, *, good: bool) -> End:
@@ -215,12 +242,11 @@ def _recosted(problem: Problem, costs: Costs, profile: Profile) -> Problem:
         replace(op, seconds=costs.ops[op.name].seconds, joules=costs.ops[op.name].joules)
         for op in problem.ops
     )
-    tensors = tuple(_repriced(tensor, costs) for tensor in problem.tensors)
+    tensors = tuple(_repriced(tensor, costs.buffers[tensor.name]) for tensor in problem.tensors)
     return replace(problem, ops=ops, tensors=tensors, idle_watts=profile.charged_idle_watts)
 
 
-def _repriced(tensor: Tensor, costs: Costs) -> Tensor:
-    cost = costs.buffers[tensor.name]
+def _repriced(tensor: Tensor, cost: BufferCost) -> Tensor:
     return replace(
         tensor,
         page_in=None if tensor.page_in is None else cost.page_in,
