@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 export PYTHONDONTWRITEBYTECODE :=
 STAMP := $(VENV)/.installed
 
-.PHONY: help setup demo demo-c c99-table test test-cortex-m test-slow lint type models-table nets-table gap-table bench-planner bench-large-graphs bench-large-rivals bench-small-ram bench-layout bench-tuning devices-table calibration-table robust-table fuzz faults-table runtime-table torch-peers torch-solver documents pictures site clean
+.PHONY: help setup demo demo-c c99-table test test-cortex-m test-slow lint type models-table nets-table gap-table bench-planner bench-large-graphs bench-large-rivals bench-small-ram bench-layout bench-tuning devices-table calibration-table robust-table fuzz faults-table runtime-table torch-peers torch-solver stream-table documents pictures site clean
 
 help: ## this list
 	@grep -E '^[a-z0-9-]+:.*## ' Makefile | sed -E 's/^([a-z0-9-]+):.*## (.*)$$/\1|\2/' | awk -F'|' '{printf "make %-18s %s\n", $$1, $$2}'
@@ -88,6 +88,9 @@ torch-peers: $(STAMP) ## against checkpointing and torch's memory budget, at the
 
 torch-solver: $(STAMP) ## poet.torch_solver beside torch's own solvers: 6 nets x 10 budgets, measured peak and time (an hour)
 	PYTHONPATH=examples $(BIN)/python tests/benchmarks/torch_solver.py $(TORCH_SOLVER)
+
+stream-table: $(STAMP) ## docs/stream-of-shapes.md: 500 steps of mixed lengths, planned between steps (ten minutes)
+	$(BIN)/python tests/benchmarks/stream.py --write
 
 demo-c: $(STAMP) ## ResNet-8 as C99: planned, exported, linked into its RAM, trained here and on a Cortex-M4F in QEMU
 	$(BIN)/python examples/demo_c.py

@@ -28,6 +28,18 @@ def test_a_plain_loop_with_a_wrapped_module_learns(capsys: pytest.CaptureFixture
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(
+    importlib.util.find_spec("pytorch_lightning") is None, reason="pytorch-lightning is not installed"
+)
+@pytest.mark.filterwarnings("ignore")
+def test_lightning_trains_a_wrapped_module_bit_for_bit() -> None:
+    example = _example("lightning_loop")
+    losses, accuracy = example.main(epochs=2)
+    assert accuracy > 0.8
+    assert losses == example.main(None, epochs=2)[0]
+
+
+@pytest.mark.slow
 def test_single_samples_teach_while_they_stream(tmp_path: Path) -> None:
     before, after = _example("streamed_samples").main(str(tmp_path / "streamed.poet"), samples=600)
     assert before < 0.2
