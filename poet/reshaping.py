@@ -36,6 +36,7 @@ class Reshaping:
         self._places, examples = _varying([_given(graph) for graph in whole])
         if not self._places:
             raise InputError("a plan takes batches of new shapes where it has steps for several already")
+        self._examples = [set(sizes) for sizes in zip(*examples, strict=True)]
         self._base, self._types = whole[0], _given(whole[0])
         data = [graph.to_json() for graph in whole]
         unknown = set(_told_by_kernels(whole[0]))
@@ -88,6 +89,13 @@ class Reshaping:
                         f"{self._base.inputs[index]} is {kind}: its dim {dim} is not {wanted}, as in the "
                         "shapes that the plan has steps for"
                     )
+        for number, size in sizes.items():
+            if size == 1 and 1 not in self._examples[number]:
+                index, dim = self._places[number][0]
+                raise InputError(
+                    f"{self._base.inputs[index]} has size 1 in dim {dim}, where torch may compute in another "
+                    "way; plan a shape of that size as well"
+                )
         return tuple(sizes[number] for number in range(len(self._places)))
 
 

@@ -139,11 +139,13 @@ class OpenPlan:
         return math.fsum([*losses, loss]) / (len(losses) + 1), predictions
 
     def takes(self, inputs: Given, targets: Given | None) -> bool:
-        """Whether there is a step for batches of this shape.
+        """Whether there is a step for batches of this shape, or none can be had: there are micro-batches.
 
         Raises:
             InputError: something is no tensor and no array of numbers.
         """
+        if self.plan.accumulation is not None:
+            return True
         given = (*as_tensors(inputs), *as_tensors(targets))
         return is_as_large(given, self.given.types) or taking(self.shapes, inputs, targets) is not None
 

@@ -10,6 +10,7 @@ measured. Some of the plans are held against longer searches.
 from __future__ import annotations
 
 import argparse
+import os
 import statistics
 import sys
 import tempfile
@@ -173,7 +174,8 @@ def page(rows: Sequence[str], steps: int, peace_seconds: float) -> str:
         f"{steps} steps on batches of {BATCH} sequences with lengths from 4 to {LONGEST} as they come",
         f"(log-normal), by a plan file that has the lengths {planned}. Every other length is planned between",
         "two steps when it first comes ([how](training-scripts.md#a-shape-without-a-plan)).",
-        "`make stream-table` writes this page; one thread, on the machine that wrote it.",
+        "`make stream-table` writes this page; one thread, on a machine of "
+        f"{os.cpu_count()} processors with a load average of {os.getloadavg()[1]:.0f} meanwhile.",
         "",
         f"| {' | '.join(columns)} |",
         "|---" * len(columns) + "|",

@@ -162,12 +162,27 @@ def test_what_a_new_shape_cannot_be_is_said(tmp_path: Path) -> None:
         trainer.shape_planner = ShapePlanner()
         with pytest.raises(InputError, match="its dim 0 is not 4"):
             trainer.step(*batch(3, 11))
+        with pytest.raises(InputError, match="size 1 in dim 1, where torch may compute in another way"):
+            trainer.step(*batch(4, 1))
         with pytest.raises(InputError, match="have no step"):
             trainer.step(*batch(4, 21))  # there are 20 places
         with pytest.raises(InputError, match="the classes are"):
             trainer.step(tokens(4, 11), torch.full((4,), 99))
         assert trainer.steps == 0
         trainer.step(*batch(4, 11))
+
+
+def test_a_planner_leaves_micro_batches_alone(tmp_path: Path) -> None:
+    made = plan_module(
+        nn.Linear(4, 3), torch.zeros(4, 4), device="x86-host", ram="64KiB", micro=2,
+        measure_host=False, evaluation=False,
+    )  # fmt: skip
+    made.save(tmp_path / "p.poet")
+    with Trainer.open(tmp_path / "p.poet") as trainer:
+        trainer.shape_planner = ShapePlanner()
+        trainer.step(torch.zeros(4, 4), torch.zeros(4, dtype=torch.int64))
+        with pytest.raises(InputError, match=r"the plan takes float32\[2,4\]"):
+            trainer.step(torch.zeros(6, 4), torch.zeros(6, dtype=torch.int64))
 
 
 @pytest.mark.slow
