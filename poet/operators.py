@@ -112,7 +112,7 @@ ATEN: frozenset[str] = frozenset(
 
 RANDOM: frozenset[str] = frozenset(
     f"aten.{name if '.' in name else name + '.default'}" for name in _GROUPS["random"].split()
-) | {"poet.bernoulli", "poet.normal", "poet.uniform"}
+) | {"poet.bernoulli", "poet.bernoulli_bits", "poet.normal", "poet.uniform"}
 """The operators that draw from torch's default generator."""
 
 OWN: Mapping[str, tuple[str, ...]] = {
@@ -153,11 +153,19 @@ OWN: Mapping[str, tuple[str, ...]] = {
     "poet.accumulate": ("total", "gradient", "is_first"),
     "poet.look_up": ("rows", "numbers", "first", "count", "found"),
     "poet.look_up_backward": ("gradient", "numbers", "first", "count", "padding"),
+    "poet.relu": ("source", "rows"),
+    "poet.relu_backward": ("gradient", "bits"),
+    "poet.bernoulli_bits": ("shape", "element", "p", "rows"),
+    "poet.masked": ("source", "bits", "factor"),
+    "poet.max_pool": ("source", "kernel", "stride", "padding", "dilation", "ceil_mode"),
+    "poet.max_pool_backward": (
+        "gradient", "source", "kernel", "stride", "padding", "dilation", "ceil_mode", "places",
+    ),
 }  # fmt: skip
 """Operators of our own with the names of their arguments: factories with explicit strides, saved randomness,
 recurrent layers, optimizer updates, what gradients are clipped by, the moment at which the caller of a
 wrapped module has its outputs and gives their gradients, sums of gradients over micro-batches, some rows of a
-table of ``count`` rows looked up, and the gradient of ``count`` rows of one."""
+table of ``count`` rows looked up, and the gradient of ``count`` rows of one, layers that keep bits or bytes for backward."""
 
 WRITES: Mapping[str, tuple[int, ...]] = {
     "poet.assign": (0,),

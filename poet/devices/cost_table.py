@@ -287,6 +287,11 @@ def _pooling(windows: Callable[[Operands], int], *, window: int) -> Rule:
     return rule
 
 
+def _drawn_bits(o: Operands) -> float:
+    """As for each number drawn; eight of them are a byte of the output."""
+    return 10.0 * 8 * sum(output.elements for output in o.written)
+
+
 # --- the table --------------------------------------------------------------------------------
 
 
@@ -379,6 +384,7 @@ _ELEMENTWISE = {
         name: OperatorCost(OpClass.RANDOM, _per_output(10))
         for name in ("poet.bernoulli", "poet.uniform", "poet.normal", "poet.with_rng_state")
     },
+    "poet.bernoulli_bits": OperatorCost(OpClass.RANDOM, _drawn_bits),
     "poet.sgd": OperatorCost(_E, _per_input(4)),
     "poet.momentum": OperatorCost(_E, _per_input(6)),
     "poet.adamw": OperatorCost(OpClass.ADAPTIVE_UPDATE, _per_input(20)),
@@ -388,6 +394,9 @@ _ELEMENTWISE = {
     "poet.lion": OperatorCost(OpClass.ADAPTIVE_UPDATE, _per_input(9)),
     "poet.clip_coefficient": OperatorCost(_E, _per_read(2)),
     "poet.accumulate": OperatorCost(_E, _per_input(1)),
+    "poet.relu": OperatorCost(_E, _per_input(3), input_passes=2),  # its output is read again for the bits
+    "poet.relu_backward": OperatorCost(_E, _per_input(2)),
+    "poet.masked": OperatorCost(_E, _per_input(3)),
 }
 
 _TRANSCENDENTAL = {
@@ -440,6 +449,7 @@ _REDUCTIONS = {
     **_aten(
         _P, _pooling(lambda o: o.tensor(0).elements, window=2), "avg_pool2d_backward avg_pool3d_backward"
     ),
+    "poet.max_pool": OperatorCost(_P, _pooling(lambda o: o.written[0].elements, window=1)),
     **_aten(_R, _per_element(8), "isin searchsorted bucketize"),
     **_aten(_R, _bag(0), "_embedding_bag _embedding_bag_forward_only", gathers=True),
     **_aten(_R, _bag(1), "_embedding_bag_per_sample_weights_backward"),
@@ -482,6 +492,7 @@ _MOVEMENT = {
     "poet.look_up": OperatorCost(_M, _per_output(1), gathers=True),
     "poet.look_up_backward": OperatorCost(_M, _per_output(1)),
     "poet.assign": OperatorCost(_M, _per_input(1)),
+    "poet.max_pool_backward": OperatorCost(_M, _per_output(1)),
     "poet.callers_loss": OperatorCost(_M, lambda o: 0.0),
 }
 

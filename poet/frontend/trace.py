@@ -35,6 +35,7 @@ from poet.frontend.in_place import Overwrites, with_results_in_place
 from poet.frontend.layouts import compact, tensor_type
 from poet.frontend.losses import Loss, LossFunction, as_loss
 from poet.frontend.lower import Lowered, lower
+from poet.frontend.packed_saves import with_packed_saves
 from poet.frontend.part_choice import with_parts
 from poet.frontend.parts import in_parts_of, tensors_in_parts
 from poet.frontend.recurrent import OneOpPerLayer
@@ -271,6 +272,8 @@ def _for_kernels(
         graph = with_updates_fused(graph, uses_elements)
     if overwrites is not None:
         graph = with_results_in_place(graph, overwrites)
+    if measure and is_streamed and uses_elements is None:
+        graph = with_packed_saves(graph)
     graph, facts = measured(graph, times=measure, known=known)
     if measure and is_streamed and uses_elements is None:
         graph, facts = measured(with_strips(graph, facts), known=known)

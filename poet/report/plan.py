@@ -26,7 +26,7 @@ from poet.report.schedule_rows import (
     tensor_fates,
 )
 from poet.report.shapes import shape_rows
-from poet.report.training import loss_reads, part_lines, strip_lines, untrained_lines
+from poet.report.training import loss_reads, packed_lines, part_lines, strip_lines, untrained_lines
 from poet.schedule import Schedule
 from poet.simulator import Trace
 from poet.solution import WHOLE_PROBLEM, Solution, Status
@@ -89,6 +89,8 @@ def plan_heading(plan: Plan) -> Table:
         table.add_row("not trained", Text(line))
     for line in strip_lines(graph):
         table.add_row("strips", line)
+    for line in packed_lines(graph):
+        table.add_row("packed", line)
     for line in part_lines(graph):
         table.add_row("parts", line)
     if prediction.plain_peak_ram_bytes is not None:

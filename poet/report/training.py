@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 
 from poet.errors import InputError
-from poet.graph import Graph
+from poet.graph import ITEM_BYTES, Graph, Op, Symbol, TensorType
 from poet.loss import LossSpec
 from poet.named import named_parameters
 from poet.units import format_bytes
@@ -57,6 +58,36 @@ def strip_lines(graph: Graph) -> list[str]:
     ]
 
 
+def packed_lines(graph: Graph) -> list[str]:
+    """How many tensors are saved for backward as bits or bytes, and what they would take."""
+    types = {value.name: value.type for value in graph.values}
+    packed = [op for op in graph.ops if op.call.target in _PACKING]
+    if not packed:
+        return []
+    short_bytes = sum(
+        types[name].extent_bytes for op in packed for name in op.outputs[-1:] if name is not None
+    )
+    whole_bytes = sum(_whole_bytes(op, types) for op in packed)
+    what = "1 tensor" if len(packed) == 1 else f"{len(packed)} tensors"
+    taken = f"{format_bytes(short_bytes)} instead of {format_bytes(whole_bytes)}"
+    return [f"{what} saved for backward in bits and bytes: {taken}"]
+
+
+_PACKING = ("poet.relu", "poet.bernoulli_bits", "poet.max_pool")
+
+
+def _whole_bytes(op: Op, types: Mapping[str, TensorType]) -> int:
+    """What the last output of ``op`` takes in plain training."""
+    if op.call.target == "poet.bernoulli_bits":
+        shape, element = (*op.call.args[:2], None, None)[:2]
+        sizes = [size for size in shape if isinstance(size, int)] if isinstance(shape, tuple) else [0]
+        return math.prod(sizes) * (ITEM_BYTES.get(element.name, 0) if isinstance(element, Symbol) else 0)
+    output = types[op.outputs[0]] if op.outputs and op.outputs[0] is not None else None
+    if output is None:
+        return 0
+    return output.extent_bytes if op.call.target == "poet.relu" else output.elements * ITEM_BYTES["int64"]
+
+
 def part_lines(graph: Graph) -> list[str]:
     """How many parameters are in parts, and the largest; none where none is."""
     named = [item.content for item in named_parameters(graph) if item.content.bounds]
@@ -79,5 +110,6 @@ def _ops(count: int) -> str:
 def training_lines(graph: Graph, loss: str, train: Sequence[str] = ("*",)) -> list[str]:
     """What a survey says first."""
     strips = [f"strips: {line}" for line in strip_lines(graph)]
+    strips += [f"packed: {line}" for line in packed_lines(graph)]
     strips += [f"parts: {line}" for line in part_lines(graph)]
     return [f"loss: {loss_reads(graph, loss)}", *strips, *untrained_lines(graph, train)]

@@ -19,7 +19,7 @@ from torch import Tensor
 from poet.errors import ModelError, PlanError, nearest
 from poet.graph import ITEM_BYTES, Argument, Blank, Call, Ref, Symbol, TensorType
 from poet.operators import ATEN, OWN, RANDOM
-from poet.runtime import recurrent, tables
+from poet.runtime import packed, recurrent, tables
 
 LIBRARY = "pytorch-cpu"
 """What profiles and plans call torch's kernels."""
@@ -496,6 +496,7 @@ _DRAWN: dict[str, Kernel] = {
     "aten.randn_like.default": _randn_like,
     "aten.randperm.default": _given("aten.randperm.default", "generator"),
     "poet.bernoulli": _bernoulli,
+    "poet.bernoulli_bits": packed.bernoulli,
     "poet.uniform": _uniform,
     "poet.normal": _normal,
     "poet.rng_state": _rng_state,
@@ -522,6 +523,11 @@ OWN_KERNELS: dict[str, Kernel] = {
     "poet.accumulate": _accumulate,
     "poet.look_up": tables.look_up,
     "poet.look_up_backward": tables.look_up_backward,
+    "poet.relu": packed.relu,
+    "poet.relu_backward": packed.relu_backward,
+    "poet.masked": packed.masked,
+    "poet.max_pool": packed.max_pool,
+    "poet.max_pool_backward": packed.max_pool_backward,
     **{
         name: functools.partial(row, torch.default_generator)
         for name, row in _DRAWN.items()

@@ -1,0 +1,276 @@
+"""What backward asks of an activation in fewer bytes: a bit of each element, or a byte for a maximum's place.
+
+Eager keeps the output of a rectifier for one question per element, a mask of dropout as numbers of which
+there are two, and the place of a pooling's maximum as 8 bytes. The kernels here make and read the short forms
+block by block, so that nothing of the long form's size is made beside it. Results are torch's, bit for bit.
+
+Bits stand in rows, each begun at a byte of its own: one row of all elements, or one for each index of the
+first dimension where gradients come as slices of something wider.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from poet.errors import PlanError
+
+_BLOCK_ELEMENTS = 1 << 16
+"""Handled at once, a multiple of 8: calls cost little beside them, and they fit a processor's second cache.
+
+NumPy has a byte of its own for each of them for a moment, which torch's allocator does not see.
+"""
+
+
+def row_bytes(elements: int) -> int:
+    """How many bytes a row of so many bits takes."""
+    return -(-elements // 8)
+
+
+# --- rectifiers -------------------------------------------------------------------------------
+
+
+def relu(source: Tensor, rows: int) -> tuple[Tensor, Tensor]:
+    """`torch.relu`, and a set bit wherever backward lets the gradient through.
+
+    Returns:
+        output of the type of ``source``, which is contiguous; uint8[rows, bytes of a row].
+    """
+    output = torch.ops.aten.relu.default(source)
+    bits = torch.empty(rows, row_bytes(output.numel() // max(rows, 1)), dtype=torch.uint8)
+    # not "greater than": NaN lets gradients through, as it does in threshold_backward
+    _pack(output, bits, np.less_equal)
+    torch.bitwise_not(bits, out=bits)
+    return output, bits
+
+
+def relu_backward(gradient: Tensor, bits: Tensor) -> Tensor:
+    """``threshold_backward`` at 0 by the bits of `relu`.
+
+    Returns:
+        contiguous, of the shape and element type of ``gradient``.
+    """
+    result = torch.empty(gradient.shape, dtype=gradient.dtype)
+    for given, open_, made in _blocks_of(gradient, bits, result):
+        torch.ops.aten.threshold_backward.grad_input(given, open_, 0, grad_input=made)
+    return result
+
+
+# --- dropout ----------------------------------------------------------------------------------
+
+
+def bernoulli(
+    generator: torch.Generator, shape: Sequence[int], element: torch.dtype, p: float, rows: int
+) -> Tensor:
+    """The ones among what ``torch.empty(shape, dtype=element).bernoulli_(p)`` draws, as bits."""
+    drawn = torch.empty(shape, dtype=element).bernoulli_(p, generator=generator)
+    bits = torch.empty(rows, row_bytes(drawn.numel() // max(rows, 1)), dtype=torch.uint8)
+    _pack(drawn, bits, np.not_equal)
+    return bits
+
+
+def masked(source: Tensor, bits: Tensor, factor: float) -> Tensor:
+    """``source`` times a mask that is ``factor`` where a bit is set and 0 elsewhere.
+
+    It multiplies, as eager does: infinities that are dropped become NaN, negative numbers -0.0.
+
+    Returns:
+        contiguous, of the shape and element type of ``source``.
+    """
+    result = torch.empty(source.shape, dtype=source.dtype)
+    for given, ones, made in _blocks_of(source, bits, result):
+        torch.mul(given, ones.mul_(factor), out=made)
+    return result
+
+
+# --- max pooling ------------------------------------------------------------------------------
+
+
+def max_pool(
+    source: Tensor,
+    kernel: Sequence[int],
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    ceil_mode: bool,
+) -> tuple[Tensor, Tensor]:
+    """``max_pool2d_with_indices``, with places in the window, row by row, in place of places in the plane.
+
+    Args:
+        source: [N,C,H,W].
+        kernel: rows and columns of a window.
+        stride: from one window to the next, down and across.
+        padding: rows above and below, columns left and right.
+        dilation: from one element of a window to the next, down and across.
+        ceil_mode: as torch has it.
+
+    Returns:
+        contiguous maxima [N,C,h,w]; their places, uint8 of the same shape.
+    """
+    size = pooled_size(source.shape[2:], kernel, stride, padding, dilation, ceil_mode)
+    shape = (*source.shape[:2], *size)
+    output, places = torch.empty(shape, dtype=source.dtype), torch.empty(shape, dtype=torch.uint8)
+    settings = ([*kernel], [*stride], [*padding], [*dilation], ceil_mode)
+    windows = _Windows(source.shape[3], size, kernel, stride, padding, dilation)
+    table = windows.place_of_offset()
+    for sample, begin, end in _planes(shape):
+        block = source[sample, begin:end]
+        made, indices = torch.ops.aten.max_pool2d_with_indices.default(block, *settings)
+        output[sample, begin:end].copy_(made)
+        offsets = indices.sub_(windows.first).view(-1)
+        torch.index_select(table, 0, offsets, out=places[sample, begin:end].view(-1))
+    return output, places
+
+
+def max_pool_backward(
+    gradient: Tensor,
+    source: Tensor,
+    kernel: Sequence[int],
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    ceil_mode: bool,
+    places: Tensor,
+) -> Tensor:
+    """``max_pool2d_with_indices_backward`` by the places of `max_pool`.
+
+    Args:
+        gradient: [N,C,h,w], of any strides.
+        source: [N,C,H,W], of which the shape is read.
+        kernel: as for `max_pool`, like all up to ``ceil_mode``.
+        stride: likewise.
+        padding: likewise.
+        dilation: likewise.
+        ceil_mode: likewise.
+        places: uint8 [N,C,h,w].
+
+    Returns:
+        contiguous [N,C,H,W].
+    """
+    if gradient.shape != places.shape or gradient.shape[:2] != source.shape[:2]:
+        raise PlanError(
+            f"poet.max_pool_backward: places of shape {tuple(places.shape)} are not those of a gradient of "
+            f"shape {tuple(gradient.shape)}"
+        )
+    result = torch.empty(source.shape, dtype=gradient.dtype)
+    settings = ([*kernel], [*stride], [*padding], [*dilation], ceil_mode)
+    windows = _Windows(source.shape[3], places.shape[2:], kernel, stride, padding, dilation)
+    offsets = windows.offset_of_place()
+    last = source.shape[2] * source.shape[3] - 1
+    for sample, begin, end in _planes(places.shape):
+        block = places[sample, begin:end]
+        indices = offsets.index_select(0, block.reshape(-1).to(torch.int32)).view(block.shape)
+        indices.add_(windows.first).clamp_(0, last)  # whatever a stranger's plan kept as places
+        made = torch.ops.aten.max_pool2d_with_indices_backward.default(
+            gradient[sample, begin:end], source[sample, begin:end], *settings, indices
+        )
+        result[sample, begin:end].copy_(made)
+    return result
+
+
+def pooled_size(
+    size: Sequence[int],
+    kernel: Sequence[int],
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    ceil_mode: bool,
+) -> tuple[int, ...]:
+    """How many windows there are along each dimension; each begins in the input or the padding before it."""
+    found = []
+    for whole, edge, step, pad, apart in zip(size, kernel, stride, padding, dilation, strict=True):
+        room = whole + 2 * pad - apart * (edge - 1) - 1
+        count = (room + step - 1 if ceil_mode else room) // step + 1
+        found.append(count - 1 if ceil_mode and (count - 1) * step >= whole + pad else count)
+    return tuple(found)
+
+
+class _Windows:
+    """Where windows begin in a plane of rows of ``width`` (``first``: int64 [h,w]), and go on from there."""
+
+    def __init__(
+        self,
+        width: int,
+        size: Sequence[int],
+        kernel: Sequence[int],
+        stride: Sequence[int],
+        padding: Sequence[int],
+        dilation: Sequence[int],
+    ) -> None:
+        self.width, self.kernel, self.dilation = width, kernel, dilation
+        rows = torch.arange(size[0]).mul_(stride[0]).sub_(padding[0]).mul_(width)
+        columns = torch.arange(size[1]).mul_(stride[1]).sub_(padding[1])
+        self.first = rows.unsqueeze(1) + columns
+
+    def offset_of_place(self) -> Tensor:
+        """int64: by the place in the window, how far on from the window's first element it is."""
+        rows = torch.arange(self.kernel[0]).mul_(self.dilation[0] * self.width)
+        columns = torch.arange(self.kernel[1]).mul_(self.dilation[1])
+        return (rows.unsqueeze(1) + columns).view(-1)
+
+    def place_of_offset(self) -> Tensor:
+        """uint8: the reverse of `offset_of_place`."""
+        offsets = self.offset_of_place()
+        table = torch.zeros(int(offsets[-1]) + 1, dtype=torch.uint8)
+        table[offsets] = torch.arange(len(offsets)).to(torch.uint8)
+        return table
+
+
+def _planes(shape: Sequence[int]) -> Iterator[tuple[int, int, int]]:
+    """Channels from one to another of a sample, about a block of elements of [N,C,h,w] at a time."""
+    together = max(1, _BLOCK_ELEMENTS // max(1, math.prod(shape[2:])))
+    for sample in range(shape[0]):
+        for begin in range(0, shape[1], together):
+            yield sample, begin, min(begin + together, shape[1])
+
+
+# --- rows and blocks --------------------------------------------------------------------------
+
+
+def _pack(tensor: Tensor, bits: Tensor, compared: np.ufunc) -> None:
+    """Set a bit wherever an element of a contiguous tensor and 0 are as ``compared`` asks."""
+    if not tensor.numel():
+        return
+    flags = torch.empty(min(_BLOCK_ELEMENTS, tensor.numel()), dtype=torch.bool).numpy()
+    with np.errstate(invalid="ignore"):  # NaN is an element like any other
+        for row, packed in zip(tensor.view(len(bits), -1), bits.numpy(), strict=True):
+            for begin, end in _blocks(row.numel()):
+                compared(_as_numpy(row[begin:end]), 0, out=flags[: end - begin])
+                packed[begin // 8 : row_bytes(end)] = np.packbits(flags[: end - begin], bitorder="little")
+
+
+def _as_numpy(block: Tensor) -> npt.NDArray[np.generic]:
+    """The elements, those of a type that NumPy does not have as wider ones."""
+    return (block.float() if block.dtype == torch.bfloat16 else block).numpy()
+
+
+def _blocks_of(given: Tensor, bits: Tensor, made: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    """Elements of ``given``, their bits as numbers 0 and 1 of its type, and of ``made``, block by block.
+
+    Raises:
+        PlanError: the bits are not those of so many elements.
+    """
+    rows, elements = len(bits), made.numel() // max(1, len(bits))
+    if rows * elements != made.numel() or bits.shape != (rows, row_bytes(elements)):
+        raise PlanError(
+            f"bits of shape {tuple(bits.shape)} are not those of a tensor of shape {tuple(made.shape)}"
+        )
+    if not made.numel():
+        return
+    numbers = torch.empty(min(_BLOCK_ELEMENTS, elements), dtype=given.dtype)
+    parts = (given,) if rows == 1 else given.unbind(0)
+    for part, target, packed in zip(parts, made.view(rows, -1), bits.numpy(), strict=True):
+        flat = part.reshape(-1)
+        for begin, end in _blocks(elements):
+            flags = np.unpackbits(packed[begin // 8 : row_bytes(end)], count=end - begin, bitorder="little")
+            yield flat[begin:end], numbers[: end - begin].copy_(torch.from_numpy(flags)), target[begin:end]
+
+
+def _blocks(elements: int) -> Iterator[tuple[int, int]]:
+    for begin in range(0, elements, _BLOCK_ELEMENTS):
+        yield begin, min(begin + _BLOCK_ELEMENTS, elements)

@@ -1,0 +1,110 @@
+"""Short forms of what backward needs: which ops make and read them; steps with them are plain PyTorch's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from helpers import hand_net
+from helpers.schedules import keep_everything, random_schedule
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from poet.frontend.packed_saves import with_packed_saves
+from poet.frontend.trace import TrainingStep, trace_training_step
+from poet.graph import Graph, Role
+from poet.plan_file import write_plan
+from poet.report.training import packed_lines
+from poet.runtime.state import raw_tensor
+from poet.schedule import Compute
+from poet.simulator import simulate
+from poet.verification import verify
+
+
+class Net(nn.Module):
+    """A fire module's branches (whose gradients are slices of something wider), poolings and dropout."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(3, 8, 3, padding=1)
+        self.left, self.right = nn.Conv2d(8, 8, 1), nn.Conv2d(8, 16, 3, padding=1)
+        self.last = nn.Linear(24 * 64, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = F.max_pool2d(F.relu(self.first(x)), 3, 2, padding=1)
+        x = torch.cat([F.relu(self.left(x)), F.relu(self.right(x))], 1)
+        x = F.dropout(F.max_pool2d(x, 2, ceil_mode=True), 0.3, training=True)
+        return self.last(x.flatten(1))  # type: ignore[no-any-return]
+
+
+def net() -> nn.Module:
+    torch.manual_seed(0)
+    return Net()
+
+
+def traced(module: nn.Module, *inputs: Tensor, **options: object) -> TrainingStep:
+    return trace_training_step(module, inputs, **options)  # type: ignore[arg-type]
+
+
+@pytest.fixture(scope="module")
+def step() -> TrainingStep:
+    return traced(net(), torch.zeros(2, 3, 32, 32))
+
+
+def called(graph: Graph) -> list[str]:
+    return [op.call.target for op in graph.ops]
+
+
+def saved_bytes(graph: Graph) -> int:
+    return sum(buffer.size_bytes for buffer in graph.buffers if buffer.role is Role.SAVED)
+
+
+def test_signs_places_and_masks_are_saved_in_short_form(step: TrainingStep) -> None:
+    whole = traced(net(), torch.zeros(2, 3, 32, 32), gradients="keep")
+    assert whole.digest == step.digest
+    made = called(step.graph)
+    pairs = (("poet.relu", "poet.relu_backward"), ("poet.max_pool", "poet.max_pool_backward"))
+    assert [made.count(name) for pair in pairs for name in pair] == [3, 3, 2, 2]
+    assert made.count("poet.bernoulli_bits") == 1
+    assert made.count("poet.masked") == 2
+    assert not {"aten.relu.default", "poet.bernoulli", "aten.div.Scalar", "poet.rng_state"} & set(made)
+    assert saved_bytes(step.graph) < 0.4 * saved_bytes(whole.graph)
+    assert with_packed_saves(step.graph) == step.graph
+
+
+def test_the_report_says_what_is_packed(step: TrainingStep) -> None:
+    (line,) = packed_lines(step.graph)
+    assert line.startswith("6 tensors saved for backward in bits and bytes: ")
+    assert not packed_lines(traced(net(), torch.zeros(2, 3, 32, 32), gradients="keep").graph)
+
+
+def test_small_tensors_stay_as_they_are() -> None:
+    small = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(72, 5))
+    assert not packed_lines(traced(small, torch.zeros(1, 3, 8, 8)).graph)
+
+
+@pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (None, 2))])
+def test_any_schedule_gives_the_bits_of_plain_pytorch(
+    step: TrainingStep, seed: int | None, tmp_path: Path
+) -> None:
+    """Keeping everything, and with recomputing and paging; at one thread and at two."""
+    of = hand_net.problem(step.graph, kernels=step.kernels)
+    schedule = keep_everything(of) if seed is None else random_schedule(of, seed)
+    runs = [item.op for item in schedule if isinstance(item, Compute)]
+    relus = {
+        op.name for op in step.graph.ops if op.call.target in ("poet.relu", "poet.max_pool", "poet.masked")
+    }
+    assert seed is None or any(runs.count(name) > 1 for name in relus)
+    plan = hand_net.plan(
+        of,
+        step.graph,
+        schedule,
+        optimizer=step.optimizer,
+        loss="cross-entropy",
+        slack=1.0,
+        kernels=step.kernels,
+    )
+    assert simulate(of, plan.schedule)
+    write_plan(tmp_path / "p", plan, {value: raw_tensor(tensor) for value, tensor in step.tensors.items()})
+    verify(tmp_path / "p", module=net(), steps=2, threads=(1, 2)).require()
