@@ -165,7 +165,8 @@ OWN: Mapping[str, tuple[str, ...]] = {
 """Operators of our own with the names of their arguments: factories with explicit strides, saved randomness,
 recurrent layers, optimizer updates, what gradients are clipped by, the moment at which the caller of a
 wrapped module has its outputs and gives their gradients, sums of gradients over micro-batches, some rows of a
-table of ``count`` rows looked up, and the gradient of ``count`` rows of one, layers that keep bits or bytes for backward."""
+table of ``count`` rows looked up, and the gradient of ``count`` rows of one, layers that keep bits or bytes
+for backward."""
 
 WRITES: Mapping[str, tuple[int, ...]] = {
     "poet.assign": (0,),

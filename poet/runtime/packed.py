@@ -19,6 +19,8 @@ import torch
 from torch import Tensor
 
 from poet.errors import PlanError
+from poet.runtime import native
+from poet.runtime.native.library import Library
 
 _BLOCK_ELEMENTS = 1 << 16
 """Handled at once, a multiple of 8: calls cost little beside them, and they fit a processor's second cache.
@@ -43,6 +45,11 @@ def relu(source: Tensor, rows: int) -> tuple[Tensor, Tensor]:
     """
     output = torch.ops.aten.relu.default(source)
     bits = torch.empty(rows, row_bytes(output.numel() // max(rows, 1)), dtype=torch.uint8)
+    library = _library()
+    if library is not None and output.dtype in (torch.float32, torch.float64):
+        for row, packed in zip(output.view(rows, -1) if output.numel() else (), bits, strict=False):
+            library.pack(row.data_ptr(), row.element_size(), row.numel(), packed.data_ptr())
+        return output, bits
     # not "greater than": NaN lets gradients through, as it does in threshold_backward
     _pack(output, bits, np.less_equal)
     torch.bitwise_not(bits, out=bits)
@@ -56,6 +63,12 @@ def relu_backward(gradient: Tensor, bits: Tensor) -> Tensor:
         contiguous, of the shape and element type of ``gradient``.
     """
     result = torch.empty(gradient.shape, dtype=gradient.dtype)
+    library = _library()
+    if library is not None:
+        for part, packed, made in _rows_of(gradient, bits, result):
+            size = (made.element_size(), made.numel())
+            library.gate(part.data_ptr(), packed.data_ptr(), *size, made.data_ptr())
+        return result
     for given, open_, made in _blocks_of(gradient, bits, result):
         torch.ops.aten.threshold_backward.grad_input(given, open_, 0, grad_input=made)
     return result
@@ -83,6 +96,11 @@ def masked(source: Tensor, bits: Tensor, factor: float) -> Tensor:
         contiguous, of the shape and element type of ``source``.
     """
     result = torch.empty(source.shape, dtype=source.dtype)
+    library = _library()
+    if library is not None and source.dtype == torch.float32:
+        for part, packed, made in _rows_of(source, bits, result):
+            library.masked(part.data_ptr(), packed.data_ptr(), made.numel(), factor, made.data_ptr())
+        return result
     for given, ones, made in _blocks_of(source, bits, result):
         torch.mul(given, ones.mul_(factor), out=made)
     return result
@@ -118,12 +136,17 @@ def max_pool(
     settings = ([*kernel], [*stride], [*padding], [*dilation], ceil_mode)
     windows = _Windows(source.shape[3], size, kernel, stride, padding, dilation)
     table = windows.place_of_offset()
+    library = _library()
     for sample, begin, end in _planes(shape):
-        block = source[sample, begin:end]
-        made, indices = torch.ops.aten.max_pool2d_with_indices.default(block, *settings)
-        output[sample, begin:end].copy_(made)
-        offsets = indices.sub_(windows.first).view(-1)
-        torch.index_select(table, 0, offsets, out=places[sample, begin:end].view(-1))
+        block, made = source[sample, begin:end], output[sample, begin:end]
+        indices = torch.empty(made.shape, dtype=torch.int64)
+        torch.ops.aten.max_pool2d_with_indices.out(block, *settings, out=made, indices=indices)
+        found = places[sample, begin:end]
+        if library is not None:
+            spots = (windows.first.data_ptr(), table.data_ptr(), found.data_ptr())
+            library.places(indices.data_ptr(), end - begin, windows.first.numel(), *spots)
+        else:
+            torch.index_select(table, 0, indices.sub_(windows.first).view(-1), out=found.view(-1))
     return output, places
 
 
@@ -152,7 +175,8 @@ def max_pool_backward(
     Returns:
         contiguous [N,C,H,W].
     """
-    if gradient.shape != places.shape or gradient.shape[:2] != source.shape[:2]:
+    is_alike = gradient.shape == places.shape and places.shape[:2] == source.shape[:2]
+    if not is_alike or places.dtype != torch.uint8 or not source.numel():
         raise PlanError(
             f"poet.max_pool_backward: places of shape {tuple(places.shape)} are not those of a gradient of "
             f"shape {tuple(gradient.shape)}"
@@ -162,14 +186,27 @@ def max_pool_backward(
     windows = _Windows(source.shape[3], places.shape[2:], kernel, stride, padding, dilation)
     offsets = windows.offset_of_place()
     last = source.shape[2] * source.shape[3] - 1
+    library = _library()
+    if library is not None and gradient.dtype == torch.float32:
+        size = (math.prod(places.shape[:2]), windows.first.numel())
+        spots = (windows.first.data_ptr(), offsets.data_ptr(), len(offsets), last, result.data_ptr())
+        given, places = gradient.contiguous(), places.contiguous()
+        library.max_pool_backward(given.data_ptr(), places.data_ptr(), *size, *spots)
+        return result
     for sample, begin, end in _planes(places.shape):
-        block = places[sample, begin:end]
-        indices = offsets.index_select(0, block.reshape(-1).to(torch.int32)).view(block.shape)
-        indices.add_(windows.first).clamp_(0, last)  # whatever a stranger's plan kept as places
-        made = torch.ops.aten.max_pool2d_with_indices_backward.default(
-            gradient[sample, begin:end], source[sample, begin:end], *settings, indices
+        found = places[sample, begin:end].contiguous()
+        indices = torch.empty(found.shape, dtype=torch.int64)
+        if library is not None:
+            spots = (windows.first.data_ptr(), offsets.data_ptr(), len(offsets), last, indices.data_ptr())
+            library.indices(found.data_ptr(), end - begin, windows.first.numel(), *spots)
+        else:
+            known = found.view(-1).to(torch.int32).clamp_(max=len(offsets) - 1)
+            torch.index_select(offsets, 0, known, out=indices.view(-1))
+            indices.add_(windows.first).clamp_(0, last)  # whatever a stranger's plan has kept as places
+        given, made = gradient[sample, begin:end], result[sample, begin:end]
+        torch.ops.aten.max_pool2d_with_indices_backward.grad_input(
+            given, source[sample, begin:end], *settings, indices, grad_input=made
         )
-        result[sample, begin:end].copy_(made)
     return result
 
 
@@ -185,7 +222,7 @@ def pooled_size(
     found = []
     for whole, edge, step, pad, apart in zip(size, kernel, stride, padding, dilation, strict=True):
         room = whole + 2 * pad - apart * (edge - 1) - 1
-        count = (room + step - 1 if ceil_mode else room) // step + 1
+        count = (room + step - 1 if ceil_mode else room) // max(step, 1) + 1
         found.append(count - 1 if ceil_mode and (count - 1) * step >= whole + pad else count)
     return tuple(found)
 
@@ -202,6 +239,10 @@ class _Windows:
         padding: Sequence[int],
         dilation: Sequence[int],
     ) -> None:
+        if min(*kernel, *stride, *dilation) < 1:
+            raise PlanError(
+                f"no pooling has windows of {tuple(kernel)}, {tuple(stride)} and {tuple(dilation)}"
+            )
         self.width, self.kernel, self.dilation = width, kernel, dilation
         rows = torch.arange(size[0]).mul_(stride[0]).sub_(padding[0]).mul_(width)
         columns = torch.arange(size[1]).mul_(stride[1]).sub_(padding[1])
@@ -232,6 +273,12 @@ def _planes(shape: Sequence[int]) -> Iterator[tuple[int, int, int]]:
 # --- rows and blocks --------------------------------------------------------------------------
 
 
+def _library() -> Library | None:
+    """The compiled kernels, where there are any; the Python beside each call gives the same bits."""
+    allocator = native.load()
+    return None if allocator is None else allocator.library
+
+
 def _pack(tensor: Tensor, bits: Tensor, compared: np.ufunc) -> None:
     """Set a bit wherever an element of a contiguous tensor and 0 are as ``compared`` asks."""
     if not tensor.numel():
@@ -249,26 +296,31 @@ def _as_numpy(block: Tensor) -> npt.NDArray[np.generic]:
     return (block.float() if block.dtype == torch.bfloat16 else block).numpy()
 
 
-def _blocks_of(given: Tensor, bits: Tensor, made: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-    """Elements of ``given``, their bits as numbers 0 and 1 of its type, and of ``made``, block by block.
+def _rows_of(given: Tensor, bits: Tensor, made: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    """Elements of ``given``, their bits, and elements of ``made``, row by row.
 
     Raises:
         PlanError: the bits are not those of so many elements.
     """
     rows, elements = len(bits), made.numel() // max(1, len(bits))
-    if rows * elements != made.numel() or bits.shape != (rows, row_bytes(elements)):
+    fits = rows * elements == made.numel() and bits.shape == (rows, row_bytes(elements))
+    if not fits or bits.dtype != torch.uint8 or not bits.is_contiguous():
         raise PlanError(
             f"bits of shape {tuple(bits.shape)} are not those of a tensor of shape {tuple(made.shape)}"
         )
-    if not made.numel():
-        return
-    numbers = torch.empty(min(_BLOCK_ELEMENTS, elements), dtype=given.dtype)
     parts = (given,) if rows == 1 else given.unbind(0)
-    for part, target, packed in zip(parts, made.view(rows, -1), bits.numpy(), strict=True):
-        flat = part.reshape(-1)
-        for begin, end in _blocks(elements):
-            flags = np.unpackbits(packed[begin // 8 : row_bytes(end)], count=end - begin, bitorder="little")
-            yield flat[begin:end], numbers[: end - begin].copy_(torch.from_numpy(flags)), target[begin:end]
+    for part, packed, target in zip(parts, bits, made.view(rows, elements), strict=True):
+        yield part.reshape(-1).contiguous(), packed, target
+
+
+def _blocks_of(given: Tensor, bits: Tensor, made: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    """Elements of ``given``, their bits as numbers 0 and 1 of its type, and of ``made``, block by block."""
+    numbers = torch.empty(min(_BLOCK_ELEMENTS, made.numel()), dtype=given.dtype)
+    for part, packed, target in _rows_of(given, bits, made):
+        for begin, end in _blocks(len(target)):
+            short = packed[begin // 8 : row_bytes(end)].numpy()
+            flags = np.unpackbits(short, count=end - begin, bitorder="little")
+            yield part[begin:end], numbers[: end - begin].copy_(torch.from_numpy(flags)), target[begin:end]
 
 
 def _blocks(elements: int) -> Iterator[tuple[int, int]]:

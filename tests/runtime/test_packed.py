@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from poet.errors import PlanError
-from poet.runtime import kernels, packed
+from poet.runtime import kernels, native, packed
 
 SPECIAL = (-math.inf, -6.0, -1.0, -0.0, 0.0, 1e-45, -1e-45, 1e-38, 0.5, 1.0, 6.0, 7.0, math.inf, math.nan)
 """Infinities, zeros of both signs, subnormal numbers, ties, NaN."""
@@ -37,6 +37,15 @@ def same_bits(one: Tensor, other: Tensor) -> None:
     assert torch.equal(one.view(torch.uint8), other.view(torch.uint8))
 
 
+@pytest.fixture(params=["compiled", "Python"], autouse=True)
+def _kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each test with either kind of kernel."""
+    if request.param == "Python":
+        monkeypatch.setattr(packed, "_library", lambda: None)
+    elif not native.available():
+        pytest.skip(native.why_unavailable())
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("shape", [(1,), (3, 5), (2, 8), (4, 1027), (2, 3, 1 << 14)])
 def test_a_rectifiers_gradient_follows_from_its_bits(dtype: torch.dtype, shape: tuple[int, ...]) -> None:
@@ -49,6 +58,17 @@ def test_a_rectifiers_gradient_follows_from_its_bits(dtype: torch.dtype, shape: 
         same_bits(output, y)
         assert bits.numel() == rows * math.ceil(y.numel() / rows / 8)
         same_bits(packed.relu_backward(gradient, bits), wanted)
+
+
+def test_a_gradient_of_any_strides_is_read_as_it_is_meant() -> None:
+    y, bits = packed.relu(special(40), 1)
+    wide = special(40, 3, seed=2)
+    for gradient in (wide[:, 1], wide[0, :1].expand(40)):
+        wanted = torch.ops.aten.threshold_backward(gradient, y, 0).contiguous()
+        same_bits(packed.relu_backward(gradient, bits), wanted)
+        same_bits(
+            packed.masked(gradient, bits, 2.0), gradient * (2.0 * packed.relu_backward(torch.ones(40), bits))
+        )
 
 
 def test_rows_serve_gradients_that_are_slices_of_something_wider() -> None:
@@ -131,13 +151,11 @@ def test_a_strangers_bits_and_places_reach_no_other_memory() -> None:
     gradient = torch.ones(1, 2, 3, 3)
     with pytest.raises(PlanError, match="places of shape"):
         packed.max_pool_backward(gradient, x, *settings, torch.zeros(1, 2, 2, 2, dtype=torch.uint8))
-    with pytest.raises(IndexError):
-        packed.max_pool_backward(gradient, x, *settings, torch.full((1, 2, 3, 3), 200, dtype=torch.uint8))
-    outside = torch.zeros(
-        1, 2, 3, 3, dtype=torch.uint8
-    )  # of the first window: in the padding before the plane
-    made = packed.max_pool_backward(gradient, x, *settings, outside)
-    assert made.sum() == gradient.sum()
+    for place in (0, 200):  # of the first window in the padding before the plane; of no window at all
+        places = torch.full((1, 2, 3, 3), place, dtype=torch.uint8)
+        assert packed.max_pool_backward(gradient, x, *settings, places).sum() == gradient.sum()
+    with pytest.raises(PlanError, match="no pooling has windows"):
+        packed.max_pool(x, (2, 2), (0, 0), *settings[2:])
 
 
 def test_nothing_is_as_good_as_something() -> None:

@@ -60,7 +60,7 @@ class NativeAllocator:
     """
 
     def __init__(self, library: Library) -> None:
-        self._library = library
+        self._library = self.library = library
         self.mark = library.mark
 
     def usage(self) -> MemoryUsage:

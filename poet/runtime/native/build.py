@@ -35,6 +35,7 @@ from poet.runtime.native import prebuilt
 from poet.runtime.native.prebuilt import MadeFor
 
 SOURCE = Path(__file__).with_name("allocator.cpp")
+_KERNELS = SOURCE.with_name("packed.cpp")
 _COMPILERS = ("c++", "g++", "clang++")
 _TORCH_LIBRARIES = ("-lc10", "-ltorch_cpu")
 _COMPILE_SECONDS = 300
@@ -74,7 +75,7 @@ def build_library(cache: Path | None = None) -> Path:
         except InputError as error:
             misfit = str(error)
     compiler = find_compiler()
-    prefix = f"allocator-{_digest(SOURCE.read_text(), *_flags(), *_torch_build())}"
+    prefix = f"allocator-{_digest(_source_digest(), *_flags(), *_torch_build())}"
     if compiler is None:
         found = _find(folder, f"{prefix}-*.so")
         if found is None and misfit:
@@ -165,7 +166,7 @@ def _flags() -> tuple[str, ...]:
         "-shared",
         "-fPIC",
         "-std=c++17",
-        "-O2",
+        "-O3",
         "-fvisibility=hidden",
         f"-D_GLIBCXX_USE_CXX11_ABI={abi}",
         *warnings,
@@ -223,11 +224,11 @@ def _source() -> list[str]:
     if not headers[0].is_dir():
         raise Unavailable(f"the installed torch has no C++ headers ({headers[0]})")
     told = f"-DPOET_SOURCE={_source_digest()}"
-    return [*_flags(), told, *(f"-isystem{header}" for header in headers), str(SOURCE)]
+    return [*_flags(), told, *(f"-isystem{header}" for header in headers), str(SOURCE), str(_KERNELS)]
 
 
 def _source_digest() -> str:
-    return _digest(SOURCE.read_text())
+    return _digest(SOURCE.read_text(), _KERNELS.read_text())
 
 
 def _call(compiler: Compiler, arguments: Sequence[str], built: Path) -> None:

@@ -1,4 +1,4 @@
-"""The C interface of ``allocator.cpp``, typed: its structs mirrored, its functions as methods."""
+"""The C interface of ``allocator.cpp`` and ``packed.cpp``, typed: structs mirrored, functions as methods."""
 
 from __future__ import annotations
 
@@ -64,6 +64,15 @@ _SIGNATURES = {
     "poet_appoint": (None, (_POINTER, _INT64, _INT64)),
     "poet_replay_begin": (ctypes.c_int, (_POINTER, _INT64, _INT64S, _INT64, _INT64S, _INT64S)),
     "poet_replay_end": (None, ()),
+    "poet_pack": (ctypes.c_int, (_POINTER, _INT64, _INT64, _POINTER)),
+    "poet_gate": (None, (_POINTER, _POINTER, _INT64, _INT64, _POINTER)),
+    "poet_masked": (None, (_POINTER, _POINTER, _INT64, ctypes.c_float, _POINTER)),
+    "poet_places": (None, (_POINTER, _INT64, _INT64, _POINTER, _POINTER, _POINTER)),
+    "poet_max_pool_backward": (
+        None,
+        (_POINTER, _POINTER, _INT64, _INT64, _POINTER, _POINTER, _INT64, _INT64, _POINTER),
+    ),
+    "poet_indices": (None, (_POINTER, _INT64, _INT64, _POINTER, _POINTER, _INT64, _INT64, _POINTER)),
 }
 
 
@@ -138,6 +147,12 @@ class Library:
         self.arena_close = self._c.poet_arena_close
         self.appoint = self._c.poet_appoint
         self.replay_end = self._c.poet_replay_end
+        self.pack = self._c.poet_pack
+        self.gate = self._c.poet_gate
+        self.masked = self._c.poet_masked
+        self.places = self._c.poet_places
+        self.indices = self._c.poet_indices
+        self.max_pool_backward = self._c.poet_max_pool_backward
 
     def torch_version(self) -> str:
         """Of the headers it was compiled with."""

@@ -1,0 +1,114 @@
+// Bits of what backward asks of an activation, and bytes for places of maxima.
+//
+// poet/runtime/packed.py does the same block by block where there is no compiled library; its tests hold the
+// two against each other. Nothing here allocates. Bits of a byte stand lowest first.
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+
+static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "bytes of a word stand lowest first");
+
+#define POET_EXPORT extern "C" __attribute__((visibility("default")))
+
+namespace {
+
+constexpr int64_t kBlock = 2048;  // elements at once, a multiple of 8: their bytes stay in the first cache
+
+constexpr uint64_t kEach = 0x0101010101010101;    // a one in every byte
+constexpr uint64_t kOwnBit = 0x8040201008040201;  // byte k has bit k
+constexpr uint64_t kGather = 0x0102040810204080;  // moves the ones of eight bytes into the highest byte
+
+// A byte of 0 or 1 for each of `n` bits; `flags` has room for whole bytes of bits.
+void spread(const uint8_t* bits, int64_t n, uint8_t* flags) {
+  for (int64_t i = 0; i < (n + 7) / 8; ++i) {
+    const uint64_t eight = (((bits[i] * kEach & kOwnBit) + 0x7f * kEach) >> 7) & kEach;
+    std::memcpy(flags + 8 * i, &eight, 8);
+  }
+}
+
+// A bit wherever x is not at most 0: NaN counts as above.
+template <class T>
+void pack(const T* x, int64_t n, uint8_t* bits) {
+  uint8_t flags[kBlock];
+  for (int64_t begin = 0; begin < n; begin += kBlock) {
+    const int64_t size = std::min(kBlock, n - begin), bytes = (size + 7) / 8;
+    for (int64_t i = 0; i < size; ++i) flags[i] = !(x[begin + i] <= 0);
+    for (int64_t i = size; i < 8 * bytes; ++i) flags[i] = 0;
+    for (int64_t i = 0; i < bytes; ++i) {
+      uint64_t eight;
+      std::memcpy(&eight, flags + 8 * i, 8);
+      bits[begin / 8 + i] = static_cast<uint8_t>(eight * kGather >> 56);
+    }
+  }
+}
+
+// What is given where a bit is set, else all bits 0, which is +0.0.
+template <class T>
+void gate(const T* given, const uint8_t* bits, int64_t n, T* out) {
+  uint8_t flags[kBlock];
+  for (int64_t begin = 0; begin < n; begin += kBlock) {
+    const int64_t size = std::min(kBlock, n - begin);
+    spread(bits + begin / 8, size, flags);
+    for (int64_t i = 0; i < size; ++i) out[begin + i] = given[begin + i] & static_cast<T>(-static_cast<T>(flags[i]));
+  }
+}
+
+}  // namespace
+
+// Whether there is a kernel for floats of that many bytes.
+POET_EXPORT int poet_pack(const void* x, int64_t item_bytes, int64_t n, uint8_t* bits) {
+  if (item_bytes == 4) pack(static_cast<const float*>(x), n, bits);
+  if (item_bytes == 8) pack(static_cast<const double*>(x), n, bits);
+  return item_bytes == 4 || item_bytes == 8;
+}
+
+POET_EXPORT void poet_gate(const void* given, const uint8_t* bits, int64_t item_bytes, int64_t n, void* out) {
+  if (item_bytes == 2) gate(static_cast<const uint16_t*>(given), bits, n, static_cast<uint16_t*>(out));
+  if (item_bytes == 4) gate(static_cast<const uint32_t*>(given), bits, n, static_cast<uint32_t*>(out));
+  if (item_bytes == 8) gate(static_cast<const uint64_t*>(given), bits, n, static_cast<uint64_t*>(out));
+}
+
+// A product, not a choice: infinity times 0 is NaN, a negative number times 0 is -0.0.
+POET_EXPORT void poet_masked(const float* x, const uint8_t* bits, int64_t n, float factor, float* out) {
+  uint8_t flags[kBlock];
+  for (int64_t begin = 0; begin < n; begin += kBlock) {
+    const int64_t size = std::min(kBlock, n - begin);
+    spread(bits + begin / 8, size, flags);
+    for (int64_t i = 0; i < size; ++i) out[begin + i] = x[begin + i] * (flags[i] * factor);
+  }
+}
+
+// For planes of `windows` maxima each: where they lie in their windows, from where they lie in their planes.
+POET_EXPORT void poet_places(const int64_t* indices, int64_t planes, int64_t windows, const int64_t* first,
+                             const uint8_t* place_of_offset, uint8_t* places) {
+  for (int64_t plane = 0; plane < planes; ++plane)
+    for (int64_t i = 0; i < windows; ++i)
+      places[plane * windows + i] = place_of_offset[indices[plane * windows + i] - first[i]];
+}
+
+// The reverse. Places come from a file: whatever they are, indices are within 0 to `last`.
+static inline int64_t index_of(uint8_t place, int64_t first, const int64_t* offset_of_place, int64_t kinds,
+                               int64_t last) {
+  return std::clamp<int64_t>(first + offset_of_place[std::min<int64_t>(place, kinds - 1)], 0, last);
+}
+
+POET_EXPORT void poet_indices(const uint8_t* places, int64_t planes, int64_t windows, const int64_t* first,
+                              const int64_t* offset_of_place, int64_t kinds, int64_t last, int64_t* indices) {
+  for (int64_t plane = 0; plane < planes; ++plane)
+    for (int64_t i = 0; i < windows; ++i)
+      indices[plane * windows + i] = index_of(places[plane * windows + i], first[i], offset_of_place, kinds, last);
+}
+
+// torch's own sums, in its order: a plane of `last` + 1 gradients gets those of its windows, one after the other.
+POET_EXPORT void poet_max_pool_backward(const float* given, const uint8_t* places, int64_t planes,
+                                        int64_t windows, const int64_t* first, const int64_t* offset_of_place,
+                                        int64_t kinds, int64_t last, float* made) {
+  std::fill(made, made + planes * (last + 1), 0.0f);
+  for (int64_t plane = 0; plane < planes; ++plane) {
+    float* out = made + plane * (last + 1);
+    for (int64_t i = 0; i < windows; ++i)
+      out[index_of(places[plane * windows + i], first[i], offset_of_place, kinds, last)] +=
+          given[plane * windows + i];
+  }
+}
