@@ -76,13 +76,15 @@ def form_on(profile: Profile, home: Place, *, has_shapes: bool = False) -> Form:
     """The form of a graph for ``profile``'s device, with parameters at ``home`` between steps.
 
     Where steps of several shapes share the parameters (``has_shapes``), these are in no parts: those that
-    give every bit may differ from shape to shape.
+    give every bit may differ from shape to shape. Nor does backward read bits then, whose number of bytes
+    is no formula of the sizes.
     """
     from poet.c99.statements import LIBRARY
 
     return Form(
         for_c99=profile.kernels.name == LIBRARY,
         in_parts=home is not Place.RAM and profile.storage is not None and not has_shapes,
+        in_short_forms=not has_shapes,
     )
 
 

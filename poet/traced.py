@@ -30,10 +30,12 @@ class Form:
         for_c99: it is a graph for the kernels of poet's C99: an update runs element by element with its
             gradient, and results overwrite operands that nothing else reads.
         in_parts: large parameters may be several tensors of rows, as storage takes them.
+        in_short_forms: backward may read bits and bytes in place of what plain training saves.
     """
 
     for_c99: bool = False
     in_parts: bool = False
+    in_short_forms: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +115,7 @@ def trace_model(
         overwrites=overwrites if form.for_c99 else None,
         micro=micro,
         in_parts=form.in_parts,
+        in_short_forms=form.in_short_forms,
         has_small_operators=form.for_c99,
     )
     return Traced(

@@ -108,6 +108,7 @@ def trace_training_step(
     measure: bool = True,
     micro: MicroBatches | None = None,
     in_parts: bool = False,
+    in_short_forms: bool = True,
     has_small_operators: bool = False,
 ) -> TrainingStep:
     """Trace one training step of ``module``, in the mode (train or eval) it is in.
@@ -137,6 +138,8 @@ def trace_training_step(
             as a whole.
         in_parts: whether large weights may be in parts (see `poet.frontend.parts`), which serves those
             that are at home in storage; for ``stream`` and PyTorch's kernels alone.
+        in_short_forms: whether backward may read bits and bytes (see `poet.frontend.packed_saves`); for these
+            alone as well.
         has_small_operators: LSTMs, recurrent layers and attention are products, sums and copies, for a
             library that has no more (see `poet.frontend.small_operators`).
 
@@ -184,6 +187,7 @@ def trace_training_step(
         uses_elements=uses_elements,
         overwrites=overwrites,
         measure=measure,
+        in_short_forms=in_short_forms,
     )
     graph, kernel_facts = run_by(graph)
     accumulation = None
@@ -266,13 +270,14 @@ def _for_kernels(
     uses_elements: HasKernel | None,
     overwrites: Overwrites | None,
     measure: bool,
+    in_short_forms: bool,
 ) -> tuple[Graph, KernelFacts]:
     """``graph`` as the library's kernels run it, with what they need; see `trace_training_step`."""
     if is_streamed and uses_elements is not None:
         graph = with_updates_fused(graph, uses_elements)
     if overwrites is not None:
         graph = with_results_in_place(graph, overwrites)
-    if measure and is_streamed and uses_elements is None:
+    if in_short_forms and measure and is_streamed and uses_elements is None:
         graph = with_packed_saves(graph)
     graph, facts = measured(graph, times=measure, known=known)
     if measure and is_streamed and uses_elements is None:

@@ -11,10 +11,13 @@ from helpers.schedules import keep_everything, random_schedule
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from poet.devices.load import load_profile
 from poet.frontend.packed_saves import with_packed_saves
 from poet.frontend.trace import TrainingStep, trace_training_step
 from poet.graph import Graph, Role
 from poet.plan_file import write_plan
+from poet.prepared import form_on
+from poet.problem import Place
 from poet.report.training import packed_lines
 from poet.runtime.state import raw_tensor
 from poet.schedule import Compute
@@ -82,6 +85,14 @@ def test_the_report_says_what_is_packed(step: TrainingStep) -> None:
 def test_small_tensors_stay_as_they_are() -> None:
     small = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(72, 5))
     assert not packed_lines(traced(small, torch.zeros(1, 3, 8, 8)).graph)
+
+
+def test_plans_of_several_shapes_save_as_plain_training_does() -> None:
+    """So that graphs for other sizes follow from theirs."""
+    assert not packed_lines(traced(net(), torch.zeros(2, 3, 32, 32), in_short_forms=False).graph)
+    profile = load_profile("rpi4b")
+    assert form_on(profile, Place.RAM).in_short_forms
+    assert not form_on(profile, Place.RAM, has_shapes=True).in_short_forms
 
 
 @pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (None, 2))])
