@@ -106,6 +106,19 @@ def test_wide_layers_with_batch_norm(wide: int, tmp_path: Path) -> None:
     assert max(worst.values()) <= 1.0, worst
 
 
+def test_activations_of_mobile_nets(tmp_path: Path) -> None:
+    """On both sides of every kink, and of where the exponential's series ends."""
+    torch.manual_seed(0)
+    kinds = (nn.SiLU(), nn.Hardswish(), nn.Hardsigmoid(), nn.LeakyReLU(0.2), nn.ELU(0.7), nn.SELU())
+    layers = [layer for kind in kinds for layer in (nn.Linear(24, 24), kind)]
+    for layer in layers[::2]:
+        torch.nn.init.normal_(layer.weight, std=0.5)  # type: ignore[arg-type]
+    worst = worst_ratios(nn.Sequential(*layers), 3 * torch.randn(6, 24), tmp_path / "c", "mse", "sgd")
+    named = ("silu", "hardswish", "hardsigmoid", "leaky_relu", "elu")
+    assert {f"aten.{name}{way}.default" for name in named for way in ("", "_backward")} <= worst.keys()
+    assert max(worst.values()) <= 1.0, worst
+
+
 @pytest.mark.parametrize("name", with_slow(NETS, set(NETS) - {"transformer-norm-first"}))
 def test_nets_over_sequences(name: str, tmp_path: Path) -> None:
     """All ops of a step: recurrent layers, attention, layer norm, GELU, poolings of maxima."""

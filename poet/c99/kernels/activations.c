@@ -104,6 +104,129 @@ void poet_hardtanh_backward(float *gx, const float *gy, int32_t gy_stride, const
     }
 }
 
+/*@ poet_silu */
+/* y = x / (1 + exp(-x)) */
+void poet_silu(float *y, const float *x, int32_t x_stride, int32_t n)
+{
+    for (int32_t i = 0; i < n; ++i) {
+        const float value = x[i * x_stride];
+        y[i] = value / (1.0f + poet_exp(-value));
+    }
+}
+
+/*@ poet_silu_backward */
+/* gx = gy * s * (1 + x * (1 - s)), where s = 1 / (1 + exp(-x)) */
+void poet_silu_backward(float *gx, const float *gy, int32_t gy_stride, const float *x, int32_t x_stride, int32_t n)
+{
+    for (int32_t i = 0; i < n; ++i) {
+        const float value = x[i * x_stride];
+        const float share = 1.0f / (1.0f + poet_exp(-value));
+        gx[i] = gy[i * gy_stride] * share * (1.0f + value * (1.0f - share));
+    }
+}
+
+/*@ poet_ramp */
+/* 0 up to -3, 6 from 3 on, and straight between them; what is not a number stays so */
+float poet_ramp(float x)
+{
+    const float lifted = x + 3.0f;
+    return lifted < 0.0f ? 0.0f : lifted > 6.0f ? 6.0f : lifted;
+}
+
+/*@ poet_hardsigmoid */
+/* y = ramp(x) / 6 */
+void poet_hardsigmoid(float *y, const float *x, int32_t x_stride, int32_t n)
+{
+    for (int32_t i = 0; i < n; ++i) {
+        y[i] = poet_ramp(x[i * x_stride]) / 6.0f;
+    }
+}
+
+/*@ poet_hardsigmoid_backward */
+/* gx = gy / 6 where -3 < x < 3, else 0 */
+void poet_hardsigmoid_backward(float *gx, const float *gy, int32_t gy_stride, const float *x, int32_t x_stride,
+                               int32_t n)
+{
+    for (int32_t i = 0; i < n; ++i) {
+        const float value = x[i * x_stride];
+        gx[i] = value > -3.0f && value < 3.0f ? gy[i * gy_stride] / 6.0f : 0.0f;
+    }
+}
+
+/*@ poet_hardswish */
+/* y = x * ramp(x) / 6 */
+void poet_hardswish(float *y, const float *x, int32_t x_stride, int32_t n)
+{
+    for (int32_t i = 0; i < n; ++i) {
+        const float value = x[i * x_stride];
+        y[i] = value * poet_ramp(value) / 6.0f;
+    }
+}
+
+/*@ poet_hardswish_backward */
+/* gx = 0 up to -3, gy from 3 on, and gy * (x / 3 + 1 / 2) between them */
+void poet_hardswish_backward(float *gx, const float *gy, int32_t gy_stride, const float *x, int32_t x_stride,
+                             int32_t n)
+{
+    for (int32_t i = 0; i < n; ++i) {
+        const float value = x[i * x_stride];
+        const float slope = value <= -3.0f ? 0.0f : value < 3.0f ? value / 3.0f + 0.5f : 1.0f;
+        gx[i] = gy[i * gy_stride] * slope;
+    }
+}
+
+/*@ poet_leaky_relu */
+/* y = x above 0, else x * slope */
+void poet_leaky_relu(float *y, const float *x, int32_t x_stride, float slope, int32_t n)
+{
+    for (int32_t i = 0; i < n; ++i) {
+        const float value = x[i * x_stride];
+        y[i] = value > 0.0f ? value : value * slope;
+    }
+}
+
+/*@ poet_leaky_relu_backward */
+/* gx = gy where x is above 0, else gy * slope; x may be the result, whose sign is that of x */
+void poet_leaky_relu_backward(float *gx, const float *gy, int32_t gy_stride, const float *x, int32_t x_stride,
+                              float slope, int32_t n)
+{
+    for (int32_t i = 0; i < n; ++i) {
+        gx[i] = x[i * x_stride] > 0.0f ? gy[i * gy_stride] : gy[i * gy_stride] * slope;
+    }
+}
+
+/*@ poet_expm1 */
+/* exp(x) - 1: by its series where the difference would cancel */
+float poet_expm1(float x)
+{
+    if (x > -0.25f && x < 0.25f) {
+        return x * (1.0f + x / 2.0f * (1.0f + x / 3.0f * (1.0f + x / 4.0f * (1.0f + x / 5.0f * (1.0f + x / 6.0f)))));
+    }
+    return poet_exp(x) - 1.0f;
+}
+
+/*@ poet_elu */
+/* y = x * above where x is above 0, else (exp(x * inner) - 1) * below */
+void poet_elu(float *y, const float *x, int32_t x_stride, float below, float above, float inner, int32_t n)
+{
+    for (int32_t i = 0; i < n; ++i) {
+        const float value = x[i * x_stride];
+        y[i] = value > 0.0f ? value * above : poet_expm1(value * inner) * below;
+    }
+}
+
+/*@ poet_elu_backward */
+/* gx = gy * above where x is above 0, else gy * inner * below * exp(x * inner); where `is_result`, x is the result */
+void poet_elu_backward(float *gx, const float *gy, int32_t gy_stride, const float *x, int32_t x_stride, float below,
+                       float above, float inner, int is_result, int32_t n)
+{
+    for (int32_t i = 0; i < n; ++i) {
+        const float value = x[i * x_stride], gradient = gy[i * gy_stride];
+        const float steep = is_result ? value + below : below * poet_exp(value * inner);
+        gx[i] = value > 0.0f ? gradient * above : gradient * inner * steep;
+    }
+}
+
 /*@ poet_softmax */
 /* y = exp(x) / sum(exp(x)) over n; x is outer x n x inner. `is_safe`: 0 where all of x are minus infinity */
 void poet_softmax(float *y, const float *x, int32_t outer, int32_t n, int32_t inner, int is_safe)

@@ -99,6 +99,36 @@ def hardtanh_backward(run: OpRun) -> list[CCall]:
     return pointwise(run, "poet_hardtanh_backward", run.made(), [run.tensor(0), run.tensor(1)], *ends)
 
 
+def leaky_relu(run: OpRun) -> list[CCall]:
+    """With a slope below 0."""
+    return pointwise(run, "poet_leaky_relu", run.made(), [run.tensor(0)], run.float_text(run.number(1, 0.01)))
+
+
+def leaky_relu_backward(run: OpRun) -> list[CCall]:
+    """The way back, from what was given or, where the slope keeps its sign, from what came out."""
+    slope = run.number(2)
+    if slope < 0 and bool(run.argument(3)):
+        raise run.refuse("from the result of a slope below 0, which hides the sign")
+    read = [run.tensor(0), run.tensor(1)]
+    return pointwise(run, "poet_leaky_relu_backward", run.made(), read, run.float_text(slope))
+
+
+def elu(run: OpRun) -> list[CCall]:
+    """Exponential below 0, with its factors."""
+    alpha, scale, inner = run.number(1, 1.0), run.number(2, 1.0), run.number(3, 1.0)
+    factors = (run.float_text(alpha * scale), run.float_text(scale), run.float_text(inner))
+    return pointwise(run, "poet_elu", run.made(), [run.tensor(0)], *factors)
+
+
+def elu_backward(run: OpRun) -> list[CCall]:
+    """The way back, from what was given or from what came out."""
+    alpha, scale, inner = run.number(1), run.number(2), run.number(3)
+    factors = (run.float_text(alpha * scale), run.float_text(scale), run.float_text(inner))
+    is_result = str(int(bool(run.argument(4))))
+    read = [run.tensor(0), run.tensor(5)]
+    return pointwise(run, "poet_elu_backward", run.made(), read, *factors, is_result)
+
+
 def full(run: OpRun) -> list[CCall]:
     """One number everywhere."""
     return pointwise(run, "poet_fill", run.made(), [], run.float_text(run.number(3)))
