@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 export PYTHONDONTWRITEBYTECODE :=
 STAMP := $(VENV)/.installed
 
-.PHONY: help setup demo demo-c c99-table test test-cortex-m test-slow lint type models-table nets-table gap-table bench-planner bench-large-graphs bench-large-rivals bench-small-ram bench-layout bench-tuning devices-table calibration-table robust-table fuzz faults-table runtime-table torch-peers torch-solver stream-table documents pictures site clean
+.PHONY: help setup demo demo-c c99-table test test-cortex-m test-slow lint type models-table nets-table gap-table bench-planner bench-large-graphs bench-large-rivals bench-small-ram language-model bench-layout bench-tuning devices-table calibration-table robust-table fuzz faults-table runtime-table torch-peers torch-solver stream-table documents pictures site clean
 
 help: ## this list
 	@grep -E '^[a-z0-9-]+:.*## ' Makefile | sed -E 's/^([a-z0-9-]+):.*## (.*)$$/\1|\2/' | awk -F'|' '{printf "make %-18s %s\n", $$1, $$2}'
@@ -57,6 +57,9 @@ bench-large-rivals: $(STAMP) ## docs/large-graphs-rivals.md: the other planners 
 
 bench-small-ram: $(STAMP) ## plan, bound and what is open: nets of microcontrollers in little RAM, 30 s each (an hour)
 	$(BIN)/python tests/benchmarks/small_ram.py $(SMALL_RAM)
+
+language-model: $(STAMP) ## docs/language-model.md: adapters of a decoder of 494 M parameters in 256 MiB, planned, verified, enforced (half an hour, 8 GB of RAM and storage)
+	$(BIN)/python examples/language_model.py
 
 bench-layout: $(STAMP) ## how well plans fill their arenas: fixed places, CP-SAT, moves; eleven instances of minimalloc (five minutes)
 	$(BIN)/python tests/benchmarks/layouts.py

@@ -57,6 +57,10 @@ class PlanFile(Closing):
         """Fill ``target`` with the stored bytes of ``value``."""
         self._tensors.read_into(value, target)
 
+    def place_of(self, value: str) -> tuple[int, int]:
+        """The open file's number, and where in it the bytes of ``value`` begin."""
+        return self._tensors.place_of(value)
+
     def structure(self) -> bytes | None:
         """The model's ONNX file without weights, where the plan was made from one."""
         return self._tensors.read(STRUCTURE) if STRUCTURE in self._tensors.entries else None

@@ -129,6 +129,10 @@ class TensorFile(Closing):
             raise self._error(f"{self.path.name}: {name} has only {entry.size_bytes} bytes")
         self._fill(target.cast("B"), entry.start + start_bytes)
 
+    def place_of(self, name: str) -> tuple[int, int]:
+        """The open file's number, and where in it the tensor's bytes begin."""
+        return self._file.fileno(), self.entries[name].start
+
     def read(self, name: str) -> bytes:
         """The tensor's bytes."""
         target = bytearray(self.entries[name].size_bytes)

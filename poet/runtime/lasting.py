@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Literal
 
 import torch
 
+from poet.calls import TensorType, contiguous
 from poet.errors import ReplayError
 from poet.lasting_values import lasting_values, stored_values
 from poet.named import Joined
 from poet.problem import Place
 from poet.runtime import instructions, program, state
 from poet.runtime.background import Pager
-from poet.runtime.cells import Cells, new_buffer
+from poet.runtime.cells import Cells, memory_of, new_buffer
 from poet.runtime.joining import joined
 from poet.runtime.moving import Moving
 from poet.runtime.page_file import PageFile
@@ -67,6 +68,7 @@ class LastingTensors:
         graph = self._plan.graph
         values: dict[str, list[str]] = {}
         stored_names = stored_values(graph)
+        updated = {name for op in graph.ops for name in op.updates}
         for name in lasting_values(graph):
             values.setdefault(graph.buffer_of(name), []).append(name)
         slots = {slot.tensor for slot in self._plan.slots}
@@ -82,11 +84,25 @@ class LastingTensors:
             for name in filter(stored_names.__contains__, values[buffer]):
                 source.fill(name, self.cells.contents[self.cells.value(name)])
             if buffer in stored and self._pages is not None:
-                instructions.page_out(buffer, self.cells, self._pages)
+                types = [(name, stored_names.get(name)) for name in values[buffer]]
+                if buffer in updated or not self._stays(buffer, types, source):
+                    instructions.page_out(buffer, self.cells, self._pages)
             if buffer not in self.held:
                 self.cells.clear(buffer)
         if arena and self.placed is None:
             self.placed = self._placing(arena, announces)
+
+    def _stays(
+        self, buffer: str, types: Sequence[tuple[str, TensorType | None]], source: state.Source
+    ) -> bool:
+        """Whether storage has a buffer that no op writes where ``source`` keeps it: it is read there."""
+        (name, kind), *others = types
+        place, size_bytes = source.place_of(name), self.cells.sizes_bytes[buffer]
+        if place is None or kind is None or others or self._pages is None:
+            return False
+        if kind != contiguous(kind.dtype, kind.shape) or kind.extent_bytes != size_bytes:
+            return False
+        return self._pages.find_in(*place, buffer, memory_of(self.cells.raw(buffer))[:size_bytes])
 
     def _placing(self, arena: ArenaUse, announces: bool) -> PlacedSteps:
         limit_bytes = self._arena_limit_bytes()

@@ -3,7 +3,8 @@
 One preallocated file with a fixed slot per tensor. Transfers bypass the kernel's page cache
 (``O_DIRECT``) through an aligned bounce buffer where the file system can do that and the plan leaves
 RAM for the buffer; otherwise they go through the cache, which is flushed and dropped after each, so
-that paged bytes are really out of RAM. Every tensor is read back against a checksum.
+that paged bytes are really out of RAM. Every tensor is read back against a checksum. What lies in another
+file of the same storage, and is never written, is read there.
 """
 
 from __future__ import annotations
@@ -57,14 +58,15 @@ class PageFile:
         """
         self._slots = {slot.tensor: slot for slot in slots}
         self._written: dict[str, tuple[int, int]] = {}  # per tensor: bytes and checksum
+        self._elsewhere: dict[str, tuple[_Transfers, int]] = {}  # per tensor that lies in another file: where
+        self._others: dict[int, tuple[int, _Transfers]] = {}  # such files, by their number
         self._named = path is not None
         self.path = path if path is not None else folder / f".poet-pages-{secrets.token_hex(8)}"
         self._file, is_direct = self._open(wants_direct=buffer_bytes > 0)
         try:
             self._claim()
-            self._transfers: _Transfers = (
-                _Direct(self._file, buffer_bytes) if is_direct else _Cached(self._file)
-            )
+            self._buffer = memoryview(mmap.mmap(-1, buffer_bytes)) if is_direct else None
+            self._transfers = self._transfers_of(self._file)
             self._transfers.write(0, memoryview(MAGIC.ljust(_HEADER_BYTES, b"\0")))
         except OSError as cause:
             self.close()
@@ -98,6 +100,7 @@ class PageFile:
         """
         slot = self._slots[tensor]
         self._written.pop(tensor, None)
+        self._elsewhere.pop(tensor, None)
         try:
             self._transfers.write(_HEADER_BYTES + slot.offset_bytes, data)
         except OSError as cause:
@@ -111,11 +114,12 @@ class PageFile:
             PageFileError: nothing was, the storage failed, or other bytes came back.
         """
         slot = self._slots[tensor]
+        transfers, offset = self._elsewhere.get(tensor, (self._transfers, _HEADER_BYTES + slot.offset_bytes))
         if tensor not in self._written:
             raise PageFileError(f"page file {self.path}: {tensor} was never written whole")
         size_bytes, checksum = self._written[tensor]
         try:
-            self._transfers.read(_HEADER_BYTES + slot.offset_bytes, target[:size_bytes])
+            transfers.read(offset, target[:size_bytes])
         except OSError as cause:
             raise self._failed(f"{tensor} cannot be read", cause) from None
         if zlib.crc32(target[:size_bytes]) != checksum:
@@ -123,6 +127,35 @@ class PageFile:
                 f"page file {self.path}: {tensor} came back with other bytes than were written; "
                 "another process wrote to the file, or the storage is failing"
             )
+
+    def find_in(self, file: int, offset_bytes: int, tensor: str, data: memoryview) -> bool:
+        """Read ``tensor`` from now on where it lies in another file, until it is written here.
+
+        Args:
+            file: that is open; it is opened once more, so that it may be closed or replaced.
+            offset_bytes: of the tensor in it.
+            tensor: that has a slot here.
+            data: its bytes, which are there.
+
+        Returns:
+            ``False`` where nothing was done: it is on other storage, or cannot be opened so.
+        """
+        try:
+            there, here = os.fstat(file), os.fstat(self._file)
+            if there.st_dev != here.st_dev:
+                return False
+            if there.st_ino not in self._others:
+                flags = os.O_RDONLY | os.O_CLOEXEC | (os.O_DIRECT if self._buffer is not None else 0)
+                again = os.open(f"/proc/self/fd/{file}", flags)
+                self._others[there.st_ino] = again, self._transfers_of(again)
+        except OSError:
+            return False
+        self._elsewhere[tensor] = self._others[there.st_ino][1], offset_bytes
+        self._written[tensor] = len(data), zlib.crc32(data)
+        return True
+
+    def _transfers_of(self, file: int) -> _Transfers:
+        return _Cached(file) if self._buffer is None else _Direct(file, self._buffer)
 
     @property
     def is_background(self) -> bool:
@@ -141,6 +174,8 @@ class PageFile:
 
     def close(self) -> None:
         """Close and remove the file; a second call does nothing."""
+        while self._others:
+            os.close(self._others.popitem()[1][0])
         if self._file >= 0:
             ours = os.fstat(self._file)
             os.close(self._file)
@@ -214,9 +249,8 @@ class _Transfers(Protocol):
 class _Direct:
     """Past the page cache: aligned offsets, sizes and memory, by way of a bounce buffer."""
 
-    def __init__(self, file: int, buffer_bytes: int) -> None:
-        self._file = file
-        self._buffer = memoryview(mmap.mmap(-1, buffer_bytes))
+    def __init__(self, file: int, buffer: memoryview) -> None:
+        self._file, self._buffer = file, buffer
 
     def write(self, offset: int, data: memoryview) -> None:
         step = len(self._buffer)
@@ -226,11 +260,13 @@ class _Direct:
             _write_whole(self._file, self._buffer[: _aligned(len(part))], offset + start)
 
     def read(self, offset: int, target: memoryview) -> None:
-        step = len(self._buffer)
-        for start in range(0, len(target), step):
-            part = target[start : start + step]
-            _read_whole(self._file, self._buffer[: _aligned(len(part))], offset + start)
-            part[:] = self._buffer[: len(part)]
+        done = 0
+        while done < len(target):
+            before = (offset + done) % SLOT_ALIGNMENT_BYTES  # in another file it may begin anywhere
+            end = min(before + len(target) - done, len(self._buffer))
+            _read_whole(self._file, self._buffer[: _aligned(end)], offset + done - before, wanted_bytes=end)
+            target[done : done + end - before] = self._buffer[before:end]
+            done += end - before
 
 
 class _Cached:
@@ -273,9 +309,10 @@ def _write_whole(file: int, data: memoryview, offset: int) -> None:
         done += count
 
 
-def _read_whole(file: int, target: memoryview, offset: int) -> None:
+def _read_whole(file: int, target: memoryview, offset: int, *, wanted_bytes: int | None = None) -> None:
+    """Fill ``target``; or, where a file may end within it, at least the ``wanted_bytes`` at its start."""
     done = 0
-    while done < len(target):
+    while done < (len(target) if wanted_bytes is None else wanted_bytes):
         count = os.preadv(file, [target[done:]], offset + done)
         if count == 0:
             raise OSError("the file ends too early")

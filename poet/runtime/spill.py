@@ -63,6 +63,10 @@ class Spill(Closing):
         """Write the content of the graph's ``value`` into ``target``."""
         fill_from(self._file, value, target)
 
+    def place_of(self, value: str) -> tuple[int, int] | None:
+        """See `poet.runtime.state.Source`; it vanishes."""
+        return None
+
     def fetched(self, value: str) -> torch.Tensor:
         """A copy of the graph's ``value``, its elements in C order."""
         tensor = torch.empty(self._types[value].shape, dtype=getattr(torch, self._types[value].dtype))

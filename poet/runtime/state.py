@@ -47,6 +47,9 @@ class Source(Protocol):
     def fill(self, value: str, target: torch.Tensor) -> None:
         """Write the content of the graph's ``value`` into ``target``."""
 
+    def place_of(self, value: str) -> tuple[int, int] | None:
+        """An open file that has the bytes of ``value`` for good, and where; ``None``: there is none."""
+
 
 class FromPlan:
     """The state with which the plan was made; what the optimizer keeps is as new."""
@@ -72,6 +75,10 @@ class FromPlan:
             fill_from(self._file, value, target)
         else:
             target.fill_(self._fresh[value])
+
+    def place_of(self, value: str) -> tuple[int, int] | None:
+        """See `Source`."""
+        return self._file.place_of(value) if value in self._file.entries else None
 
 
 class Saved(Closing):
@@ -117,6 +124,10 @@ class Saved(Closing):
             self._file.read_part_into(item.name, bytes_of(target), start_bytes)
         else:
             fill_from(self._file, item.name, target)
+
+    def place_of(self, value: str) -> tuple[int, int] | None:
+        """See `Source`; the next save replaces this file, so what it has is copied."""
+        return None if value in self._owners else self._constants.place_of(value)
 
     def close(self) -> None:
         """Close the file; a second call does nothing."""

@@ -54,6 +54,41 @@ def test_a_short_content_fills_the_start_of_a_larger_target(pages: PageFile) -> 
     assert read(pages, "a", 5000) == bytes(content(1000)) + bytes(4000)
 
 
+@pytest.mark.parametrize("begin", [0, 1, 4095, 4096, 70_001])
+def test_what_lies_in_another_file_is_read_there_until_it_is_written(
+    pages: PageFile, begin: int, tmp_path: Path
+) -> None:
+    other, data = tmp_path / "other", content(5_000_001, 7)
+    other.write_bytes(bytes(begin) + data)  # ends where the file does
+    with other.open("rb") as file:
+        os.fsync(file.fileno())
+        assert pages.find_in(file.fileno(), begin, "a", data)
+        assert pages.find_in(file.fileno(), begin + 5, "b", data[5:15])
+    other.unlink()  # it stays as it was
+    assert read(pages, "a", 5_000_001) == data
+    assert read(pages, "b", 10) == data[5:15]
+    pages.write("a", content(5_000_001, 8))
+    assert read(pages, "a", 5_000_001) == content(5_000_001, 8)
+    assert read(pages, "b", 10) == data[5:15]
+
+
+def test_another_file_that_changes_is_noticed(pages: PageFile, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.write_bytes(bytes(content(10)))
+    with other.open("r+b") as file:
+        assert pages.find_in(file.fileno(), 0, "b", content(10))
+        file.write(b"x")
+        file.flush()
+        os.fsync(file.fileno())
+    with pytest.raises(PageFileError, match="b came back with other bytes"):
+        read(pages, "b", 10)
+
+
+def test_what_is_on_other_storage_is_not_read_there(pages: PageFile) -> None:
+    with Path("/proc/self/status").open("rb") as file:
+        assert not pages.find_in(file.fileno(), 0, "b", content(10))
+
+
 def test_room_is_reserved_at_once(pages: PageFile) -> None:
     status = pages.path.stat()
     assert status.st_size == 4096 + 5_005_312

@@ -24,6 +24,7 @@ from poet.frontend.trace import TrainingStep, trace_training_step
 from poet.optimizer import OptimizerSpec
 from poet.plan_file import read_plan, write_plan
 from poet.runtime import Trainer, part_trial, tables
+from poet.runtime.page_file import PageFile
 from poet.runtime.part_trial import is_exact_in_parts
 from poet.runtime.state import raw_tensor
 from poet.training_plan import Plan
@@ -146,13 +147,25 @@ def test_any_schedule_gives_the_bits_of_plain_pytorch(
         assert [comparison.difference for comparison in report.comparisons] == [None, None]
 
 
-def test_a_frozen_table_is_read_part_by_part_and_never_written(tmp_path: Path) -> None:
+def test_a_frozen_table_is_read_part_by_part_and_never_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     step = traced("decoder", train=ADAPTERS)
     assert axes(step)["words.weight"] == FROZEN
     parts = {name for whole in step.graph.wholes for name in whole.parts}
     assert parts.isdisjoint(name for op in step.graph.ops for name in op.updates)
     plan = write(tmp_path / "p", step, seed=None)
+    written, write_page = set[str](), PageFile.write
+
+    def noted(pages: PageFile, tensor: str, data: memoryview) -> None:
+        written.add(tensor)
+        write_page(pages, tensor, data)
+
+    monkeypatch.setattr(PageFile, "write", noted)
     with Trainer.open(tmp_path / "p", seed=1) as trainer:
+        frozen = {item.value for item in plan.graph.parameters if item.gradient is None}
+        assert frozen
+        assert frozen.isdisjoint(written)  # they are read as they lie in the plan file
         with pytest.raises(InputError, match=r"holds 500; the rows of its table are 0 to 499"):
             trainer.step(torch.full((2, 12), 500), torch.zeros(2, 12, dtype=torch.long))
         weight = trainer.state_dict()["words.weight"]

@@ -1,0 +1,108 @@
+"""A language model on a small board: adapters of a Qwen2.5-0.5B-shaped decoder trained in 256 MiB of RAM.
+
+    python examples/language_model.py [--ram 256MiB] [--devices rpi4b rpi-zero-2w] [--time-limit 240]
+
+Random weights. Low-rank adapters of queries and values are trained on 128 tokens at a time; everything
+else is frozen, at home in storage, and never written in a step. Plans a step for each device, compares a step
+of the first plan with plain PyTorch by `torch.equal`, and trains with `poet run --enforce`: in a process that
+gets no more memory than the budget.
+"""
+
+import argparse
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+from zoo.decoder import ADAPTERS, Decoder
+
+import poet
+from poet.solvers import minimum_ram_bytes
+from poet.units import format_bytes, format_joules, format_seconds
+from poet.verification import verify
+
+LOSS = "cross-entropy:dim=-1"
+HEADINGS = (
+    "device", "lower bound", "peak RAM", "arena", "read per step", "written", "seconds", "joules", "gap",
+    "import and search",
+)  # fmt: skip
+
+
+def main() -> None:
+    arguments = _arguments()
+    folder, length = arguments.folder, arguments.length
+    folder.mkdir(parents=True, exist_ok=True)
+    torch.manual_seed(0)
+    sizes = {"layers": arguments.layers, "words": arguments.words, "length": length}
+    model = Decoder(**{name: size for name, size in sizes.items() if size is not None})
+    words = model.words.num_embeddings
+    count = sum(item.numel() for item in model.parameters())
+    trained = sum(item.numel() for name, item in model.named_parameters() if name.endswith((".down", ".up")))
+    print(f"{count / 1e6:.0f} million parameters, {trained / 1e6:.2f} million of them trained\n")
+    print(f"| {' | '.join(HEADINGS)} |\n|---|{'---:|' * (len(HEADINGS) - 1)}")
+    plans = [_planned(model, device, arguments) for device in arguments.devices]
+    begun = time.monotonic()
+    report = verify(plans[0], module=model, steps=1, threads=(1, 2))
+    differences = [comparison.difference for comparison in report.comparisons]
+    print(f"\nverify, 1 and 2 threads: {differences}, {time.monotonic() - begun:.0f} s", flush=True)
+    generator = np.random.default_rng(0)
+    shape, data, output = (arguments.steps, length), folder / "data.npz", folder / "trained.safetensors"
+    np.savez(data, inputs=generator.integers(0, words, shape), targets=generator.integers(0, words, shape))
+    command = [sys.executable, "-m", "poet", "run", str(plans[0]), "--data", str(data), "-o", str(output)]
+    found = subprocess.run([*command, "--enforce", "--arena", "require"], check=False)
+    sys.exit(any(differences) or found.returncode)
+
+
+def _planned(model: Decoder, device: str, arguments: argparse.Namespace) -> Path:
+    """The plan file for a device; prints its row."""
+    begun = time.monotonic()
+    planned = poet.plan(
+        model,
+        torch.zeros(1, arguments.length, dtype=torch.long),
+        device=device,
+        ram=arguments.ram,
+        home="storage",
+        loss=LOSS,
+        train=ADAPTERS,
+        measure_host=False,
+        evaluation=False,
+        time_limit_seconds=arguments.time_limit,
+    )
+    seconds = time.monotonic() - begun
+    step, limits = planned.solution.trace, planned.plan.request.limits
+    arena = planned.plan.arena
+    assert step is not None
+    columns = (
+        format_bytes(minimum_ram_bytes(planned.prepared.problem, limits).bytes),
+        format_bytes(step.peak_ram_bytes),
+        "-" if arena is None else format_bytes(arena.size_bytes),
+        format_bytes(step.read_bytes),
+        format_bytes(step.written_bytes),
+        format_seconds(step.seconds),
+        format_joules(step.joules),
+        f"{100 * (1 - planned.solution.bound_joules / step.joules):.1f} %",
+        f"{seconds:.0f} s",
+    )
+    print(f"| {device} | {' | '.join(columns)} |", flush=True)
+    path: Path = arguments.folder / f"{device}.poet"
+    planned.save(path)
+    return path
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--ram", default="256MiB")
+    parser.add_argument("--devices", nargs="+", default=["rpi4b", "rpi-zero-2w"])
+    parser.add_argument("--time-limit", type=float, default=240.0, help="seconds of search per device")
+    parser.add_argument("--folder", type=Path, default=Path("build/language-model"), help="plans, 2 GB each")
+    parser.add_argument("--steps", type=int, default=2, help="of the enforced run")
+    parser.add_argument("--length", type=int, default=128, help="tokens of a sample")
+    parser.add_argument("--layers", type=int, help="fewer than 24")
+    parser.add_argument("--words", type=int, help="fewer than 151,936")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()
