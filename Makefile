@@ -58,7 +58,7 @@ bench-large-rivals: $(STAMP) ## docs/large-graphs-rivals.md: the other planners 
 bench-small-ram: $(STAMP) ## plan, bound and what is open: nets of microcontrollers in little RAM, 30 s each (an hour)
 	$(BIN)/python tests/benchmarks/small_ram.py $(SMALL_RAM)
 
-language-model: $(STAMP) ## docs/language-model.md: adapters of a decoder of 494 M parameters in 256 MiB, planned, verified, enforced (half an hour, 8 GB of RAM and storage)
+language-model: $(STAMP) ## docs/language-model.md: adapters of a decoder of 494 M parameters in 256 MiB, planned, verified, tried under --enforce (half an hour, 8 GB of RAM and storage)
 	$(BIN)/python examples/language_model.py
 
 bench-layout: $(STAMP) ## how well plans fill their arenas: fixed places, CP-SAT, moves; eleven instances of minimalloc (five minutes)
