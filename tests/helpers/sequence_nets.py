@@ -84,6 +84,20 @@ class Clipped(nn.Module):
         return scores
 
 
+class Sliced(nn.Module):
+    """Parts of a layer: one that begins before the first, one that begins inside, one row."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.out = nn.Linear(4, 6), nn.Linear(6, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Scores of classes; ``x`` is [N, 4]."""
+        y = torch.tanh(self.first(x))
+        scores: Tensor = self.out(y[:, -10:]) + y[:, -2:].sum(1, keepdim=True) + y[:, -6].unsqueeze(1)
+        return scores
+
+
 @dataclass(frozen=True)
 class SequenceNet:
     """How to build it, and what it reads."""
@@ -106,5 +120,6 @@ NETS = {
     "transformer": SequenceNet(Attending, (2, 7, 5)),
     "transformer-norm-first": SequenceNet(lambda: Attending("relu", norm_first=True), (2, 7, 5)),
     "attention": SequenceNet(Projected, (2, 6, 8)),
+    "sliced": SequenceNet(Sliced, (3, 4)),
     "clipped": SequenceNet(Clipped, (2, 2, 9, 9)),
 }

@@ -6,13 +6,35 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from poet.c99.calls import WORD_BYTES, CCall, OpRun, Placed, pointwise
-from poet.graph import ITEM_BYTES, Ref
+from poet.graph import ITEM_BYTES, Ref, TensorType
 
 
-def _part(whole: Placed, shape: Sequence[int], strides: Sequence[int], elements: int) -> Placed:
-    """A view of a tensor that begins ``elements`` after it."""
+def _part(run: OpRun, whole: Placed, shape: Sequence[int], strides: Sequence[int], elements: int) -> Placed:
+    """A view of a tensor that begins ``elements`` after it.
+
+    Raises:
+        UnsupportedOperator: it reaches out of the tensor.
+    """
     kind = replace(whole.type, shape=tuple(shape), strides=tuple(strides))
+    is_view = len(shape) == len(strides) and min((elements, *shape, *strides)) >= 0
+    if not is_view or (kind.elements and elements + _reach(kind) > _reach(whole.type)):
+        raise run.refuse(f"for a part {list(shape)} that does not lie inside its {whole.type}")
     return Placed(kind, whole.word + elements * ITEM_BYTES[kind.dtype] // WORD_BYTES)
+
+
+def _reach(kind: TensorType) -> int:
+    """The number of the last element, counted from the first; -1 where there is none."""
+    if not kind.elements:
+        return -1
+    return sum((size - 1) * stride for size, stride in zip(kind.shape, kind.strides, strict=True))
+
+
+def _dimension(run: OpRun, kind: TensorType, index: int) -> int:
+    """Argument ``index``, a dimension of ``kind``, counted from the first."""
+    dim, count = run.whole(index, 0), len(kind.shape)
+    if not -count <= dim < count:
+        raise run.refuse(f"for dimension {dim} of {kind}")
+    return dim % count
 
 
 def _given(run: OpRun) -> list[Placed]:
@@ -27,10 +49,10 @@ def _given(run: OpRun) -> list[Placed]:
 def cat(run: OpRun) -> list[CCall]:
     """One after the other along a dimension."""
     out = run.made()[0]
-    dim = run.whole(1, 0) % len(out.type.shape)
+    dim = _dimension(run, out.type, 1)
     calls, begin = [], 0
     for tensor in _given(run):
-        part = _part(out, tensor.type.shape, out.type.strides, begin * out.type.strides[dim])
+        part = _part(run, out, tensor.type.shape, out.type.strides, begin * out.type.strides[dim])
         calls += pointwise(run, "poet_copy", [part], [tensor])
         begin += tensor.type.shape[dim]
     return calls
@@ -39,10 +61,10 @@ def cat(run: OpRun) -> list[CCall]:
 def stack(run: OpRun) -> list[CCall]:
     """Along a new dimension."""
     out = run.made()[0]
-    dim = run.whole(1, 0) % len(out.type.shape)
+    dim = _dimension(run, out.type, 1)
     strides, calls = out.type.strides, []
     for index, tensor in enumerate(_given(run)):
-        part = _part(out, tensor.type.shape, (*strides[:dim], *strides[dim + 1 :]), index * strides[dim])
+        part = _part(run, out, tensor.type.shape, (*strides[:dim], *strides[dim + 1 :]), index * strides[dim])
         calls += pointwise(run, "poet_copy", [part], [tensor])
     return calls
 
@@ -51,9 +73,11 @@ def select_backward(run: OpRun) -> list[CCall]:
     """Zeros, with a tensor in the place of one index of a dimension."""
     out, gy = run.made()[0], run.tensor(0)
     shape, strides = out.type.shape, out.type.strides
-    dim = run.whole(2) % len(shape)
-    begin = run.whole(3) % shape[dim] * strides[dim]
-    part = _part(out, (*shape[:dim], *shape[dim + 1 :]), (*strides[:dim], *strides[dim + 1 :]), begin)
+    dim, index = _dimension(run, out.type, 2), run.whole(3)
+    if not -shape[dim] <= index < shape[dim]:
+        raise run.refuse(f"for index {index} of dimension {dim} of {out.type}")
+    begin = index % shape[dim] * strides[dim]
+    part = _part(run, out, (*shape[:dim], *shape[dim + 1 :]), (*strides[:dim], *strides[dim + 1 :]), begin)
     return [*pointwise(run, "poet_fill", [out], [], "0.0f"), *pointwise(run, "poet_copy", [part], [gy])]
 
 
@@ -61,17 +85,17 @@ def slice_backward(run: OpRun) -> list[CCall]:
     """Likewise, in the place of every so many indices from one on."""
     out, gy = run.made()[0], run.tensor(0)
     strides = list(out.type.strides)
-    dim = run.whole(2) % len(strides)
+    dim = _dimension(run, out.type, 2)
     size, start = out.type.shape[dim], run.whole(3)
-    begin = min(start + size if start < 0 else start, size) * strides[dim]
+    begin = max(0, min(start + size if start < 0 else start, size)) * strides[dim]
     strides[dim] *= run.whole(5)
-    part = _part(out, gy.type.shape, strides, begin)
+    part = _part(run, out, gy.type.shape, strides, begin)
     return [*pointwise(run, "poet_fill", [out], [], "0.0f"), *pointwise(run, "poet_copy", [part], [gy])]
 
 
 def scatter(run: OpRun) -> list[CCall]:
     """A copy, or the tensor itself where the result lies on it, with another in the place of a view of it."""
     out, base, source = run.made()[0], run.tensor(0), run.tensor(1)
-    part = _part(out, run.wholes(2), run.wholes(3), run.whole(4))
+    part = _part(run, out, run.wholes(2), run.wholes(3), run.whole(4))
     whole = [] if out == base else pointwise(run, "poet_copy", [out], [base])
     return [*whole, *pointwise(run, "poet_copy", [part], [source])]

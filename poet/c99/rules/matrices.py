@@ -9,10 +9,17 @@ from poet.c99.rules.updates import use
 from poet.graph import TensorType
 
 
-def _product(y: Placed, a: Placed, b: Placed, start: tuple[int, int]) -> CStruct:
+def _product(run: OpRun, y: Placed, a: Placed, b: Placed, start: tuple[int, int]) -> CStruct:
     """The shape of a product of two tensors of two dimensions."""
+    _check_product(run, y.type.shape, a.type.shape, b.type.shape)
     sizes = (*a.type.shape, b.type.shape[1], *y.type.strides, *start, *a.type.strides, *b.type.strides)
     return CStruct("poet_matmul_shape", tuple(map(str, sizes)))
+
+
+def _check_product(run: OpRun, y: tuple[int, ...], a: tuple[int, ...], b: tuple[int, ...]) -> None:
+    is_right = len(a) == len(b) == 2 and a[1] == b[0] and y == (a[0], b[1])
+    if not is_right:
+        raise run.refuse(f"for matrices of shapes {list(a)} and {list(b)} that give {list(y)}")
 
 
 def mm(run: OpRun) -> list[CCall]:
@@ -20,15 +27,17 @@ def mm(run: OpRun) -> list[CCall]:
     if run.taken:
         return _gradient_mm(run)
     y, a, b = run.output(), run.floats(0), run.floats(1)
-    shape = _product(y, a, b, y.type.strides[:2])  # type: ignore[arg-type]  # two dimensions
+    shape = _product(run, y, a, b, y.type.strides[:2])  # type: ignore[arg-type]  # two dimensions
     return [CCall("poet_matmul", (y.pointer(), "0", a.pointer(), b.pointer(), shape))]
 
 
 def bmm(run: OpRun) -> list[CCall]:
     """A product for each of a batch of matrices."""
     placed = (run.made()[0], run.floats(0), run.floats(1))
+    if len({item.type.shape[:1] for item in placed}) != 1:
+        raise run.refuse("for batches of different sizes")
     y, a, b = (Placed(_of_one(item), item.word) for item in placed)
-    shape = _product(y, a, b, (0, 0))
+    shape = _product(run, y, a, b, (0, 0))
     pointers = [item.pointer(item.type.strides[:1]) for item in placed]
     return [CCall("poet_matmul", (pointers[0], "0", *pointers[1:], shape), placed[0].type.shape[:1])]
 
@@ -40,6 +49,7 @@ def _of_one(batch: Placed) -> TensorType:
 
 def _gradient_mm(run: OpRun) -> list[CCall]:
     a, b = run.floats(0), run.floats(1)
+    _check_product(run, (*a.type.shape[:1], *b.type.shape[1:]), a.type.shape, b.type.shape)
     rows, inner, columns = *a.type.shape, b.type.shape[1]
     if run.taken[0].dense(1).type.strides not in ((columns, 1), (columns,)):
         raise run.refuse("for a gradient whose columns are not neighbours")
@@ -74,6 +84,8 @@ def addmm(run: OpRun) -> list[CCall]:
     if run.number(3, 1, name="beta") != 1 or run.number(4, 1, name="alpha") != 1:
         raise run.refuse("with factors other than 1")
     sizes, strides = (1, 1, *bias.type.shape)[-2:], (0, 0, *bias.type.strides)[-2:]
+    if any(size not in (1, have) for size, have in zip(sizes, y.type.shape, strict=True)):
+        raise run.refuse(f"for a bias of shape {list(bias.type.shape)} beside {list(y.type.shape)}")
     row, column = (0 if size == 1 else stride for size, stride in zip(sizes, strides, strict=True))
-    shape = _product(y, a, b, (row, column))
+    shape = _product(run, y, a, b, (row, column))
     return [CCall("poet_matmul", (y.pointer(), bias.pointer(), a.pointer(), b.pointer(), shape))]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 
 from poet.c99.calls import CCall, CStruct, OpRun, Placed, pointer_or_null
@@ -52,7 +53,8 @@ def _rows(run: OpRun, shape: int, y: Placed, x: Placed, gx: Placed, saved: Place
     for tensor in (y, x, gx, saved):
         own = tensor.type
         is_row = tensor is saved or Placed(replace(dense, strides=own.strides[first:]), 0).is_dense
-        if own.dtype != "float32" or not is_row or own.shape[:first] != before:
+        is_like = own.shape[:first] == before and (tensor is saved or own.shape[first:] == row)
+        if own.dtype != "float32" or not is_row or not is_like:
             raise run.refuse(f"for {own} with strides {list(own.strides)}")
         strides = own.strides[:first]
         for d in range(first - 2):  # of more than two dimensions the first must be one
@@ -63,12 +65,23 @@ def _rows(run: OpRun, shape: int, y: Placed, x: Placed, gx: Placed, saved: Place
     return CStruct("poet_layer_norm_shape", tuple(map(str, numbers)))
 
 
+def _check_saved(run: OpRun, mean: Placed, scale: Placed) -> None:
+    if (mean.type.shape, mean.type.strides) != (scale.type.shape, scale.type.strides):
+        raise run.refuse("where mean and scale lie in different ways")
+
+
+def _check_weights(run: OpRun, row: tuple[int, ...], weights: Sequence[Placed | None]) -> None:
+    for weight in weights:
+        if weight is not None and weight.type.elements != math.prod(row):
+            raise run.refuse(f"for weights {weight.type} of rows {list(row)}")
+
+
 def layer_norm(run: OpRun) -> list[CCall]:
     """Over the last dimensions."""
     x, (y, mean, scale) = run.floats(0), run.made()
-    if mean.type.strides != scale.type.strides:
-        raise run.refuse("where mean and scale lie in different ways")
+    _check_saved(run, mean, scale)
     given = (x, run.optional_dense(2), run.optional_dense(3))
+    _check_weights(run, run.wholes(1), given[1:])
     pointers = (y.pointer(), mean.pointer(), scale.pointer(), *map(pointer_or_null, given))
     shape = _rows(run, 1, y, x, y, mean)
     return [CCall("poet_layer_norm", (*pointers, run.float_text(run.number(4)), shape))]
@@ -78,15 +91,17 @@ def layer_norm_backward(run: OpRun) -> list[CCall]:
     """The way back: of the input, of weight and bias, each where it is wanted."""
     gy, x, mean, scale = (run.floats(index) for index in (0, 1, 3, 4))
     gx, gw, gb = (*run.outputs, None, None)[:3]
-    if mean.type.strides != scale.type.strides:
-        raise run.refuse("where mean and scale lie in different ways")
+    _check_saved(run, mean, scale)
     given = (gy.pointer(), x.pointer(), mean.pointer(), scale.pointer())
     shape = _rows(run, 2, gy, x, x if gx is None else gx, mean)
     calls = []
     if gw is not None or gb is not None:
-        made = (None if out is None else run.checked(out) for out in (gw, gb))
+        made = tuple(None if out is None else run.checked(out) for out in (gw, gb))
+        _check_weights(run, run.wholes(2), made)
         calls.append(CCall("poet_layer_norm_gradients", (*map(pointer_or_null, made), *given, shape)))
     if gx is not None:
-        weight = pointer_or_null(run.optional_dense(5))
-        calls.append(CCall("poet_layer_norm_backward", (gx.pointer(), *given, weight, shape)))
+        weight = run.optional_dense(5)
+        _check_weights(run, run.wholes(2), (weight,))
+        pointers = (gx.pointer(), *given, pointer_or_null(weight))
+        calls.append(CCall("poet_layer_norm_backward", (*pointers, shape)))
     return calls

@@ -14,7 +14,13 @@ def _both(run: OpRun, index: int, otherwise: tuple[int, ...] | None = None) -> t
     return (found[0], found[1]) if len(found) == 2 else (found[0], found[0])
 
 
+def _check_planes(run: OpRun, x: TensorType, y: TensorType) -> None:
+    if len(x.shape) not in (3, 4) or x.shape[:-2] != y.shape[:-2]:
+        raise run.refuse(f"from {x} to {y}")
+
+
 def _pool_shape(run: OpRun, first: int, x: TensorType, y: TensorType) -> CStruct:
+    _check_planes(run, x, y)
     kernel = _both(run, first)
     stride = _both(run, first + 1) if run.wholes(first + 1, ()) else kernel
     pad = _both(run, first + 2, (0, 0))
@@ -42,15 +48,27 @@ def _max_pool_shape(run: OpRun, first: int, x: TensorType, y: TensorType) -> CSt
     kernel = _both(run, first)
     stride = _both(run, first + 1) if run.wholes(first + 1, ()) else kernel
     pad, dilation = _both(run, first + 2, (0, 0)), _both(run, first + 3, (1, 1))
+    _check_planes(run, x, y)
+    for axis in (0, 1):
+        sizes = (x.shape[axis - 2], kernel[axis], stride[axis], pad[axis], dilation[axis])
+        if min(kernel[axis], dilation[axis]) < 1 or not _are_inside(y.shape[axis - 2], *sizes):
+            raise run.refuse("where a window lies in the padding alone")
     numbers = (*x.shape[-2:], *y.shape[-2:], *kernel, *stride, *pad, *dilation)
     planes = str(math.prod(x.shape[:-2]))
     return CStruct("poet_pool_shape", (planes, "1", CStruct("poet_plane", tuple(map(str, numbers)))))
 
 
+def _are_inside(windows: int, size: int, kernel: int, stride: int, pad: int, dilation: int) -> bool:
+    """Whether each window along an axis has a tap on one of ``size`` places."""
+    firsts = (index * stride - pad for index in range(windows))
+    taps = ((first, max(0, -(first // dilation))) for first in firsts)  # the first tap at 0 or behind it
+    return all(tap < kernel and first + tap * dilation < size for first, tap in taps)
+
+
 def max_pool(run: OpRun) -> list[CCall]:
     """The largest of windows, and where they are."""
     x, y, places = run.dense(0), run.output(), run.made()[-1]
-    if places.type.dtype != "int64" or not places.is_dense:
+    if places.type.dtype != "int64" or not places.is_dense or places.type.shape != y.type.shape:
         raise run.refuse("without the places of what is largest")
     pointers = (y.pointer(), places.pointer(), x.pointer())
     return [CCall("poet_max_pool2d", (*pointers, _max_pool_shape(run, 1, x.type, y.type)))]
@@ -61,6 +79,9 @@ def max_pool_backward(run: OpRun) -> list[CCall]:
     gy, places, gx = run.dense(0), run.tensor(7), run.output()
     if places.type.dtype != "int64" or not places.is_dense:
         raise run.refuse(f"for places of type {places.type}")
+    _check_planes(run, gx.type, gy.type)
+    if places.type.shape != gy.type.shape:
+        raise run.refuse(f"for places of type {places.type} beside a gradient {gy.type}")
     sizes = (math.prod(gx.type.shape[:-2]), math.prod(gx.type.shape[-2:]), math.prod(gy.type.shape[-2:]))
     pointers = (gx.pointer(), gy.pointer(), places.pointer())
     return [CCall("poet_max_pool2d_backward", (*pointers, *map(str, sizes)))]
