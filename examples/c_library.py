@@ -12,7 +12,6 @@ board needs: copy them there, and build there or with its compiler. `digits.npz`
 from __future__ import annotations
 
 import argparse
-import resource
 import sys
 import time
 from pathlib import Path
@@ -53,7 +52,8 @@ def main() -> None:
         )
         if asked.save is not None:
             step.save(asked.save)
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    status = Path("/proc/self/status").read_text().splitlines()
+    peak = next(int(line.split()[1]) for line in status if line.startswith("VmHWM:")) / 1024
     print(
         f"state {step.state_crc():08x}, peak of this process {peak:.0f} MiB, torch: {'torch' in sys.modules}"
     )

@@ -9,6 +9,7 @@ import pytest
 import torch
 from helpers.c_build import COPY, SYNC, CStep, StorageRecord, build
 from helpers.c_plans import CNet, traced
+from helpers.pace import few_or_many
 from torch import nn
 
 from poet.c99.project import CProject
@@ -180,3 +181,33 @@ def test_what_belongs_to_a_run_is_not_loaded(net: CNet, tmp_path: Path) -> None:
     assert other.train(1) == last
     assert other.load(Flash()) == NO_STATE
     assert other.train(0) > 0.0
+
+
+@few_or_many("stride", 9, 1)
+@pytest.mark.parametrize("kind", ["homes", "pages"])
+def test_whichever_callback_of_a_step_fails_the_last_save_is_there(
+    net: CNet, tmp_path: Path, kind: str, stride: int
+) -> None:
+    """A step cut off at its n-th transfer is told; the saved generation loads, and the next step is right."""
+    project = net.project(tmp_path / "c", 3, pages=kind == "pages", homes=kind == "homes")
+    library = build(tmp_path / "c", "-O1", "-DPOET_ERASE_BYTES=256u")
+    step, flash = Saving(project, library, graph=net.step.graph), Flash()
+    step.train(0)
+    assert step.save(flash) == OK
+    saved = step.crc()
+    step.transfers = 0
+    after = step.train(1), step.crc()
+    transfers = step.transfers
+    assert transfers > 4
+    for failing in range(0, transfers, stride):
+        assert step.load(flash) == OK
+        assert step.crc() == saved
+        step.fill(given_tensors(step.graph, project.interface, 1))
+        step.transfers, step.failing = 0, failing
+        code = step.library.poet_train_step(step.net, None)
+        step.failing = -1
+        assert code == STORAGE_FAILED
+        assert step.transfers == failing + 1, "nothing is tried after a failure"
+        assert step.load(flash) == OK
+        assert step.crc() == saved
+        assert (step.train(1), step.crc()) == after, failing
