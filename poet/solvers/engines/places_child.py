@@ -14,6 +14,7 @@ fits.
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import random
@@ -29,10 +30,10 @@ from ortools.sat.python import cp_model
 from poet import children
 
 Stacking = Literal["merged", "ordered", "free"]
-_FIRST_SECONDS, _GROWTH = 1.0, 2.0  # of a turn, and from one round of turns to the next
+_FIRST_SECONDS, _GROWTH = 1.0, 5.0  # of a turn, and from one round of turns to the next
 _PLAIN_TURNS = 3.0  # a search that can prove takes as long as so many turns
 _WORK_PER_SECOND = 0.03  # of CP-SAT's deterministic time, on layouts of some hundred blocks
-_JITTER = 0.25  # by how much, in logarithms, sizes and times are disturbed from the second round on
+_JITTER = 0.25  # by how much, in logarithms, sizes and times are disturbed from the third round on
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +71,7 @@ def _answer(request: dict[str, Any]) -> dict[str, Any]:
         if left_seconds <= 0.0:
             break
         solver = cp_model.CpSolver()
-        status, starts = _tried(request, turn, solver, min(turn.seconds, left_seconds), generator)
+        status, starts = _tried(request, turn, solver, left_seconds, generator)
         spent_seconds += solver.response_proto.deterministic_time / _WORK_PER_SECOND
         if starts is not None or (status == "infeasible" and turn.stacking == "free"):
             break
@@ -80,17 +81,20 @@ def _answer(request: dict[str, Any]) -> dict[str, Any]:
 
 def _turns() -> Iterator[_Turn]:
     """Without end."""
-    seconds, jitter = _FIRST_SECONDS, 0.0
-    while True:
+    for round_ in itertools.count():
+        seconds, jitter = _FIRST_SECONDS * _GROWTH**round_, _JITTER if round_ > 1 else 0.0
         for order in ("length", "area", "size"):
             for stacking in ("merged", "ordered"):
                 yield _Turn(stacking, order, seconds, jitter)
         yield _Turn("free", None, _PLAIN_TURNS * seconds, jitter)
-        seconds, jitter = _GROWTH * seconds, _JITTER
 
 
 def _tried(
-    request: dict[str, Any], turn: _Turn, solver: cp_model.CpSolver, seconds: float, generator: random.Random
+    request: dict[str, Any],
+    turn: _Turn,
+    solver: cp_model.CpSolver,
+    left_seconds: float,
+    generator: random.Random,
 ) -> tuple[str, list[int] | None]:
     """The solver's word, and the offset of each block where it has some."""
     stacks = _stacks(request, turn, generator)
@@ -101,10 +105,12 @@ def _tried(
     if turn.order is not None:
         parameters.search_branching = cp_model.FIXED_SEARCH
         parameters.linearization_level = 0
-    if request["counted"]:
-        parameters.max_deterministic_time = _WORK_PER_SECOND * seconds
-    else:
-        parameters.max_time_in_seconds = seconds
+    turn_seconds = min(turn.seconds, left_seconds) if request["counted"] else turn.seconds
+    parameters.max_deterministic_time = (
+        _WORK_PER_SECOND * turn_seconds
+    )  # so turns end alike on a busy machine
+    if not request["counted"]:
+        parameters.max_time_in_seconds = left_seconds
     status = solver.status_name(solver.solve(model)).lower()
     if status not in ("optimal", "feasible"):
         return status, None
