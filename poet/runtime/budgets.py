@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from poet.errors import Infeasible, InvalidSchedule, OutOfTime, PlanError
+from poet.problem import Objective
 from poet.training_plan import Plan, Shape
 from poet.units import format_bytes
 
@@ -14,7 +15,7 @@ Planner = Callable[[Plan, int], Plan]
 
 
 class Budgets:
-    """Plans for one training, of which the one of least energy inside a budget is taken."""
+    """Plans for one training, of which the one that takes the least inside a budget is taken."""
 
     def __init__(self, plan: Plan) -> None:
         """Begin with the plan that was opened, and those that its file has for other budgets."""
@@ -23,8 +24,16 @@ class Budgets:
             made_for: made for made in plan.budgets if (made_for := made.request.limits.ram_budget_bytes)
         }
 
+    @property
+    def sizes_bytes(self) -> tuple[int, ...]:
+        """The budgets, rising, that plans were made for."""
+        opened_bytes = self._opened.request.limits.ram_budget_bytes
+        return tuple(sorted({*self._made} | ({opened_bytes} if opened_bytes is not None else set())))
+
     def plan_for(self, ram_bytes: int, planner: Planner | None) -> Plan:
-        """That of least energy inside ``ram_bytes``: the one that was opened, one made before, or a new one.
+        """That which takes least inside ``ram_bytes``: the plan opened, one made before, or a new one.
+
+        The least of what the opened one was to take the least of, then of energy.
 
         A new one is made where none of the others fits, or each that does was made for a smaller budget.
 
@@ -52,7 +61,17 @@ class Budgets:
                 f"{format_bytes(ram_bytes)}; give set_budget planner=poet.replanning.plan_again, or plan "
                 "for less RAM"
             )
-        return min(known, key=lambda plan: plan.step_joules)
+        objective = self._opened.outcome.objective
+        return min(known, key=lambda plan: (_step_amount(plan, objective), plan.step_joules))
+
+
+def _step_amount(plan: Plan, objective: Objective) -> float:
+    """What a whole step takes of ``objective``: joules, seconds or bytes."""
+    if objective is Objective.ENERGY:
+        return plan.step_joules
+    if objective is Objective.TIME:
+        return plan.step_seconds
+    return float(plan.step_peak_ram_bytes if objective is Objective.RAM else plan.step_written_bytes)
 
 
 def within(plan: Plan, ram_bytes: int) -> Plan | None:

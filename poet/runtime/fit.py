@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import math
 import signal
 import statistics
@@ -16,7 +17,7 @@ from types import FrameType
 
 import torch
 
-from poet.errors import Infeasible, InputError, NotFinite
+from poet.errors import InputError, NotFinite, PoetError
 from poet.loss import LossSpec
 from poet.rate_schedule import RateSchedule
 from poet.run_request import Epoch
@@ -28,6 +29,8 @@ from poet.runtime.spending import Spending
 from poet.runtime.trainer import StepResult, Trainer
 from poet.runtime.watching import MemoryWatcher
 from poet.training_plan import Plan
+
+_log = logging.getLogger("poet.runtime")
 
 
 def fit(
@@ -65,13 +68,16 @@ def fit(
         schedule: of the learning rates; one that does not say how many steps there are ends with this call.
         keep_previous: whether the state saved before the last one is kept too, see `Trainer.save`.
         spending: counts what the run may spend; it ends before the step that would exceed it.
-        watcher: looks at the system before each step, and changes the budget where it must.
+        watcher: looks at the system before the first step and after each, and changes the budget where it
+            must.
 
     Raises:
-        InputError: ``save_path`` is the plan or the page file, or ``save_seconds`` is no time to wait.
+        InputError: ``save_path`` is the plan or the page file, or ``save_seconds`` is no time to wait, or the
+            plan that the ``watcher`` went to at first takes more than the run may spend.
         NotFinite: the loss of a step, or the state to be saved, is not finite, and the trainer does not
             ``allow_nan``. The last save is kept.
-        Infeasible: the ``watcher`` finds no plan for what the system leaves; the state was saved.
+        Infeasible: the ``watcher`` finds no plan for what the system leaves; what was trained since the last
+            save was saved. So it was where a change of the budget failed (as of `MemoryWatcher.look`).
     """
     if save_path is not None:
         trainer.check_save_path(save_path)
@@ -86,8 +92,13 @@ def fit(
     before, begun = divmod(trainer.steps, per_epoch)
     kept = _Kept(trainer, save_path, keep_previous=keep_previous, spending=spending, clock=clock)
     rates = trainer.learning_rates
+    last_step = (before + epochs) * per_epoch
     if schedule is not None:
-        schedule = schedule.over((before + epochs) * per_epoch)
+        schedule = schedule.over(last_step)
+    if watcher is not None:
+        _looked(watcher, kept)
+        if why := kept.over():
+            raise InputError(f"no step can be made: {why}")
     with _deferred_interrupt() as interrupted:
         for number in range(before + 1, before + epochs + 1):
             started = time.perf_counter()
@@ -95,8 +106,6 @@ def fit(
             order = torch.randperm(samples.count, generator=generator, out=samples.order)
             tally, stopped = _Tally(plan), ""
             for start in range(begun * batch, trained, batch):
-                if watcher is not None:
-                    _looked(watcher, kept)
                 if schedule is not None:
                     factor = schedule.factor_of(trainer.steps)
                     trainer.learning_rates = tuple(rate * factor for rate in rates)
@@ -105,7 +114,10 @@ def fit(
                 by_steps = save_every is not None and trainer.steps % save_every == 0
                 if by_steps or (save_seconds is not None and kept.seconds_since >= save_seconds):
                     kept.save()
-                stopped = kept.step_done()
+                kept.count_step()
+                if watcher is not None and trainer.steps < last_step:
+                    _looked(watcher, kept)
+                stopped = kept.over()
                 if interrupted.is_set() or stopped:
                     break
             kept.save()
@@ -120,8 +132,8 @@ def fit(
 def _looked(watcher: MemoryWatcher, kept: _Kept) -> None:
     try:
         watcher.look()
-    except Infeasible:
-        kept.save()
+    except (PoetError, OSError, RuntimeError, MemoryError):
+        kept.rescue()
         raise
 
 
@@ -156,6 +168,7 @@ class _Kept:
         self._keep_previous, self._spending = keep_previous, spending
         self._trainer, self._path = trainer, None if path is None else Path(path)
         self._saved_steps: int | None = None
+        self._kept_steps = trainer.steps  # as they were begun with, or saved
 
     @property
     def seconds_since(self) -> float:
@@ -173,16 +186,27 @@ class _Kept:
         if name is not None:
             raise self._not_finite(f"after step {self._trainer.steps} {name} is not finite")
         self._trainer.save(self._path, keep_previous=self._keep_previous)
-        self._saved_steps, self._last = self._trainer.steps, self._clock()
+        self._saved_steps = self._kept_steps = self._trainer.steps
+        self._last = self._clock()
         if self._spending is not None:
             self._spending.saved(self._path)
 
-    def step_done(self) -> str:
-        """Why there is to be no step after this one; empty where there is."""
-        if self._spending is None:
-            return ""
-        self._spending.step_done()
-        return self._spending.over()
+    def rescue(self) -> None:
+        """Save what no save has yet; where that fails too, say so."""
+        if self._path is None or self._trainer.steps == self._kept_steps:
+            return
+        try:
+            self.save()
+        except (PoetError, OSError, RuntimeError, MemoryError) as error:
+            _log.warning("poet: the state after step %d was not saved: %s", self._trainer.steps, error)
+
+    def count_step(self) -> None:
+        if self._spending is not None:
+            self._spending.step_done(self._trainer.plan)
+
+    def over(self) -> str:
+        """Why no other step is to be made; empty where one may be."""
+        return "" if self._spending is None else self._spending.over(self._trainer.plan)
 
     def _not_finite(self, what: str) -> NotFinite:
         kept = ""

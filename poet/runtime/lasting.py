@@ -144,26 +144,6 @@ class LastingTensors:
         self.cells.clear(buffer)
         return fetched
 
-    def not_finite(self) -> str | None:
-        """The name of a tensor that ops update and that holds NaN or an infinity; ``None``: none does.
-
-        What no op updates is left out: a mask may well hold infinities.
-        """
-        self.check_usable()
-        graph = self._plan.graph
-        updated = {buffer for op in graph.ops for buffer in op.updates}
-        for value, name in (
-            (value, item.name) for item in state.saved_tensors(graph) for value in item.values
-        ):
-            if graph.buffer_of(value) not in updated:
-                continue
-            tensor = self.fetched(value)
-            if not tensor.numel() or not tensor.is_floating_point():
-                continue
-            if not all(bool(item.isfinite()) for item in torch.aminmax(tensor)):  # NaN wins both
-                return name
-        return None
-
     def restore(self, cells: Cells, pages: Pager | None) -> None:
         """After a step that failed before it changed any: exactly those in RAM that begin a step there.
 

@@ -63,6 +63,11 @@ class Session(Closing):
         if self._spill is None:
             self.open.tensors.check_usable()
 
+    @property
+    def budgets_bytes(self) -> tuple[int, ...]:
+        """Budgets, rising, for which there is a plan; see `poet.runtime.budgets.Budgets`."""
+        return self._budgets.sizes_bytes
+
     def check_between_steps(self, what: str) -> None:
         """Do nothing if no step is under way; ``what`` is to be done.
 

@@ -43,7 +43,7 @@ class Spending:
         """Begin to count.
 
         Args:
-            plan: whose steps are made.
+            plan: on which the first step is made; `step_done` and `over` may be told of others.
             allowance: of the run.
             meter: gives joules that rise, those of a battery's gauge for example, in place of the plan's.
             clock: gives seconds that rise.
@@ -54,13 +54,17 @@ class Spending:
         self._plan, self._allowance = plan, allowance
         self._meter, self._clock = meter, clock
         self._began, self._began_joules = clock(), 0.0 if meter is None else meter()
-        self._steps = self._saved_bytes = self._last_save_bytes = 0
+        self._steps = self._steps_written_bytes = self._saved_bytes = self._last_save_bytes = 0
+        self._steps_joules = 0.0
         if why := self.over():
             raise InputError(f"no step can be made: {why}")
 
-    def step_done(self) -> None:
-        """A step was made."""
+    def step_done(self, plan: Plan | None = None) -> None:
+        """A step was made, on ``plan``; ``None``: on that of the step before."""
+        self._plan = plan or self._plan
         self._steps += 1
+        self._steps_joules += self._plan.step_joules
+        self._steps_written_bytes += self._plan.step_written_bytes
 
     def saved(self, path: Path) -> None:
         """A state was written at ``path``."""
@@ -72,16 +76,19 @@ class Spending:
         """Spent so far."""
         if self._meter is not None:
             return self._meter() - self._began_joules
-        return self._steps * self._plan.step_joules
+        return self._steps_joules
 
     @property
     def written_bytes(self) -> int:
         """Written so far."""
-        return self._steps * self._plan.step_written_bytes + self._saved_bytes
+        return self._steps_written_bytes + self._saved_bytes
 
-    def over(self) -> str:
-        """Which allowance the next step, and a save after it, would exceed; empty: none."""
-        allowed, plan = self._allowance, self._plan
+    def over(self, plan: Plan | None = None) -> str:
+        """Which allowance the next step, and a save after it, would exceed; empty: none.
+
+        The step is made on ``plan``; ``None``: on that of the step before.
+        """
+        allowed, plan = self._allowance, plan or self._plan
         if allowed.joules is not None:
             needed = self.joules + plan.step_joules
             if needed > allowed.joules * (1 + _ROUNDING):

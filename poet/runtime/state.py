@@ -304,3 +304,20 @@ def fill_from(file: _Readable, name: str, target: torch.Tensor) -> None:
 def bytes_of(contiguous: torch.Tensor) -> memoryview:
     """The memory of a tensor whose elements lie in C order."""
     return contiguous.reshape(-1).view(torch.uint8).numpy().data
+
+
+def not_finite(graph: Graph, fetched: Callable[[str], torch.Tensor]) -> str | None:
+    """The name of a tensor that ops update and that holds NaN or an infinity; ``None``: none does.
+
+    What no op updates is left out: a mask may well hold infinities. ``fetched`` gives a value's tensor.
+    """
+    updated = {buffer for op in graph.ops for buffer in op.updates}
+    for value, name in ((value, item.name) for item in saved_tensors(graph) for value in item.values):
+        if graph.buffer_of(value) not in updated:
+            continue
+        tensor = fetched(value)
+        if not tensor.numel() or not tensor.is_floating_point():
+            continue
+        if not all(bool(item.isfinite()) for item in torch.aminmax(tensor)):  # NaN wins both
+            return name
+    return None

@@ -46,6 +46,16 @@ class TrainingState(Closing):
         return self._session.open.plan
 
     @property
+    def budgets_bytes(self) -> tuple[int, ...]:
+        """Budgets, rising, for which there is a plan: of the file, and those that were planned since."""
+        return self._session.budgets_bytes
+
+    @property
+    def may_go_on(self) -> bool:
+        """Whether another step may be made; not where a step, or a change of the budget, failed halfway."""
+        return self._tensors.broken is None
+
+    @property
     def page_file(self) -> PageFile | None:
         """Where the plan pages to, or ``None`` where it does not."""
         return self._session.open.pages
@@ -53,7 +63,8 @@ class TrainingState(Closing):
     def set_budget(self, ram: str | int, *, planner: Planner | None = None) -> None:
         """Go on inside another budget, from the next step on; the bits stay those of an undisturbed training.
 
-        Takes the plan of least energy among the one that was opened, those of earlier budgets, and, where a
+        Takes the plan of least energy (or time, RAM, writes: what the plan that was opened is to take the
+        least of) among the one that was opened, those of earlier budgets, and, where a
         ``planner`` is given and they leave something to gain, a new one. What lives across steps passes
         through an unnamed file, so that two plans never hold it at once; `plan` is the one that runs.
 
@@ -122,7 +133,8 @@ class TrainingState(Closing):
 
         ``None`` where none does. What no op updates is left out: a mask may well hold infinities.
         """
-        return self._tensors.not_finite()
+        self._session.check_has_state()
+        return state.not_finite(self.plan.graph, self._session.fetched)
 
     def check_save_path(self, path: str | Path) -> None:
         """Refuse a path at which `save` would destroy what the trainer was made from or pages to.

@@ -13,14 +13,18 @@ from torch import Tensor, nn
 
 from poet.api import Planned
 from poet.api import plan as plan_module
-from poet.errors import Infeasible, InputError, PlanError, PoetError
+from poet.errors import Infeasible, InputError, PageFileError, PlanError, PoetError, ReplayError
 from poet.optimizer import OptimizerSpec
 from poet.plan_file import read_plan
 from poet.runtime import Trainer
+from poet.runtime import pages as pages_module
+from poet.runtime.budgets import within
 from poet.runtime.fit import fit, load_samples
 from poet.runtime.process import torch_threads
+from poet.runtime.spending import Allowance, Spending
 from poet.runtime.system_memory import SystemMemory
 from poet.runtime.watching import MemoryWatcher
+from poet.training_plan import Plan
 
 MIB = 1 << 20
 LARGE, SMALL = 256 * 1024, 64 * 1024
@@ -183,27 +187,166 @@ def test_tasks_that_stand_still_get_room(path: Path, system: System) -> None:
         assert watcher.look() is None  # there is no smaller one
         system.pressure(0.0)
         now[0] = 3.0
+        assert watcher.look() is None  # the average that it acted on is of ten seconds
+        now[0] = 12.0
         change = watcher.look()
         assert change is not None
         assert change.after_bytes == LARGE
 
 
-def test_where_nothing_fits_the_state_is_saved_and_that_is_said(
-    path: Path, system: System, tmp_path: Path
+def test_one_burst_of_stalls_takes_one_smaller_budget(path: Path, system: System) -> None:
+    now = [0.0]
+    with Trainer.open(path) as trainer:
+        trainer.set_budget(half := (LARGE + SMALL) // 2)
+        watcher = MemoryWatcher(
+            trainer, planner=plan_that_fits, reserve=0, system=system.memory, clock=lambda: now[0]
+        )
+        taken = []
+        for second in range(1, 25):
+            now[0] = float(second)
+            system.pressure(0.5)
+            if change := watcher.look():
+                taken.append((second, change.before_bytes))
+    assert taken[0] == (1, half)
+    assert [second for second, _ in taken] == [1, 11, 21]
+
+
+def plan_that_fits(plan: Plan, ram_bytes: int) -> Plan:
+    """As a planner that finds the plan that it has."""
+    made = within(planned().plan.budgets[0], ram_bytes)
+    if made is None:
+        raise Infeasible("too little")
+    return made
+
+
+def test_a_watcher_made_after_a_change_knows_every_budget(path: Path, system: System) -> None:
+    now = [0.0]
+    with Trainer.open(path) as trainer:
+        trainer.set_budget(SMALL)
+        watcher = MemoryWatcher(
+            trainer, reserve=0, calm_seconds=0.0, system=system.memory, clock=lambda: now[0]
+        )
+        change = watcher.look()
+        assert change is not None
+        assert (change.before_bytes, change.after_bytes) == (SMALL, LARGE)
+        trainer.set_budget(SMALL)  # somebody else did
+        now[0] = 2.0
+        change = watcher.look()
+        assert change is not None
+        assert change.before_bytes == SMALL
+
+
+def test_a_change_that_need_not_be_may_fail(
+    path: Path, system: System, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [0.0]
+    with Trainer.open(path, seed=5) as trainer:
+        trainer.set_budget(SMALL)
+        watcher = MemoryWatcher(
+            trainer, reserve=0, calm_seconds=4.0, system=system.memory, clock=lambda: now[0]
+        )
+        opened, attempts = pages_module.open_pages, []
+
+        def fails_at_first(*args: object) -> object:
+            attempts.append(now[0])
+            if len(attempts) == 1:
+                raise PageFileError("the card is full")
+            return opened(*args)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(pages_module, "open_pages", fails_at_first)
+        changes = []
+        for second in range(11):
+            now[0] = float(second)
+            changes.append(watcher.look())
+            assert trainer.may_go_on
+    assert [second for second, change in enumerate(changes) if change] == [9]
+    assert attempts == [4.0, 4.0, 9.0]  # to the larger one, back, and to the larger one
+
+
+def test_what_was_trained_is_saved_where_a_change_fails_altogether(
+    path: Path, system: System, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     inputs, targets = batch(0)
     np.savez(tmp_path / "d.npz", inputs=inputs.numpy(), targets=targets.numpy())
-    system.available(0)
     with Trainer.open(path, seed=5) as trainer:
         samples = load_samples(tmp_path / "d.npz", trainer.plan)
-        watcher = MemoryWatcher(trainer, reserve="1GiB", system=system.memory)
+        watcher = MemoryWatcher(trainer, reserve=0, every_seconds=0.0, system=system.memory)
+        stepped, wanted = trainer.step, []
+
+        def step(*given: object) -> object:
+            result = stepped(*given)  # type: ignore[arg-type]
+            if trainer.steps == 2:
+                wanted.append(trainer.state_dict())
+                system.available(SMALL - trainer.held_bytes + 4096)
+                monkeypatch.setattr(pages_module, "open_pages", no_pages)
+            return result
+
+        def no_pages(*_: object) -> object:
+            raise PageFileError("the card is full")
+
+        monkeypatch.setattr(trainer, "step", step)
+        with pytest.raises(ReplayError, match="card is full"):
+            list(fit(trainer, samples, epochs=4, save_path=tmp_path / "s", watcher=watcher))
+        assert not trainer.may_go_on
+    monkeypatch.undo()
+    with Trainer.open(path, resume=tmp_path / "s") as resumed:
+        assert resumed.steps == 2
+        assert all(torch.equal(tensor, wanted[0][name]) for name, tensor in resumed.state_dict().items())
+
+
+def test_spending_follows_the_plan_that_runs(path: Path, system: System, tmp_path: Path) -> None:
+    inputs, targets = batch(0)
+    np.savez(tmp_path / "d.npz", inputs=inputs.numpy(), targets=targets.numpy())
+    plan = planned().plan
+    large, small = plan.step_joules, plan.budgets[0].step_joules
+    assert small > large
+    with Trainer.open(path, seed=5) as trainer:
+        samples = load_samples(tmp_path / "d.npz", trainer.plan)
+        system.available(SMALL - trainer.held_bytes + 4096)
+        watcher = MemoryWatcher(trainer, reserve=0, system=system.memory)
+        spending = Spending(plan, Allowance(joules=2.5 * small))
+        done = list(fit(trainer, samples, epochs=9, spending=spending, watcher=watcher))
+        assert trainer.steps == 2
+        assert spending.joules == pytest.approx(2 * small)
+        assert "are allowed" in done[-1].stopped
+    with Trainer.open(path, seed=5) as trainer:
+        watcher = MemoryWatcher(trainer, reserve=0, system=system.memory)
+        spending = Spending(plan, Allowance(joules=(small + large) / 2))
+        with pytest.raises(InputError, match="no step can be made"):
+            list(fit(trainer, samples, epochs=1, spending=spending, watcher=watcher))
+        assert trainer.steps == 0
+
+
+def test_where_nothing_fits_the_state_is_saved_and_that_is_said(
+    path: Path, system: System, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inputs, targets = batch(0)
+    np.savez(tmp_path / "d.npz", inputs=inputs.numpy(), targets=targets.numpy())
+    with Trainer.open(path, seed=5) as trainer:
+        samples = load_samples(tmp_path / "d.npz", trainer.plan)
+        stepped = trainer.step
+
+        def step(*given: object) -> object:
+            system.available(0)
+            return stepped(*given)  # type: ignore[arg-type]
+
+        list(fit(trainer, samples, epochs=1, save_path=tmp_path / "s"))
+        list(fit(trainer, samples, epochs=1))
+        (tmp_path / "other").write_bytes(b"of somebody else")
+        system.available(0)
+        watcher = MemoryWatcher(trainer, reserve="1GiB", every_seconds=0.0, system=system.memory)
+        with pytest.raises(Infeasible, match="no plan fits"):
+            list(fit(trainer, samples, epochs=1, save_path=tmp_path / "other", watcher=watcher))
+        assert (tmp_path / "other").read_bytes() == b"of somebody else"  # nothing was trained
+        system.available(1 << 31)
+        monkeypatch.setattr(trainer, "step", step)
         with pytest.raises(
             Infeasible, match=r"no plan fits into what the system leaves this training, 0 B beside a reserve"
         ):
-            list(fit(trainer, samples, epochs=1, save_path=tmp_path / "s", watcher=watcher))
+            list(fit(trainer, samples, epochs=2, save_path=tmp_path / "s", watcher=watcher))
         assert trainer.step(inputs, targets).loss > 0  # it may go on as it was
     with Trainer.open(path, resume=tmp_path / "s") as resumed:
-        assert resumed.steps == 0
+        assert resumed.steps == 3
 
 
 def test_the_tightest_limit_counts(system: System) -> None:
