@@ -10,7 +10,7 @@ import typer
 
 from poet import api
 from poet.accumulated import least_energy
-from poet.budgeted import smaller_budgets
+from poet.budgeted import check_reachable, smaller_budgets
 from poet.devices.load import load_profile, with_part
 from poet.devices.profile import Profile
 from poet.errors import InputError
@@ -39,6 +39,8 @@ from .search import asked_limits, require_plan, search, search_options, show_wit
 def solve_model(path: Path, ask: Ask, about_model: ModelAsk) -> None:
     """Plan the training of a model, or survey its budgets where no RAM is given."""
     smaller_budgets(ask.ram, ask.budgets)
+    if ask.budgets and ask.trade_off is not None:
+        raise InputError("--trade-off shows a curve and makes no plan; give one budget in --ram")
     asked = micro_batches(about_model.micro)
     others = [  # a size that the model does not take is refused before a long search
         _prepared(path, about_model, None, bind=bind)
@@ -63,7 +65,9 @@ def solve_model(path: Path, ask: Ask, about_model: ModelAsk) -> None:
         planned = api.with_evaluation(planned)
     planned = api.with_shapes(planned, others, evaluation=planned.plan.evaluation is not None)
     longest = min(ask.time_limit_seconds or SEARCH_SECONDS, SEARCH_SECONDS)
-    planned = api.with_budgets(planned, ask.budgets, time_limit_seconds=longest)
+    planned = api.with_budgets(planned, ask.budgets, time_limit_seconds=longest, options=search_options(ask))
+    if planned.budgets_remark:
+        typer.echo(f"poet: {planned.budgets_remark}", err=True)
     if about_model.output is not None:
         if planned.evaluation_remark:
             typer.echo(f"poet: {planned.evaluation_remark}", err=True)
@@ -118,6 +122,7 @@ def _planned(path: Path, ask: Ask, about_model: ModelAsk, micro: MicroBatches | 
     prepared = _prepared(path, about_model, micro)
     problem, limits = asked_limits(prepared.problem, ask)
     prepared = dataclasses.replace(prepared, problem=problem)
+    check_reachable(problem, limits, ask.budgets)
     graph = prepared.step.graph
     if show_without_plan(problem, limits, ask, training_lines(graph, prepared.step.loss, prepared.train)):
         return None

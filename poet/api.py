@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from poet.accumulated import least_energy, with_accumulation
-from poet.budgeted import smaller_budgets, with_budgets
+from poet.budgeted import check_reachable, smaller_budgets, with_budgets
 from poet.devices.profile import Profile
 from poet.errors import InputError, one_of
 from poet.evaluated import with_evaluation
@@ -173,7 +173,8 @@ def plan(
             example inputs (or pairs of inputs and ``targets``), for an ONNX file sizes of dimensions,
             ``{"N": 8}``.
         budgets: less RAM, in bytes or as text, for which the file is to have plans as well, so that
-            `Trainer.set_budget` goes to them without a search.
+            `Trainer.set_budget` goes to them without a search. Where none is found inside one of them, a
+            warning says why.
 
     Raises:
         InputError: the model, the device or an option is not usable, or is given in both forms.
@@ -211,9 +212,11 @@ def plan(
 
     def planned_with(pieces: MicroBatches | None) -> Planned:
         prepared = preparing(example_inputs, bind=bind, targets=targets, micro=pieces)
+        inside = limits or limits_of(prepared.problem, **short_limits)
+        check_reachable(prepared.problem, inside, budgets)
         made = plan_step(
             prepared,
-            limits or limits_of(prepared.problem, **short_limits),
+            inside,
             options or SolveOptions(**short_options),
             measure_host=measure_host,
         )
@@ -232,16 +235,14 @@ def plan(
     if evaluation:
         planned = with_evaluation(planned)
     planned = with_shapes(planned, others, evaluation=evaluation and planned.plan.evaluation is not None)
-    planned = with_budgets(planned, budgets, time_limit_seconds=_beside_seconds(short_options, options))
+    asked_options = options or SolveOptions(**short_options)
+    longest_seconds = min(SEARCH_SECONDS, asked_options.time_limit_seconds or SEARCH_SECONDS)
+    planned = with_budgets(planned, budgets, time_limit_seconds=longest_seconds, options=asked_options)
+    if planned.budgets_remark:
+        warnings.warn(planned.budgets_remark, stacklevel=2)
     if evaluation and planned.evaluation_remark:
         warnings.warn(planned.evaluation_remark, stacklevel=2)
     return planned
-
-
-def _beside_seconds(short: Mapping[str, Any], options: SolveOptions | None) -> float:
-    """Of each search for another budget: no longer than that of the plan itself."""
-    asked = options or SolveOptions(**short)
-    return min(SEARCH_SECONDS, asked.time_limit_seconds or SEARCH_SECONDS)
 
 
 def _other_shape(

@@ -44,12 +44,14 @@ class Planned:
         solution: how the search ended.
         prepared: what it was made from.
         evaluation_remark: why the plan has no evaluation, where one was asked for.
+        budgets_remark: why it has no plan for a smaller budget that was asked for.
     """
 
     plan: Plan
     solution: Solution
     prepared: Prepared
     evaluation_remark: str = ""
+    budgets_remark: str = ""
 
     @property
     def peak_ram_bytes(self) -> int:

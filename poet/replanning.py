@@ -21,22 +21,38 @@ from poet.units import format_bytes
 SEARCH_SECONDS = 10.0
 
 
-def plan_again(plan: Plan, ram_bytes: int, *, time_limit_seconds: float = SEARCH_SECONDS) -> Plan:
+def plan_again(
+    plan: Plan,
+    ram_bytes: int,
+    *,
+    time_limit_seconds: float = SEARCH_SECONDS,
+    options: SolveOptions | None = None,
+) -> Plan:
     """What ``plan`` computes, with all that stands beside it, inside ``ram_bytes``.
 
-    Homes between steps stay as they are, and so do the other limits; ranges of figures are not known.
+    It takes the least of what ``plan`` takes the least of. Homes between steps stay as they are, and so do
+    the other limits; ranges of figures are not known.
 
     Args:
         plan: for another budget; what it has for further budgets is left out.
         ram_bytes: the budget.
         time_limit_seconds: of each search.
+        options: of the step's search otherwise: engine, threads, seed, gaps. Its objective is the plan's.
 
     Raises:
         Infeasible: no plan exists inside the budget, or a part of it has no room beside the step.
         OutOfTime: none was found in time.
     """
     limits = replace(plan.request.limits, ram_budget_bytes=ram_bytes)
-    options = SolveOptions(time_limit_seconds=time_limit_seconds)
+    beside_options = SolveOptions(time_limit_seconds=time_limit_seconds)
+    options = replace(
+        options or SolveOptions(),
+        time_limit_seconds=time_limit_seconds,
+        objective=plan.outcome.objective,
+        enough_joules=None,
+        start=None,
+        known_bound=None,
+    )
     solution = answered(plan.problem, limits, searching(options, limits))
     if solution.status is Status.INFEASIBLE:
         raise Infeasible(solution.message or solution.status.value)
@@ -57,10 +73,11 @@ def plan_again(plan: Plan, ram_bytes: int, *, time_limit_seconds: float = SEARCH
         lower_bound_ram_bytes=plan.prediction.lower_bound_ram_bytes,
         arena=fitted.arena,
         host_kernels=plan.replayed_kernels,
+        measured=plan.prediction.measured,
     )
 
     def beside(part: Plan, what: str) -> Plan:
-        found = _part_again(part, plan, made, options)
+        found = _part_again(part, plan, made, beside_options)
         if found is None:
             raise Infeasible(f"inside {format_bytes(ram_bytes)} there is no room for {what}; use more RAM")
         return found

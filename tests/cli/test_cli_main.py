@@ -66,6 +66,8 @@ def test_the_version() -> None:
          "poet: --device is for a model; p.json is a planning problem"),
         (("solve", "p.json", "--ram", "2MiB,1MiB"),
          "poet: several budgets in --ram are for a model; p.json is a planning problem"),
+        (("solve", "m.onnx", "--device", "rpi4b", "--ram", "2MiB,1MiB", "--trade-off", "energy,ram"),
+         "poet: --trade-off shows a curve and makes no plan; give one budget in --ram"),
         (("solve", "p.json", "--no-measure-host"),
          "poet: --no-measure-host is for a model; p.json is a planning problem"),
         (("solve", "m.onnx", "--device", "rpi4b", "-o", "p.poet"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -11,14 +12,16 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from poet import api, budgeted
 from poet.api import Planned
 from poet.api import plan as plan_module
-from poet.errors import Infeasible, InputError, PageFileError, PlanError, PoetError, ReplayError
+from poet.errors import Infeasible, InputError, OutOfTime, PageFileError, PlanError, PoetError, ReplayError
 from poet.optimizer import OptimizerSpec
 from poet.plan_file import read_plan
+from poet.problem import Objective
 from poet.runtime import Trainer
 from poet.runtime import pages as pages_module
-from poet.runtime.budgets import within
+from poet.runtime.budgets import Budgets, within
 from poet.runtime.fit import fit, load_samples
 from poet.runtime.process import torch_threads
 from poet.runtime.spending import Allowance, Spending
@@ -119,8 +122,6 @@ def test_a_file_holds_plans_for_several_budgets(path: Path) -> None:
 
 
 def test_budgets_are_of_one_training() -> None:
-    from dataclasses import replace
-
     plan = planned().plan
     with pytest.raises(PlanError, match="two plans in one are for"):
         replace(plan, budgets=(*plan.budgets, *plan.budgets))
@@ -133,6 +134,57 @@ def test_budgets_are_of_one_training() -> None:
             nn.Linear(4, 3), torch.zeros(4, 4), device="x86-host", ram="64KiB", budgets=["64KiB"],
             measure_host=False, evaluation=False,
         )  # fmt: skip
+
+
+def test_plans_for_other_budgets_carry_a_range() -> None:
+    found = planned().plan.budgets[0].prediction
+    assert found.range is not None
+    assert found.range.good_joules <= found.joules <= found.range.bad_joules
+
+
+def test_other_budgets_are_planned_for_what_was_asked() -> None:
+    made = plan_module(
+        nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 3)), torch.zeros(16, 8), device="x86-host",
+        ram="64KiB", budgets=["63KiB"], minimise="time", measure_host=False, evaluation=False,
+        time_limit_seconds=0.5,
+    )  # fmt: skip
+    assert made.plan.outcome.objective is Objective.TIME
+    assert made.plan.budgets[0].outcome.objective is Objective.TIME
+    assert made.plan.budgets[0].outcome.objective_bound is not None
+
+
+def test_the_plan_that_takes_least_of_what_was_asked_is_taken() -> None:
+    plan = planned().plan
+    (small,) = plan.budgets
+    assert Budgets(plan).plan_for(LARGE, None).schedule == plan.schedule
+    asked = replace(
+        plan, outcome=replace(plan.outcome, objective=Objective.RAM, objective_bound=float(SMALL) / 64)
+    )
+    assert Budgets(asked).plan_for(LARGE, None).schedule == small.schedule
+
+
+def test_a_budget_that_cannot_be_is_refused_before_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    def searched(*_: object, **__: object) -> Planned:
+        raise AssertionError
+
+    monkeypatch.setattr(api, "plan_step", searched)
+    with pytest.raises(Infeasible, match=r"inside the budget of 64 B: a step needs at least"):
+        plan_module(
+            nn.Linear(4, 3), torch.zeros(4, 4), device="x86-host", ram="64KiB", budgets=["64B"],
+            measure_host=False, evaluation=False,
+        )  # fmt: skip
+
+
+def test_a_budget_without_a_plan_leaves_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    def again(plan: Plan, ram_bytes: int, **_: object) -> Plan:
+        if ram_bytes < SMALL:
+            raise OutOfTime("too slow")
+        return plan.budgets[0] if plan.budgets else planned().plan.budgets[0]
+
+    monkeypatch.setattr(budgeted, "plan_again", again)
+    made = budgeted.with_budgets(planned(), [SMALL, SMALL - 1024])
+    assert made.plan.budgets == planned().plan.budgets
+    assert made.budgets_remark == "no plan for the budget of 63 KiB: too slow"
 
 
 def test_a_limit_that_falls_and_rises_changes_no_bit(path: Path, system: System) -> None:
