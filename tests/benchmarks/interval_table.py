@@ -166,24 +166,45 @@ def inference_lines(cases: Sequence[Case]) -> Iterator[str]:
     inside = sum(case.inside for case in cases)
     yield ""
     yield f"Together {inside} of {len(cases)} are inside, {inside / len(cases):.0%}."
+    yield from _one_sided(cases)
 
 
-def coverage_lines(groups: Sequence[tuple[str, Sequence[Case]]]) -> Iterator[str]:
-    """How many published values of each kind lie in their intervals, and how wide these are."""
-    yield "| published | values | inside | in no fit | inside | usual width |"
-    yield "|---|---|---|---|---|---|"
+def _one_sided(cases: Sequence[Case]) -> Iterator[str]:
+    """Devices of which every prediction is less than half, or more than twice, of what is published."""
+    for device in dict.fromkeys(case.device for case in cases):
+        mine = [case for case in cases if case.device == device]
+        ratios = [case.stated / case.published for case in mine]
+        if max(ratios) < 0.5 or min(ratios) > 2.0:
+            inside = sum(case.inside for case in mine)
+            yield (
+                f"All {len(mine)} predictions of `{device}` are {min(ratios):.2f} to {max(ratios):.2f} of "
+                f"what is published, though {inside} count as inside: its interval is wide."
+            )
+
+
+def coverage_lines(groups: Sequence[tuple[str, str, Sequence[Case]]]) -> Iterator[str]:
+    """How many published values of each kind lie in their intervals, and how wide these are.
+
+    Args:
+        groups: what is published, of what, and the cases.
+    """
+    yield "| published | of | values | inside | in no fit | inside | usual width |"
+    yield "|---|---|---|---|---|---|---|"
     every: list[Case] = []
-    for name, cases in groups:
+    for name, whose, cases in groups:
         every += cases
-        yield _coverage(name, cases)
-    yield _coverage("all", every)
+        yield _coverage(name, whose, cases)
+    yield _coverage("all of these", "", every)
 
 
-def _coverage(name: str, cases: Sequence[Case]) -> str:
+def _coverage(name: str, whose: str, cases: Sequence[Case]) -> str:
     others = [case for case in cases if not case.in_fit]
     widths = sorted(case.high / case.low for case in cases)
     told = (
-        f"{len(found)} | {sum(case.inside for case in found) / len(found):.0%}" if found else "0 | "
+        f"{len(found)} | {sum(case.inside for case in found)}, "
+        f"{sum(case.inside for case in found) / len(found):.0%}"
+        if found
+        else "0 | "
         for found in (cases, others)
     )
-    return f"| {name} | {' | '.join(told)} | x{widths[len(widths) // 2]:.1f} |"
+    return f"| {name} | {whose} | {' | '.join(told)} | x{widths[len(widths) // 2]:.1f} |"
