@@ -35,7 +35,8 @@ def verify(
         Path | None,
         typer.Option(
             metavar="FILE.so",
-            help="Hold the library that `make lib` builds in a folder of `poet export c` against PyTorch.",
+            help="Hold the library that `make lib` builds in a folder of `poet export c` against PyTorch. "
+            "To load it runs its code: give none but your own.",
         ),
     ] = None,
     data: Annotated[

@@ -29,14 +29,21 @@ def main() -> None:
     parser.add_argument("--save", type=Path, help="a file: training goes on from it, and is saved there")
     asked = parser.parse_args()
     sys.path.insert(0, str(asked.folder))
-    from poet_library import Step  # type: ignore[import-not-found]  # is in the folder
+    from poet_library import LibraryError, Step  # type: ignore[import-not-found]  # is in the folder
 
     with np.load(asked.data) as data:
         inputs, targets = np.asarray(data["inputs"], dtype=np.float32), np.asarray(data["targets"])
-    step = Step(asked.folder / "build" / "libpoet_step.so", pages=asked.pages)
-    if asked.save is not None and step.load(asked.save):
-        print(f"goes on from {asked.save}")
+    try:
+        step = Step(asked.folder / "build" / "libpoet_step.so", pages=asked.pages)
+        if asked.save is not None and step.load(asked.save):
+            print(f"goes on from {asked.save}")
+    except LibraryError as error:
+        sys.exit(str(error))
     rows = step.facts.rows
+    if not rows or len(inputs) < rows or len(targets) != len(inputs):
+        sys.exit(
+            f"{asked.data}: {len(inputs)} inputs and {len(targets)} classes; a step takes {rows} of each"
+        )
     for epoch in range(asked.epochs):
         begins, losses, right = time.perf_counter(), [], 0
         for first in range(0, len(inputs) - rows + 1, rows):
@@ -45,6 +52,8 @@ def main() -> None:
             step.set_classes(targets[batch])
             losses.append(step.train())
             right += int(np.sum(step.outputs()[0].reshape(rows, -1).argmax(1) == targets[batch]))
+        if not np.isfinite(losses).all():
+            sys.exit(f"epoch {epoch + 1}: the loss is not finite; nothing of it was saved")
         seconds = (time.perf_counter() - begins) / len(losses)
         share = right / (rows * len(losses))
         print(

@@ -20,7 +20,9 @@ import numpy as np
 STATUS = ("ok", "bad argument", "the loss is not finite", "the storage failed", "nothing whole was saved")
 """What the functions of the library give, by number."""
 OK, NOT_FINITE, NO_STATE = 0, 2, 4
-VERSION = 1
+VERSION = 2
+_PAGES, _TO_SAVE, _TO_LOAD = range(3)
+"""``poet_file_use`` of ``poet_file_storage.h``."""
 _ALIGNMENT_BYTES, _WORD_BYTES = 64, 4
 
 Floats = np.ndarray[Any, np.dtype[np.float32]]
@@ -75,6 +77,9 @@ class Step:
     ) -> None:
         """Load ``library`` and begin with the plan's weights.
 
+        To load a library runs its code, with all that this process may do: load none but your own. A process
+        loads a path once: what was built anew at the same path needs a new process.
+
         Args:
             library: path of the shared object that ``make lib`` builds.
             seed: of dropout.
@@ -96,27 +101,36 @@ class Step:
                 raise LibraryError(
                     f"the step pages: it needs a file of {self.facts.page_bytes} bytes, `pages`"
                 )
-            self._pages = self._opened(pages, self.facts.page_bytes)
+            self._pages = self._opened(pages, self.facts.page_bytes, _PAGES)
             self._call("poet_set_storage", self._net, self._pages.memory)
         sizes = self.facts.input_floats[: self.facts.inputs]
         self.inputs = [self._view("poet_input", index, size) for index, size in enumerate(sizes)]
 
     def set_target(self, target: Floats) -> None:
-        """What the loss compares with, for the next step; as many floats as the step takes."""
+        """What the loss compares with, for the next step.
+
+        Raises:
+            LibraryError: these are more or fewer floats than the step takes.
+        """
         view = self._pointer("poet_target", (self._net,), self._needed("target_floats", "floats as target"))
-        view[:] = np.asarray(target, dtype=np.float32).ravel()
+        given = np.asarray(target, dtype=np.float32).ravel()
+        if len(given) != len(view):
+            raise LibraryError(f"a target of {len(given)} floats was given, and the step takes {len(view)}")
+        view[:] = given
 
     def set_classes(self, classes: Any) -> None:
         """The class of each row of the batch, for the next step.
 
         Raises:
-            LibraryError: there are more or fewer rows, or no such class.
+            LibraryError: there are more or fewer rows, what is no whole number, or no such class.
         """
         rows = self._needed("rows", "classes as target")
         numbers = np.asarray(classes).ravel()
         if len(numbers) != rows:
             raise LibraryError(f"{len(numbers)} classes were given, and the step takes {rows}")
-        for row, number in enumerate(numbers):
+        for row, number in enumerate(numbers.tolist()):
+            if not isinstance(number, int | float) or number != number // 1 or abs(number) >= 2**31:
+                raise LibraryError(f"class {number} of row {row} is no whole number of 32 bits")
             self._call("poet_set_class", self._net, ctypes.c_int32(row), ctypes.c_int32(int(number)))
 
     def train(self) -> float:
@@ -151,9 +165,9 @@ class Step:
         """Save what was trained in a file that keeps two generations: a power cut at any time leaves one.
 
         Raises:
-            LibraryError: the file failed.
+            LibraryError: the file failed, is in use, or holds something else.
         """
-        with_file = self._opened(path, self.facts.storage_bytes)
+        with_file = self._opened(path, self.facts.storage_bytes, _TO_SAVE)
         try:
             self._call("poet_save", self._net, with_file.memory)
         finally:
@@ -162,10 +176,12 @@ class Step:
     def load(self, path: str | os.PathLike[str]) -> bool:
         """Go on with what was saved; where there is nothing whole of this plan, begin anew and say ``False``.
 
+        The file is only read; one that is not there, is empty or too short holds nothing.
+
         Raises:
-            LibraryError: the file failed.
+            LibraryError: the file failed, is in use, or holds something else.
         """
-        with_file = self._opened(path, self.facts.storage_bytes)
+        with_file = self._opened(path, self.facts.storage_bytes, _TO_LOAD)
         try:
             found = self._call("poet_load", self._net, with_file.memory, also=NO_STATE)
         finally:
@@ -201,9 +217,15 @@ class Step:
             self._homes("poet_kept_write", index, contents)
 
     def close(self) -> None:
-        """Close the file of pages."""
+        """Close the file of pages; a step that pages cannot be made after that."""
         while self._files:
             self._close(self._files[-1])
+
+    def __enter__(self) -> Step:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     # --- the library -----------------------------------------------------------------------------
 
@@ -245,13 +267,15 @@ class Step:
         word = (int(address) - self.arena.ctypes.data) // _WORD_BYTES
         return self.arena[word : word + size]
 
-    def _opened(self, path: str | os.PathLike[str], size_bytes: int) -> _File:
+    def _opened(self, path: str | os.PathLike[str], size_bytes: int, use: int) -> _File:
         opened = _File((ctypes.c_uint64 * (self.facts.file_bytes // 8 + 1))())
-        size = ctypes.c_uint32(size_bytes)
+        size, what = ctypes.c_uint32(size_bytes), "pages" if use == _PAGES else "a saved state"
         try:
-            self._call("poet_file_open", opened.memory, os.fsencode(path), size)
+            self._call("poet_file_open", opened.memory, os.fsencode(path), size, ctypes.c_int(use))
         except LibraryError:
-            raise LibraryError(f"{os.fspath(path)}: cannot be opened, or is no file") from None
+            raise LibraryError(
+                f"{os.fspath(path)}: cannot be opened, is in use, or holds something else than {what}"
+            ) from None
         self._files.append(opened)
         return opened
 

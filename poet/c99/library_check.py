@@ -6,10 +6,12 @@ also in float64, and what a step changes in C may be as far from float64 as a mu
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import starmap
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -29,7 +31,11 @@ ALLOWED = 8.0
 """How often PyTorch's own error in float32."""
 FLOOR, LUCK, ROUNDING = 2.0**-21, 1e-4, 2.0**-22
 """Allowed in any case, as PyTorch may happen to be exact: the share of a loss, and of the largest change of
-any tensor; the share of a tensor's own largest change; the share of its largest number."""
+any tensor of that magnitude; the share of a tensor's own largest change; the share of its largest number."""
+_ADAMW_NUMBERS = ("decay_factor", "step_size", "second_moment_correction")
+_SMALLEST = 2.0**-126
+"""Of floats that are normal: a share of it counts as nothing."""
+_NOTHING = (0.0, "the loss")
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +94,7 @@ def check_library(
 
     Args:
         path: of the plan.
-        shared: of the library, made from that plan.
+        shared: of the library, made from that plan. To load it runs its code: it must be your own.
         steps: to make.
         seed: of random batches, where there is no ``data``.
         data: samples to train on, in their order; `poet.runtime.samples.load_samples` says what it may be.
@@ -102,13 +108,24 @@ def check_library(
         project, kept, plan = c_project(file), initial_contents(file), file.plan
     _check_comparable(plan)
     batches = _batches(plan, steps, seed, data)
+    _check_is_of(Path(shared), plan_digest(plan), Path(path))
     try:
-        step = Step(shared, pages=page_file)
-        if step.plan != plan_digest(plan):
-            raise InputError(f"{shared}: was made from another plan than {path}; export and build it again")
-        return _compared(step, _Sides(plan, project), kept, batches)
+        with Step(shared, pages=page_file) as step:
+            return _compared(step, _Sides(plan, project), kept, batches)
     except LibraryError as error:
         raise InputError(str(error)) from None
+
+
+def _check_is_of(shared: Path, digest: str, path: Path) -> None:
+    """Refuse a mix-up of files before anything of ``shared`` runs; it is no protection against malice."""
+    try:
+        contents = shared.read_bytes()
+    except OSError as error:
+        raise InputError(f"{shared}: cannot be read ({error.strerror})") from None
+    if not contents.startswith(b"\x7fELF"):
+        raise InputError(f"{shared}: is not a shared library for this machine")
+    if digest.encode("ascii") not in contents:
+        raise InputError(f"{shared}: was made from another plan than {path}; export and build it again")
 
 
 def _check_comparable(plan: Plan) -> None:
@@ -140,6 +157,13 @@ def _flat(inputs: Sequence[Tensor], targets: Tensor | Sequence[Tensor] | None) -
     return [*inputs, *([targets] if isinstance(targets, Tensor) else targets)]
 
 
+class _Watched(NamedTuple):
+    """What a buffer holds, and of which magnitude: numbers like gradients, or their squares."""
+
+    name: str
+    magnitude: str
+
+
 class _Sides:
     """What of a plan both sides know."""
 
@@ -154,18 +178,70 @@ class _Sides:
         runner.steps = steps
         return runner
 
-    def watched(self) -> dict[str, str]:
+    def watched(self) -> dict[str, _Watched]:
         """Buffers whose change is compared, and what they hold.
 
-        Of AdamW the mean of the gradients: where the true gradient is zero, as of a bias before batch norm,
-        its update makes noise as large as any other, and so does the mean of squares.
+        Of AdamW the moments, not the parameters: where the true gradient is zero, as of a bias before batch
+        norm, the update makes noise as large as any other. `updates` holds those against the moments.
         """
-        of_adamw = self.plan.optimizer.name == "adamw"
-        found = {} if of_adamw else {item.value: item.value for item in self.graph.parameters}
+        found: dict[str, _Watched] = {}
+        if not self.is_adamw:
+            found = {item.value: _Watched(item.value, "") for item in self.graph.parameters}
         states = (pair for item in self.graph.parameters for pair in item.optimizer_state)
-        found |= {value: value for kind, value in states if kind != "exp_avg_sq"}
-        found |= {value: name for name, value in self.graph.states}
-        return {self.graph.buffer_of(value): name for value, name in found.items()}
+        found |= {value: _Watched(value, "square" if kind == "exp_avg_sq" else "") for kind, value in states}
+        found |= {value: _Watched(name, "") for name, value in self.graph.states}
+        return {self.graph.buffer_of(value): watched for value, watched in found.items()}
+
+    @property
+    def is_adamw(self) -> bool:
+        """Whether parameters are held against the moments of the step that made them."""
+        return self.plan.optimizer.name == "adamw"
+
+    def updates(
+        self, step: Step, names: Mapping[str, int], kept: Mapping[str, Tensor], number: int
+    ) -> list[tuple[float, str]]:
+        """Of each parameter of AdamW how far it is from the update, in float64, by the library's own moments.
+
+        Args:
+            step: of the library, just made.
+            names: index of each buffer in the library.
+            kept: what the step began with.
+            number: of the step, from 1.
+        """
+        if not self.is_adamw:
+            return []
+        now = self.plan.optimizer.hyperparameters(number)
+        keep, size, correction = (now[name] for name in _ADAMW_NUMBERS)
+        eps = self.plan.optimizer.epsilon
+        found = []
+        for item in self.graph.parameters:
+            states = dict(item.optimizer_state)
+            if (
+                not states.keys() >= {"exp_avg", "exp_avg_sq"}
+                or self.graph.buffer_of(item.value) not in names
+            ):
+                continue
+            values = (item.value, states["exp_avg"], states["exp_avg_sq"])
+            made, mean, square = (self._of_library(step, names, value) for value in values)
+            before = self._view(item.value, kept[self.graph.buffer_of(item.value)].double())
+            if not before.numel():
+                continue
+            change = size * mean / (square.sqrt() / correction + eps)
+            error = (made - (before * keep - change)).abs()
+            shares = error / (ROUNDING * 2.0 * (before.abs() + change.abs()) + _SMALLEST)
+            worst = float(shares.max())
+            found.append((worst if worst == worst else float("inf"), item.value))
+        return found
+
+    def _of_library(self, step: Step, names: Mapping[str, int], value: str) -> Tensor:
+        flat = step.kept(names[self.graph.buffer_of(value)])
+        if flat is None:
+            raise LibraryError(f"{value} is a constant in the library, and is trained in the plan")
+        return self._view(value, torch.from_numpy(flat).double())
+
+    def _view(self, value: str, flat: Tensor) -> Tensor:
+        kind = self.types[value]
+        return flat.as_strided(kind.shape, kind.strides, kind.offset)
 
     def fill(self, step: Step, given: Mapping[str, Tensor]) -> None:
         """Give a library's step its inputs and target."""
@@ -184,8 +260,8 @@ def _compared(
     step: Step, sides: _Sides, kept: Mapping[str, Tensor], batches: Sequence[Mapping[str, Tensor]]
 ) -> LibraryReport:
     names = {span.name: index for index, span in enumerate(sides.project.spans)}
-    watched = {buffer: name for buffer, name in sides.watched().items() if buffer in names}
-    found = []
+    watched = {buffer: item for buffer, item in sides.watched().items() if buffer in names}
+    found, tensors = [], len(watched)
     for number, given in enumerate(batches):
         plain, exact = (sides.plain(kept, number, is_double=is_double) for is_double in (False, True))
         for buffer, index in names.items():
@@ -195,16 +271,18 @@ def _compared(
         sides.fill(step, given)
         losses = step.train(), plain.step(), exact.step()
         after = {buffer: step.kept(names[buffer]) for buffer in watched}
-        worst = max(_distances(watched, kept, (plain.tensors, exact.tensors), after))
+        updates = sides.updates(step, names, kept, number + 1)
+        tensors = len(watched) + len(updates)
+        worst = max(*_distances(watched, kept, (plain.tensors, exact.tensors), after), *updates, _NOTHING)
         allowed = ALLOWED * abs(losses[1] - losses[2]) + FLOOR * (1.0 + abs(losses[2]))
         worst = max(worst, (_share(abs(losses[0] - losses[2]), allowed), "the loss"))
         found.append(LibraryStep(*losses, *worst))
         kept = {name: plain.tensors[name].clone() for name in kept}
-    return LibraryReport(tuple(found), len(watched))
+    return LibraryReport(tuple(found), tensors)
 
 
 def _distances(
-    watched: Mapping[str, str],
+    watched: Mapping[str, _Watched],
     kept: Mapping[str, Tensor],
     sides: tuple[Mapping[str, Tensor], Mapping[str, Tensor]],
     after: Mapping[str, np.ndarray[tuple[int], np.dtype[np.float32]] | None],
@@ -212,10 +290,12 @@ def _distances(
     """Of each tensor how far the library is from float64, as a share of what is allowed, and its name."""
     plain, exact = sides
     changes = {buffer: exact[buffer].double() - kept[buffer].double() for buffer in watched}
-    floats = [changes[buffer] for buffer in watched if kept[buffer].is_floating_point()]
-    largest = max((float(change.abs().max()) for change in floats if change.numel()), default=0.0)
+    largest: dict[str, float] = {}
+    for buffer, (_, kind) in watched.items():
+        if kept[buffer].is_floating_point() and changes[buffer].numel():
+            largest[kind] = max(largest.get(kind, 0.0), float(changes[buffer].abs().max()))
     found = []
-    for buffer, name in watched.items():
+    for buffer, (name, kind) in watched.items():
         bits, before = after[buffer], kept[buffer]
         if bits is None or not before.numel():
             continue
@@ -226,12 +306,12 @@ def _distances(
         error = float((by_c.double() - exact[buffer]).abs().max())
         allowed = ALLOWED * float((plain[buffer].double() - exact[buffer]).abs().max())
         allowed += ROUNDING * float(before.abs().max()) + LUCK * float(changes[buffer].abs().max())
-        found.append((_share(error, allowed + FLOOR * largest), name))
-    return found or [(0.0, "the loss")]
+        found.append((_share(error, allowed + FLOOR * largest[kind]), name))
+    return found
 
 
 def _share(error: float, allowed: float) -> float:
-    """Infinite for what is not a number."""
-    if not error <= allowed:
-        return error / allowed if allowed and error == error else float("inf")
-    return error / allowed if allowed else 0.0
+    """Infinite where one of them is not finite: then nothing was compared."""
+    if not (math.isfinite(error) and math.isfinite(allowed)):
+        return math.inf
+    return error / allowed if allowed else (0.0 if error == 0.0 else math.inf)

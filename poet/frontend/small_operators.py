@@ -36,7 +36,11 @@ def are_wanted() -> bool:
 
 @contextlib.contextmanager
 def as_wanted() -> Iterator[None]:
-    """A model runs with them, if they are wanted."""
+    """A model runs with them, if they are wanted.
+
+    While one of its LSTMs runs, oneDNN is off for the whole process: other threads' convolutions and products
+    may then have other bits.
+    """
     if not are_wanted():
         yield
         return
@@ -45,7 +49,7 @@ def as_wanted() -> Iterator[None]:
 
 
 class _WithoutOneDnn(TorchFunctionMode):
-    """Inside, LSTMs are torch's own; convolutions and products stay what they are."""
+    """Inside, LSTMs are torch's own; this thread's convolutions and products stay what they are."""
 
     def __torch_function__(
         self,

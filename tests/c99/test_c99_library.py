@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import os
 import re
 import shutil
 import subprocess
@@ -19,7 +21,7 @@ from torch import nn
 from typer.testing import CliRunner
 
 from poet.c99.library import LibraryError, Step
-from poet.c99.library_check import check_library
+from poet.c99.library_check import _share, check_library
 from poet.c99.project import CProject
 from poet.errors import InputError, PlanError
 from poet.optimizer import OptimizerSpec
@@ -130,6 +132,8 @@ def test_a_library_of_another_plan_is_refused(made: Made, tmp_path: Path) -> Non
         check_library(other, _library(made))
     with pytest.raises(InputError, match="is not a shared library"):
         check_library(other, other)
+    with pytest.raises(InputError, match=r"none\.so: cannot be read"):
+        check_library(other, tmp_path / "none.so")
 
 
 @pytest.mark.parametrize("homes", [False, True], ids=["pages", "homes"])
@@ -141,13 +145,17 @@ def test_pages_and_homes_in_a_file(made: Made, digits: Path, tmp_path: Path, hom
     pages = tmp_path / "pages"
     with pytest.raises(LibraryError, match="it needs a file of"):
         Step(library)
-    with pytest.raises(LibraryError, match="cannot be opened, or is no file"):
+    with pytest.raises(LibraryError, match="cannot be opened, is in use, or holds something else than pages"):
         Step(library, pages=tmp_path)
     one, kept = Step(library, pages=pages), Step(_library(made))
+    with pytest.raises(LibraryError, match="pages: cannot be opened, is in use"):
+        Step(library, pages=pages)
     assert _epochs(one, digits, 1) == _epochs(kept, digits, 1)
-    assert pages.stat().st_size == one.facts.page_bytes
+    assert pages.stat().st_size == 4096 + one.facts.page_bytes
     one.save(tmp_path / "state")
     rest = _epochs(one, digits, 1)
+    with pytest.raises(LibraryError, match="holds something else than pages"):
+        Step(library, pages=tmp_path / "state")
     other = Step(library, pages=tmp_path / "others")
     assert other.load(tmp_path / "state")
     assert _epochs(other, digits, 1) == rest == _epochs(kept, digits, 1)
@@ -155,6 +163,92 @@ def test_pages_and_homes_in_a_file(made: Made, digits: Path, tmp_path: Path, hom
     assert not kept.load(tmp_path / "state"), "that of another plan is none"
     one.close()
     assert check_library(tmp_path / "step.poet", library, steps=2, page_file=pages).is_right
+
+
+def test_files_of_others_stay_as_they_are(made: Made, tmp_path: Path) -> None:
+    with Step(_library(made)) as step:
+        for contents in (b"x", b"years of work" * 1000):
+            mine = tmp_path / "mine"
+            mine.write_bytes(contents)
+            for use in (step.save, step.load):
+                with pytest.raises(LibraryError, match="holds something else than a saved state"):
+                    use(mine)
+            assert mine.read_bytes() == contents
+        assert not step.load(tmp_path / "none")
+        assert not (tmp_path / "none").exists(), "to load makes no file"
+        (tmp_path / "empty").touch()
+        assert not step.load(tmp_path / "empty")
+        assert not (tmp_path / "empty").stat().st_size
+        step.save(tmp_path / "empty")
+        assert step.load(tmp_path / "empty")
+        os.truncate(tmp_path / "empty", 5000)
+        assert not step.load(tmp_path / "empty"), "what was cut off is no state"
+
+
+def test_the_example_writes_over_no_data(made: Made, digits: Path, tmp_path: Path) -> None:
+    data, program = tmp_path / "digits.npz", ROOT / "examples" / "c_library.py"
+    shutil.copy(digits, data)
+    for arguments, why in (
+        (["--save", str(data)], "holds something else than a saved state"),
+        (["--pages", "x"], "2 inputs and 2 classes; a step takes 16 of each"),
+    ):
+        command = [sys.executable, str(program), str(made[1]), str(data), *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
+        assert done.returncode == 1
+        assert why in done.stderr
+        assert "Traceback" not in done.stderr
+        assert data.read_bytes() == digits.read_bytes() or "2 inputs" in why
+        np.savez(data, inputs=np.zeros((2, 1, 8, 8), np.float32), targets=np.zeros(2, np.int64))
+
+
+def test_calls_stay_inside_a_library(made: Made, tmp_path: Path) -> None:
+    """Another library, loaded before for all to see, has a function of the same name."""
+    source = tmp_path / "other.c"
+    source.write_text("unsigned poet_crc(unsigned c, const void *b, unsigned long n) { return 7; }\n")
+    subprocess.run(
+        ["gcc", "-w", "-fPIC", "-shared", str(source), "-o", str(tmp_path / "other.so")], check=True
+    )
+    program = (
+        "import ctypes, sys; sys.path.insert(0, sys.argv[1]); from poet_library import Step\n"
+        "ctypes.CDLL(sys.argv[3], mode=ctypes.RTLD_GLOBAL); print(Step(sys.argv[2]).state_crc())"
+    )
+    command = [sys.executable, "-c", program, str(made[1]), str(_library(made)), str(tmp_path / "other.so")]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert int(done.stdout) == Step(_library(made)).state_crc()
+
+
+def test_wrong_updates_of_adamw_are_found(tmp_path: Path) -> None:
+    """Parameters and both moments; the bias before batch norm has a gradient of noise alone."""
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3), nn.Linear(3, 2))
+    net = traced(module, torch.randn(6, 4), optimizer=OptimizerSpec("adamw", lr=0.01))
+    net.project(tmp_path / "step")
+    source = tmp_path / "step" / "poet_kernels.c"
+    right = source.read_text()
+    for number, (old, new, parts) in enumerate(
+        (
+            ("", "", ()),
+            ("p[i] -= step * (m[i]", "p[i] -= 0.0f * step * (m[i]", ("weight", "bias")),
+            (
+                "s->beta2_rest * gradient * gradient",
+                "1.5f * s->beta2_rest * gradient * gradient",
+                ("exp_avg_sq",),
+            ),
+        )
+    ):
+        assert old in right
+        source.write_text(right.replace(old, new))
+        library = build(tmp_path / "step", "-O0", name=f"step{number}")
+        report = check_library(tmp_path / "step.poet", library, steps=2)
+        assert report.tensors >= 3 * 6
+        assert report.is_right is not bool(parts), [step.farthest for step in report.steps]
+        assert not parts or any(part in report.steps[0].farthest for part in parts)
+
+
+def test_what_is_not_a_number_is_never_near() -> None:
+    for error, allowed in ((math.nan, 1.0), (0.5, math.nan), (0.5, math.inf), (math.inf, math.inf)):
+        assert _share(error, allowed) == math.inf
+    assert (_share(0.5, 1.0), _share(0.0, 0.0), _share(1.0, 0.0)) == (0.5, 0.0, math.inf)
 
 
 def test_predictions_and_learning_rates(made: Made, digits: Path) -> None:
@@ -171,6 +265,9 @@ def test_predictions_and_learning_rates(made: Made, digits: Path) -> None:
     assert one.state_crc() == before != begins
     with pytest.raises(LibraryError, match="15 classes were given, and the step takes 16"):
         one.set_classes(range(15))
+    for wrong in (2**32, 0.9, float("nan"), "1"):
+        with pytest.raises(LibraryError, match="of row 0 is no whole number"):
+            one.set_classes([wrong] * ROWS)
     with pytest.raises(LibraryError, match="poet_set_class: bad argument"):
         one.set_classes([10] * ROWS)
     with pytest.raises(LibraryError, match="this step has no floats as target"):

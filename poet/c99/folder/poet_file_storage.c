@@ -6,6 +6,8 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/types.h>
 #include <unistd.h>
@@ -13,6 +15,11 @@
 static int is_inside(const poet_file_storage *file, uint32_t offset, uint32_t size)
 {
     return offset <= file->size && size <= file->size - offset;
+}
+
+static off_t place_of(uint32_t offset)
+{
+    return (off_t)POET_FILE_HEAD_BYTES + (off_t)offset;
 }
 
 /* Calls may do less than they were asked for, or be interrupted: they are made again for the rest. */
@@ -24,7 +31,11 @@ static int file_read(void *context, uint32_t offset, void *bytes, uint32_t size)
         return 1;
     }
     while (size > 0u) {
-        const ssize_t count = pread(file->descriptor, to, size, (off_t)offset);
+        const ssize_t count = file->descriptor < 0 ? 0 : pread(file->descriptor, to, size, place_of(offset));
+        if (count == 0 && file->is_read_only) {
+            memset(to, 0, size);
+            return 0;
+        }
         if (count == 0 || (count < 0 && errno != EINTR)) {
             return 1;
         }
@@ -45,7 +56,7 @@ static int file_write(void *context, uint32_t offset, const void *bytes, uint32_
         return 1;
     }
     while (size > 0u) {
-        const ssize_t count = pwrite(file->descriptor, from, size, (off_t)offset);
+        const ssize_t count = pwrite(file->descriptor, from, size, place_of(offset));
         if (count == 0 || (count < 0 && errno != EINTR)) {
             return 1;
         }
@@ -64,18 +75,44 @@ static int file_sync(void *context)
     return fsync(file->descriptor) != 0;
 }
 
-poet_status poet_file_open(poet_file_storage *file, const char *path, uint32_t size)
+enum { MARK_BYTES = 16 };
+
+/* Whether an open file is what it is opened for; one that is empty becomes it, unless it is only read. */
+static int is_made_ready(int descriptor, uint32_t size, poet_file_use use)
 {
+    const char *const mark = use == POET_FILE_PAGES ? "poet pages 1\n  \n" : "poet state 1\n  \n";
+    const int is_read_only = use == POET_FILE_TO_LOAD;
+    char begins[MARK_BYTES];
     struct stat found;
+    if (fstat(descriptor, &found) || !S_ISREG(found.st_mode)
+        || flock(descriptor, (is_read_only ? LOCK_SH : LOCK_EX) | LOCK_NB) || fstat(descriptor, &found)) {
+        return 0;
+    }
+    if (found.st_size > 0
+        && (pread(descriptor, begins, MARK_BYTES, 0) != MARK_BYTES || memcmp(begins, mark, MARK_BYTES) != 0)) {
+        return 0;
+    }
+    if (is_read_only) {
+        return 1;
+    }
+    if (found.st_size == 0 && (pwrite(descriptor, mark, MARK_BYTES, 0) != MARK_BYTES || fsync(descriptor))) {
+        return 0;
+    }
+    return found.st_size >= place_of(size) || ftruncate(descriptor, place_of(size)) == 0;
+}
+
+poet_status poet_file_open(poet_file_storage *file, const char *path, uint32_t size, poet_file_use use)
+{
     if (!file || !path) {
         return POET_BAD_ARGUMENT;
     }
-    file->descriptor = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
-    if (file->descriptor < 0) {
+    file->is_read_only = use == POET_FILE_TO_LOAD;
+    /* without blocking: a pipe is refused, and not waited for */
+    file->descriptor = open(path, (file->is_read_only ? O_RDONLY : O_RDWR | O_CREAT) | O_NONBLOCK | O_CLOEXEC, 0600);
+    if (file->descriptor < 0 && !(file->is_read_only && errno == ENOENT)) {
         return POET_STORAGE_FAILED;
     }
-    if (fstat(file->descriptor, &found) || !S_ISREG(found.st_mode)
-        || (found.st_size < (off_t)size && ftruncate(file->descriptor, (off_t)size))) {
+    if (file->descriptor >= 0 && !is_made_ready(file->descriptor, size, use)) {
         (void)close(file->descriptor);
         file->descriptor = -1;
         return POET_STORAGE_FAILED;
@@ -90,10 +127,10 @@ poet_status poet_file_open(poet_file_storage *file, const char *path, uint32_t s
 
 poet_status poet_file_close(poet_file_storage *file)
 {
-    if (!file || file->descriptor < 0) {
+    if (!file) {
         return POET_BAD_ARGUMENT;
     }
-    const int is_closed = close(file->descriptor) == 0;
+    const int is_closed = file->descriptor < 0 || close(file->descriptor) == 0;
     file->descriptor = -1;
     return is_closed ? POET_OK : POET_STORAGE_FAILED;
 }

@@ -13,7 +13,7 @@ static const uint32_t input_floats[] = {@INPUT_FLOATS@};
 static const uint32_t output_floats[] = {@OUTPUT_FLOATS@};
 
 const poet_library_facts poet_library = {
-    1u,
+    2u,
     (uint32_t)sizeof(poet_net),
     (uint32_t)sizeof(poet_file_storage),
     POET_ARENA_BYTES,
