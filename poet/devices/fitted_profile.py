@@ -77,14 +77,18 @@ def fit_profile(
     _set_power(data, found, base, notes)
     profile = validated(data, "the fit")
     judged = [step for step in found.steps if step.role == JUDGE and step.threads == threads]
-    errors = [abs(predicted_seconds(profile, step) / step.seconds - 1.0) for step in judged]
+    ratios = [predicted_seconds(profile, step) / step.seconds for step in judged]
+    errors = [abs(ratio - 1.0) for ratio in ratios]
     data["calibration"] = {
         "measurements": found.digest, "date": found.date, "torch": found.host.torch, "threads": threads,
         "ops": speeds.ops, "steps": len(errors), "refused": ", ".join(c.value for c in speeds.refused),
         "busy": any(step.was_busy for step in found.steps),
     }  # fmt: skip
     if errors:
-        data["calibration"] |= {"median_error": statistics.median(errors), "worst_error": max(errors)}
+        data["calibration"] |= {
+            "median_error": statistics.median(errors), "worst_error": max(errors),
+            "worst_factor": max(max(ratio, 1.0 / ratio) for ratio in ratios),
+        }  # fmt: skip
     else:
         notes.append("no whole step was measured that the fit has not seen: its error is not known")
     tables = [step for step in found.steps if step.role == TABLE]

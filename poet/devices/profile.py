@@ -375,6 +375,7 @@ class Calibration(Record):
         ops: that were fitted to.
         steps: whole training steps, in no fit, that the errors are of.
         median_error, worst_error: of their predicted seconds, relative.
+        worst_factor: by which the prediction of one of them is off at most, too long or too short.
         refused: classes of op that the cost model does not describe here; they cost what their parents do.
         busy: whether the machine was busy with other things meanwhile.
     """
@@ -387,6 +388,7 @@ class Calibration(Record):
     steps: int = Field(ge=0)
     median_error: float | None = Field(default=None, ge=0)
     worst_error: float | None = Field(default=None, ge=0)
+    worst_factor: float | None = Field(default=None, ge=1)
     refused: str = ""
     busy: bool = False
 

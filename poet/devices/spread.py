@@ -15,7 +15,7 @@ from typing import Literal
 
 from poet.devices.corners import End, Place, corner, uncertain_figures
 from poet.devices.costs import Amounts, BufferCost, Costs, buffer_cost, estimate
-from poet.devices.profile import Profile
+from poet.devices.profile import Calibration, Profile
 from poet.errors import ProfileError
 from poet.graph import Graph
 from poet.homes import DecidedProblem
@@ -52,6 +52,9 @@ AXES: Groups = {
     "writes": lambda path: path[:2] in (("storage", "write"), ("storage", "erase")),
 }
 """The same figures by what they make dear, times and powers together: between these a plan trades."""
+
+_ENOUGH_STEPS = 10
+"""Of fewer, the largest error says too little of nine cases in ten."""
 
 MODEL_FACTOR = 1.19
 """The cost model's own error: by so much nine of ten steps are off at most, either way, where figures are as
@@ -141,13 +144,29 @@ def spread(
 def model_factor(profile: Profile) -> float:
     """By which the cost model is off in nine cases of ten on ``profile``'s device, beside its figures.
 
-    The largest error in steps that the device's own fit has not seen; else `MODEL_FACTOR`. A profile of
-    somebody else's model, in which no figure is in doubt, is held to be right.
+    The largest factor in steps that the device's own fit has not seen, if they are few no less than
+    `MODEL_FACTOR`; without any, that. A profile of somebody else's model, in which no figure is in doubt, is
+    held to be right.
     """
     if not uncertain_groups(profile):
         return 1.0
     made = profile.calibration
-    return MODEL_FACTOR if made is None or made.worst_error is None else 1.0 + made.worst_error
+    factor = None if made is None else _worst_factor(made)
+    if made is None or factor is None:
+        return MODEL_FACTOR
+    return factor if made.steps >= _ENOUGH_STEPS else max(factor, MODEL_FACTOR)
+
+
+def _worst_factor(made: Calibration) -> float | None:
+    """As it was fitted; of a profile from before that was written, the widest that its relative error allows.
+
+    A prediction that is too short by a share ``e`` is off by ``1 / (1 - e)``; only one that is too long can
+    have an error of 1 or more.
+    """
+    if made.worst_factor is not None or made.worst_error is None:
+        return made.worst_factor
+    error = made.worst_error
+    return 1.0 / (1.0 - error) if error < 1.0 else 1.0 + error
 
 
 def likely_ends(

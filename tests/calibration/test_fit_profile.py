@@ -95,6 +95,9 @@ def test_ten_ops_and_a_wrong_base_predict_better_than_the_base(noisy: Measuremen
 
     assert error(wrong) > 1.0
     assert error(fitted) < 0.6 * error(wrong)
+    assert fitted.calibration is not None
+    off = max(abs(math.log(predicted_seconds(fitted, step) / step.seconds)) for step in judged)
+    assert fitted.calibration.worst_factor == pytest.approx(math.exp(off))
 
 
 def test_calls_may_be_off_by_another_factor_than_speeds(noisy: Measurements) -> None:

@@ -34,17 +34,21 @@ def test_the_models_error_is_that_of_the_devices_own_fit() -> None:
     profile = load_profile("rpi4b")
     assert model_factor(profile) == MODEL_FACTOR
     made = Calibration(
-        measurements="0",
-        date="2026-01-01",
-        torch="2",
-        threads=1,
-        ops=9,
-        steps=3,
-        median_error=0.1,
-        worst_error=0.3,
-    )
-    assert model_factor(profile.model_copy(update={"calibration": made})) == 1.3
+        measurements="0", date="2026-01-01", torch="2", threads=1, ops=9, steps=12, median_error=0.1
+    )  # fmt: skip
+
+    def factor(**fields: float) -> float:
+        return model_factor(profile.model_copy(update={"calibration": made.model_copy(update=fields)}))
+
+    assert factor() == MODEL_FACTOR
+    assert factor(worst_error=0.6, worst_factor=2.5) == 2.5
+    assert factor(worst_error=0.05, worst_factor=1.05) == 1.05
+    assert factor(worst_error=0.05, worst_factor=1.05, steps=9) == MODEL_FACTOR
     assert model_factor(load_profile("compat-rpi")) == 1.0
+    # profiles from before the factor was written
+    assert factor(worst_error=0.6) == pytest.approx(2.5)
+    assert factor(worst_error=1.5) == 2.5
+    assert factor(worst_error=0.05, steps=3) == MODEL_FACTOR
 
 
 def test_the_models_error_is_that_of_steps_left_out_of_the_fit() -> None:
