@@ -423,13 +423,21 @@ def _check_budgets(plan: Plan) -> None:
             other.model.sha256 == plan.model.sha256
             and other.optimizer == plan.optimizer
             and other.request.micro == plan.request.micro
-            and lasting_values(other.graph) == lasting_values(plan.graph)
-            and other.given_types == plan.given_types
-            and [item.step.given_types for item in other.shapes]
-            == [item.step.given_types for item in plan.shapes]
+            and other.request.loss == plan.request.loss
+            and _graphs(other) == _graphs(plan)
         )
         if not same or other.budgets:
             raise PlanError(f"the plan for {format_bytes(budget_bytes)} is not of the same training")
+
+
+def _graphs(plan: Plan) -> list[Graph | None]:
+    """What is computed by the step of ``plan`` and by all that stands beside it; ``None``: that is not."""
+    beside = (
+        plan.evaluation,
+        plan.accumulation,
+        *(each for item in plan.shapes for each in (item.step, item.evaluation)),
+    )
+    return [plan.graph, *(None if part is None else part.graph for part in beside)]
 
 
 def _check_beside(plan: Plan, other: Plan, what: str, *, has_other_inputs: bool = False) -> None:

@@ -2,13 +2,15 @@
 
 Both sides see the same batches and draw from equally seeded generators. After each step the loss, the
 predictions, every gradient, every updated parameter, every module state and every tensor of the
-optimizer are compared bit for bit; then those of a step of each other shape that the plan has; at the end
-the outputs in evaluation mode, where the plan has one, of every shape.
+optimizer are compared bit for bit; then those of a step of each other shape that the plan has; then
+the outputs in evaluation mode, where the plan has one, of every shape; at the end the same, of one step,
+inside each other budget that the plan has.
 """
 
 from __future__ import annotations
 
 import copy
+import itertools
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -31,6 +33,7 @@ from poet.runtime import Trainer
 from poet.runtime.process import torch_threads
 from poet.schedule import Compute, PageIn
 from poet.training_plan import Plan, shape_words
+from poet.units import format_bytes
 
 Batch = tuple[tuple[Tensor, ...], Tensor | tuple[Tensor, ...] | None]
 """The model's inputs, and the loss's targets where it has any."""
@@ -58,6 +61,7 @@ class VerifyReport:
     Attributes:
         steps: made on each side.
         shapes: others of the plan, of each of which one step more was made.
+        budgets: others of the plan, inside each of which one step more was made, and one of each shape.
         recomputed_runs, page_ins: of the plan in one step: what was put to the test.
         comparisons: one per number of threads.
     """
@@ -67,6 +71,7 @@ class VerifyReport:
     page_ins: int
     comparisons: tuple[BitComparison, ...]
     shapes: int = 0
+    budgets: int = 0
 
     @property
     def exact(self) -> bool:
@@ -107,7 +112,7 @@ def verify(
             given: the model is built from the ONNX structure that the plan carries.
         loss: that was planned, where it is a function or module; the plan knows those of `poet.loss` itself.
         batches: to train on, in turn; not given: random ones.
-        steps: to make; of each other shape that the plan has, one more.
+        steps: to make; of each other shape that the plan has, and inside each other budget, one more.
         threads: numbers of threads to try.
         seed: of random batches and of dropout.
         page_file: see `poet.runtime.Trainer.open`.
@@ -136,6 +141,7 @@ def verify(
         page_ins=runs[PageIn],
         comparisons=tuple(comparisons),
         shapes=len(plan.shapes),
+        budgets=len(plan.budgets),
     )
 
 
@@ -217,7 +223,9 @@ def _compare(
     trained = [item.name for item in named_parameters(plan.graph) if item.is_trained]
     plain = PlainTrainer(copied, loss=loss, optimizer=plan.optimizer, trained=trained)
     torch.manual_seed(seed)
-    for name, ours, theirs in _all_pairs(trainer, plain, copied, batches, steps, seed):
+    pairs = _all_pairs(trainer, plain, copied, batches, steps, seed)
+    inside = (_budget_pairs(trainer, plain, copied, batches, seed, other) for other in plan.budgets)
+    for name, ours, theirs in itertools.chain(pairs, *inside):
         compared += 1
         difference = _difference(ours, theirs)
         if difference is not None:
@@ -248,6 +256,16 @@ def _all_pairs(
         if shape.evaluation is not None:
             for name, ours, theirs in _evaluation_pairs(trainer, plain, inputs):
                 yield f"evaluation for {words}: {name}", ours, theirs
+
+
+def _budget_pairs(
+    trainer: Trainer, plain: PlainTrainer, module: nn.Module, batches: Sequence[Batch], seed: int, other: Plan
+) -> Iterator[tuple[str, Tensor, Tensor]]:
+    """One step inside the budget of ``other``, with all that stands beside it; training goes on there."""
+    budget_bytes = other.request.limits.ram_budget_bytes or 0
+    trainer.set_budget(budget_bytes)
+    for name, ours, theirs in _all_pairs(trainer, plain, module, batches, 1, seed):
+        yield f"inside {format_bytes(budget_bytes)}, {name}", ours, theirs
 
 
 def _batch_of(step: Plan, batches: Sequence[Batch], seed: int) -> Batch:

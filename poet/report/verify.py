@@ -20,6 +20,8 @@ def verify_report(report: VerifyReport) -> Group:
     ]
     if report.shapes:
         lines.append(f"then one step of each of {report.shapes} other shapes")
+    if report.budgets:
+        lines.append(f"then one step inside each of {report.budgets} smaller budgets, with all beside it")
     for comparison in report.comparisons:
         found = comparison.difference or "all equal by torch.equal"
         lines.append(f"{comparison.threads} thread(s): {comparison.tensors} tensors compared, {found}")
@@ -33,6 +35,7 @@ def verify_data(report: VerifyReport) -> dict[str, Any]:
         "exact": report.exact,
         "steps": report.steps,
         "shapes": report.shapes,
+        "budgets": report.budgets,
         "recomputed_runs": report.recomputed_runs,
         "page_ins": report.page_ins,
         "comparisons": [

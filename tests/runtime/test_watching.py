@@ -16,6 +16,7 @@ from poet import api, budgeted
 from poet.api import Planned
 from poet.api import plan as plan_module
 from poet.errors import Infeasible, InputError, OutOfTime, PageFileError, PlanError, PoetError, ReplayError
+from poet.named import named_parameters
 from poet.optimizer import OptimizerSpec
 from poet.plan_file import read_plan
 from poet.problem import Objective
@@ -28,6 +29,7 @@ from poet.runtime.spending import Allowance, Spending
 from poet.runtime.system_memory import SystemMemory
 from poet.runtime.watching import MemoryWatcher
 from poet.training_plan import Plan
+from poet.verification import verify
 
 MIB = 1 << 20
 LARGE, SMALL = 256 * 1024, 64 * 1024
@@ -127,6 +129,21 @@ def test_budgets_are_of_one_training() -> None:
         replace(plan, budgets=(*plan.budgets, *plan.budgets))
     with pytest.raises(PlanError, match="is not of the same training"):
         replace(plan, optimizer=OptimizerSpec("adamw", lr=0.5))
+    (small,) = plan.budgets
+    ops = [
+        replace(op, call=replace(op.call, target="aten.sigmoid.default"))
+        if op.call.target == "aten.tanh.default"
+        else op
+        for op in small.graph.ops
+    ]
+    renamed = replace(small.graph, ops=tuple(ops))
+    assert renamed != small.graph
+    with pytest.raises(PlanError, match="is not of the same training"):
+        replace(plan, budgets=(replace(small, graph=renamed),))
+    evaluated = api.with_evaluation(replace(planned(), plan=replace(plan, budgets=()))).plan
+    assert evaluated.evaluation is not None
+    with pytest.raises(PlanError, match="is not of the same training"):
+        replace(evaluated, budgets=plan.budgets)
     with pytest.raises(PlanError, match="larger one than the plan's own"):
         replace(plan.budgets[0], budgets=(replace(plan, budgets=()),))
     with pytest.raises(InputError, match="neither smaller nor new"):
@@ -134,6 +151,22 @@ def test_budgets_are_of_one_training() -> None:
             nn.Linear(4, 3), torch.zeros(4, 4), device="x86-host", ram="64KiB", budgets=["64KiB"],
             measure_host=False, evaluation=False,
         )  # fmt: skip
+
+
+def test_every_budget_of_a_file_is_verified(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    report = verify(path, module=planned().prepared.module[0], steps=1, threads=(1,))  # type: ignore[index]
+    assert (report.exact, report.budgets) == (True, 1)
+    changed = Trainer.set_budget
+
+    def loses_a_bit(trainer: Trainer, ram: str | int) -> None:
+        changed(trainer, ram)
+        value = named_parameters(trainer.plan.graph)[0].content.values[0]
+        trainer._tensors.fetched(value).view(-1)[0] += 1.0
+
+    monkeypatch.setattr(Trainer, "set_budget", loses_a_bit)
+    report = verify(path, module=planned().prepared.module[0], steps=1, threads=(1,))  # type: ignore[index]
+    assert not report.exact
+    assert (report.comparisons[0].difference or "").startswith("inside 64 KiB, step 1: ")
 
 
 def test_plans_for_other_budgets_carry_a_range() -> None:
