@@ -4,6 +4,10 @@ Eager keeps the output of a rectifier for one question per element, a mask of dr
 there are two, and the place of a pooling's maximum as 8 bytes. The kernels here make and read the short forms
 block by block, so that nothing of the long form's size is made beside it. Results are torch's, bit for bit.
 
+A plan holds what memory a kernel took where it was measured, which may be a machine without the compiled
+kernels. So both kinds ask torch for the same memory, also for what only one of them needs, and blocks are
+small.
+
 Bits stand in rows, each begun at a byte of its own: one row of all elements, or one for each index of the
 first dimension where gradients come as slices of something wider.
 """
@@ -11,10 +15,9 @@ first dimension where gradients come as slices of something wider.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -22,11 +25,14 @@ from poet.errors import PlanError
 from poet.runtime import native
 from poet.runtime.native.library import Library
 
-_BLOCK_ELEMENTS = 1 << 16
-"""Handled at once, a multiple of 8: calls cost little beside them, and they fit a processor's second cache.
+_BLOCK_ELEMENTS = 1 << 13
+"""Handled at once, a multiple of 8: calls cost little beside them, and their numbers take 32 KiB or so.
 
 NumPy has a byte of its own for each of them for a moment, which torch's allocator does not see.
 """
+
+_POOLED_ELEMENTS = 1 << 16
+"""Of a pooling forward, which torch shares out among threads by channels."""
 
 
 def row_bytes(elements: int) -> int:
@@ -45,13 +51,13 @@ def relu(source: Tensor, rows: int) -> tuple[Tensor, Tensor]:
     """
     output = torch.ops.aten.relu.default(source)
     bits = torch.empty(rows, row_bytes(output.numel() // max(rows, 1)), dtype=torch.uint8)
-    library = _library()
+    flags, library = _scratch(output, torch.bool), _library()
     if library is not None and output.dtype in (torch.float32, torch.float64):
         for row, packed in zip(output.view(rows, -1) if output.numel() else (), bits, strict=False):
             library.pack(row.data_ptr(), row.element_size(), row.numel(), packed.data_ptr())
         return output, bits
     # not "greater than": NaN lets gradients through, as it does in threshold_backward
-    _pack(output, bits, np.less_equal)
+    _pack(output, bits, torch.le, flags)
     torch.bitwise_not(bits, out=bits)
     return output, bits
 
@@ -63,13 +69,13 @@ def relu_backward(gradient: Tensor, bits: Tensor) -> Tensor:
         contiguous, of the shape and element type of ``gradient``.
     """
     result = torch.empty(gradient.shape, dtype=gradient.dtype)
-    library = _library()
+    numbers, library = _scratch(result, result.dtype), _library()
     if library is not None:
         for part, packed, made in _rows_of(gradient, bits, result):
             size = (made.element_size(), made.numel())
             library.gate(part.data_ptr(), packed.data_ptr(), *size, made.data_ptr())
         return result
-    for given, open_, made in _blocks_of(gradient, bits, result):
+    for given, open_, made in _blocks_of(gradient, bits, result, numbers):
         torch.ops.aten.threshold_backward.grad_input(given, open_, 0, grad_input=made)
     return result
 
@@ -83,7 +89,7 @@ def bernoulli(
     """The ones among what ``torch.empty(shape, dtype=element).bernoulli_(p)`` draws, as bits."""
     drawn = torch.empty(shape, dtype=element).bernoulli_(p, generator=generator)
     bits = torch.empty(rows, row_bytes(drawn.numel() // max(rows, 1)), dtype=torch.uint8)
-    _pack(drawn, bits, np.not_equal)
+    _pack(drawn, bits, torch.ne, _scratch(drawn, torch.bool))
     return bits
 
 
@@ -96,12 +102,12 @@ def masked(source: Tensor, bits: Tensor, factor: float) -> Tensor:
         contiguous, of the shape and element type of ``source``.
     """
     result = torch.empty(source.shape, dtype=source.dtype)
-    library = _library()
+    numbers, library = _scratch(result, result.dtype), _library()
     if library is not None and source.dtype == torch.float32:
         for part, packed, made in _rows_of(source, bits, result):
             library.masked(part.data_ptr(), packed.data_ptr(), made.numel(), factor, made.data_ptr())
         return result
-    for given, ones, made in _blocks_of(source, bits, result):
+    for given, ones, made in _blocks_of(source, bits, result, numbers):
         torch.mul(given, ones.mul_(factor), out=made)
     return result
 
@@ -137,7 +143,7 @@ def max_pool(
     windows = _Windows(source.shape[3], size, kernel, stride, padding, dilation)
     table = windows.place_of_offset()
     library = _library()
-    for sample, begin, end in _planes(shape):
+    for sample, begin, end in _planes(shape, _POOLED_ELEMENTS):
         block, made = source[sample, begin:end], output[sample, begin:end]
         indices = torch.empty(made.shape, dtype=torch.int64)
         torch.ops.aten.max_pool2d_with_indices.out(block, *settings, out=made, indices=indices)
@@ -186,26 +192,27 @@ def max_pool_backward(
     windows = _Windows(source.shape[3], places.shape[2:], kernel, stride, padding, dilation)
     offsets = windows.offset_of_place()
     last = source.shape[2] * source.shape[3] - 1
-    library = _library()
-    if library is not None and gradient.dtype == torch.float32:
-        size = (math.prod(places.shape[:2]), windows.first.numel())
-        spots = (windows.first.data_ptr(), offsets.data_ptr(), len(offsets), last, result.data_ptr())
-        given, places = gradient.contiguous(), places.contiguous()
-        library.max_pool_backward(given.data_ptr(), places.data_ptr(), *size, *spots)
-        return result
-    for sample, begin, end in _planes(places.shape):
-        found = places[sample, begin:end].contiguous()
-        indices = torch.empty(found.shape, dtype=torch.int64)
+    library, size = _library(), windows.first.numel()
+    room = size * max(end - begin for _, begin, end in _planes(places.shape, _BLOCK_ELEMENTS))
+    indices, known = (torch.empty(room, dtype=kind) for kind in (torch.int64, torch.int32))
+    for sample, begin, end in _planes(places.shape, _BLOCK_ELEMENTS):
+        found, given = places[sample, begin:end].contiguous(), gradient[sample, begin:end].contiguous()
+        made = result[sample, begin:end]
+        asked = (found.data_ptr(), end - begin, size)
+        spots = (windows.first.data_ptr(), offsets.data_ptr(), len(offsets), last)
+        if library is not None and gradient.dtype == torch.float32:
+            library.max_pool_backward(given.data_ptr(), *asked, *spots, made.data_ptr())
+            continue
+        spot = indices[: found.numel()]
         if library is not None:
-            spots = (windows.first.data_ptr(), offsets.data_ptr(), len(offsets), last, indices.data_ptr())
-            library.indices(found.data_ptr(), end - begin, windows.first.numel(), *spots)
+            library.indices(*asked, *spots, spot.data_ptr())
         else:
-            known = found.view(-1).to(torch.int32).clamp_(max=len(offsets) - 1)
-            torch.index_select(offsets, 0, known, out=indices.view(-1))
-            indices.add_(windows.first).clamp_(0, last)  # whatever a stranger's plan has kept as places
-        given, made = gradient[sample, begin:end], result[sample, begin:end]
+            place = known[: found.numel()].copy_(found.view(-1)).clamp_(max=len(offsets) - 1)
+            torch.index_select(offsets, 0, place, out=spot)
+            # whatever a stranger's plan has kept as places
+            spot.view(end - begin, size).add_(windows.first.view(-1)).clamp_(0, last)
         torch.ops.aten.max_pool2d_with_indices_backward.grad_input(
-            given, source[sample, begin:end], *settings, indices, grad_input=made
+            given, source[sample, begin:end], *settings, spot.view(found.shape), grad_input=made
         )
     return result
 
@@ -262,9 +269,9 @@ class _Windows:
         return table
 
 
-def _planes(shape: Sequence[int]) -> Iterator[tuple[int, int, int]]:
-    """Channels from one to another of a sample, about a block of elements of [N,C,h,w] at a time."""
-    together = max(1, _BLOCK_ELEMENTS // max(1, math.prod(shape[2:])))
+def _planes(shape: Sequence[int], elements: int) -> Iterator[tuple[int, int, int]]:
+    """Channels from one to another of a sample, about so many elements of [N,C,h,w] at a time."""
+    together = max(1, elements // max(1, math.prod(shape[2:])))
     for sample in range(shape[0]):
         for begin in range(0, shape[1], together):
             yield sample, begin, min(begin + together, shape[1])
@@ -279,21 +286,19 @@ def _library() -> Library | None:
     return None if allocator is None else allocator.library
 
 
-def _pack(tensor: Tensor, bits: Tensor, compared: np.ufunc) -> None:
+def _scratch(made: Tensor, element: torch.dtype) -> Tensor:
+    """Room for so many numbers as there are in a block of ``made``."""
+    return torch.empty(min(_BLOCK_ELEMENTS, made.numel()), dtype=element)
+
+
+def _pack(tensor: Tensor, bits: Tensor, compared: Callable[..., Tensor], flags: Tensor) -> None:
     """Set a bit wherever an element of a contiguous tensor and 0 are as ``compared`` asks."""
     if not tensor.numel():
         return
-    flags = torch.empty(min(_BLOCK_ELEMENTS, tensor.numel()), dtype=torch.bool).numpy()
-    with np.errstate(invalid="ignore"):  # NaN is an element like any other
-        for row, packed in zip(tensor.view(len(bits), -1), bits.numpy(), strict=True):
-            for begin, end in _blocks(row.numel()):
-                compared(_as_numpy(row[begin:end]), 0, out=flags[: end - begin])
-                packed[begin // 8 : row_bytes(end)] = np.packbits(flags[: end - begin], bitorder="little")
-
-
-def _as_numpy(block: Tensor) -> npt.NDArray[np.generic]:
-    """The elements, those of a type that NumPy does not have as wider ones."""
-    return (block.float() if block.dtype == torch.bfloat16 else block).numpy()
+    for row, packed in zip(tensor.view(len(bits), -1), bits.numpy(), strict=True):
+        for begin, end in _blocks(row.numel()):
+            some = compared(row[begin:end], 0, out=flags[: end - begin])
+            packed[begin // 8 : row_bytes(end)] = np.packbits(some.numpy(), bitorder="little")
 
 
 def _rows_of(given: Tensor, bits: Tensor, made: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
@@ -313,9 +318,10 @@ def _rows_of(given: Tensor, bits: Tensor, made: Tensor) -> Iterator[tuple[Tensor
         yield part.reshape(-1).contiguous(), packed, target
 
 
-def _blocks_of(given: Tensor, bits: Tensor, made: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+def _blocks_of(
+    given: Tensor, bits: Tensor, made: Tensor, numbers: Tensor
+) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
     """Elements of ``given``, their bits as numbers 0 and 1 of its type, and of ``made``, block by block."""
-    numbers = torch.empty(min(_BLOCK_ELEMENTS, made.numel()), dtype=given.dtype)
     for part, packed, target in _rows_of(given, bits, made):
         for begin, end in _blocks(len(target)):
             short = packed[begin // 8 : row_bytes(end)].numpy()

@@ -2,7 +2,8 @@
 
 It is the file that ``$POET_ALLOCATOR`` names, or ``allocator.so`` in poet's cache folder. It is code, like
 what else lies there, so nobody but this user and root may be able to write it. What it was made for is
-read from its bytes: the machine from the head of the file, the rest from a text of ``allocator.cpp``.
+read from its bytes: the machine from the head of the file, the rest from a text of ``allocator.cpp``,
+beside which ``packed.cpp`` is compiled into the same file.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class MadeFor:
 
     Attributes:
         machine: of the processor.
-        source: digest of ``allocator.cpp``.
+        source: digest of all C++ that it is made of.
         torch_version: of the headers, ``"2.13.0"``.
         new_abi: whether strings are those of C++11.
     """
