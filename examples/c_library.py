@@ -48,7 +48,7 @@ def main() -> None:
         begins, losses, right = time.perf_counter(), [], 0
         for first in range(0, len(inputs) - rows + 1, rows):
             batch = slice(first, first + rows)
-            step.inputs[0][:] = inputs[batch].ravel()
+            step.set_input(0, inputs[batch])
             step.set_classes(targets[batch])
             losses.append(step.train())
             right += int(np.sum(step.outputs()[0].reshape(rows, -1).argmax(1) == targets[batch]))

@@ -3,7 +3,7 @@
 `poet export c` puts this file into the folder as ``poet_library.py``, where it needs nothing else of poet:
 
     step = Step("build/libpoet_step.so")
-    step.inputs[0][:] = image.ravel()
+    step.set_input(0, image)
     step.set_classes([7])
     loss = step.train()
 """
@@ -105,6 +105,19 @@ class Step:
             self._call("poet_set_storage", self._net, self._pages.memory)
         sizes = self.facts.input_floats[: self.facts.inputs]
         self.inputs = [self._view("poet_input", index, size) for index, size in enumerate(sizes)]
+
+    def set_input(self, index: int, contents: Floats) -> None:
+        """Fill ``inputs[index]`` for the next step; unlike an assignment to the view, with no fewer floats.
+
+        Raises:
+            LibraryError: these are more or fewer floats than the step takes.
+        """
+        given, view = np.asarray(contents, dtype=np.float32).ravel(), self.inputs[index]
+        if len(given) != len(view):
+            raise LibraryError(
+                f"input {index} of {len(given)} floats was given, and the step takes {len(view)}"
+            )
+        view[:] = given
 
     def set_target(self, target: Floats) -> None:
         """What the loss compares with, for the next step.

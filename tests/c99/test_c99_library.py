@@ -265,6 +265,8 @@ def test_predictions_and_learning_rates(made: Made, digits: Path) -> None:
     assert one.state_crc() == before != begins
     with pytest.raises(LibraryError, match="15 classes were given, and the step takes 16"):
         one.set_classes(range(15))
+    with pytest.raises(LibraryError, match="input 0 of 1 floats was given, and the step takes 1024"):
+        one.set_input(0, np.ones(1, np.float32))
     for wrong in (2**32, 0.9, float("nan"), "1"):
         with pytest.raises(LibraryError, match="of row 0 is no whole number"):
             one.set_classes([wrong] * ROWS)
