@@ -166,7 +166,8 @@ class OpenPlan:
             for made, its in zip(self.plan.shapes, self.shapes, strict=True)
             if its.given.types != types
         ]
-        plan = replace(self.plan, shapes=(*(made for made, _ in others), shape))
+        # plans for other budgets have no such shape; the session keeps them
+        plan = replace(self.plan, shapes=(*(made for made, _ in others), shape), budgets=())
         self._added += 1
         called = f"added{self._added}/"
         slots = slots_beside(called, shape.step, () if self.pages is None else self.pages.slots)

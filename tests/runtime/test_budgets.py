@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
 
@@ -18,8 +19,9 @@ from poet.replanning import plan_again
 from poet.runtime import Trainer
 from poet.runtime import pages as pages_module
 from poet.runtime.budgets import Budgets, within
+from poet.runtime.page_file import PageFile
 from poet.runtime.process import torch_threads
-from poet.training_plan import Plan
+from poet.training_plan import Plan, Shape
 
 LAYERS = 5
 QUICKLY = partial(plan_again, time_limit_seconds=0.5)
@@ -133,6 +135,31 @@ def test_a_plan_within_another_budget_keeps_what_stands_beside_it() -> None:
     assert [item.step.schedule for item in smaller.shapes] == [item.step.schedule for item in plan.shapes]
     assert smaller.evaluation is not None
     assert within(plan, plan.held_bytes - 4096) is None
+
+
+def test_a_shape_that_is_added_leaves_the_other_budgets(tmp_path: Path) -> None:
+    plan = planned().plan
+    smaller = within(plan, plan.held_bytes)
+    assert smaller is not None
+    replace(planned(), plan=replace(plan, budgets=(smaller,))).save(tmp_path / "p.poet")
+    with Trainer.open(tmp_path / "p.poet", seed=5) as trainer:
+        trainer._open.add_shape(Shape(plan.shapes[0].step), no_pages)
+        losses = [trainer.step(*batch(number)).loss for number in (0, 2)]
+        trainer.set_budget(plan.held_bytes)
+        assert trainer.plan.request.limits.ram_budget_bytes == plan.held_bytes
+        losses.append(trainer.step(*batch(2)).loss)
+    assert losses == run_batches(tmp_path / "p.poet", (0, 2, 2))
+
+
+def no_pages(slots: object) -> PageFile:
+    """For a shape that pages nothing."""
+    raise AssertionError(slots)
+
+
+def run_batches(path: Path, numbers: tuple[int, ...]) -> list[float]:
+    """Losses of steps on these batches."""
+    with Trainer.open(path, seed=5) as trainer:
+        return [trainer.step(*batch(number)).loss for number in numbers]
 
 
 def test_sums_of_micro_batches_are_finished_first(tmp_path: Path) -> None:
