@@ -9,7 +9,7 @@ does, while CP-SAT learns from what does not fit. How long that takes differs a 
 order, and mostly one of a few ends within a second, so many get a short turn and then a longer one (Gomes and
 Selman, "Algorithm portfolios", 2001). Blocks of the same times are stacked, as one block or one above the
 other: that loses layouts, but leaves far fewer to look at. Only a turn that loses none proves that nothing
-fits.
+fits: a short one of these comes first, from the hints.
 """
 
 from __future__ import annotations
@@ -31,8 +31,11 @@ from poet import children
 
 Stacking = Literal["merged", "ordered", "free"]
 _FIRST_SECONDS, _GROWTH = 1.0, 5.0  # of a turn, and from one round of turns to the next
+_HINTED_SECONDS, _HINTED_SHARE = 0.4, 0.2  # of the very first, and at most of the limit
 _PLAIN_TURNS = 3.0  # a search that can prove takes as long as so many turns
+_ROUND_TURNS = 6.0 + _PLAIN_TURNS  # a first round is within the limit, as far as it has this many
 _WORK_PER_SECOND = 0.03  # of CP-SAT's deterministic time, on layouts of some hundred blocks
+_ANSWER_SECONDS = 0.1  # left for the answer to arrive in
 _JITTER = 0.25  # by how much, in logarithms, sizes and times are disturbed from the third round on
 
 
@@ -64,9 +67,11 @@ def main() -> None:
 def _answer(request: dict[str, Any]) -> dict[str, Any]:
     """One turn after the other, until one says something or the time is over."""
     generator = random.Random(request["seed"])  # noqa: S311 - no secret
-    spent_seconds, begun, status, starts = 0.0, time.monotonic(), "unknown", None
-    for turn in _turns():
-        counted = spent_seconds if request["counted"] else time.monotonic() - begun
+    spent_seconds, status, starts = 0.0, "unknown", None
+    for turn in _turns(request["seconds"]):
+        counted = (
+            spent_seconds if request["counted"] else time.monotonic() - request["begun"] + _ANSWER_SECONDS
+        )
         left_seconds = request["seconds"] - counted
         if left_seconds <= 0.0:
             break
@@ -79,10 +84,12 @@ def _answer(request: dict[str, Any]) -> dict[str, Any]:
     return {"status": status, "counted_seconds": spent_seconds, "starts": starts}
 
 
-def _turns() -> Iterator[_Turn]:
-    """Without end."""
+def _turns(limit_seconds: float) -> Iterator[_Turn]:
+    """Without end; the first are shorter where all together have little time."""
+    yield _Turn("free", None, min(_HINTED_SECONDS, _HINTED_SHARE * limit_seconds), 0.0)
+    first_seconds = min(_FIRST_SECONDS, (1.0 - _HINTED_SHARE) * limit_seconds / _ROUND_TURNS)
     for round_ in itertools.count():
-        seconds, jitter = _FIRST_SECONDS * _GROWTH**round_, _JITTER if round_ > 1 else 0.0
+        seconds, jitter = first_seconds * _GROWTH**round_, _JITTER if round_ > 1 else 0.0
         for order in ("length", "area", "size"):
             for stacking in ("merged", "ordered"):
                 yield _Turn(stacking, order, seconds, jitter)

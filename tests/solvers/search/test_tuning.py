@@ -62,6 +62,16 @@ NO_TUNING = {
     "bounds/windows.py:_FEW_ROWS",  # which of two ways to write down the same sum has fewer entries
     "bounds/suffix_program.py:_UNITS",
     "bounds/suffix_program.py:_WAYS",
+    # turns of a search for fixed places, in a process of its own: `make bench-layout` is what judges them
+    "engines/places_child.py:_ANSWER_SECONDS",
+    "engines/places_child.py:_FIRST_SECONDS",
+    "engines/places_child.py:_GROWTH",
+    "engines/places_child.py:_HINTED_SECONDS",
+    "engines/places_child.py:_HINTED_SHARE",
+    "engines/places_child.py:_JITTER",
+    "engines/places_child.py:_PLAIN_TURNS",
+    "engines/places_child.py:_ROUND_TURNS",
+    "engines/places_child.py:_WORK_PER_SECOND",
 }
 
 
