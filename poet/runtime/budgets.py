@@ -19,7 +19,7 @@ class Budgets:
 
     def __init__(self, plan: Plan) -> None:
         """Begin with the plan that was opened, and those that its file has for other budgets."""
-        self._opened = replace(plan, budgets=())
+        self._opened = replace(plan, budgets=()) if plan.budgets else plan
         self._made: dict[int, Plan] = {  # by the budget that each was made for
             made_for: made for made in plan.budgets if (made_for := made.request.limits.ram_budget_bytes)
         }

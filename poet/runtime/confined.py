@@ -8,6 +8,7 @@ Each event is one line of JSON on stdout.
 
 from __future__ import annotations
 
+import gc
 import json
 import re
 import sys
@@ -25,9 +26,11 @@ from poet.runtime.confinement import Confinement, idle_bytes
 from poet.runtime.fit import Samples, load_samples
 from poet.runtime.memory import return_freed_memory, use_one_heap
 from poet.runtime.requested import metered_epochs, open_trainer, validation_samples
+from poet.training_plan import Plan
 from poet.units import format_bytes
 
 _WARM_UP_STEPS = 2
+_STEPS_IN_HEADROOM, _BYTES_PER_STEP = 400, 2048
 _REFUSED = re.compile(r"\[enforce fail at .*? tried to allocate (\d+) bytes\..*")
 """What torch's CPU allocator says when the system gives it nothing."""
 
@@ -44,7 +47,8 @@ def train(request: RunRequest, emit: Emit) -> None:
         samples = load_samples(request.data, file.plan, allow_nan=request.allow_nan)
         validation = validation_samples(file.plan, request)
         warm_bytes = _warm_up(file, samples, request)
-        confinement = Confinement(warm_bytes, request.budget_bytes)
+        gc.collect()  # the trainer that was thrown away is a circle; the next one takes its room
+        confinement = Confinement(warm_bytes + _bookkeeping_bytes(file.plan), request.budget_bytes)
         confinement.enforce()
         emit("confined", {"idle_bytes": confinement.idle_bytes})
         try:
@@ -55,6 +59,14 @@ def train(request: RunRequest, emit: Emit) -> None:
                 raise
             advice = f"its memory was measured with {measured} threads; run it with --threads {measured}"
             raise ReplayError(f"{_in_words(error)}; {advice}") from error
+
+
+def _bookkeeping_bytes(plan: Plan) -> int:
+    """What putting the instructions of a long schedule together takes beside its tensors.
+
+    The headroom of `idle_bytes` has room for a few hundred of them.
+    """
+    return max(0, len(plan.schedule) - _STEPS_IN_HEADROOM) * _BYTES_PER_STEP
 
 
 def _train(

@@ -111,6 +111,7 @@ def fit(
                     trainer.learning_rates = tuple(rate * factor for rate in rates)
                 result = _trained(trainer, samples, order[start : start + batch], tally)
                 kept.check_loss(result)
+                del result  # its predictions lie where the next step has planned other tensors
                 by_steps = save_every is not None and trainer.steps % save_every == 0
                 if by_steps or (save_seconds is not None and kept.seconds_since >= save_seconds):
                     kept.save()

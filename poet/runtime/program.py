@@ -68,7 +68,7 @@ def compile_plan(
     *,
     pages: Pager | None,
     generator: torch.Generator | None = None,
-    after: Program | None = None,
+    oversized: set[str] | None = None,
     moving: Moving | None = None,
 ) -> Program:
     """Bind the schedule of ``plan`` to kernels and ``cells``.
@@ -80,14 +80,14 @@ def compile_plan(
             instruction waits for those of the buffers that it reads, overwrites or frees, and the last
             one for all.
         generator: that random ops draw from; ``None``: torch's default one.
-        after: the program that ran the first step. Without it, each result is compared with what the
-            graph says about it.
+        oversized: of the program that ran the first step. Without it, each result is compared with what
+            the graph says about it.
         moving: who makes the plan's moves within the arena; ``None``: nobody.
 
     Raises:
         PlanError: the plan asks for an operator or an argument that this runtime does not have.
     """
-    return _Compiler(plan, cells, pages, generator, after, moving).program()
+    return _Compiler(plan, cells, pages, generator, oversized, moving).program()
 
 
 class _Compiler:
@@ -99,14 +99,14 @@ class _Compiler:
         cells: Cells,
         pages: Pager | None,
         generator: torch.Generator | None,
-        after: Program | None,
+        oversized: set[str] | None,
         moving: Moving | None,
     ) -> None:
         self.plan, self.graph, self.cells, self.moving = plan, plan.graph, cells, moving
         self.pages, self.generator = pages, generator
         self.background = pages if pages is not None and pages.is_background else None
-        self.checks = after is None
-        self.oversized: set[str] = set() if after is None else after.oversized
+        self.checks = oversized is None
+        self.oversized: set[str] = set() if oversized is None else oversized
         self.ops = {op.name: op for op in self.graph.ops}
         self.persistent = self.graph.persistent()
         self.strips = BoundStrips(self.graph, cells)

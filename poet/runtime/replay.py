@@ -92,17 +92,27 @@ class StepReplay:
         return self._hand_over()
 
     def done(self) -> None:
-        """A step was made: the next ones need no checks of what kernels give."""
-        if not self._is_checked:
-            self._is_checked = True
+        """A step was made: the next ones need no checks of what kernels give.
+
+        There is one program at a time: its size is that of the schedule, and a process may be confined.
+        """
+        if self._is_checked:
+            return
+        self._is_checked = True
+        oversized = self._program.oversized
+        del self._program
+        try:
             self._program = program.compile_plan(
                 self._plan,
                 self._cells,
                 pages=self._pager,
                 generator=self._generator,
-                after=self._program,
+                oversized=oversized,
                 moving=self._tensors.moving,
             )
+        except BaseException as error:
+            self._tensors.broken = f"the next step could not be put together ({first_line(error)})"
+            raise
 
     def _begin(self, given: Sequence[torch.Tensor]) -> None:
         for name, tensor in zip(self._plan.graph.inputs, given, strict=True):

@@ -99,7 +99,7 @@ class SplitReplay(Closing):
         if not self._is_checked:
             self._is_checked = True
             self._program = program.compile_plan(
-                self.plan, self._cells, pages=self._pager, after=self._program
+                self.plan, self._cells, pages=self._pager, oversized=self._program.oversized
             )
         return made
 
