@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from poet.brief import brief
 from poet.devices.cost_table import Operands, row_of
 from poet.devices.measurements import op_time
-from poet.devices.op_rows import row_key
+from poet.devices.op_rows import plain_form, row_key
 from poet.devices.profile import Direction, OpClass, OpTimes, Profile, Storage
 from poet.errors import GraphError, InputError, ProfileError
 from poet.graph import Buffer, Graph, Op, Ref, Strip, TensorType
@@ -131,16 +131,23 @@ def _op_cost(
 
 
 def _by_row(cost: OpCost, operands: Operands, profile: Profile, rows: OpTimes) -> OpCost:
-    """``cost`` with the measured seconds of an op that is alike, where there is one."""
+    """``cost`` with the measured seconds of an op that is alike, where there is one.
+
+    Of an op that keeps bits for backward, where it has no row, those of the plain one, which do not count as
+    measured.
+    """
     alike = op_time(
         operands.call, operands.types, operands.outputs, updated_bytes=operands.updated_bytes, seconds=1.0
     )
-    seconds = rows.seconds.get(row_key(alike))
+    seconds, plain = rows.seconds.get(row_key(alike)), plain_form(alike)
+    is_measured = seconds is not None
+    if seconds is None and plain is not None:
+        seconds = rows.seconds.get(row_key(plain))
     if seconds is None:
         return cost
     seconds *= rows.ratio.value
     watts = profile.marginal_watts(profile.compute.watts(cost.op_class))
-    return replace(cost, seconds=seconds, joules=seconds * watts, measured=True)
+    return replace(cost, seconds=seconds, joules=seconds * watts, measured=is_measured)
 
 
 def _amounts(op: Op, operands: Operands) -> Amounts:

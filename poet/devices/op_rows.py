@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 
 from poet import codec
-from poet.calls import TensorType
+from poet.calls import Call, TensorType, contiguous
 from poet.devices.measurements import OpTime, StepTime
 
 MOST_ROWS = 2000
@@ -41,6 +41,21 @@ def row_key(op: OpTime) -> str:
     }
     digest = hashlib.sha256(json.dumps(call, sort_keys=True).encode()).hexdigest()[:_DIGITS]
     return f"{op.call.target} {' '.join(map(str, op.types))} #{digest}"
+
+
+def plain_form(op: OpTime) -> OpTime | None:
+    """The op of plain training in whose place ``op`` keeps or reads bits for backward, if it does.
+
+    Profiles are measured on steps that save what plain training saves, so they have rows for that one alone.
+    """
+    target, args = op.call.target, op.call.args
+    if target == "poet.relu" and len(args) == 2:
+        return replace(op, call=Call("aten.relu.default", args[:1]), outputs=op.outputs[:1])
+    if target == "poet.relu_backward" and len(args) == 2 and len(op.types) == 2:
+        gradient = op.types[0]
+        read = contiguous(gradient.dtype, gradient.shape)
+        return replace(op, call=Call("aten.threshold_backward.default", (*args, 0)), types=(gradient, read))
+    return None
 
 
 def _told(type_: TensorType) -> object:

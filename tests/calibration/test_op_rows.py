@@ -29,6 +29,7 @@ from poet.devices.measurements import (
     PowerPhase,
     StepTime,
     TransferTime,
+    op_time,
     read_measurements,
     write_measurements,
 )
@@ -270,3 +271,29 @@ def test_the_commands_measure_fit_and_plan_with_rows(
     ):
         command(list(map(str, arguments)), standalone_mode=False)
         assert said in capsys.readouterr().out
+
+
+def test_what_keeps_bits_for_backward_lasts_as_the_plain_op_does(profile: Profile) -> None:
+    """Profiles are measured on plain steps; such rows do not count as measured for it."""
+    net, x = (
+        nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten()),
+        torch.ones(1, 3, 18, 18),
+    )
+    plain, short = (trace_training_step(net, x, gradients=kind) for kind in ("keep", "stream"))
+    names = {"aten.relu.default": "poet.relu", "aten.threshold_backward.default": "poet.relu_backward"}
+    rows = {}
+    for place, op in enumerate(op for op in plain.graph.ops if op.call.target in names):
+        types = {value.name: value.type for value in plain.graph.values}
+        outputs = tuple(None if name is None else types[name] for name in op.outputs)
+        key = op_rows.row_key(op_time(op.call, types, outputs, updated_bytes=0, seconds=1.0))
+        rows[key] = 100.0 + place
+    assert profile.op_times is not None
+    only = profile.model_copy(update={"op_times": profile.op_times.model_copy(update={"seconds": rows})})
+    costs = estimate(short.graph, only).ops
+    found = {op.call.target: costs[op.name] for op in short.graph.ops if op.call.target in names.values()}
+    ratio = profile.op_times.ratio.value
+    assert {name: cost.seconds for name, cost in found.items()} == {
+        "poet.relu": pytest.approx(100.0 * ratio),
+        "poet.relu_backward": pytest.approx(101.0 * ratio),
+    }
+    assert not any(cost.measured for cost in found.values())
