@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+import itertools
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from poet.named import Joined, named_parameters
 from poet.plan_file import PlanFile
 from poet.runtime import kernels
 from poet.runtime.joining import pieces
-from poet.runtime.state import FromPlan, Saved, Source, raw_tensor
+from poet.runtime.state import FromPlan, Saved
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +39,7 @@ class ExportedModel:
 def export_state(plan: str | Path, output: str | Path, *, state: str | Path | None = None) -> ExportedModel:
     """Write parameters and module state for ``module.load_state_dict(..., strict=True)``, as safetensors.
 
-    Tensors that the module has under several names stand under each.
+    Tensors that the module has under several names stand under each. They pass through a buffer of 1 MiB.
 
     Args:
         plan: path of the plan file.
@@ -49,11 +50,16 @@ def export_state(plan: str | Path, output: str | Path, *, state: str | Path | No
         PlanError: a file is damaged, or the state is of another plan's model.
         PoetError: the file cannot be written.
     """
-    with PlanFile(plan) as file:
-        tensors, steps = _trained(file, state)
-        stored = {name: raw_tensor(tensors[name]) for name in _state_names(file.plan.graph)}
-    tensorfile.write(Path(output), stored, {})
-    return ExportedModel(len(stored), steps)
+    with PlanFile(plan) as file, _opened(file, state) as source:
+        names = _state_names(file.plan.graph)
+
+        def stretches(name: str) -> Iterator[memoryview]:
+            return itertools.chain.from_iterable(map(source.stretches, names[name].values))
+
+        tensorfile.write_streamed(
+            Path(output), {name: item.type for name, item in names.items()}, stretches, {}
+        )
+        return ExportedModel(len(names), source.steps)
 
 
 def export_onnx(plan: str | Path, output: str | Path, *, state: str | Path | None = None) -> ExportedModel:
@@ -92,10 +98,7 @@ def export_onnx(plan: str | Path, output: str | Path, *, state: str | Path | Non
 
 def _trained(file: PlanFile, state: str | Path | None) -> tuple[dict[str, Tensor], int]:
     """Parameters, module state and constants, by every name of each, and the steps behind them."""
-    with contextlib.ExitStack() as scope:
-        source: Source = FromPlan(file)
-        if state is not None:
-            source = scope.enter_context(Saved(state, file))
+    with _opened(file, state) as source:
         found: dict[tuple[str, ...], Tensor] = {}
         names = _every_name(file.plan.graph)
         for item in names.values():
@@ -104,6 +107,16 @@ def _trained(file: PlanFile, state: str | Path | None) -> tuple[dict[str, Tensor
                 for value, part in pieces(item, found[item.values]):
                     source.fill(value, part)
         return {name: found[item.values] for name, item in names.items()}, source.steps
+
+
+@contextlib.contextmanager
+def _opened(file: PlanFile, state: str | Path | None) -> Iterator[FromPlan | Saved]:
+    """What ``state`` has, or the plan where it is none."""
+    if state is None:
+        yield FromPlan(file)
+        return
+    with Saved(state, file) as saved:
+        yield saved
 
 
 def _state_names(graph: Graph) -> dict[str, Joined]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from poet.closing import Closing
@@ -56,6 +56,10 @@ class PlanFile(Closing):
     def read_into(self, value: str, target: memoryview) -> None:
         """Fill ``target`` with the stored bytes of ``value``."""
         self._tensors.read_into(value, target)
+
+    def stretches(self, value: str) -> Iterator[memoryview]:
+        """The stored bytes of ``value``, one stretch after the other; each lies where the last did."""
+        return self._tensors.stretches(value, 0, self.entries[value].size_bytes)
 
     def place_of(self, value: str) -> tuple[int, int]:
         """The open file's number, and where in it the bytes of ``value`` begin."""

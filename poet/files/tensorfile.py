@@ -129,6 +129,14 @@ class TensorFile(Closing):
             raise self._error(f"{self.path.name}: {name} has only {entry.size_bytes} bytes")
         self._fill(target.cast("B"), entry.start + start_bytes)
 
+    def stretches(self, name: str, start_bytes: int, size_bytes: int) -> Iterator[memoryview]:
+        """``size_bytes`` of the tensor from ``start_bytes`` on; each stretch lies where the last did."""
+        buffer = memoryview(bytearray(min(_CHUNK_BYTES, size_bytes)))
+        for start in range(0, size_bytes, _CHUNK_BYTES):
+            stretch = buffer[: min(_CHUNK_BYTES, size_bytes - start)]
+            self.read_part_into(name, stretch, start_bytes + start)
+            yield stretch
+
     def place_of(self, name: str) -> tuple[int, int]:
         """The open file's number, and where in it the tensor's bytes begin."""
         return self._file.fileno(), self.entries[name].start
@@ -246,10 +254,10 @@ def write(path: Path, tensors: Mapping[str, RawTensor], metadata: Mapping[str, s
 def write_streamed(
     path: Path,
     kinds: Mapping[str, TensorKind],
-    fetch: Callable[[str], Iterable[RawTensor]],
+    fetch: Callable[[str], Iterable[memoryview]],
     metadata: Mapping[str, str],
     *,
-    digest_key: str,
+    digest_key: str | None = None,
 ) -> None:
     """`write`, fetching one piece of a tensor at a time, for those that are not all in RAM.
 
@@ -259,26 +267,27 @@ def write_streamed(
         fetch: of a name the pieces whose bytes, one after the other, are the tensor's; each is let go before
             the next is asked for.
         metadata: of the file.
-        digest_key: under which the tensors' `digest` is added to the metadata.
+        digest_key: under which the tensors' `digest` is added to the metadata; ``None``: it is not.
 
     Raises:
         PoetError: the folder cannot be written or is full; what was at ``path`` is still there.
     """
     ordered = _file_order(kinds)
     unknown = "0" * hashlib.sha256().digest_size * 2
-    text = _header(ordered, {**metadata, digest_key: unknown})
-    place = text.index(f"{json.dumps(digest_key)}:".encode()) + len(json.dumps(digest_key)) + 2
+    text = _header(ordered, {**metadata, **({} if digest_key is None else {digest_key: unknown})})
     total = hashlib.sha256()
     with replaced(path) as file:
         file.write(text)
         for name, kind in ordered.items():
             total.update(_label(name, kind.dtype, kind.shape))
             for piece in fetch(name):
-                total.update(piece.data)
-                file.write(piece.data)
+                total.update(piece)
+                file.write(piece)
                 del piece
-        file.seek(place)
-        file.write(total.hexdigest().encode())
+        if digest_key is not None:
+            key = json.dumps(digest_key)
+            file.seek(text.index(f"{key}:".encode()) + len(key) + 2)
+            file.write(total.hexdigest().encode())
 
 
 def _header(ordered: Mapping[str, TensorKind], metadata: Mapping[str, str]) -> bytes:

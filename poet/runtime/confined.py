@@ -20,6 +20,7 @@ import torch
 
 from poet import children, codec
 from poet.errors import InputError, NotFinite, PoetError, ReplayError
+from poet.lasting_values import stored_values
 from poet.plan_file import PlanFile
 from poet.run_request import RunRequest
 from poet.runtime.confinement import Confinement, idle_bytes
@@ -31,6 +32,7 @@ from poet.units import format_bytes
 
 _WARM_UP_STEPS = 2
 _STEPS_IN_HEADROOM, _BYTES_PER_STEP = 400, 2048
+_NAMES_IN_HEADROOM, _BYTES_PER_NAME = 100, 2048
 _REFUSED = re.compile(r"\[enforce fail at .*? tried to allocate (\d+) bytes\..*")
 """What torch's CPU allocator says when the system gives it nothing."""
 
@@ -48,7 +50,8 @@ def train(request: RunRequest, emit: Emit) -> None:
         validation = validation_samples(file.plan, request)
         warm_bytes = _warm_up(file, samples, request)
         gc.collect()  # the trainer that was thrown away is a circle; the next one takes its room
-        confinement = Confinement(warm_bytes + _bookkeeping_bytes(file.plan), request.budget_bytes)
+        bookkeeping_bytes = _bookkeeping_bytes(file.plan, saves=bool(request.output or request.best))
+        confinement = Confinement(warm_bytes + bookkeeping_bytes, request.budget_bytes)
         confinement.enforce()
         emit("confined", {"idle_bytes": confinement.idle_bytes})
         try:
@@ -61,12 +64,14 @@ def train(request: RunRequest, emit: Emit) -> None:
             raise ReplayError(f"{_in_words(error)}; {advice}") from error
 
 
-def _bookkeeping_bytes(plan: Plan) -> int:
-    """What putting the instructions of a long schedule together takes beside its tensors.
+def _bookkeeping_bytes(plan: Plan, *, saves: bool) -> int:
+    """What lists take beside tensors: of the instructions of a long schedule, and of what a state has.
 
-    The headroom of `idle_bytes` has room for a few hundred of them.
+    The headroom of `idle_bytes` has room for a few hundred instructions, and for a hundred names of a state.
     """
-    return max(0, len(plan.schedule) - _STEPS_IN_HEADROOM) * _BYTES_PER_STEP
+    steps = max(0, len(plan.schedule) - _STEPS_IN_HEADROOM)
+    names = max(0, len(stored_values(plan.graph)) - _NAMES_IN_HEADROOM) if saves else 0
+    return steps * _BYTES_PER_STEP + names * _BYTES_PER_NAME
 
 
 def _train(

@@ -19,6 +19,7 @@ from poet.runtime.cells import Cells, memory_of, new_buffer
 from poet.runtime.joining import joined
 from poet.runtime.moving import Moving
 from poet.runtime.page_file import PageFile
+from poet.runtime.pieces import elements_of, pieces_of, unit_bytes
 from poet.runtime.placed import PlacedSteps
 from poet.schedule import Free
 from poet.training_plan import Plan
@@ -143,6 +144,20 @@ class LastingTensors:
         fetched: torch.Tensor = self.cells.contents[self.cells.value(value)]
         self.cells.clear(buffer)
         return fetched
+
+    def pieces(self, value: str) -> Iterator[torch.Tensor]:
+        """Its elements in C order, in tensors of one dimension that are gone when the next is asked for.
+
+        What is in storage passes through the page buffer; only what lies there in an order without rows
+        is fetched whole.
+        """
+        buffer, kind = self._plan.graph.buffer_of(value), self.cells.types[value]
+        unit = unit_bytes(kind, self.cells.sizes_bytes[buffer])
+        if self.cells.holds(buffer) or self._pages is None or unit is None:
+            yield from pieces_of(self.fetched(value))
+            return
+        for stretch in self._pages.pieces(buffer, unit):
+            yield elements_of(stretch, kind)
 
     def restore(self, cells: Cells, pages: Pager | None) -> None:
         """After a step that failed before it changed any: exactly those in RAM that begin a step there.

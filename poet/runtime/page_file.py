@@ -17,13 +17,14 @@ import os
 import secrets
 import stat
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Protocol
 
 from poet.errors import PageFileError
 from poet.page_slots import SLOT_ALIGNMENT_BYTES
 from poet.plan_parts import PageSlot
+from poet.runtime.pieces import PIECE_BYTES
 from poet.units import format_bytes
 
 MAGIC = b"poet page file, version 1\n"
@@ -113,20 +114,54 @@ class PageFile:
         Raises:
             PageFileError: nothing was, the storage failed, or other bytes came back.
         """
-        slot = self._slots[tensor]
-        transfers, offset = self._elsewhere.get(tensor, (self._transfers, _HEADER_BYTES + slot.offset_bytes))
-        if tensor not in self._written:
-            raise PageFileError(f"page file {self.path}: {tensor} was never written whole")
-        size_bytes, checksum = self._written[tensor]
+        transfers, offset = self._place_of(tensor)
+        size_bytes, checksum = self._written_of(tensor)
         try:
             transfers.read(offset, target[:size_bytes])
         except OSError as cause:
             raise self._failed(f"{tensor} cannot be read", cause) from None
         if zlib.crc32(target[:size_bytes]) != checksum:
-            raise PageFileError(
-                f"page file {self.path}: {tensor} came back with other bytes than were written; "
-                "another process wrote to the file, or the storage is failing"
-            )
+            raise self._changed(tensor)
+
+    def pieces(self, tensor: str, unit_bytes: int) -> Iterator[memoryview]:
+        """What was last written for ``tensor``, in stretches that end at multiples of ``unit_bytes``.
+
+        Each lies where the next one will. No memory is taken but the bounce buffer, or 64 KiB of the page
+        buffer's where transfers go through the page cache. The caller may use nothing of it for good
+        before the last one has come: then the checksum is known.
+
+        Raises:
+            PageFileError: as of `read_into`.
+        """
+        transfers, offset = self._place_of(tensor)
+        size_bytes, checksum = self._written_of(tensor)
+        done = found = 0
+        while done < size_bytes:
+            try:
+                piece = transfers.piece(offset + done, size_bytes - done, unit_bytes)
+            except OSError as cause:
+                raise self._failed(f"{tensor} cannot be read", cause) from None
+            found = zlib.crc32(piece, found)
+            done += len(piece)
+            yield piece
+        if found != checksum:
+            raise self._changed(tensor)
+
+    def _place_of(self, tensor: str) -> tuple[_Transfers, int]:
+        slot = self._slots[tensor]
+        return self._elsewhere.get(tensor, (self._transfers, _HEADER_BYTES + slot.offset_bytes))
+
+    def _written_of(self, tensor: str) -> tuple[int, int]:
+        """Bytes and checksum."""
+        if tensor not in self._written:
+            raise PageFileError(f"page file {self.path}: {tensor} was never written whole")
+        return self._written[tensor]
+
+    def _changed(self, tensor: str) -> PageFileError:
+        return PageFileError(
+            f"page file {self.path}: {tensor} came back with other bytes than were written; "
+            "another process wrote to the file, or the storage is failing"
+        )
 
     def find_in(self, file: int, offset_bytes: int, tensor: str, data: memoryview) -> bool:
         """Read ``tensor`` from now on where it lies in another file, until it is written here.
@@ -245,6 +280,9 @@ class _Transfers(Protocol):
 
     def read(self, offset: int, target: memoryview) -> None: ...
 
+    def piece(self, offset: int, size_bytes: int, unit_bytes: int) -> memoryview:
+        """The next bytes, as many as the memory for them takes, whole units unless they are the last."""
+
 
 class _Direct:
     """Past the page cache: aligned offsets, sizes and memory, by way of a bounce buffer."""
@@ -268,6 +306,13 @@ class _Direct:
             target[done : done + end - before] = self._buffer[before:end]
             done += end - before
 
+    def piece(self, offset: int, size_bytes: int, unit_bytes: int) -> memoryview:
+        before = offset % SLOT_ALIGNMENT_BYTES
+        count = _whole_units(size_bytes, len(self._buffer) - before, unit_bytes)
+        end = before + count
+        _read_whole(self._file, self._buffer[: _aligned(end)], offset - before, wanted_bytes=end)
+        return self._buffer[before:end]
+
 
 class _Cached:
     """Through the page cache, a chunk at a time, each flushed to the device and dropped."""
@@ -289,6 +334,11 @@ class _Cached:
             _read_whole(self._file, part, offset + start)
             os.posix_fadvise(self._file, offset + start, len(part), os.POSIX_FADV_DONTNEED)
 
+    def piece(self, offset: int, size_bytes: int, unit_bytes: int) -> memoryview:
+        target = memoryview(bytearray(_whole_units(size_bytes, PIECE_BYTES, unit_bytes)))
+        self.read(offset, target)
+        return target
+
     def _flush(self, offset: int, size_bytes: int) -> None:
         """Hand the range to the device; what is paged need not outlive a power cut."""
         if self._sync_range is None:
@@ -298,6 +348,10 @@ class _Cached:
         if self._sync_range(ctypes.c_int(self._file), *place) != 0:
             number = ctypes.get_errno()
             raise OSError(number, os.strerror(number))
+
+
+def _whole_units(size_bytes: int, room_bytes: int, unit_bytes: int) -> int:
+    return size_bytes if size_bytes <= room_bytes else room_bytes // unit_bytes * unit_bytes
 
 
 def _write_whole(file: int, data: memoryview, offset: int) -> None:

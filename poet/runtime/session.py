@@ -7,11 +7,9 @@ once.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-
-import torch
 
 from poet.closing import Closing
 from poet.errors import InputError, ReplayError
@@ -23,6 +21,7 @@ from poet.runtime.given import Given, as_tensors
 from poet.runtime.lasting import ArenaUse
 from poet.runtime.open_plan import OpenPlan
 from poet.runtime.page_file import PageFile
+from poet.runtime.pieces import Pieces
 from poet.runtime.shapes import ShapeImprover, ShapePlanner, types_of
 from poet.runtime.spill import Spill
 from poet.training_plan import Plan
@@ -81,9 +80,9 @@ class Session(Closing):
             )
 
     @property
-    def fetched(self) -> Callable[[str], torch.Tensor]:
-        """Gives a value that lives across steps; see `poet.runtime.lasting.LastingTensors.fetched`."""
-        return self.open.tensors.fetched if self._spill is None else self._spill.fetched
+    def pieces(self) -> Pieces:
+        """Gives a value that lives across steps; see `poet.runtime.lasting.LastingTensors.pieces`."""
+        return self.open.tensors.pieces if self._spill is None else self._spill.pieces
 
     def set_budget(self, ram_bytes: int, planner: Planner | None) -> None:
         """Go on inside another budget; see `poet.runtime.Trainer.set_budget`."""

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import torch
 
+from poet.calls import contiguous
 from poet.closing import Closing
 from poet.graph import ITEM_BYTES, Graph
 from poet.lasting_values import stored_values
 from poet.page_slots import slots_for
 from poet.runtime.page_file import PageFile
+from poet.runtime.pieces import elements_of
 from poet.runtime.state import bytes_of, fill_from
 
 
@@ -67,11 +69,11 @@ class Spill(Closing):
         """See `poet.runtime.state.Source`; it vanishes."""
         return None
 
-    def fetched(self, value: str) -> torch.Tensor:
-        """A copy of the graph's ``value``, its elements in C order."""
-        tensor = torch.empty(self._types[value].shape, dtype=getattr(torch, self._types[value].dtype))
-        self.fill(value, tensor)
-        return tensor
+    def pieces(self, value: str) -> Iterator[torch.Tensor]:
+        """The elements of the graph's ``value`` in C order, as `poet.runtime.pieces.Pieces`."""
+        kind = contiguous(self._types[value].dtype, self._types[value].shape)
+        for stretch in self._file.pieces(value, ITEM_BYTES[kind.dtype]):
+            yield elements_of(stretch, kind)
 
     def close(self) -> None:
         """Let the file go; a second call does nothing."""

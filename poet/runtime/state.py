@@ -7,8 +7,9 @@ optimizer's tensors as ``optimizer/<parameter>/<state>``, the random generator's
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Protocol
 
@@ -19,10 +20,11 @@ from poet.errors import InputError, PlanError, ReplayError
 from poet.files import tensorfile
 from poet.files.kinds import FileKind, says_what_it_is
 from poet.files.tensorfile import RawTensor, TensorFile
-from poet.graph import Graph
+from poet.graph import ITEM_BYTES, Graph
 from poet.lasting_values import lasting_values
 from poet.named import Joined, named_parameters
 from poet.plan_file import PlanFile
+from poet.runtime.pieces import Pieces
 from poet.training_plan import Plan
 
 FORMAT = "poet-state"
@@ -76,6 +78,10 @@ class FromPlan:
         else:
             target.fill_(self._fresh[value])
 
+    def stretches(self, value: str) -> Iterator[memoryview]:
+        """The bytes of a ``value`` that the plan file has, in C order; each lies where the last did."""
+        return self._file.stretches(value)
+
     def place_of(self, value: str) -> tuple[int, int] | None:
         """See `Source`."""
         return self._file.place_of(value) if value in self._file.entries else None
@@ -120,10 +126,19 @@ class Saved(Closing):
             return
         item, number = self._owners[value]
         if item.bounds:
-            start_bytes = item.bounds[number][0] * target[0].nbytes
+            start_bytes, _ = _bytes_of_part(item, number)
             self._file.read_part_into(item.name, bytes_of(target), start_bytes)
         else:
             fill_from(self._file, item.name, target)
+
+    def stretches(self, value: str) -> Iterator[memoryview]:
+        """The bytes of ``value`` in C order; each stretch lies where the last did."""
+        if value not in self._owners:
+            return self._constants.stretches(value)
+        item, number = self._owners[value]
+        size_bytes = self._file.entries[item.name].size_bytes
+        start_bytes, part_bytes = _bytes_of_part(item, number) if item.bounds else (0, size_bytes)
+        return self._file.stretches(item.name, start_bytes, part_bytes)
 
     def place_of(self, value: str) -> tuple[int, int] | None:
         """See `Source`; the next save replaces this file, so what it has is copied."""
@@ -154,6 +169,13 @@ class Saved(Closing):
         except (RuntimeError, TypeError, ValueError):
             raise PlanError(f"{self._file.path.name}: its random state is damaged") from None
         return random_state
+
+
+def _bytes_of_part(item: Joined, number: int) -> tuple[int, int]:
+    """Where in a tensor of several values the bytes of one begin, and how many they are."""
+    row_bytes = math.prod(item.type.shape[1:]) * ITEM_BYTES[item.type.dtype]
+    start, stop = item.bounds[number]
+    return start * row_bytes, (stop - start) * row_bytes
 
 
 def check_fillable(graph: Graph) -> None:
@@ -187,18 +209,18 @@ def saved_tensors(graph: Graph) -> tuple[Joined, ...]:
 def save(
     path: Path,
     plan: Plan,
-    fetch: Callable[[str], torch.Tensor],
+    pieces: Pieces,
     *,
     steps: int,
     random_state: torch.Tensor | None,
     seed: int | None = None,
 ) -> None:
-    """Write the training state at ``path``, one value at a time: a parameter in parts is never whole in RAM.
+    """Write the training state at ``path``, one piece of a tensor at a time: what is in storage stays there.
 
     Args:
         path: of the file.
         plan: whose state it is.
-        fetch: the tensor of one of the graph's values; it is let go before the next is asked for.
+        pieces: of the graph's values.
         steps: made so far.
         random_state: of the trainer's generator, where it has one.
         seed: of the training, where it has one.
@@ -213,12 +235,12 @@ def save(
     if drawn is not None:
         kinds[_RANDOM_STATE] = drawn
 
-    def raw(name: str) -> Iterator[RawTensor]:
+    def raw(name: str) -> Iterator[memoryview]:
         if drawn is not None and name == _RANDOM_STATE:
-            yield drawn
+            yield memoryview(drawn.data)
             return
         for value in saved[name].values:
-            yield raw_tensor(fetch(value))
+            yield from map(bytes_of, pieces(value))
 
     metadata = {
         "poet.format": FORMAT,
@@ -306,18 +328,18 @@ def bytes_of(contiguous: torch.Tensor) -> memoryview:
     return contiguous.reshape(-1).view(torch.uint8).numpy().data
 
 
-def not_finite(graph: Graph, fetched: Callable[[str], torch.Tensor]) -> str | None:
+def not_finite(graph: Graph, pieces: Pieces) -> str | None:
     """The name of a tensor that ops update and that holds NaN or an infinity; ``None``: none does.
 
-    What no op updates is left out: a mask may well hold infinities. ``fetched`` gives a value's tensor.
+    What no op updates is left out: a mask may well hold infinities.
     """
     updated = {buffer for op in graph.ops for buffer in op.updates}
     for value, name in ((value, item.name) for item in saved_tensors(graph) for value in item.values):
         if graph.buffer_of(value) not in updated:
             continue
-        tensor = fetched(value)
-        if not tensor.numel() or not tensor.is_floating_point():
-            continue
-        if not all(bool(item.isfinite()) for item in torch.aminmax(tensor)):  # NaN wins both
-            return name
+        for piece in pieces(value):
+            if not piece.numel() or not piece.is_floating_point():
+                break
+            if not all(bool(item.isfinite()) for item in torch.aminmax(piece)):  # NaN wins both
+                return name
     return None

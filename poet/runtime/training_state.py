@@ -120,7 +120,7 @@ class TrainingState(Closing):
         state.save(
             Path(path),
             self.plan,
-            self._session.fetched,
+            self._session.pieces,
             steps=self.steps,
             random_state=self._session.open.draws.state(),
             seed=self.seed,
@@ -134,7 +134,7 @@ class TrainingState(Closing):
         ``None`` where none does. What no op updates is left out: a mask may well hold infinities.
         """
         self._session.check_has_state()
-        return state.not_finite(self.plan.graph, self._session.fetched)
+        return state.not_finite(self.plan.graph, self._session.pieces)
 
     def check_save_path(self, path: str | Path) -> None:
         """Refuse a path at which `save` would destroy what the trainer was made from or pages to.
