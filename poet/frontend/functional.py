@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import traceback
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
@@ -95,6 +96,14 @@ class Functional:
         return results
 
 
+_MASK_DETECTION = "_detect_is_causal_mask"
+"""Of torch's transformer layers: looks into a mask to find out whether it is causal."""
+_SAY_CAUSAL = (
+    "say beside the mask whether it is causal (is_causal=True, tgt_is_causal=True): torch then need not look"
+)
+_USE_TENSOR_OPS = "use tensor ops such as torch.where, or leave it out where torch.compiler.is_exporting()"
+
+
 @contextlib.contextmanager
 def speaking(module: nn.Module) -> Iterator[None]:
     """What fails in here is the model's fault, and said in one line."""
@@ -104,9 +113,12 @@ def speaking(module: nn.Module) -> Iterator[None]:
     except PoetError:
         raise
     except DataDependentOutputException as error:
+        looks_at_mask = any(
+            frame.name == _MASK_DETECTION for frame in traceback.extract_tb(error.__traceback__)
+        )
         raise ModelError(
             f"{name} reads a tensor's contents while it runs ({error.func}){line_of(error.__traceback__)}; "
-            "use tensor ops such as torch.where, or leave it out where torch.compiler.is_exporting()"
+            + (_SAY_CAUSAL if looks_at_mask else _USE_TENSOR_OPS)
         ) from None
     except DynamicOutputShapeException as error:
         raise ModelError(

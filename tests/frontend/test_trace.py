@@ -390,6 +390,15 @@ def test_a_model_that_looks_at_its_data() -> None:
     _refused(Net(lambda parts, x: parts[0](x)[x[:, 0] > 0], _linear()), "depends on data")
 
 
+def test_a_mask_that_torch_would_look_into() -> None:
+    mask = nn.Transformer.generate_square_subsequent_mask(2)
+    layer = nn.TransformerEncoder(nn.TransformerEncoderLayer(6, 2, 8, batch_first=True), 1)
+    net = Net(lambda parts, x: parts[0](x.unsqueeze(0), mask=mask)[0], layer)
+    _refused(net, "say beside the mask whether it is causal (is_causal=True")
+    said = Net(lambda parts, x: parts[0](x.unsqueeze(0), mask=mask, is_causal=True)[0], layer)
+    trace_training_step(said, (torch.ones(2, 6),))
+
+
 def test_a_model_that_fails() -> None:
     _refused(_linear(), "Linear fails on the example inputs: RuntimeError", torch.ones(2, 5))
     _refused(Net(lambda parts, x: "nothing", _linear()), "returns no tensor")
