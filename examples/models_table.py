@@ -119,7 +119,7 @@ def measure(name: str, time_limit_seconds: float) -> Row:
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         path, bind, loss = model_file(name, folder)
-        prepared = api.prepare(path, device="rpi4b", loss=loss, bind=bind)
+        prepared = api.prepare(path, device="rpi4b-xnnpack", loss=loss, bind=bind)
         most = keep_everything_bytes(prepared.problem)
         least = minimum_ram_bytes(prepared.problem, Limits()).bytes
         kept_mib, least_mib, _ = BEFORE[name]
@@ -129,7 +129,7 @@ def measure(name: str, time_limit_seconds: float) -> Row:
         low_budget = budget_between(*then, LOW_SHARE)
         tight, tight_verified = plan_and_verify(prepared, low_budget, LOW_SECONDS, folder)
         graph, solution = planned.plan.graph, planned.solution
-        at_home = api.prepare(path, device="rpi4b", loss=loss, bind=bind, home="either")
+        at_home = api.prepare(path, device="rpi4b-xnnpack", loss=loss, bind=bind, home="either")
         homes_bound_bytes = minimum_ram_bytes(at_home.problem, Limits()).bytes
     return Row(
         ops=len(graph.ops),
@@ -212,8 +212,8 @@ def document(rows: dict[str, dict[str, object] | str], time_limit_seconds: float
         "",
         "Made by `make models-table`: the nine `light_*` networks of the onnx package at batch 1 and eight",
         "nets exported from plain torch in training mode (`examples/zoo`, batch 1). All parameters are",
-        "trained by SGD on a Raspberry Pi 4B; the budget lies 60 % of the way down from what keeping",
-        "everything needed to the lower bound before ops ran in [strips](strips.md), slices and parts, so",
+        "trained by SGD on a Raspberry Pi 4B (`rpi4b-xnnpack`); the budget lies 60 % of the way down from what",
+        "keeping everything needed to the lower bound before ops ran in [strips](strips.md), slices and parts, so",
         f"that *before* is of the same bytes; a search has {time_limit_seconds:.0f} s and one thread.",
         "*Lower bound* is with parameters at home in RAM, *with homes chosen* as by `--home auto`.",
         "*Gap* is of the plan's energy; *above running once* is the plan's energy above running every op",

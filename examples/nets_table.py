@@ -79,10 +79,10 @@ def _measured(name: str, net: UsualNet, route: str, folder: Path) -> Row:
     module, inputs = net.build().train(), net.inputs()
     is_module = route == "module"
     if is_module:
-        prepared = api.prepare(module, inputs, device="rpi4b", loss=net.loss)
+        prepared = api.prepare(module, inputs, device="rpi4b-xnnpack", loss=net.loss)
     else:
         path = _exported(module, inputs, folder / "m.onnx", dynamo=route == "dynamo=True")
-        prepared = api.prepare(path, device="rpi4b", loss=net.loss, names=module)
+        prepared = api.prepare(path, device="rpi4b-xnnpack", loss=net.loss, names=module)
     least = minimum_ram_bytes(prepared.problem, Limits()).bytes
     budget_bytes = budget_between(least, keep_everything_bytes(prepared.problem), 0.5)
     options = SolveOptions(time_limit_seconds=SEARCH_SECONDS)
@@ -154,8 +154,8 @@ def document(lines_by_row: dict[tuple[str, str], str]) -> str:
         "Made by `make nets-table`: nets as people write them (`examples/usual_nets.py`), small, as modules",
         "and by both of torch's exporters in training mode (`dynamo=True` with `optimize=False`). From ONNX,",
         "the module's own names are given (`poet solve --names`, `names=` in Python). Each is planned for a",
-        "Raspberry Pi 4B halfway between what keeping everything needs and the lower bound, trained for",
-        "two steps of SGD, and compared: *equal* means that loss, predictions, gradients, parameters and",
+        "Raspberry Pi 4B (`rpi4b-xnnpack`) halfway between what keeping everything needs and the lower bound,",
+        "trained for two steps of SGD, and compared: *equal* means that loss, predictions, gradients, parameters and",
         "states of a step are those of plain PyTorch bit for bit: of the module, or of what the import made",
         "of the file. *Loaded back strictly*: `module.load_state_dict(trainer.state_dict())` takes the",
         "trained state. The net of two heads is trained by its first.",

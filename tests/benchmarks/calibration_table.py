@@ -32,7 +32,7 @@ PAGE = ROOT / "docs" / "calibration-table.md"
 BENCH = Path(__file__).with_name("calibration_bench.py")
 THREADS, ROUNDS = (1, 2), 4
 FIT_SIZES_BYTES = (4096, 16384, 65536, 262144, 1048576, 4194304)
-BASES = ("rpi4b", "rpi4b-torch", "rpi5", "x86-host")
+BASES = ("rpi4b-xnnpack", "rpi4b", "rpi5", "x86-host")
 DRAWS, FEW_OPS = 6, 10
 WATTS = {"idle": 1.0, "busy": 2.0}
 """No times depend on them, and a fit refuses to go without."""

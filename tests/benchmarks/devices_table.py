@@ -5,7 +5,7 @@
 Each net's published seconds stand beside those that profiles predict from its ops (step_amounts.csv). The fit
 finds the speeds of the cost model that fit a board's nets best; each net is also predicted by a fit
 that has not seen it. ``--fits`` prints the fitted figures with the interval in which nine of ten fits to
-resampled nets lie: the profiles ``rpi4b-torch`` and ``rpi5`` hold them.
+resampled nets lie: the profiles ``rpi4b`` and ``rpi5`` hold them.
 """
 
 from __future__ import annotations
@@ -238,7 +238,7 @@ of its gradients. The GhostNetV2s have no explanation yet.
 """
 
 BOARDS = {
-    "rpi4": ("Raspberry Pi 4", "rpi4b", "rpi4b-torch"),
+    "rpi4": ("Raspberry Pi 4", "rpi4b-xnnpack", "rpi4b"),
     "rpi5": ("Raspberry Pi 5", None, "rpi5"),
 }
 
@@ -246,7 +246,7 @@ BOARDS = {
 def page() -> str:
     """The whole page."""
     steps, amounts = published_steps(), step_amounts()
-    fits = fitted_boards(Model(load_profile("rpi4b"), amounts), steps, amounts)
+    fits = fitted_boards(Model(load_profile("rpi4b-xnnpack"), amounts), steps, amounts)
     parts = [INTRODUCTION]
     for board, (title, before, after) in BOARDS.items():
         parts.append(_board_part(board, title, before, after, steps, amounts, fits[board]))
@@ -305,7 +305,7 @@ def main() -> None:
         return
     amounts, steps = step_amounts(), published_steps()
     names = [*(op_class.value for op_class in SPEEDS), "memory", "decoding"]
-    for board, fit in fitted_boards(Model(load_profile("rpi4b"), amounts), steps, amounts).items():
+    for board, fit in fitted_boards(Model(load_profile("rpi4b-xnnpack"), amounts), steps, amounts).items():
         print(board, _summary(fit.left_out.values()))
         for name, value, (low, high) in zip(names, fit.figures, fit.intervals, strict=True):
             print(f"  {name}: {value:.3g} ({low:.3g} to {high:.3g})")

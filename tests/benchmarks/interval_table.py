@@ -23,15 +23,15 @@ AMOUNTS = devices_table.FOLDER / "inference_amounts.csv"
 DECODING_SECONDS = {"rpi4": 0.56, "rpi5": 0.27}
 """Of the 16 images of a published step, from the fits of `devices_table`."""
 
-BOARDS = {"rpi4": "rpi4b-torch", "rpi5": "rpi5"}
+BOARDS = {"rpi4": "rpi4b", "rpi5": "rpi5"}
 
 _WINOGRAD = "3x3 convolutions by Winograd's method: fewer operations than are counted"
 REASONS = {
     ("rpi-zero-2w", "resnet18"): _WINOGRAD,
     ("rpi-zero-2w", "resnet50"): _WINOGRAD,
     ("rpi3b-plus", "resnet50"): _WINOGRAD,
-    ("rpi4b", "vgg16"): _WINOGRAD,
-    ("rpi4b", "resnet50"): _WINOGRAD,
+    ("rpi4b-xnnpack", "vgg16"): _WINOGRAD,
+    ("rpi4b-xnnpack", "resnet50"): _WINOGRAD,
     ("pixel", "resnet18"): _WINOGRAD,
     ("pixel", "vgg16"): _WINOGRAD,
     ("nrf52840", "fc-1x10 iris"): "what the program does beside the net, once per inference",

@@ -35,7 +35,7 @@ ROOT = Path(__file__).parents[2]
 BUILD = ROOT / "build" / "large-graphs"
 PAGE = ROOT / "docs" / "large-graphs.md"
 NETS = ("resnet50", "bert", "mobilenet_v2", "unet", "gpt", "bert_24", "resnet152")
-DEVICES = ("nrf52840", "rpi4b", "x86-host")
+DEVICES = ("nrf52840", "rpi4b-xnnpack", "x86-host")
 SHARES = (0.7, 0.5, 0.3, 0.15)
 """Budgets, from the least that any schedule needs (0) to what keeping everything takes (1)."""
 EARLY_SECONDS = 5.0

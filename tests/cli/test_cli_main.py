@@ -153,7 +153,7 @@ def test_it_runs_as_a_module_and_completes() -> None:
     done = subprocess.run([*python, "--version"], capture_output=True, text=True, check=True)
     assert done.stdout == "poet 0.1.0\n"
     done = subprocess.run(python, capture_output=True, text=True, check=True, env={**os.environ, **words})
-    assert done.stdout.split() == ["rpi4b", "rpi4b-torch"]
+    assert done.stdout.split() == ["rpi4b", "rpi4b-torch", "rpi4b-xnnpack"]
     assert "--install-completion" in invoke("--help")[1]
 
 

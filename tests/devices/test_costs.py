@@ -141,7 +141,7 @@ def test_a_convolution_is_of_the_class_whose_kernel_it_takes(
 
 
 def test_a_class_without_a_table_costs_what_its_parent_does() -> None:
-    data = load_profile("rpi4b").model_dump()
+    data = load_profile("rpi4b-xnnpack").model_dump()
     for op_class, parent in PARENT.items():
         before = Profile.model_validate(data).compute
         assert before.throughput(op_class) is before.throughput(parent), op_class
@@ -325,13 +325,13 @@ def test_more_work_never_takes_less_time(
     assert large.page_out.joules >= small.page_out.joules
 
 
-def test_a_pi_multiplies_some_eighty_times_faster_than_it_adds() -> None:
+def test_a_pi_multiplies_some_five_hundred_times_faster_than_it_adds() -> None:
     """Elementwise ops move 12 bytes per FLOP, so the memory holds them down."""
     profile = load_profile("rpi4b")
     elements = 10**6
     product = 2e9 / op_seconds(profile, OpClass.MATMUL, 2e9, 12 * elements)
     addition = elements / op_seconds(profile, OpClass.ELEMENTWISE, elements, 12 * elements)
-    assert 60 < product / addition < 100
+    assert 450 < product / addition < 600
 
 
 def test_nor_flash_is_erased_before_it_is_written() -> None:

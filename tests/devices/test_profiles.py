@@ -22,8 +22,8 @@ from poet.report.device import format_figure, format_uncertainty, profile_report
 NAMES = profile_names()
 HONEST = (
     "esp32-s3", "imxrt1062", "jetson-nano", "jetson-orin-nano", "mkr1000", "nrf52840", "pixel", "rp2040",
-    "rp2350", "rpi-zero-2w", "rpi3b-plus", "rpi4b", "rpi4b-torch", "rpi5", "stm32f746", "stm32h743",
-    "stm32l4r5", "stm32u575", "x86-host",
+    "rp2350", "rpi-zero-2w", "rpi3b-plus", "rpi4b", "rpi4b-torch", "rpi4b-xnnpack", "rpi5", "stm32f746",
+    "stm32h743", "stm32l4r5", "stm32u575", "x86-host",
 )  # fmt: skip
 GUESSED = ("esp32-s3", "pixel", "rp2350", "stm32f746", "stm32h743", "stm32l4r5", "x86-host")
 """Of which more than a quarter of the figures are assumed."""
@@ -247,7 +247,7 @@ EDITS = {
     ),
     "another version": ("version = 1", "version = 2", "version is 2; expected 1"),
     "a path for a name": (
-        'name = "rpi4b"',
+        'name = "rpi4b-xnnpack"',
         'name = "../rpi"',
         "name is '../rpi'; expected lower-case letters, digits and single hyphens",
     ),
@@ -277,7 +277,7 @@ EDITS = {
 @pytest.mark.parametrize("case", EDITS)
 def test_what_breaks_the_schema_is_named_in_one_line(case: str, tmp_path: Path) -> None:
     old, new, expected = EDITS[case]
-    text = _text("rpi4b")
+    text = _text("rpi4b-xnnpack")
     assert old in text
     edited = text.replace(old, new, 1)
     if new.endswith("#"):  # the range that follows is commented out with its value
