@@ -172,8 +172,8 @@ def test_a_problem_with_the_largest_costs_gives_finite_sums() -> None:
     ("figure", "value"), [("idle_watts", "1e308"), ("ram_bytes", "9" * 400), ("ram_bytes", "9" * 5000)]
 )
 def test_a_profile_with_endless_numbers_is_one_line(figure: str, value: str, tmp_path: Path) -> None:
-    source = Path(__file__).parents[2] / "hardware_profiles" / "rpi4b.toml"
-    text = source.read_text().replace('name = "rpi4b"', 'name = "mine"')
+    source = Path(__file__).parents[2] / "hardware_profiles" / "rpi4b-xnnpack.toml"
+    text = source.read_text().replace('name = "rpi4b-xnnpack"', 'name = "mine"')
     here = rf"(\[[a-z.]*{figure}\]\s*\nvalue = )[0-9._e]+"
     text, count = re.subn(here, rf"\g<1>{value}", text)
     assert count == 1
