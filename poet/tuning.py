@@ -646,8 +646,10 @@ class CopiesTuning(_Checked):
         most_arcs: transitions between sets that fit into RAM, over all stages: they take some 8 bytes each,
             and memory is to stay below 500 MB. Off: nothing is looked at.
         most_sets: of copies that are listed: 24 bytes each, and each round looks at all.
-        most_residents: that are listed as paged, beyond which all count as paged: each more makes the list
-            longer. Off: all are free.
+        most_residents: steps of the joules of residents' page-outs that are listed, beyond which all count as
+            paged: each more makes the list longer. Off: all are free.
+        parts: units that joules of residents' page-outs are counted in, of what is asked for and of a step: a
+            page-out is rounded down by less than a percent.
         columns: sets of copies whose programs are computed at once: with fewer, looking up a transition costs
             more than what it is for.
         most_values: sets that fit in one stage times columns: what the fastest caches nearly hold.
@@ -663,7 +665,8 @@ class CopiesTuning(_Checked):
 
     most_arcs: int = _tuned(12_000_000, off=0)
     most_sets: int = 2_000_000
-    most_residents: int = _tuned(8, off=0)
+    most_residents: int = _tuned(16, off=0)
+    parts: tuple[int, int] = (2048, 128)
     columns: int = 16
     most_values: int = 2_000_000
     alike_factor: float = 1.5
@@ -685,6 +688,8 @@ class CopiesSearchTuning(_Checked):
             above, so that it leaves twice before it ends.
         worse_share: of the joules, by which a plan may be worse and yet be gone on from: about a page-out.
         exponent_share: of the tries, for another exponent of the price: few, as there are few of them.
+        first_exponents: for the sets by size that come first: price hardly counts, and counts. Off: such sets
+            are not tried.
         exponents: from price hardly counts to price decides, as no one of them is best for every net.
         round_share: of the time left, after the first round of the event model: a good plan makes the bounds
             that follow, which look at nothing above it, much shorter. Off: it is not tried there.
@@ -700,6 +705,7 @@ class CopiesSearchTuning(_Checked):
     return_tries: int = 100
     worse_share: float = 0.02
     exponent_share: float = 0.1
+    first_exponents: tuple[float, ...] = _tuned((0.1, 0.5, 1.0), off=())
     exponents: tuple[float, ...] = (0.3, 0.5, 0.7, 1.0, 1.4)
     round_share: float = _tuned(0.15, off=0.0)
     restart_share: float = _tuned(0.05, off=0.0)

@@ -11,7 +11,8 @@ a plan below the best one has few copies, and all S that small can be listed.
   that hold it, those contents first whose copies have mattered least. The largest F whose D still is high
   enough to exclude S excludes many others with it.
 - Page-outs that would make the list too long are taken to be free: those of what is needed shortest.
-- Of residents (see there) only how many are paged is listed, each for the least page-out among them.
+- Of residents (see there) only the joules of their page-outs are listed, in steps: k steps are charged for
+  what frees as much as less than k + 1 steps can.
 - Searches follow smaller and smaller contents; what one knows of D holds in the next one, where the contents
   that are new are free.
 """
@@ -25,7 +26,7 @@ import numpy as np
 
 from poet.clock import Clock
 from poet.solvers.bounds.followed import Followed, bits
-from poet.solvers.bounds.ram_program import RamProgram, Stopped, TooLarge
+from poet.solvers.bounds.ram_program import ROUNDING, RamProgram, Stopped, TooLarge
 from poet.solvers.instance.candidates import last_use_stages, worth_rerunning
 from poet.solvers.instance.instance import Instance
 
@@ -80,7 +81,8 @@ def copies_bounds(
             yield CopiesBound(below_joules, size, True, {})
             return
         try:
-            program = RamProgram(of, most_joules=below, most_arcs=tuning.most_arcs, finished=finished)
+            arcs, parts = tuning.most_arcs, tuning.parts
+            program = RamProgram(of, most_joules=below, most_arcs=arcs, parts=parts, finished=finished)
             search, more, told = _Search(instance, program, below, search), True, 0
             while more:
                 more = search.round()
@@ -125,7 +127,7 @@ class _Search:
         self.importance = dict[int, float]()  # of a copy: by how much D rises without it
         if before is not None:
             self.importance.update(before.importance)
-        self._small = 0  # bits, before those of ``dear``: that so many residents are paged, the last: all
+        self._small = 0  # bits, before those of ``dear``: so many steps of joules, on residents' page-outs
         self.bound_joules = program.least([self.all])[0]
         self.dear = self._dear(instance)
         largest = max(map(program.sets_at, range(self.of.end + 1)))
@@ -172,7 +174,7 @@ class _Search:
             return {}
         mask = min(self._own, key=lambda mask: self._own[mask])
         found = self._own[mask] < self.below
-        return self.program.path(self._free(mask), self._paged(mask)) if found else {}
+        return self.program.path(self._free(mask), self._steps(mask)) if found else {}
 
     def _row(self, mask: int, rest: list[int], target: float) -> int:
         """Learn D of ``mask`` and of larger and larger sets, with more and more of ``rest``.
@@ -182,7 +184,7 @@ class _Search:
         columns = min(self._columns, len(rest)) or 1
         lengths = sorted({len(rest) * column // columns for column in range(columns)})
         sets = [mask | sum(1 << bit for bit in rest[:length]) for length in lengths]
-        joules = self.program.least([self._free(one) for one in sets], [self._paged(one) for one in sets])
+        joules = self.program.least([self._free(one) for one in sets], [self._steps(one) for one in sets])
         self._row_joules, kept = joules, 0
         for place, (length, value) in enumerate(zip(lengths, joules, strict=True)):
             self._learn(self._without(sets[place]), value)
@@ -221,11 +223,13 @@ class _Search:
         """All sets of copies that are below in page-outs; copies that would make it too many are free."""
         paged = [one.page_out for one in self.of.residents.values() if one.page_out is not None]
         able_joules = self.below - self.bound_joules
-        if paged:
-            affordable = int(min(able_joules / min(paged), self.tuning.most_residents))
-            self._small = min(len(paged), max(affordable, 0))
+        most, step = self.tuning.most_residents, 0.0
+        if paged and most and able_joules > 0.0:
+            step = max(min(paged), able_joules / most)
+            self._small = min(most, int(min(sum(paged), able_joules) / step))
+            self.program.count_in_steps(step, self._small)
         masks = (np.int64(1) << np.arange(self._small + 1, dtype=np.int64)) - 1
-        outs = np.arange(self._small + 1) * min(paged, default=0.0)
+        outs = np.arange(self._small + 1) * (step * (1.0 - 2.0 * ROUNDING))
         most = 62 - self._small
         for bit, content in enumerate(self.dear[:most]):
             more = outs + self.of.page_out[content]
@@ -264,10 +268,10 @@ class _Search:
         listed = sum(1 << content for content in self.dear)
         return (self.all & ~listed) | sum(1 << self.dear[bit] for bit in bits(mask >> self._small))
 
-    def _paged(self, mask: int) -> int | None:
-        """How many residents are paged in a listed set; ``None``: any number."""
-        paged = (mask & ((1 << self._small) - 1)).bit_count()
-        return None if paged == self._small and self._small else paged
+    def _steps(self, mask: int) -> int | None:
+        """Of joules on residents' page-outs, in a listed set; ``None``: any."""
+        steps = (mask & ((1 << self._small) - 1)).bit_count()
+        return None if steps == self._small else steps
 
     def _without(self, mask: int) -> frozenset[int]:
         return frozenset(

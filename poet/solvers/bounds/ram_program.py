@@ -8,8 +8,9 @@ are computed at once, as columns.
 
 Contents below a threshold are taken to be in RAM, in no bytes except beside a run that reads or makes them,
 but for *residents*: what no rerun makes, such as weights, stays in RAM from its birth to the last first run
-that reads it, unless it is paged. Where a column says that only so many residents are paged, the smallest
-others take RAM all the time.
+that reads it, unless it is paged. What page-outs of so many joules can free at most of those that are there
+in a stage is a knapsack; the rest takes RAM all the time. A column says how many joules these are; no plan
+that is looked for spends the joules at which costs are capped, so sets that fit beside less are not listed.
 
 So out(S) + D(S) is at most the overhead of a schedule that pages in the contents of S and no others, out(S)
 being the joules of their page-outs, whatever else the schedule does; and D(S) >= D(F) for S within F, since
@@ -31,6 +32,7 @@ Values = npt.NDArray[np.int32]
 Masks = npt.NDArray[np.int64]
 Places = npt.NDArray[np.int32]
 
+ROUNDING = 1e-9  # of joules that are counted in units, by which they may be less
 _UNITS = 1 << 28  # in the joules at which costs are capped; twice that does not overflow
 
 
@@ -66,6 +68,21 @@ class _Stage:
     first: _Arcs
 
 
+def most_bytes(items: Sequence[tuple[int, float]], unit_joules: float, units: int) -> Masks:
+    """Per number of units, up to ``units``: bytes of ``items`` that together take less than one unit more.
+
+    Items are (bytes, joules); joules are rounded down to units, so no number is too small.
+    """
+    most = np.zeros(units + 1, dtype=np.int64)
+    for size, joules in items:
+        cost = int(min(joules / unit_joules * (1.0 + ROUNDING), units + 1))
+        if cost == 0:
+            most += size
+        elif cost <= units:
+            np.maximum(most[cost:], most[:-cost] + size, out=most[cost:])
+    return most
+
+
 class RamProgram:
     """The sets and transitions of what is followed.
 
@@ -73,6 +90,7 @@ class RamProgram:
         of: what is followed.
         most_joules: at which costs are capped.
         most_arcs: transitions in all, at most.
+        parts: units of the knapsacks in the joules of the cap, and in a step (`count_in_steps`).
         finished: asked for each stage; whether to stop.
 
     Attributes:
@@ -85,16 +103,30 @@ class RamProgram:
     """
 
     def __init__(
-        self, of: Followed, *, most_joules: float, most_arcs: int, finished: Callable[[], bool]
+        self,
+        of: Followed,
+        *,
+        most_joules: float,
+        most_arcs: int,
+        parts: tuple[int, int],
+        finished: Callable[[], bool],
     ) -> None:
         self.of, self.joules_per_unit = of, most_joules / _UNITS
         self.arcs = self.worked = 0
         self._finished = finished
-        self._paged: tuple[int | None, ...] = ()
+        self.most_joules, self._parts = most_joules, parts
+        self._steps: tuple[int | None, ...] = ()
+        self._step_joules, self._most_steps = most_joules, 0
+        self._freed = dict[tuple[tuple[tuple[int, float], ...], bool], Masks]()
+        self._there = [
+            tuple(one for one in of.residents.values() if one.birth < n <= one.last)
+            for n in range(of.end + 1)
+        ]
         self._local = [list(bits(alive)) for alive in of.alive]
         stages = list[FittingSets]()
-        for local in self._local:
-            sets = fitting_sets([of.bytes[c] for c in local], of.budget_bytes, most_arcs // (len(local) + 1))
+        for number, local in enumerate(self._local):
+            room = of.budget_bytes - self.resident_bytes(number, None)
+            sets = fitting_sets([of.bytes[c] for c in local], room, most_arcs // (len(local) + 1))
             if sets is None:
                 raise TooLarge
             self.arcs += sum(map(len, sets.without))
@@ -117,19 +149,34 @@ class RamProgram:
         """How many sets fit when a stage begins."""
         return len(self._stages[number].sets.masks)
 
-    def resident_bytes(self, number: int, paged: int | None) -> int:
-        """At least, in a stage, where ``paged`` of those that can be are; ``None``: all."""
-        there = [one for one in self.of.residents.values() if one.birth < number <= one.last]
-        pageable = sorted(one.bytes for one in there if one.page_out is not None)
-        left = pageable[: max(0, len(pageable) - paged)] if paged is not None else []
-        return sum(left) + sum(one.bytes for one in there if one.page_out is None)
+    def count_in_steps(self, joules: float, most: int) -> None:
+        """Count joules of residents' page-outs in steps of so many, up to ``most`` of them."""
+        self._step_joules, self._most_steps = joules, most
+        self._freed = {}
 
-    def least(self, free: Sequence[int], paged: Sequence[int | None] | None = None) -> list[float]:
+    def resident_bytes(self, number: int, steps: int | None) -> int:
+        """That residents take at least, in a stage, where their page-outs take less than a step more than
+        ``steps``; ``None``: less than the joules at which costs are capped.
+        """
+        there = self._there[number]
+        pageable = tuple((one.bytes, one.page_out) for one in there if one.page_out is not None)
+        whole = steps is None
+        key = pageable, whole
+        if key not in self._freed:
+            joules, most = (self.most_joules, 0) if whole else (self._step_joules, self._most_steps)
+            parts = self._parts[0 if whole else 1]
+            self._freed[key] = most_bytes(pageable, joules / parts, (most + 1) * parts - 1)
+        freed = self._freed[key]
+        return sum(one.bytes for one in there) - int(
+            freed[-1 if steps is None else (steps + 1) * self._parts[1] - 1]
+        )
+
+    def least(self, free: Sequence[int], steps: Sequence[int | None] | None = None) -> list[float]:
         """Per set of copies (as bits), the least joules of a step; the cap where they are not less.
 
-        ``paged``: per set, how many residents are paged at most; ``None``: any.
+        ``steps``: per set, residents' page-outs take less than a step more than that; ``None``: any joules.
         """
-        self._paged = tuple(paged) if paged is not None else (None,) * len(free)
+        self._steps = tuple(steps) if steps is not None else (None,) * len(free)
         values = self._ended(len(free))
         for number in range(self.of.end, -1, -1):
             if number < self.of.end:
@@ -140,9 +187,9 @@ class RamProgram:
             return [_UNITS * self.joules_per_unit] * len(free)
         return [float(value) * self.joules_per_unit for value in values[start]]
 
-    def path(self, free: int, paged: int | None = None) -> dict[int, tuple[int, ...]]:
+    def path(self, free: int, steps: int | None = None) -> dict[int, tuple[int, ...]]:
         """Per stage, the reruns of a cheapest step with these copies; empty where none is below the cap."""
-        self._paged = (paged,)
+        self._steps = (steps,)
         tables = list[Values]()
         values = self._ended(1)
         for number in range(self.of.end, -1, -1):
@@ -230,7 +277,7 @@ class RamProgram:
 
     def _residents(self, number: int) -> Masks:
         """Bytes of residents in a stage, per column."""
-        return np.array([self.resident_bytes(number, paged) for paged in self._paged], dtype=np.int64)
+        return np.array([self.resident_bytes(number, steps) for steps in self._steps], dtype=np.int64)
 
     def _forbid(self, reached: Values, move: _Arcs, resident: Masks) -> None:
         """Raise to the cap, in place, what there is no room for beside the residents."""
@@ -291,7 +338,10 @@ class RamProgram:
         able = ((sets.masks & needs) == needs) & ((sets.masks & makes) != makes)
         able &= sets.bytes <= self.of.budget_bytes - run.beside_bytes
         begin = np.flatnonzero(able).astype(np.int32)
-        return begin, sets.masks[begin] | makes
+        after = sets.masks[begin] | makes
+        end = np.minimum(np.searchsorted(sets.masks, after), len(sets.masks) - 1)
+        there = sets.masks[end] == after  # else it leaves no room for the residents
+        return begin[there], after[there]
 
     def _first(self, number: int, sets: FittingSets, following: FittingSets | None) -> _Arcs:
         """The first run of the stage's op."""

@@ -19,7 +19,9 @@ a path. What a state still has to spend (`_States.ahead`) is charged to differen
 content that is absent and that a first run reads is paged in or made again, at its producer's cost and that
 of those inputs of it, absent as well, that no other of these contents is charged for.
 
-Labels are set stage by stage and cheapest first (Dijkstra 1959; dominance: Desrochers and Soumis 1988).
+Labels are set stage by stage and cheapest first (Dijkstra 1959; dominance: Desrochers and Soumis 1988). A
+search that is interrupted tells the least of what its open labels have spent and still have to spend: each
+path goes on from one of those, or from one as good.
 """
 
 from __future__ import annotations
@@ -44,13 +46,16 @@ class StateBound:
         overhead_joules: no schedule takes less, above running every op once; at most what was asked for.
         followed_bytes: of the smallest content that was followed.
         states: whose labels were set.
-        reruns: per stage, those of the cheapest path; empty where none is below what was asked for.
+        reruns: per stage, those of the cheapest path; empty where none is below what was asked for, or the
+            search has not ended.
+        ended: it did, within the states that it was allowed.
     """
 
     overhead_joules: float
     followed_bytes: int
     states: int
     reruns: dict[int, tuple[int, ...]]
+    ended: bool
 
 
 def _never() -> bool:
@@ -89,14 +94,10 @@ def state_bounds(
         states = _States(instance, size, budget)
         if states.most_alive > tuning.most_alive or finished():
             return
-        try:
-            found = states.least(below_joules, most_states, finished)
-        except _TooMany:
-            return
-        finally:
-            clock.spend(engine_seconds=tuning.state_seconds * states.count)
+        found = states.least(below_joules, most_states, finished)
+        clock.spend(engine_seconds=tuning.state_seconds * states.count)
         yield found
-        if found.overhead_joules >= below_joules:
+        if not found.ended or found.overhead_joules >= below_joules:
             return
 
 
@@ -118,13 +119,11 @@ class _States(Followed):
         self._most_states, self._finished = 0, _never
         self._sizes: dict[int, int] = {}
         self._ahead: dict[tuple[int, int, int], float] = {}
+        self._begun = 0.0  # what the label that is gone on from has spent and has to spend
+        self._heap: list[tuple[float, int, int]] = []  # of the stage
 
     def least(self, below_joules: float, most_states: int, finished: Callable[[], bool]) -> StateBound:
-        """The least overhead, or ``below_joules`` where it is not less.
-
-        Raises:
-            _TooMany: before that was found.
-        """
+        """The least overhead, or ``below_joules`` where it is not less; less where states are too many."""
         self._most_states, self._finished = most_states, finished
         below = below_joules - self.fixed_joules
         labels: dict[_Label, float] = {(self.starts & self.alive[0], 0): 0.0}
@@ -133,19 +132,40 @@ class _States(Followed):
             came: dict[_Label, tuple[_Label, int | None] | None] = dict.fromkeys(labels)
             following: dict[_Label, float] = {}
             origin: dict[_Label, _Label] = {}
-            for label, joules in self._settled(stage, labels, below, came):
-                for after in self._after_first_run(stage, label):
-                    if joules < following.get(after, math.inf):
-                        following[after], origin[after] = joules, label
+            try:
+                for label, joules in self._settled(stage, labels, below, came):
+                    for after in self._after_first_run(stage, label):
+                        if joules < following.get(after, math.inf):
+                            following[after], origin[after] = joules, label
+            except _TooMany:
+                return self._interrupted(stage, following, below_joules)
             stages += [came, dict[_Label, tuple[_Label, int | None] | None]()]
             stages[-1].update({after: (label, None) for after, label in origin.items()})
             labels = following
         came = dict.fromkeys(labels)
-        for label, joules in self._settled(self.end, labels, below, came):
-            if not self.ends & ~label[0]:
-                reruns = _traced([*stages, came], label)
-                return StateBound(joules + self.fixed_joules, self.followed_bytes, self.count, reruns)
-        return StateBound(below_joules, self.followed_bytes, self.count, {})
+        try:
+            for label, joules in self._settled(self.end, labels, below, came):
+                if not self.ends & ~label[0]:
+                    reruns = _traced([*stages, came], label)
+                    return StateBound(
+                        joules + self.fixed_joules, self.followed_bytes, self.count, reruns, True
+                    )
+        except _TooMany:
+            return self._interrupted(self.end, {}, below_joules)
+        return StateBound(below_joules, self.followed_bytes, self.count, {}, True)
+
+    def _interrupted(self, stage: int, following: dict[_Label, float], below_joules: float) -> StateBound:
+        """What the open labels of ``stage`` and those of the next tell."""
+        least = min(
+            self._begun,
+            min((joules + self.ahead(stage, *label) for joules, *label in self._heap), default=math.inf),
+            min(
+                (joules + self.ahead(stage + 1, *label) for label, joules in following.items()),
+                default=math.inf,
+            ),
+        )
+        joules = min(least + self.fixed_joules, below_joules)
+        return StateBound(joules, self.followed_bytes, self.count, {}, False)
 
     def _settled(
         self,
@@ -160,6 +180,7 @@ class _States(Followed):
         least = dict(labels)
         heap = [(joules, *label) for label, joules in labels.items()]
         heapq.heapify(heap)
+        self._heap = heap
         held_by_stored: dict[int, list[int]] = {}
         while heap:
             joules, held, stored = heapq.heappop(heap)
@@ -171,6 +192,7 @@ class _States(Followed):
             ):
                 continue
             held_by_stored.setdefault(stored, []).append(held)
+            self._begun = joules + self.ahead(stage, held, stored)
             self.count += 1
             if self.count > self._most_states:
                 raise _TooMany

@@ -4,6 +4,8 @@ On flash a page-out may cost as much as whole steps, and whatever its size at le
 tensors are written decides a plan in little RAM, more than when each of them leaves. What is not in the set
 is remade; how, and what has to leave at which moment, the list scheduler finds by exact memory. Neighbours of
 a set have a tensor more or less, another one in its place, or weigh prices against bytes differently.
+The first sets are those of what was there before the step, such as parameters, from a size on: no rerun makes
+them, and large ones give most bytes for a sector.
 Slightly worse plans are gone on from as well (threshold accepting: Dueck and Scheuer 1990).
 """
 
@@ -69,6 +71,7 @@ def better_copies(
     seed: int,
     clock: Clock,
     finished: Callable[[], bool],
+    anew: bool = True,
 ) -> Iterator[Schedule]:
     """Schedules of less and less energy, each better than ``start``, until many tries brought none.
 
@@ -80,6 +83,7 @@ def better_copies(
         seed: of the random choices.
         clock: that hears of each try.
         finished: asked before each try; whether to stop.
+        anew: whether to try the sets by size first.
     """
     if tuning.patience_tries == 0 or not limits.paging or undecided(problem):
         return
@@ -92,7 +96,15 @@ def better_copies(
         return
     least_joules = simulate(problem, start, limits).joules
     here = best = _Walked(math.inf, _written(start, index), tuning.exponents[0])
-    tries = 0
+    tries, by_size = 0, _by_size(problem, able, tuning) if anew else []
+    while by_size and not finished():
+        clock.spend(schedules=tuning.try_schedules)
+        asked = by_size.pop(0)
+        schedule = walked(facts, limits, Allowed(*asked))
+        joules = _joules(problem, limits, schedule)
+        if schedule is not None and joules is not None and joules < min(best.joules, least_joules):
+            here = best = _Walked(joules, asked[0], asked[1])
+            yield schedule
     while tries < tuning.patience_tries and not finished():
         clock.spend(schedules=tuning.try_schedules)
         tries += 1
@@ -112,6 +124,20 @@ def better_copies(
                 yield schedule
         elif tries % tuning.return_tries == 0:
             here = best
+
+
+def _by_size(
+    problem: Problem, able: dict[int, int], tuning: CopiesSearchTuning
+) -> list[tuple[frozenset[int], float]]:
+    """Sets of what is in RAM when the step begins, of each size and above, with exponents of prices."""
+    made = {tensor for op in problem.ops for tensor in op.outputs}
+    there = {number: size for number, size in able.items() if problem.tensors[number].name not in made}
+    sizes = sorted({size for size in there.values() if size}, reverse=True)
+    return [
+        (frozenset(number for number in there if there[number] >= size), exponent)
+        for size in sizes
+        for exponent in tuning.first_exponents
+    ]
 
 
 @dataclass(frozen=True, slots=True)

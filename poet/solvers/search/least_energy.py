@@ -78,6 +78,7 @@ class _Search:
         self.opinion = SecondOpinion(self.runs)
         self.copies: Iterator[CopiesBound] | None = None
         self.copies_lead = False  # their last turn raised the best bound
+        self.varied = False  # the local search over copies has begun
         self.varying_leads = False  # its last turn found a better plan
         self.offered: dict[int, tuple[int, ...]] = {}  # reruns that the next relaxed model knows, by stage
 
@@ -216,7 +217,7 @@ class _Search:
             ):
                 self.standing.take_bound(bound.overhead_joules, STATES)
                 self.standing.report()
-                paths = bound.reruns
+                paths = bound.reruns or paths
             if paths and not self.standing.finished():
                 self.runs.solve_exactly(merged(paths, self.runs.own_reruns()))
 
@@ -238,10 +239,11 @@ class _Search:
                 seed=self.standing.seed,
                 clock=self.clock,
                 finished=lambda: self.standing.finished() or self.clock.now() >= end,
+                anew=not self.varied,
             ):
                 self.standing.consider(better, SETS)
                 self.standing.report()
-        self.varying_leads = self.best.schedule is not schedule
+        self.varied, self.varying_leads = True, self.best.schedule is not schedule
 
     def _follow_copies(self, share: float) -> None:
         """Bounds by sets of copies, plans with the reruns of the cheapest, for a share of the time left."""

@@ -25,10 +25,12 @@ from poet.solvers.search.finders import STATES
 from poet.tuning import DEFAULT
 
 
-def bounds(problem: Problem, limits: Limits, *, below_joules: float = 1e9) -> list[StateBound]:
+def bounds(
+    problem: Problem, limits: Limits, *, below_joules: float = 1e9, most_states: int = 100_000
+) -> list[StateBound]:
     tuning = DEFAULT.having("states.alike_factor", 1.0)  # each size is a level of its own
     instance = instance_of(problem, limits, tuning=tuning)
-    found = state_bounds(instance, below_joules=below_joules, most_states=100_000, clock=WALL)
+    found = state_bounds(instance, below_joules=below_joules, most_states=most_states, clock=WALL)
     return list(found)
 
 
@@ -74,14 +76,33 @@ def test_nothing_below_what_was_asked_for_is_a_proof() -> None:
     assert not below.reruns
 
 
-def test_too_many_states_are_no_bound_and_all_of_them_are_counted() -> None:
+def test_an_interrupted_search_tells_of_its_open_labels_and_all_states_are_counted() -> None:
     problem = training_like(3, seed=1)
     instance, clock = instance_of(problem, tight(problem, 0.2)), WorkClock()
-    assert not list(state_bounds(instance, below_joules=1e9, most_states=3, clock=clock))
+    found = list(state_bounds(instance, below_joules=1e9, most_states=3, clock=clock))
+    assert [bound.ended for bound in found] == [False]
+    assert not found[0].reruns
     assert clock.now() == pytest.approx(4 * DEFAULT.states.state_seconds)
     assert not list(
         state_bounds(instance, below_joules=1e9, most_states=9, clock=clock, finished=lambda: True)
     )
+
+
+def test_no_interrupted_search_is_above_the_optimum() -> None:
+    above_zero = 0
+    for seed in range(300, 340):
+        problem = dataclasses.replace(mixed_problem(seed, largest=5), background_storage=False)
+        limits = _ram_alone(random_limits(problem, seed))
+        best = least_joules(problem, limits)
+        if best is None:
+            continue
+        overhead = simulate(problem, best, limits).joules - problem.compute_joules
+        for most_states in (1, 2, 5, 12, 30, 80):
+            levels = bounds(problem, limits, most_states=most_states)
+            last = levels[-1].overhead_joules if levels else 0.0
+            assert last <= overhead + 1e-9 * problem.compute_joules, (seed, most_states)
+            above_zero += bool(levels) and not levels[-1].ended and last > 0.0
+    assert above_zero > 10
 
 
 def test_what_it_does_not_know_it_leaves_alone() -> None:
@@ -110,7 +131,8 @@ def test_the_search_takes_its_bound_and_offers_its_reruns(monkeypatch: pytest.Mo
         monkeypatch.setattr(module, "timeline_of", noted)
     start = page_everything(problem, limits)
     assert start is not None
-    tuning = DEFAULT.having("search.small_ops", 1)
+    tuning = DEFAULT.having("search.small_ops", 1).having("copies.most_arcs", 0)
+    tuning = tuning.having("copies_search.patience_tries", 0)
     solution = solve(problem, limits, counted(1.0, engine="highs", tuning=tuning, start=start))
     assert any(bound.by == STATES for bound in solution.record.bounds)
     assert solution.bound_joules == pytest.approx(problem.compute_joules + overhead, rel=1e-9)

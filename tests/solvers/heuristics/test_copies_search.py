@@ -12,7 +12,7 @@ from helpers.random_problems import training_like
 from poet.clock import WorkClock
 from poet.problem import Limits, Place, Problem
 from poet.ram_survey import budget_between, keep_everything_bytes
-from poet.schedule import Schedule
+from poet.schedule import PageOut, Schedule
 from poet.simulator import simulate
 from poet.solvers import minimum_ram_bytes
 from poet.solvers.heuristics.copies_search import better_copies
@@ -42,7 +42,10 @@ def found(problem: Problem, limits: Limits, *, seed: int = 0, patience_tries: in
     start = page_everything(problem, limits)
     assert start is not None
     tuning = dataclasses.replace(TUNING, patience_tries=patience_tries)
-    return better_copies(problem, limits, start, tuning, seed=seed, clock=WorkClock(), finished=lambda: False)
+    clock = WorkClock()
+    return better_copies(
+        problem, limits, start, tuning, seed=seed, clock=clock, finished=lambda: False, anew=False
+    )
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -87,3 +90,26 @@ def test_where_nothing_may_be_written_or_homes_are_open_it_leaves_the_plan_alone
     for one, limits in ((problem, stays), (dataclasses.replace(problem, tensors=tensors), tight(problem))):
         plans = better_copies(one, limits, start, TUNING, seed=0, clock=WorkClock(), finished=lambda: False)
         assert not list(plans)
+
+
+def test_sets_by_size_come_first_and_are_better_than_many_tries_from_a_bad_start() -> None:
+    """Of parameters alone; a search that goes on, or has none of them, begins at the plan it is given."""
+    problem = dear_storage(1)
+    limits, tuning = tight(problem), dataclasses.replace(TUNING, patience_tries=1)
+    start = page_everything(problem, limits)
+    assert start is not None
+    made = {tensor for op in problem.ops for tensor in op.outputs}
+
+    def first(*, anew: bool, exponents: tuple[float, ...] = tuning.first_exponents) -> list[Schedule]:
+        few = dataclasses.replace(tuning, first_exponents=exponents)
+        return list(
+            better_copies(
+                problem, limits, start, few, seed=0, clock=WorkClock(), finished=lambda: False, anew=anew
+            )
+        )
+
+    by_size = first(anew=True)
+    assert by_size
+    assert simulate(problem, by_size[-1], limits).joules < simulate(problem, start, limits).joules
+    assert first(anew=False) == first(anew=True, exponents=()) != by_size
+    assert any(isinstance(step, PageOut) and step.tensor not in made for step in by_size[-1])
