@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from poet.c99.calls import Placed, float_text
-from poet.c99.functions import step_body, with_spans
+from poet.c99.functions import OP_TYPE, step_body, with_spans
 from poet.c99.interface import ExportedStep, Interface, Span, comment
 from poet.c99.optimizer_numbers import DOUBLES, FLOATS, scalars
 from poet.c99.predict import Prediction
@@ -60,14 +60,14 @@ def step_source(step: ExportedStep) -> str:
     body = step_body(with_spans(step.statements.statements, step.spans), foreseen)
     called = {call.function for item in step.statements.statements for call in item.calls}
     parts = [
-        "/* The schedule of a training step, one function for each op; see poet_step.h. Written by poet. */",
+        "/* The schedule of a training step, a line for each run; see poet_step.h. Written by poet. */",
         _INCLUDES,
         _spans(step.spans),
         _RESTORE,
         *(TRANSFERS[name] for name in sorted(called & set(TRANSFERS))),
-        "\n".join(body.constants),
+        *body.constants,
+        OP_TYPE,
         *body.functions,
-        "typedef void (*poet_op)(poet_net *net);",
         _order("/* The step, in order. */", "schedule", body.orders[0]),
         _order("/* The forward pass in evaluation, in order. */", "forward", body.orders[1]),
         _init(step.optimizer, pages=step.page_bytes > 0),
@@ -128,7 +128,7 @@ def _train_step(spec: OptimizerSpec, loss: Placed, *, pages: bool) -> str:
         return POET_BAD_ARGUMENT;
     }}
 {scalars(spec)}    for (size_t i = 0; i < sizeof schedule / sizeof schedule[0]; ++i) {{
-        schedule[i](net);
+        schedule[i].run(net, schedule[i].numbers);
 {ends if pages else ""}    }}
     ++net->steps;
     const float made = net->arena[{loss.word}];
@@ -148,8 +148,8 @@ def _set_storage(*, has_homes: bool) -> str:
 
 
 def _order(remark: str, name: str, order: tuple[str, ...]) -> str:
-    """The table of the functions that make a step or a forward pass."""
-    rows = "".join(f"    {', '.join(order[at : at + 12])},\n" for at in range(0, len(order), 12))
+    """The table of the runs that make a step or a forward pass."""
+    rows = "".join(f"    {row}\n" for row in order)
     return f"{remark}\nstatic const poet_op {name}[] = {{\n{rows}}};" if order else ""
 
 
@@ -163,7 +163,7 @@ def _predict(prediction: Prediction | str) -> str:
         return POET_BAD_ARGUMENT;
     }
     for (size_t i = 0; i < sizeof forward / sizeof forward[0]; ++i) {
-        forward[i](net);
+        forward[i].run(net, forward[i].numbers);
     }
     return POET_OK;
 }

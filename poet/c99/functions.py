@@ -1,4 +1,4 @@
-"""C text of the runs of ops: constant records, a function for each different run, the orders of calls."""
+"""C text of the runs of ops: constant records, a function for each kind of run, a row for each run."""
 
 from __future__ import annotations
 
@@ -14,43 +14,117 @@ from poet.c99.storage_text import TRANSFERS
 from poet.optimizer import OptimizerSpec
 
 _APPLIED = re.compile(r"\bpoet_apply_\w+")
+_PLACE = re.compile(r"(?<!->)\ba\b(?: \+ (\d+)\b)?")
+_WHOLE = re.compile(r"([1-9]\d*)(u?)")
+_BLANK = re.compile(r"@(\d+)@")
+_LARGEST = 2**31 - 1
+
+OP_TYPE = """/* A run of an op: its function, what it takes: places in the arena, sizes, records. */
+typedef struct {
+    void (*run)(poet_net *net, const int32_t *n);
+    const int32_t *numbers;
+} poet_op;"""
 
 
 @dataclass(slots=True)
 class _Constants:
-    """Constant records, each once, by the type of the record."""
+    """Constant records, each once, in an array for each type."""
 
-    names: dict[CStruct, str] = field(default_factory=dict)
+    numbers: dict[str, dict[CStruct, int]] = field(default_factory=dict)
 
-    def name(self, record: CStruct) -> str:
-        """What the record is called."""
-        if record not in self.names:
-            kind = record.type.removeprefix("poet_").removesuffix("_shape")
-            self.names[record] = f"{kind}_{len(self.names)}"
-        return self.names[record]
+    def number(self, record: CStruct) -> int:
+        """Its place in the array of its type."""
+        known = self.numbers.setdefault(record.type, {})
+        return known.setdefault(record, len(known))
+
+    @staticmethod
+    def array(record: CStruct) -> str:
+        """What the array of its type is called."""
+        return record.type.removeprefix("poet_").removesuffix("_shape") + "_shapes"
 
     def lines(self) -> Iterator[str]:
         """Their definitions."""
-        for record, name in self.names.items():
-            yield f"static const {record.type} {name} = {record.text()};"
+        for kind, records in self.numbers.items():
+            rows = "".join(f"    {record.text()}, /* {number} */\n" for record, number in records.items())
+            yield f"static const {kind} {self.array(next(iter(records)))}[] = {{\n{rows}}};"
 
 
-def _call_lines(call: CCall, constants: _Constants) -> Iterator[str]:
-    given = (f"&{constants.name(item)}" if isinstance(item, CStruct) else item for item in call.arguments)
-    indent = "    "
-    for head in call.heads:
-        yield f"{indent}{head} {{"
-        indent += "    "
-    text = f"{call.function}({', '.join(given)});"
-    is_own = "(poet_update){" in text  # a block of its own, so that two records take one place in the stack
-    yield f"{indent}{{ {text} }}" if is_own else indent + text
-    for depth in reversed(range(len(call.heads))):
-        yield "    " * (depth + 1) + "}"
+@dataclass(slots=True)
+class _Pattern:
+    """C text with blanks ``@0@``, ``@1@`` ... for whole numbers, and the numbers of one run."""
+
+    constants: _Constants
+    values: list[int] = field(default_factory=list)
+
+    def blank(self, value: int) -> str:
+        self.values.append(value)
+        return f"@{len(self.values) - 1}@"
+
+    def argument(self, item: str | CStruct) -> str:
+        """An argument of a call; numbers that no int32_t holds stay in the text."""
+        if isinstance(item, CStruct):
+            return f"{self.constants.array(item)} + {self.blank(self.constants.number(item))}"
+        whole = _WHOLE.fullmatch(item)
+        if whole and int(whole[1]) <= _LARGEST:
+            return f"{'(uint32_t)' if whole[2] else ''}{self.blank(int(whole[1]))}"
+        return _PLACE.sub(lambda found: f"a + {self.blank(int(found[1] or 0))}", item)
+
+    def lines(self, calls: Iterable[CCall]) -> str:
+        """The calls, one a line, each inside its loops."""
+        return "\n".join(line for call in calls for line in self._call(call))
+
+    def _call(self, call: CCall) -> Iterator[str]:
+        indent = "    "
+        for head in call.heads:
+            yield f"{indent}{head} {{"
+            indent += "    "
+        text = f"{call.function}({', '.join(map(self.argument, call.arguments))});"
+        is_own = (
+            "(poet_update){" in text
+        )  # a block of its own, so that two records take one place in the stack
+        yield f"{indent}{{ {text} }}" if is_own else indent + text
+        for depth in reversed(range(len(call.heads))):
+            yield "    " * (depth + 1) + "}"
+
+
+@dataclass(slots=True)
+class _Kind:
+    """Runs whose text differs in whole numbers alone; ``name``: of their function."""
+
+    name: str
+    text: str
+    runs: list[tuple[int, ...]] = field(default_factory=list)
+
+    def differing(self) -> list[int]:
+        """The blanks that a run must fill: those which differ, each once where two are always the same."""
+        columns = list(zip(*self.runs, strict=True))
+        return [
+            at for at, column in enumerate(columns) if len(set(column)) > 1 and columns.index(column) == at
+        ]
+
+    def function(self) -> str:
+        """Its definition."""
+        columns, taken = list(zip(*self.runs, strict=True)), self.differing()
+
+        def filled(found: re.Match[str]) -> str:
+            column = columns[int(found[1])]
+            return f"n[{taken.index(columns.index(column))}]" if len(set(column)) > 1 else str(column[0])
+
+        text = _BLANK.sub(filled, self.text).replace("a + 0,", "a,")
+        arena = "    float *const a = net->arena;\n" if re.search(r"(?<!->)\ba\b", text) else ""
+        unused = [name for name in ("net", "n") if not re.search(rf"\b{name}\b", arena + text)]
+        voids = "".join(f"    (void){name};\n" for name in unused)
+        return f"static void {self.name}(poet_net *net, const int32_t *n)\n{{\n{arena}{voids}{text}\n}}"
+
+    def row(self, run: tuple[int, ...]) -> str:
+        """A row of the schedule."""
+        numbers = ", ".join(str(run[at]) for at in self.differing())
+        return f"{{{self.name}, (const int32_t[]){{{numbers}}}}}" if numbers else f"{{{self.name}, 0}}"
 
 
 @dataclass(frozen=True, slots=True)
 class StepBody:
-    """The functions of a step and the orders in which they are called."""
+    """The functions of a step; and for each sequence its rows, one run each, with the op's name."""
 
     functions: tuple[str, ...]
     constants: tuple[str, ...]
@@ -58,28 +132,26 @@ class StepBody:
 
 
 def step_body(*sequences: tuple[Statement, ...]) -> StepBody:
-    """One function for each different run; a recomputation at the same places is the same function.
+    """One function for all runs that differ in places, sizes and records alone."""
+    constants, kinds = _Constants(), dict[str, _Kind]()
+    made = [[_run(item, constants, kinds) for item in sequence if item.calls] for sequence in sequences]
+    orders = (tuple(f"{kind.row(run)}, /* {said} */" for kind, run, said in order) for order in made)
+    functions = tuple(kind.function() for kind in kinds.values())
+    return StepBody(functions, tuple(constants.lines()), tuple(orders))
 
-    ``orders`` of the body: for each of the sequences, the functions that it calls.
-    """
-    constants, functions, orders = _Constants(), list[str](), [list[str]() for _ in sequences]
-    known: dict[tuple[str, tuple[CCall, ...]], str] = {}
-    for statement, order in (
-        (item, order) for sequence, order in zip(sequences, orders, strict=True) for item in sequence
-    ):
-        if not statement.calls:
-            continue
-        key = (statement.op, statement.calls)
-        if key not in known:
-            known[key] = f"op_{len(known)}"
-            lines = [line for call in statement.calls for line in _call_lines(call, constants)]
-            again = ", once more" if statement.is_repeat else ""
-            text = "\n".join(lines)
-            arena = "    float *const a = net->arena;\n" if re.search(r"\ba\b", text) else ""
-            head = f"/* {comment(statement.op)}{again} */\nstatic void {known[key]}(poet_net *net)\n"
-            functions.append(f"{head}{{\n{arena}{text}\n}}")
-        order.append(known[key])
-    return StepBody(tuple(functions), tuple(constants.lines()), tuple(map(tuple, orders)))
+
+def _run(
+    statement: Statement, constants: _Constants, kinds: dict[str, _Kind]
+) -> tuple[_Kind, tuple[int, ...], str]:
+    pattern = _Pattern(constants)
+    text = pattern.lines(statement.calls)
+    if text not in kinds:
+        name = "run_" + statement.calls[0].function.removeprefix("poet_")
+        alike = sum(kind.name == name or kind.name.startswith(f"{name}_v") for kind in kinds.values())
+        kinds[text] = _Kind(f"{name}_v{alike + 1}" if alike else name, text)
+    run = tuple(pattern.values)
+    kinds[text].runs.append(run)
+    return kinds[text], run, comment(statement.op) + (", once more" if statement.is_repeat else "")
 
 
 def with_spans(statements: tuple[Statement, ...], spans: tuple[Span, ...]) -> tuple[Statement, ...]:

@@ -13,7 +13,7 @@ from helpers.c_build import build
 from helpers.c_plans import traced
 from poet.c99 import sources
 from poet.c99.calls import OpRun, Placed
-from poet.c99.functions import functions_of, step_body
+from poet.c99.functions import OP_TYPE, functions_of, step_body
 from poet.c99.rows import c_calls
 from poet.c99.statements import Statement
 from poet.c99.vectors import PlainSteps, doubled
@@ -123,12 +123,13 @@ def worst_ratios(
     body = step_body(statements)
     assert len(body.orders[0]) == len(statements)
     used = sources.needed(functions_of(statements, spec))
-    table = f"static void (*const cases[])(poet_net *) = {{{', '.join(body.orders[0])}}};\n"
-    run = "void run_case(poet_net *net, int index)\n{\n    cases[index](net);\n}\n"
+    rows = "".join(f"    {row}\n" for row in body.orders[0])
+    table = f"static const poet_op cases[] = {{\n{rows}}};\n"
+    run = "void run_case(poet_net *net, int index)\n{\n    cases[index].run(net, cases[index].numbers);\n}\n"
     folder.mkdir()
     (folder / "poet_kernels.h").write_text(sources.header_text(used))
     (folder / "poet_kernels.c").write_text(sources.source_text(used))
-    text = "\n\n".join([HEAD, "\n".join(body.constants), *body.functions, table + run])
+    text = "\n\n".join([HEAD, *body.constants, OP_TYPE, *body.functions, table + run])
     (folder / "cases.c").write_text(text)
     library = ctypes.CDLL(str(build(folder, "-O2")))
     worst: dict[str, float] = {}

@@ -1,16 +1,15 @@
 /* Products of matrices. Sums over `inner` are made in runs of 32, whatever the block: one order, one result. */
 
-/*@ poet_matmul_block */
-/* y += a * b for 4 rows and 4 columns, over n of the inner numbers */
-static POET_APART void poet_matmul_block(float *y, int32_t y_row, int32_t y_column, const float *a, const float *b, int32_t n,
-                              const poet_matmul_shape *s)
+/*@ poet_matmul_block_of */
+/* y += a * b for 4 rows and 4 columns over n of the inner numbers, at least one; steps known to the compiler cost nothing */
+static POET_INSIDE void poet_matmul_block_of(float *y, int32_t y_row, int32_t y_column, const float *a, const float *b, int32_t n,
+                                             int32_t a_row, int32_t a_step, int32_t b_step, int32_t b_column)
 {
-    const float *a1 = a + s->a_row, *a2 = a1 + s->a_row, *a3 = a2 + s->a_row;
-    const float *b1 = b + s->b_column, *b2 = b1 + s->b_column, *b3 = b2 + s->b_column;
+    const float *a1 = a + a_row, *a2 = a1 + a_row, *a3 = a2 + a_row;
+    const float *b1 = b + b_column, *b2 = b1 + b_column, *b3 = b2 + b_column;
     float s00 = 0.0f, s01 = 0.0f, s02 = 0.0f, s03 = 0.0f, s10 = 0.0f, s11 = 0.0f, s12 = 0.0f, s13 = 0.0f;
     float s20 = 0.0f, s21 = 0.0f, s22 = 0.0f, s23 = 0.0f, s30 = 0.0f, s31 = 0.0f, s32 = 0.0f, s33 = 0.0f;
-    const int32_t a_step = s->a_inner, b_step = s->b_inner;
-    while (n--) {
+    do {
         const float u0 = *b, u1 = *b1, u2 = *b2, u3 = *b3;
         const float p = *a, q = *a1;
         s00 += p * u0, s01 += p * u1, s02 += p * u2, s03 += p * u3;
@@ -20,7 +19,7 @@ static POET_APART void poet_matmul_block(float *y, int32_t y_row, int32_t y_colu
         s30 += t * u0, s31 += t * u1, s32 += t * u2, s33 += t * u3;
         a += a_step, a1 += a_step, a2 += a_step, a3 += a_step;
         b += b_step, b1 += b_step, b2 += b_step, b3 += b_step;
-    }
+    } while (--n);
     float *z = y;
     const int32_t j1 = y_column, j2 = 2 * y_column, j3 = 3 * y_column;
     z[0] += s00, z[j1] += s01, z[j2] += s02, z[j3] += s03;
@@ -32,35 +31,52 @@ static POET_APART void poet_matmul_block(float *y, int32_t y_row, int32_t y_colu
     z[0] += s30, z[j1] += s31, z[j2] += s32, z[j3] += s33;
 }
 
-/*@ poet_matmul_block_of_rows */
-/* Likewise where b's columns are neighbours: one pointer for the four */
-static POET_APART void poet_matmul_block_of_rows(float *y, int32_t y_row, int32_t y_column, const float *a, const float *b, int32_t n,
-                              const poet_matmul_shape *s)
+/*@ poet_matmul_block */
+/* Likewise, for any steps */
+static POET_APART void poet_matmul_block(float *y, int32_t y_row, int32_t y_column, const float *a, const float *b,
+                                         int32_t n, const poet_matmul_shape *s)
 {
-    const float *a1 = a + s->a_row, *a2 = a1 + s->a_row, *a3 = a2 + s->a_row;
-    float s00 = 0.0f, s01 = 0.0f, s02 = 0.0f, s03 = 0.0f, s10 = 0.0f, s11 = 0.0f, s12 = 0.0f, s13 = 0.0f;
-    float s20 = 0.0f, s21 = 0.0f, s22 = 0.0f, s23 = 0.0f, s30 = 0.0f, s31 = 0.0f, s32 = 0.0f, s33 = 0.0f;
-    const int32_t a_step = s->a_inner, b_step = s->b_inner;
-    while (n--) {
-        const float u0 = b[0], u1 = b[1], u2 = b[2], u3 = b[3];
-        const float p = *a, q = *a1;
-        s00 += p * u0, s01 += p * u1, s02 += p * u2, s03 += p * u3;
-        s10 += q * u0, s11 += q * u1, s12 += q * u2, s13 += q * u3;
-        const float r = *a2, t = *a3;
-        s20 += r * u0, s21 += r * u1, s22 += r * u2, s23 += r * u3;
-        s30 += t * u0, s31 += t * u1, s32 += t * u2, s33 += t * u3;
-        a += a_step, a1 += a_step, a2 += a_step, a3 += a_step;
-        b += b_step;
+    poet_matmul_block_of(y, y_row, y_column, a, b, n, s->a_row, s->a_inner, s->b_inner, s->b_column);
+}
+
+/*@ poet_matmul_block_of_lines */
+/* Likewise where the inner numbers are neighbours in both, and y's columns are */
+static POET_APART void poet_matmul_block_of_lines(float *y, int32_t y_row, int32_t y_column, const float *a,
+                                                  const float *b, int32_t n, const poet_matmul_shape *s)
+{
+    (void)y_column;
+    poet_matmul_block_of(y, y_row, 1, a, b, n, s->a_row, 1, 1, s->b_column);
+}
+
+/*@ poet_matmul_block_of_rows */
+/* Likewise where the inner numbers are neighbours in a, and the columns of b and of y are */
+static POET_APART void poet_matmul_block_of_rows(float *y, int32_t y_row, int32_t y_column, const float *a,
+                                                 const float *b, int32_t n, const poet_matmul_shape *s)
+{
+    (void)y_column;
+    poet_matmul_block_of(y, y_row, 1, a, b, n, s->a_row, 1, s->b_inner, 1);
+}
+
+/*@ poet_matmul_block_of_columns */
+/* Likewise where a's rows are neighbours, and the columns of b and of y */
+static POET_APART void poet_matmul_block_of_columns(float *y, int32_t y_row, int32_t y_column, const float *a,
+                                                    const float *b, int32_t n, const poet_matmul_shape *s)
+{
+    (void)y_column;
+    poet_matmul_block_of(y, y_row, 1, a, b, n, 1, s->a_inner, s->b_inner, 1);
+}
+
+/*@ poet_matmul_fastest */
+/* Whichever of them needs the fewest instructions */
+static poet_matmul_function poet_matmul_fastest(int32_t y_column, const poet_matmul_shape *s)
+{
+    if (y_column == 1 && s->a_inner == 1 && s->b_column == 1) {
+        return poet_matmul_block_of_rows;
     }
-    float *z = y;
-    const int32_t j1 = y_column, j2 = 2 * y_column, j3 = 3 * y_column;
-    z[0] += s00, z[j1] += s01, z[j2] += s02, z[j3] += s03;
-    z += y_row;
-    z[0] += s10, z[j1] += s11, z[j2] += s12, z[j3] += s13;
-    z += y_row;
-    z[0] += s20, z[j1] += s21, z[j2] += s22, z[j3] += s23;
-    z += y_row;
-    z[0] += s30, z[j1] += s31, z[j2] += s32, z[j3] += s33;
+    if (y_column == 1 && s->a_row == 1 && s->b_column == 1) {
+        return poet_matmul_block_of_columns;
+    }
+    return y_column == 1 && s->a_inner == 1 && s->b_inner == 1 ? poet_matmul_block_of_lines : poet_matmul_block;
 }
 
 /*@ poet_matmul_one */
@@ -80,14 +96,12 @@ static float poet_matmul_one(const float *a, const float *b, int32_t n, const po
 /*@ poet_matmul_tile */
 /* y += a * b for `rows` x `columns` elements, at most 4 x 4, in runs of the inner numbers */
 static POET_INSIDE void poet_matmul_tile(float *y, int32_t y_row, int32_t y_column, const float *a, const float *b, int32_t rows,
-                             int32_t columns, const poet_matmul_shape *s)
+                             int32_t columns, poet_matmul_function block, const poet_matmul_shape *s)
 {
     for (int32_t from = 0; from < s->inner; from += 32) {
         const int32_t n = s->inner - from < 32 ? s->inner - from : 32;
-        if (rows == 4 && columns == 4 && s->b_column == 1) {
-            poet_matmul_block_of_rows(y, y_row, y_column, a, b, n, s);
-        } else if (rows == 4 && columns == 4) {
-            poet_matmul_block(y, y_row, y_column, a, b, n, s);
+        if (rows == 4 && columns == 4) {
+            block(y, y_row, y_column, a, b, n, s);
         } else {
             for (int32_t i = 0; i < rows; ++i) {
                 for (int32_t j = 0; j < columns; ++j) {
@@ -100,22 +114,33 @@ static POET_INSIDE void poet_matmul_tile(float *y, int32_t y_row, int32_t y_colu
     }
 }
 
+/*@ poet_matmul_begin */
+/* The first addends of `columns` elements of a row; `from` may be null for 0 */
+static void poet_matmul_begin(float *to, int32_t step, const float *from, int32_t from_step, int32_t columns)
+{
+    for (; columns; --columns) {
+        *to = from ? *from : 0.0f;
+        to += step;
+        from = from ? from + from_step : 0;
+    }
+}
+
 /*@ poet_matmul */
 /* y = start + a * b; `start` may be null for 0, and may repeat by strides of 0 */
 void poet_matmul(float *y, const float *start, const float *a, const float *b, const poet_matmul_shape *s)
 {
+    const poet_matmul_function block = poet_matmul_fastest(s->y_column, s);
     for (int32_t i = 0; i < s->rows; i += 4) {
         const int32_t rows = s->rows - i < 4 ? s->rows - i : 4;
         for (int32_t j = 0; j < s->columns; j += 4) {
             const int32_t columns = s->columns - j < 4 ? s->columns - j : 4;
             float *to = y + i * s->y_row + j * s->y_column;
+            const float *from = start ? start + i * s->start_row + j * s->start_column : 0;
             for (int32_t r = 0; r < rows; ++r) {
-                for (int32_t c = 0; c < columns; ++c) {
-                    to[r * s->y_row + c * s->y_column]
-                        = start ? start[(i + r) * s->start_row + (j + c) * s->start_column] : 0.0f;
-                }
+                poet_matmul_begin(to + r * s->y_row, s->y_column, from, s->start_column, columns);
+                from = from ? from + s->start_row : 0;
             }
-            poet_matmul_tile(to, s->y_row, s->y_column, a + i * s->a_row, b + j * s->b_column, rows, columns, s);
+            poet_matmul_tile(to, s->y_row, s->y_column, a + i * s->a_row, b + j * s->b_column, rows, columns, block, s);
         }
     }
 }
@@ -169,6 +194,7 @@ void poet_matmul_gradient_narrow(const poet_update *u, const float *a, const flo
 void poet_matmul_gradient(const poet_update *u, const float *a, int32_t a_step, const float *b, int32_t b_step,
                           int32_t images, const poet_matmul_shape *s)
 {
+    const poet_matmul_function block = poet_matmul_fastest(1, s);
     for (int32_t i = 0; i < s->rows; i += 4) {
         const int32_t rows = s->rows - i < 4 ? s->rows - i : 4;
         for (int32_t j = 0; j < s->columns; j += 4) {
@@ -176,7 +202,7 @@ void poet_matmul_gradient(const poet_update *u, const float *a, int32_t a_step, 
             float tile[16] = {0.0f};
             for (int32_t n = 0; n < images; ++n) {
                 poet_matmul_tile(tile, 4, 1, a + n * a_step + i * s->a_row, b + n * b_step + j * s->b_column, rows,
-                                 columns, s);
+                                 columns, block, s);
             }
             for (int32_t r = 0; r < rows; ++r) {
                 u->apply(u, (i + r) * s->y_row + j, tile + 4 * r, columns);

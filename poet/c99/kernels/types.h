@@ -37,6 +37,11 @@ typedef struct {
     int32_t y_row, y_column, start_row, start_column, a_row, a_inner, b_inner, b_column;
 } poet_matmul_shape;
 
+/*@ poet_matmul_function */
+/* Adds a product of 4 x 4 elements over n inner numbers to y */
+typedef void (*poet_matmul_function)(float *y, int32_t y_row, int32_t y_column, const float *a, const float *b,
+                                     int32_t n, const poet_matmul_shape *s);
+
 /*@ poet_batch_norm_shape */
 typedef struct {
     int32_t images, channels, plane;
