@@ -51,6 +51,55 @@ static POET_APART void poet_rows_of_3x3(float *y, const float *x, const float *x
     }
 }
 
+/*@ poet_pairs_of_3x3 */
+/* Likewise for pairs of rows where the window moves down by one: what both read is loaded once */
+static POET_APART void poet_pairs_of_3x3(float *y, const float *x, const float *w, int32_t pairs, const poet_plane *p)
+{
+    const float w0 = w[0], w1 = w[1], w2 = w[2], w3 = w[3], w4 = w[4], w5 = w[5], w6 = w[6], w7 = w[7], w8 = w[8];
+    const int32_t pad = p->pad_x, width = p->out_width;
+    while (pairs--) {
+        const float *x1 = x + p->width, *x2 = x1 + p->width, *x3 = x2 + p->width;
+        float a0 = 0.0f, a1 = 0.0f, a2 = 0.0f, a3 = 0.0f;
+        if (!pad) {
+            a0 = *x++, a1 = *x1++, a2 = *x2++, a3 = *x3++;
+        }
+        float b0 = *x++, b1 = *x1++, b2 = *x2++, b3 = *x3++;
+        const float *const end = y + (width - pad);
+        float *y1 = y + width;
+        while (y < end) {
+            float c0 = *x++, c1 = *x1++, c2 = *x2++, c3 = *x3++;
+            *y++ += w0 * a0 + w1 * b0 + w2 * c0 + w3 * a1 + w4 * b1 + w5 * c1 + w6 * a2 + w7 * b2 + w8 * c2;
+            *y1++ += w0 * a1 + w1 * b1 + w2 * c1 + w3 * a2 + w4 * b2 + w5 * c2 + w6 * a3 + w7 * b3 + w8 * c3;
+            if (y == end) {
+                a0 = b0, b0 = c0;
+                a1 = b1, b1 = c1;
+                a2 = b2, b2 = c2;
+                a3 = b3, b3 = c3;
+                break;
+            }
+            a0 = *x++, a1 = *x1++, a2 = *x2++, a3 = *x3++;
+            *y++ += w0 * b0 + w1 * c0 + w2 * a0 + w3 * b1 + w4 * c1 + w5 * a1 + w6 * b2 + w7 * c2 + w8 * a2;
+            *y1++ += w0 * b1 + w1 * c1 + w2 * a1 + w3 * b2 + w4 * c2 + w5 * a2 + w6 * b3 + w7 * c3 + w8 * a3;
+            if (y == end) {
+                b0 = a0, a0 = c0;
+                b1 = a1, a1 = c1;
+                b2 = a2, a2 = c2;
+                b3 = a3, a3 = c3;
+                break;
+            }
+            b0 = *x++, b1 = *x1++, b2 = *x2++, b3 = *x3++;
+            *y++ += w0 * c0 + w1 * a0 + w2 * b0 + w3 * c1 + w4 * a1 + w5 * b1 + w6 * c2 + w7 * a2 + w8 * b2;
+            *y1++ += w0 * c1 + w1 * a1 + w2 * b1 + w3 * c2 + w4 * a2 + w5 * b2 + w6 * c3 + w7 * a3 + w8 * b3;
+        }
+        if (pad) { /* the last column lies outside */
+            *y++ += w0 * a0 + w1 * b0 + w3 * a1 + w4 * b1 + w6 * a2 + w7 * b2;
+            *y1 += w0 * a1 + w1 * b1 + w3 * a2 + w4 * b2 + w6 * a3 + w7 * b3;
+        }
+        y += width;
+        x = x1;
+    }
+}
+
 /*@ poet_rows_of_3x3_by_2 */
 /* Likewise where the window moves by two columns and all of them are inside: its last column is the next one's first */
 static POET_APART void poet_rows_of_3x3_by_2(float *y, const float *x, const float *x1, const float *x2, const float *w,
@@ -72,14 +121,20 @@ static POET_APART void poet_rows_of_3x3_by_2(float *y, const float *x, const flo
 }
 
 /*@ poet_rows_by_window */
-/* The rows of either of them */
+/* The rows of any of them */
 static void poet_rows_by_window(float *y, const float *x, const float *x1, const float *x2, const float *w,
                                 int32_t rows, const poet_plane *p)
 {
-    if (p->stride_x == 1) {
-        poet_rows_of_3x3(y, x, x1, x2, w, rows, p);
-    } else {
+    if (p->stride_x != 1) {
         poet_rows_of_3x3_by_2(y, x, x1, x2, w, rows, p);
+        return;
+    }
+    const int32_t paired = p->stride_y == 1 ? rows & ~1 : 0, skip = paired * p->width;
+    if (paired) {
+        poet_pairs_of_3x3(y, x, w, paired / 2, p);
+    }
+    if (rows > paired) {
+        poet_rows_of_3x3(y + paired * p->out_width, x + skip, x1 + skip, x2 + skip, w, rows - paired, p);
     }
 }
 
@@ -110,11 +165,17 @@ static int poet_rolls(const poet_plane *p)
 static POET_APART void poet_taps_3x3(float *y, const float *x, const float *w, int32_t w_step, const poet_plane *p)
 {
     float taps[9];
+    int is_new = 1;
     for (int32_t oy = 0; oy < p->out_height;) {
         const int32_t top = oy * p->stride_y - p->pad_y, whole = poet_whole_rows(top, p->out_height - oy, p);
         const int is_above = top < 0, is_below = top + 2 >= p->height;
-        for (int32_t k = 0; k < 9; ++k) {
-            taps[k] = (k < 3 && is_above) || (k > 5 && is_below) ? 0.0f : w[k * w_step];
+        for (int32_t k = 0; is_new && k < 9; ++k) {
+            taps[k] = w[k * w_step];
+        }
+        is_new = is_above || is_below;
+        for (int32_t k = 0; is_new && k < 3; ++k) {
+            taps[k] = is_above ? 0.0f : taps[k];
+            taps[k + 6] = is_below ? 0.0f : taps[k + 6];
         }
         const float *x1 = x + (top + 1) * p->width;
         const float *x0 = is_above ? x1 : x1 - p->width, *x2 = is_below ? x1 : x1 + p->width;

@@ -23,20 +23,52 @@ void poet_conv2d_backward_input(float *gx, const float *gy, const float *w, cons
     }
 }
 
-/*@ poet_scatter_row_of_3 */
-/* Adds to a row of gx, from its first place inside, what n places of gy take by three taps, two columns apart */
-static POET_APART void poet_scatter_row_of_3(float *gx, const float *gy, const float *w, int32_t n)
+/*@ poet_gathers */
+/* Whether a window of 3 x 3 moves by two rows and columns, all of them inside */
+static int poet_gathers(const poet_plane *p)
 {
-    const float w0 = w[0], w1 = w[1], w2 = w[2];
-    float next = *gx;
-    for (const float *const end = gy + n; gy < end;) {
-        const float g = *gy++;
-        gx[0] = next + w0 * g;
-        gx[1] += w1 * g;
-        next = gx[2] + w2 * g;
-        gx += 2;
+    return p->kernel_width == 3 && p->kernel_height == 3 && p->dilation_x == 1 && p->dilation_y == 1
+           && p->stride_x == 2 && p->stride_y == 2 && p->pad_x == 0 && p->pad_y == 0
+           && 2 * p->out_width + 1 <= p->width && 2 * p->out_height + 1 <= p->height;
+}
+
+/*@ poet_gather_3x3 */
+/*
+ * Adds to a plane gx what its places gave to gy through nine taps, two rows by two columns apart: four to an even place
+ * of an even row, two or one to the others. Above the first row counts what is in it, times zero.
+ */
+static POET_APART void poet_gather_3x3(float *gx, const float *gy, const float *w, const poet_plane *p)
+{
+    const float w0 = w[0], w1 = w[1], w2 = w[2], w3 = w[3], w4 = w[4], w5 = w[5];
+    float w6 = 0.0f, w7 = 0.0f, w8 = 0.0f;
+    const float *above = gy;
+    for (int32_t oy = 0; oy < p->out_height; ++oy) {
+        float *even = gx + 2 * oy * p->width, *odd = even + p->width;
+        float a = 0.0f, b = 0.0f;
+        for (const float *const end = gy + p->out_width; gy < end;) {
+            const float c = *gy++, d = *above++;
+            even[0] += w0 * c + w2 * a + w6 * d + w8 * b;
+            even[1] += w1 * c + w7 * d;
+            odd[0] += w3 * c + w5 * a;
+            odd[1] += w4 * c;
+            even += 2;
+            odd += 2;
+            a = c, b = d;
+        }
+        *even += w2 * a + w8 * b;
+        *odd += w5 * a;
+        above = gy - p->out_width;
+        w6 = w[6], w7 = w[7], w8 = w[8];
     }
-    *gx = next;
+    float *even = gx + 2 * p->out_height * p->width, b = 0.0f;
+    for (const float *const end = gy; above < end;) {
+        const float d = *above++;
+        even[0] += w6 * d + w8 * b;
+        even[1] += w7 * d;
+        even += 2;
+        b = d;
+    }
+    *even += w8 * b;
 }
 
 /*@ poet_scatter_tap */
@@ -53,28 +85,20 @@ static void poet_scatter_tap(float *gx, const float *gy, float tap, int32_t shif
 }
 
 /*@ poet_scatter_taps */
-/* Adds to a plane gx what each place of gy takes of it through one kernel: tap by tap over the rows of
-   the plane, but for 3 taps and strides of 2, where an even column gets the tap of the place before it first */
+/* Adds to a plane gx what each place of gy takes of it through one kernel, tap by tap over the rows of the plane */
 static POET_APART void poet_scatter_taps(float *gx, const float *gy, const float *w, const poet_plane *p)
 {
-    const int are_3 = p->kernel_width == 3 && p->stride_x == 2 && p->dilation_x == 1 && p->pad_x == 0
-                      && 2 * p->out_width + 1 <= p->width;
     for (int32_t ky = 0; ky < p->kernel_height; ++ky) {
         const int32_t down = ky * p->dilation_y - p->pad_y;
         const int32_t first = poet_first_place(-down, p->stride_y, p->out_height);
         const int32_t end = poet_first_place(p->height - down, p->stride_y, p->out_height);
-        for (int32_t kx = 0; kx < p->kernel_width; kx += are_3 ? 3 : 1) {
-            const float *taps = w + ky * p->kernel_width + kx;
+        for (int32_t kx = 0; kx < p->kernel_width; ++kx) {
             const int32_t shift = kx * p->dilation_x - p->pad_x;
             const int32_t from = poet_first_place(-shift, p->stride_x, p->out_width);
             const int32_t to = poet_first_place(p->width - shift, p->stride_x, p->out_width);
             for (int32_t oy = first; oy < end; ++oy) {
                 float *row = gx + (oy * p->stride_y + down) * p->width;
-                if (are_3) {
-                    poet_scatter_row_of_3(row, gy + oy * p->out_width, taps, p->out_width);
-                } else {
-                    poet_scatter_tap(row, gy + oy * p->out_width, *taps, shift, from, to, p);
-                }
+                poet_scatter_tap(row, gy + oy * p->out_width, w[ky * p->kernel_width + kx], shift, from, to, p);
             }
         }
     }
@@ -86,6 +110,7 @@ void poet_conv2d_scatter(float *gx, const float *gy, const float *w, const poet_
 {
     const int32_t in_plane = s->plane.height * s->plane.width, out_plane = s->plane.out_height * s->plane.out_width;
     const int32_t taps = s->plane.kernel_height * s->plane.kernel_width;
+    const int gathers = poet_gathers(&s->plane);
     for (int32_t n = 0; n < s->images; ++n) {
         for (int32_t g = 0; g < s->groups; ++g) {
             const float *from = gy + (n * s->groups + g) * s->out_channels * out_plane;
@@ -95,7 +120,11 @@ void poet_conv2d_scatter(float *gx, const float *gy, const float *w, const poet_
                 }
                 for (int32_t o = 0; o < s->out_channels; ++o) {
                     const float *kernel = w + ((g * s->out_channels + o) * s->in_channels + c) * taps;
-                    poet_scatter_taps(gx, from + o * out_plane, kernel, &s->plane);
+                    if (gathers) {
+                        poet_gather_3x3(gx, from + o * out_plane, kernel, &s->plane);
+                    } else {
+                        poet_scatter_taps(gx, from + o * out_plane, kernel, &s->plane);
+                    }
                 }
                 gx += in_plane;
             }

@@ -15,9 +15,12 @@ static float poet_tap_gradient(const float *gy, const float *row, int32_t kx, co
 }
 
 /*@ poet_gradient_rows_of_3x3 */
-/* g[0..8] += the sums over each of `rows` rows of gy for the nine taps, the window as in the way there */
-static POET_APART void poet_gradient_rows_of_3x3(float *g, const float *gy, const float *x, const float *x1, const float *x2,
-                                      int32_t rows, const poet_plane *p)
+/*
+ * g[0..8] += the sums over each of `rows` rows of gy for the nine taps, the window as in the way there; `inside`: bit 0
+ * says that the upper of the three rows of x is inside the image, bit 1 that the lower one is
+ */
+static POET_APART void poet_gradient_rows_of_3x3(float *g, const float *gy, const float *x, const float *x1,
+                                                 const float *x2, int32_t rows, int inside, const poet_plane *p)
 {
     const int32_t pad = p->pad_x, width = p->out_width, skip = (p->stride_y - 1) * p->width;
     while (rows--) {
@@ -63,19 +66,95 @@ static POET_APART void poet_gradient_rows_of_3x3(float *g, const float *gy, cons
             s3 += v * a1, s4 += v * b1;
             s6 += v * a2, s7 += v * b2;
         }
-        g[0] += s0, g[1] += s1, g[2] += s2;
+        if (inside & 1) {
+            g[0] += s0, g[1] += s1, g[2] += s2;
+        }
         g[3] += s3, g[4] += s4, g[5] += s5;
-        g[6] += s6, g[7] += s7, g[8] += s8;
+        if (inside & 2) {
+            g[6] += s6, g[7] += s7, g[8] += s8;
+        }
         x += skip;
         x1 += skip;
         x2 += skip;
     }
 }
 
+/*@ poet_gradient_pairs_of_3x3 */
+/* Likewise for pairs of rows, all inside, where the window moves down by one: one sum for both rows of a pair */
+static POET_APART void poet_gradient_pairs_of_3x3(float *g, const float *gy, const float *x, int32_t pairs,
+                                                  const poet_plane *p)
+{
+    const int32_t pad = p->pad_x, width = p->out_width;
+    while (pairs--) {
+        const float *x1 = x + p->width, *x2 = x1 + p->width, *x3 = x2 + p->width;
+        float a0 = 0.0f, a1 = 0.0f, a2 = 0.0f, a3 = 0.0f;
+        if (!pad) {
+            a0 = *x++, a1 = *x1++, a2 = *x2++, a3 = *x3++;
+        }
+        float b0 = *x++, b1 = *x1++, b2 = *x2++, b3 = *x3++;
+        float s0 = 0.0f, s1 = 0.0f, s2 = 0.0f, s3 = 0.0f, s4 = 0.0f, s5 = 0.0f, s6 = 0.0f, s7 = 0.0f, s8 = 0.0f;
+        const float *const end = gy + (width - pad), *gy1 = gy + width;
+        while (gy < end) {
+            float v = *gy++, u = *gy1++;
+            float c0 = *x++, c1 = *x1++, c2 = *x2++, c3 = *x3++;
+            s0 += v * a0, s1 += v * b0, s2 += v * c0;
+            s3 += v * a1, s4 += v * b1, s5 += v * c1;
+            s6 += v * a2, s7 += v * b2, s8 += v * c2;
+            s0 += u * a1, s1 += u * b1, s2 += u * c1;
+            s3 += u * a2, s4 += u * b2, s5 += u * c2;
+            s6 += u * a3, s7 += u * b3, s8 += u * c3;
+            if (gy == end) {
+                a0 = b0, b0 = c0;
+                a1 = b1, b1 = c1;
+                a2 = b2, b2 = c2;
+                a3 = b3, b3 = c3;
+                break;
+            }
+            v = *gy++, u = *gy1++;
+            a0 = *x++, a1 = *x1++, a2 = *x2++, a3 = *x3++;
+            s0 += v * b0, s1 += v * c0, s2 += v * a0;
+            s3 += v * b1, s4 += v * c1, s5 += v * a1;
+            s6 += v * b2, s7 += v * c2, s8 += v * a2;
+            s0 += u * b1, s1 += u * c1, s2 += u * a1;
+            s3 += u * b2, s4 += u * c2, s5 += u * a2;
+            s6 += u * b3, s7 += u * c3, s8 += u * a3;
+            if (gy == end) {
+                b0 = a0, a0 = c0;
+                b1 = a1, a1 = c1;
+                b2 = a2, a2 = c2;
+                b3 = a3, a3 = c3;
+                break;
+            }
+            v = *gy++, u = *gy1++;
+            b0 = *x++, b1 = *x1++, b2 = *x2++, b3 = *x3++;
+            s0 += v * c0, s1 += v * a0, s2 += v * b0;
+            s3 += v * c1, s4 += v * a1, s5 += v * b1;
+            s6 += v * c2, s7 += v * a2, s8 += v * b2;
+            s0 += u * c1, s1 += u * a1, s2 += u * b1;
+            s3 += u * c2, s4 += u * a2, s5 += u * b2;
+            s6 += u * c3, s7 += u * a3, s8 += u * b3;
+        }
+        if (pad) { /* the last column lies outside */
+            const float v = *gy++, u = *gy1;
+            s0 += v * a0, s1 += v * b0;
+            s3 += v * a1, s4 += v * b1;
+            s6 += v * a2, s7 += v * b2;
+            s0 += u * a1, s1 += u * b1;
+            s3 += u * a2, s4 += u * b2;
+            s6 += u * a3, s7 += u * b3;
+        }
+        g[0] += s0, g[1] += s1, g[2] += s2;
+        g[3] += s3, g[4] += s4, g[5] += s5;
+        g[6] += s6, g[7] += s7, g[8] += s8;
+        gy += width;
+        x = x1;
+    }
+}
+
 /*@ poet_gradient_rows_of_3x3_by_2 */
 /* Likewise where the window moves by two columns, all inside */
 static POET_APART void poet_gradient_rows_of_3x3_by_2(float *g, const float *gy, const float *x, const float *x1,
-                                           const float *x2, int32_t rows, const poet_plane *p)
+                                                      const float *x2, int32_t rows, int inside, const poet_plane *p)
 {
     const int32_t skip = p->stride_y * p->width - 2 * p->out_width - 1;
     while (rows--) {
@@ -89,9 +168,13 @@ static POET_APART void poet_gradient_rows_of_3x3_by_2(float *g, const float *gy,
             s6 += v * a2, s7 += v * b2, s8 += v * c2;
             a0 = c0, a1 = c1, a2 = c2;
         }
-        g[0] += s0, g[1] += s1, g[2] += s2;
+        if (inside & 1) {
+            g[0] += s0, g[1] += s1, g[2] += s2;
+        }
         g[3] += s3, g[4] += s4, g[5] += s5;
-        g[6] += s6, g[7] += s7, g[8] += s8;
+        if (inside & 2) {
+            g[6] += s6, g[7] += s7, g[8] += s8;
+        }
         x += skip;
         x1 += skip;
         x2 += skip;
@@ -99,40 +182,37 @@ static POET_APART void poet_gradient_rows_of_3x3_by_2(float *g, const float *gy,
 }
 
 /*@ poet_gradient_rows_by_window */
-/* The rows of either of them */
+/* The rows of any of them; of more than one row all is inside */
 static void poet_gradient_rows_by_window(float *g, const float *gy, const float *x, const float *x1, const float *x2,
-                                         int32_t rows, const poet_plane *p)
+                                         int32_t rows, int inside, const poet_plane *p)
 {
-    if (p->stride_x == 1) {
-        poet_gradient_rows_of_3x3(g, gy, x, x1, x2, rows, p);
-    } else {
-        poet_gradient_rows_of_3x3_by_2(g, gy, x, x1, x2, rows, p);
+    if (p->stride_x != 1) {
+        poet_gradient_rows_of_3x3_by_2(g, gy, x, x1, x2, rows, inside, p);
+        return;
+    }
+    const int32_t paired = p->stride_y == 1 ? rows & ~1 : 0, skip = paired * p->width;
+    if (paired) {
+        poet_gradient_pairs_of_3x3(g, gy, x, paired / 2, p);
+    }
+    if (rows > paired) {
+        gy += paired * p->out_width;
+        poet_gradient_rows_of_3x3(g, gy, x + skip, x1 + skip, x2 + skip, rows - paired, inside, p);
     }
 }
 
 /*@ poet_gradients_3x3 */
 /* g += what nine taps get from a plane of gy and one of x, where the window rolls */
-static POET_APART void poet_gradients_3x3(float *g, const float *gy, const float *x, const poet_plane *p)
+static POET_INSIDE void poet_gradients_3x3(float *g, const float *gy, const float *x, const poet_plane *p)
 {
     for (int32_t oy = 0; oy < p->out_height;) {
-        const int32_t top = oy * p->stride_y - p->pad_y, rows = poet_whole_rows(top, p->out_height - oy, p);
-        const float *x1 = x + (top + 1) * p->width;
-        if (rows) {
-            poet_gradient_rows_by_window(g, gy + oy * p->out_width, x1 - p->width, x1, x1 + p->width, rows, p);
-            oy += rows;
-            continue;
-        }
-        float made[9]; /* the rows outside get what is not theirs, and it is dropped */
-        memcpy(made, g, sizeof made);
-        const int is_below = top + 2 >= p->height;
-        const float *x0 = top < 0 ? x1 : x1 - p->width, *x2 = is_below ? x1 : x1 + p->width;
-        poet_gradient_rows_by_window(made, gy + oy * p->out_width, x0, x1, x2, 1, p);
-        for (int32_t k = 0; k < 9; ++k) {
-            if (!(k < 3 && top < 0) && !(k > 5 && is_below)) {
-                g[k] = made[k];
-            }
-        }
-        ++oy;
+        const int32_t top = oy * p->stride_y - p->pad_y, whole = poet_whole_rows(top, p->out_height - oy, p);
+        const int is_above = top < 0, is_below = top + 2 >= p->height;
+        const float *x1 = x + (top + 1) * p->width; /* in the place of a row outside stands the one beside it */
+        const float *x0 = is_above ? x1 : x1 - p->width, *x2 = is_below ? x1 : x1 + p->width;
+        const int32_t rows = whole ? whole : 1;
+        const int inside = (is_above ? 0 : 1) | (is_below ? 0 : 2);
+        poet_gradient_rows_by_window(g, gy + oy * p->out_width, x0, x1, x2, rows, inside, p);
+        oy += rows;
     }
 }
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from poet.c99.calls import CCall, CStruct, OpRun, pointer_or_null
+from poet.c99.calls import CCall, CStruct, OpRun, Placed, pointer_or_null, pointwise
 from poet.c99.rules.matrices import gradient_call
 from poet.c99.rules.updates import made_by, use
 from poet.graph import TensorType
@@ -36,8 +36,21 @@ class _Convolution:
     @property
     def is_pointwise(self) -> bool:
         """Whether it is a product of matrices for each image."""
-        ones = (*self.kernel, *self.stride, self.groups)
-        return set(ones) == {1} and not any(self.pad)
+        return self.is_point and set(self.stride) == {1}
+
+    @property
+    def is_point(self) -> bool:
+        """Whether each of its windows is one place: a product of matrices for each row, if not for each image."""
+        return {*self.kernel, self.groups} == {1} and not any(self.pad)
+
+    @property
+    def loops(self) -> tuple[int, ...]:
+        """Over images, where there are several."""
+        return (self.images,) if self.images > 1 else ()
+
+    def of_each_image(self, tensor: Placed, elements: int) -> str:
+        """C text of the address of an image of so many elements, inside ``loops``."""
+        return tensor.pointer((elements,) if self.images > 1 else ())
 
     def shape(self, *, is_turned: bool = False) -> CStruct:
         """Of the way there, or ``is_turned`` of the way back through strides of 1."""
@@ -62,9 +75,16 @@ def convolution(run: OpRun) -> list[CCall]:
     x, w, bias, y = run.dense(0), run.dense(1), run.optional_dense(2), run.output()
     sizes = _Convolution(run, 3, x.type, w.type, y.type)
     given = pointer_or_null(bias)
+    ins, outs, plane = sizes.in_channels, sizes.out_channels, sizes.in_plane
+    if sizes.is_point and not sizes.is_pointwise:
+        columns, step, down = sizes.out_width, sizes.stride[1], sizes.stride[0] * sizes.width
+        shape = sizes.product(outs, ins, columns, sizes.out_plane, 1, 1, 0, ins, 1, plane, step)
+        y_pointer, x_pointer = sizes.of_each_image(y, outs * sizes.out_plane), sizes.of_each_image(x, ins * plane)
+        pointers = (y_pointer, str(columns), given, w.pointer(), "0", x_pointer)
+        counts = (str(down), str(sizes.out_height))
+        return [CCall("poet_matmul_images", (*pointers, *counts, shape), sizes.loops)]
     if not sizes.is_pointwise:
         return [CCall("poet_conv2d", (y.pointer(), x.pointer(), w.pointer(), given, sizes.shape()))]
-    ins, outs, plane = sizes.in_channels, sizes.out_channels, sizes.in_plane
     shape = sizes.product(outs, ins, plane, plane, 1, 1, 0, ins, 1, plane, 1)
     steps = (str(outs * plane), given, w.pointer(), "0", x.pointer(), str(ins * plane), str(sizes.images))
     return [CCall("poet_matmul_images", (y.pointer(), *steps, shape))]
@@ -75,10 +95,17 @@ def convolution_backward(run: OpRun) -> list[CCall]:
     gy = run.dense(0)
     sizes = _Convolution(run, 4, run.type_of(1), run.type_of(2), gy.type)
     ins, outs, plane = sizes.in_channels, sizes.out_channels, sizes.in_plane
+    columns, step, down = sizes.out_width, sizes.stride[1], sizes.stride[0] * sizes.width
     calls = []
     if made_by(run, 0):
         gx, w = run.output(0), run.dense(2)
-        if sizes.is_pointwise:
+        if sizes.is_point and not sizes.is_pointwise:
+            shape = sizes.product(ins, outs, columns, plane, step, 0, 0, 1, ins, sizes.out_plane, 1)
+            pointers = (sizes.of_each_image(gx, ins * plane), str(down), "0", w.pointer(), "0")
+            read = (sizes.of_each_image(gy, outs * sizes.out_plane), str(columns), str(sizes.out_height))
+            calls += pointwise(run, "poet_fill", [gx], [], "0.0f")
+            calls.append(CCall("poet_matmul_images", (*pointers, *read, shape), sizes.loops))
+        elif sizes.is_pointwise:
             shape = sizes.product(ins, outs, plane, plane, 1, 0, 0, 1, ins, plane, 1)
             steps = (str(ins * plane), "0", w.pointer(), "0", gy.pointer(), str(outs * plane))
             calls.append(CCall("poet_matmul_images", (gx.pointer(), *steps, str(sizes.images), shape)))
@@ -93,6 +120,10 @@ def convolution_backward(run: OpRun) -> list[CCall]:
             shape = sizes.product(outs, plane, ins, ins, 1, ins, 1, plane, 1, 1, plane)
             images_apart = (outs * plane, ins * plane)
             calls.append(gradient_call(use(run, 1), gy, x, shape, images=sizes.images, steps=images_apart))
+        elif sizes.is_point and sizes.images == 1:
+            shape = sizes.product(outs, columns, ins, ins, 1, ins, 1, sizes.out_plane, 1, step, plane)
+            apart = (columns, down)
+            calls.append(gradient_call(use(run, 1), gy, x, shape, images=sizes.out_height, steps=apart))
         else:
             pointers = (use(run, 1), gy.pointer(), x.pointer())
             calls.append(CCall("poet_conv2d_backward_weight", (*pointers, sizes.shape())))
