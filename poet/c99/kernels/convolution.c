@@ -5,13 +5,24 @@
 
 /*@ poet_rows_of_3x3 */
 /*
- * y += the nine taps w at three rows of x, for `rows` rows, stride 1 along each; `pad` columns of zeros stand at
- * both ends. The window moves through registers: each place loads one new column.
+ * y += the nine taps w at three rows of x, the middle one x1, for `rows` rows, stride 1 along each; `pad` columns of
+ * zeros stand at both ends. The window moves through registers: each place loads one new column. `inside`: bit 0 says
+ * that the upper row is inside the image, bit 1 that the lower one is; else the middle one counts, times zero.
  */
-static POET_APART void poet_rows_of_3x3(float *y, const float *x, const float *x1, const float *x2, const float *w,
-                             int32_t rows, const poet_plane *p)
+static POET_APART void poet_rows_of_3x3(float *y, const float *x1, const float *w, int32_t w_step, int32_t rows,
+                                        int inside, const poet_plane *p)
 {
-    const float w0 = w[0], w1 = w[1], w2 = w[2], w3 = w[3], w4 = w[4], w5 = w[5], w6 = w[6], w7 = w[7], w8 = w[8];
+    float w0 = 0.0f, w1 = 0.0f, w2 = 0.0f, w6 = 0.0f, w7 = 0.0f, w8 = 0.0f;
+    if (inside & 1) {
+        w0 = w[0], w1 = w[w_step], w2 = w[2 * w_step];
+    }
+    w += 3 * w_step;
+    const float w3 = w[0], w4 = w[w_step], w5 = w[2 * w_step];
+    w += 3 * w_step;
+    if (inside & 2) {
+        w6 = w[0], w7 = w[w_step], w8 = w[2 * w_step];
+    }
+    const float *x = inside & 1 ? x1 - p->width : x1, *x2 = inside & 2 ? x1 + p->width : x1;
     const int32_t pad = p->pad_x, width = p->out_width, skip = (p->stride_y - 1) * p->width;
     while (rows--) {
         float a0 = 0.0f, a1 = 0.0f, a2 = 0.0f;
@@ -52,10 +63,15 @@ static POET_APART void poet_rows_of_3x3(float *y, const float *x, const float *x
 }
 
 /*@ poet_pairs_of_3x3 */
-/* Likewise for pairs of rows where the window moves down by one: what both read is loaded once */
-static POET_APART void poet_pairs_of_3x3(float *y, const float *x, const float *w, int32_t pairs, const poet_plane *p)
+/* Likewise for pairs of rows from x on, all inside, where the window moves down by one: what both read is loaded once */
+static POET_APART void poet_pairs_of_3x3(float *y, const float *x, const float *w, int32_t w_step, int32_t pairs,
+                                         const poet_plane *p)
 {
-    const float w0 = w[0], w1 = w[1], w2 = w[2], w3 = w[3], w4 = w[4], w5 = w[5], w6 = w[6], w7 = w[7], w8 = w[8];
+    const float w0 = w[0], w1 = w[w_step], w2 = w[2 * w_step];
+    w += 3 * w_step;
+    const float w3 = w[0], w4 = w[w_step], w5 = w[2 * w_step];
+    w += 3 * w_step;
+    const float w6 = w[0], w7 = w[w_step], w8 = w[2 * w_step];
     const int32_t pad = p->pad_x, width = p->out_width;
     while (pairs--) {
         const float *x1 = x + p->width, *x2 = x1 + p->width, *x3 = x2 + p->width;
@@ -102,17 +118,27 @@ static POET_APART void poet_pairs_of_3x3(float *y, const float *x, const float *
 
 /*@ poet_rows_of_3x3_by_2 */
 /* Likewise where the window moves by two columns and all of them are inside: its last column is the next one's first */
-static POET_APART void poet_rows_of_3x3_by_2(float *y, const float *x, const float *x1, const float *x2, const float *w,
-                                  int32_t rows, const poet_plane *p)
+static POET_APART void poet_rows_of_3x3_by_2(float *y, const float *x1, const float *w, int32_t w_step, int32_t rows,
+                                             int inside, const poet_plane *p)
 {
-    const float w0 = w[0], w1 = w[1], w2 = w[2], w3 = w[3], w4 = w[4], w5 = w[5], w6 = w[6], w7 = w[7], w8 = w[8];
+    float w0 = 0.0f, w1 = 0.0f, w2 = 0.0f, w6 = 0.0f, w7 = 0.0f, w8 = 0.0f;
+    if (inside & 1) {
+        w0 = w[0], w1 = w[w_step], w2 = w[2 * w_step];
+    }
+    w += 3 * w_step;
+    const float w3 = w[0], w4 = w[w_step], w5 = w[2 * w_step];
+    w += 3 * w_step;
+    if (inside & 2) {
+        w6 = w[0], w7 = w[w_step], w8 = w[2 * w_step];
+    }
+    const float *x = inside & 1 ? x1 - p->width : x1, *x2 = inside & 2 ? x1 + p->width : x1;
     const int32_t skip = p->stride_y * p->width - 2 * p->out_width - 1;
     while (rows--) {
-        float a0 = *x++, a1 = *x1++, a2 = *x2++;
+        float a0 = w0 * *x++, a1 = w3 * *x1++, a2 = w6 * *x2++; /* products, as the columns are no longer needed */
         for (const float *const end = y + p->out_width; y < end;) {
             const float b0 = *x++, b1 = *x1++, b2 = *x2++, c0 = *x++, c1 = *x1++, c2 = *x2++;
-            *y++ += w0 * a0 + w1 * b0 + w2 * c0 + w3 * a1 + w4 * b1 + w5 * c1 + w6 * a2 + w7 * b2 + w8 * c2;
-            a0 = c0, a1 = c1, a2 = c2;
+            *y++ += a0 + w1 * b0 + w2 * c0 + a1 + w4 * b1 + w5 * c1 + a2 + w7 * b2 + w8 * c2;
+            a0 = w0 * c0, a1 = w3 * c1, a2 = w6 * c2;
         }
         x += skip;
         x1 += skip;
@@ -121,20 +147,21 @@ static POET_APART void poet_rows_of_3x3_by_2(float *y, const float *x, const flo
 }
 
 /*@ poet_rows_by_window */
-/* The rows of any of them */
-static void poet_rows_by_window(float *y, const float *x, const float *x1, const float *x2, const float *w,
-                                int32_t rows, const poet_plane *p)
+/* The rows of any of them; of more than one row all is inside */
+static void poet_rows_by_window(float *y, const float *x1, const float *w, int32_t w_step, int32_t rows, int inside,
+                                const poet_plane *p)
 {
     if (p->stride_x != 1) {
-        poet_rows_of_3x3_by_2(y, x, x1, x2, w, rows, p);
+        poet_rows_of_3x3_by_2(y, x1, w, w_step, rows, inside, p);
         return;
     }
-    const int32_t paired = p->stride_y == 1 ? rows & ~1 : 0, skip = paired * p->width;
+    const int32_t paired = p->stride_y == 1 ? rows & ~1 : 0;
     if (paired) {
-        poet_pairs_of_3x3(y, x, w, paired / 2, p);
+        poet_pairs_of_3x3(y, x1 - p->width, w, w_step, paired / 2, p);
     }
     if (rows > paired) {
-        poet_rows_of_3x3(y + paired * p->out_width, x + skip, x1 + skip, x2 + skip, w, rows - paired, p);
+        y += paired * p->out_width;
+        poet_rows_of_3x3(y, x1 + paired * p->width, w, w_step, rows - paired, inside, p);
     }
 }
 
@@ -160,27 +187,21 @@ static int poet_rolls(const poet_plane *p)
            && (p->out_height - 1) * p->stride_y + 3 <= p->height + 2 * p->pad_y;
 }
 
+/*@ poet_rows_inside */
+/* Of the three rows from `top` on: bit 0 says that the upper one is inside the image, bit 1 that the lower one is */
+static int poet_rows_inside(int32_t top, const poet_plane *p)
+{
+    return (top < 0 ? 0 : 1) | (top + 2 >= p->height ? 0 : 2);
+}
+
 /*@ poet_taps_3x3 */
-/* Adds to a plane y what a plane x gives, where the window rolls; rows outside count as the one beside them, times zero */
+/* Adds to a plane y what a plane x gives, where the window rolls */
 static POET_APART void poet_taps_3x3(float *y, const float *x, const float *w, int32_t w_step, const poet_plane *p)
 {
-    float taps[9];
-    int is_new = 1;
     for (int32_t oy = 0; oy < p->out_height;) {
         const int32_t top = oy * p->stride_y - p->pad_y, whole = poet_whole_rows(top, p->out_height - oy, p);
-        const int is_above = top < 0, is_below = top + 2 >= p->height;
-        for (int32_t k = 0; is_new && k < 9; ++k) {
-            taps[k] = w[k * w_step];
-        }
-        is_new = is_above || is_below;
-        for (int32_t k = 0; is_new && k < 3; ++k) {
-            taps[k] = is_above ? 0.0f : taps[k];
-            taps[k + 6] = is_below ? 0.0f : taps[k + 6];
-        }
-        const float *x1 = x + (top + 1) * p->width;
-        const float *x0 = is_above ? x1 : x1 - p->width, *x2 = is_below ? x1 : x1 + p->width;
         const int32_t rows = whole ? whole : 1;
-        poet_rows_by_window(y, x0, x1, x2, taps, rows, p);
+        poet_rows_by_window(y, x + (top + 1) * p->width, w, w_step, rows, poet_rows_inside(top, p), p);
         y += rows * p->out_width;
         oy += rows;
     }

@@ -44,19 +44,19 @@ static POET_APART void poet_gather_3x3(float *gx, const float *gy, const float *
     const float *above = gy;
     for (int32_t oy = 0; oy < p->out_height; ++oy) {
         float *even = gx + 2 * oy * p->width, *odd = even + p->width;
-        float a = 0.0f, b = 0.0f;
+        float a2 = 0.0f, a5 = 0.0f, b8 = 0.0f; /* products with the places before */
         for (const float *const end = gy + p->out_width; gy < end;) {
             const float c = *gy++, d = *above++;
-            even[0] += w0 * c + w2 * a + w6 * d + w8 * b;
+            even[0] += w0 * c + a2 + w6 * d + b8;
             even[1] += w1 * c + w7 * d;
-            odd[0] += w3 * c + w5 * a;
+            odd[0] += w3 * c + a5;
             odd[1] += w4 * c;
             even += 2;
             odd += 2;
-            a = c, b = d;
+            a2 = w2 * c, a5 = w5 * c, b8 = w8 * d;
         }
-        *even += w2 * a + w8 * b;
-        *odd += w5 * a;
+        *even += a2 + b8;
+        *odd += a5;
         above = gy - p->out_width;
         w6 = w[6], w7 = w[7], w8 = w[8];
     }

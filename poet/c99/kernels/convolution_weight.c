@@ -15,13 +15,11 @@ static float poet_tap_gradient(const float *gy, const float *row, int32_t kx, co
 }
 
 /*@ poet_gradient_rows_of_3x3 */
-/*
- * g[0..8] += the sums over each of `rows` rows of gy for the nine taps, the window as in the way there; `inside`: bit 0
- * says that the upper of the three rows of x is inside the image, bit 1 that the lower one is
- */
-static POET_APART void poet_gradient_rows_of_3x3(float *g, const float *gy, const float *x, const float *x1,
-                                                 const float *x2, int32_t rows, int inside, const poet_plane *p)
+/* g[0..8] += the sums over each of `rows` rows of gy for the nine taps, the window and `inside` as in the way there */
+static POET_APART void poet_gradient_rows_of_3x3(float *g, const float *gy, const float *x1, int32_t rows, int inside,
+                                                 const poet_plane *p)
 {
+    const float *x = inside & 1 ? x1 - p->width : x1, *x2 = inside & 2 ? x1 + p->width : x1;
     const int32_t pad = p->pad_x, width = p->out_width, skip = (p->stride_y - 1) * p->width;
     while (rows--) {
         float a0 = 0.0f, a1 = 0.0f, a2 = 0.0f;
@@ -153,9 +151,10 @@ static POET_APART void poet_gradient_pairs_of_3x3(float *g, const float *gy, con
 
 /*@ poet_gradient_rows_of_3x3_by_2 */
 /* Likewise where the window moves by two columns, all inside */
-static POET_APART void poet_gradient_rows_of_3x3_by_2(float *g, const float *gy, const float *x, const float *x1,
-                                                      const float *x2, int32_t rows, int inside, const poet_plane *p)
+static POET_APART void poet_gradient_rows_of_3x3_by_2(float *g, const float *gy, const float *x1, int32_t rows,
+                                                      int inside, const poet_plane *p)
 {
+    const float *x = inside & 1 ? x1 - p->width : x1, *x2 = inside & 2 ? x1 + p->width : x1;
     const int32_t skip = p->stride_y * p->width - 2 * p->out_width - 1;
     while (rows--) {
         float a0 = *x++, a1 = *x1++, a2 = *x2++;
@@ -183,20 +182,20 @@ static POET_APART void poet_gradient_rows_of_3x3_by_2(float *g, const float *gy,
 
 /*@ poet_gradient_rows_by_window */
 /* The rows of any of them; of more than one row all is inside */
-static void poet_gradient_rows_by_window(float *g, const float *gy, const float *x, const float *x1, const float *x2,
-                                         int32_t rows, int inside, const poet_plane *p)
+static void poet_gradient_rows_by_window(float *g, const float *gy, const float *x1, int32_t rows, int inside,
+                                         const poet_plane *p)
 {
     if (p->stride_x != 1) {
-        poet_gradient_rows_of_3x3_by_2(g, gy, x, x1, x2, rows, inside, p);
+        poet_gradient_rows_of_3x3_by_2(g, gy, x1, rows, inside, p);
         return;
     }
-    const int32_t paired = p->stride_y == 1 ? rows & ~1 : 0, skip = paired * p->width;
+    const int32_t paired = p->stride_y == 1 ? rows & ~1 : 0;
     if (paired) {
-        poet_gradient_pairs_of_3x3(g, gy, x, paired / 2, p);
+        poet_gradient_pairs_of_3x3(g, gy, x1 - p->width, paired / 2, p);
     }
     if (rows > paired) {
         gy += paired * p->out_width;
-        poet_gradient_rows_of_3x3(g, gy, x + skip, x1 + skip, x2 + skip, rows - paired, inside, p);
+        poet_gradient_rows_of_3x3(g, gy, x1 + paired * p->width, rows - paired, inside, p);
     }
 }
 
@@ -206,12 +205,9 @@ static POET_INSIDE void poet_gradients_3x3(float *g, const float *gy, const floa
 {
     for (int32_t oy = 0; oy < p->out_height;) {
         const int32_t top = oy * p->stride_y - p->pad_y, whole = poet_whole_rows(top, p->out_height - oy, p);
-        const int is_above = top < 0, is_below = top + 2 >= p->height;
-        const float *x1 = x + (top + 1) * p->width; /* in the place of a row outside stands the one beside it */
-        const float *x0 = is_above ? x1 : x1 - p->width, *x2 = is_below ? x1 : x1 + p->width;
         const int32_t rows = whole ? whole : 1;
-        const int inside = (is_above ? 0 : 1) | (is_below ? 0 : 2);
-        poet_gradient_rows_by_window(g, gy + oy * p->out_width, x0, x1, x2, rows, inside, p);
+        poet_gradient_rows_by_window(g, gy, x + (top + 1) * p->width, rows, poet_rows_inside(top, p), p);
+        gy += rows * p->out_width;
         oy += rows;
     }
 }

@@ -79,7 +79,10 @@ def convolution(run: OpRun) -> list[CCall]:
     if sizes.is_point and not sizes.is_pointwise:
         columns, step, down = sizes.out_width, sizes.stride[1], sizes.stride[0] * sizes.width
         shape = sizes.product(outs, ins, columns, sizes.out_plane, 1, 1, 0, ins, 1, plane, step)
-        y_pointer, x_pointer = sizes.of_each_image(y, outs * sizes.out_plane), sizes.of_each_image(x, ins * plane)
+        y_pointer, x_pointer = (
+            sizes.of_each_image(y, outs * sizes.out_plane),
+            sizes.of_each_image(x, ins * plane),
+        )
         pointers = (y_pointer, str(columns), given, w.pointer(), "0", x_pointer)
         counts = (str(down), str(sizes.out_height))
         return [CCall("poet_matmul_images", (*pointers, *counts, shape), sizes.loops)]
