@@ -33,6 +33,7 @@ from poet.plan_file import PlanFile  # noqa: E402
 DEVICE = "nrf52840"
 BUDGETS_BYTES = {"ds-cnn": 98_304, "resnet-8": 204_800, "mobilenetv1": 393_216, "autoencoder": 360_448}
 """For the whole image: arena, data and stack."""
+RAM_START = 0x20000000
 BESIDE_ARENA_BYTES = 1_152  # the stack, 1,024, and data
 
 HEAD = """# The MLPerf Tiny nets as C99
@@ -40,12 +41,13 @@ HEAD = """# The MLPerf Tiny nets as C99
 Made by `make c99-table`. A training step with SGD, every parameter trained, planned for `{device}` with homes
 chosen by the planner in at most {seconds:g} s, linked for a Cortex-M4F, run for three steps in QEMU. *RAM* is
 arena, data and a stack of 1,024 bytes, as the linker counts it; *stack* is what was used of that. *Code* is
-all functions, those of start-up and test included. *Instructions* are those of the last step; *ratio* is to
+all functions, those of start-up and test included; *tables* are the schedule and the other constants beside
+the weights. *Instructions* are those of the last step; *ratio* is to
 everything kept. State and losses had the bits of this machine in every row, and no image inside a budget
 linked in 8 bytes less than it takes.
 
-| net | budget | RAM | moves | instructions | ratio | stack | code |
-|---|--:|--:|--:|--:|--:|--:|--:|
+| net | budget | RAM | moves | instructions | ratio | stack | code | tables |
+|---|--:|--:|--:|--:|--:|--:|--:|--:|
 """
 
 
@@ -59,6 +61,7 @@ class Row:
         instructions: of the last step.
         stack_bytes: used.
         code_bytes: of all functions.
+        table_bytes: of all constants but the weights.
     """
 
     ram_bytes: int
@@ -66,6 +69,7 @@ class Row:
     instructions: int
     stack_bytes: int
     code_bytes: int
+    table_bytes: int
 
 
 def made(name: str, ram_bytes: int | None, time_limit_seconds: float) -> Row:
@@ -102,7 +106,7 @@ def made(name: str, ram_bytes: int | None, time_limit_seconds: float) -> Row:
             0 if arena is None else len(arena.moves),
             int(re.findall(r"instructions 0x(\w+)", board)[-1], 16),
             int(_line(board, r"stack, its bytes 0x(\w+)"), 16),
-            _code_bytes(folder),
+            *_flash_bytes(folder),
         )
 
 
@@ -140,18 +144,34 @@ def _check_tight(folder: Path, image_bytes: int) -> None:
     _said(folder, "build/test.elf")
 
 
-def _code_bytes(folder: Path) -> int:
+def _flash_bytes(folder: Path) -> tuple[int, int]:
+    """Of all functions, and of the constants that are neither weights nor the test's."""
     command = ["arm-none-eabi-readelf", "--symbols", "--wide", str(folder / "build" / "test.elf")]
     symbols = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
     words = [line.split() for line in symbols]
-    return sum(int(each[2], 0) for each in words if len(each) == 8 and each[3] == "FUNC")
+    sized = [
+        (each[3], each[7], int(each[1], 16), int(each[2], 0))
+        for each in words
+        if len(each) == 8 and each[0] != "Num:"
+    ]
+    code = sum(size for kind, _, _, size in sized if kind == "FUNC")
+    tables = sum(
+        size
+        for kind, name, place, size in sized
+        if kind == "OBJECT"
+        and place < RAM_START
+        and name != "poet_weights"
+        and not name.startswith("poet_test")
+    )
+    return code, tables
 
 
 def _text(name: str, budget_bytes: int | None, row: Row, kept: Row) -> str:
     budget = "everything kept" if budget_bytes is None else f"{budget_bytes:,}"
     return (
         f"| {name} | {budget} | {row.ram_bytes:,} | {row.moves} | {row.instructions / 1e6:.1f} M "
-        f"| {row.instructions / kept.instructions:.2f} | {row.stack_bytes} | {row.code_bytes:,} |"
+        f"| {row.instructions / kept.instructions:.2f} | {row.stack_bytes} | {row.code_bytes:,} "
+        f"| {row.table_bytes:,} |"
     )
 
 

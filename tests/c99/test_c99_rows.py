@@ -129,6 +129,67 @@ def test_nets_over_sequences(name: str, tmp_path: Path) -> None:
     assert max(worst.values()) <= 1.0, worst
 
 
+class _Looking(nn.Module):
+    """Words and places looked up in tables, one with a row that is not trained, and a recurrent layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.places = nn.Embedding(9, 6, padding_idx=1), nn.Embedding(5, 6)
+        self.layer, self.out = nn.GRU(6, 4, batch_first=True), nn.Linear(10, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Scores of classes; ``x`` is [N, 5], of whole numbers."""
+        y = self.words(x)
+        placed = torch.tanh(y + self.places(torch.arange(x.shape[1]))).mean(1)
+        scores: Tensor = self.out(torch.cat([self.layer(y)[0][:, -1], placed], 1))
+        return scores
+
+
+def test_tables_that_are_looked_up(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    numbers = torch.randint(5, (3, 5))
+    worst = worst_ratios(_Looking(), numbers, tmp_path / "c", "cross-entropy", "sgd")
+    assert {"aten.embedding.default", "aten.embedding_dense_backward.default"} <= worst.keys()
+    assert "aten.arange.default" in worst
+    assert max(worst.values()) <= 1.0, worst
+
+
+def test_group_norm_and_mish(tmp_path: Path) -> None:
+    """With and without weights; groups of one channel and of all."""
+    torch.manual_seed(0)
+    layers = [nn.Conv2d(2, 6, 3), nn.GroupNorm(3, 6), nn.Mish(), nn.Conv2d(6, 4, 3), nn.GroupNorm(1, 4)]
+    layers += [nn.Mish(), nn.GroupNorm(4, 4, affine=False), nn.Flatten(), nn.Linear(4 * 6 * 5, 3)]
+    for layer in layers[:4:3]:
+        nn.init.normal_(layer.weight, std=2.0)  # type: ignore[arg-type]
+    worst = worst_ratios(nn.Sequential(*layers), torch.randn(3, 2, 10, 9), tmp_path / "c", "mse", "sgd")
+    named = ("native_group_norm", "native_group_norm_backward", "mish", "mish_backward")
+    assert {f"aten.{name}.default" for name in named} <= worst.keys()
+    assert max(worst.values()) <= 1.0, worst
+
+
+def test_transposed_convolutions(tmp_path: Path) -> None:
+    """Of every kind: strides with and without room at the end, groups, points, dilation, one dimension."""
+    torch.manual_seed(0)
+    flat = nn.Sequential(nn.ConvTranspose1d(2, 4, 3, stride=2), nn.Tanh(), nn.ConvTranspose1d(4, 2, 2))
+    planes = nn.Sequential(
+        nn.ConvTranspose2d(2, 6, 3, stride=2, padding=1, output_padding=1),
+        nn.Tanh(),
+        nn.ConvTranspose2d(6, 4, 3, padding=1, groups=2, bias=False),
+        nn.ConvTranspose2d(4, 5, 1),
+        nn.Tanh(),
+        nn.ConvTranspose2d(5, 3, 3, stride=2),
+        nn.ConvTranspose2d(3, 3, 2, stride=2, groups=3, dilation=2),
+    )
+    for index, (module, inputs) in enumerate(
+        ((flat, torch.randn(3, 2, 5)), (planes, torch.randn(2, 2, 4, 5)))
+    ):
+        net = nn.Sequential(module, nn.Flatten(), nn.LazyLinear(3))
+        net(inputs)
+        worst = worst_ratios(net, inputs, tmp_path / str(index), "cross-entropy", "sgd")
+        assert {"aten.convolution.default", "aten.convolution_backward.default"} <= worst.keys()
+        assert max(worst.values()) <= 1.0, worst
+
+
 def test_an_operator_without_a_row_is_refused_by_name() -> None:
     call = Call("aten.erfinv.default", ())
     with pytest.raises(UnsupportedOperator, match=r"op act: aten\.erfinv\.default has no C kernel"):

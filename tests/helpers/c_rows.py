@@ -111,7 +111,12 @@ def worst_ratios(
     plain = PlainSteps(graph, spec, kept)
     types = {value.name: value.type for value in graph.values}
     count = len(graph.inputs) - graph.targets
-    given = {name: torch.randn(types[name].shape) for name in graph.inputs[:count]}
+    given = {
+        name: torch.randint(5, types[name].shape)
+        if types[name].dtype == "int64"
+        else torch.randn(types[name].shape)
+        for name in graph.inputs[:count]
+    }
     for name in graph.inputs[count:]:
         kind = types[name]
         given[name] = torch.randint(2, kind.shape) if kind.dtype == "int64" else torch.randn(kind.shape)

@@ -125,6 +125,45 @@ void poet_silu_backward(float *gx, const float *gy, int32_t gy_stride, const flo
     }
 }
 
+/*@ poet_mish_parts */
+/*
+ * With e = exp(-|x|): of tanh(log(1 + exp(x))) the numerator and the denominator, which the way back needs too;
+ * nothing cancels on either side of 0
+ */
+static void poet_mish_parts(float x, float *e, float *numerator, float *denominator)
+{
+    *e = poet_exp(x < 0.0f ? x : -x);
+    *numerator = x < 0.0f ? *e * (*e + 2.0f) : 1.0f + 2.0f * *e;
+    *denominator = *numerator + (x < 0.0f ? 2.0f : 2.0f * *e * *e);
+}
+
+/*@ poet_mish */
+/* y = x * tanh(log(1 + exp(x))) */
+void poet_mish(float *y, const float *x, int32_t x_stride, int32_t n)
+{
+    for (int32_t i = 0; i < n; ++i) {
+        const float value = x[i * x_stride];
+        float e, numerator, denominator;
+        poet_mish_parts(value, &e, &numerator, &denominator);
+        y[i] = value * (numerator / denominator);
+    }
+}
+
+/*@ poet_mish_backward */
+/* gx = gy * (t + x * s * (1 - t * t)), where t is the tanh above and s = 1 / (1 + exp(-x)) */
+void poet_mish_backward(float *gx, const float *gy, int32_t gy_stride, const float *x, int32_t x_stride, int32_t n)
+{
+    for (int32_t i = 0; i < n; ++i) {
+        const float value = x[i * x_stride];
+        float e, numerator, denominator;
+        poet_mish_parts(value, &e, &numerator, &denominator);
+        const float share = value < 0.0f ? e / (1.0f + e) : 1.0f / (1.0f + e);
+        const float left = value < 0.0f ? 4.0f * (numerator + 1.0f) : 4.0f * e * e * (1.0f + e) * (1.0f + e);
+        const float slope = numerator / denominator + value * share * (left / denominator / denominator);
+        gx[i] = gy[i * gy_stride] * slope;
+    }
+}
+
 /*@ poet_ramp */
 /* 0 up to -3, 6 from 3 on, and straight between them; what is not a number stays so */
 float poet_ramp(float x)

@@ -131,3 +131,16 @@ void poet_conv2d_scatter(float *gx, const float *gy, const float *w, const poet_
         }
     }
 }
+
+/*@ poet_add_channels */
+/* y += a number for each channel, over images x channels x plane */
+void poet_add_channels(float *y, const float *bias, int32_t images, int32_t channels, int32_t plane)
+{
+    for (int32_t n = 0; n < images; ++n) {
+        for (int32_t c = 0; c < channels; ++c) {
+            for (const float *const end = y + plane; y < end;) {
+                *y++ += bias[c];
+            }
+        }
+    }
+}

@@ -48,6 +48,12 @@ typedef struct {
     float momentum, eps;
 } poet_batch_norm_shape;
 
+/*@ poet_group_norm_shape */
+/* Channels are those of one group. */
+typedef struct {
+    int32_t images, groups, channels, plane;
+} poet_group_norm_shape;
+
 /*@ poet_layer_norm_shape */
 /* Rows of n neighbours, and how far apart they lie in y (or gy), x, gx and what is saved. */
 typedef struct {

@@ -1,4 +1,7 @@
-"""Rows of convolutions: products of matrices where the kernel is a point, else windows."""
+"""Rows of convolutions: products of matrices where the kernel is a point, else windows.
+
+A transposed convolution is the way back of a plain one to its input; its own way back is the way there.
+"""
 
 from __future__ import annotations
 
@@ -14,13 +17,19 @@ def _image(shape: tuple[int, ...]) -> tuple[int, int, int, int]:
 
 
 class _Convolution:
-    """The sizes of a convolution, read from the arguments that it and its backward share."""
+    """The sizes of a convolution from x to y, read from the arguments that it and its backward share.
+
+    Of a transposed one they are those of the plain convolution from what it gives to what it is given.
+    """
 
     def __init__(self, run: OpRun, first: int, x: TensorType, w: TensorType, y: TensorType) -> None:
-        if len(x.shape) not in (3, 4):
+        if len(x.shape) not in (3, 4) or not len(x.shape) == len(w.shape) == len(y.shape):
             raise run.refuse(f"for an input of {len(x.shape)} dimensions")
-        if run.argument(first + 3) is not False or any(run.wholes(first + 4)):
-            raise run.refuse("for transposed convolutions")
+        self.is_transposed = run.argument(first + 3) is True
+        if self.is_transposed:
+            x, y = y, x
+        elif any(run.wholes(first + 4)):
+            raise run.refuse("for a padding of what a plain convolution gives")
         is_flat = len(x.shape) == 3
         strides, pads, dilations = (run.wholes(first + item) for item in range(3))
         self.stride = (1, strides[0]) if is_flat else (strides[0], strides[-1])
@@ -29,9 +38,19 @@ class _Convolution:
         self.groups = run.whole(first + 5)
         self.images, channels, self.height, self.width = _image(x.shape)
         self.kernel = _image(w.shape)[2:]
-        _, out_channels, self.out_height, self.out_width = _image(y.shape)
+        images, out_channels, self.out_height, self.out_width = _image(y.shape)
         self.in_channels, self.out_channels = channels // self.groups, out_channels // self.groups
         self.in_plane, self.out_plane = self.height * self.width, self.out_height * self.out_width
+        made = tuple(map(self._windows, (self.height, self.width), (0, 1)))
+        found = (images, made, _image(w.shape)[:2], channels % self.groups, out_channels % self.groups)
+        sizes = (self.out_height, self.out_width)
+        if found != (self.images, sizes, (out_channels, self.in_channels), 0, 0):
+            raise run.refuse(f"from {x} through {w} to {y}")
+
+    def _windows(self, size: int, axis: int) -> int:
+        """How many windows there are along an axis."""
+        reach = self.dilation[axis] * (self.kernel[axis] - 1) + 1
+        return (size + 2 * self.pad[axis] - reach) // self.stride[axis] + 1
 
     @property
     def is_pointwise(self) -> bool:
@@ -40,7 +59,7 @@ class _Convolution:
 
     @property
     def is_point(self) -> bool:
-        """Whether each of its windows is one place: a product of matrices for each row, if not for each image."""
+        """Whether each of its windows is one place: a product of matrices for each row at least."""
         return {*self.kernel, self.groups} == {1} and not any(self.pad)
 
     @property
@@ -69,68 +88,103 @@ class _Convolution:
         """Of the matrices of one image."""
         return CStruct("poet_matmul_shape", tuple(map(str, (rows, inner, columns, *strides))))
 
+    def there(self, y: Placed, x: Placed, w: Placed, bias: Placed | None) -> list[CCall]:
+        """The calls from x to y."""
+        given = pointer_or_null(bias)
+        ins, outs, plane = self.in_channels, self.out_channels, self.in_plane
+        if not self.is_point:
+            return [CCall("poet_conv2d", (y.pointer(), x.pointer(), w.pointer(), given, self.shape()))]
+        if self.is_pointwise:
+            shape = self.product(outs, ins, plane, plane, 1, 1, 0, ins, 1, plane, 1)
+            written = (y.pointer(), str(outs * plane), given, w.pointer(), "0")
+            return [
+                CCall(
+                    "poet_matmul_images",
+                    (*written, x.pointer(), str(ins * plane), str(self.images), shape),
+                )
+            ]
+        columns, step, down = self.out_width, self.stride[1], self.stride[0] * self.width
+        shape = self.product(outs, ins, columns, self.out_plane, 1, 1, 0, ins, 1, plane, step)
+        written = (self.of_each_image(y, outs * self.out_plane), str(columns), given, w.pointer(), "0")
+        read = (self.of_each_image(x, ins * plane), str(down), str(self.out_height))
+        return [CCall("poet_matmul_images", (*written, *read, shape), self.loops)]
+
+    def to_input(self, run: OpRun, gx: Placed, gy: Placed, w: Placed) -> list[CCall]:
+        """The calls from y's gradient to x's."""
+        ins, outs, plane = self.in_channels, self.out_channels, self.in_plane
+        if not self.is_point:
+            is_turned = self.stride == (1, 1)
+            function = "poet_conv2d_backward_input" if is_turned else "poet_conv2d_scatter"
+            shape = self.shape(is_turned=is_turned)
+            return [CCall(function, (gx.pointer(), gy.pointer(), w.pointer(), shape))]
+        if self.is_pointwise:
+            shape = self.product(ins, outs, plane, plane, 1, 0, 0, 1, ins, plane, 1)
+            written = (gx.pointer(), str(ins * plane), "0", w.pointer(), "0")
+            read = (gy.pointer(), str(outs * plane), str(self.images))
+            return [CCall("poet_matmul_images", (*written, *read, shape))]
+        columns, step, down = self.out_width, self.stride[1], self.stride[0] * self.width
+        shape = self.product(ins, outs, columns, plane, step, 0, 0, 1, ins, self.out_plane, 1)
+        written = (self.of_each_image(gx, ins * plane), str(down), "0", w.pointer(), "0")
+        read = (self.of_each_image(gy, outs * self.out_plane), str(columns), str(self.out_height))
+        fills = pointwise(run, "poet_fill", [gx], [], "0.0f")
+        return [*fills, CCall("poet_matmul_images", (*written, *read, shape), self.loops)]
+
+    def to_weight(self, used: str, gy: Placed, x: Placed) -> CCall:
+        """The call from y's gradient and x to what the weight gets."""
+        ins, outs, plane = self.in_channels, self.out_channels, self.in_plane
+        if self.is_pointwise:
+            shape = self.product(outs, plane, ins, ins, 1, ins, 1, plane, 1, 1, plane)
+            return gradient_call(used, gy, x, shape, images=self.images, steps=(outs * plane, ins * plane))
+        if self.is_point and self.images == 1:
+            columns, step, down = self.out_width, self.stride[1], self.stride[0] * self.width
+            shape = self.product(outs, columns, ins, ins, 1, ins, 1, self.out_plane, 1, step, plane)
+            return gradient_call(used, gy, x, shape, images=self.out_height, steps=(columns, down))
+        return CCall("poet_conv2d_backward_weight", (used, gy.pointer(), x.pointer(), self.shape()))
+
+
+def _check_bias(run: OpRun, bias: Placed | None, channels: int) -> None:
+    if bias is not None and bias.type.shape != (channels,):
+        raise run.refuse(f"for a bias {bias.type} of {channels} channels")
+
 
 def convolution(run: OpRun) -> list[CCall]:
     """The way there."""
     x, w, bias, y = run.dense(0), run.dense(1), run.optional_dense(2), run.output()
     sizes = _Convolution(run, 3, x.type, w.type, y.type)
-    given = pointer_or_null(bias)
-    ins, outs, plane = sizes.in_channels, sizes.out_channels, sizes.in_plane
-    if sizes.is_point and not sizes.is_pointwise:
-        columns, step, down = sizes.out_width, sizes.stride[1], sizes.stride[0] * sizes.width
-        shape = sizes.product(outs, ins, columns, sizes.out_plane, 1, 1, 0, ins, 1, plane, step)
-        y_pointer, x_pointer = (
-            sizes.of_each_image(y, outs * sizes.out_plane),
-            sizes.of_each_image(x, ins * plane),
-        )
-        pointers = (y_pointer, str(columns), given, w.pointer(), "0", x_pointer)
-        counts = (str(down), str(sizes.out_height))
-        return [CCall("poet_matmul_images", (*pointers, *counts, shape), sizes.loops)]
-    if not sizes.is_pointwise:
-        return [CCall("poet_conv2d", (y.pointer(), x.pointer(), w.pointer(), given, sizes.shape()))]
-    shape = sizes.product(outs, ins, plane, plane, 1, 1, 0, ins, 1, plane, 1)
-    steps = (str(outs * plane), given, w.pointer(), "0", x.pointer(), str(ins * plane), str(sizes.images))
-    return [CCall("poet_matmul_images", (y.pointer(), *steps, shape))]
+    _check_bias(run, bias, y.type.shape[1])
+    if not sizes.is_transposed:
+        return sizes.there(y, x, w, bias)
+    calls = sizes.to_input(run, y, x, w)
+    if bias is not None:
+        counts = (sizes.images, y.type.shape[1], sizes.in_plane)
+        calls.append(CCall("poet_add_channels", (y.pointer(), bias.pointer(), *map(str, counts))))
+    return calls
 
 
 def convolution_backward(run: OpRun) -> list[CCall]:
     """The gradients that are wanted: of the input, the weight, the bias."""
     gy = run.dense(0)
     sizes = _Convolution(run, 4, run.type_of(1), run.type_of(2), gy.type)
-    ins, outs, plane = sizes.in_channels, sizes.out_channels, sizes.in_plane
-    columns, step, down = sizes.out_width, sizes.stride[1], sizes.stride[0] * sizes.width
     calls = []
     if made_by(run, 0):
         gx, w = run.output(0), run.dense(2)
-        if sizes.is_point and not sizes.is_pointwise:
-            shape = sizes.product(ins, outs, columns, plane, step, 0, 0, 1, ins, sizes.out_plane, 1)
-            pointers = (sizes.of_each_image(gx, ins * plane), str(down), "0", w.pointer(), "0")
-            read = (sizes.of_each_image(gy, outs * sizes.out_plane), str(columns), str(sizes.out_height))
-            calls += pointwise(run, "poet_fill", [gx], [], "0.0f")
-            calls.append(CCall("poet_matmul_images", (*pointers, *read, shape), sizes.loops))
-        elif sizes.is_pointwise:
-            shape = sizes.product(ins, outs, plane, plane, 1, 0, 0, 1, ins, plane, 1)
-            steps = (str(ins * plane), "0", w.pointer(), "0", gy.pointer(), str(outs * plane))
-            calls.append(CCall("poet_matmul_images", (gx.pointer(), *steps, str(sizes.images), shape)))
-        else:
-            is_turned = sizes.stride == (1, 1)
-            function = "poet_conv2d_backward_input" if is_turned else "poet_conv2d_scatter"
-            shape = sizes.shape(is_turned=is_turned)
-            calls.append(CCall(function, (gx.pointer(), gy.pointer(), w.pointer(), shape)))
+        _check_same(run, gx.type, run.type_of(1))
+        calls += sizes.there(gx, gy, w, None) if sizes.is_transposed else sizes.to_input(run, gx, gy, w)
     if made_by(run, 1):
         x = run.dense(1)
-        if sizes.is_pointwise:
-            shape = sizes.product(outs, plane, ins, ins, 1, ins, 1, plane, 1, 1, plane)
-            images_apart = (outs * plane, ins * plane)
-            calls.append(gradient_call(use(run, 1), gy, x, shape, images=sizes.images, steps=images_apart))
-        elif sizes.is_point and sizes.images == 1:
-            shape = sizes.product(outs, columns, ins, ins, 1, ins, 1, sizes.out_plane, 1, step, plane)
-            apart = (columns, down)
-            calls.append(gradient_call(use(run, 1), gy, x, shape, images=sizes.out_height, steps=apart))
-        else:
-            pointers = (use(run, 1), gy.pointer(), x.pointer())
-            calls.append(CCall("poet_conv2d_backward_weight", (*pointers, sizes.shape())))
+        if 1 not in run.taken:
+            _check_same(run, run.output(1).type, run.type_of(2))
+        read = (x, gy) if sizes.is_transposed else (gy, x)
+        calls.append(sizes.to_weight(use(run, 1), *read))
     if made_by(run, 2):
-        counts = (sizes.images, outs * sizes.groups, sizes.out_plane)
+        if 2 not in run.taken:
+            _check_bias(run, run.output(2), gy.type.shape[1])
+        plane = sizes.in_plane if sizes.is_transposed else sizes.out_plane
+        counts = (sizes.images, gy.type.shape[1], plane)
         calls.append(CCall("poet_channel_sums", (use(run, 2), gy.pointer(), *map(str, counts))))
     return calls
+
+
+def _check_same(run: OpRun, made: TensorType, given: TensorType) -> None:
+    if made.shape != given.shape:
+        raise run.refuse(f"for a gradient {made} of {given}")

@@ -1,4 +1,4 @@
-"""Rows of batch norm and layer norm."""
+"""Rows of batch norm, group norm and layer norm."""
 
 from __future__ import annotations
 
@@ -11,10 +11,24 @@ from poet.graph import TensorType
 
 
 def _norm_shape(run: OpRun, x: TensorType, momentum: float, eps: float) -> CStruct:
+    if len(x.shape) < 2:
+        raise run.refuse(f"for {x}")
     images, channels = x.shape[:2]
     sizes = (images, channels, math.prod(x.shape[2:]))
     numbers = (run.float_text(momentum), run.float_text(eps))
     return CStruct("poet_batch_norm_shape", (*map(str, sizes), *numbers))
+
+
+def _check_like(run: OpRun, x: TensorType, others: Sequence[Placed | None]) -> None:
+    for other in others:
+        if other is not None and other.type.shape != x.shape:
+            raise run.refuse(f"for {other.type} beside {x}")
+
+
+def _check_channels(run: OpRun, channels: int, tensors: Sequence[Placed | None]) -> None:
+    for tensor in tensors:
+        if tensor is not None and tensor.type.shape != (channels,):
+            raise run.refuse(f"for {tensor.type} of {channels} channels")
 
 
 def batch_norm(run: OpRun) -> list[CCall]:
@@ -22,10 +36,15 @@ def batch_norm(run: OpRun) -> list[CCall]:
     x, y = run.dense(0), run.output(0)
     shape = _norm_shape(run, x.type, run.number(6), run.number(7))
     given = [run.optional_dense(index) for index in range(1, 5)]
+    _check_like(run, x.type, [y])
+    _check_channels(run, x.type.shape[1], given)
+    if (given[2] is None) is not (given[3] is None):
+        raise run.refuse("with one of two running statistics")
     if run.argument(5) is True:
-        saved = (run.output(1).pointer(), run.output(2).pointer())
-        pointers = (y.pointer(), *saved, x.pointer(), *map(pointer_or_null, given))
-        return [CCall("poet_batch_norm", (*pointers, shape))]
+        saved = (run.output(1), run.output(2))
+        _check_channels(run, x.type.shape[1], saved)
+        pointers = (y.pointer(), *(item.pointer() for item in saved), x.pointer())
+        return [CCall("poet_batch_norm", (*pointers, *map(pointer_or_null, given), shape))]
     if given[2] is None or given[3] is None:
         raise run.refuse("without running statistics in evaluation")
     pointers = (y.pointer(), x.pointer(), *map(pointer_or_null, given))
@@ -39,8 +58,53 @@ def batch_norm_backward(run: OpRun) -> list[CCall]:
     gy, x = run.dense(0), run.dense(1)
     made = [None if out is None else run.checked(out) for out in (*run.outputs, None, None, None)[:3]]
     given = (run.optional_dense(2), run.dense(5), run.dense(6))
+    shape = _norm_shape(run, x.type, 0.0, 0.0)
+    _check_like(run, x.type, [gy, made[0]])
+    _check_channels(run, x.type.shape[1], [*given, *made[1:]])
     pointers = (*map(pointer_or_null, made), gy.pointer(), x.pointer(), *map(pointer_or_null, given))
-    return [CCall("poet_batch_norm_backward", (*pointers, _norm_shape(run, x.type, 0.0, 0.0)))]
+    return [CCall("poet_batch_norm_backward", (*pointers, shape))]
+
+
+def _groups(run: OpRun, first: int, x: TensorType, saved: Sequence[Placed]) -> CStruct:
+    """Images, groups, channels of a group and plane, from argument ``first`` on."""
+    images, channels, plane, groups = (run.whole(first + item) for item in range(4))
+    is_right = x.shape[:2] == (images, channels) and math.prod(x.shape[2:]) == plane
+    if not is_right or groups < 1 or channels % groups:
+        raise run.refuse(f"for {groups} groups of {images} images, {channels} channels and {plane} in {x}")
+    for item in saved:
+        if item.type.elements != images * groups:
+            raise run.refuse(f"for {item.type} of {images} images and {groups} groups")
+    numbers = (images, groups, channels // groups, plane)
+    return CStruct("poet_group_norm_shape", tuple(map(str, numbers)))
+
+
+def group_norm(run: OpRun) -> list[CCall]:
+    """Over the channels of each group."""
+    x, y, mean, scale = run.dense(0), run.output(0), run.output(1), run.output(2)
+    given = (run.optional_dense(1), run.optional_dense(2))
+    shape = _groups(run, 3, x.type, (mean, scale))
+    _check_like(run, x.type, [y])
+    _check_channels(run, x.type.shape[1], given)
+    pointers = (y.pointer(), mean.pointer(), scale.pointer(), x.pointer(), *map(pointer_or_null, given))
+    return [CCall("poet_group_norm", (*pointers, run.float_text(run.number(7)), shape))]
+
+
+def group_norm_backward(run: OpRun) -> list[CCall]:
+    """The way back: of the input, of weight and bias, each where it is wanted."""
+    gy, x, mean, scale, weight = *map(run.dense, range(4)), run.optional_dense(4)
+    gx, gw, gb = (None if out is None else run.checked(out) for out in (*run.outputs, None, None, None)[:3])
+    shape = _groups(run, 5, x.type, (mean, scale))
+    _check_like(run, x.type, [gy, gx])
+    _check_channels(run, x.type.shape[1], [weight, gw, gb])
+    read = (gy.pointer(), x.pointer(), mean.pointer(), scale.pointer())
+    calls = []
+    if gw is not None or gb is not None:
+        made = (pointer_or_null(gw), pointer_or_null(gb))
+        calls.append(CCall("poet_group_norm_gradients", (*made, *read, shape)))
+    if gx is not None:
+        pointers = (gx.pointer(), *read, pointer_or_null(weight))
+        calls.append(CCall("poet_group_norm_backward", (*pointers, shape)))
+    return calls
 
 
 def _rows(run: OpRun, shape: int, y: Placed, x: Placed, gx: Placed, saved: Placed) -> CStruct:
