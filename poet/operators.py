@@ -129,6 +129,10 @@ OWN: Mapping[str, tuple[str, ...]] = {
     "poet.recurrent_backward": (
         "kind", "gradients", "products", "initial", "weight", "bias", "states", "reverse", "wanted",
     ),
+    "poet.lstm_without_gradients": (
+        "source", "weight0", "weight1", "weight2", "weight3", "hidden", "cell", "reverse", "batch_sizes",
+        "mode", "hidden_size", "num_layers", "has_biases", "bidirectional", "batch_first", "train",
+    ),
     "poet.sgd": ("parameter", "gradient", "lr", "weight_decay"),
     "poet.momentum": (
         "parameter", "gradient", "momentum_buffer", "lr", "gradient_share", "momentum", "weight_decay",

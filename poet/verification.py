@@ -3,8 +3,8 @@
 Both sides see the same batches and draw from equally seeded generators. After each step the loss, the
 predictions, every gradient, every updated parameter, every module state and every tensor of the
 optimizer are compared bit for bit; then those of a step of each other shape that the plan has; then
-the outputs in evaluation mode, where the plan has one, of every shape; at the end the same, of one step,
-inside each other budget that the plan has.
+the outputs and the loss in evaluation mode, where the plan has one, of every shape; at the end the
+same, of one step, inside each other budget that the plan has.
 """
 
 from __future__ import annotations
@@ -250,11 +250,11 @@ def _all_pairs(
         first = (
             batches[0] if plan.request.micro is None else _pieces(*batches[0], plan.request.micro.count)[0]
         )
-        for name, ours, theirs in _evaluation_pairs(trainer, plain, first[0]):
+        for name, ours, theirs in _evaluation_pairs(trainer, plain, *first):
             yield f"evaluation: {name}", ours, theirs
-    for (shape, words), (inputs, _) in zip(others, drawn, strict=True):
+    for (shape, words), batch in zip(others, drawn, strict=True):
         if shape.evaluation is not None:
-            for name, ours, theirs in _evaluation_pairs(trainer, plain, inputs):
+            for name, ours, theirs in _evaluation_pairs(trainer, plain, *batch):
                 yield f"evaluation for {words}: {name}", ours, theirs
 
 
@@ -326,12 +326,18 @@ def _pieces(
 
 
 def _evaluation_pairs(
-    trainer: Trainer, plain: PlainTrainer, inputs: tuple[Tensor, ...]
+    trainer: Trainer,
+    plain: PlainTrainer,
+    inputs: tuple[Tensor, ...],
+    targets: Tensor | tuple[Tensor, ...] | None,
 ) -> Iterator[tuple[str, Tensor, Tensor]]:
-    """The model in evaluation mode on each side, after the steps: outputs, as (name, of the plan, plain)."""
+    """The model in evaluation mode on each side, after the steps: outputs and loss, as of `_step_pairs`."""
     outputs = plain.predict(inputs)
     for number, (ours, theirs) in enumerate(zip(trainer.predict(inputs), outputs, strict=True)):
         yield f"output {number}", ours, theirs
+    found, loss = trainer.evaluate([(inputs, targets)], []).loss, plain.evaluate(inputs, targets)
+    ours = torch.tensor(torch.nan if found is None else found, dtype=loss.dtype)
+    yield "the loss", ours, loss if bool(loss.isfinite()) else torch.full_like(loss, torch.nan)
 
 
 def _from_structure(file: PlanFile) -> nn.Module:

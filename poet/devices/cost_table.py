@@ -317,6 +317,7 @@ _PRODUCTS = {
     **_aten(OpClass.MATMUL, _attention(1, 5.0), "_scaled_dot_product_flash_attention_for_cpu_backward"),
     **_aten(OpClass.MATMUL, _recurrent(1.0), "mkldnn_rnn_layer"),
     **_aten(OpClass.MATMUL, _recurrent(3.0), "mkldnn_rnn_layer_backward"),
+    "poet.lstm_without_gradients": OperatorCost(OpClass.MATMUL, _recurrent(1.0)),
     "poet.recurrent": OperatorCost(OpClass.MATMUL, _recurrent_steps(1.0)),
     "poet.recurrent_backward": OperatorCost(OpClass.MATMUL, _recurrent_steps(3.0)),
     **_aten(OpClass.MATMUL, _distances, "_cdist_forward _cdist_backward"),

@@ -25,6 +25,7 @@ from poet.frontend.small_operators import small_operators
 from poet.frontend.trace import TrainingStep, looks_at_contents, named_constants, own_tensors
 from poet.graph import Graph
 from poet.kernel_facts import KernelFacts
+from poet.named import named_parameters
 from poet.runtime import kernels
 from poet.runtime.measure import measured
 
@@ -69,9 +70,9 @@ def trace_evaluation(
             for kind in (types[name] for name in beside.inputs[len(inputs) :])
         ]
     with evaluating(module), small_operators(are_wanted=training.has_small_operators):
-        step = Functional(
-            Step(module, (), training.objective or loss_named(training.loss)), (*parameters, *states)
-        )
+        trained = (item.name for item in named_parameters(beside) if item.is_trained)
+        objective = training.objective or loss_named(training.loss)
+        step = Functional(Step(module, trained, objective, has_backward=False), (*parameters, *states))
         step.step.is_exported = looks_at_contents(module, inputs)
         own = fakes(mode, (parameters | states).values())
         traced = trace_step(step, (own, fakes(mode, inputs), targets))

@@ -22,7 +22,7 @@ from poet.frontend.eager import without_short_cuts
 from poet.frontend.exporting import as_exporters_do, line_of
 from poet.frontend.layouts import dense_like, tensor_type
 from poet.frontend.losses import Loss
-from poet.frontend.recurrent import OneOpPerLayer
+from poet.frontend.recurrent import LstmByGradientMode, OneOpPerLayer
 from poet.frontend.small_operators import as_wanted
 from poet.runtime import kernels
 
@@ -33,10 +33,19 @@ class Step(nn.Module):
     Activation checkpointing runs parts of the module again while gradients are computed.
     """
 
-    def __init__(self, module: nn.Module, trained: Iterable[str], loss: Loss, *, divisor: int = 1) -> None:
+    def __init__(
+        self,
+        module: nn.Module,
+        trained: Iterable[str],
+        loss: Loss,
+        *,
+        divisor: int = 1,
+        has_backward: bool = True,
+    ) -> None:
         super().__init__()
         self.module = module
         self.trained = tuple(trained)
+        self.has_backward = has_backward and bool(self.trained)
         self.loss = loss
         self.divisor = divisor  # of the loss, before the backward pass
         self.is_exported = False
@@ -53,7 +62,7 @@ class Step(nn.Module):
     def forward(self, inputs: list[Tensor], targets: list[Tensor] | None) -> list[Tensor | None]:
         """Loss, gradients of the trained parameters in the module's order, outputs.
 
-        Where nothing is trained, as in evaluation, there is no backward pass.
+        In evaluation there is no backward pass.
 
         Without ``targets``: the targets that the loss needs for the module's first output.
         """
@@ -61,7 +70,7 @@ class Step(nn.Module):
         if targets is None:
             return [self.loss.targets_like(outputs[0])]
         loss = self.loss.of(returned, targets)
-        if not self.trained:
+        if not self.has_backward:
             return [loss, *outputs]
         if not loss.requires_grad:
             raise ModelError("the loss does not depend on any parameter that is to be trained")
@@ -82,15 +91,21 @@ class Functional:
     def __call__(
         self, own: list[Tensor], inputs: list[Tensor], targets: list[Tensor] | None
     ) -> list[Tensor | None]:
-        """What `Step` gives; fresh leaves stand for the parameters, so that they can have gradients."""
+        """What `Step` gives; fresh leaves stand for the parameters, so that they can have gradients.
+
+        Without a backward pass too: ``torch.no_grad()`` leaves ``requires_grad`` of a parameter and of its
+        views, and torch asks for it. A product of a strided batch and a weight is one `mm` where the weight
+        requires a gradient and one `bmm` where it does not, with other bits.
+        """
         trained = frozenset(self.step.trained)
         leaves = {
             f"module.{name}": tensor.detach().requires_grad_() if name in trained else tensor
             for name, tensor in zip(self.names, own, strict=True)
         }
-        has_backward = torch.set_grad_enabled(bool(trained))
+        has_backward = torch.set_grad_enabled(self.step.has_backward)
         with (
             speaking(self.step.module), without_short_cuts(), has_backward, OneOpPerLayer(), as_wanted(),
+            LstmByGradientMode(),  # type: ignore[no-untyped-call]
         ):  # fmt: skip
             results: list[Tensor | None] = torch.func.functional_call(self.step, leaves, (inputs, targets))
         return results

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -88,12 +88,23 @@ class PlainTrainer:
         self.optimizer.step()
 
     def predict(self, inputs: Sequence[Tensor]) -> list[Tensor]:
-        """The module's outputs in evaluation mode, without gradients."""
+        """The module's outputs in evaluation mode, under ``torch.no_grad()``, by the ops it is written in."""
+        with self._evaluated(inputs) as returned:
+            return [item for item in pytree.tree_leaves(returned) if isinstance(item, Tensor)]
+
+    def evaluate(self, inputs: Sequence[Tensor], targets: Tensor | Sequence[Tensor] | None) -> Tensor:
+        """The loss of the module in evaluation mode; likewise."""
+        given = [targets] if isinstance(targets, Tensor) else list(targets or ())
+        with self._evaluated(inputs) as returned:
+            return self._loss.of(returned, given)
+
+    @contextlib.contextmanager
+    def _evaluated(self, inputs: Sequence[Tensor]) -> Iterator[object]:
         with evaluating(self._module), without_short_cuts(), torch.no_grad(), as_wanted():
             is_exported = looks_at_contents(self._module, inputs)
             with as_exporters_do() if is_exported else contextlib.nullcontext():
                 returned = self._module(*inputs)
-        return [item for item in pytree.tree_leaves(returned) if isinstance(item, Tensor)]
+            yield returned
 
     def optimizer_state(self) -> dict[tuple[str, str], Tensor]:
         """The optimizer's tensors by (parameter, state)."""

@@ -2,7 +2,8 @@
 
 Outside of tracing nothing changes: `nn.GRU` and `nn.RNN` run as they are, and what stands here for a
 node of an ONNX file makes plain torch calls step by step. `nn.LSTM` in single precision is an op of
-torch's own already.
+torch's own already. Without gradients its kernel is another one, with other bits and no workspace: a call
+under ``torch.no_grad()`` is an op of our own for it.
 """
 
 from __future__ import annotations
@@ -15,11 +16,12 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from poet.frontend.small_operators import are_wanted as small_ones_are_wanted
 from poet.runtime import recurrent
 
-FORWARD, BACKWARD = "poet.recurrent", "poet.recurrent_backward"
+FORWARD, BACKWARD, LSTM = "poet.recurrent", "poet.recurrent_backward", "poet.lstm_without_gradients"
 """Our operators' names in a graph."""
 
 _LIBRARY: Any = torch.library.Library("poet", "FRAGMENT")  # type: ignore[no-untyped-call]
@@ -31,8 +33,14 @@ _LIBRARY.define(
     "recurrent_backward(str kind, Tensor?[] gradients, Tensor products, Tensor[] initial, Tensor weight,"
     " Tensor? bias, Tensor[] states, bool reverse, bool[] wanted) -> Tensor[]"
 )
+_LIBRARY.define(
+    "lstm_without_gradients(Tensor source, Tensor weight0, Tensor weight1, Tensor weight2, Tensor weight3,"
+    " Tensor hidden, Tensor cell, bool reverse, int[] batch_sizes, int mode, int hidden_size, int num_layers,"
+    " bool has_biases, bool bidirectional, bool batch_first, bool train) -> (Tensor, Tensor, Tensor)"
+)
 _LIBRARY.impl("recurrent", recurrent.forward, "CPU")
 _LIBRARY.impl("recurrent_backward", recurrent.backward, "CPU")
+_LIBRARY.impl("lstm_without_gradients", recurrent.lstm_without_gradients, "CPU")
 
 
 def _types(
@@ -60,7 +68,22 @@ def _gradient_types(
             for item in group]  # fmt: skip
 
 
+def _lstm_types(
+    source: Tensor,
+    w0: Tensor,
+    w1: Tensor,
+    w2: Tensor,
+    w3: Tensor,
+    hidden: Tensor,
+    cell: Tensor,
+    *rest: object,
+) -> tuple[Tensor, Tensor, Tensor]:
+    outputs = source.new_empty(*source.shape[:2], hidden.shape[-1])
+    return outputs, hidden.new_empty(hidden.shape), cell.new_empty(cell.shape)
+
+
 torch.library.register_fake("poet::recurrent", _types, lib=_LIBRARY)
+torch.library.register_fake("poet::lstm_without_gradients", _lstm_types, lib=_LIBRARY)
 torch.library.register_fake("poet::recurrent_backward", _gradient_types, lib=_LIBRARY)
 
 
@@ -141,6 +164,23 @@ class OneOpPerLayer(TorchFunctionMode):
             return func(*args, **(kwargs or {}))
         if kind is not None and not kwargs and len(args) == 9 and isinstance(args[2], list | tuple):
             return _stack(kind, *args)
+        return func(*args, **(kwargs or {}))
+
+
+class LstmByGradientMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Inside, oneDNN's LSTM under ``torch.no_grad()`` is `LSTM`, in the trace as in plain PyTorch."""
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Sequence[type],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """``func`` itself, unless it is that LSTM."""
+        if func is torch.ops.aten.mkldnn_rnn_layer.default and not torch.is_grad_enabled():
+            no_workspace = args[0].new_empty(0, dtype=torch.uint8)
+            return *torch.ops.poet.lstm_without_gradients(*args), no_workspace
         return func(*args, **(kwargs or {}))
 
 

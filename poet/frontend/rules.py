@@ -15,7 +15,7 @@ from torch._ops import OpOverload
 from poet.errors import UnsupportedOperator
 from poet.frontend.layouts import dense_like, layout_arguments, tensor_type
 from poet.frontend.lowering_state import Lowering, arguments
-from poet.frontend.recurrent import BACKWARD, FORWARD
+from poet.frontend.recurrent import BACKWARD, FORWARD, LSTM
 from poet.graph import Blank, Call, Ref, TensorType
 
 Rule = Callable[[Lowering, fx.Node], None]
@@ -249,7 +249,7 @@ SPECIAL: dict[str, Rule] = {
     **dict.fromkeys(
         ("aten.clone.default", "aten._to_copy.default", "aten.lift_fresh_copy.default"), _clone
     ),
-    **{f"{target}.default": _own(target) for target in (FORWARD, BACKWARD)},
+    **{f"{target}.default": _own(target) for target in (FORWARD, BACKWARD, LSTM)},
     **dict.fromkeys(("aten.prod.default", "aten.prod.dim_int", "aten.cumprod.default"), _product),
 }  # fmt: skip
 """Operators that do not simply become one op of the same arguments."""

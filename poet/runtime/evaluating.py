@@ -67,9 +67,12 @@ class Evaluations:
         """See `poet.runtime.Trainer.evaluate`."""
         sizes = [item.size for item in self._shapes if item.is_there] or [self._shapes[0].size]
         tally = EvaluationTally(chosen_metrics(self._plan, metrics))
-        for given, samples in counted_batches(batches, max(sizes)):
+        for given, samples in counted_batches(batches, max(sizes), self._is_whole):
             self._add_batch(given, samples, tally)
         return tally.result()
+
+    def _is_whole(self, given: Sequence[torch.Tensor]) -> bool:
+        return any(is_as_large(given, item.given.types) for item in self._shapes)
 
     def _add_batch(self, given: Sequence[torch.Tensor], samples: int, tally: EvaluationTally) -> None:
         """In a function of its own, so that the outputs have given up their places when the next begins."""
@@ -77,9 +80,10 @@ class Evaluations:
         chosen = min(fitting, key=lambda item: (not item.is_there, item.size), default=self._shapes[0])
         targets = self._plan.graph.targets
         inputs, wanted = given[: len(given) - targets], given[len(given) - targets :]
-        loss, outputs = self._forward(chosen, inputs, wanted, samples=samples)
+        is_whole = is_as_large(given, chosen.given.types)
+        loss, outputs = self._forward(chosen, inputs, wanted, samples=None if is_whole else samples)
         only = wanted[0] if targets == 1 else None
-        tally.add(loss, outputs[0], only, samples, is_whole=samples == chosen.size)
+        tally.add(loss, outputs[0], only, samples, is_whole=is_whole)
 
     def _forward(
         self,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -185,15 +185,22 @@ def _mean(losses: Sequence[float], sizes: Sequence[int]) -> float:
     return math.fsum(loss * size for loss, size in zip(losses, sizes, strict=True)) / sum(sizes)
 
 
-def counted_batches(batches: Iterable[Batch], size: int) -> Iterator[tuple[list[torch.Tensor], int]]:
+def counted_batches(
+    batches: Iterable[Batch], size: int, is_planned: Callable[[Sequence[torch.Tensor]], bool]
+) -> Iterator[tuple[list[torch.Tensor], int]]:
     """Each batch, and how many samples it has.
 
+    One that ``is_planned`` need not have them in the first dimension of each; the last tensor counts.
+
     Raises:
-        InputError: a batch has no sample, or more than ``size``.
+        InputError: any other batch has no sample, or more than ``size``.
     """
     for inputs, targets in batches:
         given = [inputs] if isinstance(inputs, torch.Tensor) else list(inputs)
         given += [targets] if isinstance(targets, torch.Tensor) else list(targets or ())
+        if is_planned(given):
+            yield given, len(given[-1]) if given[-1].dim() else 1
+            continue
         counts = {len(tensor) if tensor.dim() else 0 for tensor in given}
         count = counts.pop() if len(counts) == 1 else 0
         if not 0 < count <= size:

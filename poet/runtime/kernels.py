@@ -511,6 +511,7 @@ OWN_KERNELS: dict[str, Kernel] = {
     "poet.assign": _assign,
     "poet.recurrent": recurrent.forward,
     "poet.recurrent_backward": recurrent.backward,
+    "poet.lstm_without_gradients": recurrent.lstm_without_gradients,
     "poet.sgd": _sgd,
     "poet.momentum": _momentum,
     "poet.adamw": _adamw,

@@ -9,6 +9,7 @@ autograd would: the bits are those of ``nn.GRU`` and ``nn.RNN``.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -90,6 +91,37 @@ def forward(
         *(torch.stack(entries) for entries in zip(*states, strict=True)),
         *(item.clone() for item in last),
     ]
+
+
+def lstm_without_gradients(
+    source: Tensor,
+    weight0: Tensor,
+    weight1: Tensor,
+    weight2: Tensor,
+    weight3: Tensor,
+    hidden: Tensor,
+    cell: Tensor,
+    reverse: bool,
+    batch_sizes: Sequence[int],
+    mode: int,
+    hidden_size: int,
+    num_layers: int,
+    has_biases: bool,
+    bidirectional: bool,
+    batch_first: bool,
+    train: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The LSTM of ``aten.mkldnn_rnn_layer`` for inference: outputs and the last state.
+
+    torch takes another primitive where gradients are enabled, which gives other bits and a workspace.
+    """
+    weights = weight0, weight1, weight2, weight3
+    sizes = mode, hidden_size, num_layers
+    how = has_biases, bidirectional, batch_first, train
+    call: Any = torch.ops.aten.mkldnn_rnn_layer.default
+    with torch.no_grad():
+        outputs, *last, _ = call(source, *weights, hidden, cell, reverse, batch_sizes, *sizes, *how)
+    return outputs, last[0], last[1]
 
 
 def backward(

@@ -1,0 +1,199 @@
+"""Recurrent nets and encoders in evaluation mode: the bits of ``module.eval()`` under ``torch.no_grad()``.
+
+torch asks there whether a weight requires a gradient, and takes another kernel where it does; batches are
+strided and sizes odd, so that these kernels give other bits.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from helpers import hand_net
+from helpers.pace import with_slow
+from helpers.schedules import random_schedule
+from torch import Tensor, nn
+
+from poet.beside import at_home
+from poet.frontend.evaluation import trace_evaluation
+from poet.frontend.trace import trace_training_step
+from poet.plan_file import write_plan
+from poet.plan_parts import Request
+from poet.runtime import Trainer
+from poet.runtime.state import raw_tensor
+from poet.schedule import Compute, PageIn
+from poet.simulator import simulate
+from poet.training_plan import Plan
+from poet.verification import random_batch, verify
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+class Sequence(nn.Module):
+    """A layer over a sequence, and classes from its last moment."""
+
+    def __init__(self, layer: nn.Module, *, batch_first: bool, size: int) -> None:
+        super().__init__()
+        self.into, self.layer, self.out = nn.Linear(3, 4), layer, nn.Linear(size, 3)
+        self.time = 1 if batch_first else 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Scores [N,3] of [N,T,3], or of [T,N,3]."""
+        y = self.layer(self.into(x))
+        scores: Tensor = self.out((y[0] if isinstance(y, tuple) else y).select(self.time, -1))
+        return scores
+
+
+def _recurrent(kind: Callable[..., nn.Module], batch_first: bool) -> nn.Module:
+    return Sequence(kind(4, 5, 2, batch_first=batch_first, dropout=0.2), batch_first=batch_first, size=5)
+
+
+def _encoder(batch_first: bool) -> nn.Module:
+    layer = nn.TransformerEncoderLayer(4, 2, 7, dropout=0.2, batch_first=batch_first)
+    return Sequence(layer, batch_first=batch_first, size=4)
+
+
+BUILD: dict[str, Callable[[bool], nn.Module]] = {
+    "rnn": lambda batch_first: _recurrent(nn.RNN, batch_first),
+    "gru": lambda batch_first: _recurrent(nn.GRU, batch_first),
+    "lstm": lambda batch_first: _recurrent(nn.LSTM, batch_first),
+    "encoder": _encoder,
+}
+CASES = {f"{kind}, {order} first": (kind, order) for kind in BUILD for order in ("batch", "time")}
+
+
+def built(case: str) -> tuple[nn.Module, Tensor]:
+    """The net, and a batch of 2 samples of 5 moments."""
+    kind, order = CASES[case]
+    torch.manual_seed(0)
+    module = BUILD[kind](order == "batch")
+    return module, torch.randn((2, 5, 3) if order == "batch" else (5, 2, 3))
+
+
+def planned(module: nn.Module, inputs: Tensor, *, share: float, path: Path) -> Plan:
+    """A plan file whose training and evaluation recompute and page by chance; not with a ``share`` of 0."""
+    step = trace_training_step(module, inputs, measure=False)
+    evaluation = trace_evaluation(module, inputs, step, measure=False)
+    of = hand_net.problem(step.graph)
+    plan = hand_net.plan(
+        of, step.graph, random_schedule(of, 1, share=share), optimizer=step.optimizer,
+        loss="cross-entropy", slack=1.0,
+    )  # fmt: skip
+    beside = at_home(hand_net.problem(evaluation.graph), plan)
+    schedule = random_schedule(beside, 2, share=share)
+    peak_bytes = simulate(beside, schedule).peak_ram_bytes
+    limits = replace(plan.request.limits, ram_budget_bytes=peak_bytes)
+    found = hand_net.plan(beside, evaluation.graph, schedule, optimizer=step.optimizer, loss="cross-entropy")
+    found = replace(found, request=Request(limits, "cross-entropy"), model=plan.model)
+    budget_bytes = max(peak_bytes, plan.request.limits.ram_budget_bytes or 0)
+    request = replace(plan.request, limits=replace(limits, ram_budget_bytes=budget_bytes))
+    plan = replace(plan, request=request, evaluation=found)
+    write_plan(path, plan, {name: raw_tensor(tensor) for name, tensor in step.tensors.items()})
+    return plan
+
+
+@pytest.mark.parametrize("share", with_slow([0.0, 0.5], {0.0}))
+@pytest.mark.parametrize("case", with_slow(CASES, CASES.keys() - {"gru, batch first", "lstm, batch first"}))
+def test_evaluation_is_that_of_eval_without_gradients(case: str, share: float, tmp_path: Path) -> None:
+    module, inputs = built(case)
+    plan = planned(module, inputs, share=share, path=tmp_path / "p")
+    assert plan.evaluation is not None
+    if share:
+        runs = [step for step in plan.evaluation.schedule if isinstance(step, Compute)]
+        assert any(isinstance(step, PageIn) for step in plan.evaluation.schedule)
+        assert len(runs) > len(plan.evaluation.graph.ops)
+    _, targets = random_batch(plan, 0)
+    assert isinstance(targets, Tensor)
+    plain = copy.deepcopy(module).eval()
+    for threads in (1, 2):
+        torch.set_num_threads(threads)
+        with Trainer.open(tmp_path / "p", seed=1) as trainer:
+            trainer.step(inputs, targets)
+            plain.load_state_dict(trainer.state_dict())
+            with torch.no_grad():
+                expected = _by_written_ops(plain, inputs)
+                loss = F.cross_entropy(expected, targets)
+            if "lstm" not in case:  # whose kernel asks for the mode; an encoder's own is not used in this one
+                with torch.enable_grad():
+                    assert torch.equal(plain(inputs), expected)
+            assert torch.equal(trainer.predict(inputs)[0], expected)
+            assert trainer.evaluate([(inputs, targets)]).loss == float(loss)
+    verify(tmp_path / "p", module=module, steps=1).require()
+
+
+def _by_written_ops(plain: nn.Module, inputs: Tensor) -> Tensor:
+    """What ``plain`` gives with an encoder's own kernel for evaluation off."""
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        result: Tensor = plain(inputs)
+    finally:
+        torch.backends.mha.set_fastpath_enabled(True)
+    return result
+
+
+def test_a_frozen_weight_takes_the_kernel_that_it_takes_in_plain_pytorch(tmp_path: Path) -> None:
+    """Of a strided batch: `mm` where the weight is trained, `bmm` where it is not."""
+    module, inputs = built("gru, batch first")
+    trained = trace_training_step(module, inputs, measure=False)
+    module.requires_grad_(False)
+    module.get_submodule("out").requires_grad_(True)
+    frozen = trace_training_step(module, inputs, measure=False)
+    for step, kernel in ((trained, "aten.mm.default"), (frozen, "aten.bmm.default")):
+        graphs = (step.graph, trace_evaluation(module, inputs, step, measure=False).graph)
+        for graph in graphs:
+            first = next(op for op in graph.ops if op.name.startswith("layer."))
+            assert first.call.target == kernel
+
+
+class _FrozenFront(nn.Module):
+    """An LSTM that is not trained and runs without gradients, as one does with a feature extractor."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.front, self.back, self.out = nn.LSTM(4, 5), nn.LSTM(5, 5), nn.Linear(5, 3)
+        self.front.requires_grad_(False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Scores [N,3] of [T,N,4]."""
+        with torch.no_grad():
+            y = self.front(x)[0]
+        scores: Tensor = self.out(self.back(y)[0][-1])
+        return scores
+
+
+@pytest.mark.slow
+def test_an_lstm_without_gradients_inside_a_step_is_that_of_plain_pytorch(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    module, inputs = _FrozenFront(), torch.randn(5, 2, 4)
+    plan = planned(module, inputs, share=0.5, path=tmp_path / "p")
+    assert plan.evaluation is not None
+    for graph, kernels in ((plan.graph, 1), (plan.evaluation.graph, 2)):
+        targets = [op.call.target for op in graph.ops]
+        assert targets.count("poet.lstm_without_gradients") == kernels
+        assert targets.count("aten.mkldnn_rnn_layer.default") == 2 - kernels
+    verify(tmp_path / "p", module=module, steps=2).require()
+
+
+@pytest.mark.slow
+def test_verify_finds_an_evaluation_whose_loss_differs(tmp_path: Path) -> None:
+    module, inputs = built("rnn, batch first")
+    plan = planned(module, inputs, share=0.0, path=tmp_path / "p")
+    assert plan.evaluation is not None
+    graph = plan.evaluation.graph
+    ops = tuple(
+        replace(op, call=replace(op.call, args=(*op.call.args[:3], 2, *op.call.args[4:])))  # a sum, no mean
+        if op.call.target == "aten.nll_loss_forward.default"
+        else op
+        for op in graph.ops
+    )
+    wrong = replace(plan, evaluation=replace(plan.evaluation, graph=replace(graph, ops=ops)))
+    step = trace_training_step(module, inputs, measure=False)
+    write_plan(tmp_path / "w", wrong, {name: raw_tensor(tensor) for name, tensor in step.tensors.items()})
+    (comparison,) = verify(tmp_path / "w", module=module, steps=1, threads=(1,)).comparisons
+    assert comparison.difference is not None
+    assert comparison.difference.startswith("evaluation: the loss differs")
