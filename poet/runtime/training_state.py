@@ -9,8 +9,9 @@ import torch
 from poet.closing import Closing
 from poet.files.apart import check_apart
 from poet.named import named_parameters
-from poet.runtime import state
+from poet.runtime import native, state
 from poet.runtime.budgets import Planner
+from poet.runtime.counted_peak import CountedPeak
 from poet.runtime.generations import Generations
 from poet.runtime.lasting import LastingTensors
 from poet.runtime.memory import PeakMeter
@@ -153,9 +154,15 @@ class TrainingState(Closing):
         placed = self._tensors.placed
         return "heap" if placed is None else placed.how
 
-    def peak_meter(self) -> PeakMeter:
-        """Measures the peak of tensor memory over the steps in a ``with`` block, as the plan counts it."""
-        return PeakMeter(self.held_bytes)
+    def peak_meter(self) -> PeakMeter | CountedPeak:
+        """Measures the peak of tensor memory over the steps in a ``with`` block, as the plan counts it.
+
+        Where steps lie in an arena it is counted to the byte; elsewhere it is the kernel's mark.
+        """
+        placed, allocator = self._tensors.placed, native.load()
+        if placed is None or not placed.resident_bytes or allocator is None:
+            return PeakMeter(self.held_bytes)
+        return CountedPeak(allocator, self.held_bytes)
 
     @property
     def held_bytes(self) -> int:

@@ -29,6 +29,7 @@ from zoo.sequence import Bert
 from zoo.vision import ResNet, UNet
 
 from poet.runtime import Trainer, native
+from poet.runtime.memory import PeakMeter
 
 _IMAGE = (3, 32, 32)
 SIZES: dict[str, tuple[Size, str]] = {
@@ -155,7 +156,7 @@ class Planned:
         trainer = self._trainer
         allocator = native.load()
         assert allocator is not None
-        with trainer.peak_meter() as meter:
+        with PeakMeter(trainer.held_bytes) as meter:
             for _ in range(_PEAK_STEPS):
                 self.step()
         with allocator.tracking() as tracked:

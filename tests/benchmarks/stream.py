@@ -24,6 +24,7 @@ from torch import Tensor, nn
 import poet
 from poet.frontend.plain import PlainTrainer
 from poet.runtime import Trainer
+from poet.runtime.memory import PeakMeter
 from poet.shape_planner import ShapePlanner
 from poet.units import format_bytes, format_share
 
@@ -122,7 +123,7 @@ def stream(name: str, make: Callable[[], nn.Module], share: float, steps: int, p
                 are_equal &= loss == float(plain.step([inputs], targets)[0])
             state = net.state_dict()
             are_equal &= all(torch.equal(item, state[key]) for key, item in trainer.state_dict().items())
-            with trainer.peak_meter() as meter:
+            with PeakMeter(trainer.held_bytes) as meter:
                 for number, length in enumerate(lengths):
                     trainer.step(*batch(length, number))
             new = trainer.plan.shapes[len(PLANNED) - 1 :]

@@ -254,6 +254,33 @@ def test_an_evaluation_lies_in_the_arena_of_training(planned: Path) -> None:
         assert meter.peak.bytes is None or limit is None or meter.peak.bytes <= limit
 
 
+@pytest.mark.skipif(not native.available(), reason="needs the native allocator")
+def test_the_peak_in_an_arena_counts_tensors_and_nothing_else(planned: Path) -> None:
+    with Trainer.open(planned, arena="require") as trainer:
+        batches = [random_batch(trainer.plan, number) for number in range(3)]
+        with (
+            trainer.peak_meter() as meter
+        ):  # not in the arena yet: the kernel's mark, if any
+            trainer.step(*batches[0])
+        assert meter.peak.bytes is None or meter.peak.bytes > 0
+        with trainer.peak_meter() as meter:
+            others = [bytes(100) for _ in range(100_000)]  # 13 MB of the interpreter's
+            for batch in batches:
+                trainer.step(*batch)
+            trainer.evaluate(batches)
+        assert len(others) == 100_000
+        assert meter.peak.bytes is not None
+        assert (
+            trainer.held_bytes <= meter.peak.bytes < trainer.held_bytes + 2048
+        )  # a loss, and what metrics count by
+        with trainer.peak_meter() as meter:
+            stray = torch.empty(1 << 20, dtype=torch.uint8)  # as one that a step would not give back
+            for batch in batches:
+                trainer.step(*batch)
+        assert meter.peak.bytes is not None
+        assert 0 <= meter.peak.bytes - trainer.held_bytes - stray.nbytes < 2048
+
+
 def test_verify_finds_an_evaluation_that_is_not_the_models(planned: Path, tmp_path: Path) -> None:
     """The forward pass in training mode is not that of ``module.eval()``: the last check bites."""
     other = small_net()

@@ -44,6 +44,11 @@ class Tracking:
         """The most that `live_bytes` has been."""
         return self.usage().live_peak_bytes - self._begin[0].live_bytes
 
+    @property
+    def footprint_growth_bytes(self) -> int:
+        """The most that heap and whole arenas have been above what they were when the scope began."""
+        return self.usage().footprint_peak_bytes - self._begin[0].footprint_bytes
+
     def close(self) -> None:
         """Keep the figures of this moment."""
         self._end = self._now()
