@@ -1,4 +1,4 @@
-"""The peak of tensor memory by torch's allocator, to the byte; the kernel's mark knows pages of the process."""
+"""The peak of tensor memory by torch's allocator, to the byte; the kernel's mark knows a process's pages."""
 
 from __future__ import annotations
 

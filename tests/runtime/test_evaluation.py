@@ -258,9 +258,7 @@ def test_an_evaluation_lies_in_the_arena_of_training(planned: Path) -> None:
 def test_the_peak_in_an_arena_counts_tensors_and_nothing_else(planned: Path) -> None:
     with Trainer.open(planned, arena="require") as trainer:
         batches = [random_batch(trainer.plan, number) for number in range(3)]
-        with (
-            trainer.peak_meter() as meter
-        ):  # not in the arena yet: the kernel's mark, if any
+        with trainer.peak_meter() as meter:  # not in the arena yet: the kernel's mark, if any
             trainer.step(*batches[0])
         assert meter.peak.bytes is None or meter.peak.bytes > 0
         with trainer.peak_meter() as meter:
