@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from poet.demand import BEFORE, demand_of
 from poet.devices.costs import build_problem, kernels_on
+from poet.errors import InputError
 from poet.graph import Graph
 from poet.homes import DecidedProblem, as_decided
 from poet.kernel_facts import KernelFacts
@@ -28,6 +29,19 @@ from poet.training_plan import Plan, make_plan
 SEARCH_SECONDS = 10.0
 _ROUNDS = 6
 _SHRINK = 0.93  # of the bytes, where a schedule leaves too large gaps
+
+
+def check_comes_first(planned: Planned, what: str) -> None:
+    """Do nothing if ``planned`` has no plans for other budgets, each of which would lack ``what``.
+
+    Raises:
+        InputError: it has.
+    """
+    if planned.plan.budgets:
+        raise InputError(
+            f"{what} are planned before other budgets, whose plans have them too: with_evaluation, "
+            "with_shapes, then with_budgets"
+        )
 
 
 def planned_beside(

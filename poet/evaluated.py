@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from poet.beside import SEARCH_SECONDS, planned_beside
+from poet.beside import SEARCH_SECONDS, check_comes_first, planned_beside
 from poet.errors import PoetError
 from poet.planned import Planned
 from poet.solution import SolveOptions
@@ -18,9 +18,13 @@ def with_evaluation(planned: Planned, *, time_limit_seconds: float = SEARCH_SECO
     Args:
         planned: what `poet.planned.plan_with` gave.
         time_limit_seconds: of each search; there is none where everything fits.
+
+    Raises:
+        InputError: ``planned`` has plans for other budgets already.
     """
     from poet.frontend.evaluation import trace_evaluation
 
+    check_comes_first(planned, "evaluations")
     prepared, plan = planned.prepared, planned.plan
     if prepared.module is None:
         return replace(planned, evaluation_remark="no evaluation is planned: the model is not at hand")

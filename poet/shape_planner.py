@@ -10,9 +10,11 @@ arena, on its tensors.
 
 from __future__ import annotations
 
+import functools
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from poet.beside import at_home, costed_beside
 from poet.calls import TensorType
@@ -26,6 +28,9 @@ from poet.reshaping import Reshaping
 from poet.solution import SolveOptions
 from poet.training_plan import Plan, Shape, shape_words
 from poet.units import format_bytes
+
+if TYPE_CHECKING:
+    from poet.runtime import Trainer
 
 SEARCH_SECONDS = 0.1
 IMPROVING_SECONDS = 10.0
@@ -148,6 +153,66 @@ class ShapePlanner:
             except PoetError as error:
                 raise InputError(f"a plan for another shape needs the costs of {device}: {error}") from None
         return self._profile
+
+
+class ShapeImprovement:
+    """Searches longer for shapes that were planned in haste: between steps, for a share of the time.
+
+        improvement = ShapeImprovement(trainer, planner)
+        for inputs, targets in batches:
+            trainer.step(inputs, targets)
+            improvement.look()
+
+    A search begins when its time has been earned, so that the share holds at every moment. The bits stay.
+    """
+
+    def __init__(
+        self,
+        trainer: Trainer,
+        planner: ShapePlanner,
+        *,
+        share: float = 0.1,
+        search_seconds: float = 1.0,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        """Begin to count.
+
+        Args:
+            trainer: whose shapes are improved.
+            planner: that planned them.
+            share: of the time that training takes, for searches.
+            search_seconds: of each search.
+            clock: in seconds.
+
+        Raises:
+            InputError: no such share or search can be.
+        """
+        if not (0.0 < share < 1.0 and search_seconds > 0.0):
+            raise InputError(
+                f"a share of {share} in searches of {search_seconds} s cannot be had; the share lies between "
+                "0 and 1, and a search takes some time"
+            )
+        self._trainer, self._planner, self._clock = trainer, planner, clock
+        self._share, self._search_seconds = share, search_seconds
+        self._earned_seconds, self._since_seconds = 0.0, clock()
+
+    def look(self) -> bool:
+        """Between steps: search, if the time for it has been earned; whether some shape got a better step.
+
+        Raises:
+            ReplayError, PageFileError: as of `poet.runtime.Trainer.improve_shapes`.
+        """
+        began = self._clock()
+        self._earned_seconds += self._share * (began - self._since_seconds)
+        self._earned_seconds = min(self._earned_seconds, self._search_seconds)  # idle times are not saved up
+        self._since_seconds = began
+        if self._earned_seconds < self._search_seconds:
+            return False
+        search = functools.partial(self._planner.improve, time_limit_seconds=self._search_seconds)
+        improved = self._trainer.improve_shapes(search)
+        self._since_seconds = self._clock()
+        self._earned_seconds -= self._since_seconds - began
+        return improved
 
 
 def _alike(plan: Plan, graph: Graph) -> KernelFacts:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from poet.beside import SEARCH_SECONDS, planned_beside
+from poet.beside import SEARCH_SECONDS, check_comes_first, planned_beside
 from poet.errors import Infeasible, InputError, PlanError, PoetError
 from poet.lasting_values import lasting_values
 from poet.planned import Planned
@@ -39,9 +39,12 @@ def with_shapes(
         time_limit_seconds: of each search; there is none where everything fits.
 
     Raises:
-        InputError: the model is not the same in every shape, or the plan has micro-batches.
+        InputError: the model is not the same in every shape, or the plan has micro-batches or plans for other
+            budgets.
         Infeasible: there is no room for a shape where the plan has its tensors.
     """
+    if others:
+        check_comes_first(planned, "other shapes")
     options = SolveOptions(time_limit_seconds=time_limit_seconds)
     made, remark = list(planned.plan.shapes), planned.evaluation_remark
     for prepared in others:

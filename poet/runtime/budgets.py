@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+from poet.calls import TensorType
 from poet.errors import Infeasible, InvalidSchedule, OutOfTime, PlanError
 from poet.problem import Objective
 from poet.training_plan import Plan, Shape
 from poet.units import format_bytes
 
+Types = tuple[TensorType, ...]
 Planner = Callable[[Plan, int], Plan]
 """Makes the plan for another budget, as `poet.replanning.plan_again` does."""
 
@@ -23,6 +25,29 @@ class Budgets:
         self._made: dict[int, Plan] = {  # by the budget that each was made for
             made_for: made for made in plan.budgets if (made_for := made.request.limits.ram_budget_bytes)
         }
+        self._added: dict[int | None, dict[Types, Shape]] = {}  # by the plan that they stand beside
+
+    def keep(self, plan: Plan, shape: Shape) -> None:
+        """Have ``shape``, planned beside ``plan`` while it ran, when the training comes back to that plan."""
+        for made_for, known in ((None, self._opened), *self._made.items()):
+            if (known.schedule, known.arena) == (plan.schedule, plan.arena):
+                its = self._added.setdefault(made_for, {})
+                its.pop(shape.step.given_types, None)  # the newest stands last, as in the plan that runs
+                its[shape.step.given_types] = shape
+
+    def _within(self, made_for: int | None, plan: Plan, ram_bytes: int) -> Plan | None:
+        """``plan`` with the shapes kept for it, as one for this budget; without where they take more."""
+        added = self._added.get(made_for, {})
+        found = within(plan, ram_bytes)
+        if found is None or not added:
+            return found
+        others = (item for item in found.shapes if item.step.given_types not in added)
+        kept = (Shape(_bounded(item.step, ram_bytes), item.evaluation) for item in added.values())
+        try:
+            extended = replace(found, shapes=(*others, *kept))
+        except (PlanError, InvalidSchedule):
+            return found
+        return extended if extended.held_bytes <= ram_bytes else found
 
     @property
     def sizes_bytes(self) -> tuple[int, ...]:
@@ -43,8 +68,11 @@ class Budgets:
         """
         opened_bytes = self._opened.request.limits.ram_budget_bytes
         asked = [(opened_bytes, self._opened), *self._made.items()]
+        keys = (None, *self._made)
         fitting = [
-            (made_for, plan) for made_for, made in asked if (plan := within(made, ram_bytes)) is not None
+            (made_for, plan)
+            for key, (made_for, made) in zip(keys, asked, strict=True)
+            if (plan := self._within(key, made, ram_bytes)) is not None
         ]
         may_gain = all(made_for is not None and made_for < ram_bytes for made_for, _ in fitting)
         known = [plan for _, plan in fitting]
@@ -74,15 +102,16 @@ def _step_amount(plan: Plan, objective: Objective) -> float:
     return float(plan.step_peak_ram_bytes if objective is Objective.RAM else plan.step_written_bytes)
 
 
+def _bounded(part: Plan, ram_bytes: int) -> Plan:
+    limits = replace(part.request.limits, ram_budget_bytes=ram_bytes)
+    return replace(part, request=replace(part.request, limits=limits))
+
+
 def within(plan: Plan, ram_bytes: int) -> Plan | None:
     """``plan`` as one for this budget; ``None``: it takes more."""
 
-    def bounded(part: Plan) -> Plan:
-        limits = replace(part.request.limits, ram_budget_bytes=ram_bytes)
-        return replace(part, request=replace(part.request, limits=limits))
-
     def maybe(part: Plan | None) -> Plan | None:
-        return None if part is None else bounded(part)
+        return None if part is None else _bounded(part, ram_bytes)
 
     try:
         made = replace(
@@ -90,7 +119,9 @@ def within(plan: Plan, ram_bytes: int) -> Plan | None:
             request=replace(plan.request, limits=replace(plan.request.limits, ram_budget_bytes=ram_bytes)),
             evaluation=maybe(plan.evaluation),
             accumulation=maybe(plan.accumulation),
-            shapes=tuple(Shape(bounded(item.step), maybe(item.evaluation)) for item in plan.shapes),
+            shapes=tuple(
+                Shape(_bounded(item.step, ram_bytes), maybe(item.evaluation)) for item in plan.shapes
+            ),
         )
     except (PlanError, InvalidSchedule):
         return None

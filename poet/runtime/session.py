@@ -24,7 +24,7 @@ from poet.runtime.page_file import PageFile
 from poet.runtime.pieces import Pieces
 from poet.runtime.shapes import ShapeImprover, ShapePlanner, types_of
 from poet.runtime.spill import Spill
-from poet.training_plan import Plan
+from poet.training_plan import Plan, Shape
 
 
 class Session(Closing):
@@ -103,14 +103,18 @@ class Session(Closing):
         """
         if not self.open.takes(inputs, targets):
             types = types_of((*as_tensors(inputs), *as_tensors(targets)))
-            self.open.add_shape(planner(self.open.plan, types), self._new_pages)
+            self._add(planner(self.open.plan, types))
 
     def improve(self, improver: ShapeImprover) -> bool:
         """Let ``improver`` search longer for one shape; whether that found something better."""
         improved = improver(self.open.plan)
         if improved is not None:
-            self.open.add_shape(improved, self._new_pages)
+            self._add(improved)
         return improved is not None
+
+    def _add(self, shape: Shape) -> None:
+        self.open.add_shape(shape, self._new_pages)
+        self._budgets.keep(self.open.plan, shape)
 
     def _new_pages(self, slots: Sequence[PageSlot]) -> PageFile:
         folder = Path() if self.plan_path is None else self.plan_path.parent

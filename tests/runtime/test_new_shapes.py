@@ -23,7 +23,8 @@ from poet.reshaping import Reshaping, without_strips
 from poet.runtime import Trainer
 from poet.runtime.measure import measured
 from poet.runtime.process import torch_threads
-from poet.shape_planner import ShapePlanner
+from poet.shape_planner import ShapeImprovement, ShapePlanner
+from poet.training_plan import Plan
 
 ADAMW = OptimizerSpec("adamw", lr=0.01)
 CLASSES = 3
@@ -231,3 +232,72 @@ def test_new_lengths_in_a_tight_budget_have_the_bits_of_plain_torch(
             for length in (16, 15, 14, 15, 9):
                 inputs, targets = batch(4, length)
                 assert trainer.step(inputs, targets).loss == float(plain.step([inputs], targets)[0])
+
+
+def test_a_change_of_budget_keeps_the_shapes_that_were_planned_meanwhile(tmp_path: Path) -> None:
+    """Under the same plan they stay, also on the way back to it; nothing is planned twice."""
+    made = planned(Attention)
+    made.save(tmp_path / "p.poet")
+    held_bytes = made.plan.held_bytes
+    planner = ShapePlanner()
+    with Trainer.open(tmp_path / "p.poet", seed=3) as trainer:
+        trainer.shape_planner = planner
+        losses = [trainer.step(*batch(4, 11)).loss]
+        for ram_bytes in (held_bytes, 2 * held_bytes, held_bytes):
+            trainer.set_budget(ram_bytes)
+            assert [shape.step.given_types[0].shape for shape in trainer.plan.shapes] == [
+                (4, 8),
+                (4, 4),
+                (4, 11),
+            ]
+            assert trainer.plan.shapes[-1].step.request.limits.ram_budget_bytes == ram_bytes
+            losses.append(trainer.step(*batch(4, 11)).loss)
+    assert len(planner.timed) == 1
+    with Trainer.open(tmp_path / "p.poet", seed=3) as trainer:
+        trainer.shape_planner = ShapePlanner()
+        assert [trainer.step(*batch(4, 11)).loss for _ in losses] == losses
+
+
+def test_improvement_takes_no_more_than_its_share_of_the_time(tmp_path: Path) -> None:
+    planned(Attention).save(tmp_path / "p.poet")
+    now, searches = [0.0], []
+
+    class Counting(ShapePlanner):
+        def improve(self, plan: Plan, *, time_limit_seconds: float = 0.0) -> None:
+            searches.append((now[0], time_limit_seconds))
+            now[0] += 3.0  # longer than it was given
+
+    with Trainer.open(tmp_path / "p.poet") as trainer:
+        with pytest.raises(InputError, match="the share lies between 0 and 1"):
+            ShapeImprovement(trainer, Counting(), share=1.5)
+        improvement = ShapeImprovement(
+            trainer, Counting(), share=0.25, search_seconds=2.0, clock=lambda: now[0]
+        )
+        for _ in range(40):
+            now[0] += 1.0  # a step
+            assert not improvement.look()
+    assert searches == [(8.0, 2.0), (23.0, 2.0), (38.0, 2.0)]
+    assert 3.0 * len(searches) <= 0.25 * 40.0
+
+
+@pytest.mark.slow
+def test_shapes_get_better_between_steps_with_the_same_bits(tmp_path: Path) -> None:
+    planned(Attention, 0.85).save(tmp_path / "p.poet")
+    hasty = ShapePlanner(time_limit_seconds=0.01)
+    net = Attention().train()
+    plain = PlainTrainer(
+        net, loss="cross-entropy", optimizer=ADAMW, trained=[name for name, _ in net.named_parameters()]
+    )
+    with Trainer.open(tmp_path / "p.poet", seed=3) as trainer:
+        trainer.shape_planner = hasty
+        improvement = ShapeImprovement(trainer, hasty, share=0.9, search_seconds=0.2)
+        torch.manual_seed(3)
+        joules = []
+        for number in range(60):
+            inputs, targets = batch(4, (15, 13)[number % 2])
+            assert trainer.step(inputs, targets).loss == float(plain.step([inputs], targets)[0])
+            improvement.look()
+            joules.append(sum(shape.step.step_joules for shape in trainer.plan.shapes))
+            for shape in trainer.plan.shapes:
+                assert shape.step.held_bytes <= (trainer.plan.request.limits.ram_budget_bytes or 0)
+        assert joules[-1] <= joules[1]  # from when both lengths are there

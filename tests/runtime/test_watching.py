@@ -140,6 +140,10 @@ def test_budgets_are_of_one_training() -> None:
     assert renamed != small.graph
     with pytest.raises(PlanError, match="is not of the same training"):
         replace(plan, budgets=(replace(small, graph=renamed),))
+    with pytest.raises(InputError, match="evaluations are planned before other budgets"):
+        api.with_evaluation(planned())
+    with pytest.raises(InputError, match="other shapes are planned before other budgets"):
+        api.with_shapes(planned(), [planned().prepared])
     evaluated = api.with_evaluation(replace(planned(), plan=replace(plan, budgets=()))).plan
     assert evaluated.evaluation is not None
     with pytest.raises(PlanError, match="is not of the same training"):
