@@ -1,19 +1,22 @@
 """How fast the storage behind a page file is, by trying it with the page file's own transfers.
 
 As a training step uses it: between transfers the processor works on other memory, so that the device has
-gone idle and what is moved has left the caches, and each transfer has another place in RAM and file.
+gone idle and what is moved has left the caches, and each transfer has another place in RAM and file. What a
+transfer waited for a processor that other programs had is not the storage's time and does not count.
 """
 
 from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 
 from poet.devices.host import HostStorage, Line
 from poet.plan_parts import PageSlot
 from poet.runtime.page_file import PageFile
+from poet.runtime.processor_wait import UndisturbedClock
 
 _SMALL_BYTES, _LARGE_BYTES = 64 * 1024, 1024 * 1024
 _PLACES = 8
@@ -50,20 +53,21 @@ def _median_seconds(pages: PageFile, size_bytes: int) -> tuple[float, float]:
     memory = memoryview(bytearray(_PLACES * _LARGE_BYTES))
     other = memoryview(bytearray(len(memory)))
     writes, reads = [], []
-    for trial in range(_TRIALS):
-        place = trial % _PLACES
-        part = memory[place * _LARGE_BYTES :][:size_bytes]
-        _work_on(other)
-        writes.append(_seconds(pages.write, str(place), part))
-        _work_on(other)
-        reads.append(_seconds(pages.read_into, str(place), part))
+    with UndisturbedClock() as clock:
+        for trial in range(_TRIALS):
+            place = trial % _PLACES
+            part = memory[place * _LARGE_BYTES :][:size_bytes]
+            _work_on(other)
+            writes.append(clock.seconds(partial(pages.write, str(place), part)))
+            _work_on(other)
+            reads.append(clock.seconds(partial(pages.read_into, str(place), part)))
     return statistics.median(writes), statistics.median(reads)
 
 
 def transfer_seconds(
     folder: Path, *, buffer_bytes: int, counts: Mapping[int, int]
 ) -> tuple[dict[int, tuple[list[float], list[float]]], str]:
-    """Seconds of every write and of every read, by size, and the mode of the page file.
+    """Seconds of every write and of every read, without waits for a processor, by size; the page file's mode.
 
     Sizes take turns, so that what disturbs the storage for a while disturbs all of them.
 
@@ -82,17 +86,18 @@ def transfer_seconds(
     taken: dict[int, tuple[list[float], list[float]]] = {size_bytes: ([], []) for size_bytes in counts}
     pages = PageFile(slots, path=None, folder=folder, buffer_bytes=buffer_bytes)
     try:
-        for trial in range(max(counts.values())):
-            place = trial % _PLACES
-            for size_bytes, (writes, reads) in taken.items():
-                if trial >= counts[size_bytes]:
-                    continue
-                part = memory[place * largest_bytes :][:size_bytes]
-                part[:8] = trial.to_bytes(8, "little")
-                _work_on(other)
-                writes.append(_seconds(pages.write, str(place), part))
-                _work_on(other)
-                reads.append(_seconds(pages.read_into, str(place), part))
+        with UndisturbedClock() as clock:
+            for trial in range(max(counts.values())):
+                place = trial % _PLACES
+                for size_bytes, (writes, reads) in taken.items():
+                    if trial >= counts[size_bytes]:
+                        continue
+                    part = memory[place * largest_bytes :][:size_bytes]
+                    part[:8] = trial.to_bytes(8, "little")
+                    _work_on(other)
+                    writes.append(clock.seconds(partial(pages.write, str(place), part)))
+                    _work_on(other)
+                    reads.append(clock.seconds(partial(pages.read_into, str(place), part)))
         return taken, pages.mode
     finally:
         pages.close()
@@ -123,12 +128,6 @@ def _work_on(memory: memoryview) -> None:
     end = time.perf_counter() + _PAUSE_SECONDS
     while time.perf_counter() < end:
         memory[:half] = memory[half:]
-
-
-def _seconds(move: Callable[[str, memoryview], None], place: str, part: memoryview) -> float:
-    begin = time.perf_counter()
-    move(place, part)
-    return time.perf_counter() - begin
 
 
 def _line(small_seconds: float, large_seconds: float) -> Line:
