@@ -15,7 +15,7 @@ Documentation/scheduler/sched-stats.rst."""
 
 
 class UndisturbedClock:
-    """Seconds of calls of the thread that made it; by the wall clock where the system does not tell its waits."""
+    """Seconds of calls of its own thread; by the wall clock where the system does not tell that thread's waits."""
 
     def __init__(self, path: Path = _SCHEDULED) -> None:
         try:
