@@ -15,7 +15,7 @@ Documentation/scheduler/sched-stats.rst."""
 
 
 class UndisturbedClock:
-    """Seconds of calls of its own thread; by the wall clock where the system does not tell that thread's waits."""
+    """Seconds of calls of the thread that made it; where its waits are not told, by the wall clock."""
 
     def __init__(self, path: Path = _SCHEDULED) -> None:
         try:
