@@ -149,13 +149,16 @@ def instance_of(
 ) -> Instance:
     """``problem`` inside ``limits``, numbered; ``serial`` is as the problem's storage unless given.
 
-    Where transfers run beside compute their idle power may be hidden, so they are charged none.
+    Where transfers run beside compute their idle power may be hidden, so they are charged none. Where nothing
+    may be moved, nothing runs beside compute.
     """
     if metered is not None:
         plain = instance_of(problem, limits, serial=serial, tuning=tuning)
         original = instance_of(metered.problem, limits, serial=serial, tuning=tuning)
         return _with_meter(plain, original, metered)
-    serial = not problem.background_storage if serial is None else serial
+    if serial is None:
+        moving = any(_may_move(limits, tensor) for tensor in problem.tensors)
+        serial = not (problem.background_storage and moving)
     numbers = {op.name: index for index, op in enumerate(problem.ops)}
     births: dict[str, list[int]] = {tensor.name: [-1] for tensor in problem.tensors}
     for op in problem.ops:
@@ -223,9 +226,14 @@ def _with_meter(instance: Instance, original: Instance, metered: Metered) -> Ins
     return replace(instance, tasks=tasks, contents=contents, metered_joules_allowed=allowed)
 
 
-def _allowed(limits: Limits, tensor: Tensor, transfer: Transfer | None, idle_watts: float) -> Cost | None:
+def _may_move(limits: Limits, tensor: Tensor) -> bool:
+    """To storage or from there."""
     must_move = Place.STORAGE in (tensor.initially, tensor.finally_) or tensor.initially is Place.EITHER
-    if transfer is None or not (limits.paging or must_move):
+    return limits.paging or must_move
+
+
+def _allowed(limits: Limits, tensor: Tensor, transfer: Transfer | None, idle_watts: float) -> Cost | None:
+    if transfer is None or not _may_move(limits, tensor):
         return None
     return Cost(transfer.seconds, transfer.joules + idle_watts * transfer.seconds)
 

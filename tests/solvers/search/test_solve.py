@@ -134,6 +134,18 @@ def test_many_random_problems_equal_the_oracle() -> None:
 
 
 @pytest.mark.slow
+def test_storage_beside_compute_that_nothing_may_use_is_as_good_as_none() -> None:
+    """Small sets in RAM are searched as where storage blocks, so the gap is closed by proof."""
+    problem = dataclasses.replace(mixed_problem(57, largest=7), background_storage=True)
+    limits = dataclasses.replace(random_limits(problem, 57), paging=False)
+    found = solve(problem, limits, counted(5.0))
+    blocking = solve(dataclasses.replace(problem, background_storage=False), limits, counted(5.0))
+    assert found.status is blocking.status is Status.OPTIMAL
+    assert found.joules is not None
+    assert found.joules > problem.compute_joules
+    assert found.joules == blocking.joules
+
+
 def test_deep_recomputation_is_planned_and_bounded() -> None:
     problem = instance("resnet18_cifar.m4")
     limits = Limits(ram_budget_bytes=budget_bytes(problem, 0.2))
