@@ -48,6 +48,7 @@ class Gradient(StrEnum):
     """What becomes of weight gradients."""
 
     STREAM = "stream"
+    LOGITS = "logits"
     KEEP = "keep"
 
 
@@ -187,7 +188,10 @@ TrainOption = Annotated[
 ]
 GradientsOption = Annotated[
     Gradient | None,
-    typer.Option(help="stream: weight gradients block by block where that is exact (default); keep: whole."),
+    typer.Option(
+        help="stream: weight gradients block by block where that is exact (default); keep: whole; logits: "
+        "stream, and a last layer with its cross-entropy in strips."
+    ),
 ]
 NoRecomputeOption = Annotated[bool, typer.Option("--no-recompute", help="Run every op once.")]
 NoPagingOption = Annotated[bool, typer.Option("--no-paging", help="Move nothing to storage.")]

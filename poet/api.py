@@ -156,7 +156,8 @@ def plan(
         home: where parameters and optimizer state are between steps: ``"ram"``, ``"storage"``, or
             ``"either"``, as the plan chooses.
         gradients: ``"stream"`` (default): weight gradients are made and used block by block where that gives
-            the same bits; ``"keep"``: each exists whole.
+            the same bits; ``"keep"``: each exists whole; ``"logits"``: as ``"stream"``, and the last layer
+            makes its logits with their cross-entropy in strips, and hands none to the caller.
         minimise: ``"energy"`` (default), ``"time"``, ``"ram"`` or ``"writes"``.
         time_limit_seconds: of the search, default 60; ``None``: until proven.
         progress: called with best plan, bound, gap and seconds.

@@ -265,7 +265,7 @@ def _check_named(graph: Graph, values: set[str]) -> None:
             raise GraphError(f"{graph.name}: there is no value {name!r}")
     if not 0 <= graph.targets <= len(graph.inputs):
         raise GraphError(f"{graph.name}: {graph.targets} targets among {len(graph.inputs)} inputs")
-    if graph.targets and not graph.predictions:
+    if graph.targets and not graph.predictions and classes_in_strips(graph) is None:
         raise GraphError(f"{graph.name}: targets, but no prediction to hold against them")
 
 
@@ -357,3 +357,13 @@ def _text_lines(graph: Graph, remarks: Mapping[str, str]) -> Iterator[str]:
                 if view.name not in op.outputs:
                     yield f"    %{view.name}: {view.type} views @{written}"
     yield f"  loss %{graph.loss}; predictions {', '.join('%' + name for name in graph.predictions)}"
+
+
+def classes_in_strips(graph: Graph) -> int | None:
+    """How many classes the last layer has whose logits are made in strips; ``None``: there is none."""
+    for op in graph.ops:
+        if op.call.target == "poet.logits_loss":
+            weight = op.call.args[1]
+            assert isinstance(weight, Ref)
+            return next(value.type.shape[0] for value in graph.values if value.name == weight.value)
+    return None

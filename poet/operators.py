@@ -157,6 +157,14 @@ OWN: Mapping[str, tuple[str, ...]] = {
     "poet.accumulate": ("total", "gradient", "is_first"),
     "poet.look_up": ("rows", "numbers", "first", "count", "found"),
     "poet.look_up_backward": ("gradient", "numbers", "first", "count", "padding"),
+    "poet.logits_loss": ("hidden", "weight", "bias", "classes", "reduction", "ignored", "rows"),
+    "poet.logits_hidden_gradient": (
+        "gradient", "hidden", "weight", "bias", "classes", "total", "reduction", "ignored", "rows",
+    ),
+    "poet.logits_weight_gradient": (
+        "gradient", "hidden", "weight", "bias", "classes", "total", "largest", "shift", "reduction",
+        "ignored", "columns", "count",
+    ),
     "poet.relu": ("source", "rows"),
     "poet.relu_backward": ("gradient", "bits"),
     "poet.bernoulli_bits": ("shape", "element", "p", "rows"),
@@ -169,8 +177,8 @@ OWN: Mapping[str, tuple[str, ...]] = {
 """Operators of our own with the names of their arguments: factories with explicit strides, saved randomness,
 recurrent layers, optimizer updates, what gradients are clipped by, the moment at which the caller of a
 wrapped module has its outputs and gives their gradients, sums of gradients over micro-batches, some rows of a
-table of ``count`` rows looked up, and the gradient of ``count`` rows of one, layers that keep bits or bytes
-for backward."""
+table of ``count`` rows looked up, and the gradient of ``count`` rows of one, a last layer with its loss in
+strips, layers that keep bits or bytes for backward."""
 
 WRITES: Mapping[str, tuple[int, ...]] = {
     "poet.assign": (0,),

@@ -23,7 +23,7 @@ from poet.operators import RANDOM, WRITES
 MOST_BLOCKS = 256
 _EVEN = 16
 
-BY_NUMBER = frozenset({"aten.embedding_dense_backward.default"})
+BY_NUMBER = frozenset({"aten.embedding_dense_backward.default", "poet.logits_weight_gradient"})
 """Operators of which a number says how many rows they make, and which can make some of the rows alone."""
 
 BY_GROUPS = {"aten.convolution.default": 8, "aten.convolution_backward.default": 9}
@@ -34,7 +34,13 @@ class Gradients(enum.Enum):
     """What becomes of weight gradients; the values are what a user writes."""
 
     STREAM = "stream"  # made and used block by block, where that gives the same bits
+    LOGITS = "logits"  # likewise, and the last layer with its loss makes its logits in strips
     KEEP = "keep"  # whole, beside their parameters
+
+    @property
+    def are_streamed(self) -> bool:
+        """Whether what can be made in blocks is."""
+        return self is not Gradients.KEEP
 
 
 @dataclass(frozen=True, slots=True)

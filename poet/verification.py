@@ -25,7 +25,7 @@ from poet.frontend.eager import original
 from poet.frontend.losses import LossFunction
 from poet.frontend.plain import PlainTrainer
 from poet.frontend.small_operators import small_operators
-from poet.graph import Graph, TensorType
+from poet.graph import Graph, TensorType, classes_in_strips
 from poet.loss import LossSpec
 from poet.named import named_parameters
 from poet.plan_file import PlanFile
@@ -158,6 +158,9 @@ def random_batch(plan: Plan, seed: int) -> Batch:
     if not graph.targets:
         return tuple(drawn), None
     inputs, targets = drawn[: -graph.targets], drawn[-graph.targets :]
+    classes = classes_in_strips(graph)
+    if classes is not None:
+        return tuple(inputs), _random_tensor(types[graph.inputs[-1]], classes, generator)
     loss, output = LossSpec.parse(plan.request.loss), types[graph.predictions[0]].shape
     if loss.targets_are_classes:
         _check_classes(plan, loss, output, types[graph.inputs[-1]].shape)
@@ -288,17 +291,18 @@ def _step_pairs(
     micro = trainer.plan.request.micro
     pieces = [(inputs, targets)] if micro is None else _pieces(inputs, targets, micro.count)
     divisor = 1 if micro is None else micro.divisor
+    handed = None if trainer.plan.graph.predictions else 0  # logits in strips are handed to nobody
     *earlier, (loss, outputs) = plain.step_in_pieces(pieces, divisor=divisor)
     for number, (piece, (theirs, their_outputs)) in enumerate(zip(pieces[:-1], earlier, strict=True), 1):
         summed = trainer.accumulate(*piece)
         yield f"the loss of micro-batch {number}", torch.tensor(summed.loss, dtype=theirs.dtype), theirs
-        for place, (ours, output) in enumerate(zip(summed.predictions, their_outputs, strict=True)):
+        for place, (ours, output) in enumerate(zip(summed.predictions, their_outputs[:handed], strict=True)):
             yield f"output {place} of micro-batch {number}", ours, output
     result = trainer.step(
         *pieces[-1], on_gradient=lambda name, gradient: gradients.update({name: gradient.clone()})
     )
     yield "the loss", torch.tensor(result.loss, dtype=loss.dtype), loss
-    for place, (ours, theirs) in enumerate(zip(result.predictions, outputs, strict=True)):
+    for place, (ours, theirs) in enumerate(zip(result.predictions, outputs[:handed], strict=True)):
         yield f"output {place}", ours, theirs
     if gradients.keys() != plain.gradients.keys():
         raise NotExact(f"only one side has a gradient of {min(gradients.keys() ^ plain.gradients.keys())}")

@@ -80,6 +80,7 @@ class OperatorCost:
         flops: of one run.
         input_passes: how often the inputs are read from memory.
         gathers: of its first input it reads only as many elements as it writes.
+        more_bytes: moved beside inputs and outputs, each once.
         special_class: the class of a run, where that follows from its arguments.
     """
 
@@ -87,6 +88,7 @@ class OperatorCost:
     flops: Rule
     input_passes: int = 1
     gathers: bool = False
+    more_bytes: Rule | None = None
     special_class: Callable[[Operands], OpClass] | None = None
 
     def class_of(self, operands: Operands) -> OpClass:
@@ -107,7 +109,8 @@ class OperatorCost:
         ]
         if self.gathers and read:
             read[0] = min(read[0], written)
-        return self.input_passes * sum(read) + written + operands.updated_bytes
+        more = 0 if self.more_bytes is None else int(self.more_bytes(operands))
+        return self.input_passes * sum(read) + written + operands.updated_bytes + more
 
 
 def row_of(target: str) -> OperatorCost:
@@ -292,6 +295,34 @@ def _drawn_bits(o: Operands) -> float:
     return 10.0 * 8 * sum(output.elements for output in o.written)
 
 
+def _logits(hidden: int, products: float) -> Rule:
+    """So many products of the input with the weight after it, and an exponential for each logit."""
+
+    def rule(o: Operands) -> float:
+        given, weight = o.tensor(hidden), o.tensor(hidden + 1)
+        return (2.0 * products * given.shape[1] + 1.0) * given.shape[0] * weight.shape[0]
+
+    return rule
+
+
+def _logits_bytes(hidden: int, passes: int, rows: int | None) -> Rule:
+    """Logits go to RAM or back in each of the ``passes`` over them.
+
+    Each strip of rows, as many as argument ``rows`` says, reads the weight again; each block of classes, of
+    the size in argument 10, reads the input.
+    """
+
+    def rule(o: Operands) -> float:
+        given, weight = o.tensor(hidden), o.tensor(hidden + 1)
+        size = o.argument(rows) if rows is not None else o.argument(10)
+        whole, again = (given, weight) if rows is not None else (weight, given)
+        strips = -(-whole.shape[0] // size) if isinstance(size, int) and size > 0 else 1
+        repeated = (strips - 1) * again.elements * ITEM_BYTES[again.dtype]
+        return passes * given.shape[0] * weight.shape[0] * ITEM_BYTES[given.dtype] + repeated
+
+    return rule
+
+
 # --- the table --------------------------------------------------------------------------------
 
 
@@ -318,6 +349,13 @@ _PRODUCTS = {
     **_aten(OpClass.MATMUL, _recurrent(1.0), "mkldnn_rnn_layer"),
     **_aten(OpClass.MATMUL, _recurrent(3.0), "mkldnn_rnn_layer_backward"),
     "poet.lstm_without_gradients": OperatorCost(OpClass.MATMUL, _recurrent(1.0)),
+    "poet.logits_loss": OperatorCost(OpClass.MATMUL, _logits(0, 1), more_bytes=_logits_bytes(0, 4, 6)),
+    "poet.logits_hidden_gradient": OperatorCost(
+        OpClass.MATMUL, _logits(1, 2), more_bytes=_logits_bytes(1, 8, 8)
+    ),
+    "poet.logits_weight_gradient": OperatorCost(
+        OpClass.MATMUL, _logits(1, 2), more_bytes=_logits_bytes(1, 14, None)
+    ),
     "poet.recurrent": OperatorCost(OpClass.MATMUL, _recurrent_steps(1.0)),
     "poet.recurrent_backward": OperatorCost(OpClass.MATMUL, _recurrent_steps(3.0)),
     **_aten(OpClass.MATMUL, _distances, "_cdist_forward _cdist_backward"),

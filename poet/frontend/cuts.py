@@ -91,6 +91,11 @@ def _embedding_backward(call: Call, types: Types, dim: int) -> Cut | None:
     return Cut(((2, 0),)) if call.args[4] is False else None
 
 
+def _logits_weight_gradient(call: Call, types: Types, dim: int) -> Cut | None:
+    """By classes: rows of the weight, elements of the bias."""
+    return Cut(_along(call, {2: 0, 3: 0, 11: 0}), ((0, 0), (1, 0))) if dim == 0 else None
+
+
 def _elementwise(call: Call, types: Types, dim: int) -> Cut | None:
     """All tensors of one shape."""
     places = [place for place, item in enumerate(call.args) if isinstance(item, Ref)]
@@ -220,6 +225,7 @@ _GRADIENTS: dict[str, Rule] = {
     "aten.mm.default": _mm,
     "aten.convolution_backward.default": _convolution_backward,
     "aten.embedding_dense_backward.default": _embedding_backward,
+    "poet.logits_weight_gradient": _logits_weight_gradient,
 }
 _PASSING: dict[str, Rule] = {
     "aten.add.Tensor": _elementwise,

@@ -33,6 +33,7 @@ from poet.frontend.functional import Functional, Step, fakes, trace_step
 from poet.frontend.fused import HasKernel, with_updates_fused
 from poet.frontend.in_place import Overwrites, with_results_in_place
 from poet.frontend.layouts import compact, tensor_type
+from poet.frontend.logits import with_logits_in_strips
 from poet.frontend.losses import Loss, LossFunction, as_loss
 from poet.frontend.lower import Lowered, lower
 from poet.frontend.packed_saves import with_packed_saves
@@ -128,7 +129,8 @@ def trace_training_step(
         name: of the model; not given: the module's class.
         input_names: of the inputs; not given: those of ``forward``'s arguments.
         gradients: ``stream``: weight gradients are made and used block by block where that gives the same
-            bits here (see `poet.frontend.strip_choice`); ``keep``: each exists whole.
+            bits here (see `poet.frontend.strip_choice`); ``keep``: each exists whole;
+            ``logits``: as ``stream``, with the last layer in strips (see `poet.frontend.logits`).
         uses_elements: of the library that will run the step: which gradients it uses as it makes them; for
             ``stream``, in place of blocks (see `poet.frontend.fused`). ``None``: the library is PyTorch.
         overwrites: of that library: which operands a result may be written over (`poet.frontend.in_place`).
@@ -148,7 +150,10 @@ def trace_training_step(
         UnsupportedOperator: it uses an operator that poet does not run.
     """
     check_computes()
-    streamed = one_of(Gradients, gradients, "gradients") is Gradients.STREAM
+    wanted = one_of(Gradients, gradients, "gradients")
+    streamed, in_strips = wanted.are_streamed, wanted is Gradients.LOGITS
+    if in_strips and (uses_elements is not None or not in_short_forms):
+        raise ModelError("logits are made in strips by PyTorch's kernels, for batches of one shape")
     module, optimizer = original(module), optimizer or OptimizerSpec()
     inputs = [example_inputs] if isinstance(example_inputs, Tensor) else list(example_inputs)
     for index, item in enumerate(inputs):
@@ -176,6 +181,8 @@ def trace_training_step(
     tensors = {key: compact(tensor) for key, tensor in own.items()}
     tensors |= _optimizer_state(graph, optimizer, parameters)
     digest = digest_of(graph)
+    if in_strips:
+        graph = with_logits_in_strips(graph)
     if in_parts and streamed and measure and uses_elements is None:
         before, graph = graph, with_parts(graph)
         tensors = tensors_in_parts(before, graph, tensors)
@@ -193,6 +200,8 @@ def trace_training_step(
     accumulation = None
     if micro is not None:
         summing = assemble(found.lowered, found.names, optimizer, accumulates=True, updates=False)
+        if in_strips:
+            summing = with_logits_in_strips(summing)
         summing, summing_facts = run_by(in_parts_of(graph, summing))
         accumulation = AccumulatingStep(beside(summing, graph), summing_facts)
     spec = str(LossSpec.parse(objective.name))

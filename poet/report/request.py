@@ -48,7 +48,8 @@ def solve_command(plan: Plan) -> str:
     words += [] if plan.request.micro is None else ["--micro", str(plan.request.micro)]
     home = home_of(plan.problem)
     words += [] if home is Place.RAM else ["--home", "auto" if home is Place.EITHER else home.value]
-    words += [] if plan.request.gradients is Gradients.STREAM else ["--gradients", "keep"]
+    gradients = plan.request.gradients
+    words += [] if gradients is Gradients.STREAM else ["--gradients", gradients.value]
     if plan.outcome.objective is not Objective.ENERGY:
         words += ["--minimise", plan.outcome.objective.value]
     return shlex.join(words)
@@ -73,7 +74,7 @@ def python_call(plan: Plan) -> str:
         "energy": limits.joules_budget,
         "pins": None if limits.pins == type(limits.pins)() else limits.pins,
         "home": None if home is Place.RAM else home.value,
-        "gradients": None if plan.request.gradients is Gradients.STREAM else "keep",
+        "gradients": None if plan.request.gradients is Gradients.STREAM else plan.request.gradients.value,
         "minimise": None if plan.outcome.objective is Objective.ENERGY else plan.outcome.objective.value,
     }
     words = [

@@ -272,7 +272,7 @@ class _Tally:
 def _class_dim(plan: Plan) -> int | None:
     """Where the classes stand in the first output; ``None`` where the targets are not class numbers."""
     graph, loss = plan.graph, LossSpec.parse(plan.request.loss)
-    if graph.targets != 1:
+    if graph.targets != 1 or not graph.predictions:
         return None
     types = {value.name: value.type for value in graph.values}
     scores, targets = types[graph.predictions[0]].shape, types[graph.inputs[-1]]

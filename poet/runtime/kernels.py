@@ -19,7 +19,7 @@ from torch import Tensor
 from poet.errors import ModelError, PlanError, nearest
 from poet.graph import ITEM_BYTES, Argument, Blank, Call, Ref, Symbol, TensorType
 from poet.operators import ATEN, OWN, RANDOM
-from poet.runtime import packed, recurrent, tables
+from poet.runtime import logits, packed, recurrent, tables
 
 LIBRARY = "pytorch-cpu"
 """What profiles and plans call torch's kernels."""
@@ -524,6 +524,9 @@ OWN_KERNELS: dict[str, Kernel] = {
     "poet.accumulate": _accumulate,
     "poet.look_up": tables.look_up,
     "poet.look_up_backward": tables.look_up_backward,
+    "poet.logits_loss": logits.loss,
+    "poet.logits_hidden_gradient": logits.hidden_gradient,
+    "poet.logits_weight_gradient": logits.weight_gradient,
     "poet.relu": packed.relu,
     "poet.relu_backward": packed.relu_backward,
     "poet.masked": packed.masked,

@@ -139,5 +139,9 @@ def _types(plan: Plan) -> tuple[TensorType, TensorType]:
     graph = plan.graph
     if not graph.targets:
         raise InputError("metrics hold the model's output against targets, and the plan's loss has none")
+    if not graph.predictions:
+        raise InputError(
+            "metrics hold the model's output against targets; a plan of --gradients logits has none"
+        )
     types = {value.name: value.type for value in graph.values}
     return types[graph.predictions[0]], types[graph.inputs[-1]]

@@ -13,6 +13,7 @@ from poet.runtime import state
 from poet.runtime.companions import companions
 from poet.runtime.generations import open_saved
 from poet.runtime.guards import check_calls
+from poet.runtime.logits_trial import check_logits
 from poet.runtime.page_file import PageFile
 from poet.runtime.pages import open_pages
 from poet.runtime.part_trial import check_parts
@@ -34,6 +35,7 @@ def beginning(
             check_calls(graph)  # before a strip is tried
             check_strips(graph)
             check_parts(graph)
+            check_logits(graph)
         source: state.Source = state.FromPlan(file, seed=seed)
         if resume is not None:
             source = undo.enter_context(open_saved(resume, file, seed=seed))

@@ -23,6 +23,9 @@ _COPIES = frozenset({"aten._to_copy.default", "aten.clone.default", "poet.copy"}
 _CLASSES = {"aten.nll_loss_forward.default", "aten.nll_loss2d_forward.default"}
 """Arguments: scores, classes, weights, reduction, the number that is left out."""
 
+_LOGITS = "poet.logits_loss"
+"""Arguments: input, weight of a row per class, bias, classes, reduction, the number that is left out."""
+
 _TABLES = {"aten.embedding.default": (0, 1), "aten._embedding_bag.default": (0, 1)}
 """Operator: where the table and the numbers of its rows stand."""
 
@@ -107,6 +110,10 @@ def _asked(op: Op, graph: Graph, source: Mapping[str, str]) -> list[tuple[str, R
         scores = args[0]
         is_single = isinstance(scores, Ref) and len(types[scores.value].shape) == 1
         classes, left_out = size(scores, 0 if is_single else 1), args[4]
+        if name is not None and classes is not None and isinstance(left_out, int):
+            return [(name, Rule(classes, left_out, what="classes"))]
+    if op.call.target == _LOGITS:
+        name, classes, left_out = _input(args[3], graph, source), size(args[1], 0), args[5]
         if name is not None and classes is not None and isinstance(left_out, int):
             return [(name, Rule(classes, left_out, what="classes"))]
     if op.call.target == _PART_OF_TABLE and len(args) > 3:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from poet.errors import PlanError
 from poet.graph import Argument, Blank, Link, Ref, Strip, Symbol, TensorType
-from poet.runtime import kernels, tables
+from poet.runtime import kernels, logits, tables
 from poet.strips import cut_type, outermost
 
 See = Callable[[str, int, Tensor, int], None]
@@ -218,7 +218,10 @@ def _embedding_rows(
     return tables.look_up_backward(gradient, numbers, start, rows, padding)
 
 
-_ROWS: dict[str, kernels.Kernel] = {"aten.embedding_dense_backward.default": _embedding_rows}
+_ROWS: dict[str, kernels.Kernel] = {
+    "aten.embedding_dense_backward.default": _embedding_rows,
+    "poet.logits_weight_gradient": logits.weight_gradient_rows,
+}
 """The operators of `poet.strips.BY_NUMBER` for some of their rows; first comes the number of the first."""
 
 

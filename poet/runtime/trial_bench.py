@@ -208,11 +208,15 @@ def _written(strip: Strip, values: Mapping[str, Value]) -> set[str]:
 
 
 def _whole_numbers_below(strip: Strip) -> dict[str, int]:
-    """Of values that number the rows of a table: how many it has."""
+    """Of values that number the rows of a table, or classes: how many there are."""
     found = {}
     for link in strip.links:
         if link.call.target == "aten.embedding_dense_backward.default":
             numbers, rows = link.call.args[1:3]
+            if isinstance(numbers, Ref) and isinstance(rows, int):
+                found[numbers.value] = rows
+        if link.call.target == "poet.logits_weight_gradient":
+            numbers, rows = link.call.args[4], link.call.args[11]
             if isinstance(numbers, Ref) and isinstance(rows, int):
                 found[numbers.value] = rows
     return found

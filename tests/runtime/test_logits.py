@@ -1,0 +1,234 @@
+"""A last layer with its loss in strips: the bits of plain PyTorch, and no logits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from helpers import hand_net
+from helpers.schedules import keep_everything, random_schedule
+from torch import Tensor, nn
+
+from poet.errors import InputError, ModelError, ReplayError
+from poet.frontend import strips as frontend_strips
+from poet.frontend.trace import TrainingStep, trace_training_step
+from poet.micro import MicroBatches
+from poet.optimizer import OptimizerSpec
+from poet.plan_file import read_plan, write_plan
+from poet.runtime import Trainer, logits, logits_trial
+from poet.runtime.state import raw_tensor
+from poet.training_plan import Plan
+from poet.verification import verify
+
+WORDS, WIDTH, LENGTH = 640, 32, 16
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+class Model(nn.Module):
+    """Words to words; the head may share the table."""
+
+    def __init__(self, *, tied: bool, bias: bool, words: int = WORDS, width: int = WIDTH) -> None:
+        super().__init__()
+        self.words = nn.Embedding(words, width)
+        self.mix = nn.Linear(width, width)
+        self.head = nn.Linear(width, words, bias=bias)
+        if tied:
+            self.head.weight = self.words.weight
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        made: Tensor = self.head(torch.tanh(self.mix(self.words(tokens))))
+        return made
+
+
+KINDS = {
+    "plain": {"tied": False, "bias": True},
+    "tied": {"tied": True, "bias": False},
+}
+
+
+def module_of(kind: str) -> nn.Module:
+    torch.manual_seed(0)
+    return Model(**KINDS[kind])
+
+
+def traced(
+    kind: str,
+    *,
+    optimizer: str = "sgd",
+    loss: str = "cross-entropy:dim=-1",
+    gradients: str = "logits",
+    train: list[str] | None = None,
+    micro: MicroBatches | None = None,
+) -> TrainingStep:
+    return trace_training_step(
+        module_of(kind),
+        torch.zeros(2, LENGTH, dtype=torch.long),
+        loss=loss,
+        optimizer=OptimizerSpec(optimizer, lr=0.05, weight_decay=0.01),
+        gradients=gradients,
+        train=train,
+        micro=micro,
+    )
+
+
+def write(path: Path, step: TrainingStep, seed: int | None, *, in_storage: bool = False) -> Plan:
+    of = hand_net.problem(step.graph, parameters_in_storage=in_storage, kernels=step.kernels)
+    schedule = keep_everything(of) if seed is None else random_schedule(of, seed)
+    plan = hand_net.plan(
+        of, step.graph, schedule, optimizer=step.optimizer, loss=step.loss, slack=1.0, kernels=step.kernels
+    )
+    write_plan(path, plan, {value: raw_tensor(tensor) for value, tensor in step.tensors.items()})
+    return plan
+
+
+def targets_of(step: TrainingStep) -> set[str]:
+    return {
+        call.target
+        for op in step.graph.ops
+        for call in ([op.call] if op.strip is None else [link.call for link in op.strip.links])
+    }
+
+
+ALL = {"poet.logits_loss", "poet.logits_hidden_gradient", "poet.logits_weight_gradient"}
+
+
+def largest_elements(step: TrainingStep) -> int:
+    """Of what the step makes, parameters and their gradients aside."""
+    own = {WORDS * WIDTH}
+    return max(value.type.elements for value in step.graph.values if value.type.elements not in own)
+
+
+def test_a_step_without_logits_gives_the_bits_of_plain_pytorch(tmp_path: Path) -> None:
+    step = traced("plain")
+    assert targets_of(step) >= ALL
+    assert step.graph.predictions == ()
+    assert largest_elements(step) < 2 * LENGTH * WORDS
+    assert traced("plain", gradients="stream").digest == step.digest
+    plan = write(tmp_path / "p", step, seed=1)
+    assert read_plan(tmp_path / "p") == plan
+    report = verify(tmp_path / "p", module=module_of("plain"), steps=1, threads=(1,))
+    assert [comparison.difference for comparison in report.comparisons] == [None]
+    with Trainer.open(tmp_path / "p") as trainer:
+        tokens = torch.zeros(2, LENGTH, dtype=torch.long)
+        assert trainer.step(tokens, tokens).predictions == ()
+        wrong = tokens.clone()
+        wrong[1, 2] = WORDS
+        with pytest.raises(InputError, match=f"sample 1 holds {WORDS}; the classes are 0 to {WORDS - 1}"):
+            trainer.step(tokens, wrong)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("kind", "optimizer"), [("plain", "sgd"), ("tied", "adamw")])
+def test_any_schedule_gives_the_bits(
+    kind: str, optimizer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.set_num_threads(2)
+    monkeypatch.setattr(frontend_strips, "LEAST_BYTES", 4096)
+    step = traced(kind, optimizer=optimizer)
+    for seed in (1, 2, None):
+        write(tmp_path / "p", step, seed, in_storage=seed == 2)
+        report = verify(tmp_path / "p", module=module_of(kind), steps=2, threads=(1, 2))
+        assert [comparison.difference for comparison in report.comparisons] == [None, None]
+
+
+@pytest.mark.slow
+def test_micro_batches_and_a_frozen_head(tmp_path: Path) -> None:
+    step = traced("plain", micro=MicroBatches(2))
+    assert step.accumulation is not None
+    assert targets_of(step) >= ALL
+    frozen = traced("plain", train=["words.*", "mix.*"], optimizer="momentum")
+    assert "poet.logits_weight_gradient" not in targets_of(frozen)
+    write(tmp_path / "p", frozen, 1)
+    report = verify(tmp_path / "p", module=module_of("plain"), steps=2, threads=(1,))
+    assert [comparison.difference for comparison in report.comparisons] == [None]
+
+
+def test_rows_that_are_left_out_and_sums_and_special_numbers() -> None:
+    """Against the calls of plain PyTorch, with ``ignored`` classes, another reduction, infinities and NaN."""
+    aten, generator = torch.ops.aten, torch.Generator().manual_seed(1)
+    hidden, weight = torch.randn(32, 16, generator=generator), torch.randn(256, 16, generator=generator)
+    hidden[3], hidden[5, 0], hidden[7, 1] = 0.0, float("inf"), float("nan")
+    bias, classes = torch.zeros(256), torch.randint(0, 256, (32,), generator=generator)
+    bias[9] = -float("inf")
+    classes[4] = classes[31] = 0
+    for reduction, ignored in ((1, 0), (2, -100), (1, 255)):
+        found = aten.addmm(bias, hidden, weight.t())
+        scores = aten._log_softmax(found, 1, False)
+        loss, total = aten.nll_loss_forward(scores, classes, None, reduction, ignored)
+        of_loss = torch.full((), 0.5)
+        of_scores = aten.nll_loss_backward(of_loss, scores, classes, None, reduction, ignored, total)
+        of_logits = aten._log_softmax_backward_data(of_scores, scores, 1, torch.float32)
+        given = (hidden, weight, bias, classes)
+        ours, weighed, largest, shift = logits.loss(*given, reduction, ignored, 16)
+        assert torch.equal(weighed, total)
+        assert torch.equal(ours.nan_to_num(), loss.nan_to_num())
+        made = logits.hidden_gradient(of_loss, *given, total, reduction, ignored, 16)
+        assert torch.equal(made.nan_to_num(), aten.mm(of_logits, weight).nan_to_num())
+        of_weight, of_bias = logits.weight_gradient(
+            of_loss, *given, total, largest, shift, reduction, ignored, 64, 256
+        )
+        assert of_bias is not None
+        assert torch.equal(of_weight.nan_to_num(), aten.mm(of_logits.t(), hidden).nan_to_num())
+        assert torch.equal(of_bias.nan_to_num(), of_logits.sum(0).nan_to_num())
+
+
+def test_other_bits_are_refused_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path / "p", traced("tied"), seed=None)
+    monkeypatch.setattr(logits_trial, "_exact", {})
+    monkeypatch.setitem(logits_trial._TRIALS, "rows", lambda head, rows: False)
+    with pytest.raises(ReplayError, match=r"op nll_loss_forward in strips of \d+ rows gives other bits here"):
+        Trainer.open(tmp_path / "p")
+
+
+@pytest.mark.parametrize(
+    ("loss", "why"),
+    [
+        ("cross-entropy:dim=-1,label_smoothing=0.1", "label smoothing"),
+        ("mse", "the loss is no cross-entropy of one output with classes"),
+    ],
+)
+def test_what_stays_whole_says_why(loss: str, why: str) -> None:
+    with pytest.raises(ModelError, match=f"the logits cannot be made in strips: .*{why}.*; leave --gra"):
+        traced("plain", loss=loss)
+
+
+def test_no_exact_strips_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logits_trial, "_known", lambda kind, head, step: False)
+    with pytest.raises(ModelError, match="no strips of rows give every bit here"):
+        traced("plain")
+
+
+@pytest.mark.slow
+def test_a_vocabulary_of_fifty_thousand(tmp_path: Path) -> None:
+    """Neither the step nor any kernel of it holds 256 rows of 50,000 logits; the lower bound says so."""
+    from poet.api import prepare
+    from poet.problem import Limits
+    from poet.solvers import minimum_ram_bytes
+
+    words, width, length = 50_000, 64, 256
+    torch.manual_seed(0)
+    module = Model(tied=True, bias=False, words=words, width=width)
+    inputs = torch.zeros(1, length, dtype=torch.long)
+    logits_bytes = 4 * words * length
+    bounds = {}
+    for gradients in ("stream", "logits"):
+        step = prepare(module, inputs, device="rpi4b", loss="cross-entropy:dim=-1", gradients=gradients)
+        bounds[gradients] = minimum_ram_bytes(step.problem, Limits()).bytes
+    graph = step.step.graph
+    sizes = {buffer.name: buffer.size_bytes for buffer in graph.buffers}
+    made = {op.name: sum(map(sizes.__getitem__, graph.writes(op))) for op in graph.ops}
+    assert max(made[op.name] + step.kernels.of(op.name).workspace_bytes for op in graph.ops) < logits_bytes
+    assert bounds["stream"] >= 3 * logits_bytes
+    assert bounds["logits"] < logits_bytes
+    write(tmp_path / "p", step.step, seed=1)
+    report = verify(tmp_path / "p", module=module, steps=1, threads=(1, 2))
+    assert [comparison.difference for comparison in report.comparisons] == [None, None]
