@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 export PYTHONDONTWRITEBYTECODE :=
 STAMP := $(VENV)/.installed
 
-.PHONY: help setup demo demo-c c99-table c99-library-table test test-cortex-m test-slow lint type models-table nets-table gap-table bench-planner bench-large-graphs bench-large-rivals bench-small-ram language-model bench-layout bench-tuning devices-table calibration-table robust-table fuzz faults-table runtime-table torch-peers torch-solver stream-table documents pictures site clean
+.PHONY: help setup demo demo-c c99-table c99-library-table test test-cortex-m test-slow lint type models-table nets-table gap-table bench-planner bench-large-graphs bench-large-rivals bench-small-ram language-model bench-layout bench-tuning devices-table calibration-table robust-table fuzz faults-table runtime-table torch-peers torch-solver bits-table stream-table documents pictures site clean
 
 help: ## this list
 	@grep -E '^[a-z0-9-]+:.*## ' Makefile | sed -E 's/^([a-z0-9-]+):.*## (.*)$$/\1|\2/' | awk -F'|' '{printf "make %-18s %s\n", $$1, $$2}'
@@ -91,6 +91,9 @@ torch-peers: $(STAMP) ## against checkpointing and torch's memory budget, at the
 
 torch-solver: $(STAMP) ## poet.torch_solver beside torch's own solvers: 6 nets x 10 budgets, measured peak and time (an hour)
 	PYTHONPATH=examples $(BIN)/python tests/benchmarks/torch_solver.py $(TORCH_SOLVER)
+
+bits-table: $(STAMP) ## docs/bits-table.md: nets x losses x optimizers x what is done beside, against the plain loop (an hour; BITS='--every 8')
+	$(BIN)/python tests/benchmarks/bits.py --write $(BITS)
 
 stream-table: $(STAMP) ## docs/stream-of-shapes.md: 500 steps of mixed lengths, planned between steps (ten minutes)
 	$(BIN)/python tests/benchmarks/stream.py --write
