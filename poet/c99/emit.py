@@ -71,7 +71,10 @@ def step_source(step: ExportedStep) -> str:
         _order("/* The step, in order. */", "schedule", body.orders[0]),
         _order("/* The forward pass in evaluation, in order. */", "forward", body.orders[1]),
         _init(step.optimizer, pages=step.page_bytes > 0),
-        _pointers("float *poet_input(poet_net *net, int32_t index)", step.interface.inputs),
+        _pointers(
+            "float *poet_input(poet_net *net, int32_t index)", step.interface.inputs, step.interface.rows
+        ),
+        _numbers(step.interface),
         *_target(step.interface),
         _pointers("const float *poet_output(const poet_net *net, int32_t index)", step.interface.outputs),
         _train_step(step.optimizer, step.interface.loss, pages=step.page_bytes > 0),
@@ -171,12 +174,45 @@ def _predict(prediction: Prediction | str) -> str:
 """ + _pointers(head, prediction.outputs)
 
 
-def _pointers(head: str, places: tuple[tuple[str, Placed], ...]) -> str:
+def _pointers(head: str, places: tuple[tuple[str, Placed], ...], rows: tuple[int, ...] = ()) -> str:
+    """A function that gives places by number; those of whole numbers, which have ``rows``, have none."""
     cases = "".join(
         f"    case {index}: /* {comment(name)} */\n        return net->arena + {placed.word};\n"
         for index, (name, placed) in enumerate(places)
+        if not (rows and rows[index])
     )
+    if not cases:
+        return f"{head}\n{{\n    (void)net;\n    (void)index;\n    return 0;\n}}"
     return f"{head}\n{{\n    switch (index) {{\n{cases}    default:\n        return 0;\n    }}\n}}"
+
+
+def _numbers(interface: Interface) -> str:
+    """The function that sets one number of an input of whole numbers."""
+    cases = "".join(
+        f"    case {index}: /* {comment(name)} */\n        first = {placed.word};\n"
+        f"        count = POET_INPUT_{index}_NUMBERS;\n"
+        f"        rows = POET_INPUT_{index}_ROWS;\n        break;\n"
+        for index, ((name, placed), rows) in enumerate(zip(interface.inputs, interface.rows, strict=True))
+        if rows
+    )
+    return (
+        f"""poet_status poet_set_number(poet_net *net, int32_t index, int32_t at, int32_t number)
+{{
+    const int64_t row = number;
+    int32_t first = 0, count = 0, rows = 0;
+    switch (index) {{
+{cases}    default:
+        break;
+    }}
+    if (at < 0 || at >= count || number < 0 || number >= rows) {{
+        return POET_BAD_ARGUMENT;
+    }}
+    memcpy(net->arena + first + 2 * at, &row, sizeof row);
+    return POET_OK;
+}}"""
+        if cases
+        else ""
+    )
 
 
 def _target(interface: Interface) -> list[str]:

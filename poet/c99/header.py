@@ -30,11 +30,19 @@ _INPUT = (
     "/* Where input `index` goes, POET_INPUT_<index>_FLOATS, anew before each step; null: there is none. */"
 )
 """Of the interface, for every step alike."""
+_NUMBERS = """
+/*
+ * Number `at` of the POET_INPUT_<index>_NUMBERS of an input of whole numbers, from 0 up to
+ * POET_INPUT_<index>_ROWS - 1; all of them before each step.
+ */
+poet_status poet_set_number(poet_net *net, int32_t index, int32_t at, int32_t number);
+"""
+"""Of steps with inputs that look up rows of tables."""
 
 
 def step_header(step: ExportedStep, *, model: str, digest: str) -> str:
     """``poet_step.h``; ``digest``: SHA-256 of the plan, as hexadecimal digits."""
-    macros = [*_macros(step, digest), *_sizes("INPUT", step.interface.inputs)]
+    macros = [*_macros(step, digest), *_sizes("INPUT", step.interface.inputs, step.interface.rows)]
     macros += [*_sizes("OUTPUT", step.interface.outputs), *_target_macros(step)]
     homes = HOMES_DECLARED if step.has_homes else ""
     return f"""/*
@@ -65,7 +73,7 @@ poet_status poet_init(poet_net *net, float *arena, uint32_t seed);
 
 {_paging(step)}{_INPUT}
 float *poet_input(poet_net *net, int32_t index);
-{_target(step)}
+{_NUMBERS if any(step.interface.rows) else ""}{_target(step)}
 /* One step: forward, backward, update. `loss` may be null. */
 poet_status poet_train_step(poet_net *net, float *loss);
 
@@ -109,12 +117,18 @@ def _macros(step: ExportedStep, digest: str) -> list[str]:
     ]
 
 
-def _sizes(kind: str, places: tuple[tuple[str, Placed], ...]) -> Iterator[str]:
+def _sizes(
+    kind: str, places: tuple[tuple[str, Placed], ...], looked_up: tuple[int, ...] = ()
+) -> Iterator[str]:
     """Macros that count the elements of inputs or outputs."""
     yield f"#define POET_{kind}S {len(places)}"
     for index, (name, placed) in enumerate(places):
         shape = " x ".join(map(str, placed.type.shape)) or "1"
-        yield f"#define POET_{kind}_{index}_FLOATS {placed.type.elements} /* {comment(name)}: {shape} */"
+        rows = looked_up[index] if looked_up else 0
+        what = "NUMBERS" if rows else "FLOATS"
+        yield f"#define POET_{kind}_{index}_{what} {placed.type.elements} /* {comment(name)}: {shape} */"
+        if rows:
+            yield f"#define POET_{kind}_{index}_ROWS {rows}"
 
 
 def _target_macros(step: ExportedStep) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass
 
@@ -9,7 +10,7 @@ from poet.c99.calls import WORD_BYTES, Placed
 from poet.c99.predict import Prediction
 from poet.c99.statements import Statements
 from poet.errors import UnsupportedOperator
-from poet.graph import Graph, Ref
+from poet.graph import Graph, Ref, TensorType
 from poet.optimizer import OptimizerSpec
 
 _NOT_IN_COMMENTS = re.compile(r"[^A-Za-z0-9_.:+ -]")
@@ -26,6 +27,7 @@ class Interface:
 
     Attributes:
         inputs: name and place of each input, the target not among them.
+        rows: for each input how many rows the table has that its whole numbers look up; 0: it is of floats.
         target: name and place, where there is one.
         classes: how many there are, where the target is class numbers.
         ignored: the class number that counts for nothing.
@@ -34,6 +36,7 @@ class Interface:
     """
 
     inputs: tuple[tuple[str, Placed], ...]
+    rows: tuple[int, ...]
     target: tuple[str, Placed] | None
     classes: int | None
     ignored: int
@@ -100,7 +103,8 @@ def interface_of(graph: Graph, statements: Statements) -> Interface:
     """What the caller of a step of ``graph`` sees.
 
     Raises:
-        UnsupportedOperator: an input is not of floats side by side, or the target neither that nor classes.
+        UnsupportedOperator: an input is not of floats side by side nor of numbers of rows of tables, or the
+            target neither that nor classes.
     """
     count = len(graph.inputs) - graph.targets
     inputs = tuple((name, statements.given[name]) for name in graph.inputs[:count])
@@ -108,18 +112,35 @@ def interface_of(graph: Graph, statements: Statements) -> Interface:
     target = graph.inputs[count] if graph.targets else None
     placed = (target, statements.given[target]) if target is not None else None
     classes, ignored = None, 0
+    rows = tuple(_rows(graph, name) if place.type.dtype == "int64" else 0 for name, place in inputs)
+    floats = [item for item, count in zip(inputs, rows, strict=True) if not count] + [*outputs]
     if placed is not None and placed[1].type.dtype == "int64":
         classes, ignored = _classes(graph, placed[0])
-        floats = [*inputs, *outputs]
-    else:
-        floats = [*inputs, *outputs, *([placed] if placed else [])]
+    elif placed is not None:
+        floats.append(placed)
     for name, where in floats:
         if where.type.dtype != "float32" or not where.is_dense:
             raise UnsupportedOperator(
                 f"{name} is {where.type} with strides {list(where.type.strides)}; "
                 "in C a step is given and gives back floats side by side"
             )
-    return Interface(inputs, placed, classes, ignored, outputs, statements.left[graph.loss])
+    return Interface(inputs, rows, placed, classes, ignored, outputs, statements.left[graph.loss])
+
+
+def _rows(graph: Graph, name: str) -> int:
+    """How many rows the smallest table has that an input looks up; 0: its numbers are no numbers of rows."""
+    types = {value.name: value for value in graph.values}
+    sizes = []
+    for op in graph.ops:
+        table, numbers = (*op.call.args, None, None)[:2]
+        is_look_up = op.call.target == "aten.embedding.default" and isinstance(table, Ref)
+        if is_look_up and isinstance(numbers, Ref) and types[numbers.value].buffer == types[name].buffer:
+            sizes.append(types[table.value].type.shape[0])  # type: ignore[union-attr]  # a Ref, as was asked
+    return min(sizes, default=0) if types[name].type.strides == _dense(types[name].type) else 0
+
+
+def _dense(kind: TensorType) -> tuple[int, ...]:
+    return tuple(math.prod(kind.shape[d + 1 :]) for d in range(len(kind.shape)))
 
 
 def _classes(graph: Graph, target: str) -> tuple[int, int]:

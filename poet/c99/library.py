@@ -20,7 +20,7 @@ import numpy as np
 STATUS = ("ok", "bad argument", "the loss is not finite", "the storage failed", "nothing whole was saved")
 """What the functions of the library give, by number."""
 OK, NOT_FINITE, NO_STATE = 0, 2, 4
-VERSION = 2
+VERSION = 3
 _PAGES, _TO_SAVE, _TO_LOAD = range(3)
 """``poet_file_use`` of ``poet_file_storage.h``."""
 _ALIGNMENT_BYTES, _WORD_BYTES = 64, 4
@@ -42,6 +42,7 @@ class _Facts(ctypes.Structure):
         ("can_predict", ctypes.c_uint32),
         ("input_floats", ctypes.POINTER(ctypes.c_uint32)),
         ("output_floats", ctypes.POINTER(ctypes.c_uint32)),
+        ("input_numbers", ctypes.POINTER(ctypes.c_uint32)),
         ("plan", ctypes.c_char_p),
     )
 
@@ -68,7 +69,8 @@ class Step:
     Attributes:
         facts: what the library says of itself.
         plan: SHA-256 of the plan that it was made from.
-        inputs: of the next step, flat views of the arena; to be filled anew before each step.
+        inputs: of the next step, flat views of the arena; to be filled anew before each step. One of whole
+            numbers is an empty one here: fill it by `set_input`.
         arena: all floats.
     """
 
@@ -104,20 +106,39 @@ class Step:
             self._pages = self._opened(pages, self.facts.page_bytes, _PAGES)
             self._call("poet_set_storage", self._net, self._pages.memory)
         sizes = self.facts.input_floats[: self.facts.inputs]
-        self.inputs = [self._view("poet_input", index, size) for index, size in enumerate(sizes)]
+        self._numbers = self.facts.input_numbers[: self.facts.inputs]
+        self.inputs = [
+            self.arena[:0] if self._numbers[index] else self._view("poet_input", index, size)
+            for index, size in enumerate(sizes)
+        ]
 
     def set_input(self, index: int, contents: Floats) -> None:
         """Fill ``inputs[index]`` for the next step; unlike an assignment to the view, with no fewer floats.
 
         Raises:
-            LibraryError: these are more or fewer floats than the step takes.
+            LibraryError: these are more or fewer floats or whole numbers than the step takes, or a number is
+                none of a row of the table that it looks up.
         """
+        if self._numbers[index]:
+            self._set_numbers(index, np.asarray(contents).ravel())
+            return
         given, view = np.asarray(contents, dtype=np.float32).ravel(), self.inputs[index]
         if len(given) != len(view):
             raise LibraryError(
                 f"input {index} of {len(given)} floats was given, and the step takes {len(view)}"
             )
         view[:] = given
+
+    def _set_numbers(self, index: int, given: Any) -> None:
+        if len(given) != self._numbers[index]:
+            raise LibraryError(
+                f"input {index} of {len(given)} numbers was given, and the step takes {self._numbers[index]}"
+            )
+        for at, number in enumerate(given.tolist()):
+            if not isinstance(number, int | float) or number != number // 1 or abs(number) >= 2**31:
+                raise LibraryError(f"number {number} of input {index} is no whole number of 32 bits")
+            places = (ctypes.c_int32(item) for item in (index, at, int(number)))
+            self._call("poet_set_number", self._net, *places)
 
     def set_target(self, target: Floats) -> None:
         """What the loss compares with, for the next step.

@@ -245,8 +245,8 @@ class _Sides:
 
     def fill(self, step: Step, given: Mapping[str, Tensor]) -> None:
         """Give a library's step its inputs and target."""
-        for (name, _), view in zip(self.interface.inputs, step.inputs, strict=True):
-            view[:] = given[name].numpy().ravel()
+        for index, (name, _) in enumerate(self.interface.inputs):
+            step.set_input(index, given[name].numpy())
         if self.interface.target is None:
             return
         target = given[self.interface.target[0]].numpy()

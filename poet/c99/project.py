@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from poet.c99 import library, sources, vectors
-from poet.c99.calls import WORD_BYTES, Placed
+from poet.c99.calls import WORD_BYTES
 from poet.c99.emit import step_source
 from poet.c99.functions import functions_of
 from poet.c99.header import step_header
@@ -206,12 +206,18 @@ def _makefile(ram_bytes: int) -> str:
 def _library(step: ExportedStep, digest: str) -> str:
     """``poet_library.c``; its lists end with a 0, as none may be empty."""
 
-    def sizes(places: tuple[tuple[str, Placed], ...]) -> str:
-        return ", ".join([*(f"{placed.type.elements}u" for _, placed in places), "0u"])
+    def listed(counts: Iterable[int]) -> str:
+        return ", ".join([*(f"{count}u" for count in counts), "0u"])
 
+    inputs = [
+        (placed.type.elements, rows)
+        for (_, placed), rows in zip(step.interface.inputs, step.interface.rows, strict=True)
+    ]
     text = (TEMPLATES / "poet_library.c").read_text(encoding="utf-8")
-    text = text.replace("@INPUT_FLOATS@", sizes(step.interface.inputs))
-    text = text.replace("@OUTPUT_FLOATS@", sizes(step.interface.outputs))
+    text = text.replace("@INPUT_FLOATS@", listed(0 if rows else count for count, rows in inputs))
+    text = text.replace("@INPUT_NUMBERS@", listed(count if rows else 0 for count, rows in inputs))
+    outputs = (placed.type.elements for _, placed in step.interface.outputs)
+    text = text.replace("@OUTPUT_FLOATS@", listed(outputs))
     text = text.replace("@CAN_PREDICT@", str(int(not isinstance(step.prediction, str))))
     return text.replace("@DIGEST@", digest)
 

@@ -53,7 +53,11 @@ def given_tensors(graph: Graph, interface: Interface, step: int) -> dict[str, Te
     found = {}
     for stream, (name, placed) in enumerate(streams):
         count, shape = placed.type.elements, placed.type.shape
-        if placed.type.dtype == "int64" and interface.classes is not None:
+        rows = interface.rows[stream] if stream < len(interface.rows) else 0
+        if rows:
+            looked_up = numbers(step, stream, count).astype(np.int64) % rows
+            found[name] = torch.from_numpy(looked_up).reshape(shape)
+        elif placed.type.dtype == "int64" and interface.classes is not None:
             classes = numbers(step, stream, count).astype(np.int64) % interface.classes
             found[name] = torch.from_numpy(classes).reshape(shape)
         else:
@@ -174,11 +178,22 @@ void poet_test_fill(poet_net *net, int32_t step);
 """
 
 
+def _of_rows(index: int) -> str:
+    """C text that fills an input of numbers of rows."""
+    return (
+        f"    for (int32_t at = 0; at < POET_INPUT_{index}_NUMBERS; ++at) {{\n"
+        f"        const uint32_t drawn = number(step, {index}, at) % POET_INPUT_{index}_ROWS;\n"
+        f"        (void)poet_set_number(net, {index}, at, (int32_t)drawn);\n    }}"
+    )
+
+
 def vectors_source(interface: Interface, vectors: Vectors) -> str:
     """``test/vectors.c``."""
     fills = [
-        f"    fill(poet_input(net, {index}), step, {index}, POET_INPUT_{index}_FLOATS);"
-        for index in range(len(interface.inputs))
+        _of_rows(index)
+        if rows
+        else f"    fill(poet_input(net, {index}), step, {index}, POET_INPUT_{index}_FLOATS);"
+        for index, rows in enumerate(interface.rows)
     ]
     stream = len(interface.inputs)
     if interface.target is not None and interface.classes is not None:
@@ -201,7 +216,7 @@ static void fill(float *y, int32_t step, int32_t stream, int32_t count)
     }
 }
 """
-        if interface.inputs or (interface.target is not None and interface.classes is None)
+        if 0 in interface.rows or (interface.target is not None and interface.classes is None)
         else ""
     )
     return f"""/* See vectors.h. Written by poet. */

@@ -200,6 +200,10 @@ def _type(*shape: int, dtype: str = "float32") -> TensorType:
     return TensorType(dtype, shape, tuple(math.prod(shape[d + 1 :]) for d in range(len(shape))))
 
 
+_CONVOLVED: tuple[Argument, ...] = ((1, 1), (0, 0), (1, 1), False, (0, 0), 1)
+_PLAIN = (None, *_CONVOLVED)
+
+
 @pytest.mark.parametrize(
     ("target", "given", "rest", "made", "why"),
     [
@@ -227,6 +231,55 @@ def _type(*shape: int, dtype: str = "float32") -> TensorType:
             [(1, 1, 1), (1, 1, 1)],
             "in the padding alone",
         ),
+        ("aten.convolution.default", [(1, 2, 5, 5), (3, 4, 3, 3)], _PLAIN, [(1, 3, 3, 3)], "from"),
+        ("aten.convolution.default", [(1, 2, 5, 5), (3, 2, 3, 3)], _PLAIN, [(1, 3, 5, 5)], "from"),
+        ("aten.convolution.default", [(2, 2, 5, 5), (3, 2, 3, 3)], _PLAIN, [(1, 3, 3, 3)], "from"),
+        (
+            "aten.convolution.default",
+            [(1, 2, 5, 5), (3, 2, 3, 3), (2,)],
+            _CONVOLVED,
+            [(1, 3, 3, 3)],
+            "for a bias",
+        ),
+        (
+            "aten.native_batch_norm.default",
+            [(2, 3, 4), (4,)],
+            (None, None, None, True, 0.1, 1e-5),
+            [(2, 3, 4), (3,), (3,)],
+            "of 3 channels",
+        ),
+        (
+            "aten.native_batch_norm.default",
+            [(2, 3, 4), (3,)],
+            (None, None, None, True, 0.1, 1e-5),
+            [(2, 3, 5), (3,), (3,)],
+            "beside",
+        ),
+        (
+            "aten.native_batch_norm.default",
+            [(2, 3, 4), (3,)],
+            (None, None, None, True, 0.1, 1e-5),
+            [(2, 3, 4), (2,), (3,)],
+            "of 3 channels",
+        ),
+        (
+            "aten.native_group_norm.default",
+            [(2, 6, 4), (6,), (6,)],
+            (2, 6, 4, 4, 1e-5),
+            [(2, 6, 4), (2, 4), (2, 4)],
+            "for 4 groups",
+        ),
+        (
+            "aten.native_group_norm.default",
+            [(2, 6, 4), (6,), (6,)],
+            (2, 6, 4, 3, 1e-5),
+            [(2, 6, 4), (2, 2), (2, 3)],
+            "and 3 groups",
+        ),
+        ("aten._softmax.default", [(3, 4)], (1, False), [(3, 5)], "beside"),
+        ("aten._softmax.default", [(3, 4)], (2, False), [(3, 4)], "over dimension 2"),
+        ("aten._log_softmax_backward_data.default", [(3, 4), (3, 5)], (1,), [(3, 5)], "beside"),
+        ("aten.mse_loss.default", [(3, 4), (3, 4)], (1,), [(3,)], "in the place of one number"),
     ],
 )  # fmt: skip
 def test_a_strangers_arguments_do_not_become_c_that_writes_elsewhere(
@@ -243,6 +296,32 @@ def test_a_strangers_arguments_do_not_become_c_that_writes_elsewhere(
     call = Call(target, (*(Ref(name) for name in values), *rest))
     with pytest.raises(UnsupportedOperator, match=why):
         c_calls(OpRun("act", call, outputs, values))
+
+
+@pytest.mark.parametrize(
+    ("target", "given", "numbers", "rest", "made", "why"),
+    [
+        ("aten.nll_loss_forward.default", [(3, 4)], (2,), (None, 1, -100), [(), ()], "for classes"),
+        ("aten.nll_loss_forward.default", [(3, 4)], (3,), (None, 1, -100), [(2,), ()], "in the place of one"),
+        ("aten.embedding.default", [(5, 6)], (2, 3), (), [(2, 3, 5)], "by numbers"),
+        ("aten.embedding.default", [(5, 6)], (2, 3), (), [(3, 2, 6)], "by numbers"),
+        ("aten.embedding_dense_backward.default", [(2, 6)], (2,), (5, -1, False), [(4, 6)], "and a table"),
+        ("aten.embedding_dense_backward.default", [(2, 6)], (2,), (4, -1, True), [(4, 6)], "that divides"),
+    ],
+)
+def test_a_strangers_numbers_likewise(
+    target: str,
+    given: list[tuple[int, ...]],
+    numbers: tuple[int, ...],
+    rest: tuple[Argument, ...],
+    made: list[tuple[int, ...]],
+    why: str,
+) -> None:
+    kinds = [*(_type(*shape) for shape in given), _type(*numbers, dtype="int64")]
+    values = {f"v{index}": Placed(kind, 100 * index) for index, kind in enumerate(kinds)}
+    outputs = tuple(Placed(_type(*shape), 1000 + 100 * index) for index, shape in enumerate(made))
+    with pytest.raises(UnsupportedOperator, match=why):
+        c_calls(OpRun("act", Call(target, (*map(Ref, values), *rest)), outputs, values))
 
 
 def test_every_row_calls_functions_that_exist(tmp_path: Path) -> None:

@@ -10,10 +10,11 @@
 #endif
 
 static const uint32_t input_floats[] = {@INPUT_FLOATS@};
+static const uint32_t input_numbers[] = {@INPUT_NUMBERS@};
 static const uint32_t output_floats[] = {@OUTPUT_FLOATS@};
 
 const poet_library_facts poet_library = {
-    2u,
+    3u,
     (uint32_t)sizeof(poet_net),
     (uint32_t)sizeof(poet_file_storage),
     POET_ARENA_BYTES,
@@ -29,5 +30,6 @@ const poet_library_facts poet_library = {
     @CAN_PREDICT@u,
     input_floats,
     output_floats,
+    input_numbers,
     "@DIGEST@",
 };

@@ -6,13 +6,14 @@
 #include "poet_state.h"
 
 typedef struct {
-    uint32_t version;                              /* of this record and of poet_file_open: 2 */
+    uint32_t version;                              /* of this record and of poet_file_open: 3 */
     uint32_t net_bytes, file_bytes;                /* of a poet_net and a poet_file_storage */
     uint32_t arena_bytes, page_bytes, storage_bytes;
     uint32_t inputs, outputs, kept;                /* how many of each */
     uint32_t target_floats, rows, classes;         /* floats, or a class for each row; 0: not of that kind */
     uint32_t has_homes, can_predict;
     const uint32_t *input_floats, *output_floats;  /* of each */
+    const uint32_t *input_numbers;                 /* of each, where it is of whole numbers; else 0 */
     const char *plan;                              /* SHA-256, hexadecimal */
 } poet_library_facts;
 
