@@ -4,7 +4,10 @@ Each net is planned with SGD for `nrf52840`, homes of parameters chosen by the p
 into a RAM region and run for three steps on this machine and on a Cortex-M4F in QEMU. Both must end in the
 same bits; an image in its budget must not link in 8 bytes less than it takes. QEMU counts instructions.
 
-    python tests/benchmarks/c99_table.py [--only ds-cnn] [--time-limit 60]
+    python tests/benchmarks/c99_table.py [--only ds-cnn] [--time-limit 60] [--plans folder]
+
+With `--plans` a plan is searched for once and its file kept there: the next run has the same plans, so that
+what it counts differs by kernels alone.
 
 Needs gcc-arm-none-eabi, libnewlib-arm-none-eabi and qemu-system-arm. About eight minutes.
 """
@@ -72,24 +75,30 @@ class Row:
     table_bytes: int
 
 
-def made(name: str, ram_bytes: int | None, time_limit_seconds: float) -> Row:
-    """Plan for that RAM, or with everything kept; write, link and run.
-
-    Raises:
-        SystemExit: a build or a run failed, bits differ, or the image links in less than it takes.
-    """
+def planned(name: str, ram_bytes: int | None, time_limit_seconds: float, path: Path) -> None:
+    """Write the plan for an image of so many bytes, or with everything kept."""
     torch.manual_seed(0)
     net = NETS[name]
-    planned = poet.plan(
+    poet.plan(
         net.build(), torch.randn(net.shape), device=DEVICE, loss=net.loss,
         home="ram" if ram_bytes is None else "either",
         ram="64MiB" if ram_bytes is None else ram_bytes - BESIDE_ARENA_BYTES,
         recompute=ram_bytes is not None, paging=ram_bytes is not None,
         time_limit_seconds=time_limit_seconds, measure_host=False,
-    )  # fmt: skip
+    ).save(path)  # fmt: skip
+
+
+def made(name: str, ram_bytes: int | None, time_limit_seconds: float, plans: Path | None) -> Row:
+    """Plan for that RAM, or with everything kept; write, link and run.
+
+    Raises:
+        SystemExit: a build or a run failed, bits differ, or the image links in less than it takes.
+    """
     with tempfile.TemporaryDirectory() as work:
-        plan, folder = Path(work) / "plan.poet", Path(work) / "step"
-        planned.save(plan)
+        plan = (plans or Path(work)) / f"{name}-{ram_bytes or 'kept'}.poet"
+        if not plan.exists():
+            planned(name, ram_bytes, time_limit_seconds, plan)
+        folder = Path(work) / "step"
         with PlanFile(plan) as file:
             c_project(file).write(folder)
             arena = file.plan.arena
@@ -180,12 +189,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("--only", choices=BUDGETS_BYTES, action="append")
     parser.add_argument("--time-limit", type=float, default=60.0, help="of each search, in seconds")
+    parser.add_argument("--plans", type=Path, help="folder of plan files, of earlier runs and of this one")
     asked = parser.parse_args()
+    if asked.plans is not None:
+        asked.plans.mkdir(exist_ok=True)
     lines: list[str] = []
     for name in asked.only or BUDGETS_BYTES:
-        kept = made(name, None, asked.time_limit)
+        kept = made(name, None, asked.time_limit, asked.plans)
         for budget_bytes in (None, BUDGETS_BYTES[name]):
-            row = kept if budget_bytes is None else made(name, budget_bytes, asked.time_limit)
+            row = kept if budget_bytes is None else made(name, budget_bytes, asked.time_limit, asked.plans)
             lines.append(_text(name, budget_bytes, row, kept))
             print(lines[-1], flush=True)
     if asked.only:
