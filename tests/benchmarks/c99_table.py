@@ -47,7 +47,8 @@ arena, data and a stack of 1,024 bytes, as the linker counts it; *stack* is what
 all functions, those of start-up and test included; *tables* are the schedule and the other constants beside
 the weights. *Instructions* are those of the last step; *ratio* is to
 everything kept. State and losses had the bits of this machine in every row, and no image inside a budget
-linked in 8 bytes less than it takes.
+linked in 8 bytes less than it takes. What a search finds inside a budget differs with what else the machine
+does: [C99](c99.md#measured) says more.
 
 | net | budget | RAM | moves | instructions | ratio | stack | code | tables |
 |---|--:|--:|--:|--:|--:|--:|--:|--:|
