@@ -10,7 +10,6 @@ import pytest
 import torch
 from helpers.c_build import CStep, build
 from helpers.c_plans import traced
-from helpers.pace import with_slow
 from torch import Tensor, nn
 
 from poet.c99.library import Floats, LibraryError, Step
@@ -54,7 +53,8 @@ def _trained(step: CStep) -> tuple[list[float], int]:
     return losses, step.crc()
 
 
-@pytest.mark.parametrize("name", with_slow(NETS, {"decoder"}))
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NETS)
 def test_plans_that_recompute_and_page_give_the_same_bits(name: str, tmp_path: Path) -> None:
     torch.manual_seed(0)
     make, inputs = NETS[name]
@@ -78,6 +78,10 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("text") / "step"
     traced(_Text(), torch.randint(11, (5, 4))).project(folder)
     return build(folder, "-O1")
+
+
+def test_a_step_is_as_near_to_float64_as_pytorchs(text: Path) -> None:
+    assert check_library(text.parent.with_suffix(".poet"), text, steps=1).is_right
 
 
 @pytest.mark.parametrize(
