@@ -23,6 +23,7 @@ from poet.report.doubts import doubts_data, with_doubts
 from poet.report.micro import candidate_lines
 from poet.report.plan import plan_summary
 from poet.report.training import training_lines
+from poet.saves_choice import as_chosen, offered
 from poet.shaped import bindings_of
 from poet.solution import Status
 from poet.solvers.literature.comparison import Comparison
@@ -126,7 +127,11 @@ def _planned(path: Path, ask: Ask, about_model: ModelAsk, micro: MicroBatches | 
     graph = prepared.step.graph
     if show_without_plan(problem, limits, ask, training_lines(graph, prepared.step.loss, prepared.train)):
         return None
-    solution, comparison = search(problem, limits, ask, searching(search_options(ask), limits))
+    options = searching(search_options(ask), limits)
+    asked = problem if ask.budgets else offered(prepared, limits)
+    solution, comparison = search(asked, limits, ask, options)
+    prepared, solution = as_chosen(prepared, limits, options, asked, solution)
+    problem = prepared.problem
     if solution.status is Status.INFEASIBLE:
         said = filter(None, (solution.message, api.home_hint(prepared, limits)))
         solution = dataclasses.replace(solution, message=" ".join(said))

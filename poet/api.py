@@ -50,6 +50,7 @@ from poet.planned import (
 from poet.prepared import Prepared, prepare
 from poet.problem import Limits, Objective, Pins, Place
 from poet.replanning import SEARCH_SECONDS
+from poet.saves_choice import without_choice
 from poet.shaped import with_shapes
 from poet.solution import Progress, SolveOptions
 from poet.strips import Gradients
@@ -216,7 +217,7 @@ def plan(
         inside = limits or limits_of(prepared.problem, **short_limits)
         check_reachable(prepared.problem, inside, budgets)
         made = plan_step(
-            prepared,
+            without_choice(prepared) if budgets else prepared,
             inside,
             options or SolveOptions(**short_options),
             measure_host=measure_host,

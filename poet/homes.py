@@ -28,6 +28,11 @@ def as_decided(problem: Problem) -> DecidedProblem:
     Raises:
         ProblemError: it does.
     """
+    if problem.alternatives:
+        raise ProblemError(
+            f"{problem.name}: whether {problem.alternatives[0].name} is taken is not decided; a schedule "
+            "decides it: use poet.alternatives.chosen_by(problem, schedule)"
+        )
     if choices := undecided(problem):
         raise ProblemError(
             f"{problem.name}: the home of {choices[0]} is not decided; a schedule decides it: "
@@ -69,7 +74,7 @@ def decide_some(problem: Problem, *, in_storage: Container[str] = (), in_ram: Co
 def decided(problem: Problem, schedule: Schedule) -> DecidedProblem:
     """``problem`` with every home as ``schedule`` has it."""
     choices = undecided(problem)
-    if not choices:
+    if not choices and not problem.alternatives:
         return DecidedProblem(problem)
     return decide(problem, stored_between_steps(problem, schedule, choices))
 

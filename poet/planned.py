@@ -26,6 +26,7 @@ from poet.plan_parts import (
 from poet.prepared import Prepared
 from poet.problem import Limits, Pins, Place, Problem
 from poet.ram_survey import keep_everything_bytes
+from poet.saves_choice import solve_choosing
 from poet.schedule import Schedule
 from poet.solution import Solution, SolveOptions, Status
 from poet.solvers import minimum_ram_bytes
@@ -137,17 +138,23 @@ def plan_step(
 ) -> Planned:
     """Solve, fit into the arena, measure this machine unless ``measure_host`` is false, make the plan.
 
+    What of ``prepared`` may be saved for backward in two forms (`poet.saves_choice`) is saved in short form
+    where the plan is better for it.
+
     Raises:
         Infeasible: no plan exists inside the limits.
         OutOfTime: none was found in time.
     """
     options = options or SolveOptions()
-    fitted = fit_step(prepared, limits, solve_step(prepared, limits, options), options)
+    prepared, solution = solve_choosing(prepared, limits, searching(options, limits))
+    fitted = fit_step(prepared, limits, solution, options)
     return plan_with(measured_on_host(prepared) if measure_host else prepared, limits, fitted)
 
 
 def solve_step(prepared: Prepared, limits: Limits, options: SolveOptions | None = None) -> Solution:
-    """Search the schedule; where there is none, the answer's message says what would help.
+    """Search the schedule of ``prepared.problem``, which saves for backward in short form whatever can be.
+
+    Where there is none, the answer's message says what would help.
 
     Some of the time limit is left for `fit_step`.
     """

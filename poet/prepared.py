@@ -50,6 +50,7 @@ class Prepared:
         names_remark: what of the given names could not be matched; empty if all was.
         module: that was traced, and its example inputs; ``None``: it is not at hand.
         micro: how each batch is trained in pieces; ``None``: as a whole.
+        home: of parameters between steps, as ``problem`` has it.
     """
 
     model: Model
@@ -65,6 +66,7 @@ class Prepared:
     names_remark: str = ""
     module: tuple[nn.Module, Tensor | Sequence[Tensor]] | None = None
     micro: MicroBatches | None = None
+    home: Place = Place.RAM
 
     def __repr__(self) -> str:
         graph = self.step.graph
@@ -147,4 +149,5 @@ def prepare(
         names_remark=traced.names_remark,
         module=traced.module,
         micro=micro,
+        home=at_home,
     )

@@ -1,6 +1,6 @@
 """A planning problem: what must run, what it costs, and what a plan may do. Needs no model.
 
-The file format (``poet-problem``, versions 1 to 3) is one JSON object::
+The file format (``poet-problem``, versions 1 to 4) is one JSON object::
 
     {"format": "poet-problem", "version": 2, "name": "...", "source": "...",
      "tensors": [{"name": "t0", "bytes": 4096,
@@ -11,14 +11,16 @@ The file format (``poet-problem``, versions 1 to 3) is one JSON object::
 
 Ops are in a runnable order. A tensor is a buffer: the unit of keeping, paging and freeing. All
 fields of the records below may stand in a file; those with a default may be left out. Version 2 adds
-``"initially": "either"``, version 3 ``"move"``; what has neither is written as version 1.
+``"initially": "either"``, version 3 ``"move"``, version 4 ``"alternatives"``; what has none of them is
+written as version 1.
 """
 
 from __future__ import annotations
 
 import enum
 import math
-from dataclasses import dataclass, field
+from collections.abc import Container
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,8 +32,8 @@ from poet.files.reading import LARGEST_AMOUNT, parse_json, read_regular, shown
 from poet.units import format_joules, format_seconds
 
 FORMAT = "poet-problem"
-FORMAT_VERSION = 3
-READABLE_VERSIONS = (1, 2, 3)
+FORMAT_VERSION = 4
+READABLE_VERSIONS = (1, 2, 3, 4)
 MAX_FILE_BYTES = 1 << 28
 """Of a problem file; one of 1,000 ops has half a million."""
 
@@ -144,6 +146,28 @@ class ProblemOp:
 
 
 @dataclass(frozen=True, slots=True)
+class Alternative:
+    """Another form of some ops, which a plan takes as a whole or not at all.
+
+    Attributes:
+        name: unique among alternatives.
+        ops: in the place of those of the same names.
+        omits: names of ops that do not run where it is taken.
+        tensors: in the place of those of the same names, or further ones, which its ops produce.
+    """
+
+    name: str
+    ops: tuple[ProblemOp, ...]
+    omits: tuple[str, ...] = ()
+    tensors: tuple[Tensor, ...] = ()
+
+    @property
+    def touched(self) -> tuple[str, ...]:
+        """Names of the ops that are in another form, or left out."""
+        return (*(op.name for op in self.ops), *self.omits)
+
+
+@dataclass(frozen=True, slots=True)
 class Problem:
     """What must run and what it costs; checked when made.
 
@@ -155,6 +179,8 @@ class Problem:
         background_storage: transfers run beside compute, one at a time, in the order issued.
         storage_capacity_bytes: what all stored contents may take together; ``None``: no limit.
         kernels: the target whose kernels' workspaces are counted, for reports.
+        alternatives: other forms of some ops, of which a plan takes any; no op or tensor is of two. ``ops``
+            and ``tensors`` are those of a plan that takes none. See `resolved` and `poet.alternatives`.
     """
 
     name: str
@@ -166,12 +192,14 @@ class Problem:
     background_storage: bool = False
     storage_capacity_bytes: int | None = None
     kernels: str = ""
+    alternatives: tuple[Alternative, ...] = ()
 
     def __post_init__(self) -> None:
         if self.alignment_bytes < 1:
             raise ProblemError(f"{self.name}: alignment_bytes is less than 1")
         _check_cost(self.name, 0.0, self.idle_watts)
         _check_structure(self)
+        _check_alternatives(self)
 
     def __repr__(self) -> str:
         once = f"{format_joules(self.compute_joules)} and {format_seconds(self.compute_seconds)}"
@@ -184,13 +212,39 @@ class Problem:
 
     @property
     def compute_seconds(self) -> float:
-        """Time of running every op once: what a relative deadline is measured by."""
-        return math.fsum(op.seconds for op in self.ops)
+        """Time of running every op once, in the fastest forms: what a relative deadline is measured by."""
+        gains = (min(0.0, self.extra_cost(alternative)[0]) for alternative in self.alternatives)
+        return math.fsum((*(op.seconds for op in self.ops), *gains))
 
     @property
     def compute_joules(self) -> float:
-        """Energy of running every op once with no transfer, idle power included."""
-        return math.fsum(op.joules for op in self.ops) + self.idle_watts * self.compute_seconds
+        """Energy of running every op once with no transfer, idle power included; in the cheapest forms."""
+        seconds = math.fsum(op.seconds for op in self.ops)
+        gains = (min(0.0, self.extra_cost(alternative)[1]) for alternative in self.alternatives)
+        return math.fsum(op.joules for op in self.ops) + self.idle_watts * seconds + math.fsum(gains)
+
+    def extra_cost(self, alternative: Alternative) -> tuple[float, float]:
+        """Seconds and joules, idle power included, by which ``alternative`` adds to running every op once."""
+        before = [op for op in self.ops if op.name in alternative.touched]
+        seconds = math.fsum((*(op.seconds for op in alternative.ops), *(-op.seconds for op in before)))
+        joules = math.fsum((*(op.joules for op in alternative.ops), *(-op.joules for op in before)))
+        return seconds, joules + self.idle_watts * seconds
+
+    def resolved(self, taken: Container[str]) -> Problem:
+        """The problem without alternatives in which those named in ``taken`` are taken, and no others."""
+        chosen = [alternative for alternative in self.alternatives if alternative.name in taken]
+        forms = {op.name: op for alternative in chosen for op in alternative.ops}
+        omitted = {name for alternative in chosen for name in alternative.omits}
+        ops = tuple(forms.get(op.name, op) for op in self.ops if op.name not in omitted)
+        others = {tensor.name: tensor for alternative in chosen for tensor in alternative.tensors}
+        own = {tensor.name for tensor in self.tensors}
+        made = {name for op in ops for name in op.outputs}
+        lost = {name for op in self.ops for name in op.outputs} - made
+        tensors = (
+            *(others.get(tensor.name, tensor) for tensor in self.tensors if tensor.name not in lost),
+            *(tensor for tensor in others.values() if tensor.name not in own),
+        )
+        return replace(self, ops=ops, tensors=tensors, alternatives=())
 
     def to_json(self) -> dict[str, Any]:
         """JSON-ready form of the file format; `from_json` gives an equal problem back."""
@@ -198,8 +252,10 @@ class Problem:
 
     def _least_version(self) -> int:
         """Of the format, that knows all that the problem says."""
-        if any(tensor.move is not None for tensor in self.tensors):
+        if self.alternatives:
             return FORMAT_VERSION
+        if any(tensor.move is not None for tensor in self.tensors):
+            return 3
         return 2 if any(tensor.initially is Place.EITHER for tensor in self.tensors) else 1
 
     @staticmethod
@@ -335,3 +391,48 @@ def _check_structure(problem: Problem) -> None:
             raise ProblemError(f"tensor {tensor.name} may be updated in storage but has no page_out cost")
         if tensor.finally_ is Place.STORAGE and tensor.page_out is None:
             raise ProblemError(f"tensor {tensor.name} must end in storage but has no page_out cost")
+
+
+def _check_alternatives(problem: Problem) -> None:
+    """Any may be taken: none touches what is another's, and each alone is a problem, as all together are.
+
+    What two of them could break between them all of them break.
+    """
+    if not problem.alternatives:
+        return
+    ops, tensors = {op.name: op for op in problem.ops}, {tensor.name for tensor in problem.tensors}
+    produced = {name for op in problem.ops for name in op.outputs}
+    if len({each.name for each in problem.alternatives}) < len(problem.alternatives):
+        raise ProblemError(f"{problem.name}: two alternatives have the same name")
+    seen: set[tuple[str, str]] = set()
+    for alternative in problem.alternatives:
+        where = f"alternative {alternative.name}"
+        changed = [("op", name) for name in alternative.touched]
+        changed += [("tensor", tensor.name) for tensor in alternative.tensors]
+        if not alternative.ops or len(set(changed)) < len(changed):
+            raise ProblemError(f"{where}: it has no op, or the same twice")
+        for kind, name in changed:
+            if (kind, name) in seen:
+                raise ProblemError(f"{where}: {kind} {name} is another alternative's as well")
+            if kind == "op" and name not in ops:
+                raise ProblemError(f"{where}: there is no op {name!r}")
+        seen.update(changed)
+        for op in alternative.ops:
+            if op.updates != ops[op.name].updates:
+                raise ProblemError(f"{where}: op {op.name} updates other tensors than without it")
+        for name in alternative.omits:
+            if ops[name].updates:
+                raise ProblemError(f"{where}: op {name} updates tensors and cannot be left out")
+        made = {name for op in alternative.ops for name in op.outputs}
+        for tensor in alternative.tensors:
+            if tensor.name not in made or (tensor.name in tensors and tensor.name not in produced):
+                raise ProblemError(f"{where}: tensor {tensor.name} is not made by its ops")
+        _resolvable(problem, (alternative.name,), where)
+    _resolvable(problem, [each.name for each in problem.alternatives], "all alternatives together")
+
+
+def _resolvable(problem: Problem, taken: Container[str], where: str) -> None:
+    try:
+        problem.resolved(taken)
+    except ProblemError as error:
+        raise ProblemError(f"{where}: {error}") from None

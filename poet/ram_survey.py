@@ -67,12 +67,12 @@ def budget_between(least_bytes: int, most_bytes: int, share: float) -> int:
 
 
 def keep_everything_bytes(problem: Problem) -> int:
-    """RAM that plain training needs: every op once, each tensor freed after its last use.
+    """RAM that plain training needs: every op once, each tensor freed after its last use, no alternatives.
 
     Raises:
         InputError: no RAM is enough, because storage does not hold what must be there.
     """
-    schedule = keep_everything(problem, Limits())
+    schedule = keep_everything(problem.resolved(()) if problem.alternatives else problem, Limits())
     if schedule is None:
         raise InputError(
             f"{problem.name}: no RAM is enough: its storage of {problem.storage_capacity_bytes} bytes does "

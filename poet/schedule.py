@@ -6,7 +6,8 @@ Four kinds of step, each naming an op or a tensor of the problem (DESIGN: sectio
 copies back. Where storage works in the background, a transfer is issued where it stands in the
 list and runs beside the compute steps after it.
 
-In JSON a step is ``{"do": "compute"|"free"|"page_out"|"page_in", "what": name}`` (see `poet.codec`).
+In JSON a step is ``{"do": "compute"|"free"|"page_out"|"page_in", "what": name}`` (see `poet.codec`). Where
+an op has another form (`poet.problem.Alternative`), a run in that form says so: ``"alternative": name``.
 """
 
 from __future__ import annotations
@@ -19,10 +20,14 @@ _WHAT = {"json": "what"}
 
 @dataclass(frozen=True, slots=True)
 class Compute:
-    """Run an op; the second and later runs of the same op recompute its outputs."""
+    """Run an op; the second and later runs of the same op recompute its outputs.
+
+    ``alternative``: the one whose form of the op runs; ``None``: the problem's own form.
+    """
 
     json_tag: ClassVar[tuple[str, str]] = ("do", "compute")
     op: str = field(metadata=_WHAT)
+    alternative: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ error carries and the mutation tests count:
 ``energy``           the step takes more joules than allowed
 ``pin``              a tensor is held, dropped or moved against what was pinned
 ``missing``          an op never ran
+``alternative``      an op runs in a form that it does not have, or in another than its schedule has taken
 ``final``            a tensor is not, with its last content, where it must end
 ==================== ==================================================================
 
@@ -35,6 +36,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from poet.alternatives import chosen_by
 from poet.brief import told
 from poet.errors import InvalidSchedule
 from poet.homes import DecidedProblem, decided
@@ -106,11 +108,15 @@ class Trace:
 
 
 def simulate(problem: Problem, schedule: Schedule, limits: Limits | None = None) -> Trace:
-    """Judge ``schedule``, which also decides where tensors are at home; return what it does.
+    """Judge ``schedule``, which also decides where tensors are at home and which alternatives are taken.
+
+    Returns:
+        what it does.
 
     Raises:
         InvalidSchedule: a step breaks a rule; the error carries the rule's name and the step.
     """
+    problem, schedule = chosen_by(problem, schedule)
     return judge(decided(problem, schedule), schedule, limits)
 
 
@@ -140,7 +146,7 @@ def judge(
         for name in moves.get(index, ()):
             run.move(run.known_tensor(name))
         if isinstance(step, Compute):
-            run.compute(run.known_op(step.op))
+            run.compute(run.known_op(step.op, step.alternative))
         elif isinstance(step, Free):
             run.free(run.known_tensor(step.tensor))
         elif isinstance(step, PageOut):
@@ -352,9 +358,11 @@ class _Run:
 
     # --- rules and helpers ---
 
-    def known_op(self, name: str) -> ProblemOp:
+    def known_op(self, name: str, alternative: str | None) -> ProblemOp:
         if name not in self.ops:
             raise self._invalid("unknown", f"there is no op {name!r}")
+        if alternative is not None:
+            raise self._invalid("alternative", f"op {name} has no alternative {alternative!r}")
         return self.ops[name]
 
     def known_tensor(self, name: str) -> Tensor:

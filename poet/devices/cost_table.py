@@ -290,6 +290,16 @@ def _pooling(windows: Callable[[Operands], int], *, window: int) -> Rule:
     return rule
 
 
+def _indices_bytes(o: Operands) -> float:
+    """Of the indices that torch's kernel gives, block by block, before places are made of them."""
+    return 2.0 * ITEM_BYTES["int64"] * o.written[0].elements
+
+
+def _drawn_bytes(o: Operands) -> float:
+    """Of the numbers drawn, of 4 bytes each, before bits are made of them."""
+    return 2.0 * 4 * 8 * sum(output.elements for output in o.written)
+
+
 def _drawn_bits(o: Operands) -> float:
     """As for each number drawn; eight of them are a byte of the output."""
     return 10.0 * 8 * sum(output.elements for output in o.written)
@@ -423,7 +433,7 @@ _ELEMENTWISE = {
         name: OperatorCost(OpClass.RANDOM, _per_output(10))
         for name in ("poet.bernoulli", "poet.uniform", "poet.normal", "poet.with_rng_state")
     },
-    "poet.bernoulli_bits": OperatorCost(OpClass.RANDOM, _drawn_bits),
+    "poet.bernoulli_bits": OperatorCost(OpClass.RANDOM, _drawn_bits, more_bytes=_drawn_bytes),
     "poet.sgd": OperatorCost(_E, _per_input(4)),
     "poet.momentum": OperatorCost(_E, _per_input(6)),
     "poet.adamw": OperatorCost(OpClass.ADAPTIVE_UPDATE, _per_input(20)),
@@ -488,7 +498,9 @@ _REDUCTIONS = {
     **_aten(
         _P, _pooling(lambda o: o.tensor(0).elements, window=2), "avg_pool2d_backward avg_pool3d_backward"
     ),
-    "poet.max_pool": OperatorCost(_P, _pooling(lambda o: o.written[0].elements, window=1)),
+    "poet.max_pool": OperatorCost(
+        _P, _pooling(lambda o: o.written[0].elements, window=1), more_bytes=_indices_bytes
+    ),
     **_aten(_R, _per_element(8), "isin searchsorted bucketize"),
     **_aten(_R, _bag(0), "_embedding_bag _embedding_bag_forward_only", gathers=True),
     **_aten(_R, _bag(1), "_embedding_bag_per_sample_weights_backward"),

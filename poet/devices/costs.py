@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from poet.brief import brief
+from poet.devices.amounts import amounts_of
 from poet.devices.cost_table import Operands, row_of
 from poet.devices.measurements import op_time
 from poet.devices.op_rows import plain_form, row_key
@@ -133,19 +134,22 @@ def _op_cost(
 def _by_row(cost: OpCost, operands: Operands, profile: Profile, rows: OpTimes) -> OpCost:
     """``cost`` with the measured seconds of an op that is alike, where there is one.
 
-    Of an op that keeps bits for backward, where it has no row, those of the plain one, which do not count as
-    measured.
+    Of an op that makes or reads a short form for backward, where it has no row: those of the plain one, and
+    as much more as the two differ by their classes. They do not count as measured.
     """
     alike = op_time(
         operands.call, operands.types, operands.outputs, updated_bytes=operands.updated_bytes, seconds=1.0
     )
     seconds, plain = rows.seconds.get(row_key(alike)), plain_form(alike)
-    is_measured = seconds is not None
+    is_measured, more_seconds = seconds is not None, 0.0
     if seconds is None and plain is not None:
         seconds = rows.seconds.get(row_key(plain))
+        amounts = amounts_of(plain)
+        own_seconds = op_seconds(profile, amounts.op_class, amounts.flops, amounts.bytes_moved)
+        more_seconds = max(0.0, cost.seconds - own_seconds)
     if seconds is None:
         return cost
-    seconds *= rows.ratio.value
+    seconds = seconds * rows.ratio.value + more_seconds
     watts = profile.marginal_watts(profile.compute.watts(cost.op_class))
     return replace(cost, seconds=seconds, joules=seconds * watts, measured=is_measured)
 

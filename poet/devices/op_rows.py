@@ -44,7 +44,7 @@ def row_key(op: OpTime) -> str:
 
 
 def plain_form(op: OpTime) -> OpTime | None:
-    """The op of plain training in whose place ``op`` keeps or reads bits for backward, if it does.
+    """The op of plain training in whose place ``op`` makes or reads a short form for backward, if it does.
 
     Profiles are measured on steps that save what plain training saves, so they have rows for that one alone.
     """
@@ -52,10 +52,22 @@ def plain_form(op: OpTime) -> OpTime | None:
     if target == "poet.relu" and len(args) == 2:
         return replace(op, call=Call("aten.relu.default", args[:1]), outputs=op.outputs[:1])
     if target == "poet.relu_backward" and len(args) == 2 and len(op.types) == 2:
-        gradient = op.types[0]
-        read = contiguous(gradient.dtype, gradient.shape)
-        return replace(op, call=Call("aten.threshold_backward.default", (*args, 0)), types=(gradient, read))
+        call = Call("aten.threshold_backward.default", (*args, 0))
+        return replace(op, call=call, types=(op.types[0], _alike(op.types[0])))
+    if target == "poet.masked" and len(args) == 3 and len(op.types) == 2:
+        return replace(op, call=Call("aten.mul.Tensor", args[:2]), types=(op.types[0], _alike(op.types[0])))
+    if target == "poet.max_pool" and len(op.outputs) == 2 and op.outputs[1] is not None:
+        indices = contiguous("int64", op.outputs[1].shape)
+        call = Call("aten.max_pool2d_with_indices.default", args)
+        return replace(op, call=call, outputs=(op.outputs[0], indices))
+    if target == "poet.max_pool_backward" and len(op.types) == 2:
+        call = Call("aten.max_pool2d_with_indices_backward.default", args)
+        return replace(op, call=call, types=(op.types[0], contiguous("int64", op.types[1].shape)))
     return None
+
+
+def _alike(type_: TensorType) -> TensorType:
+    return contiguous(type_.dtype, type_.shape)
 
 
 def _told(type_: TensorType) -> object:

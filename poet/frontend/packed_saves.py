@@ -10,7 +10,7 @@ Each kind is a row of `_RULES`. What something else reads stays as it is.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import chain
 
@@ -42,7 +42,7 @@ _POOL_BACKWARD = "aten.max_pool2d_with_indices_backward.default"
 
 
 @dataclass(frozen=True, slots=True)
-class _Change:
+class Change:
     """What a rule makes of some ops.
 
     Attributes:
@@ -56,21 +56,31 @@ class _Change:
     gone: tuple[str, ...] = field(default=())
 
 
-def with_packed_saves(graph: Graph) -> Graph:
-    """``graph`` with what its backward reads in short form, wherever nothing else needs the long one."""
+def packable(graph: Graph) -> dict[str, Change]:
+    """What may be saved in short form, by the op that makes the long one; no two change the same op."""
     uses = _Uses(graph)
-    ops: dict[str, Op | None] = {}
-    packed: dict[str, Value] = {}
-    gone: set[str] = set()
+    changes: dict[str, Change] = {}
+    changed: set[str] = set()
     for op in graph.ops:
         rule = _RULES.get(op.call.target)
         change = None if rule is None or not uses.is_plain(op) else rule(uses, op)
-        if change is not None and not ops.keys() & change.ops.keys():
-            ops |= change.ops
-            packed |= {value.name: value for value in change.packed}
-            gone.update(change.gone)
-    if not ops:
+        if change is not None and not changed & change.ops.keys():
+            changes[op.name] = change
+            changed |= change.ops.keys()
+    return changes
+
+
+def with_packed_saves(graph: Graph, taken: Container[str] | None = None) -> Graph:
+    """``graph`` with what its backward reads in short form, wherever nothing else needs the long one.
+
+    ``taken``: of `packable`, by name; ``None``: all.
+    """
+    changes = [change for name, change in packable(graph).items() if taken is None or name in taken]
+    if not changes:
         return graph
+    ops: dict[str, Op | None] = {name: op for change in changes for name, op in change.ops.items()}
+    packed = {value.name: value for change in changes for value in change.packed}
+    gone = {name for change in changes for name in change.gone}
     kept = [ops.get(op.name, op) for op in graph.ops]
     values = [value for value in graph.values if value.name not in packed and value.buffer not in gone]
     buffers = [item for item in graph.buffers if item.name not in packed and item.name not in gone]
@@ -81,7 +91,7 @@ def with_packed_saves(graph: Graph) -> Graph:
         values=(*values, *packed.values()),
         buffers=(*buffers, *short),
     )
-    return _with_roles(made, way_back=graph.ops[uses.way_back :])
+    return _with_roles(made, way_back=graph.ops[_Uses(graph).way_back :])
 
 
 def _with_roles(graph: Graph, way_back: Iterable[Op]) -> Graph:
@@ -166,7 +176,7 @@ def _bits(name: str, elements: int, rows: int) -> Value:
 # --- rectifiers -------------------------------------------------------------------------------
 
 
-def _signs(uses: _Uses, op: Op) -> _Change | None:
+def _signs(uses: _Uses, op: Op) -> Change | None:
     """A rectifier whose output backward reads for nothing but its sign."""
     output = op.outputs[0]
     if output is None or uses.is_kept(output) or not uses.is_floating(output) or not uses.is_pure(op):
@@ -188,7 +198,7 @@ def _signs(uses: _Uses, op: Op) -> _Change | None:
     for reader in readers:
         call = Call("poet.relu_backward", (reader.call.args[0], Ref(signs.name)))
         ops[reader.name] = replace(reader, call=call)
-    return _Change(ops, (signs,))
+    return Change(ops, (signs,))
 
 
 def _threshold_gradient(uses: _Uses, reader: Op, output: str) -> str | None:
@@ -208,7 +218,7 @@ def _threshold_gradient(uses: _Uses, reader: Op, output: str) -> str | None:
 # --- dropout ----------------------------------------------------------------------------------
 
 
-def _mask(uses: _Uses, op: Op) -> _Change | None:
+def _mask(uses: _Uses, op: Op) -> Change | None:
     """A mask that is drawn, perhaps divided by its share of ones, and multiplied with others of its shape."""
     drawn = op.outputs[0]
     if drawn is None or uses.is_kept(drawn) or not uses.is_floating(drawn):
@@ -234,7 +244,7 @@ def _mask(uses: _Uses, op: Op) -> _Change | None:
     if divided is not None:
         ops[divided[0].name] = None
     lost = (uses.graph.writes(item) for item in uses.graph.ops if ops.get(item.name, item) is None)
-    return _Change(ops, (bits,), tuple(chain.from_iterable(lost)))
+    return Change(ops, (bits,), tuple(chain.from_iterable(lost)))
 
 
 def _divided(uses: _Uses, drawn: str) -> tuple[Op, float] | None:
@@ -280,7 +290,7 @@ def _drawn_as_bits(uses: _Uses, op: Op, rows: int, bits_bytes: int) -> dict[str,
 # --- max pooling ------------------------------------------------------------------------------
 
 
-def _places(uses: _Uses, op: Op) -> _Change | None:
+def _places(uses: _Uses, op: Op) -> Change | None:
     """A pooling whose indices only its backward reads."""
     maxima, indices = op.outputs
     source = op.call.args[0]
@@ -306,7 +316,7 @@ def _places(uses: _Uses, op: Op) -> _Change | None:
     given: tuple[Argument, ...] = (*settings, ceil_mode)
     forward = Call("poet.max_pool", (source, *given))
     backward = Call("poet.max_pool_backward", (gradient, pooled, *given, Ref(indices)))
-    return _Change({op.name: replace(op, call=forward), back.name: replace(back, call=backward)}, (places,))
+    return Change({op.name: replace(op, call=forward), back.name: replace(back, call=backward)}, (places,))
 
 
 def _is_pool_backward(uses: _Uses, back: Op, indices: str) -> bool:
@@ -326,7 +336,7 @@ def _pairs(sizes: Iterable[Argument]) -> tuple[tuple[int, int], ...] | None:
     return tuple(found)
 
 
-_RULES: Mapping[str, Callable[[_Uses, Op], _Change | None]] = {
+_RULES: Mapping[str, Callable[[_Uses, Op], Change | None]] = {
     "aten.relu.default": _signs,
     "poet.bernoulli": _mask,
     _POOL: _places,

@@ -40,6 +40,7 @@ from poet.frontend.packed_saves import with_packed_saves
 from poet.frontend.part_choice import with_parts
 from poet.frontend.parts import in_parts_of, tensors_in_parts
 from poet.frontend.recurrent import OneOpPerLayer
+from poet.frontend.save_forms import SaveForms
 from poet.frontend.small_operators import small_operators
 from poet.frontend.strip_choice import with_strips
 from poet.graph import Graph
@@ -76,6 +77,7 @@ class TrainingStep:
         accumulation: what all micro-batches of a step but the last do; ``None``: there are none.
         digest: SHA-256 of the graph as traced; machines that run it in other strips agree on it.
         has_small_operators: see `trace_training_step`.
+        forms: of what backward reads; ``graph`` has all of it in short form. ``None``: there is one form.
     """
 
     graph: Graph
@@ -87,6 +89,7 @@ class TrainingStep:
     objective: Loss | None = None
     accumulation: AccumulatingStep | None = None
     has_small_operators: bool = False
+    forms: SaveForms | None = None
 
     def __repr__(self) -> str:
         parts = f"{len(self.graph.ops)} ops, {trained_in_words(self.graph)} trained"
@@ -196,18 +199,18 @@ def trace_training_step(
         measure=measure,
         in_short_forms=in_short_forms,
     )
-    graph, kernel_facts = run_by(graph)
+    graph, kernel_facts, forms = run_by(graph)
     accumulation = None
     if micro is not None:
         summing = assemble(found.lowered, found.names, optimizer, accumulates=True, updates=False)
         if in_strips:
             summing = with_logits_in_strips(summing)
-        summing, summing_facts = run_by(in_parts_of(graph, summing))
+        summing, summing_facts, _ = run_by(in_parts_of(graph, summing))
         accumulation = AccumulatingStep(beside(summing, graph), summing_facts)
     spec = str(LossSpec.parse(objective.name))
     return TrainingStep(
         graph, kernel_facts, tensors, optimizer, spec, digest, objective, accumulation=accumulation,
-        has_small_operators=has_small_operators,
+        has_small_operators=has_small_operators, forms=forms,
     )  # fmt: skip
 
 
@@ -280,18 +283,21 @@ def _for_kernels(
     overwrites: Overwrites | None,
     measure: bool,
     in_short_forms: bool,
-) -> tuple[Graph, KernelFacts]:
+) -> tuple[Graph, KernelFacts, SaveForms | None]:
     """``graph`` as the library's kernels run it, with what they need; see `trace_training_step`."""
     if is_streamed and uses_elements is not None:
         graph = with_updates_fused(graph, uses_elements)
     if overwrites is not None:
         graph = with_results_in_place(graph, overwrites)
-    if in_short_forms and measure and is_streamed and uses_elements is None:
-        graph = with_packed_saves(graph)
     graph, facts = measured(graph, times=measure, known=known)
-    if measure and is_streamed and uses_elements is None:
-        graph, facts = measured(with_strips(graph, facts), known=known)
-    return graph, facts
+    if not (measure and is_streamed and uses_elements is None):
+        return graph, facts, None
+    graph, facts = measured(with_strips(graph, facts), known=known)
+    short = with_packed_saves(graph) if in_short_forms else graph
+    if short is graph:
+        return graph, facts, None
+    short, short_facts = measured(short, known=known)
+    return short, short_facts, SaveForms(graph, facts, short, short_facts)
 
 
 def digest_of(graph: Graph) -> str:

@@ -53,8 +53,7 @@ def relu(source: Tensor, rows: int) -> tuple[Tensor, Tensor]:
     bits = torch.empty(rows, row_bytes(output.numel() // max(rows, 1)), dtype=torch.uint8)
     flags, library = _scratch(output, torch.bool), _library()
     if library is not None and output.dtype in (torch.float32, torch.float64):
-        for row, packed in zip(output.view(rows, -1) if output.numel() else (), bits, strict=False):
-            library.pack(row.data_ptr(), row.element_size(), row.numel(), packed.data_ptr())
+        _packed_by(library, output, bits)
         return output, bits
     # not "greater than": NaN lets gradients through, as it does in threshold_backward
     _pack(output, bits, torch.le, flags)
@@ -89,7 +88,11 @@ def bernoulli(
     """The ones among what ``torch.empty(shape, dtype=element).bernoulli_(p)`` draws, as bits."""
     drawn = torch.empty(shape, dtype=element).bernoulli_(p, generator=generator)
     bits = torch.empty(rows, row_bytes(drawn.numel() // max(rows, 1)), dtype=torch.uint8)
-    _pack(drawn, bits, torch.ne, _scratch(drawn, torch.bool))
+    flags, library = _scratch(drawn, torch.bool), _library()
+    if library is not None and drawn.dtype in (torch.float32, torch.float64):
+        _packed_by(library, drawn, bits)  # what is drawn is 0 or 1, so that above 0 is not 0
+    else:
+        _pack(drawn, bits, torch.ne, flags)
     return bits
 
 
@@ -289,6 +292,12 @@ def _library() -> Library | None:
 def _scratch(made: Tensor, element: torch.dtype) -> Tensor:
     """Room for so many numbers as there are in a block of ``made``."""
     return torch.empty(min(_BLOCK_ELEMENTS, made.numel()), dtype=element)
+
+
+def _packed_by(library: Library, tensor: Tensor, bits: Tensor) -> None:
+    """Set a bit wherever an element of a contiguous tensor of floats is not at most 0."""
+    for row, packed in zip(tensor.view(len(bits), -1) if tensor.numel() else (), bits, strict=False):
+        library.pack(row.data_ptr(), row.element_size(), row.numel(), packed.data_ptr())
 
 
 def _pack(tensor: Tensor, bits: Tensor, compared: Callable[..., Tensor], flags: Tensor) -> None:

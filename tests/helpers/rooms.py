@@ -27,7 +27,10 @@ FLOORS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     (
         "Planning problem",
         "what must run and what it costs; schedules, and the simulator that judges them",
-        ("schedule", "problem", "homes", "pins", "simulator", "tuning", "search_record", "solution"),
+        (
+            "schedule", "problem", "alternatives", "homes", "pins", "simulator", "tuning", "search_record",
+            "solution",
+        ),
     ),
     (
         "Devices",
@@ -35,8 +38,8 @@ FLOORS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
         (
             "devices", "devices.profile", "devices.part", "devices.corners", "devices.sense",
             "devices.contrast", "devices.schema", "devices.load", "devices.cost_table", "devices.machine",
-            "devices.measurements", "devices.op_rows", "devices.costs", "devices.spread", "devices.host",
-            "devices.power", "devices.amounts", "devices.fitting", "devices.meter", "devices.fitted_profile",
+            "devices.measurements", "devices.op_rows", "devices.amounts", "devices.costs", "devices.spread",
+            "devices.host", "devices.power", "devices.fitting", "devices.meter", "devices.fitted_profile",
         ),
     ),
     (
@@ -64,8 +67,8 @@ FLOORS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
         "verification, enforcement, the way from a model to a plan, sweeps",
         (
             "verification", "enforce", "exact_layout", "fit_layout", "rehearsal", "summary", "traced",
-            "prepared", "planned", "beside", "evaluated", "shaped", "shape_planner", "replanning", "budgeted",
-            "without_updates", "accumulated",
+            "prepared", "saves_choice", "planned", "beside", "evaluated", "shaped", "shape_planner",
+            "replanning", "budgeted", "without_updates", "accumulated",
             "exported", "api", "calibration", "partitioner", "wrapping", "whatif", "kept_plans",
             "c99.vectors", "c99.project", "c99.library_check",
         ),
@@ -81,7 +84,7 @@ RUNTIME_MAY_READ = frozenset(
     {
         "version", "errors", "closing", "units", "brief", "codec", "children", "operators",
         "kernel_allocations", "kernel_facts", "calls", "strips", "wholes", "graph", "named",
-        "schedule", "problem", "homes",
+        "schedule", "problem", "alternatives", "homes",
         "pins", "simulator", "optimizer", "loss", "micro", "layout", "demand", "places",
         "plan_parts", "page_slots", "lasting_values", "plan_checks", "training_plan", "plan_file",
         "rate_schedule", "run_request", "devices.host",

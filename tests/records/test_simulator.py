@@ -11,14 +11,14 @@ import pytest
 from helpers.random_problems import keep_bytes, mixed_problem, random_limits
 
 from poet.errors import InvalidSchedule
-from poet.problem import Limits, Place, Problem, ProblemOp, Tensor, Transfer
+from poet.problem import Alternative, Limits, Place, Problem, ProblemOp, Tensor, Transfer
 from poet.schedule import Compute, Free, PageIn, PageOut, Schedule, Step
 from poet.simulator import Trace, simulate
 from poet.solvers.heuristics.greedy import greedy
 
 RULES = {
     "unknown", "input", "stale", "recompute", "order", "free", "page_out", "page_in", "ram",
-    "storage", "deadline", "missing", "final",
+    "storage", "deadline", "missing", "final", "alternative",
 }  # fmt: skip
 IN, OUT = Transfer(3.0, 0.3), Transfer(5.0, 0.5)
 
@@ -49,9 +49,14 @@ def net(**fields: object) -> Problem:
 
 
 def steps(text: str) -> Schedule:
-    """``"A +a -a !a"``: compute A, page a in, free a, page a out."""
+    """``"A +a -a !a A:short"``: compute A, page a in, free a, page a out, compute A as ``short`` has it."""
     kinds: dict[str, Callable[[str], Step]] = {"+": PageIn, "-": Free, "!": PageOut}
-    return tuple(kinds[word[0]](word[1:]) if word[0] in kinds else Compute(word) for word in text.split())
+
+    def run(word: str) -> Compute:
+        name, _, alternative = word.partition(":")
+        return Compute(name, alternative or None)
+
+    return tuple(kinds[word[0]](word[1:]) if word[0] in kinds else run(word) for word in text.split())
 
 
 PLAIN = "A -x B C -a -b U -c D !d -d"
@@ -86,6 +91,13 @@ REUPDATED = Problem(
     (op("A", "x", "a"), op("U", "a", "b", updates=("a",)), op("C", "a b", "c")),
 )  # fmt: skip
 FULL = net(storage_capacity_bytes=11)
+FORMS = net(
+    alternatives=(
+        Alternative("short", (op("A", "x p", "a s"), op("C", "b s", "c")), tensors=(tensor("s", 1),)),
+        Alternative("once", (op("D", "p", "d", joules=0.5),)),
+    )
+)
+SHORT = "A:short -x B -a C:short -s -b U -c D !d -d"
 
 # rule, problem, a schedule that breaks it, limits, and the nearest schedule and limits that break none
 CASES: list[tuple[str, Problem, str, Limits, str, Limits]] = [
@@ -119,6 +131,15 @@ CASES: list[tuple[str, Problem, str, Limits, str, Limits]] = [
     ("deadline", net(), PAGED, Limits(deadline_seconds=27.9), PAGED, Limits(deadline_seconds=28.0)),
     ("missing", net(), "A -x B C -a -b U -c", Limits(), PLAIN, Limits()),
     ("final", net(), PLAIN.replace("!d", ""), Limits(), PLAIN, Limits()),
+    ("alternative", FORMS, SHORT.replace("C:short", "C"), Limits(), SHORT, Limits()),
+    ("alternative", FORMS, SHORT.replace("A:short", "A"), Limits(), SHORT, Limits()),
+    ("alternative", FORMS, PLAIN.replace("B", "B:short"), Limits(), PLAIN, Limits()),
+    ("alternative", FORMS, PLAIN.replace("D", "D:other"), Limits(), PLAIN.replace("D", "D:once"), Limits()),
+    ("alternative", net(), PLAIN.replace("D", "D:once"), Limits(), PLAIN, Limits()),
+    ("missing", FORMS, SHORT.replace(" D !d -d", ""), Limits(), SHORT, Limits()),
+    ("unknown", FORMS, PLAIN.replace("-a", "-s"), Limits(), SHORT, Limits()),
+    ("input", FORMS, SHORT.replace("-a C", "-a -s C").replace("-s -b", "-b"), Limits(), SHORT, Limits()),
+    ("ram", FORMS, PLAIN, Limits(ram_budget_bytes=32), SHORT, Limits(ram_budget_bytes=29)),
     ("final", net(), PLAIN + " -p", Limits(), PLAIN, Limits()),
 ]  # fmt: skip
 

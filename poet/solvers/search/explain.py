@@ -18,7 +18,8 @@ from poet.problem import Limits, Objective, Problem
 from poet.schedule import Schedule
 from poet.simulator import Trace, simulate
 from poet.solution import Solution, SolveOptions, Status, amount_of
-from poet.solvers.search.objectives import least, limit_of, solve
+from poet.solvers.search.objectives import least, limit_of
+from poet.solvers.search.over_alternatives import solve
 from poet.units import format_bytes, format_joules, format_more, format_seconds
 
 
@@ -70,6 +71,8 @@ def answered(problem: Problem, limits: Limits, options: SolveOptions) -> Solutio
     allowed, tuning = options.time_limit_seconds, options.tuning.explanation
     spare = 0.0 if allowed is None else min(tuning.most_seconds, tuning.spare_share * allowed)
     solution = solve(problem, limits, replace(options, spare_seconds=spare))
+    if problem.alternatives:  # how one choice could do is not how a plan could
+        return solution
     return explained(problem, limits, options, solution)
 
 

@@ -1,0 +1,54 @@
+"""A training step whose backward may read what plain training saves, or a short form, tensor by tensor."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
+
+from poet.brief import brief
+from poet.frontend.packed_saves import Change, packable, with_packed_saves
+from poet.graph import Graph
+from poet.kernel_facts import KernelFacts
+
+
+@dataclass(frozen=True, slots=True)
+class SaveForms:
+    """Both ends of the choice, with the facts of their kernels; what lies between follows from them.
+
+    Attributes:
+        long, long_kernels: nothing is saved in short form.
+        short, short_kernels: all is that can be.
+        changes: what may be saved in short form, by the op that makes the long one.
+    """
+
+    long: Graph
+    long_kernels: KernelFacts
+    short: Graph
+    short_kernels: KernelFacts
+    changes: Mapping[str, Change] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "changes", packable(self.long))
+
+    __repr__ = brief
+
+    def graph(self, taken: Collection[str]) -> Graph:
+        """The step with short forms of what the ops in ``taken`` make."""
+        made = with_packed_saves(self.long, taken)
+        new = {value.name for name in taken for value in self.changes[name].packed}
+        values = {value.name: value for value in self.short.values if value.name in new}
+        buffers = {item.name: item for item in self.short.buffers if item.name in new}
+        return replace(
+            made,
+            values=tuple(values.get(value.name, value) for value in made.values),
+            buffers=tuple(buffers.get(item.name, item) for item in made.buffers),
+        )
+
+    def kernels(self, taken: Collection[str]) -> KernelFacts:
+        """The facts of the kernels that run it."""
+        changed = {op for name in taken for op in self.changes[name].ops}
+        ops = (
+            self.short_kernels.of(op.name) if op.name in changed else self.long_kernels.of(op.name)
+            for op in self.graph(taken).ops
+        )
+        return replace(self.long_kernels, ops=tuple(ops))

@@ -1,0 +1,125 @@
+"""What a step saves in long or short form, as its plan chooses: graphs, exactness, the way to a plan."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from poet import api
+from poet.frontend.trace import TrainingStep, trace_training_step
+from poet.plan_file import read_plan
+from poet.prepared import Prepared
+from poet.problem import Limits, Pins
+from poet.ram_survey import keep_everything_bytes
+from poet.saves_choice import offered, solve_choosing, with_choice, without_choice
+from poet.simulator import simulate
+from poet.solution import SolveOptions, Status
+from poet.solvers import minimum_ram_bytes
+from poet.verification import verify
+
+QUICK = SolveOptions(time_limit_seconds=2.0)
+
+
+def net() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Conv2d(1, 16, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Conv2d(16, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU(), nn.Dropout(0.3),
+        nn.Conv2d(16, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(),
+        nn.Linear(8, 4),
+    )  # fmt: skip
+
+
+X = torch.zeros(2, 1, 32, 32)
+
+
+@pytest.fixture(scope="module")
+def prepared() -> Prepared:
+    return api.prepare(net(), X, device="rpi4b")
+
+
+@pytest.fixture(scope="module")
+def step() -> TrainingStep:
+    return trace_training_step(net(), X)
+
+
+def targets_of(prepared: Prepared) -> set[str]:
+    return {op.call.target for op in prepared.step.graph.ops}
+
+
+def test_the_ends_of_the_choice(step: TrainingStep) -> None:
+    forms = step.forms
+    assert forms is not None
+    assert forms.graph(list(forms.changes)) == step.graph
+    assert forms.kernels(list(forms.changes)) == step.kernels
+    assert forms.graph(()) == forms.long
+    assert forms.kernels(()) == forms.long_kernels
+    targets = {op.call.target for op in forms.long.ops}
+    assert not targets & {"poet.relu", "poet.max_pool", "poet.bernoulli_bits"}
+    assert trace_training_step(net(), X, gradients="keep").forms is None
+
+
+def test_the_problem_of_a_choice_is_that_of_its_graph(prepared: Prepared) -> None:
+    of = offered(prepared, Limits())
+    names = [each.name for each in of.alternatives]
+    assert len(names) >= 4
+    for taken in (names, [], names[::2]):
+        resolved, own = of.resolved(taken), with_choice(prepared, taken).problem
+        assert own.ops == resolved.ops
+        assert {t.name: (t.bytes, t.page_in, t.finally_) for t in own.tensors} == {
+            t.name: (t.bytes, t.page_in, t.finally_) for t in resolved.tensors
+        }
+    assert with_choice(prepared, names).problem == prepared.problem
+
+
+def test_nothing_is_offered_where_there_is_one_form(prepared: Prepared) -> None:
+    assert offered(without_choice(prepared), Limits()) == prepared.problem
+    assert offered(prepared, Limits(pins=Pins(keep=("*",)))) == prepared.problem
+    assert without_choice(prepared).problem == prepared.problem
+
+
+def test_a_short_form_is_never_less_work(prepared: Prepared) -> None:
+    """By the device's class speeds, except masks, whose long form goes to RAM twice more."""
+    of = offered(prepared, Limits())
+    extra = {each.name: of.extra_cost(each)[0] for each in of.alternatives}
+    assert all(seconds > 0 for name, seconds in extra.items() if not name.startswith("bernoulli"))
+
+
+def test_where_ram_is_plenty_no_save_is_packed(prepared: Prepared) -> None:
+    of = offered(prepared, Limits())
+    plenty = Limits(ram_budget_bytes=2 * keep_everything_bytes(of))
+    chosen, found = solve_choosing(prepared, plenty, QUICK)
+    assert found.status is Status.OPTIMAL
+    assert not targets_of(chosen) & {"poet.relu", "poet.max_pool"}
+    assert found.schedule is not None
+    assert found.trace == simulate(chosen.problem, found.schedule, plenty)
+    least = minimum_ram_bytes(of).bytes
+    tight, answer = solve_choosing(prepared, Limits(ram_budget_bytes=least), QUICK)
+    assert answer.schedule is not None
+    assert "poet.relu" in targets_of(tight)
+    assert answer.bound_joules <= (answer.joules or 0.0)
+
+
+def test_without_a_plan_it_says_what_would_help(prepared: Prepared) -> None:
+    few = Limits(ram_budget_bytes=minimum_ram_bytes(offered(prepared, Limits())).bytes - 64)
+    same, answer = solve_choosing(prepared, few, QUICK)
+    assert same is prepared
+    assert answer.status is Status.INFEASIBLE
+    assert "RAM of" in answer.message
+
+
+@pytest.mark.parametrize("share", [0.9, pytest.param(0.4, marks=pytest.mark.slow)])
+def test_a_plan_that_packs_some_saves_trains_as_pytorch_does(
+    prepared: Prepared, share: float, tmp_path: Path
+) -> None:
+    of = offered(prepared, Limits())
+    most, least = keep_everything_bytes(of), minimum_ram_bytes(of).bytes
+    limits = Limits(ram_budget_bytes=least + round(share * (most - least)))
+    planned = api.plan_step(prepared, limits, QUICK, measure_host=False)
+    path = tmp_path / "plan.poet"
+    planned.save(path)
+    assert read_plan(path).graph == planned.prepared.step.graph
+    verify(path, module=net(), steps=2, threads=(1, 2)).require()

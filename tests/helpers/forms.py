@@ -1,0 +1,124 @@
+"""Random alternatives of ops, and the exhaustive oracle over all choices of them."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import random
+from collections.abc import Iterator
+
+from helpers import oracle
+from poet.alternatives import with_names
+from poet.problem import Alternative, Limits, Problem, ProblemOp, Tensor, Transfer
+from poet.schedule import Schedule
+from poet.simulator import simulate
+
+
+def with_alternatives(problem: Problem, seed: int, *, most: int = 2) -> Problem:
+    """``problem`` with up to ``most`` alternatives: short forms to read later, smaller tensors, fused ops."""
+    rng = random.Random(f"alternatives {problem.name} {seed}")
+    made: list[Alternative] = []
+    makers = [_short, _smaller, _fused]
+    for number in range(6):
+        rng.shuffle(makers)
+        for maker in makers:
+            found = None if len(made) == most else maker(problem, rng, f"form{number}")
+            taken = {name for each in made for name in each.touched}
+            sizes = {tensor.name for each in made for tensor in each.tensors}
+            if (
+                found is not None
+                and not taken.intersection(found.touched)
+                and not sizes.intersection(tensor.name for tensor in found.tensors)
+                and not any({*op.outputs} & _made_by(problem, taken) for op in found.ops)
+            ):
+                made.append(found)
+                break
+    return dataclasses.replace(problem, alternatives=tuple(made))
+
+
+def _made_by(problem: Problem, names: set[str]) -> set[str]:
+    return {name for op in problem.ops if op.name in names for name in op.outputs}
+
+
+def _priced(op: ProblemOp, rng: random.Random) -> ProblemOp:
+    factor = rng.choice([0.7, 1.0, 1.1, 1.5])
+    return dataclasses.replace(
+        op, seconds=round(op.seconds * factor, 3), joules=round(op.joules * rng.choice([factor, 1.0]), 3)
+    )
+
+
+def _reading(op: ProblemOp, name: str, instead: tuple[str, ...]) -> ProblemOp:
+    """``op`` reading ``instead`` of ``name``, on later runs as well."""
+
+    def changed(names: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(new for old in names for new in (instead if old == name else (old,))))
+
+    again = None if op.recompute_inputs is None else changed(op.recompute_inputs)
+    return dataclasses.replace(op, inputs=changed(op.inputs), recompute_inputs=again)
+
+
+def _pairs(problem: Problem, rng: random.Random) -> Iterator[tuple[ProblemOp, str, list[ProblemOp]]]:
+    """An op, one of its outputs that nothing updates, and those that read it."""
+    updated = {name for op in problem.ops for name in op.updates}
+    found = [
+        (op, name) for op in problem.ops for name in op.outputs if name not in updated and not op.updates
+    ]
+    rng.shuffle(found)
+    for op, name in found:
+        readers = [each for each in problem.ops if name in (*each.inputs, *each.rerun_inputs)]
+        if readers and op not in readers and all(name not in each.outputs for each in readers):
+            yield op, name, readers
+
+
+def _short(problem: Problem, rng: random.Random, name: str) -> Alternative | None:
+    """The maker of a tensor makes a small one as well, which the last reader reads instead."""
+    for maker, tensor, readers in _pairs(problem, rng):
+        size = next(each.bytes for each in problem.tensors if each.name == tensor)
+        reader = readers[-1]
+        small = Tensor(f"{tensor}.{name}", min(size, 1), Transfer(0.1, 0.1), Transfer(0.1, 0.1))
+        forward = dataclasses.replace(_priced(maker, rng), outputs=(*maker.outputs, small.name))
+        return Alternative(
+            name, (forward, _priced(_reading(reader, tensor, (small.name,)), rng)), (), (small,)
+        )
+    return None
+
+
+def _smaller(problem: Problem, rng: random.Random, name: str) -> Alternative | None:
+    """A tensor takes fewer bytes, and its readers work longer."""
+    for maker, tensor, readers in _pairs(problem, rng):
+        own = next(each for each in problem.tensors if each.name == tensor)
+        changed = (_priced(maker, rng), *(_priced(reader, rng) for reader in readers))
+        return Alternative(name, changed, (), (dataclasses.replace(own, bytes=own.bytes // 2),))
+    return None
+
+
+def _fused(problem: Problem, rng: random.Random, name: str) -> Alternative | None:
+    """An op that one other reads is left out, and that one reads what it read."""
+    kept = {each.name for each in problem.tensors if each.finally_ is not None}
+    updated = {each for op in problem.ops for each in op.updates}
+    for maker, tensor, readers in _pairs(problem, rng):
+        if len(maker.outputs) != 1 or len(readers) != 1 or tensor in kept or maker.random:
+            continue
+        if updated & {*maker.inputs, *maker.rerun_inputs} or maker.recompute_inputs is not None:
+            continue
+        return Alternative(name, (_priced(_reading(readers[0], tensor, maker.inputs), rng),), (maker.name,))
+    return None
+
+
+def choices_of(problem: Problem) -> list[frozenset[str]]:
+    """All of them, the empty one first."""
+    names = [each.name for each in problem.alternatives]
+    ways = itertools.product((False, True), repeat=len(names))
+    return [frozenset(itertools.compress(names, way)) for way in ways]
+
+
+def least_joules(problem: Problem, limits: Limits) -> Schedule | None:
+    """`helpers.oracle.least_joules` over all choices of alternatives."""
+    found: list[tuple[float, Schedule]] = []
+    for choice in choices_of(problem):
+        resolved = problem.resolved(choice)
+        schedule = oracle.least_joules(resolved, limits)
+        if schedule is not None:
+            joules = simulate(resolved, schedule, limits).joules
+            found.append((joules, with_names(problem, choice, schedule)))
+    return min(found, key=lambda pair: pair[0])[1] if found else None

@@ -1,0 +1,174 @@
+"""The search over alternatives against the exhaustive oracle: valid plans, and no bound above the optimum."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from helpers import forms
+from helpers.random_problems import mixed_problem, random_limits
+
+from poet.alternatives import taken_by
+from poet.problem import Alternative, Limits, Objective, Pins, Problem, ProblemOp, Tensor, Transfer
+from poet.schedule import Compute, Free
+from poet.simulator import simulate
+from poet.solution import Solution, SolveOptions, Status
+from poet.solvers import minimum_ram_bytes, solve
+from poet.solvers.heuristics.keep_everything import keep_everything
+from poet.solvers.search import over_alternatives
+from poet.solvers.search.over_alternatives import in_own_form
+
+DEAR = Transfer(50.0, 50.0)
+SHORT_SEARCH = SolveOptions(time_limit_seconds=4.0)
+
+
+def chain(layers: int) -> Problem:
+    """Layers forward and back: each backward op reads its layer's output, or a bit for each byte of it."""
+    tensors = [Tensor("x", 16, DEAR, DEAR)]
+    ops, back, alternatives = [], [], []
+    for layer in range(layers):
+        reads, made = tensors[-1].name if layer else "x", f"a{layer}"
+        tensors.append(Tensor(made, 16, DEAR, DEAR))
+        ops.append(ProblemOp(f"f{layer}", (reads,), (made,), 1.0, 1.0))
+        gradient = f"g{layer + 1}" if layer < layers - 1 else made
+        back.append(ProblemOp(f"b{layer}", tuple({gradient: 0, made: 0}), (f"g{layer}",), 1.0, 1.0))
+        if gradient == made:
+            continue
+        short = f"s{layer}"
+        extra = 0.01 * (layer + 1)
+        changed = (
+            dataclasses.replace(ops[-1], outputs=(made, short), seconds=1.0 + extra, joules=1.0 + extra),
+            dataclasses.replace(back[-1], inputs=(gradient, short)),
+        )
+        alternatives.append(Alternative(f"short{layer}", changed, (), (Tensor(short, 2, DEAR, DEAR),)))
+    tensors += [Tensor(f"g{layer}", 16, DEAR, DEAR) for layer in reversed(range(layers))]
+    return Problem("chain", tuple(tensors), (*ops, *reversed(back)), alternatives=tuple(alternatives))
+
+
+def keep_bytes(of: Problem) -> int:
+    schedule = keep_everything(of, Limits())
+    assert schedule is not None
+    return simulate(of, schedule).peak_ram_bytes
+
+
+def taken(of: Problem, found: Solution) -> frozenset[str]:
+    assert found.schedule is not None
+    return taken_by(of, found.schedule)
+
+
+def test_where_ram_is_plenty_nothing_is_taken() -> None:
+    of = chain(6)
+    found = solve(of, Limits(ram_budget_bytes=keep_bytes(of.resolved(()))), SHORT_SEARCH)
+    assert (found.status, taken(of, found)) == (Status.OPTIMAL, frozenset())
+    assert found.joules == of.compute_joules == 12.0
+
+
+def test_as_few_as_fit_are_taken_those_that_cost_least_first() -> None:
+    of = chain(6)
+    limits = Limits(ram_budget_bytes=keep_bytes(of.resolved(())) - 20)
+    found = solve(of, limits, SHORT_SEARCH)
+    assert taken(of, found) == {"short0", "short1"}
+    assert found.joules == pytest.approx(12.03)
+    assert found.baseline_joules == found.bound_joules == 12.0
+    assert found.status is Status.FEASIBLE
+    for missing in taken(of, found):
+        assert keep_everything(of.resolved(taken(of, found) - {missing}), limits) is None
+
+
+def test_with_all_of_them_too_large_the_rest_is_searched() -> None:
+    of = chain(6)
+    names = [each.name for each in of.alternatives]
+    packed = of.resolved(names)
+    limits = Limits(ram_budget_bytes=keep_bytes(packed) - 1)
+    found, alone = solve(of, limits, SHORT_SEARCH), solve(packed, limits, SHORT_SEARCH)
+    plain = solve(of.resolved(()), limits, SHORT_SEARCH)
+    assert found.joules is not None
+    assert found.joules <= min(each.joules or 1e9 for each in (alone, plain)) + 1e-9
+    assert 12.0 <= found.bound_joules <= min(found.joules, alone.joules or 1e9)
+    assert found.class_bound is None
+
+
+def test_below_the_least_of_all_choices_there_is_no_plan() -> None:
+    of = chain(3)
+    least = minimum_ram_bytes(of).bytes
+    assert solve(of, Limits(ram_budget_bytes=least), SHORT_SEARCH).schedule is not None
+    assert solve(of, Limits(ram_budget_bytes=least - 1), SHORT_SEARCH).status is Status.INFEASIBLE
+
+
+def test_least_time_is_of_all_choices_too() -> None:
+    of = chain(3)
+    options = dataclasses.replace(SHORT_SEARCH, objective=Objective.TIME)
+    limits = Limits(ram_budget_bytes=keep_bytes(of.resolved(())) - 4)
+    found = solve(of, limits, options)
+    assert found.trace is not None
+    assert taken(of, found)
+    assert found.objective_bound is not None
+    assert of.compute_seconds <= found.objective_bound <= found.trace.seconds
+
+
+def test_a_plan_to_start_from_says_what_is_taken() -> None:
+    of = chain(6)
+    names = [each.name for each in of.alternatives]
+    limits = Limits(ram_budget_bytes=keep_bytes(of.resolved(names)) - 1)
+    first = solve(of, limits, SHORT_SEARCH)
+    again = solve(of, limits, dataclasses.replace(SHORT_SEARCH, start=first.schedule, time_limit_seconds=0.5))
+    assert again.joules is not None
+    assert first.joules is not None
+    assert again.joules <= first.joules + 1e-9
+
+
+def test_pins_name_what_has_to_be_there() -> None:
+    of = chain(3)
+    found = solve(of, Limits(ram_budget_bytes=1000, pins=Pins(keep=("s0",))), SHORT_SEARCH)
+    assert taken(of, found) == {"short0", "short1"}
+
+
+def test_a_short_form_goes_back_to_the_long_one() -> None:
+    of = chain(2)
+    (short,) = of.alternatives
+    schedule = (
+        Compute("f0"), Compute("f1"), Free("a0"), Compute("b1"), Free("a1"), Compute("b0"), Free("s0"),
+    )  # fmt: skip
+    back = in_own_form(of, short, schedule)
+    assert back is not None
+    assert back[-1] == Free("a0")
+    assert Free("s0") not in back
+    assert simulate(of.resolved(()), back).joules == pytest.approx(4.0)
+
+
+def _judge_against_the_oracle(seed: int, monkeypatch: pytest.MonkeyPatch, *, tries_all: bool) -> None:
+    of = forms.with_alternatives(mixed_problem(seed, largest=5), seed)
+    limits = random_limits(of.resolved(forms.choices_of(of)[-1]), seed, deadline=seed % 3 == 0)
+    best = forms.least_joules(of, limits)
+    if not tries_all:
+        monkeypatch.setattr(over_alternatives, "_ALL_CHOICES", 0)
+    found = solve(of, limits, SHORT_SEARCH)
+    if best is None:
+        assert found.schedule is None
+        return
+    optimum = simulate(of, best, limits).joules
+    assert found.status is not Status.INFEASIBLE
+    assert found.bound_joules <= optimum * (1 + 1e-9) + 1e-9
+    assert limits.ram_budget_bytes is not None
+    assert minimum_ram_bytes(of, limits).bytes <= limits.ram_budget_bytes
+    if found.schedule is not None:
+        joules = simulate(of, found.schedule, limits).joules
+        assert found.joules == joules >= optimum - 1e-9
+        assert found.status is not Status.OPTIMAL or joules <= optimum * (1 + 1e-5) + 1e-9
+
+
+@pytest.mark.parametrize("seed", [2, 5, 7, 11])
+@pytest.mark.parametrize("tries_all", [True, False])
+def test_no_bound_is_above_the_optimum(
+    seed: int, monkeypatch: pytest.MonkeyPatch, *, tries_all: bool
+) -> None:
+    _judge_against_the_oracle(seed, monkeypatch, tries_all=tries_all)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(20, 60))
+@pytest.mark.parametrize("tries_all", [True, False])
+def test_no_bound_is_above_the_optimum_of_more(
+    seed: int, monkeypatch: pytest.MonkeyPatch, *, tries_all: bool
+) -> None:
+    _judge_against_the_oracle(seed, monkeypatch, tries_all=tries_all)
