@@ -574,6 +574,29 @@ class EnginesTuning(_Checked):
 
 
 @dataclass(frozen=True, slots=True)
+class AlternativesTuning(_Checked):
+    """Other forms of ops (`poet.solvers.search.over_alternatives`).
+
+    Attributes:
+        all_choices: alternatives of which every choice is searched: each more halves the time of a choice,
+            and three leave each an eighth. Off: one choice is searched, with a bound for all.
+        main_share: of the time, for the choice that is searched; the rest is for the bound over all choices:
+            plans take longer than bounds.
+        fitting_share: of the time at most, for how few alternatives are enough for keeping everything: each
+            try takes a tenth of a second on nets of some hundred ops.
+        fitting_seconds: likewise at most, so that long limits are not used up by it.
+        unlimited_seconds: for one of several choices where there is no time limit, because a search ends with
+            its proof alone.
+    """
+
+    all_choices: int = _tuned(3, off=0)
+    main_share: float = 0.65
+    fitting_share: float = 0.2
+    fitting_seconds: float = 5.0
+    unlimited_seconds: float = 600.0
+
+
+@dataclass(frozen=True, slots=True)
 class RivalsTuning(_Checked):
     """The published planners (`poet.solvers.literature`): as much effort as makes them good rivals.
 
@@ -768,6 +791,7 @@ class Tuning:
     walks: WalksTuning = WalksTuning()
     overlap: OverlapTuning = OverlapTuning()
     engines: EnginesTuning = EnginesTuning()
+    alternatives: AlternativesTuning = AlternativesTuning()
     rivals: RivalsTuning = RivalsTuning()
     states: StatesTuning = StatesTuning()
     copies: CopiesTuning = CopiesTuning()

@@ -32,13 +32,6 @@ from poet.solvers.search import objectives
 
 _log = logging.getLogger(__name__)
 
-_ALL_CHOICES = 3
-"""Alternatives of which every choice is searched, each with a share of the time."""
-_MAIN_SHARE = 0.65
-"""Of the time, for the choice that is searched; the rest is for the bound over all choices."""
-_FITTING_SHARE = 0.2
-"""Of the time at most, for finding out with how few alternatives keeping everything fits."""
-_MOST_FITTING_SECONDS = 5.0
 _TOLERANCE = 1e-9
 
 Choice = frozenset[str]
@@ -75,6 +68,7 @@ class _Search:
 
     def __init__(self, problem: Problem, limits: Limits, options: SolveOptions) -> None:
         self.problem, self.limits, self.options = problem, limits, options
+        self.tuning = options.tuning.alternatives
         self.started = options.clock.now()
         of_time = options.objective is Objective.TIME
         self.extra = {
@@ -96,9 +90,9 @@ class _Search:
             if choice is not None:
                 found = self.search(choice, 1.0)  # ends at once: it keeps everything
                 is_cheapest = all(self.extra[name] < 0 for name in choice)
-                if found.solution.was_interrupted or is_cheapest or len(self.names) > _ALL_CHOICES:
+                if found.solution.was_interrupted or is_cheapest or len(self.names) > self.tuning.all_choices:
                     return self.answer(found, self.least)
-        if len(self.names) <= _ALL_CHOICES:
+        if len(self.names) <= self.tuning.all_choices:
             return self.all_choices()
         return self.one_choice(self.first_choice())
 
@@ -125,10 +119,9 @@ class _Search:
             else:
                 few = middle
         choice = cheapest.union(others[:enough])
-        allowed = self.options.time_limit_seconds
-        seconds = (
-            _MOST_FITTING_SECONDS if allowed is None else min(_MOST_FITTING_SECONDS, _FITTING_SHARE * allowed)
-        )
+        allowed, seconds = self.options.time_limit_seconds, self.tuning.fitting_seconds
+        if allowed is not None:
+            seconds = min(seconds, self.tuning.fitting_share * allowed)
         for name in sorted(others[:enough], key=lambda name: -self.extra[name]):
             if self.options.clock.now() - self.started > seconds:
                 break
@@ -186,7 +179,7 @@ class _Search:
 
     def one_choice(self, choice: Choice) -> Solution:
         """Search ``choice``, then others where it has no plan, and the relaxed problem for a bound."""
-        best = self.search(choice, _MAIN_SHARE)
+        best = self.search(choice, self.tuning.main_share)
         for other in (leanest(self.problem), frozenset(self.names), frozenset[str]()):
             tried = {each.choice for each in self.found}
             if best.solution.schedule is None and other not in tried and not best.solution.was_interrupted:
@@ -258,7 +251,7 @@ class _Search:
             left = max(0.0, allowed - (options.clock.now() - self.started))
             allowed = share * left
         elif share < 1.0:  # without an end of its own
-            allowed = _UNLIMITED_SECONDS
+            allowed = self.tuning.unlimited_seconds
         return objectives.solve(
             problem,
             self.limits,
@@ -332,7 +325,6 @@ class _Search:
         )
 
 
-_UNLIMITED_SECONDS = 600.0
 _OTHER_CHOICES = (
     "No plan that saves the same tensors in the same forms costs less; with another choice of them one may."
 )

@@ -15,11 +15,17 @@ from poet.simulator import simulate
 from poet.solution import Solution, SolveOptions, Status
 from poet.solvers import minimum_ram_bytes, solve
 from poet.solvers.heuristics.keep_everything import keep_everything
-from poet.solvers.search import over_alternatives
 from poet.solvers.search.over_alternatives import in_own_form
+from poet.tuning import DEFAULT
 
 DEAR = Transfer(50.0, 50.0)
 SHORT_SEARCH = SolveOptions(time_limit_seconds=4.0)
+ONE_CHOICE = dataclasses.replace(
+    SHORT_SEARCH,
+    tuning=dataclasses.replace(
+        DEFAULT, alternatives=dataclasses.replace(DEFAULT.alternatives, all_choices=0)
+    ),
+)
 
 
 def chain(layers: int) -> Problem:
@@ -136,13 +142,11 @@ def test_a_short_form_goes_back_to_the_long_one() -> None:
     assert simulate(of.resolved(()), back).joules == pytest.approx(4.0)
 
 
-def _judge_against_the_oracle(seed: int, monkeypatch: pytest.MonkeyPatch, *, tries_all: bool) -> None:
+def _judge_against_the_oracle(seed: int, *, tries_all: bool) -> None:
     of = forms.with_alternatives(mixed_problem(seed, largest=5), seed)
     limits = random_limits(of.resolved(forms.choices_of(of)[-1]), seed, deadline=seed % 3 == 0)
     best = forms.least_joules(of, limits)
-    if not tries_all:
-        monkeypatch.setattr(over_alternatives, "_ALL_CHOICES", 0)
-    found = solve(of, limits, SHORT_SEARCH)
+    found = solve(of, limits, SHORT_SEARCH if tries_all else ONE_CHOICE)
     if best is None:
         assert found.schedule is None
         return
@@ -159,16 +163,12 @@ def _judge_against_the_oracle(seed: int, monkeypatch: pytest.MonkeyPatch, *, tri
 
 @pytest.mark.parametrize("seed", [2, 5, 7, 11])
 @pytest.mark.parametrize("tries_all", [True, False])
-def test_no_bound_is_above_the_optimum(
-    seed: int, monkeypatch: pytest.MonkeyPatch, *, tries_all: bool
-) -> None:
-    _judge_against_the_oracle(seed, monkeypatch, tries_all=tries_all)
+def test_no_bound_is_above_the_optimum(seed: int, *, tries_all: bool) -> None:
+    _judge_against_the_oracle(seed, tries_all=tries_all)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(20, 60))
 @pytest.mark.parametrize("tries_all", [True, False])
-def test_no_bound_is_above_the_optimum_of_more(
-    seed: int, monkeypatch: pytest.MonkeyPatch, *, tries_all: bool
-) -> None:
-    _judge_against_the_oracle(seed, monkeypatch, tries_all=tries_all)
+def test_no_bound_is_above_the_optimum_of_more(seed: int, *, tries_all: bool) -> None:
+    _judge_against_the_oracle(seed, tries_all=tries_all)

@@ -52,6 +52,8 @@ NO_TUNING = {
     "search/best_bound.py:_REFUTED",
     "search/bound_rounds.py:_ROUNDING",
     "search/objectives.py:_TOLERANCE",
+    "search/over_alternatives.py:_TOLERANCE",
+    "instance/ram_bound.py:_MOST_TRIED",  # a bound has no options
     # how numbers are written down: the scale that tolerances refer to, what does not overflow, marks, tables
     "engines/integers.py:_LARGEST_SUM",
     "engines/integers.py:_ROW_PRECISION",
