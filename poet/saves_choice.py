@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 
 from poet.alternatives import taken_by, without_names
 from poet.devices.costs import build_problem, kernels_on
+from poet.graph import Graph
+from poet.kernel_facts import KernelFacts
 from poet.prepared import Prepared
 from poet.problem import Alternative, Limits, Pins, Problem
 from poet.solution import Solution, SolveOptions
@@ -27,18 +29,24 @@ def offered(prepared: Prepared, limits: Limits) -> Problem:
 
     Nothing is where pins name tensors: these have to be there.
     """
-    forms = prepared.step.forms
+    forms, short = prepared.step.forms, prepared.problem
     if forms is None or prepared.micro is not None or limits.pins != Pins():
-        return prepared.problem
-    kernels = kernels_on(prepared.profile, forms.long, forms.long_kernels)
-    long = build_problem(forms.long, prepared.profile, kernels, home=prepared.home)
-    short = prepared.problem
+        return short
+    is_own = prepared.step.kernels == forms.short_kernels
+    if (
+        not is_own or _problem(prepared, forms.short, forms.short_kernels) != short
+    ):  # somebody has costs of his own
+        return short
+    long = _problem(prepared, forms.long, forms.long_kernels)
     alternatives = (_alternative(name, change, short) for name, change in forms.changes.items())
-    return replace(
-        long,
-        alternatives=tuple(alternatives),
-        storage_capacity_bytes=short.storage_capacity_bytes,
-    )
+    return replace(long, alternatives=tuple(alternatives))
+
+
+def _problem(prepared: Prepared, graph: Graph, host_kernels: KernelFacts) -> Problem:
+    """Of another graph, on the device of ``prepared`` and with its storage."""
+    kernels = kernels_on(prepared.profile, graph, host_kernels)
+    found = build_problem(graph, prepared.profile, kernels, home=prepared.home)
+    return replace(found, storage_capacity_bytes=prepared.problem.storage_capacity_bytes)
 
 
 def _alternative(name: str, change: Change, short: Problem) -> Alternative:
@@ -56,13 +64,11 @@ def with_choice(prepared: Prepared, taken: Collection[str]) -> Prepared:
     forms = prepared.step.forms
     assert forms is not None
     graph, host_kernels = forms.graph(taken), forms.kernels(taken)
-    kernels = kernels_on(prepared.profile, graph, host_kernels)
-    problem = build_problem(graph, prepared.profile, kernels, home=prepared.home)
     return replace(
         prepared,
         step=replace(prepared.step, graph=graph, kernels=host_kernels, forms=None),
-        kernels=kernels,
-        problem=replace(problem, storage_capacity_bytes=prepared.problem.storage_capacity_bytes),
+        kernels=kernels_on(prepared.profile, graph, host_kernels),
+        problem=_problem(prepared, graph, host_kernels),
     )
 
 
