@@ -235,7 +235,9 @@ def test_without_measuring_nothing_is_run_and_all_gradients_are_kept() -> None:
 
 
 def test_gradients_are_streamed_or_kept() -> None:
-    with pytest.raises(InputError, match="gradients 'streem' is not one of stream, logits, keep; did you mean"):
+    with pytest.raises(
+        InputError, match="gradients 'streem' is not one of stream, logits, keep; did you mean"
+    ):
         traced("convolutions", gradients="streem")
 
 
