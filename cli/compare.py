@@ -8,7 +8,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from poet import codec
-from poet.plan_parts import MeasuredShare, PriceRange
+from poet.plans.plan_parts import MeasuredShare, PriceRange
 from poet.problem import Problem
 from poet.report.compare import comparison_data, comparison_report
 from poet.solution import Solution, solution_to_json

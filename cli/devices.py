@@ -94,7 +94,7 @@ def ranges(
     from poet.devices.load import load_profile, profile_path
     from poet.devices.spread import spread
     from poet.errors import InputError
-    from poet.plan_file import read_plan
+    from poet.plans.plan_file import read_plan
     from poet.report.spread import spread_data, spread_report
 
     from .output import answer, check_files

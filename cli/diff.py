@@ -26,7 +26,7 @@ def diff(
     json_file: JsonOption = None,
 ) -> None:
     """Show what changed in budgets, energy, time and RAM, and which tensors are treated differently."""
-    from poet.plan_file import read_plan
+    from poet.plans.plan_file import read_plan
     from poet.report.diff import diff_data, diff_plans, diff_report
 
     from .output import answer, check_files, write_text

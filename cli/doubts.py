@@ -8,8 +8,8 @@ from contextlib import contextmanager
 
 import typer
 
-from poet.fit_layout import Fitted, lay_out_instead, searching
-from poet.prepared import Prepared
+from poet.planning.fit_layout import Fitted, lay_out_instead, searching
+from poet.planning.prepared import Prepared
 from poet.problem import Limits
 from poet.schedule import Schedule
 from poet.simulator import judge

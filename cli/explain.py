@@ -32,7 +32,7 @@ def explain(
 ) -> None:
     """Show what a plan keeps, recomputes and pages, memory over time, and what binds."""
     from poet.devices.load import load_profile, profile_path
-    from poet.plan_file import read_plan
+    from poet.plans.plan_file import read_plan
     from poet.report.data import plan_data
     from poet.report.plan import plan_report
 

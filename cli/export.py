@@ -39,7 +39,7 @@ def onnx(plan_file: PlanArgument, output: _FileOption, state: _StateOption = Non
 
     Where onnxruntime is installed, it runs the new file first, and its outputs are held against torch's.
     """
-    from poet.exported import export_onnx
+    from poet.planning.exported import export_onnx
 
     from .output import check_files
 
@@ -54,7 +54,7 @@ def state_dict(plan_file: PlanArgument, output: _FileOption, state: _StateOption
 
     The optimizer's tensors and the random state stay behind.
     """
-    from poet.exported import export_state
+    from poet.planning.exported import export_state
 
     from .output import check_files
 
@@ -72,7 +72,7 @@ def trace(
 
     Tracks for compute, page-in and page-out, and counters of the RAM held, in all and by role.
     """
-    from poet.plan_file import read_plan
+    from poet.plans.plan_file import read_plan
     from poet.report.trace import trace_events
 
     from .output import check_files, write_json
@@ -91,7 +91,7 @@ def graph(
 
     Forward, loss, backward and update, in the order in which ops first run.
     """
-    from poet.plan_file import read_plan
+    from poet.plans.plan_file import read_plan
     from poet.report.graph import graph_text
 
     from .output import check_files, write_text
@@ -114,7 +114,7 @@ def c(
     For plans made for a device whose kernels are poet-c99, with parameters at home in RAM; see docs/c99.md.
     """
     from poet.c99.project import c_project, check_new
-    from poet.plan_file import PlanFile
+    from poet.plans.plan_file import PlanFile
 
     check_new(folder)
     with PlanFile(plan_file) as file:

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Literal
 import typer
 
 from poet.errors import InputError, PageFileError
-from poet.plan_file import PlanFile, read_plan
-from poet.rate_schedule import RateSchedule
-from poet.run_request import Epoch, RunRequest, was_interrupted
+from poet.plans.plan_file import PlanFile, read_plan
+from poet.plans.rate_schedule import RateSchedule
+from poet.plans.run_request import Epoch, RunRequest, was_interrupted
 from poet.units import parse_bytes, parse_joules, parse_seconds
 
 from .options import JsonOption, PageFileOption, PlanArgument, ThreadsOption

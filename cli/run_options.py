@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from poet.rate_schedule import SCHEDULES
+from poet.plans.rate_schedule import SCHEDULES
 
 from .options import whole
 

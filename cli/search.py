@@ -11,7 +11,7 @@ from rich.text import Text
 
 from poet.api import limits_of
 from poet.errors import Infeasible, InputError, OutOfTime
-from poet.kept_plans import KeptPlans, default_folder
+from poet.planning.kept_plans import KeptPlans, default_folder
 from poet.problem import Limits, Objective, Problem
 from poet.ram_survey import SURVEY_SHARES, survey
 from poet.report.plan import solution_report

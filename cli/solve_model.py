@@ -9,22 +9,22 @@ from pathlib import Path
 import typer
 
 from poet import api
-from poet.accumulated import least_energy
-from poet.budgeted import check_reachable, smaller_budgets
 from poet.devices.load import load_profile, with_part
 from poet.devices.profile import Profile
 from poet.errors import InputError
-from poet.fit_layout import searching
 from poet.loss import DEFAULT_LOSS
 from poet.micro import BATCH_NAMES, MicroBatches, micro_batches
+from poet.planning.accumulated import least_energy
+from poet.planning.budgeted import check_reachable, smaller_budgets
+from poet.planning.fit_layout import searching
+from poet.planning.replanning import SEARCH_SECONDS
+from poet.planning.saves_choice import as_chosen, offered
+from poet.planning.shaped import bindings_of
 from poet.problem import Problem
-from poet.replanning import SEARCH_SECONDS
 from poet.report.doubts import doubts_data, with_doubts
 from poet.report.micro import candidate_lines
 from poet.report.plan import plan_summary
 from poet.report.training import training_lines
-from poet.saves_choice import as_chosen, offered
-from poet.shaped import bindings_of
 from poet.solution import Status
 from poet.solvers.literature.comparison import Comparison
 from poet.whatif.robust import Robust

@@ -18,8 +18,8 @@ import torch
 from mlperf_tiny import NETS
 
 import poet
+from poet import PlanFile
 from poet.c99.project import c_project
-from poet.plan_file import PlanFile
 
 NET = "resnet-8"
 TOOLS = ("arm-none-eabi-gcc", "qemu-system-arm")

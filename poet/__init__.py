@@ -15,7 +15,11 @@ if TYPE_CHECKING:
     from poet.api import Planned as Planned
     from poet.api import plan as plan
     from poet.optimizer import OptimizerSpec as OptimizerSpec
-    from poet.partitioner import torch_solver as torch_solver
+    from poet.planning.partitioner import torch_solver as torch_solver
+    from poet.planning.replanning import plan_again as plan_again
+    from poet.planning.shape_planner import ShapePlanner as ShapePlanner
+    from poet.planning.wrapping import wrap as wrap
+    from poet.plans.plan_file import PlanFile as PlanFile
     from poet.problem import Limits as Limits
     from poet.problem import Objective as Objective
     from poet.problem import Pins as Pins
@@ -27,25 +31,27 @@ if TYPE_CHECKING:
     from poet.trade_off_curve import trade_off as trade_off
     from poet.verification import verify as verify
     from poet.whatif.run import what_if as what_if
-    from poet.wrapping import wrap as wrap
 
 _HOMES = {
     "Limits": "poet.problem",
     "Objective": "poet.problem",
     "OptimizerSpec": "poet.optimizer",
     "Pins": "poet.problem",
+    "PlanFile": "poet.plans.plan_file",
     "Planned": "poet.api",
     "Problem": "poet.problem",
+    "ShapePlanner": "poet.planning.shape_planner",
     "SolveOptions": "poet.solution",
     "plan": "poet.api",
+    "plan_again": "poet.planning.replanning",
     "simulate": "poet.simulator",
     "solve": "poet.solvers",
     "survey": "poet.ram_survey",
-    "torch_solver": "poet.partitioner",
+    "torch_solver": "poet.planning.partitioner",
     "trade_off": "poet.trade_off_curve",
     "verify": "poet.verification",
     "what_if": "poet.whatif.run",
-    "wrap": "poet.wrapping",
+    "wrap": "poet.planning.wrapping",
 }
 __all__ = ["__version__", *_HOMES]
 

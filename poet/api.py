@@ -30,14 +30,14 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from poet.accumulated import least_energy, with_accumulation
-from poet.budgeted import check_reachable, smaller_budgets, with_budgets
 from poet.devices.profile import Profile
 from poet.errors import InputError, one_of
-from poet.evaluated import with_evaluation
 from poet.micro import BATCH_NAMES, MicroBatches, micro_batches
 from poet.optimizer import OptimizerSpec
-from poet.planned import (
+from poet.planning.accumulated import least_energy, with_accumulation
+from poet.planning.budgeted import check_reachable, smaller_budgets, with_budgets
+from poet.planning.evaluated import with_evaluation
+from poet.planning.planned import (
     Planned,
     fit_step,
     home_hint,
@@ -47,11 +47,11 @@ from poet.planned import (
     plan_with,
     solve_step,
 )
-from poet.prepared import Prepared, prepare
+from poet.planning.prepared import Prepared, prepare
+from poet.planning.replanning import SEARCH_SECONDS
+from poet.planning.saves_choice import without_choice
+from poet.planning.shaped import with_shapes
 from poet.problem import Limits, Objective, Pins, Place
-from poet.replanning import SEARCH_SECONDS
-from poet.saves_choice import without_choice
-from poet.shaped import with_shapes
 from poet.solution import Progress, SolveOptions
 from poet.strips import Gradients
 

@@ -133,8 +133,8 @@ def judge(
         schedule: to judge.
         limits: inside which; ``None``: none.
         moves: tensors that are moved to another place in RAM, by the step before which that is done. Where
-            they go is for `poet.places` to judge; here they take time and energy, after transfers of the same
-            tensor.
+            they go is for `poet.memory.places` to judge; here they take time and energy, after transfers of
+            the same tensor.
 
     Raises:
         InvalidSchedule: a step breaks a rule; the error carries the rule's name and the step.

@@ -739,7 +739,7 @@ class CopiesSearchTuning(_Checked):
 
 @dataclass(frozen=True, slots=True)
 class FittingTuning(_Checked):
-    """How a plan is fitted into its arena (`poet.fit_layout`).
+    """How a plan is fitted into its arena (`poet.planning.fit_layout`).
 
     Attributes:
         rounds: of search and layout at most: each holds back half as much again as was missing, so that six

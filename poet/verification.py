@@ -28,11 +28,11 @@ from poet.frontend.small_operators import small_operators
 from poet.graph import Graph, TensorType, classes_in_strips
 from poet.loss import LossSpec
 from poet.named import named_parameters
-from poet.plan_file import PlanFile
+from poet.plans.plan_file import PlanFile
+from poet.plans.training_plan import Plan, shape_words
 from poet.runtime import Trainer
 from poet.runtime.process import torch_threads
 from poet.schedule import Compute, PageIn
-from poet.training_plan import Plan, shape_words
 from poet.units import format_bytes
 
 Batch = tuple[tuple[Tensor, ...], Tensor | tuple[Tensor, ...] | None]

@@ -22,9 +22,9 @@ from poet.c99.library import LibraryError, Step
 from poet.c99.project import CProject, c_project, initial_contents
 from poet.c99.vectors import PlainSteps
 from poet.errors import InputError, NotExact, PlanError
-from poet.plan_file import PlanFile, plan_digest
+from poet.plans.plan_file import PlanFile, plan_digest
+from poet.plans.training_plan import Plan
 from poet.runtime.samples import load_samples
-from poet.training_plan import Plan
 from poet.verification import random_batch
 
 ALLOWED = 8.0

@@ -25,12 +25,12 @@ from poet.c99.statements import LIBRARY, Statements, statements_of
 from poet.c99.weights import weights_header, weights_source
 from poet.errors import InputError, PoetError
 from poet.graph import ITEM_BYTES
-from poet.lasting_values import stored_values
-from poet.plan_file import PlanFile, plan_digest
+from poet.plans.lasting_values import stored_values
+from poet.plans.plan_file import PlanFile, plan_digest
+from poet.plans.training_plan import Plan
 from poet.runtime.cells import memory_of
 from poet.runtime.kernels import dtype
 from poet.schedule import Compute
-from poet.training_plan import Plan
 from poet.units import format_bytes
 
 TEMPLATES = Path(__file__).parent / "folder"

@@ -7,15 +7,15 @@ from dataclasses import dataclass
 
 from poet.c99.calls import WORD_BYTES, CCall, OpRun, Placed, placed_at
 from poet.c99.rows import ROWS, c_calls, strip_calls
-from poet.demand import BEFORE
 from poet.errors import GraphError, PlanError, UnsupportedOperator
 from poet.graph import Graph
-from poet.lasting_values import stored_values
-from poet.places import MadeMove
+from poet.memory.demand import BEFORE
+from poet.memory.places import MadeMove
+from poet.plans.lasting_values import stored_values
+from poet.plans.training_plan import Plan
 from poet.problem import Place
 from poet.schedule import Compute, Free, PageIn, PageOut
 from poet.strips import Strip
-from poet.training_plan import Plan
 
 LIBRARY = "poet-c99"
 """What profiles and plans call these kernels."""

@@ -14,7 +14,7 @@ from poet.devices.measurements import OpTime, TransferTime, alike_together, op_t
 from poet.errors import PageFileError
 from poet.frontend.trace import TrainingStep, trace_training_step
 from poet.optimizer import OptimizerSpec
-from poet.rehearsal import keeping_plan
+from poet.planning.rehearsal import keeping_plan
 from poet.runtime.measure import seconds_in_steps
 from poet.runtime.process import torch_threads
 from poet.runtime.storage_speed import keep_transferring, transfer_seconds

@@ -13,7 +13,7 @@ from torch import Tensor
 from poet.devices.machine import Machine
 from poet.devices.measurements import RUN, StepTime, alike_together, op_time
 from poet.errors import InputError
-from poet.run_request import BUSY_RATIO
+from poet.plans.run_request import BUSY_RATIO
 from poet.runtime import Trainer
 from poet.schedule import Compute
 

@@ -24,7 +24,7 @@ from poet.files.reading import LARGEST_AMOUNT, parse_json, read_regular
 
 FORMAT, FORMAT_VERSION = "poet-measurements", 1
 MAX_FILE_BYTES = 1 << 27
-_MOST_BUSY = 1.25  # as `poet.run_request` has it for trainings
+_MOST_BUSY = 1.25  # as `poet.plans.run_request` has it for trainings
 FIT, JUDGE, TABLE, RUN = "fit", "judge", "table", "run"
 ROLES = (FIT, JUDGE, TABLE, RUN)
 """What a measured step is for: a fit sees its ops; a fit is judged by it; it stands in the table of a model;

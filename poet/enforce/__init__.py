@@ -18,7 +18,7 @@ from typing import Any
 
 from poet import children, codec
 from poet.errors import InputError, NotFinite, PoetError, ReplayError
-from poet.run_request import Epoch, RunRequest, was_interrupted
+from poet.plans.run_request import Epoch, RunRequest, was_interrupted
 
 _KINDS: dict[str, type[PoetError]] = {kind.__name__: kind for kind in (InputError, NotFinite)}
 """What a child may say that its failure was; everything else is a `ReplayError`."""

@@ -18,15 +18,15 @@ from poet.frontend.losses import loss_named
 from poet.frontend.onnx.importer import load_onnx_structure
 from poet.frontend.optimizers import torch_optimizer
 from poet.named import named_parameters
-from poet.plan_file import PlanFile
-from poet.run_request import RunRequest
+from poet.plans.plan_file import PlanFile
+from poet.plans.run_request import RunRequest
+from poet.plans.training_plan import Plan
 from poet.runtime.confined import Emit, run_child
 from poet.runtime.confinement import Confinement, idle_bytes
 from poet.runtime.fit import Samples, load_samples
 from poet.runtime.joining import pieces
 from poet.runtime.memory import PeakMeter
 from poet.runtime.state import FromPlan
-from poet.training_plan import Plan
 
 _STEPS_OF_ONE_OPTIMIZER = 2
 _CONFINED_ROUNDS = 2

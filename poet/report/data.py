@@ -8,6 +8,7 @@ from poet import codec
 from poet.graph import Graph
 from poet.homes import DecidedProblem
 from poet.named import named_parameters
+from poet.plans.training_plan import Plan
 from poet.report.budgets import budget_data
 from poet.report.micro import micro_data
 from poet.report.plan import solution_of
@@ -16,7 +17,6 @@ from poet.report.shapes import shape_data
 from poet.schedule import Schedule
 from poet.simulator import Trace
 from poet.solution import solution_to_json
-from poet.training_plan import Plan
 
 
 def plan_data(plan: Plan) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from poet.training_plan import Plan
+from poet.plans.training_plan import Plan
 
 
 def graph_text(plan: Plan) -> str:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from poet.training_plan import Plan
+from poet.plans.training_plan import Plan
 from poet.units import format_bytes, format_joules, format_seconds
 
 if TYPE_CHECKING:  # a run shows plans without what planning needs
-    from poet.accumulated import Candidate
+    from poet.planning.accumulated import Candidate
 
 
 def micro_rows(plan: Plan) -> Iterator[tuple[str, str]]:

@@ -11,7 +11,9 @@ from rich.text import Text
 from poet.homes import DecidedProblem, decided
 from poet.named import trained_in_words
 from poet.pins import pinned
-from poet.plan_parts import PriceEnds, PriceRange
+from poet.planning.summary import measured_words
+from poet.plans.plan_parts import PriceEnds, PriceRange
+from poet.plans.training_plan import Plan
 from poet.problem import Limits, Objective, Place, Problem
 from poet.report.amounts import TITLES, format_amount
 from poet.report.budgets import budget_rows
@@ -30,8 +32,6 @@ from poet.report.training import loss_reads, packed_lines, part_lines, strip_lin
 from poet.schedule import Schedule
 from poet.simulator import Trace
 from poet.solution import WHOLE_PROBLEM, Solution, Status
-from poet.summary import measured_words
-from poet.training_plan import Plan
 from poet.units import (
     NO_GAP,
     format_above,

@@ -14,9 +14,9 @@ from dataclasses import replace
 from poet.graph import Role
 from poet.loss import PYTHON
 from poet.optimizer import OptimizerSpec
+from poet.plans.training_plan import Plan
 from poet.problem import Objective, Place, Problem
 from poet.strips import Gradients
-from poet.training_plan import Plan
 
 NOT_IN_A_PLAN = (
     "A plan file holds what was asked, to the byte, and the first line repeats it. It does not hold where "

@@ -11,9 +11,9 @@ from rich.text import Text
 
 from poet import codec
 from poet.devices.host import HostStorage, host_step_seconds
+from poet.plans.run_request import BUSY_RATIO, Epoch, Validation
+from poet.plans.training_plan import Plan
 from poet.report.plan import columns
-from poet.run_request import BUSY_RATIO, Epoch, Validation
-from poet.training_plan import Plan
 from poet.units import format_bytes, format_seconds, format_share
 
 

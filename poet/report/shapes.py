@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from poet.training_plan import Plan, shape_words
+from poet.plans.training_plan import Plan, shape_words
 from poet.units import format_bytes, format_joules, format_seconds
 
 

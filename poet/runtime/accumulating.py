@@ -8,11 +8,11 @@ import torch
 
 from poet.errors import PlanError
 from poet.micro import IS_FIRST
+from poet.plans.training_plan import Plan
 from poet.runtime.background import Pager
 from poet.runtime.beside import StepBeside
 from poet.runtime.companions import ACCUMULATION
 from poet.runtime.lasting import LastingTensors
-from poet.training_plan import Plan
 
 
 class Accumulation:

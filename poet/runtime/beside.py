@@ -7,12 +7,12 @@ from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
+from poet.plans.training_plan import Plan
 from poet.runtime.background import Pager
 from poet.runtime.cells import Cells
 from poet.runtime.companions import CompanionPages
 from poet.runtime.lasting import LastingTensors
 from poet.runtime.replay import StepReplay, Tap
-from poet.training_plan import Plan
 
 
 class StepBeside:

@@ -7,13 +7,13 @@ from dataclasses import replace
 
 from poet.calls import TensorType
 from poet.errors import Infeasible, InvalidSchedule, OutOfTime, PlanError
+from poet.plans.training_plan import Plan, Shape
 from poet.problem import Objective
-from poet.training_plan import Plan, Shape
 from poet.units import format_bytes
 
 Types = tuple[TensorType, ...]
 Planner = Callable[[Plan, int], Plan]
-"""Makes the plan for another budget, as `poet.replanning.plan_again` does."""
+"""Makes the plan for another budget, as `poet.plan_again` does."""
 
 
 class Budgets:
@@ -86,7 +86,7 @@ class Budgets:
         if not known:
             raise Infeasible(
                 f"the plan takes {format_bytes(min(plan.held_bytes for _, plan in asked))}, more than "
-                f"{format_bytes(ram_bytes)}; give set_budget planner=poet.replanning.plan_again, or plan "
+                f"{format_bytes(ram_bytes)}; give set_budget planner=poet.plan_again, or plan "
                 "for less RAM"
             )
         objective = self._opened.outcome.objective

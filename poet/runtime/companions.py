@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from poet.page_slots import SLOT_ALIGNMENT_BYTES
-from poet.plan_parts import PageSlot
+from poet.plans.page_slots import SLOT_ALIGNMENT_BYTES
+from poet.plans.plan_parts import PageSlot
+from poet.plans.training_plan import Plan
 from poet.problem import Place
 from poet.runtime.background import Pager
-from poet.training_plan import Plan
 
 EVALUATION = "evaluation/"
 ACCUMULATION = "accumulation/"

@@ -20,14 +20,14 @@ import torch
 
 from poet import children, codec
 from poet.errors import InputError, NotFinite, PoetError, ReplayError
-from poet.lasting_values import stored_values
-from poet.plan_file import PlanFile
-from poet.run_request import RunRequest
+from poet.plans.lasting_values import stored_values
+from poet.plans.plan_file import PlanFile
+from poet.plans.run_request import RunRequest
+from poet.plans.training_plan import Plan
 from poet.runtime.confinement import Confinement, idle_bytes
 from poet.runtime.fit import Samples, load_samples
 from poet.runtime.memory import return_freed_memory, use_one_heap
 from poet.runtime.requested import metered_epochs, open_trainer, validation_samples
-from poet.training_plan import Plan
 from poet.units import format_bytes
 
 _WARM_UP_STEPS = 2

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import torch
 
+from poet.plans.training_plan import Plan
 from poet.runtime.companions import companions
-from poet.training_plan import Plan
 
 
 class Draws:

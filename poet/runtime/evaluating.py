@@ -8,6 +8,7 @@ import torch
 
 from poet.errors import PlanError, PoetError, ReplayError
 from poet.graph import TensorType
+from poet.plans.training_plan import Plan
 from poet.runtime.background import Pager
 from poet.runtime.companions import EVALUATION, shape_called
 from poet.runtime.draws import Draws
@@ -23,7 +24,6 @@ from poet.runtime.given import Given, GivenTensors, as_tensors
 from poet.runtime.lasting import LastingTensors
 from poet.runtime.replay import first_line
 from poet.runtime.shapes import OpenShape, holds_samples_of, is_as_large
-from poet.training_plan import Plan
 
 
 class Evaluations:

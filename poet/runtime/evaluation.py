@@ -16,12 +16,12 @@ import torch
 
 from poet.brief import brief
 from poet.errors import InputError, ReplayError
+from poet.plans.training_plan import Plan
 from poet.runtime import instructions, program
 from poet.runtime.background import Pager
 from poet.runtime.cells import Cells, new_buffer
 from poet.runtime.companions import CompanionPages
 from poet.runtime.metrics import Metric, metric_named
-from poet.training_plan import Plan
 
 if TYPE_CHECKING:
     from poet.runtime.placed import PlacedSteps

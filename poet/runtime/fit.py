@@ -19,8 +19,9 @@ import torch
 
 from poet.errors import InputError, NotFinite, PoetError
 from poet.loss import LossSpec
-from poet.rate_schedule import RateSchedule
-from poet.run_request import Epoch
+from poet.plans.rate_schedule import RateSchedule
+from poet.plans.run_request import Epoch
+from poet.plans.training_plan import Plan
 from poet.runtime.samples import Samples as Samples
 from poet.runtime.samples import batch_of as batch_of
 from poet.runtime.samples import load_samples as load_samples
@@ -28,7 +29,6 @@ from poet.runtime.samples import trained_of as trained_of
 from poet.runtime.spending import Spending
 from poet.runtime.trainer import StepResult, Trainer
 from poet.runtime.watching import MemoryWatcher
-from poet.training_plan import Plan
 
 _log = logging.getLogger("poet.runtime")
 

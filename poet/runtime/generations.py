@@ -11,7 +11,7 @@ import os
 from pathlib import Path
 
 from poet.errors import PlanError, PoetError
-from poet.plan_file import PlanFile
+from poet.plans.plan_file import PlanFile
 from poet.runtime.state import Saved
 
 _log = logging.getLogger("poet.runtime")

@@ -11,8 +11,8 @@ import torch
 
 from poet.errors import InputError
 from poet.graph import TensorType
+from poet.plans.training_plan import Plan
 from poet.runtime import ranges
-from poet.training_plan import Plan
 
 Item = torch.Tensor | npt.NDArray[Any]
 Given = Item | Sequence[Item]

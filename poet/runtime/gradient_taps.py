@@ -8,10 +8,10 @@ from typing import Any, Protocol
 import torch
 
 from poet.graph import Graph, Op, Symbol
+from poet.plans.training_plan import Plan
 from poet.runtime.cells import Cells, new_buffer, view_of
 from poet.runtime.strips import StripRun
 from poet.schedule import Compute
-from poet.training_plan import Plan
 
 
 class GradientTap(Protocol):

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from poet.graph import Argument, Call, Graph, Op, Ref, Symbol, TensorType
-from poet.places import MadeMove
+from poet.memory.places import MadeMove
 from poet.runtime import kernels
 from poet.runtime.background import Pager
 from poet.runtime.cells import Cells, memory_of, new_buffer, resolved, view_of

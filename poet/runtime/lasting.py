@@ -10,8 +10,9 @@ import torch
 
 from poet.calls import TensorType, contiguous
 from poet.errors import ReplayError
-from poet.lasting_values import lasting_values, stored_values
 from poet.named import Joined
+from poet.plans.lasting_values import lasting_values, stored_values
+from poet.plans.training_plan import Plan
 from poet.problem import Place
 from poet.runtime import instructions, program, state
 from poet.runtime.background import Pager
@@ -22,7 +23,6 @@ from poet.runtime.page_file import PageFile
 from poet.runtime.pieces import elements_of, pieces_of, unit_bytes
 from poet.runtime.placed import PlacedSteps
 from poet.schedule import Free
-from poet.training_plan import Plan
 
 ArenaUse = bool | Literal["require"]
 """Whether the memory of steps is placed; see `poet.runtime.Trainer.open`."""

@@ -25,14 +25,14 @@ from poet.graph import ITEM_BYTES, Argument, Call, Graph, Op, Ref, TensorType
 from poet.kernel_allocations import KernelAllocation, peak_bytes
 from poet.kernel_facts import KernelFacts, OpFacts
 from poet.operators import MIS_TRACED
-from poet.run_request import BUSY_RATIO
+from poet.plans.run_request import BUSY_RATIO
+from poet.plans.training_plan import Plan
 from poet.runtime import kernels, native
 from poet.runtime.kernel_clock import clock, in_an_arena, recorded
 from poet.runtime.kernels import ALIGNMENT_BYTES, LIBRARY, same_layout, tensor_type
 from poet.runtime.strips import StripRun, signature
 from poet.runtime.trainer import StepResult, Trainer
 from poet.schedule import Compute
-from poet.training_plan import Plan
 
 _RUNS = 3
 _TIMING_SECONDS = 0.05  # more runs of a kernel only within this time

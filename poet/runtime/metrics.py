@@ -10,7 +10,7 @@ import torch
 from poet.errors import InputError, nearest
 from poet.graph import TensorType
 from poet.loss import LossSpec
-from poet.training_plan import Plan
+from poet.plans.training_plan import Plan
 
 
 class Metric(Protocol):

@@ -11,7 +11,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Iterable
 
-from poet.places import MadeMove
+from poet.memory.places import MadeMove
 from poet.runtime.cells import Cells, new_buffer
 from poet.runtime.native import ArenaMemory
 

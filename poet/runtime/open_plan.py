@@ -11,7 +11,8 @@ from dataclasses import replace
 import torch
 
 from poet.errors import ReplayError
-from poet.plan_parts import PageSlot
+from poet.plans.plan_parts import PageSlot
+from poet.plans.training_plan import Plan, Shape
 from poet.runtime import state
 from poet.runtime.accumulating import Accumulation
 from poet.runtime.cells import Cells
@@ -26,7 +27,6 @@ from poet.runtime.pages import pager_of
 from poet.runtime.process import check_computes, check_owns_pages
 from poet.runtime.replay import StepReplay, Tap
 from poet.runtime.shapes import OpenShape, is_as_large, open_shapes, taking
-from poet.training_plan import Plan, Shape
 
 Made = tuple[float, tuple[torch.Tensor, ...]]
 """A loss, and the model's outputs."""

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from poet.files.apart import check_apart
-from poet.plan_file import PlanFile
+from poet.plans.plan_file import PlanFile
 from poet.runtime import state
 from poet.runtime.companions import companions
 from poet.runtime.generations import open_saved

@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import Protocol
 
 from poet.errors import PageFileError
-from poet.page_slots import SLOT_ALIGNMENT_BYTES
-from poet.plan_parts import PageSlot
+from poet.plans.page_slots import SLOT_ALIGNMENT_BYTES
+from poet.plans.plan_parts import PageSlot
 from poet.runtime.pieces import PIECE_BYTES
 from poet.units import format_bytes
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from poet.plans.training_plan import Plan
 from poet.runtime.background import Background, Timed
 from poet.runtime.companions import slots_of
 from poet.runtime.page_file import PageFile
-from poet.training_plan import Plan
 
 
 def open_pages(plan: Plan, folder: Path, page_file: str | Path | None) -> PageFile | None:

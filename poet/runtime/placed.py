@@ -20,12 +20,12 @@ from itertools import accumulate
 
 import torch
 
-from poet.demand import BEFORE, whole_pages_bytes
 from poet.errors import ReplayError
+from poet.memory.demand import BEFORE, whole_pages_bytes
+from poet.plans.training_plan import Plan
 from poet.runtime import native
 from poet.runtime.kernels import ALIGNMENT_BYTES
 from poet.runtime.moving import Moving
-from poet.training_plan import Plan
 from poet.units import format_bytes
 
 _SETTLING_STEPS = 1  # checks its results, and libraries set themselves up
@@ -228,7 +228,7 @@ class PlacedSteps:
         moves = () if plan.arena is None else plan.arena.moves
         ends += [move.to_bytes + layout.blocks[move.block].size_bytes for move in moves]
         divide_bytes, standing_bytes = plan.demand.parts_bytes(layout.offsets_bytes, layout.arena_bytes)
-        if max(ends, default=0) > divide_bytes:  # it was not made by `poet.layout.lay_out`
+        if max(ends, default=0) > divide_bytes:  # it was not made by `poet.memory.layout.lay_out`
             return "the plan's layout mixes what stands throughout with what does not; plan again"
         try:
             if standing_bytes:

@@ -15,7 +15,8 @@ from dataclasses import dataclass
 import torch
 
 from poet.errors import PlanError
-from poet.places import MadeMove
+from poet.memory.places import MadeMove
+from poet.plans.training_plan import Plan
 from poet.problem import Place
 from poet.runtime.background import Pager
 from poet.runtime.cells import Cells
@@ -36,7 +37,6 @@ from poet.runtime.instructions import (
 from poet.runtime.moving import Moving
 from poet.runtime.under_way import UnderWay
 from poet.schedule import Compute, Free, PageOut, Step
-from poet.training_plan import Plan
 
 Mark = Callable[[int], object] | None
 """Called with 1 + the number of each instruction's step before it runs, where memory is placed."""

@@ -13,13 +13,13 @@ import torch
 
 from poet.errors import PlanError, PoetError, ReplayError
 from poet.micro import IS_FIRST
+from poet.plans.training_plan import Plan
 from poet.runtime import program
 from poet.runtime.background import Pager
 from poet.runtime.cells import Cells, new_buffer
 from poet.runtime.lasting import LastingTensors
 from poet.runtime.native.library import BETWEEN_STEPS
 from poet.schedule import Compute, Schedule
-from poet.training_plan import Plan
 
 Tap = Callable[[str, torch.Tensor], None]
 """Called with a parameter's name and its gradient, which is only there during the call."""

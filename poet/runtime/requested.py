@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from poet.plan_file import PlanFile
-from poet.rate_schedule import RateSchedule
-from poet.run_request import Epoch, RunRequest
+from poet.plans.plan_file import PlanFile
+from poet.plans.rate_schedule import RateSchedule
+from poet.plans.run_request import Epoch, RunRequest
+from poet.plans.training_plan import Plan
 from poet.runtime.fit import Samples, fit, load_samples
 from poet.runtime.spending import Allowance, Spending
 from poet.runtime.trainer import Trainer
 from poet.runtime.validation import Validator
 from poet.runtime.watching import MemoryWatcher
-from poet.training_plan import Plan
 
 
 def open_trainer(file: PlanFile, request: RunRequest) -> Trainer:

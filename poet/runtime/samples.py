@@ -22,8 +22,8 @@ from poet.files.spooled import is_function, spooled_columns
 from poet.files.tables import table_columns
 from poet.files.tensorfile import TensorFile
 from poet.graph import TensorType
+from poet.plans.training_plan import Plan
 from poet.runtime import ranges
-from poet.training_plan import Plan
 
 _CHECKED_ROWS = 1024  # that are looked at together, of what is not in memory
 _PIXEL = 255.0

@@ -13,7 +13,8 @@ from pathlib import Path
 
 from poet.closing import Closing
 from poet.errors import InputError, ReplayError
-from poet.plan_parts import PageSlot
+from poet.plans.plan_parts import PageSlot
+from poet.plans.training_plan import Plan, Shape
 from poet.runtime import pages as page_files
 from poet.runtime import state
 from poet.runtime.budgets import Budgets, Planner
@@ -24,7 +25,6 @@ from poet.runtime.page_file import PageFile
 from poet.runtime.pieces import Pieces
 from poet.runtime.shapes import ShapeImprover, ShapePlanner, types_of
 from poet.runtime.spill import Spill
-from poet.training_plan import Plan, Shape
 
 
 class Session(Closing):

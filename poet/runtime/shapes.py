@@ -8,12 +8,12 @@ import torch
 
 from poet.calls import contiguous
 from poet.graph import TensorType
+from poet.plans.training_plan import Plan, Shape
 from poet.runtime.background import Pager
 from poet.runtime.beside import StepBeside
 from poet.runtime.companions import shape_called
 from poet.runtime.given import Given, GivenTensors, as_tensors
 from poet.runtime.lasting import LastingTensors
-from poet.training_plan import Plan, Shape
 
 
 class OpenShape:
@@ -50,7 +50,7 @@ class OpenShape:
 
 
 ShapePlanner = Callable[[Plan, Sequence[TensorType]], Shape]
-"""Plans a step for inputs and targets of these types beside a plan's, as `poet.shape_planner` does."""
+"""Plans a step for inputs and targets of these types beside a plan's, as `poet.ShapePlanner` does."""
 
 
 ShapeImprover = Callable[[Plan], Shape | None]

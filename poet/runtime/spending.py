@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from poet.errors import InputError
-from poet.training_plan import Plan
+from poet.plans.training_plan import Plan
 from poet.units import format_bytes, format_joules, format_seconds
 
 _ROUNDING = 1e-9

@@ -10,8 +10,8 @@ import torch
 from poet.calls import contiguous
 from poet.closing import Closing
 from poet.graph import ITEM_BYTES, Graph
-from poet.lasting_values import stored_values
-from poet.page_slots import slots_for
+from poet.plans.lasting_values import stored_values
+from poet.plans.page_slots import slots_for
 from poet.runtime.page_file import PageFile
 from poet.runtime.pieces import elements_of
 from poet.runtime.state import bytes_of, fill_from

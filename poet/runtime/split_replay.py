@@ -13,6 +13,7 @@ import torch
 from poet.closing import Closing
 from poet.errors import InputError, PlanError, PoetError, ReplayError
 from poet.graph import Op, TensorType
+from poet.plans.training_plan import Plan
 from poet.runtime import kernels, program
 from poet.runtime.background import Background, Timed
 from poet.runtime.cells import Cells
@@ -20,7 +21,6 @@ from poet.runtime.guards import check_calls
 from poet.runtime.page_file import PageFile
 from poet.runtime.process import check_computes
 from poet.schedule import Compute
-from poet.training_plan import Plan
 
 _CALLERS_LOSS = "poet.callers_loss"
 

@@ -21,11 +21,11 @@ from poet.files import tensorfile
 from poet.files.kinds import FileKind, says_what_it_is
 from poet.files.tensorfile import RawTensor, TensorFile
 from poet.graph import ITEM_BYTES, Graph
-from poet.lasting_values import lasting_values
 from poet.named import Joined, named_parameters
-from poet.plan_file import PlanFile
+from poet.plans.lasting_values import lasting_values
+from poet.plans.plan_file import PlanFile
+from poet.plans.training_plan import Plan
 from poet.runtime.pieces import Pieces
-from poet.training_plan import Plan
 
 FORMAT = "poet-state"
 FORMAT_VERSION = 1

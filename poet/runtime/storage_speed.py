@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 
 from poet.devices.host import HostStorage, Line
-from poet.plan_parts import PageSlot
+from poet.plans.plan_parts import PageSlot
 from poet.runtime.page_file import PageFile
 from poet.runtime.processor_wait import UndisturbedClock
 

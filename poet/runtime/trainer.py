@@ -16,7 +16,8 @@ from pathlib import Path
 import torch
 
 from poet.graph import TensorType
-from poet.plan_file import PlanFile
+from poet.plans.plan_file import PlanFile
+from poet.plans.training_plan import Plan
 from poet.runtime import state
 from poet.runtime.driven import DrivenOptimizer
 from poet.runtime.evaluation import Batch, EvaluationResult
@@ -34,7 +35,6 @@ from poet.runtime.session import Session
 from poet.runtime.shapes import ShapeImprover, ShapePlanner
 from poet.runtime.stopwatch import StepResult, Stopwatch
 from poet.runtime.training_state import TrainingState
-from poet.training_plan import Plan
 
 __all__ = ["StepResult", "Trainer"]
 
@@ -44,7 +44,7 @@ class Trainer(TrainingState):
 
     Attributes:
         shape_planner: plans steps for batches of shapes that the plan has none for, as
-            `poet.shape_planner.ShapePlanner` does; ``None``: such batches are refused.
+            `poet.planning.shape_planner.ShapePlanner` does; ``None``: such batches are refused.
     """
 
     def __init__(
@@ -225,7 +225,7 @@ class Trainer(TrainingState):
         """Between steps, at leisure: let ``improver`` search longer for one shape; the bits stay.
 
         Args:
-            improver: `poet.shape_planner.ShapePlanner.improve` does so.
+            improver: `poet.planning.shape_planner.ShapePlanner.improve` does so.
 
         Returns:
             Whether batches of some shape take less energy from now on.

@@ -9,6 +9,7 @@ import torch
 from poet.closing import Closing
 from poet.files.apart import check_apart
 from poet.named import named_parameters
+from poet.plans.training_plan import Plan
 from poet.runtime import native, state
 from poet.runtime.budgets import Planner
 from poet.runtime.counted_peak import CountedPeak
@@ -17,7 +18,6 @@ from poet.runtime.lasting import LastingTensors
 from poet.runtime.memory import PeakMeter
 from poet.runtime.page_file import PageFile
 from poet.runtime.session import Session
-from poet.training_plan import Plan
 from poet.units import parse_bytes
 
 
@@ -71,7 +71,7 @@ class TrainingState(Closing):
 
         Args:
             ram: budget in bytes or as text (``"32MiB"``).
-            planner: makes plans for other budgets: ``poet.replanning.plan_again``, which needs memory of its
+            planner: makes plans for other budgets: ``poet.plan_again``, which needs memory of its
                 own for its search.
 
         Raises:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from poet.graph import Graph
-from poet.places import MadeMove
+from poet.memory.places import MadeMove
 from poet.schedule import Compute, Free, PageOut, Step
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from poet.run_request import Epoch, RunRequest, Validation
+from poet.plans.run_request import Epoch, RunRequest, Validation
 from poet.runtime.evaluation import Batch, chosen_metrics
 from poet.runtime.fit import Samples
 from poet.runtime.trainer import Trainer

@@ -13,10 +13,10 @@ from poet.errors import InputError
 from poet.files.reading import printable_name
 from poet.loss import DEFAULT_LOSS
 from poet.optimizer import OptimizerSpec
-from poet.prepared import form_on
+from poet.planning.prepared import form_on
+from poet.planning.traced import Form
 from poet.problem import Place, Problem
 from poet.strips import Gradients
-from poet.traced import Form
 from poet.whatif import grid
 from poet.whatif.cache import Cache
 from poet.whatif.grid import Binding

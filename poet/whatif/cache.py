@@ -55,14 +55,12 @@ SOLVING = (
 """What an answer depends on: the searches and all that they import."""
 
 IMPORTING = (
-    "traced.py", "frontend", "c99/rows.py", "c99/rules", "c99/statements.py", "c99/calls.py", "runtime",
-    "files", "calls.py", "strips.py", "graph.py", "operators.py",
+    "planning/traced.py", "frontend", "c99/rows.py", "c99/rules", "c99/statements.py", "c99/calls.py",
+    "runtime", "files", "calls.py", "strips.py", "graph.py", "operators.py",
     "kernel_facts.py", "kernel_allocations.py", "optimizer.py", "loss.py", "micro.py", "untrained.py",
     "codec.py", "errors.py", "units.py", "version.py", "brief.py", "children.py", "extras.py",
-    "plan_parts.py", "page_slots.py", "lasting_values.py", "plan_checks.py", "training_plan.py",
-    "plan_file.py", "rate_schedule.py", "run_request.py", "demand.py", "layout.py", "places.py",
-    "devices/host.py", "problem.py", "schedule.py", "simulator.py", "solution.py", "search_record.py",
-    "homes.py", "pins.py", "tuning.py", "clock.py", "closing.py", "wholes.py", "named.py",
+    "memory", "plans", "devices/host.py", "problem.py", "schedule.py", "simulator.py", "solution.py",
+    "search_record.py", "homes.py", "pins.py", "tuning.py", "clock.py", "closing.py", "wholes.py", "named.py",
 )  # fmt: skip
 """What an imported graph and its kernels' facts depend on; of what ``traced.py`` imports, these alone."""
 

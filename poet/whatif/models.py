@@ -21,8 +21,8 @@ from poet.files.reading import open_regular, parse_json, printable_name
 from poet.graph import Graph
 from poet.kernel_facts import KernelFacts
 from poet.optimizer import OptimizerSpec
+from poet.planning.traced import Form, trace_model
 from poet.strips import Gradients
-from poet.traced import Form, trace_model
 from poet.whatif.cache import IMPORTING, Cache, code_digest, digest_of, pack, unpack
 from poet.whatif.grid import Binding
 from poet.whatif.workers import Run, Task, given_up, thread_settings

@@ -11,7 +11,7 @@ from poet.devices.load import load_profile
 from poet.devices.profile import Profile
 from poet.devices.spread import SIDES, at_ends, uncertain_groups
 from poet.errors import InputError, ProfileError
-from poet.plan_file import read_plan
+from poet.plans.plan_file import read_plan
 from poet.problem import Limits, Place, Problem
 from poet.ram_survey import keep_everything_bytes
 from poet.solvers import minimum_ram_bytes

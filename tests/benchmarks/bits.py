@@ -27,18 +27,18 @@ from helpers import hand_net  # noqa: E402
 from helpers.nets import NETS  # noqa: E402
 from helpers.schedules import random_schedule  # noqa: E402
 
-from poet.beside import at_home  # noqa: E402
 from poet.frontend.plain import PlainTrainer  # noqa: E402
 from poet.frontend.trace import TrainingStep, trace_training_step  # noqa: E402
 from poet.micro import MicroBatches  # noqa: E402
 from poet.named import named_parameters  # noqa: E402
 from poet.optimizer import OptimizerSpec, ParameterGroup  # noqa: E402
-from poet.plan_file import write_plan  # noqa: E402
+from poet.planning.beside import at_home  # noqa: E402
+from poet.plans.plan_file import write_plan  # noqa: E402
+from poet.plans.training_plan import Plan  # noqa: E402
 from poet.runtime import Trainer  # noqa: E402
 from poet.runtime.process import torch_threads  # noqa: E402
 from poet.runtime.state import raw_tensor  # noqa: E402
 from poet.schedule import Compute, PageIn  # noqa: E402
-from poet.training_plan import Plan  # noqa: E402
 from poet.verification import random_batch  # noqa: E402
 
 PAGE = ROOT / "docs" / "bits-table.md"

@@ -109,7 +109,7 @@ def planned(name: str, work: Path) -> tuple[Path, Path]:
 
     import poet
     from poet.c99.project import c_project
-    from poet.plan_file import PlanFile
+    from poet.plans.plan_file import PlanFile
 
     torch.manual_seed(0)
     net = NETS.get(name)

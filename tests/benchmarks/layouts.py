@@ -4,10 +4,10 @@
 
 Each row is a plan of a published problem after a fixed amount of work (see `gap_table`), laid out. The
 efficiency is the plan's peak over the arena's size; the arena with moves is asked to be as large as the
-peak. Where the orders of `poet.layout` leave gaps, CP-SAT is asked for fixed places inside the peak. What is
-moved is given as a share of the bytes that the step's ops allocate. Then come instances of google/minimalloc
-(tests/instances/layouts; from benchmarks/challenging of that repository, Apache-2.0). Layouts are limited by
-the processor time of their thread. About three minutes on one quiet core.
+peak. Where the orders of `poet.memory.layout` leave gaps, CP-SAT is asked for fixed places inside the
+peak. What is moved is given as a share of the bytes that the step's ops allocate. Then come instances of
+google/minimalloc (tests/instances/layouts; from benchmarks/challenging of that repository, Apache-2.0).
+Layouts are limited by the processor time of their thread. About three minutes on one quiet core.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from pathlib import Path
 from gap_table import CASES, INSTANCES
 
 from poet.clock import WorkClock
-from poet.compaction import compact
-from poet.demand import demand_of
-from poet.exact_layout import exact_layout
 from poet.homes import decided
-from poet.layout import Block, Layout, lay_out
+from poet.memory.compaction import compact
+from poet.memory.demand import demand_of
+from poet.memory.layout import Block, Layout, lay_out
+from poet.planning.exact_layout import exact_layout
 from poet.problem import Limits, Problem
 from poet.ram_survey import keep_everything_bytes
 from poet.solution import SolveOptions

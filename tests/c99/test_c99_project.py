@@ -27,9 +27,9 @@ from poet.c99.project import c_project
 from poet.c99.vectors import PlainSteps, given_tensors
 from poet.errors import InputError, PlanError, UnsupportedOperator
 from poet.optimizer import OptimizerSpec, ParameterGroup
-from poet.plan_file import PlanFile
+from poet.plans.plan_file import PlanFile
+from poet.plans.training_plan import Plan
 from poet.schedule import Compute
-from poet.training_plan import Plan
 
 STEPS = 4
 ALLOWED, FLOOR, LUCK = 8.0, 2.0**-21, 1e-4

@@ -37,8 +37,8 @@ from poet.devices.op_rows import LEAST_WIDTH, rows_of
 from poet.devices.profile import Profile
 from poet.errors import InputError
 from poet.frontend.trace import TrainingStep, trace_training_step
-from poet.planned import limits_of, plan_step
-from poet.prepared import prepare
+from poet.planning.planned import limits_of, plan_step
+from poet.planning.prepared import prepare
 from poet.report.fitted import fitted_report
 from poet.solution import SolveOptions
 

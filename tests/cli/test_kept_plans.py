@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from poet import kept_plans
 from poet.clock import WorkClock
 from poet.errors import InputError
-from poet.kept_plans import KeptPlans, default_folder
+from poet.planning.kept_plans import KeptPlans, default_folder
 from poet.problem import Limits, Pins, Problem
 from poet.ram_survey import budget_between, keep_everything_bytes
 from poet.solution import KnownBound, Solution, SolveOptions, Status

@@ -18,8 +18,8 @@ from poet.devices.profile import Profile
 from poet.devices.spread import GROUPS, SIDES, Spread, at_ends, spread
 from poet.errors import InputError, ProfileError
 from poet.homes import decided
-from poet.plan_file import write_plan
-from poet.plan_parts import Device
+from poet.plans.plan_file import write_plan
+from poet.plans.plan_parts import Device
 from poet.simulator import judge, simulate
 
 

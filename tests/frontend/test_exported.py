@@ -18,8 +18,8 @@ from zoo import export
 
 from poet import api
 from poet.errors import ModelError, PlanError
-from poet.exported import export_onnx, export_state
 from poet.frontend.onnx import filled
+from poet.planning.exported import export_onnx, export_state
 from poet.runtime import Trainer
 from poet.verification import random_batch
 

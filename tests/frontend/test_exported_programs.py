@@ -14,7 +14,7 @@ from poet.errors import InputError, ModelError
 from poet.files.kinds import FileKind, other_kind
 from poet.frontend.plain import PlainTrainer
 from poet.optimizer import OptimizerSpec
-from poet.prepared import prepare
+from poet.planning.prepared import prepare
 from poet.runtime import Trainer
 
 

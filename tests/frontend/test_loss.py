@@ -22,8 +22,8 @@ from poet.frontend.losses import loss_named
 from poet.frontend.trace import trace_training_step
 from poet.loss import LossSpec
 from poet.optimizer import OptimizerSpec
-from poet.plan_file import read_plan, write_plan
-from poet.plan_parts import Request
+from poet.plans.plan_file import read_plan, write_plan
+from poet.plans.plan_parts import Request
 from poet.problem import Limits
 from poet.report.training import loss_reads
 from poet.runtime import Trainer

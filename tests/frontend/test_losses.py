@@ -18,7 +18,7 @@ from poet.errors import InputError, ModelError
 from poet.frontend.losses import as_loss
 from poet.frontend.trace import trace_training_step
 from poet.loss import LOSSES, LossSpec
-from poet.plan_file import read_plan, write_plan
+from poet.plans.plan_file import read_plan, write_plan
 from poet.runtime import Trainer
 from poet.runtime.state import raw_tensor
 from poet.verification import random_batch, verify

@@ -19,17 +19,17 @@ from test_exactness_graph import ALL
 from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
 
-from poet.demand import demand_of
 from poet.frontend.trace import TrainingStep, trace_training_step
-from poet.layout import check_layout, lay_out
+from poet.memory.demand import demand_of
+from poet.memory.layout import check_layout, lay_out
 from poet.optimizer import OptimizerSpec
-from poet.plan_file import write_plan
-from poet.plan_parts import Arena, Request
+from poet.plans.plan_file import write_plan
+from poet.plans.plan_parts import Arena, Request
+from poet.plans.training_plan import Plan
 from poet.problem import Limits
 from poet.runtime import Trainer, native
 from poet.runtime.state import raw_tensor
 from poet.schedule import PageIn
-from poet.training_plan import Plan
 from poet.verification import verify
 
 Mode = Callable[[nn.Module], tuple[str, ...] | None]

@@ -22,12 +22,12 @@ from poet.frontend.optimizers import Lion, spec_of
 from poet.frontend.plain import PlainTrainer
 from poet.frontend.trace import trace_training_step
 from poet.optimizer import OPTIONS, STATES, OptimizerSpec, ParameterGroup
-from poet.plan_file import write_plan
-from poet.rate_schedule import RateSchedule
+from poet.plans.plan_file import write_plan
+from poet.plans.rate_schedule import RateSchedule
+from poet.plans.training_plan import Plan
 from poet.runtime import Trainer
 from poet.runtime.state import raw_tensor
 from poet.schedule import Compute
-from poet.training_plan import Plan
 from poet.verification import random_batch, verify
 
 

@@ -15,8 +15,8 @@ from poet.devices.load import load_profile
 from poet.frontend.packed_saves import with_packed_saves
 from poet.frontend.trace import TrainingStep, trace_training_step
 from poet.graph import Graph, Role
-from poet.plan_file import write_plan
-from poet.prepared import form_on
+from poet.planning.prepared import form_on
+from poet.plans.plan_file import write_plan
 from poet.problem import Place
 from poet.report.training import packed_lines
 from poet.runtime.state import raw_tensor

@@ -10,11 +10,11 @@ from torch import nn
 
 from poet import api
 from poet.frontend.trace import TrainingStep, trace_training_step
-from poet.plan_file import read_plan
-from poet.prepared import Prepared
+from poet.planning.prepared import Prepared
+from poet.planning.saves_choice import offered, solve_choosing, with_choice, without_choice
+from poet.plans.plan_file import read_plan
 from poet.problem import Limits, Pins
 from poet.ram_survey import keep_everything_bytes
-from poet.saves_choice import offered, solve_choosing, with_choice, without_choice
 from poet.simulator import simulate
 from poet.solution import SolveOptions, Status
 from poet.solvers import minimum_ram_bytes

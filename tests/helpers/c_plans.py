@@ -17,13 +17,13 @@ from poet.frontend.fused import with_updates_fused
 from poet.frontend.in_place import with_results_in_place
 from poet.frontend.trace import TrainingStep, trace_training_step
 from poet.kernel_facts import KernelFacts
-from poet.layout import lay_out
+from poet.memory.layout import lay_out
 from poet.optimizer import OptimizerSpec
-from poet.plan_file import PlanFile, write_plan
-from poet.plan_parts import Arena
+from poet.plans.plan_file import PlanFile, write_plan
+from poet.plans.plan_parts import Arena
+from poet.plans.training_plan import Plan
 from poet.problem import Place
 from poet.runtime.state import raw_tensor
-from poet.training_plan import Plan
 
 LIBRARY = KernelFacts("poet-c99", alignment_bytes=8)
 

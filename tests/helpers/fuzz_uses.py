@@ -21,7 +21,7 @@ from poet import codec
 from poet.errors import InputError
 from poet.files.tensorfile import TensorFile
 from poet.loss import DEFAULT_LOSS
-from poet.plan_file import PlanFile, read_plan
+from poet.plans.plan_file import PlanFile, read_plan
 from poet.problem import Limits, Problem
 from poet.ram_survey import budget_between, keep_everything_bytes
 from poet.report.plan import solution_report

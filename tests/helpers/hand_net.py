@@ -16,13 +16,13 @@ from poet.graph import Argument, Buffer, Call, Graph, Op, Parameter, Ref, Role, 
 from poet.homes import decided
 from poet.kernel_facts import KernelFacts
 from poet.optimizer import OptimizerSpec
-from poet.plan_file import write_plan
-from poet.plan_parts import Device, Model, Request, SearchOutcome
+from poet.plans.plan_file import write_plan
+from poet.plans.plan_parts import Device, Model, Request, SearchOutcome
+from poet.plans.training_plan import Plan, make_plan
 from poet.problem import Limits, Place, Problem, ProblemOp, Tensor, Transfer
 from poet.runtime.state import raw_tensor
 from poet.schedule import Schedule
 from poet.simulator import simulate
-from poet.training_plan import Plan, make_plan
 
 BATCH, WIDTH = 8, 64
 

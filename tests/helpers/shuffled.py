@@ -6,13 +6,13 @@ import bisect
 import random
 from dataclasses import replace
 
-from poet.demand import Demand
-from poet.layout import lay_out
-from poet.places import Move, replayed
-from poet.plan_parts import Arena
+from poet.memory.demand import Demand
+from poet.memory.layout import lay_out
+from poet.memory.places import Move, replayed
+from poet.plans.plan_parts import Arena
+from poet.plans.training_plan import Plan
 from poet.problem import Limits, Problem, Transfer
 from poet.simulator import judge
-from poet.training_plan import Plan
 
 
 def movable(of: Problem) -> Problem:

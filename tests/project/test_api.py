@@ -15,7 +15,7 @@ from torch import nn
 from zoo import NETS, export
 
 import poet
-import poet.training_plan
+import poet.plans.training_plan
 import poet.verification
 from poet.devices.profile import Profile
 from poet.errors import Infeasible, InputError, ModelError
@@ -135,7 +135,7 @@ def test_limits_and_options_are_taken_as_records(monkeypatch: pytest.MonkeyPatch
         asked.append((limits, options))
         return explain.answered(problem, limits, options)
 
-    monkeypatch.setattr("poet.saves_choice.answered", answered)
+    monkeypatch.setattr("poet.planning.saves_choice.answered", answered)
     limits = poet.Limits(ram_budget_bytes=1 << 20, paging=False)
     options = poet.SolveOptions(None, threads=1, engine="highs", relative_gap=1e-4, seed=7)
     words = {"device": "rpi4b", "loss": "mse", "measure_host": False}

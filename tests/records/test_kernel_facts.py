@@ -18,9 +18,9 @@ from poet.devices.profile import Profile
 from poet.errors import InputError, KernelFactsError, PlanError
 from poet.kernel_allocations import KernelAllocation
 from poet.kernel_facts import KernelFacts, OpFacts, stated
-from poet.plan_file import read_plan, write_plan
+from poet.plans.plan_file import read_plan, write_plan
+from poet.plans.training_plan import Plan
 from poet.report.graph import graph_text
-from poet.training_plan import Plan
 from poet.whatif import models
 from poet.whatif.cache import pack, unpack
 
@@ -160,7 +160,7 @@ def test_a_second_library_is_one_more_record() -> None:
     """The same graph and device with facts that were read from JSON: these are counted and laid out."""
     from poet.devices.costs import build_problem, kernels_on
     from poet.devices.load import load_profile
-    from poet.fit_layout import fit
+    from poet.planning.fit_layout import fit
     from poet.problem import Limits
     from poet.solution import SolveOptions
     from poet.solvers import solve

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from poet.errors import InvalidSchedule
-from poet.layout import Block, Layout, Span, check_layout, lay_out
+from poet.memory.layout import Block, Layout, Span, check_layout, lay_out
 
 
 def _block(name: str, size: int, first: int, last: int) -> Block:

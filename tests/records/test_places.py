@@ -16,16 +16,16 @@ from helpers.random_problems import random_problem
 from helpers.schedules import keep_everything, random_schedule
 from helpers.shuffled import movable, shuffled
 
-from poet.compaction import compact
-from poet.demand import Demand, MemoryRequest, demand_of
 from poet.errors import InvalidSchedule, PlanError
 from poet.homes import decided
-from poet.layout import Block, Layout, check_layout, lay_out
-from poet.places import Move, replayed
-from poet.plan_parts import Arena
+from poet.memory.compaction import compact
+from poet.memory.demand import Demand, MemoryRequest, demand_of
+from poet.memory.layout import Block, Layout, check_layout, lay_out
+from poet.memory.places import Move, replayed
+from poet.plans.plan_parts import Arena
+from poet.plans.training_plan import Plan
 from poet.problem import Limits
 from poet.simulator import judge
-from poet.training_plan import Plan
 
 
 def demand(seed: int, *, share: float = 0.5) -> Demand:
@@ -244,7 +244,7 @@ def test_workspaces_that_share_a_place_are_no_room(seed: int, caplog: pytest.Log
     """What one step needs one after the other may lie at one place, and is pushed against as a whole."""
     of = in_blocks(seed)
     least = lay_out(of.blocks, time_limit_seconds=0.0).lower_bound_bytes
-    caplog.set_level(logging.INFO, "poet.compaction")
+    caplog.set_level(logging.INFO, "poet.memory.compaction")
     for more in range(0, 25, 5):
         found = compact(of, least + more, time_limit_seconds=0.0)
         if found is not None:

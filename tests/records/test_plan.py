@@ -21,11 +21,11 @@ from safetensors import safe_open
 from poet.errors import PlanError, ReplayError
 from poet.graph import Graph
 from poet.kernel_facts import KernelFacts, OpFacts
-from poet.lasting_values import stored_values
-from poet.layout import lay_out
-from poet.page_slots import SLOT_ALIGNMENT_BYTES, least_page_buffer_bytes
-from poet.plan_file import PlanFile, read_plan, write_plan
-from poet.plan_parts import (
+from poet.memory.layout import lay_out
+from poet.plans.lasting_values import stored_values
+from poet.plans.page_slots import SLOT_ALIGNMENT_BYTES, least_page_buffer_bytes
+from poet.plans.plan_file import PlanFile, read_plan, write_plan
+from poet.plans.plan_parts import (
     Arena,
     Device,
     MeasuredShare,
@@ -36,13 +36,13 @@ from poet.plan_parts import (
     Request,
     SearchOutcome,
 )
+from poet.plans.training_plan import Plan
 from poet.problem import Limits, Pins, Place
 from poet.report.data import plan_data
 from poet.runtime import Trainer
 from poet.schedule import Compute
 from poet.search_record import Advance, Phase, Rejected, SearchRecord
 from poet.solution import ClassBound
-from poet.training_plan import Plan
 
 
 def paging_plan(seed: int = 3) -> Plan:

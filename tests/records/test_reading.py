@@ -26,7 +26,7 @@ from poet.files.tensorfile import TensorFile
 from poet.frontend.onnx.importer import load_onnx_structure
 from poet.frontend.onnx.reader import read_onnx
 from poet.graph import Argument, Blank, Call, TensorType
-from poet.plan_file import PlanFile, read_plan
+from poet.plans.plan_file import PlanFile, read_plan
 from poet.problem import Problem
 from poet.runtime.fit import load_samples
 from poet.runtime.state import Saved

@@ -14,6 +14,7 @@ from poet.cli.main import app
 from rich.console import Console
 from typer.testing import CliRunner
 
+from poet.plans.training_plan import Plan
 from poet.report.diff import (
     Change,
     diff_data,
@@ -25,7 +26,6 @@ from poet.report.diff import (
 )
 from poet.report.schedule_rows import tensor_fates
 from poet.schedule import Compute, PageIn, PageOut
-from poet.training_plan import Plan
 
 NAMES = ("a.poet", "b.poet")
 

@@ -23,7 +23,8 @@ from typer.testing import CliRunner
 
 from poet.errors import InputError
 from poet.homes import decided
-from poet.plan_parts import PriceRange
+from poet.plans.plan_parts import PriceRange
+from poet.plans.training_plan import Plan
 from poet.problem import Limits, Pins, Problem
 from poet.report.diff import diff_plans
 from poet.report.energy import kind_of
@@ -40,7 +41,6 @@ from poet.search_record import Advance, Phase, Rejected, SearchRecord
 from poet.simulator import simulate
 from poet.solution import SolveOptions
 from poet.solvers.heuristics.greedy import greedy
-from poet.training_plan import Plan
 from poet.units import format_count, scale_of
 from poet.whatif.export import to_csv, to_json
 from poet.whatif.question import DataSupply, Duty, EnergyBudget

@@ -16,10 +16,10 @@ from zoo import NETS, export
 
 import poet
 from poet.optimizer import OptimizerSpec, ParameterGroup
-from poet.plan_file import read_plan
+from poet.plans.plan_file import read_plan
+from poet.plans.training_plan import Plan
 from poet.problem import Objective, Pins, Place
 from poet.report.request import asked_by, home_of, python_call, solve_command, without_option
-from poet.training_plan import Plan
 
 FEW = ("--time-limit", "1s")
 

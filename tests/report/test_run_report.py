@@ -20,11 +20,11 @@ from typer.testing import CliRunner
 
 from poet import api, rehearsal
 from poet.kernel_facts import OpFacts
+from poet.plans.run_request import BUSY_RATIO, Epoch
+from poet.plans.training_plan import Plan
 from poet.report.run import Measured, run_data, run_report
-from poet.run_request import BUSY_RATIO, Epoch
 from poet.runtime import StepResult, Trainer, measure
 from poet.runtime.page_file import PageFile
-from poet.training_plan import Plan
 
 MIB = 1 << 20
 

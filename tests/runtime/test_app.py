@@ -95,7 +95,7 @@ def test_the_app_trains_like_plain_pytorch_and_goes_on_after_a_restart(folder: P
 def test_the_app_needs_nothing_of_what_planning_needs(folder: Path) -> None:
     after = """
 import json
-from poet.plan_file import read_plan
+from poet.plans.plan_file import read_plan
 from poet.runtime.page_file import PageFile
 print(json.dumps(sorted(name for name in sys.modules if name.startswith('poet'))))
 for package in ("onnx", "typer"):

@@ -14,18 +14,18 @@ from helpers.schedules import keep_everything
 from poet.cli.main import app
 from typer.testing import CliRunner
 
-from poet.demand import PAGE_BYTES, demand_of
 from poet.errors import ReplayError
-from poet.fit_layout import fit
-from poet.layout import lay_out
-from poet.plan_file import write_plan
-from poet.plan_parts import Arena
+from poet.memory.demand import PAGE_BYTES, demand_of
+from poet.memory.layout import lay_out
+from poet.planning.fit_layout import fit
+from poet.plans.plan_file import write_plan
+from poet.plans.plan_parts import Arena
+from poet.plans.training_plan import Plan
 from poet.problem import Limits
 from poet.ram_survey import budget_between, keep_everything_bytes
 from poet.runtime import Trainer, native, placed
 from poet.solution import SolveOptions
 from poet.solvers import minimum_ram_bytes, solve
-from poet.training_plan import Plan
 
 needs_compiler = pytest.mark.skipif(not native.available(), reason="needs a C++ compiler")
 OPTIONS = SolveOptions(time_limit_seconds=10.0)  # laying out takes its part of it

@@ -17,8 +17,9 @@ from hypothesis import strategies as st
 from test_runtime import traced
 
 from poet.errors import PageFileError, ReplayError
-from poet.plan_file import write_plan
-from poet.plan_parts import PageSlot
+from poet.plans.plan_file import write_plan
+from poet.plans.plan_parts import PageSlot
+from poet.plans.training_plan import Plan
 from poet.problem import Problem
 from poet.runtime import Trainer
 from poet.runtime.background import Background
@@ -27,7 +28,6 @@ from poet.runtime.state import raw_tensor
 from poet.schedule import Compute, PageIn, PageOut, Schedule
 from poet.simulator import simulate
 from poet.solvers.instance.overlap import overlap
-from poet.training_plan import Plan
 from poet.verification import verify
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -15,13 +15,13 @@ from poet.api import Planned
 from poet.api import plan as plan_module
 from poet.errors import Infeasible, OutOfTime, PageFileError, ReplayError
 from poet.optimizer import OptimizerSpec
-from poet.replanning import plan_again
+from poet.planning.replanning import plan_again
+from poet.plans.training_plan import Plan, Shape
 from poet.runtime import Trainer
 from poet.runtime import pages as pages_module
 from poet.runtime.budgets import Budgets, within
 from poet.runtime.page_file import PageFile
 from poet.runtime.process import torch_threads
-from poet.training_plan import Plan, Shape
 
 LAYERS = 5
 QUICKLY = partial(plan_again, time_limit_seconds=0.5)

@@ -18,22 +18,22 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from poet import api
-from poet.beside import at_home
 from poet.errors import InputError, ModelError, PageFileError, PlanError, ReplayError
 from poet.frontend.eager import without_short_cuts
 from poet.frontend.evaluation import EvaluationStep, trace_evaluation
 from poet.frontend.losses import loss_named
 from poet.frontend.trace import TrainingStep, trace_training_step
 from poet.optimizer import OptimizerSpec
-from poet.plan_file import read_plan, write_plan
-from poet.plan_parts import Request
+from poet.planning.beside import at_home
+from poet.plans.plan_file import read_plan, write_plan
+from poet.plans.plan_parts import Request
+from poet.plans.training_plan import Plan
 from poet.problem import Limits
 from poet.runtime import Trainer, native
 from poet.runtime.metrics import metric_named
 from poet.runtime.state import raw_tensor
 from poet.schedule import PageIn
 from poet.simulator import simulate
-from poet.training_plan import Plan
 from poet.verification import random_batch, verify
 
 pytestmark = pytest.mark.usefixtures("one_thread")

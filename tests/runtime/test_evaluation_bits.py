@@ -19,16 +19,16 @@ from helpers.pace import with_slow
 from helpers.schedules import random_schedule
 from torch import Tensor, nn
 
-from poet.beside import at_home
 from poet.frontend.evaluation import trace_evaluation
 from poet.frontend.trace import trace_training_step
-from poet.plan_file import write_plan
-from poet.plan_parts import Request
+from poet.planning.beside import at_home
+from poet.plans.plan_file import write_plan
+from poet.plans.plan_parts import Request
+from poet.plans.training_plan import Plan
 from poet.runtime import Trainer
 from poet.runtime.state import raw_tensor
 from poet.schedule import Compute, PageIn
 from poet.simulator import simulate
-from poet.training_plan import Plan
 from poet.verification import random_batch, verify
 
 pytestmark = pytest.mark.usefixtures("one_thread")

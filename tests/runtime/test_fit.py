@@ -18,12 +18,12 @@ from torch import nn
 
 from poet.errors import InputError
 from poet.frontend.trace import trace_training_step
-from poet.plan_file import read_plan, write_plan
+from poet.plans.plan_file import read_plan, write_plan
+from poet.plans.training_plan import Plan
 from poet.runtime import Trainer
 from poet.runtime.fit import fit, load_samples
 from poet.runtime.state import raw_tensor
 from poet.runtime.trainer import StepResult
-from poet.training_plan import Plan
 
 
 @pytest.fixture

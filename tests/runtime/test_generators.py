@@ -14,13 +14,13 @@ from torch import nn
 from poet.errors import ReplayError
 from poet.frontend.trace import TrainingStep, trace_training_step
 from poet.operators import RANDOM
-from poet.plan_file import write_plan
+from poet.plans.plan_file import write_plan
+from poet.plans.training_plan import Plan
 from poet.problem import Limits
 from poet.runtime import Trainer, kernels, native
 from poet.runtime.state import raw_tensor
 from poet.schedule import Compute
 from poet.solvers.literature.recompute_all import recompute_all
-from poet.training_plan import Plan
 from poet.verification import random_batch
 
 STEPS = 3

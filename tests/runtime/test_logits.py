@@ -16,10 +16,10 @@ from poet.frontend import strips as frontend_strips
 from poet.frontend.trace import TrainingStep, trace_training_step
 from poet.micro import MicroBatches
 from poet.optimizer import OptimizerSpec
-from poet.plan_file import read_plan, write_plan
+from poet.plans.plan_file import read_plan, write_plan
+from poet.plans.training_plan import Plan
 from poet.runtime import Trainer, logits, logits_trial
 from poet.runtime.state import raw_tensor
-from poet.training_plan import Plan
 from poet.verification import verify
 
 WORDS, WIDTH, LENGTH = 640, 32, 16

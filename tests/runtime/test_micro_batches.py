@@ -15,9 +15,7 @@ from helpers.pace import with_slow
 from helpers.schedules import random_schedule
 from torch import Tensor, nn
 
-from poet.accumulated import least_energy
 from poet.api import plan as plan_module
-from poet.beside import at_home
 from poet.errors import Infeasible, InputError, PlanError, ReplayError
 from poet.frontend.plain import PlainTrainer
 from poet.frontend.strip_choice import with_strips
@@ -25,14 +23,16 @@ from poet.frontend.trace import TrainingStep, trace_training_step
 from poet.kernel_facts import KernelFacts, OpFacts
 from poet.micro import MicroBatches, micro_batches
 from poet.optimizer import OptimizerSpec
-from poet.plan_file import read_plan, write_plan
+from poet.planning.accumulated import least_energy
+from poet.planning.beside import at_home
+from poet.planning.without_updates import without_updates
+from poet.plans.plan_file import read_plan, write_plan
+from poet.plans.training_plan import Plan
 from poet.runtime import Trainer, native
 from poet.runtime.state import raw_tensor
 from poet.schedule import PageIn
 from poet.simulator import judge
-from poet.training_plan import Plan
 from poet.verification import verify
-from poet.without_updates import without_updates
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

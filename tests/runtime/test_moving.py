@@ -16,16 +16,16 @@ from helpers.shuffled import movable, shuffled, with_arena
 from poet.errors import PlanError, ReplayError
 from poet.frontend.trace import TrainingStep, trace_training_step
 from poet.homes import decided
+from poet.memory.places import MadeMove
 from poet.optimizer import OptimizerSpec
-from poet.places import MadeMove
-from poet.plan_file import write_plan
-from poet.plan_parts import Prediction
+from poet.plans.plan_file import write_plan
+from poet.plans.plan_parts import Prediction
+from poet.plans.training_plan import Plan
 from poet.runtime import Trainer, moving, native
 from poet.runtime.cells import Cells
 from poet.runtime.state import raw_tensor
 from poet.schedule import Compute
 from poet.simulator import judge
-from poet.training_plan import Plan
 from poet.verification import random_batch, verify
 
 pytestmark = pytest.mark.skipif(not native.available(), reason="needs a C++ compiler")

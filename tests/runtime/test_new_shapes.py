@@ -18,13 +18,13 @@ from poet.formulas import formula_of
 from poet.frontend.plain import PlainTrainer
 from poet.graph import Graph
 from poet.optimizer import OptimizerSpec
-from poet.prepared import prepare
+from poet.planning.prepared import prepare
+from poet.planning.shape_planner import ShapeImprovement, ShapePlanner
+from poet.plans.training_plan import Plan
 from poet.reshaping import Reshaping, without_strips
 from poet.runtime import Trainer
 from poet.runtime.measure import measured
 from poet.runtime.process import torch_threads
-from poet.shape_planner import ShapeImprovement, ShapePlanner
-from poet.training_plan import Plan
 
 ADAMW = OptimizerSpec("adamw", lr=0.01)
 CLASSES = 3

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from poet.errors import PageFileError
-from poet.plan_parts import PageSlot
+from poet.plans.plan_parts import PageSlot
 from poet.runtime.background import Background
 from poet.runtime.page_file import MAGIC, PageFile
 

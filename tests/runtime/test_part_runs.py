@@ -15,7 +15,6 @@ from torch import Tensor, nn
 
 from poet.calls import Blank, Call, TensorType, contiguous
 from poet.errors import GraphError, ModelError, ReplayError
-from poet.exported import export_state
 from poet.files.tensorfile import TensorFile
 from poet.frontend import part_choice
 from poet.frontend.evaluation import trace_evaluation
@@ -27,14 +26,15 @@ from poet.graph import Graph
 from poet.micro import MicroBatches
 from poet.named import Joined, named_parameters, trained_in_words
 from poet.optimizer import OptimizerSpec
-from poet.plan_file import read_plan, write_plan
+from poet.planning.exported import export_state
+from poet.plans.plan_file import read_plan, write_plan
+from poet.plans.training_plan import Plan
 from poet.report.data import parts_data
 from poet.report.training import part_lines
 from poet.runtime import Trainer, part_trial
 from poet.runtime.joining import joined
 from poet.runtime.part_trial import is_exact_in_parts
 from poet.runtime.state import raw_tensor
-from poet.training_plan import Plan
 from poet.verification import random_batch, verify
 from poet.wholes import Axis, PartedCall, Whole, check_whole, cuts_of
 

@@ -20,11 +20,11 @@ import poet
 from poet import enforce as enforcement
 from poet.calls import TensorType, contiguous
 from poet.errors import PageFileError
-from poet.exported import export_state
 from poet.frontend.trace import trace_training_step
-from poet.page_slots import slots_for
-from poet.plan_file import write_plan
-from poet.run_request import Epoch, RunRequest
+from poet.planning.exported import export_state
+from poet.plans.page_slots import slots_for
+from poet.plans.plan_file import write_plan
+from poet.plans.run_request import Epoch, RunRequest
 from poet.runtime import Trainer, native
 from poet.runtime.page_file import PageFile
 from poet.runtime.pieces import PIECE_BYTES, elements_of, pieces_of, unit_bytes

@@ -13,16 +13,17 @@ from helpers.pace import with_slow
 from helpers.schedules import keep_everything
 from zoo import NETS
 
-from poet import api, plan_file
+from poet import api
 from poet.kernel_facts import KernelFacts
-from poet.layout import lay_out
-from poet.plan_parts import Arena
+from poet.memory.layout import lay_out
+from poet.plans import plan_file
+from poet.plans.plan_parts import Arena
+from poet.plans.training_plan import Plan
 from poet.problem import Limits
 from poet.ram_survey import budget_between, keep_everything_bytes
 from poet.runtime import Trainer, native
 from poet.solution import SolveOptions
 from poet.solvers import minimum_ram_bytes
-from poet.training_plan import Plan
 from poet.verification import random_batch, verify
 
 pytestmark = pytest.mark.skipif(not native.available(), reason="needs a C++ compiler")

@@ -21,9 +21,9 @@ from zoo import NETS, export
 from poet import api, rehearsal
 from poet.frontend.trace import TrainingStep
 from poet.kernel_facts import KernelFacts
+from poet.plans.run_request import Epoch
 from poet.problem import Limits
 from poet.report.run import Measured, run_data, run_report
-from poet.run_request import Epoch
 from poet.runtime import Trainer, measure
 from poet.schedule import Compute, Free
 from poet.solution import SolveOptions

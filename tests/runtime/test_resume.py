@@ -23,8 +23,8 @@ from typer.testing import CliRunner
 from poet.errors import InputError, NotFinite, PlanError
 from poet.frontend.trace import trace_training_step
 from poet.optimizer import OptimizerSpec
-from poet.plan_file import write_plan
-from poet.run_request import Epoch
+from poet.plans.plan_file import write_plan
+from poet.plans.run_request import Epoch
 from poet.runtime import Trainer
 from poet.runtime.fit import fit, load_samples
 from poet.runtime.state import raw_tensor

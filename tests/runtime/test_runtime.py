@@ -26,13 +26,13 @@ from poet.frontend.plain import PlainTrainer
 from poet.frontend.trace import TrainingStep, trace_training_step
 from poet.graph import Graph
 from poet.optimizer import OptimizerSpec
-from poet.plan_file import write_plan
+from poet.plans.plan_file import write_plan
+from poet.plans.training_plan import Plan
 from poet.runtime import Trainer, native
 from poet.runtime.memory import PeakMeter, return_freed_memory
 from poet.runtime.page_file import PageFile
 from poet.runtime.state import raw_tensor
 from poet.schedule import Compute, PageIn, PageOut
-from poet.training_plan import Plan
 from poet.verification import random_batch, verify
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -17,10 +17,10 @@ from torch import nn
 import poet
 from poet.errors import InputError
 from poet.files import columns
+from poet.plans.training_plan import Plan
 from poet.runtime import Trainer
 from poet.runtime.fit import fit
 from poet.runtime.samples import Samples, StoredSamples, load_samples
-from poet.training_plan import Plan
 
 BATCH, COUNT = 4, 10
 ROWS = np.random.default_rng(0).normal(size=(COUNT, 1, 3, 4)).astype("float32")

@@ -18,12 +18,12 @@ from poet.api import plan as plan_module
 from poet.errors import InputError, PlanError, ReplayError
 from poet.frontend.plain import PlainTrainer
 from poet.optimizer import OptimizerSpec
-from poet.plan_file import read_plan
+from poet.planning.shaped import bindings_of
+from poet.plans.plan_file import read_plan
 from poet.runtime import Trainer
 from poet.runtime.cells import Cells
 from poet.runtime.fit import fit, load_samples
 from poet.runtime.process import torch_threads
-from poet.shaped import bindings_of
 from poet.verification import verify
 
 ADAMW = OptimizerSpec("adamw", lr=0.01)

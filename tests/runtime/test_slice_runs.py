@@ -23,7 +23,8 @@ from poet.frontend.slices import slice_candidates
 from poet.frontend.strip_candidates import with_candidates
 from poet.frontend.trace import TrainingStep, trace_training_step
 from poet.graph import Argument, Blank, Call, Graph, Link, Op, Ref, Strip, Value
-from poet.plan_file import write_plan
+from poet.plans.plan_file import write_plan
+from poet.plans.training_plan import Plan
 from poet.problem import Limits
 from poet.ram_survey import keep_everything_bytes
 from poet.report.training import strip_lines
@@ -35,7 +36,6 @@ from poet.runtime.strips import StripRun
 from poet.schedule import Compute
 from poet.solution import SolveOptions
 from poet.strips import check_strip
-from poet.training_plan import Plan
 from poet.verification import random_batch, verify
 
 CONV, CONV_BACK = "aten.convolution.default", "aten.convolution_backward.default"

@@ -10,7 +10,7 @@ import torch
 from helpers import hand_net
 
 from poet.errors import InputError
-from poet.run_request import RunRequest, was_interrupted
+from poet.plans.run_request import RunRequest, was_interrupted
 from poet.runtime import Trainer
 from poet.runtime.fit import Samples, fit, load_samples
 from poet.runtime.spending import Allowance, Spending

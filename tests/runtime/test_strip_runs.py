@@ -25,14 +25,14 @@ from poet.frontend.trace import TrainingStep, trace_training_step
 from poet.graph import Call, Graph, Link, Op, Ref, Strip
 from poet.kernel_facts import KernelFacts, OpFacts
 from poet.optimizer import OptimizerSpec
-from poet.plan_file import read_plan, write_plan
+from poet.plans.plan_file import read_plan, write_plan
+from poet.plans.training_plan import Plan
 from poet.report.data import strips_data
 from poet.report.html.subject import subject_of_plan
 from poet.report.training import strip_lines
 from poet.runtime import Trainer, strip_trial, trial_bench
 from poet.runtime.state import raw_tensor
 from poet.runtime.strip_trial import Offer
-from poet.training_plan import Plan
 from poet.verification import random_batch, verify
 
 

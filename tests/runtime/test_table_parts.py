@@ -22,12 +22,12 @@ from poet.frontend.evaluation import trace_evaluation
 from poet.frontend.part_choice import with_parts
 from poet.frontend.trace import TrainingStep, trace_training_step
 from poet.optimizer import OptimizerSpec
-from poet.plan_file import read_plan, write_plan
+from poet.plans.plan_file import read_plan, write_plan
+from poet.plans.training_plan import Plan
 from poet.runtime import Trainer, part_trial, tables
 from poet.runtime.page_file import PageFile
 from poet.runtime.part_trial import is_exact_in_parts
 from poet.runtime.state import raw_tensor
-from poet.training_plan import Plan
 from poet.verification import random_batch, verify
 from poet.wholes import Axis, PartedCall, Whole, cuts_of
 

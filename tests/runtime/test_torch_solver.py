@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 import poet
 from poet.errors import InputError
-from poet.partitioner import PartitionChoice
+from poet.planning.partitioner import PartitionChoice
 from poet.runtime.memory import PeakMeter, return_freed_memory
 
 

@@ -15,7 +15,7 @@ from torch import nn
 from poet.errors import NotExact, PlanError
 from poet.frontend.trace import trace_training_step
 from poet.graph import Call
-from poet.plan_file import read_plan, write_plan
+from poet.plans.plan_file import read_plan, write_plan
 from poet.runtime.state import raw_tensor
 from poet.verification import random_batch, verify
 

@@ -18,7 +18,8 @@ from poet.api import plan as plan_module
 from poet.errors import Infeasible, InputError, OutOfTime, PageFileError, PlanError, PoetError, ReplayError
 from poet.named import named_parameters
 from poet.optimizer import OptimizerSpec
-from poet.plan_file import read_plan
+from poet.plans.plan_file import read_plan
+from poet.plans.training_plan import Plan
 from poet.problem import Objective
 from poet.runtime import Trainer
 from poet.runtime import pages as pages_module
@@ -28,7 +29,6 @@ from poet.runtime.process import torch_threads
 from poet.runtime.spending import Allowance, Spending
 from poet.runtime.system_memory import SystemMemory
 from poet.runtime.watching import MemoryWatcher
-from poet.training_plan import Plan
 from poet.verification import verify
 
 MIB = 1 << 20

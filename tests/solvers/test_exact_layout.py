@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from poet import exact_layout as module
 from poet.clock import WorkClock
-from poet.exact_layout import exact_layout
-from poet.layout import Block, check_layout, lay_out, lower_bound_bytes
+from poet.memory.layout import Block, check_layout, lay_out, lower_bound_bytes
+from poet.planning import exact_layout as module
+from poet.planning.exact_layout import exact_layout
 from poet.solvers.engines.cpsat import installed
 
 needs_cpsat = pytest.mark.skipif(not installed(), reason="needs OR-tools")

@@ -29,7 +29,7 @@ from helpers.schedules import random_schedule
 from torch import Tensor
 
 from poet.errors import PoetError, ReplayError
-from poet.plan_file import write_plan
+from poet.plans.plan_file import write_plan
 from poet.runtime import Trainer
 from poet.simulator import simulate
 from poet.solvers.instance.overlap import overlap

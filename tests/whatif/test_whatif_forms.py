@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from poet.prepared import prepare
+from poet.planning.prepared import prepare
 from poet.problem import Place
 from poet.whatif.asked import Asked, profiles_of, specs_of
 from poet.whatif.cache import Cache

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from poet.devices.profile import Profile
+from poet.plans.training_plan import Plan
 from poet.report.html.page import render
 from poet.report.html.sections import plan_content, plan_context
 from poet.report.html.subject import subject_of_plan
 from poet.report.request import NOT_IN_A_PLAN, asked_by
-from poet.training_plan import Plan
 
 
 def plan_page(plan: Plan, *, command: str = "", profile: Profile | None = None) -> str:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from poet.devices.profile import Figure, Profile, unit_of
-from poet.plan_parts import PriceEnds, PriceRange
+from poet.plans.plan_parts import PriceEnds, PriceRange
 from poet.report.alternatives import Alternative
 from poet.report.device import format_figure, format_uncertainty
 from poet.report.energy import Share

@@ -10,7 +10,8 @@ from poet.errors import ProfileError
 from poet.graph import Graph
 from poet.homes import DecidedProblem, decided
 from poet.named import trained_in_words
-from poet.plan_parts import PriceRange
+from poet.plans.plan_parts import PriceRange
+from poet.plans.training_plan import Plan
 from poet.problem import Limits, Objective
 from poet.report.alternatives import Alternative, alternatives
 from poet.report.energy import Share, energy_by_kind, energy_by_part
@@ -23,14 +24,13 @@ from poet.search_record import NO_SEARCH, SearchRecord
 from poet.simulator import Trace, judge
 from poet.solution import WHOLE_PROBLEM, LowerBound, Status, is_confirmed, sentence_of
 from poet.solvers import minimum_ram_bytes
-from poet.training_plan import Plan
 from poet.whatif.result import FoundPlan, WhatIf
 from poet.whatif.usage import worn_bytes
 
 
 @dataclass(frozen=True, slots=True)
 class PlanQuality:
-    """How good a plan is known to be; the fields are those of `poet.plan_parts.SearchOutcome`."""
+    """How good a plan is known to be; the fields are those of `poet.plans.plan_parts.SearchOutcome`."""
 
     word: str
     sentence: str

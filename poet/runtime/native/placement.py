@@ -13,7 +13,7 @@ from itertools import accumulate, groupby
 
 from poet.errors import ReplayError
 from poet.kernel_allocations import KernelAllocation, ticks
-from poet.layout import Block, Span, lay_out
+from poet.memory.layout import Block, Span, lay_out
 
 ON_HEAP = -1
 """The offset of a request that is left on the heap."""

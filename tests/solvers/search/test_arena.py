@@ -12,9 +12,9 @@ from helpers.random_problems import random_problem
 from helpers.schedules import random_schedule
 from helpers.shuffled import movable
 
-from poet.demand import demand_of
-from poet.fit_layout import fit
-from poet.layout import Layout, check_layout
+from poet.memory.demand import demand_of
+from poet.memory.layout import Layout, check_layout
+from poet.planning.fit_layout import fit
 from poet.problem import Limits, Problem
 from poet.ram_survey import budget_between, keep_everything_bytes
 from poet.schedule import Schedule

@@ -17,11 +17,11 @@ from helpers.random_problems import mixed_problem, random_limits, training_like
 from poet.cli.main import app
 from typer.testing import CliRunner
 
-from poet import fit_layout as arena
-from poet import layout
 from poet import ram_survey as budgets
 from poet import trade_off_curve as fronts
-from poet.layout import Layout
+from poet.memory import layout
+from poet.memory.layout import Layout
+from poet.planning import fit_layout as arena
 from poet.problem import Limits, Objective, Problem
 from poet.ram_survey import budget_between, keep_everything_bytes, survey
 from poet.simulator import simulate
@@ -174,8 +174,8 @@ def test_laying_out_keeps_the_limit(clock: Clock, monkeypatch: pytest.MonkeyPatc
         return dataclasses.replace(found, arena_bytes=2 * (limits.ram_budget_bytes or 0))
 
     monkeypatch.setattr(arena, "solve", again)
-    monkeypatch.setattr("poet.fit_layout.lay_out", loose)
-    monkeypatch.setattr("poet.fit_layout._Fit.placed_exactly", lambda *arguments: None)
+    monkeypatch.setattr("poet.planning.fit_layout.lay_out", loose)
+    monkeypatch.setattr("poet.planning.fit_layout._Fit.placed_exactly", lambda *arguments: None)
     for spent in (0.0, 8.0, 9.9, 12.0):
         rounds.clear()
         fitted = arena.fit(STEP, limits, dataclasses.replace(first, solve_seconds=spent), OPTIONS)

@@ -11,10 +11,13 @@ from poet.devices.profile import Profile
 from poet.devices.spread import Price, spread
 from poet.errors import Infeasible, InputError, OutOfTime
 from poet.files.apart import check_apart
-from poet.fit_layout import Fitted, fit, searching
 from poet.homes import decided
-from poet.plan_file import write_plan
-from poet.plan_parts import (
+from poet.planning.fit_layout import Fitted, fit, searching
+from poet.planning.prepared import Prepared
+from poet.planning.saves_choice import solve_choosing
+from poet.planning.summary import as_html, as_text, summary_rows
+from poet.plans.plan_file import write_plan
+from poet.plans.plan_parts import (
     Arena,
     Device,
     MeasuredShare,
@@ -23,16 +26,13 @@ from poet.plan_parts import (
     Request,
     SearchOutcome,
 )
-from poet.prepared import Prepared
+from poet.plans.training_plan import Plan, make_plan, moved_in
 from poet.problem import Limits, Pins, Place, Problem
 from poet.ram_survey import keep_everything_bytes
-from poet.saves_choice import solve_choosing
 from poet.schedule import Schedule
 from poet.solution import Solution, SolveOptions, Status
 from poet.solvers import minimum_ram_bytes
 from poet.solvers.search.explain import answered
-from poet.summary import as_html, as_text, summary_rows
-from poet.training_plan import Plan, make_plan, moved_in
 from poet.units import format_bytes, parse_bytes, parse_joules
 
 
@@ -138,8 +138,8 @@ def plan_step(
 ) -> Planned:
     """Solve, fit into the arena, measure this machine unless ``measure_host`` is false, make the plan.
 
-    What of ``prepared`` may be saved for backward in two forms (`poet.saves_choice`) is saved in short form
-    where the plan is better for it.
+    What of ``prepared`` may be saved for backward in two forms (`poet.planning.saves_choice`) is saved in
+    short form where the plan is better for it.
 
     Raises:
         Infeasible: no plan exists inside the limits.
@@ -168,7 +168,7 @@ def fit_step(
     """Lay ``solution``, of ``prepared.problem`` and ``limits``, out in one arena inside the budget.
 
     Where the schedule's tensors leave too large gaps, it is searched again, with ``options`` and the missing
-    bytes held back (see `poet.fit_layout`).
+    bytes held back (see `poet.planning.fit_layout`).
 
     Raises:
         Infeasible: the answer is that no plan exists.
@@ -187,13 +187,13 @@ def fit_step(
 
 
 def measured_on_host(prepared: Prepared) -> Prepared:
-    """``prepared`` with per-op seconds from real training steps on this machine (see `poet.rehearsal`).
+    """``prepared`` with per-op seconds from real training steps here (see `poet.planning.rehearsal`).
 
     Runs a few steps that keep everything, on random data. The times serve predictions for this machine; the
     schedule does not depend on them. Without this stage a plan has the times of each kernel by itself, from
     the import. These also stay where a step takes too long here, or more RAM than is free.
     """
-    from poet.rehearsal import rehearsed
+    from poet.planning.rehearsal import rehearsed
 
     timed = rehearsed(prepared.step)
     on_device = timed if prepared.kernels == prepared.step.kernels else prepared.kernels

@@ -2,7 +2,7 @@
 
 A `Plan` that exists is consistent: its problem is that of its graph, the simulator accepted its
 schedule inside the limits asked for, its predictions are the simulator's, and its page slots lie
-apart. `poet.plan_file` writes and reads it.
+apart. `poet.plans.plan_file` writes and reads it.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from typing import Any
 
 from poet import codec
 from poet.brief import shortened, told
-from poet.demand import BEFORE, Demand, demand_of
 from poet.errors import InvalidSchedule, PlanError
 from poet.graph import Graph, TensorType
 from poet.homes import DecidedProblem
 from poet.kernel_facts import KernelFacts
-from poet.lasting_values import lasting_values
-from poet.layout import Layout, check_layout, lower_bound_bytes
+from poet.memory.demand import BEFORE, Demand, demand_of
+from poet.memory.layout import Layout, check_layout, lower_bound_bytes
+from poet.memory.places import Places, replayed
 from poet.optimizer import OptimizerSpec
-from poet.page_slots import check_slots, lay_out_slots, page_buffer_of
-from poet.places import Places, replayed
-from poet.plan_checks import (
+from poet.plans.lasting_values import lasting_values
+from poet.plans.page_slots import check_slots, lay_out_slots, page_buffer_of
+from poet.plans.plan_checks import (
     LARGEST_BYTES,
     check_ends,
     check_kernels,
@@ -31,7 +31,7 @@ from poet.plan_checks import (
     check_prediction,
     check_problem,
 )
-from poet.plan_parts import (
+from poet.plans.plan_parts import (
     Arena,
     Device,
     MeasuredShare,

@@ -16,7 +16,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from poet.beside import at_home, costed_beside
 from poet.calls import TensorType
 from poet.devices.costs import build_problem, kernels_on
 from poet.devices.load import load_profile
@@ -24,9 +23,10 @@ from poet.devices.profile import Profile
 from poet.errors import Infeasible, InputError, PoetError
 from poet.graph import Graph, Op
 from poet.kernel_facts import KernelFacts
+from poet.planning.beside import at_home, costed_beside
+from poet.plans.training_plan import Plan, Shape, shape_words
 from poet.reshaping import Reshaping
 from poet.solution import SolveOptions
-from poet.training_plan import Plan, Shape, shape_words
 from poet.units import format_bytes
 
 if TYPE_CHECKING:

@@ -8,23 +8,23 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from poet.demand import BEFORE, demand_of
 from poet.devices.costs import build_problem, kernels_on
 from poet.errors import InputError
 from poet.graph import Graph
 from poet.homes import DecidedProblem, as_decided
 from poet.kernel_facts import KernelFacts
-from poet.layout import lay_out_around
-from poet.page_slots import is_paged
-from poet.plan_parts import Arena, Request, SearchOutcome
-from poet.planned import Planned, outcome_of
+from poet.memory.demand import BEFORE, demand_of
+from poet.memory.layout import lay_out_around
+from poet.planning.planned import Planned, outcome_of
+from poet.plans.page_slots import is_paged
+from poet.plans.plan_parts import Arena, Request, SearchOutcome
+from poet.plans.training_plan import Plan, make_plan
 from poet.problem import Limits, Place, Problem, Tensor
 from poet.schedule import Schedule
 from poet.simulator import judge
 from poet.solution import SolveOptions
 from poet.solvers import solve
 from poet.solvers.heuristics.keep_everything import keep_everything
-from poet.training_plan import Plan, make_plan
 
 SEARCH_SECONDS = 10.0
 _ROUNDS = 6
@@ -50,7 +50,7 @@ def planned_beside(
     """A schedule inside the plan's budget, and in its arena if it has one; ``None``: there is no room.
 
     Args:
-        planned: what `poet.planned.plan_with` gave.
+        planned: what `poet.planning.planned.plan_with` gave.
         graph: on the same tensors across steps as the training step.
         host_kernels: what torch's kernels need for it on this machine.
         options: of each search; there is none where everything fits.

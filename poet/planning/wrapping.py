@@ -28,16 +28,16 @@ from poet.devices.profile import Profile
 from poet.errors import Infeasible, InputError, ReplayError, one_of
 from poet.frontend.eager import original
 from poet.frontend.wrapped import WrappedStep, trace_wrapped
-from poet.plan_parts import Model
-from poet.planned import Planned, fit_step, limits_of, plan_with, solve_step
-from poet.prepared import Prepared
+from poet.planning.planned import Planned, fit_step, limits_of, plan_with, solve_step
+from poet.planning.prepared import Prepared
+from poet.plans.plan_parts import Model
+from poet.plans.training_plan import Plan
 from poet.problem import Limits, Objective, Pins, Place, Problem
 from poet.runtime.memory import return_freed_memory
 from poet.runtime.page_file import PageFile
 from poet.runtime.split_replay import SplitReplay
 from poet.solution import SolveOptions, Status
 from poet.strips import Gradients
-from poet.training_plan import Plan
 
 
 def wrap(

@@ -7,15 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from poet.demand import BEFORE, Demand, demand_of
 from poet.graph import Graph
 from poet.homes import DecidedProblem
 from poet.kernel_facts import KernelFacts
-from poet.layout import lay_out_around
-from poet.plan_parts import Arena
+from poet.memory.demand import BEFORE, Demand, demand_of
+from poet.memory.layout import lay_out_around
+from poet.plans.plan_parts import Arena
+from poet.plans.training_plan import Plan
 from poet.problem import Place
 from poet.schedule import Compute, PageOut, Schedule, Step
-from poet.training_plan import Plan
 
 
 def without_updates(plan: Plan, graph: Graph, problem: DecidedProblem) -> tuple[Schedule, tuple[int, ...]]:

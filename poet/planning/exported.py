@@ -15,7 +15,7 @@ from poet.errors import PlanError
 from poet.files import tensorfile
 from poet.graph import Graph
 from poet.named import Joined, named_parameters
-from poet.plan_file import PlanFile
+from poet.plans.plan_file import PlanFile
 from poet.runtime import kernels
 from poet.runtime.joining import pieces
 from poet.runtime.state import FromPlan, Saved

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from poet.errors import Infeasible, InputError, OutOfTime
-from poet.planned import Planned, price_range
+from poet.planning.planned import Planned, price_range
+from poet.planning.replanning import SEARCH_SECONDS, plan_again
+from poet.plans.training_plan import Plan
 from poet.problem import Limits, Problem
-from poet.replanning import SEARCH_SECONDS, plan_again
 from poet.solution import SolveOptions
 from poet.solvers import minimum_ram_bytes
-from poet.training_plan import Plan
 from poet.units import format_bytes, parse_bytes
 
 

@@ -13,15 +13,15 @@ import logging
 import math
 from dataclasses import dataclass, replace
 
-from poet.compaction import compact
-from poet.demand import PAGE_BYTES, Demand, demand_of, whole_pages_bytes
 from poet.errors import InvalidSchedule
-from poet.exact_layout import exact_layout
 from poet.homes import DecidedProblem, decided
 from poet.kernel_facts import KernelFacts
-from poet.layout import Layout, lay_out
-from poet.page_slots import is_paged, least_page_buffer_bytes
-from poet.plan_parts import Arena
+from poet.memory.compaction import compact
+from poet.memory.demand import PAGE_BYTES, Demand, demand_of, whole_pages_bytes
+from poet.memory.layout import Layout, lay_out
+from poet.planning.exact_layout import exact_layout
+from poet.plans.page_slots import is_paged, least_page_buffer_bytes
+from poet.plans.plan_parts import Arena
 from poet.problem import Limits, Problem
 from poet.schedule import Schedule
 from poet.search_record import Phase, SearchRecord, joined

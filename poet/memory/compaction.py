@@ -6,7 +6,7 @@ moved to other gaps, or a run of neighbours is pushed together. Pushing everythi
 as long as the live bytes fit. What begins and ends the step in RAM is brought back to its place at the end.
 
 The passes differ in what they prefer and in chance; the one that moves least is the answer, judged by
-`poet.places`.
+`poet.memory.places`.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from poet.brief import brief
-from poet.demand import Demand
 from poet.errors import InvalidSchedule
-from poet.layout import Block, lay_out
-from poet.places import Move, Places, replayed
+from poet.memory.demand import Demand
+from poet.memory.layout import Block, lay_out
+from poet.memory.places import Move, Places, replayed
 
 _log = logging.getLogger(__name__)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from poet.errors import PlanError
-from poet.plan_parts import PageSlot
+from poet.plans.plan_parts import PageSlot
 from poet.problem import Place, Problem
 from poet.schedule import PageIn, PageOut, Schedule, Step
 

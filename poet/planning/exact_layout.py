@@ -1,4 +1,4 @@
-"""Fixed places by constraint programming, beside the greedy orders of `poet.layout`.
+"""Fixed places by constraint programming, beside the greedy orders of `poet.memory.layout`.
 
 Offsets for blocks whose times are known are a packing of rectangles (for the problem and for hard instances
 of it see Moffitt, "MiniMalloc: A Lightweight Memory Allocator for Hardware-Accelerated Machine Learning",
@@ -18,7 +18,7 @@ from typing import Any
 from poet.brief import brief
 from poet.clock import WALL, Clock
 from poet.errors import InputError
-from poet.layout import Block, Layout, check_layout, lower_bound_bytes
+from poet.memory.layout import Block, Layout, check_layout, lower_bound_bytes
 from poet.solvers.engines.child import Child
 from poet.solvers.engines.cpsat import installed
 

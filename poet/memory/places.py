@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from poet.brief import brief
-from poet.demand import Demand
 from poet.errors import InvalidSchedule
+from poet.memory.demand import Demand
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
-from poet.beside import SEARCH_SECONDS, at_home, limits_beside, plan_beside, planned_beside
 from poet.devices.costs import build_problem, kernels_on
 from poet.errors import Infeasible, InputError, InvalidSchedule, OutOfTime, PlanError
 from poet.graph import Graph
 from poet.kernel_facts import KernelFacts
 from poet.micro import MicroBatches
-from poet.plan_parts import SearchOutcome
-from poet.planned import Planned
+from poet.planning.beside import SEARCH_SECONDS, at_home, limits_beside, plan_beside, planned_beside
+from poet.planning.planned import Planned
+from poet.planning.without_updates import arena_of, without_updates
+from poet.plans.plan_parts import SearchOutcome
+from poet.plans.training_plan import Plan
 from poet.simulator import judge
 from poet.solution import SolveOptions
-from poet.training_plan import Plan
 from poet.units import format_bytes
-from poet.without_updates import arena_of, without_updates
 
 
 def with_accumulation(planned: Planned, *, time_limit_seconds: float = SEARCH_SECONDS) -> Planned:
@@ -26,7 +26,7 @@ def with_accumulation(planned: Planned, *, time_limit_seconds: float = SEARCH_SE
     Without micro-batches, ``planned`` itself.
 
     Args:
-        planned: what `poet.planned.plan_with` gave.
+        planned: what `poet.planning.planned.plan_with` gave.
         time_limit_seconds: of each search; there is none where everything fits.
 
     Raises:

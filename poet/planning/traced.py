@@ -11,7 +11,7 @@ from poet.errors import InputError, ModelError, one_of
 from poet.files.reading import printable_name
 from poet.micro import BATCH_NAMES, MicroBatches
 from poet.optimizer import OptimizerSpec
-from poet.plan_parts import Model
+from poet.plans.plan_parts import Model
 from poet.strips import Gradients
 
 if TYPE_CHECKING:

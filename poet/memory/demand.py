@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from poet.brief import brief
 from poet.kernel_allocations import KernelAllocation, ticks
 from poet.kernel_facts import KernelFacts
-from poet.layout import Block, Span
+from poet.memory.layout import Block, Span
 from poet.problem import Place, Problem, ProblemOp
 from poet.schedule import Compute, Free, PageIn, Schedule
 
@@ -54,7 +54,7 @@ class Demand:
         """Where an arena is divided, and the rest: what stands throughout lies above what changes.
 
         Args:
-            offsets_bytes: of the blocks, as `poet.layout.lay_out` places them: standing ones on top.
+            offsets_bytes: of the blocks, as `poet.memory.layout.lay_out` places them: standing ones on top.
             arena_bytes: of the arena.
         """
         divide_bytes = min((offsets_bytes[number] for number in self.standing), default=arena_bytes)

@@ -6,10 +6,10 @@ import html
 from collections.abc import Iterator
 
 from poet.named import trained_in_words
-from poet.plan_parts import MeasuredShare, PriceEnds
+from poet.plans.plan_parts import MeasuredShare, PriceEnds
+from poet.plans.training_plan import Plan
 from poet.problem import Objective
 from poet.solution import WHOLE_PROBLEM, Status, is_confirmed, sentence_of
-from poet.training_plan import Plan
 from poet.units import (
     NO_GAP,
     format_above,

@@ -1,4 +1,4 @@
-"""The steps for batches of other shapes that a plan has: planned beside its own, see `poet.beside`."""
+"""The steps for batches of other shapes that a plan has, planned beside its own (`poet.planning.beside`)."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from poet.beside import SEARCH_SECONDS, check_comes_first, planned_beside
 from poet.errors import Infeasible, InputError, PlanError, PoetError
-from poet.lasting_values import lasting_values
-from poet.planned import Planned
-from poet.prepared import Prepared
+from poet.planning.beside import SEARCH_SECONDS, check_comes_first, planned_beside
+from poet.planning.planned import Planned
+from poet.planning.prepared import Prepared
+from poet.plans.lasting_values import lasting_values
+from poet.plans.training_plan import Plan, Shape, shape_words
 from poet.solution import SolveOptions
-from poet.training_plan import Plan, Shape, shape_words
 from poet.units import format_bytes
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from poet.brief import brief
 from poet.errors import PlanError
 from poet.loss import LossSpec
+from poet.memory.places import Move
 from poet.micro import MicroBatches
-from poet.places import Move
 from poet.problem import Limits, Objective
 from poet.search_record import NO_SEARCH, SearchRecord
 from poet.solution import ClassBound
@@ -186,7 +186,8 @@ class Arena:
 
     Attributes:
         size_bytes: of the piece.
-        offsets_bytes: from its start, one per block of `poet.demand.demand_of`; where blocks lie at first.
+        offsets_bytes: from its start, one per block of `poet.memory.demand.demand_of`; where blocks lie
+            at first.
         moves: blocks that get another place within the step, in the order of its steps.
     """
 

@@ -23,7 +23,7 @@ class RunRequest:
         validate: path of the samples to evaluate after each epoch; ``None``: none.
         metrics: names of what is counted there beside the loss; empty: what suits the targets.
         patience: epochs without a better loss there, after which training ends; ``None``: it does not.
-        schedule: of the learning rates, as `poet.rate_schedule` reads it; ``None``: they stay.
+        schedule: of the learning rates, as `poet.plans.rate_schedule` reads it; ``None``: they stay.
         best: where the state of the best epoch is kept; ``None``: nowhere.
     """
 

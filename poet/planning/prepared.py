@@ -17,10 +17,10 @@ from poet.errors import one_of
 from poet.kernel_facts import KernelFacts
 from poet.micro import MicroBatches
 from poet.optimizer import OptimizerSpec
-from poet.plan_parts import Model
+from poet.planning.traced import Form, trace_model
+from poet.plans.plan_parts import Model
 from poet.problem import Place, Problem
 from poet.strips import Gradients
-from poet.traced import Form, trace_model
 
 if TYPE_CHECKING:
     import torch

@@ -12,19 +12,19 @@ import logging
 
 import torch
 
-from poet.demand import demand_of
 from poet.errors import PoetError
 from poet.frontend.trace import TrainingStep
 from poet.graph import Graph, Op
 from poet.homes import as_decided
 from poet.kernel_facts import KernelFacts
-from poet.layout import lay_out
-from poet.plan_parts import Arena, Device, Model, Request, SearchOutcome
+from poet.memory.demand import demand_of
+from poet.memory.layout import lay_out
+from poet.plans.plan_parts import Arena, Device, Model, Request, SearchOutcome
+from poet.plans.training_plan import Plan, make_plan
 from poet.problem import Limits, Place, Problem, ProblemOp, Tensor
 from poet.runtime.measure import seconds_in_steps
 from poet.runtime.memory import available_bytes
 from poet.solvers.heuristics.keep_everything import keep_everything
-from poet.training_plan import Plan, make_plan
 from poet.verification import random_batch
 
 _LONGEST_SECONDS = 1.0

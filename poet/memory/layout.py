@@ -3,7 +3,7 @@
 A *block* is a number of bytes that must stay at one place during one or more spans of time: a tensor
 from the step that allocates it to the one that frees it, a temporary while its kernel needs it, the
 second copy of an output that is recomputed while its first is still there. A tensor that begins and ends
-the step in RAM must end where it began, so both spans are one block. `poet.demand` makes the blocks.
+the step in RAM must end where it began, so both spans are one block. `poet.memory.demand` makes the blocks.
 
 Placing blocks with fixed spans is NP-hard (dynamic storage allocation); `lay_out` places them
 greedily in several orders, into the tightest or into the lowest gap that holds, and then promotes, from

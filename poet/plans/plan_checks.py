@@ -7,7 +7,7 @@ import math
 from poet.errors import PlanError
 from poet.graph import Graph
 from poet.kernel_facts import KernelFacts
-from poet.plan_parts import Prediction, PriceEnds, SearchOutcome
+from poet.plans.plan_parts import Prediction, PriceEnds, SearchOutcome
 from poet.problem import Place, Problem
 from poet.simulator import Trace
 

@@ -1,12 +1,12 @@
-"""The evaluation that a plan carries: planned beside its training step, see `poet.beside`."""
+"""The evaluation that a plan carries: planned beside its training step, see `poet.planning.beside`."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from poet.beside import SEARCH_SECONDS, check_comes_first, planned_beside
 from poet.errors import PoetError
-from poet.planned import Planned
+from poet.planning.beside import SEARCH_SECONDS, check_comes_first, planned_beside
+from poet.planning.planned import Planned
 from poet.solution import SolveOptions
 
 
@@ -16,7 +16,7 @@ def with_evaluation(planned: Planned, *, time_limit_seconds: float = SEARCH_SECO
     Traces the model in evaluation mode and plans its forward pass. The training step stays as it is.
 
     Args:
-        planned: what `poet.planned.plan_with` gave.
+        planned: what `poet.planning.planned.plan_with` gave.
         time_limit_seconds: of each search; there is none where everything fits.
 
     Raises:

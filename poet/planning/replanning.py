@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from poet.beside import at_home, costed_beside
 from poet.errors import Infeasible, OutOfTime
-from poet.fit_layout import fit, searching
-from poet.plan_parts import Request
-from poet.planned import outcome_of
+from poet.planning.beside import at_home, costed_beside
+from poet.planning.fit_layout import fit, searching
+from poet.planning.planned import outcome_of
+from poet.plans.plan_parts import Request
+from poet.plans.training_plan import Plan, Shape, make_plan, shape_words
 from poet.solution import SolveOptions, Status
 from poet.solvers.search.explain import answered
-from poet.training_plan import Plan, Shape, make_plan, shape_words
 from poet.units import format_bytes
 
 SEARCH_SECONDS = 10.0

@@ -15,7 +15,7 @@ from poet.alternatives import taken_by, without_names
 from poet.devices.costs import build_problem, kernels_on
 from poet.graph import Graph
 from poet.kernel_facts import KernelFacts
-from poet.prepared import Prepared
+from poet.planning.prepared import Prepared
 from poet.problem import Alternative, Limits, Pins, Problem
 from poet.solution import Solution, SolveOptions
 from poet.solvers.search.explain import answered, explained
@@ -95,7 +95,7 @@ def as_chosen(
 def solve_choosing(prepared: Prepared, limits: Limits, options: SolveOptions) -> tuple[Prepared, Solution]:
     """Search the schedule and what it saves in short form: the step with that choice, and its solution.
 
-    ``options`` are those of the search alone, see `poet.fit_layout.searching`.
+    ``options`` are those of the search alone, see `poet.planning.fit_layout.searching`.
     """
     problem = offered(prepared, limits)
     solution = answered(problem, limits, options)
