@@ -44,7 +44,7 @@ class Trainer(TrainingState):
 
     Attributes:
         shape_planner: plans steps for batches of shapes that the plan has none for, as
-            `poet.planning.shape_planner.ShapePlanner` does; ``None``: such batches are refused.
+            `poet.ShapePlanner` does; ``None``: such batches are refused.
     """
 
     def __init__(
@@ -225,7 +225,7 @@ class Trainer(TrainingState):
         """Between steps, at leisure: let ``improver`` search longer for one shape; the bits stay.
 
         Args:
-            improver: `poet.planning.shape_planner.ShapePlanner.improve` does so.
+            improver: `poet.ShapePlanner.improve` does so.
 
         Returns:
             Whether batches of some shape take less energy from now on.

@@ -70,7 +70,7 @@ class MemoryWatcher:
 
         Args:
             trainer: of a plan with a budget, opened from a file.
-            planner: makes plans that the file does not have: ``poet.planning.replanning.plan_again``.
+            planner: makes plans that the file does not have: ``poet.plan_again``.
             reserve: memory to leave to others, in bytes or as text.
             every_seconds: `look` does nothing where the last look is less long ago.
             calm_seconds: for how long a larger budget must have had room, and between attempts that failed.
