@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from poet.optimizer import OptimizerSpec as OptimizerSpec
     from poet.planning.partitioner import torch_solver as torch_solver
     from poet.planning.replanning import plan_again as plan_again
+    from poet.planning.shape_planner import ShapeImprovement as ShapeImprovement
     from poet.planning.shape_planner import ShapePlanner as ShapePlanner
     from poet.planning.wrapping import wrap as wrap
     from poet.plans.plan_file import PlanFile as PlanFile
@@ -40,6 +41,7 @@ _HOMES = {
     "PlanFile": "poet.plans.plan_file",
     "Planned": "poet.api",
     "Problem": "poet.problem",
+    "ShapeImprovement": "poet.planning.shape_planner",
     "ShapePlanner": "poet.planning.shape_planner",
     "SolveOptions": "poet.solution",
     "plan": "poet.api",
