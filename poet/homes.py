@@ -14,6 +14,7 @@ from collections.abc import Container, Iterable
 from dataclasses import replace
 from typing import NewType
 
+from poet.alternatives import chosen_by
 from poet.errors import ProblemError
 from poet.problem import Place, Problem, Tensor
 from poet.schedule import Compute, PageIn, Schedule
@@ -95,6 +96,7 @@ def stored_between_steps(problem: Problem, schedule: Schedule, names: Iterable[s
 
 def homes_of(problem: Problem, schedule: Schedule) -> dict[str, str]:
     """Where ``schedule`` keeps between steps what it had to choose a home for: ``ram`` or ``storage``."""
+    problem, schedule = chosen_by(problem, schedule)
     choices = undecided(problem)
     stored = stored_between_steps(problem, schedule, choices)
     return {name: (Place.STORAGE if name in stored else Place.RAM).value for name in choices}

@@ -13,7 +13,7 @@ from poet.graph import ITEM_BYTES, Argument, Blank, Call, Ref, TensorType
 WORD_BYTES = 4
 """The arena is an array of floats; places count in them."""
 
-_LOOPS = "ijklmnop"
+_LOOPS = "ijklmopq"  # not n: the numbers of a run
 _LARGEST = 2**31 - 1
 
 

@@ -32,9 +32,10 @@ class Half:
 
     Attributes:
         idle_bytes: its private writable memory with everything loaded and no tensor.
-        peak_bytes: of tensor memory, by the kernel's high-water mark: of the plan while it was
-            confined, from the second epoch on if there is one (in the first, libraries still touch
-            memory of their own); of plain PyTorch in a step before; ``None`` where it cannot be measured.
+        peak_bytes: of tensor memory: of the plan while it was confined, from the second epoch on if there
+            is one (in the first, libraries still touch memory of their own), counted where its steps lie in
+            an arena and by the kernel's high-water mark elsewhere; of plain PyTorch by that mark, in a step
+            before; ``None`` where it cannot be measured.
         steps: made while confined.
         refusal: what happened when the kernel refused more memory; ``None``: it never had to.
         memory: where the memory of the plan's steps came from, as `poet.runtime.Trainer.memory` says.

@@ -212,6 +212,7 @@ def plan_with(prepared: Prepared, limits: Limits, fitted: Fitted) -> Planned:
     solution = fitted.solution
     if solution.schedule is None:
         raise OutOfTime(solution.message or solution.status.value)
+    every = prepared.offered or prepared.problem
     made = make_plan(
         model=prepared.model,
         request=Request(
@@ -224,8 +225,8 @@ def plan_with(prepared: Prepared, limits: Limits, fitted: Fitted) -> Planned:
         optimizer=prepared.step.optimizer,
         problem=fitted.problem,
         schedule=solution.schedule,
-        plain_peak_ram_bytes=keep_everything_bytes(prepared.problem),
-        lower_bound_ram_bytes=minimum_ram_bytes(prepared.problem, limits).bytes,
+        plain_peak_ram_bytes=keep_everything_bytes(every),
+        lower_bound_ram_bytes=minimum_ram_bytes(every, limits).bytes,
         arena=fitted.arena,
         host_kernels=prepared.step.kernels,
         price_range=price_range(prepared, solution.schedule, fitted.arena),

@@ -51,6 +51,7 @@ class Prepared:
         module: that was traced, and its example inputs; ``None``: it is not at hand.
         micro: how each batch is trained in pieces; ``None``: as a whole.
         home: of parameters between steps, as ``problem`` has it.
+        offered: the problem of whose choices ``problem`` is one; ``None``: nothing was to choose.
     """
 
     model: Model
@@ -67,6 +68,7 @@ class Prepared:
     module: tuple[nn.Module, Tensor | Sequence[Tensor]] | None = None
     micro: MicroBatches | None = None
     home: Place = Place.RAM
+    offered: Problem | None = None
 
     def __repr__(self) -> str:
         graph = self.step.graph

@@ -88,7 +88,7 @@ def as_chosen(
         return prepared, solution
     if solution.schedule is None:
         return prepared, explained(prepared.problem, limits, options, solution)
-    chosen = with_choice(prepared, taken_by(problem, solution.schedule))
+    chosen = replace(with_choice(prepared, taken_by(problem, solution.schedule)), offered=problem)
     return chosen, replace(solution, schedule=without_names(solution.schedule))
 
 

@@ -43,7 +43,7 @@ def plain_verdict(run: EnforcedRun) -> str:
 
 
 def _sizes(run: EnforcedRun) -> Table:
-    table = columns("measured by the kernel", "plan", "plain PyTorch", left=1)
+    table = columns("measured", "plan", "plain PyTorch", left=1)
     plain = run.plain
 
     def row(label: str, plan_bytes: int | None, plain_bytes: int | None) -> None:

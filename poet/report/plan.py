@@ -8,6 +8,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from poet.alternatives import chosen_by
 from poet.homes import DecidedProblem, decided
 from poet.named import trained_in_words
 from poet.pins import pinned
@@ -129,8 +130,8 @@ def solution_report(
         said.append(Text(solution.message))
     if solution.schedule is None or solution.trace is None:
         return Group(*said)
-    at_home = decided(problem, solution.schedule)
-    found = _found(at_home, limits, solution, solution.schedule, solution.trace, price_range)
+    chosen, schedule = chosen_by(problem, solution.schedule)
+    found = _found(decided(chosen, schedule), limits, solution, schedule, solution.trace, price_range)
     return Group(*said, *found)
 
 

@@ -42,7 +42,7 @@ class Budgets:
         if found is None or not added:
             return found
         others = (item for item in found.shapes if item.step.given_types not in added)
-        kept = (Shape(_bounded(item.step, ram_bytes), item.evaluation) for item in added.values())
+        kept = (_bounded_shape(item, ram_bytes) for item in added.values())
         try:
             extended = replace(found, shapes=(*others, *kept))
         except (PlanError, InvalidSchedule):
@@ -107,21 +107,23 @@ def _bounded(part: Plan, ram_bytes: int) -> Plan:
     return replace(part, request=replace(part.request, limits=limits))
 
 
+def _maybe_bounded(part: Plan | None, ram_bytes: int) -> Plan | None:
+    return None if part is None else _bounded(part, ram_bytes)
+
+
+def _bounded_shape(shape: Shape, ram_bytes: int) -> Shape:
+    return Shape(_bounded(shape.step, ram_bytes), _maybe_bounded(shape.evaluation, ram_bytes))
+
+
 def within(plan: Plan, ram_bytes: int) -> Plan | None:
     """``plan`` as one for this budget; ``None``: it takes more."""
-
-    def maybe(part: Plan | None) -> Plan | None:
-        return None if part is None else _bounded(part, ram_bytes)
-
     try:
         made = replace(
             plan,
             request=replace(plan.request, limits=replace(plan.request.limits, ram_budget_bytes=ram_bytes)),
-            evaluation=maybe(plan.evaluation),
-            accumulation=maybe(plan.accumulation),
-            shapes=tuple(
-                Shape(_bounded(item.step, ram_bytes), maybe(item.evaluation)) for item in plan.shapes
-            ),
+            evaluation=_maybe_bounded(plan.evaluation, ram_bytes),
+            accumulation=_maybe_bounded(plan.accumulation, ram_bytes),
+            shapes=tuple(_bounded_shape(item, ram_bytes) for item in plan.shapes),
         )
     except (PlanError, InvalidSchedule):
         return None

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from itertools import accumulate
 
 import torch
@@ -112,6 +112,16 @@ class PlacedSteps:
     def resident_bytes(self) -> int:
         """What the arena of the steps holds between them."""
         return self._arena.size_bytes if self._arena is not None and self._replayed_steps else 0
+
+    def padding_bytes(self, sizes_bytes: Mapping[str, int]) -> int:
+        """Of the memory of what stands throughout, in whole pages, what none of its tensors takes.
+
+        ``sizes_bytes``: of buffers.
+        """
+        if self._standing is None or not self._is_planned:
+            return 0
+        standing = (name for name, offset in self._offsets_bytes.items() if offset >= self._divide_bytes)
+        return max(0, self._standing.size_bytes - sum(sizes_bytes[name] for name in standing))
 
     @property
     def misses(self) -> int:

@@ -162,7 +162,8 @@ class TrainingState(Closing):
         placed, allocator = self._tensors.placed, native.load()
         if placed is None or not placed.resident_bytes or allocator is None:
             return PeakMeter(self.held_bytes)
-        return CountedPeak(allocator, self.held_bytes)
+        padding_bytes = placed.padding_bytes(self._tensors.cells.sizes_bytes)
+        return CountedPeak(allocator, self.held_bytes + padding_bytes)
 
     @property
     def held_bytes(self) -> int:

@@ -78,7 +78,12 @@ class Asked:
                 return plan_settings(path, self.profiles, self.home)
             if self.profiles:
                 raise InputError(f"{path.name} is a planning problem, which has its costs; leave device out")
-            return [setting_of(Problem.load(path))]
+            problem = Problem.load(path)
+            if problem.alternatives:
+                raise InputError(
+                    f"{path.name} has alternatives, which what-if does not know; poet solve does"
+                )
+            return [setting_of(problem)]
         if not self.profiles:
             raise InputError("a model needs a device; `poet devices list` shows the names")
         forms = dict.fromkeys(form_on(profile, self.home) for profile in self.profiles)

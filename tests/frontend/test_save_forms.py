@@ -123,3 +123,15 @@ def test_a_plan_that_packs_some_saves_trains_as_pytorch_does(
     planned.save(path)
     assert read_plan(path).graph == planned.prepared.step.graph
     verify(path, module=net(), steps=2, threads=(1, 2)).require()
+
+
+def test_what_plain_training_needs_and_the_lower_bound_are_those_of_no_choice(prepared: Prepared) -> None:
+    keep_bytes = keep_everything_bytes(offered(prepared, Limits()))
+    made = [
+        api.plan_step(prepared, Limits(ram_budget_bytes=ram_bytes), QUICK, measure_host=False).plan
+        for ram_bytes in (2 * keep_bytes, round(0.9 * keep_bytes))
+    ]
+    assert made[0].graph != made[1].graph
+    for plan in made:
+        assert plan.prediction.plain_peak_ram_bytes == keep_bytes
+        assert plan.prediction.lower_bound_ram_bytes == minimum_ram_bytes(offered(prepared, Limits())).bytes

@@ -258,6 +258,27 @@ def test_a_change_of_budget_keeps_the_shapes_that_were_planned_meanwhile(tmp_pat
         assert [trainer.step(*batch(4, 11)).loss for _ in losses] == losses
 
 
+@pytest.mark.slow
+def test_a_shape_with_an_evaluation_outlives_a_change_of_budget(tmp_path: Path) -> None:
+    """One of the file's own, kept as if it had been searched longer; its evaluation is bounded as well."""
+    with torch_threads(1):
+        made = plan_module(
+            Attention().train(), tokens(4, 16), device="x86-host", ram="64MiB",
+            shapes=[tokens(4, 8), tokens(4, 4)], measure_host=False, time_limit_seconds=1.0,
+        )  # fmt: skip
+    assert all(shape.evaluation is not None for shape in made.plan.shapes)
+    made.save(tmp_path / "p.poet")
+    with Trainer.open(tmp_path / "p.poet", seed=3) as trainer:
+        trainer.shape_planner = ShapePlanner()
+        trainer.step(*batch(4, 11))
+        trainer.improve_shapes(lambda plan: plan.shapes[0])
+        lengths = {shape.step.given_types[0].shape[1] for shape in trainer.plan.shapes}
+        assert 11 in lengths
+        trainer.set_budget(made.plan.held_bytes)
+        assert {shape.step.given_types[0].shape[1] for shape in trainer.plan.shapes} == lengths
+        trainer.step(*batch(4, 11))
+
+
 def test_improvement_takes_no_more_than_its_share_of_the_time(tmp_path: Path) -> None:
     planned(Attention).save(tmp_path / "p.poet")
     now, searches = [0.0], []

@@ -8,6 +8,7 @@ import math
 import time
 from dataclasses import dataclass
 
+from poet.alternatives import leanest, taken_by, with_names
 from poet.brief import brief
 from poet.errors import InvalidSchedule
 from poet.pins import permitted
@@ -62,10 +63,12 @@ def compare(problem: Problem, limits: Limits, options: SolveOptions, ours: Solut
     """``ours`` beside every baseline, each exact one within the time limit of ``options``.
 
     Should a rival's plan take less of the objective, our search goes on from it, so that ours never
-    takes more. The baselines minimise energy only, and are judged by all of ``limits``.
+    takes more. The baselines know no alternatives and plan with the choice of ours; they
+    minimise energy only, and are judged by all of ``limits``.
     """
     quiet = dataclasses.replace(options, progress=None)
-    allowed = permitted(problem, limits)
+    taken = leanest(problem) if ours.schedule is None else taken_by(problem, ours.schedule)
+    allowed = permitted(problem.resolved(taken) if problem.alternatives else problem, limits)
     rivals = [_quick(name, allowed, limits, options.tuning) for name in BASELINES]
     rivals += [_exact(name, allowed, limits, quiet) for name in EXACT_BASELINES]
 
@@ -81,7 +84,8 @@ def compare(problem: Problem, limits: Limits, options: SolveOptions, ours: Solut
         return Comparison(ours, tuple(rivals))
     seconds = options.tuning.rivals.again_seconds
     _log.info("%s has the better plan: the search goes on from it", best.name)
-    again = dataclasses.replace(quiet, start=best.schedule, start_by=best.name, time_limit_seconds=seconds)
+    start = None if best.schedule is None else with_names(problem, taken, best.schedule)
+    again = dataclasses.replace(quiet, start=start, start_by=best.name, time_limit_seconds=seconds)
     better = solve(problem, limits, again)
     spent = ours.solve_seconds + better.solve_seconds
     return Comparison(dataclasses.replace(better, solve_seconds=spent), tuple(rivals), best.name)
