@@ -231,6 +231,7 @@ def _without(op: ProblemOp, lost: set[str]) -> ProblemOp:
         op,
         inputs=tuple(name for name in op.inputs if name not in lost),
         recompute_inputs=tuple(name for name in op.rerun_inputs if name not in lost),
+        updates=tuple(name for name in op.updates if name not in lost),
     )
 
 

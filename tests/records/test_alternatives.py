@@ -166,3 +166,18 @@ def test_no_choice_is_below_the_relaxation(seed: int) -> None:
         schedule = keep_everything(resolved, limits)
         assert schedule is not None
         assert simulate(resolved, schedule, limits).joules >= joules - 1e-9
+
+
+def test_what_another_op_makes_and_a_third_updates_is_not_in_the_relaxation() -> None:
+    update = dataclasses.replace(op("c", "y", "z"), updates=("y",))
+    of = Problem(
+        "moved",
+        tuple(Tensor(name, 8, MOVE, MOVE) for name in ("x", "u", "y", "z")),
+        (op("a", "x", "u y"), op("b", "u x", ""), update),
+        alternatives=(Alternative("later", (op("a", "x", "u"), op("b", "u x", "y"))),),
+    )
+    below = relaxed(of).problem
+    assert [item.name for item in below.tensors] == ["x", "u", "z"]
+    assert below.ops[2].updates == below.ops[2].inputs == ()
+    floors = [minimum_ram_bytes(of.resolved(choice)).bytes for choice in choices_of(of)]
+    assert minimum_ram_bytes(of).bytes == min(floors) >= minimum_ram_bytes(below).bytes
