@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
+from poet.alternatives import leanest
 from poet.problem import Limits, Problem
 from poet.solution import LowerBound
 from poet.solvers.engines.confirm import Confirmation
@@ -75,6 +76,39 @@ def impossible_sentence(problem: Problem, limits: Limits) -> str:
             f"{format_seconds(allowed)} by {format_seconds(least - allowed)}."
         )
     return ""
+
+
+def impossible_in_all_forms(problem: Problem, limits: Limits) -> str:
+    """`impossible_sentence` of a problem with alternatives: true whichever are taken."""
+    budget, allowed = limits.ram_budget_bytes, limits.deadline_seconds
+    floor = None if budget is None else minimum_ram_bytes(problem, limits)
+    if budget is not None and floor is not None and floor.bytes > budget:
+        lean = problem.resolved(leanest(problem))
+        reached = minimum_ram_bytes(lean, limits)
+        if reached.bytes == floor.bytes:
+            return floor_sentence(lean, reached)
+        needs = f"{problem.name} needs at least {floor.bytes} bytes ({format_bytes(floor.bytes)})"
+        return f"{needs} in whatever forms its ops run."
+    least = problem.compute_seconds
+    if allowed is not None and least > allowed * (1 + 1e-9):
+        return (
+            f"Running every op once takes {format_seconds(least)} in the fastest forms, longer than the "
+            f"deadline of {format_seconds(allowed)} by {format_seconds(least - allowed)}."
+        )
+    return ""
+
+
+def untried_forms_sentence(tried: int, alternatives: int) -> str:
+    """That no plan was found in the choices of forms that were searched, of ``alternatives`` ones."""
+    all_forms = 2**alternatives
+    if tried == all_forms:
+        return (
+            f"No plan was found in any of the {all_forms} choices of forms of the ops; not all are excluded."
+        )
+    of = f"{tried} of the {all_forms}" if alternatives <= 10 else f"{tried}"
+    return (
+        f"No plan was found: {of} choices of forms of the ops were searched; with another there may be one."
+    )
 
 
 def no_plan_sentence(problem: Problem, limits: Limits, *, in_time: bool) -> str:

@@ -13,28 +13,20 @@ import logging
 import math
 from dataclasses import dataclass, replace
 
-from poet.alternatives import (
-    leanest,
-    most_at_once,
-    relaxed,
-    taken_by,
-    with_names,
-    without_names,
-)
-from poet.errors import InvalidSchedule
+from poet.alternatives import relaxed, taken_by, with_names, without_names
+from poet.errors import InputError, InvalidSchedule
 from poet.problem import Alternative, Limits, Objective, Pins, Problem
 from poet.schedule import Compute, Free, PageIn, PageOut, Schedule
-from poet.simulator import simulate
-from poet.solution import Progress, Solution, SolveOptions, Status, amount_of, is_confirmed
-from poet.solvers.heuristics.keep_everything import keep_everything
+from poet.simulator import Trace, simulate
+from poet.solution import PROVEN, Progress, Solution, SolveOptions, Status, amount_of, is_confirmed
 from poet.solvers.instance.ram_bound import minimum_ram_bytes
 from poet.solvers.search import objectives
+from poet.solvers.search.choices import Choice, Choices
+from poet.solvers.search.messages import impossible_in_all_forms, untried_forms_sentence
 
 _log = logging.getLogger(__name__)
 
 _TOLERANCE = 1e-9
-
-Choice = frozenset[str]
 
 
 def solve(problem: Problem, limits: Limits | None = None, options: SolveOptions | None = None) -> Solution:
@@ -70,77 +62,58 @@ class _Search:
         self.problem, self.limits, self.options = problem, limits, options
         self.tuning = options.tuning.alternatives
         self.started = options.clock.now()
-        of_time = options.objective is Objective.TIME
-        self.extra = {
-            each.name: problem.extra_cost(each)[0 if of_time else 1] for each in problem.alternatives
-        }
-        self.saved_bytes = {each.name: _saved_bytes(problem, each) for each in problem.alternatives}
-        self.names = tuple(self.extra)
+        self.free = replace(limits, pins=Pins())  # pins name tensors that some choices do not have
+        self.choices = Choices(problem, limits, options, self.started)
+        self.names = self.choices.names
         self.least = self.once(problem)
         self.found: list[_Found] = []
+        self.start_choice, self.own_start, self.incumbent_trace = self.judged_start()
 
     def run(self) -> Solution:
-        if self.limits.pins != Pins():  # they name tensors, which have to be there
+        is_pinned = self.limits.pins != Pins()  # what they name has to be there
+        impossible = impossible_in_all_forms(self.problem, self.free)
+        if impossible:
+            found = self.search(frozenset(self.names) if is_pinned else self.choices.lean, 1.0)
+            if found.solution.status is Status.INFEASIBLE:
+                found = replace(found, solution=replace(found.solution, message=impossible))
+                return self.answer(found, math.inf)
+        if is_pinned:
             return self.one_choice(frozenset(self.names))
-        budget_bytes = self.limits.ram_budget_bytes
-        if budget_bytes is not None and budget_bytes < minimum_ram_bytes(self.problem, self.limits).bytes:
-            return self.answer(self.search(leanest(self.problem), 1.0), math.inf)
-        if self.options.objective in (Objective.ENERGY, Objective.TIME):
-            choice = self.keeping()
+        sums = self.options.objective in (Objective.ENERGY, Objective.TIME)
+        if sums:
+            choice = self.choices.keeping()
             if choice is not None:
                 found = self.search(choice, 1.0)  # ends at once: it keeps everything
-                is_cheapest = all(self.extra[name] < 0 for name in choice)
+                is_cheapest = choice == self.choices.cheapest
                 if found.solution.was_interrupted or is_cheapest or len(self.names) > self.tuning.all_choices:
                     return self.answer(found, self.least)
+        goes_on = sums and self.incumbent_trace is not None
+        first = self.start_choice if goes_on and self.start_choice is not None else self.choices.first()
         if len(self.names) <= self.tuning.all_choices:
-            return self.all_choices()
-        return self.one_choice(self.first_choice())
+            return self.all_choices(first)
+        return self.one_choice(first)
 
-    # --- keeping everything ---
+    def judged_start(self) -> tuple[Choice | None, Schedule | None, Trace | None]:
+        """The choice of the plan to start from, it as a plan for that, its trace if it keeps the limits."""
+        start = self.options.start
+        if start is None:
+            return None, None, None
+        try:
+            choice = taken_by(self.problem, start)
+        except InvalidSchedule:
+            _log.info("the plan to start from is of another problem")
+            return None, None, None
+        own = without_names(start)
+        try:
+            return choice, own, simulate(self.problem.resolved(choice), own, self.limits)
+        except (InvalidSchedule, InputError):
+            return choice, own, None
 
-    def keeping(self) -> Choice | None:
-        """The alternatives with which keeping everything fits, at little extra; ``None``: there are none."""
-        cheapest = frozenset(name for name in self.names if self.extra[name] < 0)
-        if self.keeps(cheapest):
-            return cheapest
-        others = sorted(
-            (name for name in self.names if name not in cheapest and self.saved_bytes[name] > 0),
-            key=lambda name: (self.extra[name] / self.saved_bytes[name], name),
-        )
-        enough = len(others)
-        if not self.keeps(cheapest.union(others)):
-            lean = leanest(self.problem)
-            return lean if self.keeps(lean) else None
-        few = 0  # with which it does not fit
-        while enough - few > 1:
-            middle = (few + enough) // 2
-            if self.keeps(cheapest.union(others[:middle])):
-                enough = middle
-            else:
-                few = middle
-        choice = cheapest.union(others[:enough])
-        allowed, seconds = self.options.time_limit_seconds, self.tuning.fitting_seconds
-        if allowed is not None:
-            seconds = min(seconds, self.tuning.fitting_share * allowed)
-        for name in sorted(others[:enough], key=lambda name: -self.extra[name]):
-            if self.options.clock.now() - self.started > seconds:
-                break
-            if self.keeps(choice - {name}):
-                choice -= {name}
-        return choice
-
-    def keeps(self, choice: Choice) -> bool:
-        self.options.clock.spend(programs=1)
-        return keep_everything(self.problem.resolved(choice), self.limits) is not None
-
-    # --- less RAM than that ---
-
-    def all_choices(self) -> Solution:
+    def all_choices(self, first: Choice) -> Solution:
         """Search each choice; what costs more than the best plan when every op runs once is left out."""
         ways = itertools.product((True, False), repeat=len(self.names))
         choices = [frozenset(itertools.compress(self.names, way)) for way in ways]
-        first = self.first_choice()
-        choices.sort(key=lambda choice: (choice != first, choice != leanest(self.problem)))
+        choices.sort(key=lambda choice: (choice != first, choice != self.choices.lean))
         bound = math.inf
         best = min(self.found, key=lambda found: found.amount, default=None)
         for number, choice in enumerate(choices):
@@ -157,46 +130,26 @@ class _Search:
         assert best is not None
         return self.answer(best, max(bound, self.least))
 
-    def first_choice(self) -> Choice:
-        """That of the plan to start from; else what saves bytes and fits, and what needs less at once."""
-        start = self.options.start
-        if start is not None:
-            try:
-                return taken_by(self.problem, start)
-            except InvalidSchedule:
-                _log.info("the plan to start from is of another problem")
-        budget_bytes = self.limits.ram_budget_bytes
-        saving = {
-            each.name
-            for each in self.problem.alternatives
-            if self.saved_bytes[each.name] > 0
-            and (budget_bytes is None or self.needs_bytes(each) <= budget_bytes)
-        }
-        return leanest(self.problem) | saving
-
-    def needs_bytes(self, alternative: Alternative) -> float:
-        return most_at_once(self.problem.resolved((alternative.name,)), alternative.ops)
-
     def one_choice(self, choice: Choice) -> Solution:
         """Search ``choice``, then others where it has no plan, and the relaxed problem for a bound."""
         best = self.search(choice, self.tuning.main_share)
-        for other in (leanest(self.problem), frozenset(self.names), frozenset[str]()):
+        for other in self.choices.others() if self.limits.pins == Pins() else ():
             tried = {each.choice for each in self.found}
             if best.solution.schedule is None and other not in tried and not best.solution.was_interrupted:
                 best = min(best, self.search(other, 0.5), key=lambda found: found.amount)
         best = self.put_back(best)
-        bound, is_infeasible = self.least, False
+        bound = self.least
         if not best.solution.was_interrupted and self.limits.pins == Pins():
             below = relaxed(self.problem)
             least = self.searched(below.problem, 1.0, start=None, progress=None)
-            is_infeasible = least.status is Status.INFEASIBLE
+            if least.status is Status.INFEASIBLE and best.solution.schedule is None:
+                no_plan = replace(best.solution, message=least.message, proof=least.proof)
+                return self.answer(replace(best, solution=no_plan), math.inf)
             above = {Objective.ENERGY: below.joules, Objective.TIME: below.seconds}
-            if least.bound is not None:
+            if least.bound is not None and least.status is not Status.INFEASIBLE:
                 bound = max(bound, least.bound + above.get(self.options.objective, 0.0))
             _log.info("bound over all choices: %g", bound)
             best = replace(best, solution=replace(best.solution, was_interrupted=least.was_interrupted))
-        if is_infeasible:
-            bound = math.inf
         return self.answer(best, bound)
 
     def put_back(self, best: _Found) -> _Found:
@@ -205,8 +158,8 @@ class _Search:
         if solution.schedule is None or self.limits.pins != Pins():
             return best
         dearer = {each.name: each for each in self.problem.alternatives if each.name in best.choice}
-        for name in sorted(dearer, key=lambda name: -self.extra[name]):
-            if self.extra[name] <= 0:
+        for name in sorted(dearer, key=lambda name: -self.choices.added(name)):
+            if self.choices.added(name) <= 0:
                 break
             assert solution.schedule is not None
             schedule = in_own_form(self.problem, dearer[name], solution.schedule)
@@ -228,15 +181,8 @@ class _Search:
 
     def search(self, choice: Choice, share: float) -> _Found:
         """Search the problem of ``choice`` for a share of the time that is left."""
-        start, own_start = self.options.start, None
-        if start is not None:
-            try:
-                own_start = without_names(start) if taken_by(self.problem, start) == choice else None
-            except InvalidSchedule:
-                own_start = None
-        solution = self.searched(
-            self.problem.resolved(choice), share, start=own_start, progress=self.progress()
-        )
+        start = self.own_start if choice == self.start_choice else None
+        solution = self.searched(self.problem.resolved(choice), share, start=start, progress=self.progress())
         bound = math.inf if solution.status is Status.INFEASIBLE else solution.bound
         found = _Found(choice, solution, -math.inf if bound is None else bound)
         self.found.append(found)
@@ -278,15 +224,18 @@ class _Search:
             case Objective.TIME:
                 return problem.compute_seconds
             case Objective.RAM:
-                return float(minimum_ram_bytes(problem, self.limits).bytes)
+                return float(minimum_ram_bytes(problem, self.free).bytes)
             case Objective.WRITES:
                 return 0.0
 
     def answer(self, best: _Found, bound: float) -> Solution:
-        """``best`` as an answer for all choices, of which none takes less than ``bound``."""
+        """``best``, or the plan to start from, for all choices, of which none takes less than ``bound``."""
+        best = self.not_above_the_start(best)
         solution, problem, objective = best.solution, self.problem, self.options.objective
         of_energy = objective is Objective.ENERGY
         trace, amount = solution.trace, best.amount
+        if trace is not None and math.isinf(bound):
+            bound = self.least  # an engine erred
         bound = min(bound, amount)
         bounds = tuple(item for item in solution.record.bounds if item.amount <= bound)
         bound_joules = bound if of_energy else problem.compute_joules
@@ -303,42 +252,69 @@ class _Search:
             record=replace(solution.record, bounds=bounds),
         )
         if trace is None:
-            is_infeasible = math.isinf(bound) and bound > 0
-            status = Status.INFEASIBLE if is_infeasible else Status.TIMEOUT
-            return replace(solution, status=status, proof=solution.proof if is_infeasible else "")
+            return self.without_plan(solution, is_infeasible=math.isinf(bound) and bound > 0)
         gap = (
             self.options.allowed_gap_joules(amount, problem.compute_joules)
             if of_energy
             else _TOLERANCE * amount
         )
         status = Status.OPTIMAL if amount - bound <= gap else Status.FEASIBLE
-        proofs = [each.solution.proof for each in self.found if each.solution.proof]
-        weakest = next((proof for proof in proofs if not is_confirmed(proof)), solution.proof)
         message = solution.message
         if status is Status.FEASIBLE and solution.status is Status.OPTIMAL:
             message = _OTHER_CHOICES
         return replace(
             solution,
             status=status,
-            proof=weakest if status is Status.OPTIMAL else "",
+            proof=self.weakest_proof(solution, bound) if status is Status.OPTIMAL else "",
             message="" if status is Status.OPTIMAL else message,
         )
+
+    def weakest_proof(self, solution: Solution, bound: float) -> str:
+        """Of all choices that were searched, or that of ``solution``, or of running every op once."""
+        proofs = [each.solution.proof for each in self.found if each.solution.proof]
+        own = solution.proof or (PROVEN if bound <= self.least else "")
+        return next((proof for proof in proofs if not is_confirmed(proof)), own)
+
+    def not_above_the_start(self, best: _Found) -> _Found:
+        """``best``, or the plan to start from where that takes less, or as much and less energy."""
+        trace = self.incumbent_trace
+        if trace is None or self.start_choice is None:
+            return best
+        amount = amount_of(self.options.objective, trace)
+        own = best.solution.trace
+        if own is not None and (best.amount, own.joules) <= (amount, trace.joules):
+            return best
+        solution = replace(
+            best.solution,
+            status=Status.FEASIBLE,
+            schedule=self.own_start,
+            trace=trace,
+            solver=self.options.start_by,
+            message=best.solution.message if own is not None else "",
+        )
+        return _Found(self.start_choice, solution, best.bound)
+
+    def without_plan(self, solution: Solution, *, is_infeasible: bool) -> Solution:
+        """``solution`` of one choice, which has no plan, in words that are true of all."""
+        tried = {each.choice for each in self.found}
+        if not is_infeasible:
+            stopped = solution.was_interrupted or any(each.solution.was_interrupted for each in self.found)
+            message = untried_forms_sentence(len(tried), len(self.names))
+            message = "Stopped by the user." if stopped else message
+            return replace(
+                solution, status=Status.TIMEOUT, message=message, proof="", was_interrupted=stopped
+            )
+        message, proof = solution.message, solution.proof
+        if len(tried) == 2 ** len(self.names):  # each has none
+            proof = self.weakest_proof(solution, math.inf)
+            if len({each.solution.message for each in self.found}) > 1:
+                message = "No choice of forms of its ops has a plan inside the limits."
+        return replace(solution, status=Status.INFEASIBLE, message=message, proof=proof)
 
 
 _OTHER_CHOICES = (
     "No plan that saves the same tensors in the same forms costs less; with another choice of them one may."
 )
-
-
-def _saved_bytes(problem: Problem, alternative: Alternative) -> int:
-    """By how much the tensors that its ops read are smaller than those that they read without it."""
-    with_it = problem.resolved((alternative.name,))
-
-    def read_bytes(of: Problem) -> int:
-        sizes = {tensor.name: of.aligned_bytes(tensor.bytes) for tensor in of.tensors}
-        return sum(sizes[name] for op in of.ops if op.name in alternative.touched for name in op.inputs)
-
-    return read_bytes(problem) - read_bytes(with_it)
 
 
 def in_own_form(problem: Problem, alternative: Alternative, schedule: Schedule) -> Schedule | None:

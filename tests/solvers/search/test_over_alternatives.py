@@ -8,11 +8,11 @@ import pytest
 from helpers import forms
 from helpers.random_problems import mixed_problem, random_limits
 
-from poet.alternatives import taken_by
+from poet.alternatives import taken_by, with_names
 from poet.problem import Alternative, Limits, Objective, Pins, Problem, ProblemOp, Tensor, Transfer
 from poet.schedule import Compute, Free
 from poet.simulator import simulate
-from poet.solution import Solution, SolveOptions, Status
+from poet.solution import Solution, SolveOptions, Status, amount_of
 from poet.solvers import minimum_ram_bytes, solve
 from poet.solvers.heuristics.keep_everything import keep_everything
 from poet.solvers.search.over_alternatives import in_own_form
@@ -140,6 +140,121 @@ def test_a_short_form_goes_back_to_the_long_one() -> None:
     assert back[-1] == Free("a0")
     assert Free("s0") not in back
     assert simulate(of.resolved(()), back).joules == pytest.approx(4.0)
+
+
+def keep_all_fits_with_two() -> tuple[Problem, Limits]:
+    """Six layers; the RAM needs two short forms, and five of them take longer than the deadline."""
+    of = chain(6)
+    return of, Limits(ram_budget_bytes=keep_bytes(of.resolved(())) - 20, deadline_seconds=12.035)
+
+
+def test_forms_that_all_together_are_too_slow_are_taken_as_far_as_the_deadline_allows() -> None:
+    of, limits = keep_all_fits_with_two()
+    assert keep_everything(of.resolved([each.name for each in of.alternatives]), limits) is None
+    found = solve(of, limits, SHORT_SEARCH)
+    assert taken(of, found) == {"short0", "short1"}
+    assert found.joules == pytest.approx(12.03)
+
+
+def test_what_is_limited_is_weighed_where_the_objective_does_not_count_it() -> None:
+    of, limits = keep_all_fits_with_two()
+    cheap_are_slow = tuple(
+        dataclasses.replace(
+            each,
+            ops=tuple(
+                dataclasses.replace(op, joules=1.5 - op.seconds / 4 if op.seconds > 1.0 else op.joules)
+                for op in each.ops
+            ),
+        )
+        for each in of.alternatives
+    )
+    of = dataclasses.replace(of, alternatives=cheap_are_slow)
+    found = solve(of, limits, SHORT_SEARCH)
+    assert taken(of, found) == {"short0", "short1"}
+    with_budget = dataclasses.replace(limits, joules_budget=12.53, deadline_seconds=None)
+    found = solve(of, with_budget, dataclasses.replace(SHORT_SEARCH, objective=Objective.TIME))
+    assert found.joules is not None
+    assert found.joules <= 12.53
+
+
+def test_one_choice_that_has_no_plan_does_not_speak_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    of = chain(6)
+    budget_bytes = keep_bytes(of.resolved([each.name for each in of.alternatives])) - 1
+    limits = Limits(ram_budget_bytes=budget_bytes, deadline_seconds=12.05)
+    found = solve(of, limits, dataclasses.replace(SHORT_SEARCH, time_limit_seconds=0.0))
+    assert (found.status, found.schedule, found.proof) == (Status.TIMEOUT, None, "")
+    assert found.message.startswith("No plan was found: ")
+    assert "choices of forms of the ops were searched" in found.message
+
+
+@pytest.mark.parametrize(
+    ("limits", "said"),
+    [
+        (Limits(deadline_seconds=11.0), "Running every op once takes 12 s in the fastest forms"),
+        (Limits(ram_budget_bytes=31), "chain needs at least 34 bytes (34 B)"),
+        (Limits(ram_budget_bytes=31, pins=Pins(keep=("s1",))), "chain needs at least 34 bytes (34 B)"),
+    ],
+)
+def test_what_no_choice_allows_is_said_of_all(limits: Limits, said: str) -> None:
+    found = solve(chain(6), limits, SHORT_SEARCH)
+    assert found.status is Status.INFEASIBLE
+    assert found.message.startswith(said)
+
+
+def test_pins_are_not_searched_in_choices_without_what_they_name() -> None:
+    of = chain(4)
+    least = minimum_ram_bytes(of).bytes
+    limits = Limits(ram_budget_bytes=least, pins=Pins(keep=("s1", "a0")))
+    found = solve(of, limits, SHORT_SEARCH)
+    assert (found.status, found.schedule) == (Status.TIMEOUT, None)
+    assert "names no tensor" not in found.message
+    of_ram = dataclasses.replace(SHORT_SEARCH, objective=Objective.RAM, time_limit_seconds=0.2)
+    assert solve(of, Limits(pins=Pins(keep=("s1",))), of_ram).schedule is not None
+
+
+@pytest.mark.parametrize("layers", [3, 6])
+@pytest.mark.parametrize("objective", [Objective.RAM, Objective.WRITES])
+def test_a_plan_to_start_from_does_not_fix_the_choice(layers: int, objective: Objective) -> None:
+    of = chain(layers)
+    options = dataclasses.replace(SHORT_SEARCH, objective=objective, time_limit_seconds=0.5)
+    wasteful = keep_everything(of.resolved(()), Limits())
+    limits = Limits(paging=False, recompute=False)
+    fresh = solve(of, limits, options)
+    again = solve(of, limits, dataclasses.replace(options, start=wasteful))
+    assert fresh.amount is not None
+    assert again.amount is not None
+    assert again.amount <= fresh.amount
+    assert again.status is fresh.status
+
+
+@pytest.mark.parametrize("layers", [3, 6])
+@pytest.mark.parametrize("objective", list(Objective))
+def test_no_answer_is_above_a_valid_plan_to_start_from(layers: int, objective: Objective) -> None:
+    of = chain(layers)
+    budget_bytes = keep_bytes(of.resolved([each.name for each in of.alternatives])) - 1
+    limits = Limits(ram_budget_bytes=budget_bytes)
+    start = solve(of, limits, dataclasses.replace(SHORT_SEARCH, time_limit_seconds=0.2)).schedule
+    assert start is not None
+    options = dataclasses.replace(SHORT_SEARCH, objective=objective, start=start, time_limit_seconds=0.0)
+    found = solve(of, limits, options)
+    assert found.schedule is not None
+    assert found.amount is not None
+    assert found.amount <= amount_of(objective, simulate(of, start, limits))
+    assert simulate(of, found.schedule, limits) == found.trace
+    assert found.bound is not None
+    assert found.bound <= found.amount
+
+
+def test_a_start_outside_the_limits_does_not_say_what_is_taken() -> None:
+    of, limits = keep_all_fits_with_two()
+    all_taken = frozenset(each.name for each in of.alternatives)
+    keeping = keep_everything(of.resolved(all_taken), Limits())
+    assert keeping is not None
+    tight = dataclasses.replace(limits, ram_budget_bytes=(limits.ram_budget_bytes or 0) - 16)
+    start = with_names(of, all_taken, keeping)
+    found = solve(of, tight, dataclasses.replace(SHORT_SEARCH, time_limit_seconds=0.5, start=start))
+    fresh = solve(of, tight, dataclasses.replace(SHORT_SEARCH, time_limit_seconds=0.5))
+    assert (found.schedule is None) == (fresh.schedule is None)
 
 
 def _judge_against_the_oracle(seed: int, *, tries_all: bool) -> None:

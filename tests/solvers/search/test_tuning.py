@@ -53,6 +53,8 @@ NO_TUNING = {
     "search/bound_rounds.py:_ROUNDING",
     "search/objectives.py:_TOLERANCE",
     "search/over_alternatives.py:_TOLERANCE",
+    "search/choices.py:SECONDS",  # positions in a pair
+    "search/choices.py:JOULES",
     "instance/ram_bound.py:_MOST_TRIED",  # a bound has no options
     # how numbers are written down: the scale that tolerances refer to, what does not overflow, marks, tables
     "engines/integers.py:_LARGEST_SUM",

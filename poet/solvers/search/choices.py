@@ -1,0 +1,174 @@
+"""Which alternatives of a problem to take, before any search: by sums, and by keeping everything.
+
+Dear ones are avoided: what an alternative adds to running every op once is weighed against the bytes that its
+ops read less.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from poet.alternatives import leanest, most_at_once
+from poet.problem import Alternative, Limits, Objective, Pins, Problem
+from poet.solution import SolveOptions
+from poet.solvers.heuristics.keep_everything import keep_everything
+from poet.solvers.instance.ram_bound import minimum_ram_bytes
+
+Choice = frozenset[str]
+
+SECONDS, JOULES = 0, 1
+"""Of `poet.problem.Problem.extra_cost`, and of the limits on running every op once."""
+
+
+class Choices:
+    """Choices of the alternatives of ``problem``, without pins; ``started``: when the search of them was."""
+
+    def __init__(self, problem: Problem, limits: Limits, options: SolveOptions, started: float) -> None:
+        self.problem, self.limits, self.options, self.started = problem, limits, options, started
+        self.tuning = options.tuning.alternatives
+        self.of = SECONDS if options.objective is Objective.TIME else JOULES
+        self.allowed = (limits.deadline_seconds, limits.joules_budget)
+        self.costs = {each.name: problem.extra_cost(each) for each in problem.alternatives}
+        self.saved_bytes = {each.name: _saved_bytes(problem, each) for each in problem.alternatives}
+        self.names = tuple(self.costs)
+        self.lean = leanest(problem)
+        self.cheapest = self.gains(self.of)
+
+    def added(self, name: str) -> float:
+        """Of the objective, or of joules, what an alternative adds to running every op once."""
+        return self.costs[name][self.of]
+
+    def gains(self, of: int) -> Choice:
+        """The alternatives with which running every op once takes the least."""
+        return frozenset(name for name, costs in self.costs.items() if costs[of] < 0)
+
+    # --- keeping everything ---
+
+    def keeping(self) -> Choice | None:
+        """The alternatives with which keeping everything is within the limits; ``None``: none was found.
+
+        How many fit is asked of RAM alone: more of them need less RAM, but more time or energy as well. They
+        are weighed by what the objective counts, then by what else is limited.
+        """
+        orders = [
+            self.of,
+            *(of for of in (SECONDS, JOULES) if of != self.of and self.allowed[of] is not None),
+        ]
+        for of in orders:
+            fitting = self._fitting(of)
+            if fitting is None:
+                continue
+            for choice in dict.fromkeys((fitting, self.affordable(fitting))):
+                if self._keeps(choice, self.limits):
+                    return choice
+        return None
+
+    def _fitting(self, of: int) -> Choice | None:
+        """What needs little of ``of`` among choices with which keeping everything fits into RAM."""
+        limits = replace(
+            self.limits, deadline_seconds=None, joules_budget=None, written_budget_bytes=None, pins=Pins()
+        )
+        cheapest = self.gains(of)
+        if self._keeps(cheapest, limits):
+            return cheapest
+        others = sorted(
+            (name for name in self.names if name not in cheapest and self.saved_bytes[name] > 0),
+            key=lambda name: (self.costs[name][of] / self.saved_bytes[name], name),
+        )
+        enough = len(others)
+        if not self._keeps(cheapest.union(others), limits):
+            return self.lean if self._keeps(self.lean, limits) else None
+        few = 0  # with which it does not fit
+        while enough - few > 1:
+            middle = (few + enough) // 2
+            if self._keeps(cheapest.union(others[:middle]), limits):
+                enough = middle
+            else:
+                few = middle
+        choice = cheapest.union(others[:enough])
+        for name in sorted(others[:enough], key=lambda name: -self.costs[name][of]):
+            if self.options.clock.now() - self.started > self._fitting_seconds():
+                break
+            if self._keeps(choice - {name}, limits):
+                choice -= {name}
+        return choice
+
+    def _fitting_seconds(self) -> float:
+        allowed, seconds = self.options.time_limit_seconds, self.tuning.fitting_seconds
+        return seconds if allowed is None else min(seconds, self.tuning.fitting_share * allowed)
+
+    def _keeps(self, choice: Choice, limits: Limits) -> bool:
+        self.options.clock.spend(programs=1)
+        return keep_everything(self.problem.resolved(choice), limits) is not None
+
+    # --- less RAM than that ---
+
+    def first(self) -> Choice:
+        """What saves bytes and fits, and what needs less at once, as far as time and energy allow.
+
+        Where least RAM is asked for, what fits is what does not need more at once than the leanest choice.
+        """
+        fits_bytes = self.limits.ram_budget_bytes
+        if self.options.objective is Objective.RAM:
+            free = replace(self.limits, pins=Pins())
+            fits_bytes = minimum_ram_bytes(self.problem.resolved(self.lean), free).bytes
+        saving = {
+            each.name
+            for each in self.problem.alternatives
+            if self.saved_bytes[each.name] > 0
+            and (fits_bytes is None or self._needs_bytes(each) <= fits_bytes)
+        }
+        return self.affordable(self.lean | saving)
+
+    def others(self) -> list[Choice]:
+        """Where the first has no plan: the leanest, the cheapest, all, none; as time and energy allow."""
+        ends = (self.lean, self.cheapest, frozenset(self.names), frozenset[str]())
+        return list(dict.fromkeys(map(self.affordable, ends)))
+
+    def affordable(self, choice: Choice) -> Choice:
+        """What of ``choice`` running every op once is within the deadline and the energy budget with.
+
+        The dearest for their bytes go first, last those without which an op does not fit; if that is not
+        enough, what gains comes in.
+        """
+        plain = self.problem.resolved(())
+        once = (plain.compute_seconds, plain.compute_joules)
+        for of, allowed in enumerate(self.allowed):
+            total = math.fsum((once[of], *(self.costs[name][of] for name in choice)))
+            dearest = sorted(
+                choice - self.gains(of),
+                key=lambda name: (
+                    self._is_needed(name),
+                    -self.costs[name][of] / max(1, self.saved_bytes[name]),
+                    name,
+                ),
+            )
+            gaining = sorted(self.gains(of) - choice, key=lambda name: (self.costs[name][of], name))
+            for name in (*dearest, *gaining):
+                if allowed is None or total <= allowed * (1 + 1e-9):
+                    break
+                total += self.costs[name][of] * (-1 if name in choice else 1)
+                choice ^= {name}
+        return choice
+
+    def _is_needed(self, name: str) -> bool:
+        """Whether an op of it does not fit in its own form."""
+        budget_bytes = self.limits.ram_budget_bytes
+        (touched,) = (each.touched for each in self.problem.alternatives if each.name == name)
+        own = [op for op in self.problem.ops if op.name in touched]
+        return budget_bytes is not None and most_at_once(self.problem, own) > budget_bytes
+
+    def _needs_bytes(self, alternative: Alternative) -> float:
+        return most_at_once(self.problem.resolved((alternative.name,)), alternative.ops)
+
+
+def _saved_bytes(problem: Problem, alternative: Alternative) -> int:
+    """By how much the tensors that its ops read are smaller than those that they read without it."""
+    with_it = problem.resolved((alternative.name,))
+
+    def read_bytes(of: Problem) -> int:
+        sizes = {tensor.name: of.aligned_bytes(tensor.bytes) for tensor in of.tensors}
+        return sum(sizes[name] for op in of.ops if op.name in alternative.touched for name in op.inputs)
+
+    return read_bytes(problem) - read_bytes(with_it)
