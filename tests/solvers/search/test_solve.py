@@ -133,11 +133,19 @@ def test_many_random_problems_equal_the_oracle() -> None:
     assert proven >= 0.9 * count
 
 
-@pytest.mark.slow
 def test_storage_beside_compute_that_nothing_may_use_is_as_good_as_none() -> None:
     """Small sets in RAM are searched as where storage blocks, so the gap is closed by proof."""
-    problem = dataclasses.replace(mixed_problem(57, largest=7), background_storage=True)
-    limits = dataclasses.replace(random_limits(problem, 57), paging=False)
+    mixed = mixed_problem(59, largest=7)
+    in_ram = tuple(
+        dataclasses.replace(
+            tensor,
+            initially=None if tensor.initially is None else Place.RAM,
+            finally_=None if tensor.finally_ is None else Place.RAM,
+        )
+        for tensor in mixed.tensors
+    )
+    problem = dataclasses.replace(mixed, tensors=in_ram, background_storage=True)
+    limits = dataclasses.replace(random_limits(problem, 59), paging=False)
     found = solve(problem, limits, counted(5.0))
     blocking = solve(dataclasses.replace(problem, background_storage=False), limits, counted(5.0))
     assert found.status is blocking.status is Status.OPTIMAL
