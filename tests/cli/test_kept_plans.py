@@ -13,9 +13,9 @@ from helpers.random_problems import training_like
 from poet.cli.main import app
 from typer.testing import CliRunner
 
-from poet import kept_plans
 from poet.clock import WorkClock
 from poet.errors import InputError
+from poet.planning import kept_plans
 from poet.planning.kept_plans import KeptPlans, default_folder
 from poet.problem import Limits, Pins, Problem
 from poet.ram_survey import budget_between, keep_everything_bytes

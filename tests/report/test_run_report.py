@@ -18,8 +18,9 @@ from rich.console import Console
 from torch import nn
 from typer.testing import CliRunner
 
-from poet import api, rehearsal
+from poet import api
 from poet.kernel_facts import OpFacts
+from poet.planning import rehearsal
 from poet.plans.run_request import BUSY_RATIO, Epoch
 from poet.plans.training_plan import Plan
 from poet.report.run import Measured, run_data, run_report

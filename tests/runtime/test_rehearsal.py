@@ -18,9 +18,10 @@ from torch import nn
 from typer.testing import CliRunner
 from zoo import NETS, export
 
-from poet import api, rehearsal
+from poet import api
 from poet.frontend.trace import TrainingStep
 from poet.kernel_facts import KernelFacts
+from poet.planning import rehearsal
 from poet.plans.run_request import Epoch
 from poet.problem import Limits
 from poet.report.run import Measured, run_data, run_report

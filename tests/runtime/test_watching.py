@@ -12,12 +12,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from poet import api, budgeted
+from poet import api
 from poet.api import Planned
 from poet.api import plan as plan_module
 from poet.errors import Infeasible, InputError, OutOfTime, PageFileError, PlanError, PoetError, ReplayError
 from poet.named import named_parameters
 from poet.optimizer import OptimizerSpec
+from poet.planning import budgeted
 from poet.plans.plan_file import read_plan
 from poet.plans.training_plan import Plan
 from poet.problem import Objective
@@ -213,13 +214,15 @@ def test_a_budget_that_cannot_be_is_refused_before_the_search(monkeypatch: pytes
 
 
 def test_a_budget_without_a_plan_leaves_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    known = planned()  # before plans are made in another way
+
     def again(plan: Plan, ram_bytes: int, **_: object) -> Plan:
         if ram_bytes < SMALL:
             raise OutOfTime("too slow")
-        return plan.budgets[0] if plan.budgets else planned().plan.budgets[0]
+        return known.plan.budgets[0]
 
     monkeypatch.setattr(budgeted, "plan_again", again)
-    made = budgeted.with_budgets(planned(), [SMALL, SMALL - 1024])
+    made = budgeted.with_budgets(known, [SMALL, SMALL - 1024])
     assert made.plan.budgets == planned().plan.budgets
     assert made.budgets_remark == "no plan for the budget of 63 KiB: too slow"
 
