@@ -154,6 +154,7 @@ def test_storage_beside_compute_that_nothing_may_use_is_as_good_as_none() -> Non
     assert found.joules == blocking.joules
 
 
+@pytest.mark.slow
 def test_deep_recomputation_is_planned_and_bounded() -> None:
     problem = instance("resnet18_cifar.m4")
     limits = Limits(ram_budget_bytes=budget_bytes(problem, 0.2))
