@@ -98,7 +98,7 @@ def test_what_holds_less_than_the_budget_needs_no_planner(tmp_path: Path) -> Non
         least_bytes = trainer.plan.held_bytes
         trainer.set_budget(least_bytes)
         assert trainer.plan.schedule == planned().plan.schedule
-        with pytest.raises(Infeasible, match=r"planner=poet\.replanning\.plan_again"):
+        with pytest.raises(Infeasible, match=r"planner=poet\.plan_again"):
             trainer.set_budget(least_bytes - 4096)
         losses = [trainer.step(*batch(0)).loss]
         trainer.set_budget("1MiB")
