@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from poet.devices.cost_table import Operands, row_of
+from poet.devices.cost_rules import Operands
+from poet.devices.cost_table import row_of
 from poet.devices.measurements import OpTime
 from poet.devices.profile import OpClass
 from poet.errors import GraphError

@@ -15,7 +15,8 @@ from dataclasses import dataclass, replace
 
 from poet.brief import brief
 from poet.devices.amounts import amounts_of
-from poet.devices.cost_table import Operands, row_of
+from poet.devices.cost_rules import Operands
+from poet.devices.cost_table import row_of
 from poet.devices.measurements import op_time
 from poet.devices.op_rows import plain_form, row_key
 from poet.devices.profile import Direction, OpClass, OpTimes, Profile, Storage

@@ -19,7 +19,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.flop_counter import FlopCounterMode
 
-from poet.devices.cost_table import TABLE, Operands, row_of
+from poet.devices.cost_rules import Operands
+from poet.devices.cost_table import TABLE, row_of
 from poet.devices.costs import buffer_cost, build_problem, deadline_seconds, estimate, kernels_on, op_seconds
 from poet.devices.load import load_profile, profile_names
 from poet.devices.profile import PARENT, OpClass, Profile

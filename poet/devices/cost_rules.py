@@ -1,0 +1,268 @@
+"""What the operands of one run of an operator tell: its FLOPs, the kernel it takes, bytes beside its values.
+
+Counting conventions: a multiply-add is 2 FLOPs, a division or square root 4, one evaluation of exp, log,
+tanh or erf is 1 FLOP of class ``transcendental``, one element copied is 1 FLOP of class ``movement``. Torch
+is not imported: the rules see types and arguments alone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from poet.devices.profile import OpClass
+from poet.errors import UnsupportedOperator
+from poet.graph import ITEM_BYTES, Argument, Blank, Call, Ref, TensorType
+
+
+@dataclass(frozen=True, slots=True)
+class Operands:
+    """All that a rule may read.
+
+    Attributes:
+        call: the operator and its arguments.
+        types: of the graph's values, by name.
+        outputs: types of what it writes, ``None`` where the operator returns nothing.
+        updated_bytes: written in place.
+        cached: names of the inputs that are still in the processor's cache.
+        cached_outputs: types of the outputs that are read again before they leave it.
+    """
+
+    call: Call
+    types: Mapping[str, TensorType]
+    outputs: tuple[TensorType | None, ...]
+    updated_bytes: int = 0
+    cached: frozenset[str] = frozenset()
+    cached_outputs: tuple[TensorType, ...] = ()
+
+    def argument(self, index: int) -> Argument:
+        """Positional argument ``index``, ``None`` where it was left out."""
+        return self.call.args[index] if index < len(self.call.args) else None
+
+    def tensor(self, index: int) -> TensorType:
+        """Type of the tensor that is positional argument ``index``.
+
+        Raises:
+            UnsupportedOperator: the argument is no tensor.
+        """
+        argument = self.argument(index)
+        if isinstance(argument, Ref):
+            return self.types[argument.value]
+        if isinstance(argument, Blank):
+            return argument.type
+        raise UnsupportedOperator(
+            f"{self.call.target}: argument {index} is no tensor, so its cost is not known"
+        )
+
+    @property
+    def inputs(self) -> tuple[TensorType, ...]:
+        """Types of the distinct values read, in order."""
+        return tuple(self.types[name] for name in dict.fromkeys(self.call.refs()))
+
+    @property
+    def written(self) -> tuple[TensorType, ...]:
+        """Types of the values allocated and written."""
+        return tuple(output for output in self.outputs if output is not None)
+
+
+Rule = Callable[[Operands], float]
+"""FLOPs of a run, or bytes."""
+
+
+def per_element(flops: float) -> Rule:
+    """``flops`` per element of the largest tensor read or written."""
+    return lambda o: flops * max((t.elements for t in (*o.inputs, *o.written)), default=0)
+
+
+def per_output(flops: float) -> Rule:
+    """``flops`` per element written."""
+    return lambda o: flops * sum(output.elements for output in o.written)
+
+
+def per_input(flops: float) -> Rule:
+    """``flops`` per element of the first tensor."""
+    return lambda o: flops * o.tensor(0).elements
+
+
+def per_read(flops: float) -> Rule:
+    """``flops`` per element read."""
+    return lambda o: flops * sum(given.elements for given in o.inputs)
+
+
+def per_picked(flops: float) -> Rule:
+    """``flops`` per element of the second tensor, which picks from the first."""
+    return lambda o: flops * o.tensor(1).elements
+
+
+def matrix_product(left: int) -> Rule:
+    """2 × elements written × the inner size, which is the last of positional argument ``left``."""
+    return lambda o: 2.0 * sum(t.elements for t in o.written) * o.tensor(left).shape[-1]
+
+
+def _macs(weight: TensorType, output: TensorType, input_: TensorType, transposed: Argument) -> float:
+    """Multiply-adds of a convolution; a weight is (out, in / groups, kernel ...), transposed (in, ...)."""
+    return float((input_ if transposed else output).elements * math.prod(weight.shape[1:]))
+
+
+def bag(weight: int) -> Rule:
+    """One FLOP per element of every row looked up; the indices follow the table of rows."""
+    return lambda o: float(o.tensor(weight + 1).elements * o.tensor(weight).shape[-1])
+
+
+def convolution(o: Operands) -> float:
+    """Its multiply-adds, and one FLOP per element for a bias."""
+    output = o.written[0]
+    bias_flops = output.elements if o.argument(2) is not None else 0
+    return 2.0 * _macs(o.tensor(1), output, o.tensor(0), o.argument(6)) + bias_flops
+
+
+def _kernel_of(weight: TensorType, groups: Argument) -> OpClass:
+    """Which kernel a convolution takes; its weight is (out, in / groups, kernel ...)."""
+    if isinstance(groups, int) and groups > 1:
+        return OpClass.DEPTHWISE if weight.shape[1] == 1 else OpClass.GROUPED
+    return OpClass.POINTWISE if set(weight.shape[2:]) == {1} else OpClass.CONVOLUTION
+
+
+_BACKWARD = {
+    OpClass.CONVOLUTION: OpClass.CONVOLUTION_BACKWARD,
+    OpClass.DEPTHWISE: OpClass.DEPTHWISE_BACKWARD,
+    OpClass.GROUPED: OpClass.GROUPED,
+    OpClass.POINTWISE: OpClass.POINTWISE_BACKWARD,
+}
+
+
+def convolution_class(o: Operands) -> OpClass:
+    """Of the kernel that the weight and the groups ask for."""
+    return _kernel_of(o.tensor(1), o.argument(8))
+
+
+def convolution_backward_class(o: Operands) -> OpClass:
+    """That of its forward kernel's gradients."""
+    return _BACKWARD[_kernel_of(o.tensor(2), o.argument(9))]
+
+
+def time_convolution(o: Operands) -> float:
+    """The weight is (kernel, in, out)."""
+    return 2.0 * o.written[0].elements * math.prod(o.tensor(1).shape[:2])
+
+
+def convolution_backward(o: Operands) -> float:
+    """Each of the input's and the weight's gradient costs a forward pass, the bias's one sum."""
+    grad_output, mask = o.tensor(0), o.argument(10)
+    wanted = mask if isinstance(mask, tuple) else (True, True, False)
+    macs = _macs(o.tensor(2), grad_output, o.tensor(1), o.argument(7))
+    return 2.0 * macs * (bool(wanted[0]) + bool(wanted[1])) + grad_output.elements * bool(wanted[2])
+
+
+def attention(query: int, products: float) -> Rule:
+    """``products`` / 2 × (2 L S E + 2 L S Ev) per head; query, key and value follow one another."""
+
+    def rule(o: Operands) -> float:
+        q, k, v = (o.tensor(query + offset) for offset in range(3))
+        return products * q.elements * k.shape[-2] * (1 + v.shape[-1] / q.shape[-1])
+
+    return rule
+
+
+def recurrent(passes: float) -> Rule:
+    """Every element of both weight matrices meets every time step of every sequence."""
+
+    def rule(o: Operands) -> float:
+        steps = math.prod(o.tensor(0).shape[:2])
+        return passes * 2.0 * steps * (o.tensor(1).elements + o.tensor(2).elements)
+
+    return rule
+
+
+def recurrent_steps(passes: float) -> Rule:
+    """Every element of the hidden weights meets every step of every sequence; the gates count a little more.
+
+    The arguments are those of `poet.runtime.recurrent`, the products of the input first among tensors; the
+    backward makes each step again.
+    """
+
+    def rule(o: Operands) -> float:
+        first = 1 if passes == 1.0 else 2
+        products, weight = o.tensor(first), o.tensor(first + 2)
+        return passes * (2.0 * math.prod(products.shape[:2]) * weight.elements + 3.0 * products.elements)
+
+    return rule
+
+
+def linear_backward(o: Operands) -> float:
+    """Both gradients of a linear layer given (input, grad, weight): a product each."""
+    return 2 * 2.0 * o.tensor(1).elements * o.tensor(0).shape[-1]
+
+
+def distances(o: Operands) -> float:
+    """Three FLOPs per coordinate of every pair; the points are the last two matrices given."""
+    first = 0 if o.call.target.startswith("aten._cdist_forward") else 1
+    left, right = o.tensor(first), o.tensor(first + 1)
+    return 3.0 * left.elements * right.shape[-2]
+
+
+def lstm_cell(o: Operands) -> float:
+    """Three sigmoids and two tanhs per unit; the first tensor holds the four gates."""
+    return 5.0 * o.tensor(0).elements / 4
+
+
+def sorting(o: Operands) -> float:
+    """Comparisons of a merge sort along rows as long as the tensor at most."""
+    elements = o.tensor(0).elements
+    return elements * math.log2(max(elements, 2))
+
+
+def pooling(windows: Callable[[Operands], int], *, window: int) -> Rule:
+    """One FLOP per element of every window; positional argument ``window`` gives its shape."""
+
+    def rule(o: Operands) -> float:
+        shape, spatial = o.argument(window), len(o.tensor(0).shape) - 2
+        sizes = [size for size in shape if isinstance(size, int)] if isinstance(shape, tuple) else []
+        area = sizes[0] ** spatial if len(sizes) == 1 else math.prod(sizes)
+        return float(windows(o) * area)
+
+    return rule
+
+
+def indices_bytes(o: Operands) -> float:
+    """Of the indices that torch's kernel gives, block by block, before places are made of them."""
+    return 2.0 * ITEM_BYTES["int64"] * o.written[0].elements
+
+
+def drawn_bytes(o: Operands) -> float:
+    """Of the numbers drawn, of 4 bytes each, before bits are made of them."""
+    return 2.0 * 4 * 8 * sum(output.elements for output in o.written)
+
+
+def drawn_bits(o: Operands) -> float:
+    """As for each number drawn; eight of them are a byte of the output."""
+    return 10.0 * 8 * sum(output.elements for output in o.written)
+
+
+def logits(hidden: int, products: float) -> Rule:
+    """So many products of the input with the weight after it, and an exponential for each logit."""
+
+    def rule(o: Operands) -> float:
+        given, weight = o.tensor(hidden), o.tensor(hidden + 1)
+        return (2.0 * products * given.shape[1] + 1.0) * given.shape[0] * weight.shape[0]
+
+    return rule
+
+
+def logits_bytes(hidden: int, passes: int, rows: int | None) -> Rule:
+    """Logits go to RAM or back in each of the ``passes`` over them.
+
+    Each strip of rows, as many as argument ``rows`` says, reads the weight again; each block of classes, of
+    the size in argument 10, reads the input.
+    """
+
+    def rule(o: Operands) -> float:
+        given, weight = o.tensor(hidden), o.tensor(hidden + 1)
+        size = o.argument(rows) if rows is not None else o.argument(10)
+        whole, again = (given, weight) if rows is not None else (weight, given)
+        strips = -(-whole.shape[0] // size) if isinstance(size, int) and size > 0 else 1
+        repeated = (strips - 1) * again.elements * ITEM_BYTES[again.dtype]
+        return passes * given.shape[0] * weight.shape[0] * ITEM_BYTES[given.dtype] + repeated
+
+    return rule
