@@ -10,9 +10,9 @@ The file format (``poet-problem``, versions 1 to 4) is one JSON object::
               "seconds": 0.01, "joules": 0.02, "workspace_bytes": 0}]}
 
 Ops are in a runnable order. A tensor is a buffer: the unit of keeping, paging and freeing. All
-fields of the records below may stand in a file; those with a default may be left out. Version 2 adds
-``"initially": "either"``, version 3 ``"move"``, version 4 ``"alternatives"``; what has none of them is
-written as version 1.
+fields of the records here and in `poet.problem_parts` may stand in a file; those with a default may
+be left out. Version 2 adds ``"initially": "either"``, version 3 ``"move"``, version 4
+``"alternatives"``; what has none of them is written as version 1.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from __future__ import annotations
 import enum
 import math
 from collections.abc import Container
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,23 +28,36 @@ from poet import codec
 from poet.brief import shortened, told
 from poet.errors import ProblemError
 from poet.files.kinds import FileKind, says_what_it_is
-from poet.files.reading import LARGEST_AMOUNT, parse_json, read_regular, shown
+from poet.files.reading import parse_json, read_regular, shown
+from poet.problem_choices import check_alternatives, resolved_parts
+from poet.problem_parts import (
+    Alternative,
+    Place,
+    ProblemOp,
+    Tensor,
+    Transfer,
+    check_cost,
+    check_structure,
+)
 from poet.units import format_joules, format_seconds
+
+__all__ = [
+    "Alternative",
+    "Limits",
+    "Objective",
+    "Pins",
+    "Place",
+    "Problem",
+    "ProblemOp",
+    "Tensor",
+    "Transfer",
+]
 
 FORMAT = "poet-problem"
 FORMAT_VERSION = 4
 READABLE_VERSIONS = (1, 2, 3, 4)
 MAX_FILE_BYTES = 1 << 28
 """Of a problem file; one of 1,000 ops has half a million."""
-
-
-class Place(enum.Enum):
-    """Where a tensor's content is between steps."""
-
-    RAM = "ram"
-    STORAGE = "storage"
-    BOTH = "both"  # in RAM with a valid copy in storage, as a frozen parameter is; only `initially`
-    EITHER = "either"  # in RAM or in storage, at the start and at the end, as the plan chooses; likewise
 
 
 class Objective(enum.Enum):
@@ -54,117 +67,6 @@ class Objective(enum.Enum):
     TIME = "time"
     RAM = "ram"
     WRITES = "writes"
-
-
-@dataclass(frozen=True, slots=True)
-class Transfer:
-    """The cost of copying one tensor once, in one direction."""
-
-    seconds: float
-    joules: float
-
-    def __post_init__(self) -> None:
-        _check_cost("a transfer", self.seconds, self.joules)
-
-
-@dataclass(frozen=True, slots=True)
-class Tensor:
-    """A buffer.
-
-    Attributes:
-        name: unique among tensors.
-        bytes: its size.
-        page_in, page_out: cost of copying it from and to storage; ``None`` where it must not be.
-        role: what it is for, as reports name it (see `poet.graph.Role`).
-        initially: where its content is when the step begins; ``None``: in RAM for a tensor that no
-            op produces, nowhere for one that an op does. Of ``EITHER`` see `poet.homes`.
-        finally_: where its last content must be when the step ends; ``None``: nowhere in particular.
-            In a file the field is called ``finally``.
-        stored_bytes: what a copy takes in storage, whole pages; ``None``: ``bytes``.
-        move: cost of moving it to another place in RAM; ``None`` where it must stay at its place.
-    """
-
-    name: str
-    bytes: int
-    page_in: Transfer | None = None
-    page_out: Transfer | None = None
-    role: str | None = None
-    initially: Place | None = None
-    finally_: Place | None = field(default=None, metadata={"json": "finally"})
-    stored_bytes: int | None = None
-    move: Transfer | None = None
-
-    def __post_init__(self) -> None:
-        if self.bytes < 0 or (self.stored_bytes is not None and self.stored_bytes < 0):
-            raise ProblemError(f"tensor {self.name}: a negative size")
-
-    @property
-    def storage_bytes(self) -> int:
-        """What a copy takes in storage."""
-        return self.bytes if self.stored_bytes is None else self.stored_bytes
-
-
-@dataclass(frozen=True, slots=True)
-class ProblemOp:
-    """One op of the step.
-
-    Attributes:
-        name: unique among ops.
-        inputs: tensors that the first run needs in RAM.
-        outputs: tensors that a run allocates and writes.
-        seconds, joules: cost of one run.
-        workspace_bytes: RAM needed while it runs beyond inputs and outputs.
-        updates: those of ``inputs`` that the first run writes in place: their content is a new one
-            afterwards, and what reads the old one cannot run any more.
-        recompute_inputs: tensors that a later run needs; ``None``: ``inputs`` without ``updates``.
-        recomputable: whether it may be run again.
-        random: first runs of random ops keep their order.
-    """
-
-    name: str
-    inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
-    seconds: float
-    joules: float
-    workspace_bytes: int = 0
-    updates: tuple[str, ...] = ()
-    recompute_inputs: tuple[str, ...] | None = None
-    recomputable: bool = True
-    random: bool = False
-
-    def __post_init__(self) -> None:
-        _check_cost(f"op {self.name}", self.seconds, self.joules)
-        if self.workspace_bytes < 0:
-            raise ProblemError(f"op {self.name}: workspace_bytes is negative")
-
-    @property
-    def rerun_inputs(self) -> tuple[str, ...]:
-        """Tensors that a recomputation needs in RAM."""
-        if self.recompute_inputs is not None:
-            return self.recompute_inputs
-        return tuple(name for name in self.inputs if name not in self.updates)
-
-
-@dataclass(frozen=True, slots=True)
-class Alternative:
-    """Another form of some ops, which a plan takes as a whole or not at all.
-
-    Attributes:
-        name: unique among alternatives.
-        ops: in the place of those of the same names.
-        omits: names of ops that do not run where it is taken.
-        tensors: in the place of those of the same names, or further ones, which its ops produce.
-    """
-
-    name: str
-    ops: tuple[ProblemOp, ...]
-    omits: tuple[str, ...] = ()
-    tensors: tuple[Tensor, ...] = ()
-
-    @property
-    def touched(self) -> tuple[str, ...]:
-        """Names of the ops that are in another form, or left out."""
-        return (*(op.name for op in self.ops), *self.omits)
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,9 +99,9 @@ class Problem:
     def __post_init__(self) -> None:
         if self.alignment_bytes < 1:
             raise ProblemError(f"{self.name}: alignment_bytes is less than 1")
-        _check_cost(self.name, 0.0, self.idle_watts)
-        _check_structure(self)
-        _check_alternatives(self)
+        check_cost(self.name, 0.0, self.idle_watts)
+        check_structure(self.name, self.tensors, self.ops)
+        check_alternatives(self.name, self.tensors, self.ops, self.alternatives)
 
     def __repr__(self) -> str:
         once = f"{format_joules(self.compute_joules)} and {format_seconds(self.compute_seconds)}"
@@ -233,17 +135,7 @@ class Problem:
     def resolved(self, taken: Container[str]) -> Problem:
         """The problem without alternatives in which those named in ``taken`` are taken, and no others."""
         chosen = [alternative for alternative in self.alternatives if alternative.name in taken]
-        forms = {op.name: op for alternative in chosen for op in alternative.ops}
-        omitted = {name for alternative in chosen for name in alternative.omits}
-        ops = tuple(forms.get(op.name, op) for op in self.ops if op.name not in omitted)
-        others = {tensor.name: tensor for alternative in chosen for tensor in alternative.tensors}
-        own = {tensor.name for tensor in self.tensors}
-        made = {name for op in ops for name in op.outputs}
-        lost = {name for op in self.ops for name in op.outputs} - made
-        tensors = (
-            *(others.get(tensor.name, tensor) for tensor in self.tensors if tensor.name not in lost),
-            *(tensor for tensor in others.values() if tensor.name not in own),
-        )
+        tensors, ops = resolved_parts(self.tensors, self.ops, chosen)
         return replace(self, ops=ops, tensors=tensors, alternatives=())
 
     def to_json(self) -> dict[str, Any]:
@@ -345,94 +237,3 @@ class Limits:
             and (others.paging or not self.paging)
             and others.pins in (Pins(), self.pins)
         )
-
-
-def _check_cost(what: str, seconds: float, joules: float) -> None:
-    for amount, unit in ((seconds, "seconds"), (joules, "joules or watts")):
-        if not 0 <= amount <= LARGEST_AMOUNT:
-            raise ProblemError(
-                f"{what}: {amount:g} {unit}; a cost is a finite number from 0 up, at most {LARGEST_AMOUNT:g}"
-            )
-
-
-def _check_structure(problem: Problem) -> None:
-    tensors = {tensor.name: tensor for tensor in problem.tensors}
-    if len(tensors) < len(problem.tensors):
-        raise ProblemError(f"{problem.name}: two tensors have the same name")
-    if len({op.name for op in problem.ops}) < len(problem.ops):
-        raise ProblemError(f"{problem.name}: two ops have the same name")
-    produced = {name for op in problem.ops for name in op.outputs}
-    updated = {name for op in problem.ops for name in op.updates}
-    ready = set(tensors) - produced
-    for op in problem.ops:
-        for name in (*op.inputs, *op.outputs, *op.updates, *(op.recompute_inputs or ())):
-            if name not in tensors:
-                raise ProblemError(f"op {op.name}: there is no tensor {name!r}")
-        for name in (*op.inputs, *op.rerun_inputs):
-            if name not in ready:
-                raise ProblemError(f"op {op.name} reads {name} before an op produces it")
-        for name in op.updates:
-            if name not in op.inputs:
-                raise ProblemError(f"op {op.name} updates {name}, which is not among its inputs")
-        for name in op.outputs:
-            if name in ready:
-                raise ProblemError(f"op {op.name} produces {name}, which is there already")
-            ready.add(name)
-    for tensor in problem.tensors:
-        if tensor.initially is not None and tensor.name in produced:
-            raise ProblemError(f"tensor {tensor.name} is produced by an op and 'initially' somewhere")
-        if tensor.finally_ in (Place.BOTH, Place.EITHER):
-            raise ProblemError(f"tensor {tensor.name}: 'finally' is ram or storage")
-        if tensor.initially in (Place.STORAGE, Place.EITHER) and tensor.page_in is None:
-            raise ProblemError(f"tensor {tensor.name} begins in storage but has no page_in cost")
-        if tensor.initially is Place.EITHER and tensor.finally_ is not None:
-            raise ProblemError(f"tensor {tensor.name} ends where it begins, in either; leave 'finally' out")
-        if tensor.initially is Place.EITHER and tensor.page_out is None and tensor.name in updated:
-            raise ProblemError(f"tensor {tensor.name} may be updated in storage but has no page_out cost")
-        if tensor.finally_ is Place.STORAGE and tensor.page_out is None:
-            raise ProblemError(f"tensor {tensor.name} must end in storage but has no page_out cost")
-
-
-def _check_alternatives(problem: Problem) -> None:
-    """Any may be taken: none touches what is another's, and each alone is a problem, as all together are.
-
-    What two of them could break between them all of them break.
-    """
-    if not problem.alternatives:
-        return
-    ops, tensors = {op.name: op for op in problem.ops}, {tensor.name for tensor in problem.tensors}
-    produced = {name for op in problem.ops for name in op.outputs}
-    if len({each.name for each in problem.alternatives}) < len(problem.alternatives):
-        raise ProblemError(f"{problem.name}: two alternatives have the same name")
-    seen: set[tuple[str, str]] = set()
-    for alternative in problem.alternatives:
-        where = f"alternative {alternative.name}"
-        changed = [("op", name) for name in alternative.touched]
-        changed += [("tensor", tensor.name) for tensor in alternative.tensors]
-        if not alternative.ops or len(set(changed)) < len(changed):
-            raise ProblemError(f"{where}: it has no op, or the same twice")
-        for kind, name in changed:
-            if (kind, name) in seen:
-                raise ProblemError(f"{where}: {kind} {name} is another alternative's as well")
-            if kind == "op" and name not in ops:
-                raise ProblemError(f"{where}: there is no op {name!r}")
-        seen.update(changed)
-        for op in alternative.ops:
-            if op.updates != ops[op.name].updates:
-                raise ProblemError(f"{where}: op {op.name} updates other tensors than without it")
-        for name in alternative.omits:
-            if ops[name].updates:
-                raise ProblemError(f"{where}: op {name} updates tensors and cannot be left out")
-        made = {name for op in alternative.ops for name in op.outputs}
-        for tensor in alternative.tensors:
-            if tensor.name not in made or (tensor.name in tensors and tensor.name not in produced):
-                raise ProblemError(f"{where}: tensor {tensor.name} is not made by its ops")
-        _resolvable(problem, (alternative.name,), where)
-    _resolvable(problem, [each.name for each in problem.alternatives], "all alternatives together")
-
-
-def _resolvable(problem: Problem, taken: Container[str], where: str) -> None:
-    try:
-        problem.resolved(taken)
-    except ProblemError as error:
-        raise ProblemError(f"{where}: {error}") from None

@@ -20,9 +20,10 @@ from poet.frontend.eager import evaluating, original
 from poet.frontend.functional import Functional, Step, fakes, trace_step
 from poet.frontend.losses import loss_named
 from poet.frontend.lower import lower
+from poet.frontend.module_tensors import looks_at_contents, named_constants, own_tensors
 from poet.frontend.parts import in_parts_of
 from poet.frontend.small_operators import small_operators
-from poet.frontend.trace import TrainingStep, looks_at_contents, named_constants, own_tensors
+from poet.frontend.trace import TrainingStep
 from poet.graph import Graph
 from poet.kernel_facts import KernelFacts
 from poet.named import named_parameters

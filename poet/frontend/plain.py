@@ -12,9 +12,9 @@ from torch.utils import _pytree as pytree
 from poet.frontend.eager import evaluating, without_short_cuts
 from poet.frontend.exporting import as_exporters_do
 from poet.frontend.losses import LossFunction, as_loss
+from poet.frontend.module_tensors import looks_at_contents
 from poet.frontend.optimizers import torch_optimizer
 from poet.frontend.small_operators import as_wanted
-from poet.frontend.trace import looks_at_contents
 from poet.optimizer import OptimizerSpec
 
 

@@ -7,22 +7,14 @@ optimizer's updates (`poet.frontend.assemble`), and each kernel is measured (`po
 
 from __future__ import annotations
 
-import fnmatch
-import functools
 import hashlib
-import inspect
-import itertools
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import torch
-from torch import Tensor, fx, nn
-from torch._subclasses.fake_tensor import (
-    DataDependentOutputException,
-    FakeTensorMode,
-)
-from torch.nn.parameter import is_lazy
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from poet.brief import shortened, told
 from poet.errors import ModelError, nearest, one_of
@@ -32,14 +24,23 @@ from poet.frontend.eager import original
 from poet.frontend.functional import Functional, Step, fakes, trace_step
 from poet.frontend.fused import HasKernel, with_updates_fused
 from poet.frontend.in_place import Overwrites, with_results_in_place
-from poet.frontend.layouts import compact, tensor_type
+from poet.frontend.layouts import compact
 from poet.frontend.logits import with_logits_in_strips
 from poet.frontend.losses import Loss, LossFunction, as_loss
 from poet.frontend.lower import Lowered, lower
+from poet.frontend.module_tensors import (
+    free_names,
+    input_names_of,
+    looks_at_contents,
+    named_constants,
+    own_tensors,
+    tied_names,
+    trained_parameters,
+    unsaved_states,
+)
 from poet.frontend.packed_saves import with_packed_saves
 from poet.frontend.part_choice import with_parts
 from poet.frontend.parts import in_parts_of, tensors_in_parts
-from poet.frontend.recurrent import OneOpPerLayer
 from poet.frontend.save_forms import SaveForms
 from poet.frontend.small_operators import small_operators
 from poet.frontend.strip_choice import with_strips
@@ -154,8 +155,7 @@ def trace_training_step(
     """
     check_computes()
     wanted = one_of(Gradients, gradients, "gradients")
-    streamed, in_strips = wanted.are_streamed, wanted is Gradients.LOGITS
-    if in_strips and (uses_elements is not None or not in_short_forms):
+    if wanted is Gradients.LOGITS and (uses_elements is not None or not in_short_forms):
         raise ModelError("logits are made in strips by PyTorch's kernels, for batches of one shape")
     module, optimizer = original(module), optimizer or OptimizerSpec()
     inputs = [example_inputs] if isinstance(example_inputs, Tensor) else list(example_inputs)
@@ -163,7 +163,7 @@ def trace_training_step(
         if not isinstance(item, Tensor):
             raise ModelError(f"input {index} is of type {type(item).__name__}; a step is given tensors")
     parameters, states = own_tensors(module)
-    trained = _chosen(module, train)
+    trained = trained_parameters(module, train)
     _check_groups(optimizer, trained)
     objective = as_loss(loss)
     with small_operators(are_wanted=has_small_operators):
@@ -184,28 +184,13 @@ def trace_training_step(
     tensors = {key: compact(tensor) for key, tensor in own.items()}
     tensors |= _optimizer_state(graph, optimizer, parameters)
     digest = digest_of(graph)
-    if in_strips:
-        graph = with_logits_in_strips(graph)
-    if in_parts and streamed and measure and uses_elements is None:
-        before, graph = graph, with_parts(graph)
-        tensors = tensors_in_parts(before, graph, tensors)
-    found_out: Findings = {}
-    run_by = functools.partial(
-        _for_kernels,
-        known=found_out,
-        is_streamed=streamed,
-        uses_elements=uses_elements,
-        overwrites=overwrites,
-        measure=measure,
-        in_short_forms=in_short_forms,
-    )
-    graph, kernel_facts, forms = run_by(graph)
+    library = _Library(wanted, uses_elements, overwrites, measure, in_parts, in_short_forms)
+    graph, tensors = library.divided(graph, tensors)
+    graph, kernel_facts, forms = library.fitted(graph)
     accumulation = None
     if micro is not None:
         summing = assemble(found.lowered, found.names, optimizer, accumulates=True, updates=False)
-        if in_strips:
-            summing = with_logits_in_strips(summing)
-        summing, summing_facts, _ = run_by(in_parts_of(graph, summing))
+        summing, summing_facts, _ = library.fitted(in_parts_of(graph, library.with_logits(summing)))
         accumulation = AccumulatingStep(beside(summing, graph), summing_facts)
     spec = str(LossSpec.parse(objective.name))
     return TrainingStep(
@@ -274,140 +259,55 @@ def _lowered(
     return _Lowered(lowered, step_names, held)
 
 
-def _for_kernels(
-    graph: Graph,
-    *,
-    known: Findings,
-    is_streamed: bool,
-    uses_elements: HasKernel | None,
-    overwrites: Overwrites | None,
-    measure: bool,
-    in_short_forms: bool,
-) -> tuple[Graph, KernelFacts, SaveForms | None]:
-    """``graph`` as the library's kernels run it, with what they need; see `trace_training_step`."""
-    if is_streamed and uses_elements is not None:
-        graph = with_updates_fused(graph, uses_elements)
-    if overwrites is not None:
-        graph = with_results_in_place(graph, overwrites)
-    graph, facts = measured(graph, times=measure, known=known)
-    if not (measure and is_streamed and uses_elements is None):
-        return graph, facts, None
-    graph, facts = measured(with_strips(graph, facts), known=known)
-    short = with_packed_saves(graph) if in_short_forms else graph
-    if short is graph:
-        return graph, facts, None
-    short, short_facts = measured(short, known=known)
-    return short, short_facts, SaveForms(graph, facts, short, short_facts)
+@dataclass(frozen=True, slots=True)
+class _Library:
+    """How the library that will run a step has its graph; see `trace_training_step` for the attributes."""
+
+    gradients: Gradients
+    uses_elements: HasKernel | None
+    overwrites: Overwrites | None
+    measure: bool
+    in_parts: bool
+    in_short_forms: bool
+    known: Findings = field(default_factory=dict)
+
+    @property
+    def takes_blocks(self) -> bool:
+        """Whether gradients may be made and used in blocks that were tried here, by PyTorch's kernels."""
+        return self.measure and self.gradients.are_streamed and self.uses_elements is None
+
+    def with_logits(self, graph: Graph) -> Graph:
+        """``graph`` with the last layer in strips, where that was asked for."""
+        return with_logits_in_strips(graph) if self.gradients is Gradients.LOGITS else graph
+
+    def divided(self, graph: Graph, tensors: dict[str, Tensor]) -> tuple[Graph, dict[str, Tensor]]:
+        """``graph`` with its last layer in strips and large weights in parts, and the tensors of that."""
+        graph = self.with_logits(graph)
+        if not (self.in_parts and self.takes_blocks):
+            return graph, tensors
+        in_parts = with_parts(graph)
+        return in_parts, tensors_in_parts(graph, in_parts, tensors)
+
+    def fitted(self, graph: Graph) -> tuple[Graph, KernelFacts, SaveForms | None]:
+        """``graph`` as the library's kernels run it, with what they need."""
+        if self.gradients.are_streamed and self.uses_elements is not None:
+            graph = with_updates_fused(graph, self.uses_elements)
+        if self.overwrites is not None:
+            graph = with_results_in_place(graph, self.overwrites)
+        graph, facts = measured(graph, times=self.measure, known=self.known)
+        if not self.takes_blocks:
+            return graph, facts, None
+        graph, facts = measured(with_strips(graph, facts), known=self.known)
+        short = with_packed_saves(graph) if self.in_short_forms else graph
+        if short is graph:
+            return graph, facts, None
+        short, short_facts = measured(short, known=self.known)
+        return short, short_facts, SaveForms(graph, facts, short, short_facts)
 
 
 def digest_of(graph: Graph) -> str:
     """Of what is computed: without the weights, and before what this machine's kernels make of it."""
     return hashlib.sha256(json.dumps(graph.to_json(), sort_keys=True).encode()).hexdigest()
-
-
-def looks_at_contents(module: nn.Module, inputs: Sequence[Tensor]) -> bool:
-    """Whether the model takes a way that depends on what its tensors contain.
-
-    It is then run as exporters run it, where such shortcuts are left out: for planning and for comparing.
-    """
-    own = dict((*module.named_parameters(), *module.named_buffers()))
-    mode = FakeTensorMode(allow_non_fake_inputs=True)
-    try:
-        fake_own = dict(zip(own, fakes(mode, own.values()), strict=True))
-        with mode, torch.no_grad(), OneOpPerLayer():
-            torch.func.functional_call(module, fake_own, tuple(fakes(mode, inputs)))
-    except DataDependentOutputException:
-        return True
-    except Exception:
-        return False  # whatever it is, tracing meets it again, and says it
-    return False
-
-
-# --- what the module has ----------------------------------------------------------------------
-
-
-def own_tensors(module: nn.Module) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """The module's parameters and buffers by name, shared ones once.
-
-    Raises:
-        ModelError: one has no shape yet, is not on the CPU, of an unsupported type, or overlaps another.
-    """
-    for key, item in (*module.named_parameters(), *module.named_buffers()):
-        if is_lazy(item):
-            raise ModelError(f"{key} has no shape yet; run the model once on real inputs")
-    parameters: dict[str, Tensor] = {key: item.detach() for key, item in module.named_parameters()}
-    states: dict[str, Tensor] = {key: item.detach() for key, item in module.named_buffers()}
-    spans = []
-    for key, tensor in (parameters | states).items():
-        if tensor.device.type != "cpu":
-            raise ModelError(f"{key} is on device {tensor.device}; move the model to the CPU to plan it")
-        size_bytes = tensor_type(tensor, key).extent_bytes - tensor.storage_offset() * tensor.element_size()
-        if size_bytes > 0:
-            spans.append((tensor.data_ptr(), tensor.data_ptr() + size_bytes, key))
-    spans.sort()
-    for (_, end, key), (start, _, other) in itertools.pairwise(spans):
-        if start < end:
-            raise ModelError(
-                f"{key} and {other} share memory; give each its own, or tie them as one Parameter"
-            )
-    return parameters, states
-
-
-def unsaved_states(module: nn.Module) -> set[str]:
-    """Names of the buffers that the module's state dict leaves out."""
-    return {
-        f"{prefix}.{name}" if prefix else name
-        for prefix, part in module.named_modules(remove_duplicate=False)
-        for name in part._non_persistent_buffers_set
-    }
-
-
-def tied_names(module: nn.Module, own: Mapping[str, Tensor]) -> tuple[tuple[str, str], ...]:
-    """Further names that the state dict has for a tensor, each with the name that it has here."""
-    first = {id(item): name for name, item in (*module.named_parameters(), *module.named_buffers())}
-    every = (
-        *module.named_parameters(remove_duplicate=False),
-        *module.named_buffers(remove_duplicate=False),
-    )
-    unsaved = unsaved_states(module)
-    return tuple((name, first[id(item)]) for name, item in every if name not in own and name not in unsaved)
-
-
-def _chosen(module: nn.Module, train: Iterable[str] | None) -> tuple[str, ...]:
-    """Names of the parameters to train, in the module's order.
-
-    Raises:
-        ModelError: none, or one that cannot have a gradient; or a pattern that fits no name.
-    """
-    parameters = dict(module.named_parameters())
-    if train is None:
-        chosen = {key for key, parameter in parameters.items() if parameter.requires_grad}
-        if not chosen:
-            raise ModelError(f"no parameter of {type(module).__name__} requires a gradient: nothing to train")
-    else:
-        chosen = set()
-        for pattern in train:
-            fitting = fnmatch.filter(parameters, pattern)
-            if not fitting:
-                raise ModelError(f"no parameter is called {pattern!r}{nearest(pattern, parameters)}")
-            chosen |= set(fitting)
-        if not chosen:
-            raise ModelError("no pattern of parameters to train is given")
-    for key in chosen:
-        if not parameters[key].is_floating_point():
-            raise ModelError(f"{key} is of type {parameters[key].dtype} and has no gradient; do not train it")
-    return tuple(key for key in parameters if key in chosen)
-
-
-def input_names_of(module: nn.Module, count: int, given: Sequence[str] | None) -> list[str]:
-    if given is None:
-        kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-        try:
-            signature = list(inspect.signature(module.forward).parameters.values())
-        except ValueError:  # of a module from torch.jit.trace
-            signature = []
-        given = [parameter.name for parameter in signature if parameter.kind in kinds]
-    return [*given[:count], *(f"input{index}" for index in range(len(given), count))]
 
 
 def _check_groups(optimizer: OptimizerSpec, trained: Sequence[str]) -> None:
@@ -423,34 +323,6 @@ def _check_groups(optimizer: OptimizerSpec, trained: Sequence[str]) -> None:
 
 def _target_names(count: int) -> list[str]:
     return ["targets"] if count == 1 else [f"targets{index}" for index in range(count)]
-
-
-def free_names(wanted: Iterable[str], taken: set[str]) -> tuple[str, ...]:
-    """The names, with underscores where one is taken."""
-    names: list[str] = []
-    for name in wanted:
-        while name in taken or name in names:
-            name += "_"
-        names.append(name)
-    return tuple(names)
-
-
-def named_constants(traced: fx.GraphModule, own: Mapping[str, Tensor]) -> dict[str, str]:
-    """Name for the value of each tensor that the trace holds, by its attribute.
-
-    Raises:
-        ModelError: one is a parameter or buffer of the module, which it got at some other way.
-    """
-    attributes = dict.fromkeys(str(node.target) for node in traced.graph.nodes if node.op == "get_attr")
-    owners = {tensor.data_ptr(): name for name, tensor in own.items() if tensor.numel()}
-    for attribute in attributes:
-        if (owner := owners.get(getattr(traced, attribute).data_ptr())) is not None:
-            raise ModelError(
-                f"the model uses {owner} through a reference of its own, which hides it from tracing"
-            )
-    numbers = itertools.count()
-    free = (name for name in map("constant{}".format, numbers) if name not in own)
-    return {attribute: next(free) for attribute in attributes}
 
 
 def _optimizer_state(

@@ -24,11 +24,7 @@ from poet.frontend.functional import Functional, Step, fakes, trace_step
 from poet.frontend.layouts import compact, contiguous, layout_arguments
 from poet.frontend.losses import Loss
 from poet.frontend.lower import Lowered, lower
-from poet.frontend.names import with_speaking_names
-from poet.frontend.structure import Structure, arguments_of
-from poet.frontend.trace import (
-    TrainingStep,
-    digest_of,
+from poet.frontend.module_tensors import (
     free_names,
     input_names_of,
     looks_at_contents,
@@ -37,6 +33,9 @@ from poet.frontend.trace import (
     tied_names,
     unsaved_states,
 )
+from poet.frontend.names import with_speaking_names
+from poet.frontend.structure import Structure, arguments_of
+from poet.frontend.trace import TrainingStep, digest_of
 from poet.graph import Call, Graph, Op, Ref
 from poet.optimizer import OptimizerSpec
 from poet.runtime.measure import measured

@@ -28,8 +28,8 @@ FLOORS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
         "Planning problem",
         "what must run and what it costs; schedules, and the simulator that judges them",
         (
-            "schedule", "problem", "alternatives", "homes", "pins", "simulator", "tuning", "search_record",
-            "solution",
+            "schedule", "problem_parts", "problem_choices", "problem", "alternatives", "homes", "pins",
+            "simulator", "tuning", "search_record", "solution",
         ),
     ),
     (
@@ -84,7 +84,7 @@ RUNTIME_MAY_READ = frozenset(
     {
         "version", "errors", "closing", "units", "brief", "codec", "children", "operators",
         "kernel_allocations", "kernel_facts", "calls", "strips", "wholes", "graph", "named",
-        "schedule", "problem", "alternatives", "homes",
+        "schedule", "problem_parts", "problem_choices", "problem", "alternatives", "homes",
         "pins", "simulator", "optimizer", "loss", "micro", "memory", "plans",
         "devices.host",
         "files.reading", "files.apart", "files.cache_folder", "files.kinds", "files.tensorfile",

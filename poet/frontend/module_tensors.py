@@ -1,0 +1,148 @@
+"""What a module has that a trace names: its parameters, buffers and inputs, and which of them are trained."""
+
+from __future__ import annotations
+
+import fnmatch
+import inspect
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
+
+import torch
+from torch import Tensor, fx, nn
+from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
+from torch.nn.parameter import is_lazy
+
+from poet.errors import ModelError, nearest
+from poet.frontend.functional import fakes
+from poet.frontend.layouts import tensor_type
+from poet.frontend.recurrent import OneOpPerLayer
+
+
+def own_tensors(module: nn.Module) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """The module's parameters and buffers by name, shared ones once.
+
+    Raises:
+        ModelError: one has no shape yet, is not on the CPU, of an unsupported type, or overlaps another.
+    """
+    for key, item in (*module.named_parameters(), *module.named_buffers()):
+        if is_lazy(item):
+            raise ModelError(f"{key} has no shape yet; run the model once on real inputs")
+    parameters: dict[str, Tensor] = {key: item.detach() for key, item in module.named_parameters()}
+    states: dict[str, Tensor] = {key: item.detach() for key, item in module.named_buffers()}
+    spans = []
+    for key, tensor in (parameters | states).items():
+        if tensor.device.type != "cpu":
+            raise ModelError(f"{key} is on device {tensor.device}; move the model to the CPU to plan it")
+        size_bytes = tensor_type(tensor, key).extent_bytes - tensor.storage_offset() * tensor.element_size()
+        if size_bytes > 0:
+            spans.append((tensor.data_ptr(), tensor.data_ptr() + size_bytes, key))
+    spans.sort()
+    for (_, end, key), (start, _, other) in itertools.pairwise(spans):
+        if start < end:
+            raise ModelError(
+                f"{key} and {other} share memory; give each its own, or tie them as one Parameter"
+            )
+    return parameters, states
+
+
+def unsaved_states(module: nn.Module) -> set[str]:
+    """Names of the buffers that the module's state dict leaves out."""
+    return {
+        f"{prefix}.{name}" if prefix else name
+        for prefix, part in module.named_modules(remove_duplicate=False)
+        for name in part._non_persistent_buffers_set
+    }
+
+
+def tied_names(module: nn.Module, own: Mapping[str, Tensor]) -> tuple[tuple[str, str], ...]:
+    """Further names that the state dict has for a tensor, each with the name that it has here."""
+    first = {id(item): name for name, item in (*module.named_parameters(), *module.named_buffers())}
+    every = (
+        *module.named_parameters(remove_duplicate=False),
+        *module.named_buffers(remove_duplicate=False),
+    )
+    unsaved = unsaved_states(module)
+    return tuple((name, first[id(item)]) for name, item in every if name not in own and name not in unsaved)
+
+
+def trained_parameters(module: nn.Module, train: Iterable[str] | None) -> tuple[str, ...]:
+    """Names of the parameters to train, in the module's order.
+
+    Raises:
+        ModelError: none, or one that cannot have a gradient; or a pattern that fits no name.
+    """
+    parameters = dict(module.named_parameters())
+    if train is None:
+        chosen = {key for key, parameter in parameters.items() if parameter.requires_grad}
+        if not chosen:
+            raise ModelError(f"no parameter of {type(module).__name__} requires a gradient: nothing to train")
+    else:
+        chosen = set()
+        for pattern in train:
+            fitting = fnmatch.filter(parameters, pattern)
+            if not fitting:
+                raise ModelError(f"no parameter is called {pattern!r}{nearest(pattern, parameters)}")
+            chosen |= set(fitting)
+        if not chosen:
+            raise ModelError("no pattern of parameters to train is given")
+    for key in chosen:
+        if not parameters[key].is_floating_point():
+            raise ModelError(f"{key} is of type {parameters[key].dtype} and has no gradient; do not train it")
+    return tuple(key for key in parameters if key in chosen)
+
+
+def input_names_of(module: nn.Module, count: int, given: Sequence[str] | None) -> list[str]:
+    if given is None:
+        kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+        try:
+            signature = list(inspect.signature(module.forward).parameters.values())
+        except ValueError:  # of a module from torch.jit.trace
+            signature = []
+        given = [parameter.name for parameter in signature if parameter.kind in kinds]
+    return [*given[:count], *(f"input{index}" for index in range(len(given), count))]
+
+
+def free_names(wanted: Iterable[str], taken: set[str]) -> tuple[str, ...]:
+    """The names, with underscores where one is taken."""
+    names: list[str] = []
+    for name in wanted:
+        while name in taken or name in names:
+            name += "_"
+        names.append(name)
+    return tuple(names)
+
+
+def named_constants(traced: fx.GraphModule, own: Mapping[str, Tensor]) -> dict[str, str]:
+    """Name for the value of each tensor that the trace holds, by its attribute.
+
+    Raises:
+        ModelError: one is a parameter or buffer of the module, which it got at some other way.
+    """
+    attributes = dict.fromkeys(str(node.target) for node in traced.graph.nodes if node.op == "get_attr")
+    owners = {tensor.data_ptr(): name for name, tensor in own.items() if tensor.numel()}
+    for attribute in attributes:
+        if (owner := owners.get(getattr(traced, attribute).data_ptr())) is not None:
+            raise ModelError(
+                f"the model uses {owner} through a reference of its own, which hides it from tracing"
+            )
+    numbers = itertools.count()
+    free = (name for name in map("constant{}".format, numbers) if name not in own)
+    return {attribute: next(free) for attribute in attributes}
+
+
+def looks_at_contents(module: nn.Module, inputs: Sequence[Tensor]) -> bool:
+    """Whether the model takes a way that depends on what its tensors contain.
+
+    It is then run as exporters run it, where such shortcuts are left out: for planning and for comparing.
+    """
+    own = dict((*module.named_parameters(), *module.named_buffers()))
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    try:
+        fake_own = dict(zip(own, fakes(mode, own.values()), strict=True))
+        with mode, torch.no_grad(), OneOpPerLayer():
+            torch.func.functional_call(module, fake_own, tuple(fakes(mode, inputs)))
+    except DataDependentOutputException:
+        return True
+    except Exception:
+        return False  # whatever it is, tracing meets it again, and says it
+    return False

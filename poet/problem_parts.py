@@ -1,0 +1,181 @@
+"""What planning problems are made of: tensors, ops, other forms of ops; `poet.problem` has the whole."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from poet.errors import ProblemError
+from poet.files.reading import LARGEST_AMOUNT
+
+
+class Place(enum.Enum):
+    """Where a tensor's content is between steps."""
+
+    RAM = "ram"
+    STORAGE = "storage"
+    BOTH = "both"  # in RAM with a valid copy in storage, as a frozen parameter is; only `initially`
+    EITHER = "either"  # in RAM or in storage, at the start and at the end, as the plan chooses; likewise
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """The cost of copying one tensor once, in one direction."""
+
+    seconds: float
+    joules: float
+
+    def __post_init__(self) -> None:
+        check_cost("a transfer", self.seconds, self.joules)
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """A buffer.
+
+    Attributes:
+        name: unique among tensors.
+        bytes: its size.
+        page_in, page_out: cost of copying it from and to storage; ``None`` where it must not be.
+        role: what it is for, as reports name it (see `poet.graph.Role`).
+        initially: where its content is when the step begins; ``None``: in RAM for a tensor that no
+            op produces, nowhere for one that an op does. Of ``EITHER`` see `poet.homes`.
+        finally_: where its last content must be when the step ends; ``None``: nowhere in particular.
+            In a file the field is called ``finally``.
+        stored_bytes: what a copy takes in storage, whole pages; ``None``: ``bytes``.
+        move: cost of moving it to another place in RAM; ``None`` where it must stay at its place.
+    """
+
+    name: str
+    bytes: int
+    page_in: Transfer | None = None
+    page_out: Transfer | None = None
+    role: str | None = None
+    initially: Place | None = None
+    finally_: Place | None = field(default=None, metadata={"json": "finally"})
+    stored_bytes: int | None = None
+    move: Transfer | None = None
+
+    def __post_init__(self) -> None:
+        if self.bytes < 0 or (self.stored_bytes is not None and self.stored_bytes < 0):
+            raise ProblemError(f"tensor {self.name}: a negative size")
+
+    @property
+    def storage_bytes(self) -> int:
+        """What a copy takes in storage."""
+        return self.bytes if self.stored_bytes is None else self.stored_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class ProblemOp:
+    """One op of the step.
+
+    Attributes:
+        name: unique among ops.
+        inputs: tensors that the first run needs in RAM.
+        outputs: tensors that a run allocates and writes.
+        seconds, joules: cost of one run.
+        workspace_bytes: RAM needed while it runs beyond inputs and outputs.
+        updates: those of ``inputs`` that the first run writes in place: their content is a new one
+            afterwards, and what reads the old one cannot run any more.
+        recompute_inputs: tensors that a later run needs; ``None``: ``inputs`` without ``updates``.
+        recomputable: whether it may be run again.
+        random: first runs of random ops keep their order.
+    """
+
+    name: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    seconds: float
+    joules: float
+    workspace_bytes: int = 0
+    updates: tuple[str, ...] = ()
+    recompute_inputs: tuple[str, ...] | None = None
+    recomputable: bool = True
+    random: bool = False
+
+    def __post_init__(self) -> None:
+        check_cost(f"op {self.name}", self.seconds, self.joules)
+        if self.workspace_bytes < 0:
+            raise ProblemError(f"op {self.name}: workspace_bytes is negative")
+
+    @property
+    def rerun_inputs(self) -> tuple[str, ...]:
+        """Tensors that a recomputation needs in RAM."""
+        if self.recompute_inputs is not None:
+            return self.recompute_inputs
+        return tuple(name for name in self.inputs if name not in self.updates)
+
+
+@dataclass(frozen=True, slots=True)
+class Alternative:
+    """Another form of some ops, which a plan takes as a whole or not at all.
+
+    Attributes:
+        name: unique among alternatives.
+        ops: in the place of those of the same names.
+        omits: names of ops that do not run where it is taken.
+        tensors: in the place of those of the same names, or further ones, which its ops produce.
+    """
+
+    name: str
+    ops: tuple[ProblemOp, ...]
+    omits: tuple[str, ...] = ()
+    tensors: tuple[Tensor, ...] = ()
+
+    @property
+    def touched(self) -> tuple[str, ...]:
+        """Names of the ops that are in another form, or left out."""
+        return (*(op.name for op in self.ops), *self.omits)
+
+
+def check_cost(what: str, seconds: float, joules: float) -> None:
+    for amount, unit in ((seconds, "seconds"), (joules, "joules or watts")):
+        if not 0 <= amount <= LARGEST_AMOUNT:
+            raise ProblemError(
+                f"{what}: {amount:g} {unit}; a cost is a finite number from 0 up, at most {LARGEST_AMOUNT:g}"
+            )
+
+
+def check_structure(problem: str, all_tensors: Sequence[Tensor], ops: Sequence[ProblemOp]) -> None:
+    """Names are unique and known, ops can run in their order, and each tensor can get where it must be.
+
+    Raises:
+        ProblemError: otherwise, of the problem of the name ``problem``.
+    """
+    tensors = {tensor.name: tensor for tensor in all_tensors}
+    if len(tensors) < len(all_tensors):
+        raise ProblemError(f"{problem}: two tensors have the same name")
+    if len({op.name for op in ops}) < len(ops):
+        raise ProblemError(f"{problem}: two ops have the same name")
+    produced = {name for op in ops for name in op.outputs}
+    updated = {name for op in ops for name in op.updates}
+    ready = set(tensors) - produced
+    for op in ops:
+        for name in (*op.inputs, *op.outputs, *op.updates, *(op.recompute_inputs or ())):
+            if name not in tensors:
+                raise ProblemError(f"op {op.name}: there is no tensor {name!r}")
+        for name in (*op.inputs, *op.rerun_inputs):
+            if name not in ready:
+                raise ProblemError(f"op {op.name} reads {name} before an op produces it")
+        for name in op.updates:
+            if name not in op.inputs:
+                raise ProblemError(f"op {op.name} updates {name}, which is not among its inputs")
+        for name in op.outputs:
+            if name in ready:
+                raise ProblemError(f"op {op.name} produces {name}, which is there already")
+            ready.add(name)
+    for tensor in all_tensors:
+        if tensor.initially is not None and tensor.name in produced:
+            raise ProblemError(f"tensor {tensor.name} is produced by an op and 'initially' somewhere")
+        if tensor.finally_ in (Place.BOTH, Place.EITHER):
+            raise ProblemError(f"tensor {tensor.name}: 'finally' is ram or storage")
+        if tensor.initially in (Place.STORAGE, Place.EITHER) and tensor.page_in is None:
+            raise ProblemError(f"tensor {tensor.name} begins in storage but has no page_in cost")
+        if tensor.initially is Place.EITHER and tensor.finally_ is not None:
+            raise ProblemError(f"tensor {tensor.name} ends where it begins, in either; leave 'finally' out")
+        if tensor.initially is Place.EITHER and tensor.page_out is None and tensor.name in updated:
+            raise ProblemError(f"tensor {tensor.name} may be updated in storage but has no page_out cost")
+        if tensor.finally_ is Place.STORAGE and tensor.page_out is None:
+            raise ProblemError(f"tensor {tensor.name} must end in storage but has no page_out cost")
