@@ -26,7 +26,8 @@ from poet.plans.plan_parts import (
     Request,
     SearchOutcome,
 )
-from poet.plans.training_plan import Plan, make_plan, moved_in
+from poet.plans.planned_step import moved_in
+from poet.plans.training_plan import Plan, make_plan
 from poet.problem import Limits, Pins, Place, Problem
 from poet.ram_survey import keep_everything_bytes
 from poet.schedule import Schedule
