@@ -14,6 +14,7 @@ from poet.planning.fit_layout import fit, searching
 from poet.planning.planned import outcome_of
 from poet.plans.plan_parts import Request
 from poet.plans.training_plan import Plan, Shape, make_plan, shape_words
+from poet.problem import Limits
 from poet.solution import SolveOptions, Status
 from poet.solvers.search.explain import answered
 from poet.units import format_bytes
@@ -44,7 +45,6 @@ def plan_again(
         OutOfTime: none was found in time.
     """
     limits = replace(plan.request.limits, ram_budget_bytes=ram_bytes)
-    beside_options = SolveOptions(time_limit_seconds=time_limit_seconds)
     options = replace(
         options or SolveOptions(),
         time_limit_seconds=time_limit_seconds,
@@ -53,31 +53,10 @@ def plan_again(
         start=None,
         known_bound=None,
     )
-    solution = answered(plan.problem, limits, searching(options, limits))
-    if solution.status is Status.INFEASIBLE:
-        raise Infeasible(solution.message or solution.status.value)
-    fitted = fit(plan.problem, limits, solution, options, kernels=plan.kernels)
-    if fitted is None or fitted.solution.schedule is None:
-        raise OutOfTime(solution.message or solution.status.value)
-    made = make_plan(
-        model=plan.model,
-        request=Request(limits, plan.request.loss, plan.request.train, plan.request.gradients),
-        device=plan.device,
-        outcome=outcome_of(fitted.solution),
-        graph=plan.graph,
-        kernels=plan.kernels,
-        optimizer=plan.optimizer,
-        problem=fitted.problem,
-        schedule=fitted.solution.schedule,
-        plain_peak_ram_bytes=plan.prediction.plain_peak_ram_bytes,
-        lower_bound_ram_bytes=plan.prediction.lower_bound_ram_bytes,
-        arena=fitted.arena,
-        host_kernels=plan.replayed_kernels,
-        measured=plan.prediction.measured,
-    )
+    made = _step_again(plan, limits, options)
 
     def beside(part: Plan, what: str) -> Plan:
-        found = _part_again(part, plan, made, beside_options)
+        found = _part_again(part, plan, made, SolveOptions(time_limit_seconds=time_limit_seconds))
         if found is None:
             raise Infeasible(f"inside {format_bytes(ram_bytes)} there is no room for {what}; use more RAM")
         return found
@@ -97,6 +76,32 @@ def plan_again(
             None if plan.accumulation is None else beside(plan.accumulation, "the step that sums gradients")
         ),
         shapes=shapes,
+    )
+
+
+def _step_again(plan: Plan, limits: Limits, options: SolveOptions) -> Plan:
+    """The step of ``plan`` inside other limits, with nothing beside it; raises as `plan_again`."""
+    solution = answered(plan.problem, limits, searching(options, limits))
+    if solution.status is Status.INFEASIBLE:
+        raise Infeasible(solution.message or solution.status.value)
+    fitted = fit(plan.problem, limits, solution, options, kernels=plan.kernels)
+    if fitted is None or fitted.solution.schedule is None:
+        raise OutOfTime(solution.message or solution.status.value)
+    return make_plan(
+        model=plan.model,
+        request=Request(limits, plan.request.loss, plan.request.train, plan.request.gradients),
+        device=plan.device,
+        outcome=outcome_of(fitted.solution),
+        graph=plan.graph,
+        kernels=plan.kernels,
+        optimizer=plan.optimizer,
+        problem=fitted.problem,
+        schedule=fitted.solution.schedule,
+        plain_peak_ram_bytes=plan.prediction.plain_peak_ram_bytes,
+        lower_bound_ram_bytes=plan.prediction.lower_bound_ram_bytes,
+        arena=fitted.arena,
+        host_kernels=plan.replayed_kernels,
+        measured=plan.prediction.measured,
     )
 
 

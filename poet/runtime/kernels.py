@@ -526,7 +526,7 @@ OWN_KERNELS: dict[str, Kernel] = {
     "poet.look_up_backward": tables.look_up_backward,
     "poet.logits_loss": logits.loss,
     "poet.logits_hidden_gradient": logits.hidden_gradient,
-    "poet.logits_weight_gradient": logits.weight_gradient,
+    "poet.logits_weight_gradient": functools.partial(logits.weight_gradient, 0),
     "poet.relu": packed.relu,
     "poet.relu_backward": packed.relu_backward,
     "poet.masked": packed.masked,

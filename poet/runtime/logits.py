@@ -87,26 +87,6 @@ def hidden_gradient(
 
 
 def weight_gradient(
-    gradient: Tensor,
-    hidden: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    classes: Tensor,
-    total: Tensor,
-    largest: Tensor,
-    shift: Tensor,
-    reduction: int,
-    ignored: int,
-    columns: int,
-    count: int,
-) -> tuple[Tensor, Tensor | None]:
-    """The gradients of ``weight`` and of ``bias`` (V,), if there is one; ``columns`` classes at a time."""
-    return weight_gradient_rows(
-        0, gradient, hidden, weight, bias, classes, total, largest, shift, reduction, ignored, columns, count
-    )
-
-
-def weight_gradient_rows(
     first: int,
     gradient: Tensor,
     hidden: Tensor,
@@ -121,7 +101,10 @@ def weight_gradient_rows(
     columns: int,
     count: int,
 ) -> tuple[Tensor, Tensor | None]:
-    """Likewise for the ``count`` classes from ``first`` on, whose rows ``weight`` and ``bias`` are."""
+    """The gradients of some rows of the weight and the bias, if there is one; ``columns`` classes at a time.
+
+    ``weight`` (count, H) and ``bias`` (count,) are the rows of ``count`` classes from ``first`` on.
+    """
     taken = _stand_ins(classes, ignored)
     stand_in = largest.new_empty(len(hidden), 1)
     of_class = _aten.nll_loss_backward.default(gradient, stand_in, taken, None, reduction, _LEFT_OUT, total)

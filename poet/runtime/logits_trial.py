@@ -173,7 +173,7 @@ def _try_columns(head: Head, columns: int) -> bool:
     rows = next(row_steps(head), head.rows)
     _, _, largest, shift = logits.loss(hidden, weight, bias, classes, head.reduction, _LEFT_OUT, rows)
     of_weight, of_bias = logits.weight_gradient(
-        one, hidden, weight, bias, classes, total, largest, shift, head.reduction, _LEFT_OUT, columns,
+        0, one, hidden, weight, bias, classes, total, largest, shift, head.reduction, _LEFT_OUT, columns,
         head.classes,
     )  # fmt: skip
     if of_bias is not None and not same_bits(_aten.sum.dim_IntList(of_logits, [0], True).view(-1), of_bias):

@@ -220,7 +220,7 @@ def _embedding_rows(
 
 _ROWS: dict[str, kernels.Kernel] = {
     "aten.embedding_dense_backward.default": _embedding_rows,
-    "poet.logits_weight_gradient": logits.weight_gradient_rows,
+    "poet.logits_weight_gradient": logits.weight_gradient,
 }
 """The operators of `poet.strips.BY_NUMBER` for some of their rows; first comes the number of the first."""
 

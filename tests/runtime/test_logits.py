@@ -174,7 +174,7 @@ def test_rows_that_are_left_out_and_sums_and_special_numbers() -> None:
         made = logits.hidden_gradient(of_loss, *given, total, reduction, ignored, 16)
         assert torch.equal(made.nan_to_num(), aten.mm(of_logits, weight).nan_to_num())
         of_weight, of_bias = logits.weight_gradient(
-            of_loss, *given, total, largest, shift, reduction, ignored, 64, 256
+            0, of_loss, *given, total, largest, shift, reduction, ignored, 64, 256
         )
         assert of_bias is not None
         assert torch.equal(of_weight.nan_to_num(), aten.mm(of_logits.t(), hidden).nan_to_num())
