@@ -7,7 +7,7 @@ from poet.c99.functions import OP_TYPE, step_body, with_spans
 from poet.c99.interface import ExportedStep, Interface, Span, comment
 from poet.c99.optimizer_numbers import DOUBLES, FLOATS, scalars
 from poet.c99.predict import Prediction
-from poet.c99.storage_text import CRC_WITH_HOMES, FILL_HOMES, HOMES, TRANSFERS
+from poet.c99.storage_text import CONSTANT_HOMES, CRC_WITH_HOMES, FILL_HOMES, HOME_OF, HOMES, transfers
 from poet.optimizer import OptimizerSpec
 
 _INCLUDES = """#include "poet_step.h"
@@ -64,23 +64,24 @@ def step_source(step: ExportedStep) -> str:
         _INCLUDES,
         _spans(step.spans),
         _RESTORE,
-        *(TRANSFERS[name] for name in sorted(called & set(TRANSFERS))),
+        HOME_OF if step.commits else "",
+        *transfers(called),
         *body.constants,
         OP_TYPE,
         *body.functions,
         _order("/* The step, in order. */", "schedule", body.orders[0]),
         _order("/* The forward pass in evaluation, in order. */", "forward", body.orders[1]),
-        _init(step.optimizer, pages=step.page_bytes > 0),
+        _init(step.optimizer, pages=step.page_bytes > 0, commits=step.commits),
         _pointers(
             "float *poet_input(poet_net *net, int32_t index)", step.interface.inputs, step.interface.rows
         ),
         _numbers(step.interface),
         *_target(step.interface),
         _pointers("const float *poet_output(const poet_net *net, int32_t index)", step.interface.outputs),
-        _train_step(step.optimizer, step.interface.loss, pages=step.page_bytes > 0),
+        _train_step(step.optimizer, step.interface.loss, pages=step.page_bytes > 0, commits=step.commits),
         _predict(step.prediction),
-        HOMES if step.has_homes else "",
-        _set_storage(has_homes=step.has_homes) if step.page_bytes else "",
+        HOMES if step.commits else CONSTANT_HOMES if step.has_homes else "",
+        _set_storage(step) if step.page_bytes else "",
         _LEARNING_RATE,
         _CRC,
         CRC_WITH_HOMES if step.has_homes else _STATE_CRC,
@@ -92,14 +93,19 @@ def _spans(spans: tuple[Span, ...]) -> str:
     """The table of what lives between two steps."""
     rows = [
         f"    {{{span.word}, {span.words}, {-1 if span.first is None else span.first}, "
-        f"UINT32_C({span.fill:#010x}), {-1 if span.home is None else span.home}}}, /* {comment(span.name)} */"
+        f"UINT32_C({span.fill:#010x}), {_places(span)}}}, /* {comment(span.name)} */"
         for span in spans
     ]
     return "const poet_span poet_kept[POET_KEPT] = {\n" + "\n".join(rows) + "\n};"
 
 
-def _init(spec: OptimizerSpec, *, pages: bool) -> str:
+def _places(span: Span) -> str:
+    return "-1, -1" if span.home is None else f"{span.home.first}, {span.home.second}"
+
+
+def _init(spec: OptimizerSpec, *, pages: bool, commits: bool) -> str:
     storage = "    net->storage = 0;\n    net->failed = 0;\n" if pages else ""
+    storage += "    net->side = net->committed = net->commits = 0u;\n" if commits else ""
     powers = "".join(f"    net->{name} = 1.0;\n" for name in DOUBLES.get(spec.name, ()))
     floats = "".join(f"    net->{name} = 1.0f;\n" for name in FLOATS[spec.name])
     return f"""poet_status poet_init(poet_net *net, float *arena, uint32_t seed)
@@ -121,10 +127,11 @@ def _init(spec: OptimizerSpec, *, pages: bool) -> str:
 }}"""
 
 
-def _train_step(spec: OptimizerSpec, loss: Placed, *, pages: bool) -> str:
+def _train_step(spec: OptimizerSpec, loss: Placed, *, pages: bool, commits: bool) -> str:
     begins = "    if (!net || !net->storage) {" if pages else "    if (!net) {"
     ends = "        if (net->failed) {\n            net->failed = 0;\n"
     ends += "            return POET_STORAGE_FAILED;\n        }\n"
+    turns = "    net->side = !net->committed; /* what is at home in storage was written there */\n"
     return f"""poet_status poet_train_step(poet_net *net, float *loss)
 {{
 {begins}
@@ -133,7 +140,7 @@ def _train_step(spec: OptimizerSpec, loss: Placed, *, pages: bool) -> str:
 {scalars(spec)}    for (size_t i = 0; i < sizeof schedule / sizeof schedule[0]; ++i) {{
         schedule[i].run(net, schedule[i].numbers);
 {ends if pages else ""}    }}
-    ++net->steps;
+{turns if commits else ""}    ++net->steps;
     const float made = net->arena[{loss.word}];
     if (loss) {{
         *loss = made;
@@ -142,11 +149,12 @@ def _train_step(spec: OptimizerSpec, loss: Placed, *, pages: bool) -> str:
 }}"""
 
 
-def _set_storage(*, has_homes: bool) -> str:
+def _set_storage(step: ExportedStep) -> str:
+    fill = FILL_HOMES if step.commits else ""
     return f"""poet_status poet_set_storage(poet_net *net, const poet_storage *storage)
 {{
     net->storage = storage;
-{FILL_HOMES if has_homes else ""}    return POET_OK;
+{fill}    return POET_OK;
 }}"""
 
 

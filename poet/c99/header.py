@@ -91,12 +91,12 @@ uint32_t poet_crc(uint32_t crc, const void *bytes, size_t count);
 
 /*
  * What lives across steps: place in the arena, words, first of the weights; or -1, and what fills it. What is
- * not in the arena (-1) is at `home` in the storage, or a constant (-1 as well).
+ * not in the arena (-1) is at `home` or `second` in the storage, in turn, or a constant (-1 as well).
  */
 typedef struct {{
     int32_t word, words, first;
     uint32_t fill;
-    int32_t home;
+    int32_t home, second;
 }} poet_span;
 
 extern const poet_span poet_kept[POET_KEPT];
@@ -110,6 +110,9 @@ def _macros(step: ExportedStep, digest: str) -> list[str]:
         f"#define POET_PLAN UINT32_C(0x{digest[:8]})",
         f"#define POET_KEPT {len(step.spans)}",
         f"#define POET_HOMES {int(step.has_homes)}",
+        f"#define POET_COMMITS {int(step.commits)}",
+        *([f"#define POET_COMMIT_AT {step.statements.commit}u"] if step.commits else []),
+        *([f"#define POET_COMMIT_BYTES {step.commit_bytes}u"] if step.commits else []),
         f"#define POET_STATE_BYTES {WORD_BYTES * sum(span.words for span in step.spans)}u",
         f"#define POET_ARENA_BYTES {step.arena_bytes}",
         f"#define POET_PAGE_BYTES {step.page_bytes}",
@@ -172,6 +175,7 @@ def _members(step: ExportedStep) -> str:
     powers = ", ".join(DOUBLES.get(step.optimizer.name, ()))
     members = f"    float {numbers};\n" if numbers else ""
     members += f"    double {powers};\n" if powers else ""
+    members += "    uint32_t side, committed, commits; /* see poet_commit */\n" if step.commits else ""
     return members + ("    const poet_storage *storage;\n    int failed;\n" if step.page_bytes else "")
 
 
@@ -179,9 +183,9 @@ def _paging(step: ExportedStep) -> str:
     if not step.page_bytes:
         return ""
     homes = (
-        "\n * What is at home in storage is written there by this, as it begins, and each step\n"
-        " * writes it in place: after a power cut go on with poet_load."
-        if any(span.home is not None and span.home >= 0 for span in step.spans)
+        "\n * What is at home in storage is written there by this, as it begins: to go on with what was\n"
+        " * committed before, use poet_recover instead (poet_state.h), after a failure as well."
+        if step.commits
         else ""
     )
     return (

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from poet.c99.calls import WORD_BYTES, Placed
 from poet.c99.predict import Prediction
-from poet.c99.statements import Statements
+from poet.c99.statements import Home, Statements
 from poet.errors import UnsupportedOperator
 from poet.graph import Graph, Ref, TensorType
 from poet.optimizer import OptimizerSpec
@@ -54,7 +54,8 @@ class Span:
         words: how many.
         first: of the weights; ``None``: it begins filled with ``fill``.
         fill: bits of each word.
-        home: offset in storage of what is there between steps; -1: it is a constant. ``None``: it is in RAM.
+        is_in_ram: whether it is there between steps.
+        home: its two places in storage, if it is there between steps and changes; with neither a constant.
     """
 
     name: str
@@ -62,7 +63,8 @@ class Span:
     words: int
     first: int | None
     fill: int = 0
-    home: int | None = None
+    is_in_ram: bool = True
+    home: Home | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,9 +96,20 @@ class ExportedStep:
         return self.statements.page_bytes
 
     @property
+    def commit_bytes(self) -> int:
+        """Of storage, for one of the two records of commits and what lives in the arena beside it."""
+        at = self.statements.commit
+        return 0 if at is None else (self.page_bytes - at) // 2
+
+    @property
+    def commits(self) -> bool:
+        """Whether something that changes lives in storage, so that steps are committed there."""
+        return self.statements.commit is not None
+
+    @property
     def has_homes(self) -> bool:
         """Whether something that lives between two steps is not in the arena."""
-        return any(span.home is not None for span in self.spans)
+        return not all(span.is_in_ram for span in self.spans)
 
 
 def interface_of(graph: Graph, statements: Statements) -> Interface:

@@ -20,7 +20,7 @@ import numpy as np
 STATUS = ("ok", "bad argument", "the loss is not finite", "the storage failed", "nothing whole was saved")
 """What the functions of the library give, by number."""
 OK, NOT_FINITE, NO_STATE = 0, 2, 4
-VERSION = 3
+VERSION = 4
 _PAGES, _TO_SAVE, _TO_LOAD = range(3)
 """``poet_file_use`` of ``poet_file_storage.h``."""
 _ALIGNMENT_BYTES, _WORD_BYTES = 64, 4
@@ -53,7 +53,7 @@ class _Span(ctypes.Structure):
     _fields_ = (
         *((name, ctypes.c_int32) for name in ("word", "words", "first")),
         ("fill", ctypes.c_uint32),
-        ("home", ctypes.c_int32),
+        *((name, ctypes.c_int32) for name in ("home", "second")),
     )
 
 
@@ -75,7 +75,12 @@ class Step:
     """
 
     def __init__(
-        self, library: str | os.PathLike[str], *, seed: int = 1, pages: str | os.PathLike[str] | None = None
+        self,
+        library: str | os.PathLike[str],
+        *,
+        seed: int = 1,
+        pages: str | os.PathLike[str] | None = None,
+        recover: bool = False,
     ) -> None:
         """Load ``library`` and begin with the plan's weights.
 
@@ -86,9 +91,11 @@ class Step:
             library: path of the shared object that ``make lib`` builds.
             seed: of dropout.
             pages: path of a file for what the step pages, or keeps in storage; needed where it does.
+            recover: go on with the step that was committed last in ``pages``, where there is one whole; see
+                `commit`.
 
         Raises:
-            LibraryError: it cannot be loaded, is no such library, or needs ``pages``.
+            LibraryError: it cannot be loaded, is no such library, needs ``pages``, or has no commits.
         """
         self._files: list[_File] = []
         self._library = _loaded(Path(library))
@@ -104,6 +111,7 @@ class Step:
                     f"the step pages: it needs a file of {self.facts.page_bytes} bytes, `pages`"
                 )
             self._pages = self._opened(pages, self.facts.page_bytes, _PAGES)
+        if (recover and not self.recover()) or (self.facts.page_bytes and not recover):
             self._call("poet_set_storage", self._net, self._pages.memory)
         sizes = self.facts.input_floats[: self.facts.inputs]
         self._numbers = self.facts.input_numbers[: self.facts.inputs]
@@ -221,6 +229,28 @@ class Step:
         finally:
             self._close(with_file)
         return found == OK
+
+    def commit(self) -> None:
+        """Make the last step the one that `recover` finds, where parameters live in storage.
+
+        Raises:
+            LibraryError: the storage failed, or nothing that changes lives there: use `save`.
+        """
+        self._call(self._committing("poet_commit"), self._net)
+
+    def recover(self) -> bool:
+        """Go on with the step that was committed last, as after a step that failed; ``False``: there is none.
+
+        Raises:
+            LibraryError: as for `commit`.
+        """
+        name = self._committing("poet_recover")
+        return self._call(name, self._net, self._pages.memory, also=NO_STATE) == OK
+
+    def _committing(self, name: str) -> str:
+        if not hasattr(self._library, name):
+            raise LibraryError("nothing that this step changes lives in storage: use save and load")
+        return name
 
     def state_crc(self) -> int:
         """CRC-32 of all that lives across steps: equal on two machines that trained alike."""

@@ -21,7 +21,7 @@ from poet.c99.header import step_header
 from poet.c99.interface import ExportedStep, Interface, Span, comment, interface_of
 from poet.c99.optimizer_numbers import check_optimizer
 from poet.c99.predict import Prediction, prediction_of
-from poet.c99.statements import LIBRARY, Statements, statements_of
+from poet.c99.statements import BLOCK_BYTES, LIBRARY, Statements, statements_of
 from poet.c99.weights import weights_header, weights_source
 from poet.errors import InputError, PoetError
 from poet.graph import ITEM_BYTES
@@ -130,7 +130,7 @@ def c_project(file: PlanFile) -> CProject:
     made = vectors.vectors_of(plan.graph, plan.optimizer, interface, kept)
     files = {
         "Makefile": _makefile(_ram_bytes(plan, step.arena_bytes)),
-        "README.md": _readme(plan, step.arena_bytes, len(words)),
+        "README.md": _readme(plan, step, len(words)),
         "poet_kernels.c": sources.source_text(used),
         "poet_kernels.h": sources.header_text(used),
         "poet_library.c": _library(step, plan_digest(plan)),
@@ -182,13 +182,13 @@ def _spans(
         word = statements.kept[name] // WORD_BYTES
         if not len(bits):
             continue
-        home = statements.homes.get(name)
-        if home is not None:
+        is_in_ram, home = name not in statements.homes, statements.homes.get(name)
+        if not is_in_ram:
             word = -1
         if (bits == bits[0]).all():
-            spans.append(Span(name, word, len(bits), None, int(bits[0]), home))
+            spans.append(Span(name, word, len(bits), None, int(bits[0]), is_in_ram, home))
         else:
-            spans.append(Span(name, word, len(bits), len(words), 0, home))
+            spans.append(Span(name, word, len(bits), len(words), 0, is_in_ram, home))
             words += bits.tolist()
     return tuple(spans), tuple(words) or (0,)
 
@@ -222,7 +222,21 @@ def _library(step: ExportedStep, digest: str) -> str:
     return text.replace("@DIGEST@", digest)
 
 
-def _readme(plan: Plan, arena_bytes: int, weight_words: int) -> str:
+def _storage_said(step: ExportedStep) -> str:
+    """How much storage a step uses, and how much it is worn by a step and by a commit."""
+    if not step.page_bytes:
+        return "none"
+    written = step.statements.written
+    blocks = sum(-(-size // BLOCK_BYTES) for size in written)
+    said = f"{step.page_bytes} bytes; a step writes {sum(written)} bytes, {blocks} blocks of {BLOCK_BYTES}"
+    if step.commits:
+        kept = WORD_BYTES * sum(span.words for span in step.spans if span.is_in_ram)
+        said += f"; a commit {kept} bytes and its record, {-(-kept // BLOCK_BYTES) + 1} blocks"
+    return said
+
+
+def _readme(plan: Plan, step: ExportedStep, weight_words: int) -> str:
+    arena_bytes = step.arena_bytes
     runs = sum(isinstance(step, Compute) for step in plan.schedule)
     budget_bytes = plan.request.limits.ram_budget_bytes
     budget = "no budget was given" if budget_bytes is None else f"budget {budget_bytes} bytes"
@@ -243,6 +257,7 @@ def _readme(plan: Plan, arena_bytes: int, weight_words: int) -> str:
             budget=budget,
             plain=plain,
             weights=WORD_BYTES * weight_words,
+            storage=_storage_said(step),
             runs=runs,
             recomputed=runs - len(plan.graph.ops),
             optimizer=plan.optimizer.name,

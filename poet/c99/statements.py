@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from poet.c99.calls import WORD_BYTES, CCall, OpRun, Placed, placed_at
 from poet.c99.rows import ROWS, c_calls, strip_calls
@@ -21,6 +22,8 @@ LIBRARY = "poet-c99"
 """What profiles and plans call these kernels."""
 ITEM_TYPES = ("float32", "int64")
 _MOST_NAMED = 8
+BLOCK_BYTES = 4096
+"""Of storage: what is written begins at a multiple of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +41,16 @@ class Statement:
     calls: tuple[CCall, ...]
 
 
+class Home(NamedTuple):
+    """Offsets in bytes in storage of the two places of a buffer that is there between steps and changes.
+
+    A step reads the one that holds what the step before it made, and writes the one that was not committed.
+    """
+
+    first: int
+    second: int
+
+
 @dataclass(frozen=True, slots=True)
 class Statements:
     """What a step does, and where things lie between two steps.
@@ -48,9 +61,12 @@ class Statements:
         kept: offset in bytes of each buffer that lives across steps; of no worth for those in ``homes``.
         given: the inputs and the target, before a step.
         left: the loss and the predictions, after it.
-        page_bytes: of storage, that transfers of a step use.
-        homes: offset in bytes in storage of each buffer that is there between steps and changes; -1 of those
-            that never change, which are constants in C.
+        page_bytes: of storage, that transfers of a step and its commits use.
+        homes: of each buffer that is in storage between steps its two places there; ``None``: it never
+            changes, and is a constant in C.
+        commit: offset in bytes in storage of the two records of commits; ``None``: nothing that changes lives
+            in storage.
+        written: bytes that each page-out of a step writes.
     """
 
     arena_bytes: int
@@ -59,7 +75,9 @@ class Statements:
     given: Mapping[str, Placed]
     left: Mapping[str, Placed]
     page_bytes: int
-    homes: Mapping[str, int]
+    homes: Mapping[str, Home | None]
+    commit: int | None
+    written: tuple[int, ...]
 
 
 def uses_elements(strip: Strip, graph: Graph) -> bool:
@@ -153,6 +171,10 @@ def statements_of(plan: Plan) -> Statements:
     return _Walk(plan).statements()
 
 
+def _whole_blocks(size_bytes: int) -> int:
+    return -(-size_bytes // BLOCK_BYTES) * BLOCK_BYTES
+
+
 class _Walk:
     """Goes through the schedule and knows where each buffer lies."""
 
@@ -170,7 +192,11 @@ class _Walk:
         self.unchanged = self.in_storage - updated | {
             tensor.name for tensor in plan.problem.tensors if tensor.initially is Place.BOTH
         }  # begin as the weights that are constants in C
-        self.paged_bytes = 0
+        used = (slot for slot in plan.slots if slot.tensor not in self.unchanged)
+        self.paged_bytes = max((slot.offset_bytes + slot.size_bytes for slot in used), default=0)
+        self.homes = self.placed_homes(updated)
+        self.changed: set[str] = set()  # homes that hold what this step made
+        self.written: list[int] = []
         self.requested: dict[tuple[int, str, bool], int] = {}
         assert plan.places is not None  # as there is an arena
         self.moves: dict[int, list[MadeMove]] = {}
@@ -204,6 +230,7 @@ class _Walk:
                 is_repeat = op.name in ran
                 call = op.recall if is_repeat and op.recall is not None else op.call
                 ran.add(op.name)
+                self.changed.update(op.updates)
                 values = {name: self.placed(name) for name in call.refs()}
                 if op.strip is not None:
                     written = ((name, self.output(name, index)) for name in op.outputs if name is not None)
@@ -216,16 +243,32 @@ class _Walk:
                 made.append(Statement(op.name, is_repeat, tuple(c_calls(run))))
         made += self.moved(len(self.plan.schedule))
         left = {name: self.placed(name) for name in (self.graph.loss, *self.graph.predictions)}
-        homes = {name: self.home(name) for name in kept if name in self.in_storage}
-        return Statements(self.arena.size_bytes, tuple(made), kept, given, left, self.paged_bytes, homes)
+        homes = {name: self.homes.get(name) for name in kept if name in self.in_storage}
+        commit = _whole_blocks(self.paged_bytes) if self.homes else None
+        if commit is not None:
+            sizes = {buffer.name: buffer.size_bytes for buffer in self.graph.buffers}
+            in_ram = sum(-(-sizes[name] // WORD_BYTES) * WORD_BYTES for name in kept if name not in homes)
+            self.paged_bytes = commit + 2 * (BLOCK_BYTES + _whole_blocks(in_ram))
+        return Statements(
+            self.arena.size_bytes,
+            tuple(made),
+            kept,
+            given,
+            left,
+            self.paged_bytes,
+            homes,
+            commit,
+            tuple(self.written),
+        )
 
-    def home(self, buffer: str) -> int:
-        """Offset of a buffer's place in storage, which it has across steps; -1: it never changes."""
-        if buffer in self.unchanged or buffer not in self.slots:
-            return -1  # of no bytes, or never needed
-        slot = self.slots[buffer]
-        self.paged_bytes = max(self.paged_bytes, slot.offset_bytes + slot.size_bytes)
-        return slot.offset_bytes
+    def placed_homes(self, updated: set[str]) -> dict[str, Home]:
+        """Both places of what is at home in storage and changes: its slot, and one behind all slots."""
+        found: dict[str, Home] = {}
+        for name in sorted(self.in_storage & updated & self.slots.keys()):
+            slot, second = self.slots[name], _whole_blocks(self.paged_bytes)
+            found[name] = Home(slot.offset_bytes, second)
+            self.paged_bytes = second + slot.size_bytes
+        return found
 
     def moved(self, index: int) -> list[Statement]:
         """The moves within the arena before the step ``index``."""
@@ -244,9 +287,18 @@ class _Walk:
         if buffer in self.unchanged:
             calls = () if function == "page_out" else (CCall("restore", ("net", str(word), f"@{buffer}")),)
             return Statement(buffer, False, calls)
-        self.paged_bytes = max(self.paged_bytes, slot.offset_bytes + slot.size_bytes)
-        sizes = (str(word), f"{slot.offset_bytes}u", f"{slot.size_bytes}u")
-        return Statement(buffer, False, (CCall(function, ("net", *sizes)),))
+        is_out = function == "page_out"
+        if buffer in self.homes:
+            is_new = buffer in self.changed
+            if is_out and not is_new:
+                return Statement(buffer, False, ())  # it is there
+            which = () if is_out else (str(int(is_new)),)
+            call = CCall("home_out" if is_out else "home_in", ("net", str(word), f"@{buffer}", *which))
+        else:
+            call = CCall(function, ("net", str(word), f"{slot.offset_bytes}u", f"{slot.size_bytes}u"))
+        if is_out:
+            self.written.append(slot.size_bytes)
+        return Statement(buffer, False, (call,))
 
     def placed(self, value: str) -> Placed:
         """Where a value lies now; one of no bytes lies anywhere."""

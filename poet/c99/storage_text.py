@@ -23,8 +23,27 @@ static void page_out(poet_net *net, int32_t word, uint32_t offset, uint32_t size
         net->failed = 1;
     }
 }""",
+    "home_in": """/* From the place in storage of what lives there between steps. */
+static void home_in(poet_net *net, int32_t word, int32_t index, int32_t is_new)
+{
+    const uint32_t side = is_new ? !net->committed : net->side;
+    page_in(net, word, home_of(&poet_kept[index], side), 4u * (uint32_t)poet_kept[index].words);
+}""",
+    "home_out": """/* To that of its two places which holds nothing that was committed. */
+static void home_out(poet_net *net, int32_t word, int32_t index)
+{
+    page_out(net, word, home_of(&poet_kept[index], !net->committed), 4u * (uint32_t)poet_kept[index].words);
+}""",
 }
 """Functions that copy whole buffers, by name; ``restore``, which `poet_init` uses, is always there."""
+_USES = {"home_in": "page_in", "home_out": "page_out"}
+
+
+def transfers(called: set[str]) -> list[str]:
+    """C text of those that are ``called``, each after what it uses itself."""
+    own = called & TRANSFERS.keys()
+    own |= {_USES[name] for name in own & _USES.keys()}
+    return [TRANSFERS[name] for name in TRANSFERS if name in own]
 
 
 HOMES_DECLARED = """
@@ -35,11 +54,17 @@ int poet_kept_read(const poet_net *net, int32_t index, uint32_t from, void *byte
 int poet_kept_write(poet_net *net, int32_t index, uint32_t to, const void *bytes, uint32_t size);
 """
 
+HOME_OF = """/* Where in storage a tensor is that lives there: at one of two places. */
+static uint32_t home_of(const poet_span *span, uint32_t side)
+{
+    return (uint32_t)(side ? span->second : span->home);
+}"""
+
 HOMES = """int poet_kept_read(const poet_net *net, int32_t index, uint32_t from, void *bytes, uint32_t size)
 {
     const poet_span *const span = &poet_kept[index];
     if (span->word < 0 && span->home >= 0) {
-        return net->storage->read(net->storage->context, (uint32_t)span->home + from, bytes, size);
+        return net->storage->read(net->storage->context, home_of(span, net->side) + from, bytes, size);
     }
     for (uint32_t k = 0u; k < size; k += 4u) {
         const void *at = span->first < 0 ? &span->fill : poet_weights + span->first + (from + k) / 4u;
@@ -55,14 +80,46 @@ int poet_kept_write(poet_net *net, int32_t index, uint32_t to, const void *bytes
 {
     const poet_span *const span = &poet_kept[index];
     if (span->word < 0) {
-        const uint32_t at = (uint32_t)span->home + to;
-        return span->home < 0 ? 0 : net->storage->write(net->storage->context, at, bytes, size);
+        return span->home < 0
+                   ? 0
+                   : net->storage->write(net->storage->context, home_of(span, net->side) + to, bytes, size);
     }
     memcpy(net->arena + (uint32_t)span->word + to / 4u, bytes, size);
     return 0;
 }"""
 
-FILL_HOMES = """    uint32_t words[16];
+CONSTANT_HOMES = """\
+int poet_kept_read(const poet_net *net, int32_t index, uint32_t from, void *bytes, uint32_t size)
+{
+    const poet_span *const span = &poet_kept[index];
+    for (uint32_t k = 0u; k < size; k += 4u) {
+        const void *at = span->first < 0 ? &span->fill : poet_weights + span->first + (from + k) / 4u;
+        if (span->word >= 0) {
+            at = net->arena + (uint32_t)span->word + (from + k) / 4u;
+        }
+        memcpy((unsigned char *)bytes + k, at, 4u);
+    }
+    return 0;
+}
+
+int poet_kept_write(poet_net *net, int32_t index, uint32_t to, const void *bytes, uint32_t size)
+{
+    if (poet_kept[index].word >= 0) {
+        memcpy(net->arena + (uint32_t)poet_kept[index].word + to / 4u, bytes, size);
+    }
+    return 0;
+}"""
+"""The same where all that is in storage between steps never changes, and so is a constant."""
+
+FILL_HOMES = """    uint32_t words[16] = {0u};
+    for (uint32_t slot = 0u; storage && slot < 2u; ++slot) { /* what was committed there counts no more */
+        if (storage->write(storage->context, POET_COMMIT_AT + slot * POET_COMMIT_BYTES, words, 64u)) {
+            return POET_STORAGE_FAILED;
+        }
+    }
+    if (storage && storage->sync(storage->context)) {
+        return POET_STORAGE_FAILED;
+    }
     for (int32_t i = 0; storage && i < POET_KEPT; ++i) {
         const poet_span *const span = &poet_kept[i];
         for (int32_t k = 0; span->word < 0 && span->home >= 0 && k < span->words; k += 16) {

@@ -161,6 +161,16 @@ def test_pages_and_homes_in_a_file(made: Made, digits: Path, tmp_path: Path, hom
     assert _epochs(other, digits, 1) == rest == _epochs(kept, digits, 1)
     assert other.state_crc() == one.state_crc() == kept.state_crc()
     assert not kept.load(tmp_path / "state"), "that of another plan is none"
+    if homes:
+        one.commit()
+        committed = one.state_crc()
+        one.train()
+        one.close()
+        with Step(library, pages=pages, recover=True) as again:
+            assert again.state_crc() == committed
+    else:
+        with pytest.raises(LibraryError, match="nothing that this step changes lives in storage"):
+            one.commit()
     one.close()
     assert check_library(tmp_path / "step.poet", library, steps=2, page_file=pages).is_right
 

@@ -59,6 +59,12 @@ class Saving(CStep):
         self.fill(given_tensors(self.graph, self.project.interface, number))
         return self.step()
 
+    def made(self, number: int) -> int:
+        """The status of a step."""
+        self.fill(given_tensors(self.graph, self.project.interface, number))
+        code: int = self.library.poet_train_step(self.net, None)
+        return code
+
 
 @pytest.fixture(scope="module")
 def net() -> CNet:
@@ -181,6 +187,109 @@ def test_what_belongs_to_a_run_is_not_loaded(net: CNet, tmp_path: Path) -> None:
     assert other.train(1) == last
     assert other.load(Flash()) == NO_STATE
     assert other.train(0) > 0.0
+
+
+class Committing(Saving):
+    """A net whose parameters live in storage; its n-th transfer fails, is short, or the last before a cut."""
+
+    fault = "fails"
+
+    def is_cut(self) -> bool:
+        """Counts a transfer; whether it is the one to fail, or comes after a cut."""
+        self.transfers += 1
+        late = self.fault == "cut" and self.transfers - 1 > self.failing
+        return self.failing >= 0 and (self.transfers - 1 == self.failing or late)
+
+    def _read(self, _: int, offset: int, target: int, size: int) -> int:
+        is_bad = self.is_cut()
+        kept = 0 if is_bad else size
+        ctypes.memmove(target, bytes(self.pages[offset : offset + kept]), kept)
+        return int(is_bad)
+
+    def _write(self, _: int, offset: int, source: int, size: int) -> int:
+        is_bad = self.is_cut()
+        whole = not is_bad or (self.fault == "cut" and self.transfers - 1 > self.failing)
+        kept = (0 if is_bad else size) if whole or self.fault == "fails" else size // 2
+        self.pages[offset : offset + kept] = ctypes.string_at(source, kept)
+        return int(is_bad)
+
+    def commit(self) -> int:
+        code: int = self.library.poet_commit(self.net)
+        return code
+
+    def recover(self) -> int:
+        code: int = self.library.poet_recover(self.net, ctypes.byref(self.storage))
+        return code
+
+    def after_power_cut(self, library: Path) -> Committing:
+        """A new start of the program on the same storage."""
+        other = object.__new__(Committing)
+        CStep.__init__(other, self.project, library, graph=self.graph)
+        other.pages[:] = self.pages
+        return other
+
+
+@few_or_many("stride", 11, 1)
+@pytest.mark.parametrize("fault", ["fails", "short", "cut"])
+def test_whichever_transfer_of_steps_and_commits_fails_the_last_commit_is_there(
+    net: CNet, tmp_path: Path, fault: str, stride: int
+) -> None:
+    """Each transfer of a step, of the next and of their commit: recovered, and the steps after are right."""
+    project = net.project(tmp_path / "c", 3, homes=True)
+    library = build(tmp_path / "c", "-O1")
+    step = Committing(project, library, graph=net.step.graph)
+    assert step.recover() == NO_STATE
+    step = Committing(project, library, graph=net.step.graph)
+    for number in range(2):
+        step.train(number)
+        assert step.commit() == OK
+    begun, committed = bytes(step.pages), step.crc()
+    step.transfers = 0
+    losses = [step.train(number) for number in (2, 3)]
+    assert step.commit() == OK
+    count, after = step.transfers, step.crc()
+    assert count > 20
+    print(f"{count} transfers")
+    for failing in range(0, count, stride):
+        other = step.after_power_cut(library)
+        other.pages[:] = begun
+        assert other.recover() == OK
+        other.transfers, other.failing, other.fault = 0, failing, fault
+        codes = [other.made(number) for number in (2, 3)]
+        codes.append(other.commit() if codes == [OK, OK] else STORAGE_FAILED)
+        assert STORAGE_FAILED in codes, failing
+        other.failing = -1
+        restarted = other.after_power_cut(library)  # and the same run may go on as well
+        for running in (restarted, other):
+            assert running.recover() == OK
+            assert running.crc() in (committed, after), (failing, codes)
+            if running.crc() == committed:
+                assert [running.train(number) for number in (2, 3)] == losses, failing
+                assert running.commit() == OK
+            assert running.crc() == after, failing
+
+
+def test_a_flipped_bit_in_storage_is_never_taken_for_a_commit(net: CNet, tmp_path: Path) -> None:
+    project = net.project(tmp_path / "c", 3, homes=True)
+    library = build(tmp_path / "c", "-O1")
+    step = Committing(project, library, graph=net.step.graph)
+    found = []
+    for number in range(2):
+        step.train(number)
+        assert step.commit() == OK
+        found.append(step.crc())
+    whole = bytes(step.pages)
+    changed = [at for at in range(len(whole)) if whole[at]]
+    results = set()
+    for at in changed[::7]:
+        other = step.after_power_cut(library)
+        other.pages[:] = whole
+        other.pages[at] ^= 1 << at % 8
+        code = other.recover()
+        assert code in (OK, NO_STATE)
+        assert code == NO_STATE or other.crc() in found, at
+        results.add((code, other.crc() if code == OK else 0))
+    assert {(OK, found[0]), (OK, found[1])} <= results
 
 
 @few_or_many("stride", 9, 1)

@@ -92,7 +92,7 @@ class CStep:
 
     def kept(self) -> dict[str, Floats]:
         """What lives across steps, by buffer, as bits of floats."""
-        assert all(span.home is None for span in self.project.spans)
+        assert all(span.is_in_ram for span in self.project.spans)
         return {
             span.name: self.arena[span.word : span.word + span.words].copy() for span in self.project.spans
         }

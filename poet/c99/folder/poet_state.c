@@ -80,6 +80,11 @@ static void keep_own(poet_net *net, const poet_net *own)
     net->storage = own->storage;
     net->failed = own->failed;
 #endif
+#if POET_COMMITS
+    net->side = own->side;
+    net->committed = own->committed;
+    net->commits = own->commits;
+#endif
 }
 
 /* Copies a span of the state to or from `at` in the caller's storage; 0 where all went well */
@@ -107,12 +112,64 @@ static int copy_span(poet_net *net, const poet_storage *storage, uint32_t at, in
                    : storage->read(storage->context, at, here, size);
 }
 
+#if POET_COMMITS
+static uint32_t commit_of(uint32_t slot)
+{
+    return POET_COMMIT_AT + slot * POET_COMMIT_BYTES;
+}
+#endif
+
+/* CRC-32 of the state; what lives in the arena as it was written at `from`, where that is not 0. 1 where all went well. */
+static int crc_of_kept(const poet_net *net, uint32_t from, uint32_t *found)
+{
+    (void)from;
+#if POET_COMMITS
+    uint32_t crc = UINT32_C(0xffffffff);
+    for (int32_t i = 0; i < POET_KEPT; ++i) {
+        const uint32_t size = 4u * (uint32_t)poet_kept[i].words;
+        const int is_written = from && poet_kept[i].word >= 0;
+        for (uint32_t at = 0u; at < size; at += 64u) {
+            unsigned char bytes[64];
+            const uint32_t count = size - at < 64u ? size - at : 64u;
+            if (is_written ? net->storage->read(net->storage->context, from + at, bytes, count)
+                           : poet_kept_read(net, i, at, bytes, count)) {
+                return 0;
+            }
+            crc = poet_crc(crc, bytes, count);
+        }
+        from += is_written ? size : 0u;
+    }
+    *found = ~crc;
+#else
+    *found = poet_state_crc(net);
+#endif
+    return 1;
+}
+
+/* Makes the record of the state that was written; 1 where all went well */
+static int seal(poet_saved *saved, const poet_net *net, uint32_t generation, uint32_t from)
+{
+    const poet_net none = {0};
+    if (!crc_of_kept(net, from, &saved->state_crc)) {
+        return 0;
+    }
+    memcpy(&saved->net, net, sizeof *net);
+    keep_own(&saved->net, &none);
+#if POET_COMMITS
+    saved->net.side = net->side;
+#endif
+    saved->plan = POET_PLAN;
+    saved->generation = generation;
+    saved->crc = crc_of(saved);
+    return 1;
+}
+
 poet_status poet_save(const poet_net *net, const poet_storage *storage)
 {
     if (!net || !storage) {
         return POET_BAD_ARGUMENT;
     }
-#if POET_HOMES
+#if POET_COMMITS
     if (!net->storage) {
         return POET_BAD_ARGUMENT;
     }
@@ -135,31 +192,108 @@ poet_status poet_save(const poet_net *net, const poet_storage *storage)
     if (storage->sync(storage->context)) {
         return POET_STORAGE_FAILED;
     }
-    saved.plan = POET_PLAN;
-    saved.generation = last < 0 ? 1u : saved.generation + 1u;
-    saved.state_crc = poet_state_crc(net);
-    const poet_net none = {0};
-    memcpy(&saved.net, net, sizeof *net);
-    keep_own(&saved.net, &none);
-    saved.crc = crc_of(&saved);
-    if (storage->write(storage->context, place_of(slot), &saved, (uint32_t)sizeof saved)
+    const uint32_t generation = last < 0 ? 1u : saved.generation + 1u;
+    if (!seal(&saved, net, generation, 0u) || storage->write(storage->context, place_of(slot), &saved, (uint32_t)sizeof saved)
         || storage->sync(storage->context)) {
         return POET_STORAGE_FAILED;
     }
     return POET_OK;
 }
 
+#if POET_COMMITS
+poet_status poet_commit(poet_net *net)
+{
+    if (!net || !net->storage) {
+        return POET_BAD_ARGUMENT;
+    }
+    const poet_storage *const storage = net->storage;
+    const uint32_t generation = net->commits + 1u;
+    const uint32_t place = commit_of(generation & 1u);
+    uint32_t at = place + POET_COMMIT_HEAD;
+    for (int32_t i = 0; i < POET_KEPT; ++i) {
+        const uint32_t size = poet_kept[i].word < 0 ? 0u : 4u * (uint32_t)poet_kept[i].words;
+        if (size && storage->write(storage->context, at, net->arena + poet_kept[i].word, size)) {
+            return POET_STORAGE_FAILED;
+        }
+        at += size;
+    }
+    if (storage->sync(storage->context)) {
+        return POET_STORAGE_FAILED;
+    }
+    poet_saved saved;
+    memset(&saved, 0, sizeof saved);
+    if (!seal(&saved, net, generation, place + POET_COMMIT_HEAD)
+        || storage->write(storage->context, place, &saved, (uint32_t)sizeof saved)
+        || storage->sync(storage->context)) {
+        return POET_STORAGE_FAILED;
+    }
+    net->committed = net->side;
+    net->commits = generation;
+    return POET_OK;
+}
+
+poet_status poet_recover(poet_net *net, const poet_storage *storage)
+{
+    if (!net || !storage) {
+        return POET_BAD_ARGUMENT;
+    }
+    poet_saved saved;
+    uint32_t from = 0u;
+    poet_net found = *net;
+    found.storage = storage;
+    found.commits = 0u;
+    net->storage = 0; /* no step before all went well */
+    for (uint32_t slot = 0u; slot < 2u; ++slot) {
+        uint32_t crc;
+        if (storage->read(storage->context, commit_of(slot), &saved, (uint32_t)sizeof saved)) {
+            return POET_STORAGE_FAILED;
+        }
+        if (saved.plan != POET_PLAN || saved.crc != crc_of(&saved)
+            || (from && found.commits - saved.generation < UINT32_C(0x80000000))) {
+            continue;
+        }
+        poet_net other = found;
+        other.side = saved.net.side;
+        if (!crc_of_kept(&other, commit_of(slot) + POET_COMMIT_HEAD, &crc)) {
+            return POET_STORAGE_FAILED;
+        }
+        if (crc == saved.state_crc) {
+            from = commit_of(slot) + POET_COMMIT_HEAD;
+            found = saved.net;
+            found.arena = net->arena;
+            found.storage = storage;
+            found.committed = found.side;
+            found.commits = saved.generation;
+        }
+    }
+    for (int32_t i = 0; from && i < POET_KEPT; ++i) {
+        const uint32_t size = poet_kept[i].word < 0 ? 0u : 4u * (uint32_t)poet_kept[i].words;
+        if (size && storage->read(storage->context, from, net->arena + poet_kept[i].word, size)) {
+            return POET_STORAGE_FAILED;
+        }
+        from += size;
+    }
+    if (!from) {
+        (void)poet_init(net, net->arena, net->seed);
+        return POET_NO_STATE;
+    }
+    *net = found;
+    return POET_OK;
+}
+#endif
+
 poet_status poet_load(poet_net *net, const poet_storage *storage)
 {
     if (!net || !storage) {
         return POET_BAD_ARGUMENT;
     }
-    const poet_net own = *net;
-#if POET_HOMES
+#if POET_COMMITS
     if (!net->storage) {
         return POET_BAD_ARGUMENT;
     }
+    net->side = !net->committed;
 #endif
+    const poet_net own = *net;
     poet_saved saved;
     const int slot = newest(storage, &saved);
     if (slot < -1) {
@@ -180,7 +314,7 @@ poet_status poet_load(poet_net *net, const poet_storage *storage)
     }
     (void)poet_init(net, own.arena, own.seed);
     keep_own(net, &own);
-#if POET_HOMES
+#if POET_COMMITS
     if (poet_set_storage(net, net->storage) != POET_OK) {
         return POET_STORAGE_FAILED;
     }

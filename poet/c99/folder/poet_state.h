@@ -28,4 +28,23 @@ poet_status poet_save(const poet_net *net, const poet_storage *storage);
  */
 poet_status poet_load(poet_net *net, const poet_storage *storage);
 
+#if POET_COMMITS
+/*
+ * What lives in storage and changes has two places there: a step writes the one that was not committed. A commit
+ * writes what lives in the arena beside them, and last a record with a CRC-32 of all; it copies nothing in storage.
+ * After a failed callback or a power cut, at any transfer of a step or of a commit, the last step that was committed
+ * is there. All of it is in the storage of poet_set_storage.
+ */
+#define POET_COMMIT_HEAD 4096u
+
+/* Makes the last step the one that poet_recover finds; after each step, or when as much as was done since may be lost. */
+poet_status poet_commit(poet_net *net);
+
+/*
+ * In place of poet_set_storage, after poet_init: goes on with the step that was committed last; and so after
+ * POET_STORAGE_FAILED. It writes nothing. POET_NO_STATE: none is whole there; poet_set_storage begins anew.
+ */
+poet_status poet_recover(poet_net *net, const poet_storage *storage);
+#endif
+
 #endif
