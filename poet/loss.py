@@ -13,12 +13,15 @@
 ``bce-with-logits``    of scores; ``pos_weight=2``
 ``kl-div``             of log-probabilities; targets: probabilities (``log_target=yes``: their logarithms)
 ``distillation``       targets are a teacher's scores; ``temperature=2``, ``dim``
+``ctc``                of scores or log-probabilities [N,T,C] (``time_first=yes``: [T,N,C]); targets are
+                       classes [N,S] with negative numbers behind the last, S is ``length=12``, else T.
+                       ``blank=0``, ``zero_infinity=yes``
 ``output``             the model's first output is the loss, summed if it is no scalar
 ``python:NAME``        a function of Python's, which only `poet.plan` and `poet.verify` can be given
 ====================== ============================================================================
 
-All but the last three take ``reduction=mean`` or ``sum``; kl-div has ``batchmean`` in place of ``mean``. A
-loss by name is that of the model's first output.
+All but ``distillation`` and the last two take ``reduction=mean`` or ``sum``; kl-div has ``batchmean`` in
+place of ``mean``. A loss by name is that of the model's first output.
 """
 
 from __future__ import annotations
@@ -32,6 +35,9 @@ from poet.errors import ModelError, nearest
 
 Option = int | float | bool | str | tuple[float, ...]
 """What an option may be given."""
+
+Size = int | str
+"""Of a dim of the model's output, or its name where it is open."""
 
 _LONGEST_NUMBER = 4  # characters of a whole number; no tensor has so many dims, and no loss so many classes
 _LONGEST_OPTION = 4096
@@ -102,12 +108,19 @@ _OPTIONS: dict[str, _Options] = {
     "bce-with-logits": {"pos_weight": _number, **_REDUCTION},
     "kl-div": {"log_target": _flag, "reduction": _one_of("batchmean", "sum")},
     "distillation": {"temperature": _positive, "dim": _whole},
+    "ctc": {
+        "blank": _whole,
+        "length": _whole,
+        "time_first": _flag,
+        "zero_infinity": _flag,
+        **_REDUCTION,
+    },
     "output": {},
 }
 _EXAMPLES = {
     "dim": "-1", "ignore_index": "-100", "label_smoothing": "0.1", "weight": "1/2/0.5", "gamma": "2",
     "delta": "1", "beta": "1", "pos_weight": "2", "temperature": "2", "log_target": "yes",
-    "reduction": "sum",
+    "reduction": "sum", "blank": "0", "length": "12", "time_first": "yes", "zero_infinity": "yes",
 }  # fmt: skip
 
 LOSSES = tuple(_OPTIONS)
@@ -215,6 +228,26 @@ class LossSpec:
         dim = self.class_dim(len(output))
         return dim if (*output[:dim], *output[dim + 1 :]) == tuple(targets) else None
 
+    def sequences(self, output: Sequence[Size]) -> tuple[Size, Size, Size, Size]:
+        """Of ``ctc`` and an output of these sizes: samples, moments, classes and the longest target.
+
+        Raises:
+            ModelError: the output does not have three dims, or the options cannot be.
+        """
+        if len(output) != 3:
+            raise ModelError(
+                f"loss '{self}' needs scores [N,T,C] of classes at moments; the model's first output has "
+                f"{len(output)} dims"
+            )
+        moments, samples = (0, 1) if self.option("time_first") else (1, 0)
+        longest, blank, classes = self.option("length"), self.option("blank", 0), output[2]
+        if isinstance(longest, int) and longest < 1:
+            raise ModelError(f"loss '{self}': the longest target has at least 1 class, not {longest}")
+        if isinstance(blank, int) and (blank < 0 or (isinstance(classes, int) and blank >= classes)):
+            raise ModelError(f"loss '{self}': the model's first output has {classes} classes, and no {blank}")
+        found = longest if isinstance(longest, int) else output[moments]
+        return output[samples], output[moments], classes, found
+
     def reads(self, output: Sequence[int | str], dtype: str, targets: str | None = None) -> str:
         """What the loss reads, for people: the dim of the classes, how many, and the targets.
 
@@ -232,6 +265,10 @@ class LossSpec:
         if self.name == PYTHON:
             return f"{self.function}, of Python; targets {targets or 'none'}"
         given = "".join(f", {name} {_text(value)}" for name, value in self.options if name != "dim")
+        if self.name == "ctc":
+            samples, moments, classes, longest = self.sequences(output)
+            found = targets or _type("int64", (samples, longest))
+            return f"ctc over {moments} moments, {classes} classes, targets {found}{given}"
         if not self.targets_are_classes:
             return f"{self.name}, targets {targets or _type(dtype, output)}{given}"
         dim = self.class_dim(len(output))

@@ -133,6 +133,13 @@ OWN: Mapping[str, tuple[str, ...]] = {
         "source", "weight0", "weight1", "weight2", "weight3", "hidden", "cell", "reverse", "batch_sizes",
         "mode", "hidden_size", "num_layers", "has_biases", "bidirectional", "batch_first", "train",
     ),
+    "poet.ctc_loss": (
+        "log_probs", "targets", "input_lengths", "target_lengths", "blank", "zero_infinity",
+    ),
+    "poet.ctc_loss_backward": (
+        "gradient", "log_probs", "targets", "input_lengths", "target_lengths", "loss", "log_alpha", "blank",
+        "zero_infinity",
+    ),
     "poet.sgd": ("parameter", "gradient", "lr", "weight_decay"),
     "poet.momentum": (
         "parameter", "gradient", "momentum_buffer", "lr", "gradient_share", "momentum", "weight_decay",
@@ -175,10 +182,10 @@ OWN: Mapping[str, tuple[str, ...]] = {
     ),
 }  # fmt: skip
 """Operators of our own with the names of their arguments: factories with explicit strides, saved randomness,
-recurrent layers, optimizer updates, what gradients are clipped by, the moment at which the caller of a
-wrapped module has its outputs and gives their gradients, sums of gradients over micro-batches, some rows of a
-table of ``count`` rows looked up, and the gradient of ``count`` rows of one, a last layer with its loss in
-strips, layers that keep bits or bytes for backward."""
+recurrent layers, connectionist temporal classification, optimizer updates, what gradients are clipped by, the
+moment at which the caller of a wrapped module has its outputs and gives their gradients, sums of gradients
+over micro-batches, some rows of a table of ``count`` rows looked up, and the gradient of ``count`` rows of
+one, a last layer with its loss in strips, layers that keep bits or bytes for backward."""
 
 WRITES: Mapping[str, tuple[int, ...]] = {
     "poet.assign": (0,),

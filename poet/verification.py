@@ -165,6 +165,8 @@ def random_batch(plan: Plan, seed: int) -> Batch:
     if loss.targets_are_classes:
         _check_classes(plan, loss, output, types[graph.inputs[-1]].shape)
         targets = [_random_tensor(types[graph.inputs[-1]], output[loss.class_dim(len(output))], generator)]
+    elif loss.name == "ctc":
+        targets = [_random_sequences(loss, output, types[graph.inputs[-1]].shape, generator)]
     elif loss.name in ("bce", "bce-with-logits"):
         targets = [targets[0].sigmoid()]
     elif loss.name == "kl-div":
@@ -187,6 +189,20 @@ def _random_step(plan: Plan, seed: int) -> Batch:
         return inputs, None
     several = (item for item in targets if isinstance(item, tuple))
     return inputs, tuple(torch.cat(tensors) for tensors in zip(*several, strict=True))
+
+
+def _random_sequences(
+    loss: LossSpec, output: Sequence[int], targets: Sequence[int], generator: torch.Generator
+) -> Tensor:
+    """Classes that are not the blank, for at most half of the moments, so that a sequence can be found."""
+    _, moments, classes, _ = loss.sequences(output)
+    samples, longest = targets
+    blank = loss.option("blank", 0)
+    drawn = torch.randint(0, max(int(classes) - 1, 1), (samples, longest), generator=generator)
+    drawn += drawn >= blank if isinstance(blank, int) else 0
+    most = max(min(longest, int(moments) // 2), 0)
+    counts = torch.randint(0, most + 1, (samples, 1), generator=generator)
+    return torch.where(torch.arange(longest) < counts, drawn, -1)
 
 
 def _check_classes(plan: Plan, loss: LossSpec, output: tuple[int, ...], targets: tuple[int, ...]) -> None:

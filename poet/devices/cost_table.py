@@ -240,6 +240,8 @@ _TRANSCENDENTAL = {
         binary_cross_entropy binary_cross_entropy_with_logits soft_margin_loss lgamma digamma erfinv""",
     ),
     **_aten(_T, lstm_cell, "_thnn_fused_lstm_cell"),
+    "poet.ctc_loss": OperatorCost(_T, per_output(4)),
+    "poet.ctc_loss_backward": OperatorCost(_T, per_read(5)),
     **_aten(OpClass.GELU, per_element(1), "gelu"),
     **_aten(OpClass.GELU, per_element(2), "gelu_backward"),
 }

@@ -18,6 +18,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree as pytree
 
 from poet.errors import ModelError, PoetError
+from poet.frontend.ctc import CtcOfOneSize, LengthsAsTensors
 from poet.frontend.eager import without_short_cuts
 from poet.frontend.exporting import as_exporters_do, line_of
 from poet.frontend.layouts import dense_like, tensor_type
@@ -105,7 +106,7 @@ class Functional:
         has_backward = torch.set_grad_enabled(self.step.has_backward)
         with (
             speaking(self.step.module), without_short_cuts(), has_backward, OneOpPerLayer(), as_wanted(),
-            LstmByGradientMode(),  # type: ignore[no-untyped-call]
+            LengthsAsTensors(), LstmByGradientMode(), CtcOfOneSize(),  # type: ignore[no-untyped-call]
         ):  # fmt: skip
             results: list[Tensor | None] = torch.func.functional_call(self.step, leaves, (inputs, targets))
         return results

@@ -91,6 +91,8 @@ def loss_named(name: str) -> Loss:
         )
     if spec.name in OF_CLASSES:
         return Loss(name, functools.partial(_of_classes, spec), functools.partial(_class_targets, spec))
+    if spec.name == "ctc":
+        return Loss(name, functools.partial(_ctc, spec), functools.partial(_ctc_targets, spec))
     if spec.name == "output":
         return Loss(name, _output, lambda output: None)
     if spec.name == "distillation":
@@ -179,6 +181,21 @@ def _distillation(spec: LossSpec, output: Tensor, targets: Tensor) -> Tensor:
     ours = F.log_softmax(output / temperature, dim=dim)
     theirs = F.log_softmax(targets / temperature, dim=dim)
     return F.kl_div(ours, theirs, reduction="batchmean", log_target=True) * temperature**2
+
+
+def _ctc(spec: LossSpec, output: Tensor, targets: Tensor) -> Tensor:
+    """Graves et al., "Connectionist temporal classification", 2006; below 0 is what pads the targets."""
+    samples, moments, _, _ = spec.sequences(output.shape)
+    scores = output if spec.option("time_first") else output.transpose(0, 1)
+    options = {key: value for key, value in spec.options if key not in ("length", "time_first")}
+    every = torch.full((int(samples),), int(moments), dtype=torch.int64)
+    function: Callable[..., Tensor] = F.ctc_loss
+    return function(F.log_softmax(scores, dim=-1), targets, every, (targets >= 0).sum(1), **options)
+
+
+def _ctc_targets(spec: LossSpec, output: Tensor) -> Tensor:
+    samples, _, _, longest = spec.sequences(output.shape)
+    return torch.empty((int(samples), int(longest)), dtype=torch.int64, device=output.device)
 
 
 def _output(output: Tensor, targets: Tensor | None) -> Tensor:

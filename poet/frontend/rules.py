@@ -13,6 +13,7 @@ from torch import Tensor, fx
 from torch._ops import OpOverload
 
 from poet.errors import UnsupportedOperator
+from poet.frontend import ctc
 from poet.frontend.layouts import dense_like, layout_arguments, tensor_type
 from poet.frontend.lowering_state import Lowering, arguments
 from poet.frontend.recurrent import BACKWARD, FORWARD, LSTM
@@ -249,7 +250,9 @@ SPECIAL: dict[str, Rule] = {
     **dict.fromkeys(
         ("aten.clone.default", "aten._to_copy.default", "aten.lift_fresh_copy.default"), _clone
     ),
-    **{f"{target}.default": _own(target) for target in (FORWARD, BACKWARD, LSTM)},
+    **{
+        f"{target}.default": _own(target) for target in (FORWARD, BACKWARD, LSTM, ctc.FORWARD, ctc.BACKWARD)
+    },
     **dict.fromkeys(("aten.prod.default", "aten.prod.dim_int", "aten.cumprod.default"), _product),
 }  # fmt: skip
 """Operators that do not simply become one op of the same arguments."""

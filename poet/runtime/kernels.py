@@ -19,7 +19,7 @@ from torch import Tensor
 from poet.errors import ModelError, PlanError, nearest
 from poet.graph import ITEM_BYTES, Argument, Blank, Call, Ref, Symbol, TensorType
 from poet.operators import ATEN, OWN, RANDOM
-from poet.runtime import logits, packed, recurrent, tables
+from poet.runtime import ctc, logits, packed, recurrent, tables
 
 LIBRARY = "pytorch-cpu"
 """What profiles and plans call torch's kernels."""
@@ -512,6 +512,8 @@ OWN_KERNELS: dict[str, Kernel] = {
     "poet.recurrent": recurrent.forward,
     "poet.recurrent_backward": recurrent.backward,
     "poet.lstm_without_gradients": recurrent.lstm_without_gradients,
+    "poet.ctc_loss": ctc.forward,
+    "poet.ctc_loss_backward": ctc.backward,
     "poet.sgd": _sgd,
     "poet.momentum": _momentum,
     "poet.adamw": _adamw,

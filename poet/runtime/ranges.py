@@ -26,6 +26,9 @@ _CLASSES = {"aten.nll_loss_forward.default", "aten.nll_loss2d_forward.default"}
 _LOGITS = "poet.logits_loss"
 """Arguments: input, weight of a row per class, bias, classes, reduction, the number that is left out."""
 
+_SEQUENCES = "poet.ctc_loss"
+"""Arguments: scores [T, N, C], classes with anything below 0 behind them."""
+
 _TABLES = {"aten.embedding.default": (0, 1), "aten._embedding_bag.default": (0, 1)}
 """Operator: where the table and the numbers of its rows stand."""
 
@@ -40,18 +43,22 @@ class Rule:
     Attributes:
         below: whole numbers from 0 up to this are allowed; ``None``: any.
         left_out: another one that is allowed; the loss leaves it out.
+        padded: all below 0 are allowed too; they stand behind the last that counts.
         finite: whether NaN and infinities are refused.
         what: the numbers are of, for messages.
     """
 
     below: int | None = None
     left_out: int | None = None
+    padded: bool = False
     finite: bool = False
     what: str = ""
 
     def __str__(self) -> str:
         if self.below is None:
             return "finite numbers are allowed (allow_nan=True, or poet run --allow-nan, takes others)"
+        if self.padded:
+            return f"the {self.what} are 0 to {self.below - 1}, and numbers below 0 stand behind the last"
         also = "" if self.left_out is None else f", and {self.left_out}, which the loss leaves out"
         return f"the {self.what} are 0 to {self.below - 1}{also}"
 
@@ -86,7 +93,7 @@ def check(where: str, tensor: torch.Tensor, rule: Rule, *, allow_nan: bool = Fal
     if rule.below is None:
         if math.isfinite(low) and math.isfinite(high):
             return
-    elif low >= 0 and high < rule.below:
+    elif (low >= 0 or rule.padded) and high < rule.below:
         return
     samples = tensor.unsqueeze(0) if tensor.dim() == 0 else tensor
     for number, sample in enumerate(samples):
@@ -116,6 +123,10 @@ def _asked(op: Op, graph: Graph, source: Mapping[str, str]) -> list[tuple[str, R
         name, classes, left_out = _input(args[3], graph, source), size(args[1], 0), args[5]
         if name is not None and classes is not None and isinstance(left_out, int):
             return [(name, Rule(classes, left_out, what="classes"))]
+    if op.call.target == _SEQUENCES and len(args) > 1:
+        name, classes = _input(args[1], graph, source), size(args[0], 2)
+        if name is not None and classes is not None:
+            return [(name, Rule(classes, padded=True, what="classes"))]
     if op.call.target == _PART_OF_TABLE and len(args) > 3:
         name, count = _input(args[1], graph, source), args[3]
         if name is not None and isinstance(count, int):
@@ -139,7 +150,8 @@ def _both(first: Rule, second: Rule) -> Rule:
     assert second.below is not None
     narrower = first if first.below <= second.below else second
     alike = first.left_out == second.left_out
-    return Rule(narrower.below, first.left_out if alike else None, what=narrower.what)
+    padded = first.padded and second.padded
+    return Rule(narrower.below, first.left_out if alike else None, padded=padded, what=narrower.what)
 
 
 def _first_outside(sample: torch.Tensor, rule: Rule) -> float | int | None:
@@ -149,7 +161,9 @@ def _first_outside(sample: torch.Tensor, rule: Rule) -> float | int | None:
         if rule.below is None:
             bad = ~chunk.isfinite()
         else:
-            bad = (chunk < 0) | (chunk >= rule.below)
+            bad = chunk >= rule.below
+            if not rule.padded:
+                bad |= chunk < 0
             if rule.left_out is not None:
                 bad &= chunk != rule.left_out
         if bad.any():

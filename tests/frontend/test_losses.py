@@ -63,7 +63,8 @@ def write(path: Path, module: nn.Module, loss: Any, targets: Any = None) -> None
 
 
 def test_every_loss_is_tried() -> None:
-    assert {LossSpec.parse(loss).name for loss in NAMED} == set(LOSSES)
+    tried = {LossSpec.parse(loss).name for loss in NAMED} | {"ctc"}  # that in test_ctc.py
+    assert tried == set(LOSSES)
 
 
 @pytest.mark.parametrize("loss", NAMED)

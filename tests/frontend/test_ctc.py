@@ -1,0 +1,166 @@
+"""Connectionist temporal classification: bit for bit that of torch, whatever lengths the targets have."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from helpers import hand_net
+from helpers.schedules import random_schedule
+from torch import Tensor, nn
+
+from poet.errors import InputError, ModelError
+from poet.frontend.trace import trace_training_step
+from poet.loss import LossSpec
+from poet.plans.plan_file import write_plan
+from poet.runtime import Trainer, ctc
+from poet.runtime.state import raw_tensor
+from poet.verification import Batch, verify
+
+SAMPLES, MOMENTS, CLASSES = 3, 12, 5
+TARGETS = torch.tensor([[1, 2, 2, 4], [3, 1, -1, -1], [0, 0, 0, 0]])
+COUNTS = torch.tensor([4, 2, 0])
+
+
+def reader(*, time_first: bool = False) -> nn.Module:
+    torch.manual_seed(0)
+
+    class Reader(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.hidden, self.scores = nn.Linear(6, 8), nn.Linear(8, CLASSES)
+
+        def forward(self, x: Tensor) -> Tensor:
+            found: Tensor = self.scores(torch.tanh(self.hidden(x)))
+            return found.transpose(0, 1) if time_first else found
+
+    return Reader()
+
+
+def write(path: Path, module: nn.Module, loss: Any, targets: Any = None) -> None:
+    """A plan that recomputes and pages."""
+    step = trace_training_step(module, torch.zeros(SAMPLES, MOMENTS, 6), loss=loss, targets=targets)
+    of = hand_net.problem(step.graph)
+    plan = hand_net.plan(
+        of, step.graph, random_schedule(of, 1), optimizer=step.optimizer, loss=step.loss, slack=1.0
+    )
+    write_plan(path, plan, {name: raw_tensor(tensor) for name, tensor in step.tensors.items()})
+
+
+@pytest.mark.parametrize(
+    "loss",
+    ["ctc", "ctc:length=5,reduction=sum", "ctc:blank=4,zero_infinity=yes,length=3", "ctc:time_first=yes"],
+)
+def test_ctc_by_name_is_torchs_bit_for_bit(loss: str, tmp_path: Path) -> None:
+    assert str(LossSpec.parse(loss)) == loss
+    module = reader(time_first="time_first" in loss)
+    write(tmp_path / "p", module, loss)
+    report = verify(tmp_path / "p", module=module, steps=2)
+    assert report.recomputed_runs
+    assert report.page_ins
+    report.require()
+
+
+def by_tensors(output: Tensor, targets: tuple[Tensor, Tensor]) -> Tensor:
+    every = torch.full((SAMPLES,), MOMENTS)
+    return F.ctc_loss(output.log_softmax(-1).transpose(0, 1), targets[0], every, targets[1])
+
+
+def by_numbers(output: Tensor, targets: tuple[Tensor, Tensor]) -> Tensor:
+    moments = [MOMENTS, MOMENTS - 3, MOMENTS]
+    scores = output.log_softmax(-1).transpose(0, 1)
+    listed: Any = F.ctc_loss  # takes numbers too
+    found: Tensor = listed(scores, targets[0].relu(), input_lengths=moments, target_lengths=(4, 2, 1))
+    return found
+
+
+def by_module(output: Tensor, targets: tuple[Tensor, Tensor]) -> Tensor:
+    loss = nn.CTCLoss(blank=4, reduction="sum", zero_infinity=True)
+    scores = output.log_softmax(-1).transpose(0, 1)
+    found: Tensor = loss(scores, targets[0].relu(), torch.full((SAMPLES,), MOMENTS), targets[1])
+    return found
+
+
+@pytest.mark.parametrize("loss", [by_tensors, by_numbers, by_module])
+def test_ctc_in_a_function_is_torchs_bit_for_bit(
+    loss: Callable[[Tensor, tuple[Tensor, Tensor]], Tensor], tmp_path: Path
+) -> None:
+    write(tmp_path / "p", reader(), loss, targets=(TARGETS, COUNTS))
+    generator = torch.Generator().manual_seed(0)
+    batches: list[Batch] = [
+        ((torch.randn(SAMPLES, MOMENTS, 6, generator=generator),), (TARGETS, counts))
+        for counts in (COUNTS, torch.tensor([1, 0, 4]))
+    ]
+    verify(tmp_path / "p", module=reader(), loss=loss, batches=batches, steps=2).require()
+
+
+def test_classes_that_there_are_not_are_refused_before_the_step(tmp_path: Path) -> None:
+    write(tmp_path / "p", reader(), "ctc:length=4")
+    inputs = torch.zeros(SAMPLES, MOMENTS, 6)
+    with Trainer.open(tmp_path / "p") as trainer:
+        trainer.step(inputs, TARGETS)
+        with pytest.raises(InputError, match=r"sample 1 holds 5; the classes are 0 to 4, and numbers below"):
+            trainer.step(inputs, torch.where(TARGETS == 3, 5, TARGETS))
+
+
+@pytest.mark.parametrize(
+    ("loss", "output", "match"),
+    [
+        ("ctc", (8, 4), r"needs scores \[N,T,C\]"),
+        ("ctc:blank=4", (8, 12, 4), "has 4 classes, and no 4"),
+        ("ctc:length=0", (8, 12, 4), "at least 1 class"),
+    ],
+)
+def test_what_cannot_be_a_sequence_is_refused(loss: str, output: tuple[int, ...], match: str) -> None:
+    with pytest.raises(ModelError, match=match):
+        LossSpec.parse(loss).reads(output, "float32")
+
+
+def test_what_the_loss_reads_is_said() -> None:
+    said = LossSpec.parse("ctc:length=6,blank=3").reads(("N", 12, 5), "float32")
+    assert said == "ctc over 12 moments, 5 classes, targets int64[N,6], length 6, blank 3"
+
+
+@pytest.mark.parametrize(
+    ("targets", "moments", "counts", "match"),
+    [
+        ([[5, 0]], [4], [1], "a class that is not one of 0 to 4"),
+        ([[-1, 0]], [4], [2], "a class that is not one of 0 to 4"),
+        ([[1, 0]], [5], [2], "5 moments of 4"),
+        ([[1, 0]], [4], [3], "3 classes in a target of 2"),
+        ([[1, 0]], [4], [-1], "-1 classes in a target of 2"),
+        ([1, 0], [4], [3], "3 classes in a target of 2"),
+        ([[1, 0]], [4, 4], [2], "1 samples, 2 lengths of inputs and 1 of targets"),
+    ],
+)
+def test_the_kernel_reads_nothing_beyond_its_tensors(
+    targets: list[Any], moments: list[int], counts: list[int], match: str
+) -> None:
+    scores = torch.zeros(4, 1, 5).log_softmax(-1)
+    given = torch.tensor(targets), torch.tensor(moments), torch.tensor(counts)
+    with pytest.raises(IndexError, match=match):
+        ctc.forward(scores, *given)
+    zeros = torch.zeros(1), torch.zeros(1, 4, 2 * given[0].shape[-1] + 1)
+    with pytest.raises(IndexError, match=match):
+        ctc.backward(torch.ones(1), scores, *given, *zeros, 0)
+
+
+def test_targets_may_follow_each_other() -> None:
+    """As torch takes them: all classes in one dim."""
+    torch.manual_seed(0)
+    scores = torch.randn(9, 3, 5).log_softmax(-1)
+    counts, every = torch.tensor([2, 0, 3]), torch.tensor([9, 8, 9])
+    targets = torch.tensor([1, 2, 3, 3, 4])
+    rows = torch.tensor([[1, 2, -1], [-1, -1, -1], [3, 3, 4]])
+    listed, padded = ctc.forward(scores, targets, every, counts), ctc.forward(scores, rows, every, counts)
+    assert torch.equal(listed[0], padded[0])
+    assert listed[1].shape == (3, 9, 11)
+    gradients = [
+        ctc.backward(torch.ones(3), scores, given, every, counts, *found, 0)
+        for given, found in ((targets, listed), (rows, padded))
+    ]
+    assert torch.equal(*gradients)
