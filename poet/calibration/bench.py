@@ -15,8 +15,8 @@ from poet.errors import PageFileError
 from poet.frontend.trace import TrainingStep, trace_training_step
 from poet.optimizer import OptimizerSpec
 from poet.planning.rehearsal import keeping_plan
-from poet.runtime.measure import seconds_in_steps
 from poet.runtime.process import torch_threads
+from poet.runtime.step_clock import seconds_in_steps
 from poet.runtime.storage_speed import keep_transferring, transfer_seconds
 from poet.verification import random_batch
 

@@ -87,14 +87,18 @@ def test_the_picture_of_the_rooms_is_the_table() -> None:
     assert PAGE.read_text(encoding="utf-8") == page()
 
 
-def test_one_module_measures_kernels() -> None:
-    """Import and rehearsal read no clock and record no memory: they ask `poet.runtime.measure`."""
+def test_two_modules_measure_kernels() -> None:
+    """Import and rehearsal read no clock and record no memory: they ask `measure` and `step_clock`."""
     askers = [*(ROOT / "poet" / "frontend").rglob("*.py"), ROOT / "poet" / "planning" / "rehearsal.py"]
     imports = {path: set(imports_of(path)) for path in askers}
     for path, names in imports.items():
         assert not {"time", "timeit"} & {name.split(".")[0] for name in names}, path
         assert not any(name.startswith("poet.runtime.native") for name in names), path
-    asking = {path.stem for path, names in imports.items() if any("runtime.measure" in n for n in names)}
+    asking = {
+        path.stem
+        for path, names in imports.items()
+        if any(name.startswith(("poet.runtime.measure", "poet.runtime.step_clock")) for name in names)
+    }
     assert asking == {"trace", "evaluation", "rehearsal", "wrapped"}
 
 

@@ -25,7 +25,7 @@ from poet.planning import rehearsal
 from poet.plans.run_request import Epoch
 from poet.problem import Limits
 from poet.report.run import Measured, run_data, run_report
-from poet.runtime import Trainer, measure
+from poet.runtime import Trainer, step_clock
 from poet.schedule import Compute, Free
 from poet.solution import SolveOptions
 
@@ -125,7 +125,7 @@ def test_all_of_a_step_belongs_to_some_op() -> None:
     problem = hand_net.problem(graph)
     plan = hand_net.plan(problem, graph, keep_everything(problem))
     stamps = {index: 1.0 + 0.5 * index * index for index in range(len(plan.schedule))}
-    seconds = measure._by_op(plan, stamps, 0.25, 1000.0)
+    seconds = step_clock._by_op(plan, stamps, 0.25, 1000.0)
     assert sum(seconds.values()) == pytest.approx(1000.0 - 0.25)
     computes = [(i, step.op) for i, step in enumerate(plan.schedule) if isinstance(step, Compute)]
     assert list(seconds) == [op for _, op in computes]
