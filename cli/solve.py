@@ -108,7 +108,7 @@ def solve(
         typer.Option(
             metavar="K",
             help="Train each batch in K micro-batches, or auto: as many as take the least energy. K:sum: the "
-            "loss is not divided by K.",
+            "loss is not divided by K. K:layers: layer by layer over all of them.",
             callback=micro_callback,
         ),
     ] = None,

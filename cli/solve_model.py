@@ -112,7 +112,8 @@ def _least_energy(path: Path, ask: Ask, about_model: ModelAsk, loss: str) -> _Fo
         kept[micro] = found
         return found.planned
 
-    planned, tried = least_energy(api.samples_of(None, _bindings(about_model)), loss, make)
+    samples, home = api.samples_of(None, _bindings(about_model)), (about_model.home or Home.RAM).place
+    planned, tried = least_energy(samples, loss, make, home=home)
     for line in candidate_lines(tried):
         typer.echo(f"poet: {line}", err=True)
     return kept[planned.prepared.micro]

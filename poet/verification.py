@@ -177,9 +177,9 @@ def random_batch(plan: Plan, seed: int) -> Batch:
 
 def _random_step(plan: Plan, seed: int) -> Batch:
     """What a whole step takes: `random_batch`, or one for each micro-batch in one."""
-    if plan.request.micro is None:
+    count = 1 if plan.request.micro is None else plan.request.micro.runs
+    if count == 1:
         return random_batch(plan, seed)
-    count = plan.request.micro.count
     drawn = [random_batch(plan, seed * count + number) for number in range(count)]
     inputs = tuple(torch.cat(tensors) for tensors in zip(*(batch[0] for batch in drawn), strict=True))
     targets = [batch[1] for batch in drawn]
@@ -308,7 +308,10 @@ def _step_pairs(
     pieces = [(inputs, targets)] if micro is None else _pieces(inputs, targets, micro.count)
     divisor = 1 if micro is None else micro.divisor
     handed = None if trainer.plan.graph.predictions else 0  # logits in strips are handed to nobody
-    *earlier, (loss, outputs) = plain.step_in_pieces(pieces, divisor=divisor)
+    results = plain.step_in_pieces(pieces, divisor=divisor)
+    if micro is not None and micro.runs == 1:
+        pieces, results = [(inputs, targets)], [_together(results)]
+    *earlier, (loss, outputs) = results
     for number, (piece, (theirs, their_outputs)) in enumerate(zip(pieces[:-1], earlier, strict=True), 1):
         summed = trainer.accumulate(*piece)
         yield f"the loss of micro-batch {number}", torch.tensor(summed.loss, dtype=theirs.dtype), theirs
@@ -330,6 +333,13 @@ def _step_pairs(
     states = trainer.optimizer_state()
     for (parameter, name), theirs in plain.optimizer_state().items():
         yield f"{name} of {parameter}", states[parameter][name], theirs
+
+
+def _together(results: Sequence[tuple[Tensor, list[Tensor]]]) -> tuple[Tensor, list[Tensor]]:
+    """Loss and outputs of a step that trains all micro-batches at once: see `poet.frontend.layer_order`."""
+    outputs = zip(*(each for _, each in results), strict=True)
+    rows = ([item if item.dim() else item.reshape(1) for item in items] for items in outputs)
+    return torch.stack([loss for loss, _ in results]).mean(), [torch.cat(items) for items in rows]
 
 
 def _pieces(

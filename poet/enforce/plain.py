@@ -85,10 +85,12 @@ def _train(module: nn.Module, plan: Plan, samples: Samples) -> int:
     parameters = {name: item for name, item in module.named_parameters() if name in trained}
     optimizer = torch_optimizer(plan.optimizer, parameters)
     loss_of, micro = loss_named(plan.request.loss), plan.request.micro
-    inputs, targets = samples.batch(torch.arange(len(samples.staged[0])))
+    pieces = 1 if micro is None else micro.count
+    staged = len(samples.staged[0]) * (1 if micro is None else micro.runs)
+    inputs, targets = samples.batch(torch.arange(staged // pieces))
     for _ in range(_STEPS_OF_ONE_OPTIMIZER):
         optimizer.zero_grad(set_to_none=True)
-        for _ in range(1 if micro is None else micro.count):
+        for _ in range(pieces):
             loss = loss_of.of(module(*inputs), targets)
             (loss if micro is None else loss / micro.divisor).backward()  # type: ignore[no-untyped-call]
             del loss

@@ -67,7 +67,9 @@ def trace_evaluation(
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     with mode:
         targets = [
-            torch.empty_strided(kind.shape, kind.strides, dtype=kernels.dtype(kind.dtype))
+            torch.empty_strided(kind.shape, kind.strides, dtype=kernels.dtype(kind.dtype))[
+                : kind.shape[0] // training.together if kind.shape else None
+            ]
             for kind in (types[name] for name in beside.inputs[len(inputs) :])
         ]
     with evaluating(module), small_operators(are_wanted=training.has_small_operators):

@@ -24,6 +24,7 @@ from poet.frontend.eager import original
 from poet.frontend.functional import Functional, Step, fakes, trace_step
 from poet.frontend.fused import HasKernel, with_updates_fused
 from poet.frontend.in_place import Overwrites, with_results_in_place
+from poet.frontend.layer_order import in_layer_order
 from poet.frontend.layouts import compact
 from poet.frontend.logits import with_logits_in_strips
 from poet.frontend.losses import Loss, LossFunction, as_loss
@@ -47,7 +48,7 @@ from poet.frontend.strip_choice import with_strips
 from poet.graph import Graph
 from poet.kernel_facts import KernelFacts
 from poet.loss import LossSpec
-from poet.micro import MicroBatches
+from poet.micro import LAYERS, MicroBatches
 from poet.named import trained_in_words
 from poet.optimizer import OptimizerSpec
 from poet.runtime.measure import Findings, measured
@@ -79,6 +80,7 @@ class TrainingStep:
         digest: SHA-256 of the graph as traced; machines that run it in other strips agree on it.
         has_small_operators: see `trace_training_step`.
         forms: of what backward reads; ``graph`` has all of it in short form. ``None``: there is one form.
+        together: micro-batches that ``graph`` trains, layer by layer.
     """
 
     graph: Graph
@@ -91,6 +93,7 @@ class TrainingStep:
     accumulation: AccumulatingStep | None = None
     has_small_operators: bool = False
     forms: SaveForms | None = None
+    together: int = 1
 
     def __repr__(self) -> str:
         parts = f"{len(self.graph.ops)} ops, {trained_in_words(self.graph)} trained"
@@ -157,6 +160,10 @@ def trace_training_step(
     wanted = one_of(Gradients, gradients, "gradients")
     if wanted is Gradients.LOGITS and (uses_elements is not None or not in_short_forms):
         raise ModelError("logits are made in strips by PyTorch's kernels, for batches of one shape")
+    if micro is not None and micro.order == LAYERS and (wanted is Gradients.LOGITS or has_small_operators):
+        raise ModelError(
+            "micro-batches go layer by layer by PyTorch's kernels, with logits as a whole; leave :layers out"
+        )
     module, optimizer = original(module), optimizer or OptimizerSpec()
     inputs = [example_inputs] if isinstance(example_inputs, Tensor) else list(example_inputs)
     for index, item in enumerate(inputs):
@@ -177,6 +184,11 @@ def trace_training_step(
             name=name or type(module).__name__,
             input_names=input_names,
         )
+    together = 1
+    if micro is not None and micro.order == LAYERS:
+        together, micro, in_parts = micro.count, None, False
+        lowered, names = in_layer_order(found.lowered, found.names, together)
+        found = replace(found, lowered=lowered, names=names)
     graph = assemble(found.lowered, found.names, optimizer, accumulates=micro is not None)
     tied = tied_names(module, parameters | states)
     graph = replace(graph, states=(*graph.states, *tied))
@@ -195,7 +207,7 @@ def trace_training_step(
     spec = str(LossSpec.parse(objective.name))
     return TrainingStep(
         graph, kernel_facts, tensors, optimizer, spec, digest, objective, accumulation=accumulation,
-        has_small_operators=has_small_operators, forms=forms,
+        has_small_operators=has_small_operators, forms=forms, together=together,
     )  # fmt: skip
 
 

@@ -9,12 +9,13 @@ from poet.devices.costs import build_problem, kernels_on
 from poet.errors import Infeasible, InputError, InvalidSchedule, OutOfTime, PlanError
 from poet.graph import Graph
 from poet.kernel_facts import KernelFacts
-from poet.micro import MicroBatches
+from poet.micro import LAYERS, MicroBatches
 from poet.planning.beside import SEARCH_SECONDS, at_home, limits_beside, plan_beside, planned_beside
 from poet.planning.planned import Planned
 from poet.planning.without_updates import arena_of, without_updates
 from poet.plans.plan_parts import SearchOutcome
 from poet.plans.training_plan import Plan
+from poet.problem import Place
 from poet.simulator import judge
 from poet.solution import SolveOptions
 from poet.units import format_bytes
@@ -91,14 +92,17 @@ class Candidate:
 
 
 def least_energy(
-    samples: int, loss: str, make: Callable[[MicroBatches | None], Planned]
+    samples: int, loss: str, make: Callable[[MicroBatches | None], Planned], *, home: Place = Place.RAM
 ) -> tuple[Planned, tuple[Candidate, ...]]:
     """The plan of least energy per step among every number of pieces of one size, and what each took.
+
+    Where parameters are at home in storage, each number is tried in both orders, see `MicroBatches`.
 
     Args:
         samples: of a batch.
         loss: of the micro-batches, see `MicroBatches`.
         make: a plan with so many; raises `Infeasible` or `OutOfTime` where there is none.
+        home: of parameters between steps.
 
     Raises:
         Infeasible: no number of pieces has a plan; the last reason.
@@ -106,7 +110,7 @@ def least_energy(
     best: Planned | None = None
     tried: list[Candidate] = []
     why: Infeasible | OutOfTime | None = None
-    for micro in _candidates(samples, loss):
+    for micro in _candidates(samples, loss, home):
         try:
             planned = make(micro)
         except (Infeasible, OutOfTime) as error:
@@ -122,10 +126,12 @@ def least_energy(
     return best, tuple(tried)
 
 
-def _candidates(samples: int, loss: str) -> Iterator[MicroBatches | None]:
+def _candidates(samples: int, loss: str, home: Place) -> Iterator[MicroBatches | None]:
     if samples < 1:
         raise InputError("the model takes no batch of samples, so there is nothing to divide")
     yield None
     for count in range(2, samples + 1):
         if samples % count == 0:
             yield MicroBatches(count, loss)
+            if home is Place.STORAGE:
+                yield MicroBatches(count, loss, LAYERS)

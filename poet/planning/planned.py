@@ -217,7 +217,11 @@ def plan_with(prepared: Prepared, limits: Limits, fitted: Fitted) -> Planned:
     made = make_plan(
         model=prepared.model,
         request=Request(
-            limits=limits, loss=prepared.step.loss, train=prepared.train, gradients=prepared.gradients
+            limits=limits,
+            loss=prepared.step.loss,
+            train=prepared.train,
+            gradients=prepared.gradients,
+            micro=prepared.micro if prepared.step.together > 1 else None,
         ),
         device=_device_summary(prepared.profile),
         outcome=outcome_of(solution),

@@ -70,11 +70,12 @@ class Plan(PlannedStep):
 
     def __post_init__(self) -> None:
         PlannedStep.__post_init__(self)  # super() would name the class before it had slots
-        if (self.request.micro is None) != (self.accumulation is None):
+        micro = self.request.micro
+        if (micro is None or micro.runs == 1) != (self.accumulation is None):
             raise PlanError("a plan has micro-batches and a step that accumulates, or neither")
         if self.evaluation is not None:
             _check_alone(self.evaluation, "evaluation")
-            check_evaluation(self, self.evaluation)
+            check_evaluation(self, self.evaluation, has_other_inputs=micro is not None and micro.runs == 1)
         if self.accumulation is not None:
             _check_alone(self.accumulation, "accumulating step")
             check_accumulation(self, self.accumulation)
@@ -218,7 +219,7 @@ def _check_alone(other: Plan, what: str) -> None:
 
 def _check_shapes(plan: Plan) -> None:
     """Each takes batches of a shape of its own and updates what the plan's step updates."""
-    if plan.shapes and plan.accumulation is not None:
+    if plan.shapes and plan.request.micro is not None:
         raise PlanError("a plan has micro-batches or several shapes, not both")
     persistent = plan.graph.persistent()
     changed = persistent.intersection(name for op in plan.graph.ops for name in op.updates)

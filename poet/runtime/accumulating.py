@@ -43,6 +43,22 @@ class Accumulation:
         """Whether the next micro-batch begins the sums."""
         return {IS_FIRST: float(self.count == 0)}
 
+    def check(self) -> None:
+        """Do nothing if the plan takes micro-batches one by one.
+
+        Raises:
+            PlanError: it does not.
+        """
+        if self._step is not None:
+            return
+        name = self._plan.model.name
+        if self._plan.request.micro is not None:
+            raise PlanError(
+                f"{name}: the plan goes layer by layer through all micro-batches in one step; give step the "
+                "whole batch, or plan without :layers"
+            )
+        raise PlanError(f"{name}: the plan has no micro-batches; plan with micro=4 (--micro 4)")
+
     def run(
         self, number: int, given: Sequence[torch.Tensor], scalars: Mapping[str, float]
     ) -> tuple[float, tuple[torch.Tensor, ...]]:
@@ -52,10 +68,8 @@ class Accumulation:
             PlanError: the plan has no micro-batches.
             ReplayError: as of `StepReplay.step`.
         """
-        if self._step is None:
-            raise PlanError(
-                f"{self._plan.model.name}: the plan has no micro-batches; plan with micro=4 (--micro 4)"
-            )
+        self.check()
+        assert self._step is not None
         result = self._step.run(number, given, {**scalars, **self.scalars})
         self.count += 1
         return result

@@ -41,11 +41,18 @@ class Evaluations:
         """Nothing is compiled yet; ``given`` is of the training step, ``shapes`` are the plan's others."""
         self._plan, self._tensors = plan, tensors
         self._draws = draws
-        self._shapes = [_OpenEvaluation(plan, plan.evaluation, EVALUATION, given, tensors, pager)]
+        evaluation = plan.evaluation
+        if evaluation is not None and evaluation.given_types != plan.given_types:  # it is of one micro-batch
+            given = GivenTensors(evaluation)
+        self._shapes = [_OpenEvaluation(plan, evaluation, EVALUATION, given, tensors, pager)]
         for number, (shape, opened) in enumerate(zip(plan.shapes, shapes, strict=True)):
             called = shape_called(number) + EVALUATION
             its = _OpenEvaluation(plan, shape.evaluation, called, opened.given, tensors, pager)
             self._shapes.append(its)
+
+    def allow_nan(self, allowed: bool) -> None:
+        """Whether targets may be NaN or infinite."""
+        self._shapes[0].given.allow_nan = allowed
 
     def check(self) -> None:
         """Do nothing if the plan has an evaluation.

@@ -144,7 +144,7 @@ class OpenPlan:
         Raises:
             InputError: something is no tensor and no array of numbers.
         """
-        if self.plan.accumulation is not None:
+        if self.plan.request.micro is not None:
             return True
         given = (*as_tensors(inputs), *as_tensors(targets))
         return is_as_large(given, self.given.types) or taking(self.shapes, inputs, targets) is not None
@@ -192,6 +192,7 @@ class OpenPlan:
         """Whether targets may be NaN or infinite."""
         for given in (self.given, *(shape.given for shape in self.shapes)):
             given.allow_nan = allowed
+        self.evaluations.allow_nan(allowed)
 
     def check_may_run(self) -> None:
         """Do nothing if a step or an evaluation may begin.

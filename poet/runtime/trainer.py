@@ -243,11 +243,12 @@ class Trainer(TrainingState):
             targets: of the loss; copied.
 
         Raises:
-            PlanError: the plan has no micro-batches.
+            PlanError: the plan has no micro-batches, or trains them all in one step.
             InputError, ReplayError: as of `step`.
         """
         clock = self._stopwatch()
         self._open.check_may_run()
+        self._open.accumulation.check()
         given = self._open.given.checked(inputs, targets)
         number = self.steps + 1
         loss, outputs = self._open.accumulate(number, given, self._rates.scalars(number))
