@@ -28,7 +28,7 @@ from poet.devices.measurements import (
     TransferTime,
 )
 from poet.devices.op_rows import rows_of
-from poet.devices.profile import OpClass, Profile
+from poet.devices.profile import OpClass, Profile, Throughput
 from poet.devices.sense import contradictions
 from poet.errors import InputError
 
@@ -36,6 +36,15 @@ _LEAST_OPS = 5
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
 _WATTS_WIDTH = 0.02
 _FITTED = (FIT, RUN, TABLE)
+_GRADIENT_OF = {
+    OpClass.CONVOLUTION_BACKWARD: OpClass.CONVOLUTION,
+    OpClass.DEPTHWISE_BACKWARD: OpClass.DEPTHWISE,
+    OpClass.POINTWISE_BACKWARD: OpClass.POINTWISE,
+    OpClass.BATCH_NORM_BACKWARD: OpClass.BATCH_NORM,
+}
+_TWIN = {**_GRADIENT_OF, **{forward: backward for backward, forward in _GRADIENT_OF.items()}}
+"""Classes of which the one tells of the other: a kernel and that of its gradients."""
+
 _NEEDED = (OpClass.MATMUL, OpClass.ELEMENTWISE, OpClass.REDUCTION, OpClass.TRANSCENDENTAL)
 
 
@@ -180,15 +189,38 @@ def _compute(speeds: Speeds, base: Profile | None, found: Measurements, notes: l
         if op_class in speeds.flops_per_second:
             continue
         own = None if base is None else getattr(base.compute, op_class.value)
-        own = own or (base.compute.throughput(op_class) if base is not None and op_class in _NEEDED else None)
+        if base is not None and (op_class in _NEEDED or _TWIN.get(op_class) in speeds.flops_per_second):
+            own = own or base.compute.throughput(op_class)
         if base is not None and own is not None:
-            figure = own.flops_per_second
-            known = Known(figure.value, figure.interval).times(speeds.common_factor)
-            told = f"{base.name}'s times {speeds.common_factor:.3g}, which is common to the measured classes"
-            compute[op_class.value] = {"flops_per_second": _figure(known, found, told, "derived")}
+            compute[op_class.value] = _carried_over(op_class, own, speeds, base, found)
         elif op_class in _NEEDED:
             raise InputError(f"no op of the class {op_class.value} was measured; name a --base that has it")
     return compute
+
+
+def _carried_over(
+    op_class: OpClass, own: Throughput, speeds: Speeds, base: Profile, found: Measurements
+) -> dict[str, Any]:
+    """The base's figures of a class that was not measured, as measured classes differ from theirs."""
+    tables: dict[str, Any] = {}
+    twin = _TWIN.get(op_class)
+    faster = speeds.speed_factors[op_class]
+    if twin is not None and twin in speeds.flops_per_second:
+        twins_own = base.compute.throughput(twin)
+        if twins_own is not None:
+            faster = speeds.flops_per_second[twin].value / twins_own.flops_per_second.value
+    for name, figure, factor in (
+        ("flops_per_second", own.flops_per_second, faster),
+        (
+            "call_overhead_seconds",
+            own.call_overhead_seconds or base.compute.call_overhead_seconds,
+            speeds.call_factors[op_class],
+        ),
+    ):
+        known = Known(figure.value, figure.interval).times(factor)
+        told = f"{base.name}'s times {factor:.3g}, by the measured classes"
+        tables[name] = _figure(known, found, told, "derived")
+    return tables
 
 
 def _op_times(steps: Sequence[StepTime], found: Measurements, notes: list[str]) -> dict[str, Any]:

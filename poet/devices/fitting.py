@@ -3,9 +3,10 @@
 Each op is one equation, ``max(FLOPs / speed, bytes / bandwidth) + overhead = seconds``, and counts by its
 relative error. Non-negative least squares over the sum in place of the maximum gives the start; least squares
 over logarithms ends it, in which no op pulls harder than one that is off by `OUTLIER`. What is known before
-about a figure pulls it back by how narrow its interval is, beside two factors: one that is common to all, one
-that overheads have in common, for these follow interpreters and caches and not the arithmetic. A few ops move
-what they touch, and the rest with the machine as a whole.
+about a figure pulls it back by how narrow its interval is, beside factors that figures share: one that is
+common to all, one of each family of classes whose kernels are made alike, one that overheads have in common,
+for these follow interpreters and caches and not the arithmetic, and one of the calls of convolutions. A few
+ops move what they touch, then their family, and the rest with the machine as a whole.
 """
 
 from __future__ import annotations
@@ -42,8 +43,37 @@ _UNKNOWN_WIDTH = math.log(30.0)
 _INHERITED_WIDTH = math.log(5.0)
 """Of the speed of a class that the base costs like its parent: kernels of both may be quite different."""
 
+_MOST_SPEED_WIDTH = math.log(2.0)
+"""Of the speed of a class of the base, beside what its family has in common."""
+
 _MOST_CALL_WIDTH = math.log(2.0)
 """Of an overhead, beside what all have in common: calls of all classes go through the same code."""
+
+_LEAST_MEMORY_WIDTH = math.log(5.0)
+"""Of the memory beside the machine's other speeds, from one machine to another."""
+
+_C = OpClass
+_FAMILIES = (
+    (
+        (_C.MATMUL, _C.CONVOLUTION, _C.CONVOLUTION_BACKWARD, _C.POINTWISE, _C.POINTWISE_BACKWARD),
+        math.log(3.0),
+    ),
+    ((_C.DEPTHWISE, _C.DEPTHWISE_BACKWARD, _C.GROUPED), math.log(10.0)),
+    (
+        (
+            *(_C.ELEMENTWISE, _C.REDUCTION, _C.TRANSCENDENTAL, _C.MOVEMENT, _C.POOLING, _C.GELU),
+            *(_C.BATCH_NORM, _C.BATCH_NORM_BACKWARD, _C.ADAPTIVE_UPDATE, _C.RANDOM),
+        ),
+        math.log(3.0),
+    ),
+)
+"""Classes whose speeds differ together from one machine or library to another, and how far, beside the
+machine as a whole. Libraries differ most by convolutions of few channels each: by 40 beside products."""
+
+_CONVOLUTIONS = frozenset((*_FAMILIES[0][0][1:], *_FAMILIES[1][0]))
+"""Their calls cost more than others' where a library chooses and prepares kernels for each."""
+
+_CONVOLUTION_CALL_WIDTH = math.log(3.0)
 
 _SHARPNESSES = (3.0, math.inf)
 """Of the maximum in the model, first to last: at its edges a descent would stop."""
@@ -53,6 +83,8 @@ _STARTS = (0.1, 0.3, 0.5, 0.7, 0.9)
 
 _COMMON_WIDTHS = (math.log(30.0), math.log(5.0))
 """How far the machine as a whole may be from the base, and how far its calls from the rest."""
+
+_SHARED_WIDTHS = (*_COMMON_WIDTHS, _CONVOLUTION_CALL_WIDTH, *(width for _, width in _FAMILIES))
 
 _MOST_ITERATIONS, _LEAST_STEP = 80, 1e-4
 _LEAST_SECONDS_PER_UNIT = 1e-14
@@ -84,6 +116,8 @@ class Speeds:
         flops_per_second, overhead_seconds: by class of op, for those that ops were measured of.
         bandwidth_bytes_per_second: of the memory.
         common_factor: that the machine's speeds as a whole are higher than what was known beforehand.
+        speed_factors, call_factors: by which the speed of a class, and what its calls cost, differ from what
+            was known beforehand by all that the class shares with others; of every class, measured or not.
         factors: by class, the median factor between fitted and measured ops.
         ops: how many were fitted to.
     """
@@ -92,6 +126,8 @@ class Speeds:
     overhead_seconds: Mapping[OpClass, Known]
     bandwidth_bytes_per_second: Known
     common_factor: float
+    speed_factors: Mapping[OpClass, float]
+    call_factors: Mapping[OpClass, float]
     factors: Mapping[OpClass, float]
     ops: int
 
@@ -154,12 +190,16 @@ def fit_speeds(
         for value, a, b in zip(logs, low, high, strict=True)
     ]
     errors = np.abs(np.log(table.modelled(logs) / table.seconds))
-    classes = table.classes
+    classes, shared = table.classes, free[len(logs) :]
+    every = tuple(OpClass)
+    moved = np.exp(_shared(every) @ shared)
     return Speeds(
         dict(zip(classes, figures, strict=False)),
         dict(zip(classes, figures[len(classes) :], strict=False)),
         figures[-1],
-        math.exp(free[len(logs)]),
+        math.exp(shared[0]),
+        dict(zip(every, map(float, moved), strict=False)),
+        dict(zip(every, map(float, moved[len(every) :]), strict=False)),
         {c: math.exp(float(np.median(errors[table.place == i]))) for i, c in enumerate(classes)},
         count,
     )
@@ -209,8 +249,8 @@ def _known(classes: Sequence[OpClass], base: Profile | None, start: Floats) -> l
             figure = throughput.flops_per_second
             known = Known(figure.value, figure.interval)
             inherited = getattr(base.compute, op_class.value) is None
-            wider = inherited and known.width < _INHERITED_WIDTH
-            speeds.append(_within(known.value, _INHERITED_WIDTH) if wider else known)
+            width = _INHERITED_WIDTH if inherited else min(known.width, _MOST_SPEED_WIDTH)
+            speeds.append(_within(known.value, width))
             overhead = throughput.call_overhead_seconds or overhead
         else:  # only the memory limits it: an element of four bytes is one FLOP
             assert bandwidth is not None
@@ -221,7 +261,9 @@ def _known(classes: Sequence[OpClass], base: Profile | None, start: Floats) -> l
     memory = (
         _within(math.exp(start[-1]), _UNKNOWN_WIDTH)
         if bandwidth is None
-        else Known(bandwidth.value, bandwidth.interval)
+        else _within(
+            bandwidth.value, max(Known(bandwidth.value, bandwidth.interval).width, _LEAST_MEMORY_WIDTH)
+        )
     )
     return [*speeds, *overheads, memory]
 
@@ -235,13 +277,32 @@ def _best_fit(table: _Table, known: Sequence[Known]) -> tuple[Floats, Floats]:
     """`_fit` from several beginnings: where few ops are of few kinds, one of them may mislead it."""
     prior = np.log(np.array([figure.value for figure in known]))
     off = np.log(table.modelled(prior) / table.seconds)
-    begins = [
-        np.concatenate([np.zeros(len(known)), [float(np.quantile(off, share)), 0.0]]) for share in _STARTS
-    ]
+    begins = []
+    for share in _STARTS:
+        begin = np.zeros(len(known) + len(_SHARED_WIDTHS))
+        begin[len(known)] = float(np.quantile(off, share))
+        begins.append(begin)
     logs, free, _ = min(
         (_fit(table, known, begin, _SHARPNESSES) for begin in begins), key=lambda found: found[2]
     )
     return logs, free
+
+
+def _shared(classes: Sequence[OpClass]) -> Floats:
+    """How a table's figures, one a row, follow what they share, one a column, in `_SHARED_WIDTHS`' order."""
+    speeds, calls, zeros = np.ones(len(classes)), np.ones(len(classes)), np.zeros(len(classes))
+    convolves = np.array([float(c in _CONVOLUTIONS) for c in classes])
+    families = [
+        np.concatenate([[float(c in family) for c in classes], zeros, [0.0]]) for family, _ in _FAMILIES
+    ]
+    return np.column_stack(
+        [
+            np.concatenate([speeds, -calls, [1.0]]),
+            np.concatenate([zeros, calls, [0.0]]),
+            np.concatenate([zeros, convolves, [0.0]]),
+            *families,
+        ]
+    )
 
 
 def _fit(
@@ -251,12 +312,10 @@ def _fit(
 
     Gauss-Newton, each op weighted by how far it is off, so that none pulls harder than one off by `OUTLIER`.
     """
-    count, figures = len(table.classes), len(known)
+    figures = len(known)
     prior = np.log(np.array([figure.value for figure in known]))
-    common = np.zeros((figures, 2))
-    common[:, 0] = np.concatenate([np.ones(count), -np.ones(count), [1.0]])
-    common[count : 2 * count, 1] = 1.0
-    widths = np.array([*(figure.width for figure in known), *_COMMON_WIDTHS])
+    common = _shared(table.classes)
+    widths = np.array([*(figure.width for figure in known), *_SHARED_WIDTHS])
     pull = (OUTLIER / widths) ** 2
 
     def logs_at(free: Floats) -> Floats:

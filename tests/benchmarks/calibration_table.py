@@ -21,10 +21,21 @@ from pathlib import Path
 from interval_table import ends_of, interval
 
 from poet.calibration.nets import JUDGING_NETS
+from poet.devices.amounts import Amounts, amounts_of
+from poet.devices.costs import op_seconds
 from poet.devices.fitted_profile import fit_profile, predicted_seconds, stored_line, typed_watts
 from poet.devices.fitting import RESAMPLINGS
 from poet.devices.load import load_profile
-from poet.devices.measurements import FIT, JUDGE, Measurements, OpTime, TransferTime, read_measurements
+from poet.devices.measurements import (
+    FIT,
+    JUDGE,
+    Measurements,
+    OpKey,
+    OpTime,
+    StepTime,
+    TransferTime,
+    read_measurements,
+)
 from poet.devices.profile import Profile
 
 ROOT = Path(__file__).parents[2]
@@ -34,6 +45,23 @@ THREADS, ROUNDS = (1, 2), 4
 FIT_SIZES_BYTES = (4096, 16384, 65536, 262144, 1048576, 4194304)
 BASES = ("rpi4b-xnnpack", "rpi4b", "rpi5", "x86-host")
 DRAWS, FEW_OPS = 6, 10
+CHOSEN = (
+    ("matmul", 0.75), ("convolution", 0.0), ("convolution_backward", 0.75), ("pointwise_backward", 0.75),
+    ("depthwise_backward", 0.75), ("elementwise", 0.8), ("elementwise", 0.1), ("batch_norm", 0.75),
+    ("reduction", 0.75), ("adaptive_update", 0.75),
+)  # fmt: skip
+"""Ten ops that tell of all families: the class of each, and the share of its class's ops that are smaller.
+The small ones tell what calls cost."""
+
+MACHINES = (
+    "rpi4b", "rpi4b-xnnpack", "rpi5", "rpi-zero-2w", "rpi3b-plus", "jetson-nano", "jetson-orin-nano", "pixel",
+    "x86-host",
+)  # fmt: skip
+"""Shipped profiles, each of which is simulated, with each other as its base."""
+
+NOISE = 0.2
+"""Of each op of a simulated machine, as the deviation of a logarithm."""
+
 WATTS = {"idle": 1.0, "busy": 2.0}
 """No times depend on them, and a fit refuses to go without."""
 
@@ -85,14 +113,78 @@ def held(found: Measurements, resamplings: int = RESAMPLINGS) -> dict[str, tuple
     return told
 
 
-def few_ops(found: Measurements, base: Profile, seed: int) -> list[float]:
-    """Predicted over measured seconds of unseen steps, by a fit to ten ops drawn at random."""
-    ops: list[OpTime] = [op for step in found.steps if step.role == FIT for op in step.ops]
+def drawn_ops(ops: Sequence[OpTime], seed: int) -> tuple[OpTime, ...]:
+    """Ten, at random."""
+    return tuple(random.Random(seed).sample(list(ops), FEW_OPS))
+
+
+def chosen_ops(ops: Sequence[OpTime], chosen: Sequence[tuple[str, float]] = CHOSEN) -> tuple[OpTime, ...]:
+    """Those that are ``chosen``; an op is as large as its FLOPs or the elements that it moves."""
+    by_class: dict[str, dict[OpKey, tuple[float, OpTime]]] = {}
+    for op in ops:
+        amounts = amounts_of(op)
+        size = max(amounts.flops, amounts.bytes_moved / 4)
+        by_class.setdefault(amounts.op_class.value, {}).setdefault(op.key, (size, op))
+    found = []
+    for name, share in chosen:
+        sized = sorted(by_class[name].values(), key=lambda pair: pair[0])
+        found.append(sized[int(share * len(sized))][1])
+    return tuple(found)
+
+
+def few_ops(found: Measurements, base: Profile, ops: tuple[OpTime, ...]) -> list[float]:
+    """Predicted over measured seconds of unseen steps, by a fit to ``ops``."""
     judged = [step for step in found.steps if step.role == JUDGE]
     first = next(step for step in found.steps if step.role == FIT)
-    drawn = tuple(random.Random(seed).sample(ops, FEW_OPS))
-    profile = fitted(replace(found, steps=(replace(first, ops=drawn), *judged)), base)
+    profile = fitted(replace(found, steps=(replace(first, ops=ops), *judged)), base)
     return [predicted_seconds(profile, step) / step.seconds for step in judged]
+
+
+def ops_of(found: Measurements) -> list[OpTime]:
+    """That a fit may see."""
+    return [op for step in found.steps if step.role == FIT for op in step.ops]
+
+
+def simulated(found: Measurements, machine: Profile, seed: int) -> Measurements:
+    """``found`` as it would be on ``machine``, were its cost model true but for noise in each kind of op."""
+    draw, known = random.Random(seed), {}
+
+    def seconds(op: OpTime) -> float:
+        if op.key not in known:
+            amounts: Amounts = amounts_of(op)
+            stated = op_seconds(machine, amounts.op_class, amounts.flops, amounts.bytes_moved)
+            known[op.key] = stated * math.exp(draw.gauss(0.0, NOISE))
+        return known[op.key]
+
+    def made(step: StepTime) -> StepTime:
+        return replace(step, ops=tuple(replace(op, seconds=seconds(op)) for op in step.ops))
+
+    return replace(found, steps=tuple(made(step) for step in found.steps))
+
+
+def median_error(ratios: Sequence[float]) -> float:
+    """Of predicted over measured."""
+    return statistics.median(abs(ratio - 1.0) for ratio in ratios)
+
+
+def pairs(
+    found: Measurements,
+    chosen: Sequence[tuple[str, float]] = CHOSEN,
+    names: Sequence[str] = MACHINES,
+) -> dict[tuple[str, str], tuple[float, float]]:
+    """Median errors by machine and base: of ten drawn ops, and of the ten chosen ones."""
+    told = {}
+    for number, name in enumerate(names):
+        machine = simulated(found, load_profile(name), number)
+        ops = ops_of(machine)
+        for other, base in enumerate(names):
+            if base != name:
+                profile = load_profile(base)
+                told[name, base] = (
+                    median_error(few_ops(machine, profile, drawn_ops(ops, 100 * number + other))),
+                    median_error(few_ops(machine, profile, chosen_ops(ops, chosen))),
+                )
+    return told
 
 
 def paging(found: Measurements) -> Iterator[tuple[str, int, float]]:
@@ -143,16 +235,31 @@ def _paging(by_threads: dict[int, Measurements]) -> Iterator[str]:
 
 
 def _few(found: Measurements) -> Iterator[str]:
-    yield "| base | as it is, median error | ten ops, median error | of single steps |\n|---|---|---|---|"
-    judged = [step for step in found.steps if step.role == JUDGE]
+    yield "| base | as it is | ten drawn | of single steps | ten chosen | of single steps |"
+    yield "|---|---|---|---|---|---|"
+    judged, ops = [step for step in found.steps if step.role == JUDGE], ops_of(found)
     for name in BASES:
         base = load_profile(name)
-        raw = statistics.median(abs(predicted_seconds(base, step) / step.seconds - 1.0) for step in judged)
-        draws = [few_ops(found, base, seed) for seed in range(DRAWS)]
-        medians = [statistics.median(abs(ratio - 1.0) for ratio in ratios) for ratios in draws]
+        raw = median_error([predicted_seconds(base, step) / step.seconds for step in judged])
+        draws = [few_ops(found, base, drawn_ops(ops, seed)) for seed in range(DRAWS)]
         every = sorted(math.log(ratio) for ratios in draws for ratio in ratios)
         low, high = (math.exp(every[int(share * (len(every) - 1))]) for share in (0.05, 0.95))
-        yield f"| `{name}` | {raw:.0%} | {statistics.median(medians):.0%} | {low:.2f} to {high:.2f} |"
+        chosen = few_ops(found, base, chosen_ops(ops))
+        yield (
+            f"| `{name}` | {raw:.0%} | {statistics.median(map(median_error, draws)):.0%} | "
+            f"{low:.2f} to {high:.2f} | {median_error(chosen):.0%} | {min(chosen):.2f} to {max(chosen):.2f} |"
+        )
+
+
+def _simulated(found: Measurements) -> Iterator[str]:
+    told = pairs(found)
+    yield "| ten ops | median of pairs | three of four pairs within | worst pair |\n|---|---|---|---|"
+    for label, place in (("drawn", 0), ("chosen", 1)):
+        errors = sorted(both[place] for both in told.values())
+        yield (
+            f"| {label} | {statistics.median(errors):.0%} | {errors[int(0.75 * len(errors))]:.0%} | "
+            f"{errors[-1]:.0%} |"
+        )
 
 
 HEAD = """# A calibration against steps that it has not seen
@@ -181,15 +288,24 @@ not count. First with the files of one thread, then with those of two.
 FEW = f"""
 ## {FEW_OPS} ops and the wrong base
 
-One thread; {FEW_OPS} ops drawn at random from the calibration's, {DRAWS} times, with a base that is another
-machine. *Of single steps*: predicted over measured, nine of ten draws and nets.
+One thread; {FEW_OPS} of the calibration's ops, with a base that is another machine: median error of unseen
+steps, and predicted over measured of single ones. *Drawn*: at random, {DRAWS} times, nine of ten draws and
+nets. *Chosen*: of products, convolutions, convolutions of single pixels and of single channels, sums, batch
+norms, updates and passes over memory one larger op each, and two tiny ones that tell what calls cost, of a
+convolution and of another.
+
+"""
+
+SIMULATED = f"""
+The same on simulated machines: {len(MACHINES)} shipped profiles, each with every other as its base, noise of
+{NOISE:.0%} in each kind of op.
 
 """
 
 LAST = """
-Most ops of a step are short. {FEW} drawn at random mostly tell what calls cost, and little of the classes
-that take the time: these keep the base's proportions, which are those of another machine. A calibration
-of a minute (`--time-limit 60s`) has hundreds of ops.
+Most ops of a step are short. Ten drawn at random mostly tell what calls cost, and little of the classes
+that take the time: these keep the base's proportions, which are those of another machine. One of each family
+moves its family as well. A calibration of a minute (`--time-limit 60s`) has hundreds of ops.
 """
 
 
@@ -200,7 +316,8 @@ def page(folder: Path) -> str:
         *(HEAD.rstrip("\n"), *_steps(by_threads)),
         *(PAGING.rstrip("\n") + "\n", *_paging(by_threads)),
         *(FEW.rstrip("\n") + "\n", *_few(by_threads[1])),
-        LAST.replace("{FEW}", "Ten").rstrip("\n"),
+        *(SIMULATED.rstrip("\n") + "\n", *_simulated(by_threads[1])),
+        LAST.rstrip("\n"),
     )
     return "\n".join(parts) + "\n"
 

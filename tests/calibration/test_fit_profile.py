@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import csv
+import importlib
 import math
 import random
 import statistics
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from helpers.pace import with_slow
@@ -16,6 +18,7 @@ from poet.cli.devices import app
 from typer.main import get_command
 
 from poet.calibration.calibrate import Settings, calibrate
+from poet.devices.amounts import amounts_of
 from poet.devices.fitted_profile import fit_profile, predicted_seconds, profile_text, typed_watts
 from poet.devices.fitting import fit_speeds
 from poet.devices.load import load_profile
@@ -25,8 +28,16 @@ from poet.devices.profile import OpClass, Profile
 from poet.devices.sense import contradictions
 from poet.errors import InputError
 
+table: Any = importlib.import_module("benchmarks.calibration_table")
+
 PI = load_profile("rpi4b-torch")
 SHORT = Settings(time_limit_seconds=100.0, sample_seconds=None, storage="a card", phase_seconds=4.0)
+TEN = [
+    ({"batch_norm": "pooling", "adaptive_update": "gelu"}.get(name, name), share)
+    for name, share in table.CHOSEN
+]
+"""Of the simulated board's classes."""
+
 WATTS = {"idle": 2.7, "busy": 6.0, "read": 3.4, "write": 3.6}
 
 
@@ -100,16 +111,58 @@ def test_ten_ops_and_a_wrong_base_predict_better_than_the_base(noisy: Measuremen
     assert fitted.calibration.worst_factor == pytest.approx(math.exp(off))
 
 
+def test_ten_ops_of_all_families_tell_unseen_steps_within_a_fifth_whatever_the_base(
+    noisy: Measurements,
+) -> None:
+    steps = tuple(step for step in noisy.steps if step.threads == 4 and step.role in (FIT, JUDGE))
+    found = replace(noisy, steps=steps)
+    for name in ("x86-host", "pixel"):
+        base, ten = load_profile(name), table.chosen_ops(table.ops_of(found), TEN)
+        judged = [step for step in steps if step.role == JUDGE]
+        wrong = table.median_error([predicted_seconds(base, step) / step.seconds for step in judged])
+        assert wrong > 0.3, name
+        assert table.median_error(table.few_ops(found, base, ten)) < 0.2, name
+
+
+def test_a_class_without_an_op_follows_its_family(noisy: Measurements) -> None:
+    """Depthwise gradients tell of depthwise convolutions, whatever products have done."""
+    ops = [op for step in noisy.steps if step.role == FIT and step.threads == 4 for op in step.ops]
+    ten = table.chosen_ops(ops, TEN)
+    assert not any(amounts_of(op).op_class is OpClass.DEPTHWISE for op in ten)
+    step = next(step for step in noisy.steps if step.role == FIT)
+    few = replace(_typed(noisy), steps=(replace(step, ops=ten),))
+    true = PI.compute.depthwise
+    assert true is not None
+    for name in ("x86-host", "rpi4b-xnnpack"):  # neither has a table for them
+        profile, _ = fit_profile(few, name="mine", base=load_profile(name), resamplings=2)
+        found = profile.compute.depthwise
+        assert found is not None
+        assert found.flops_per_second.kind == "derived"
+        assert 1 / 3 < found.flops_per_second.value / true.flops_per_second.value < 3
+
+
+@pytest.mark.slow
+def test_pairs_of_machine_and_base_are_told_by_ten_ops(noisy: Measurements) -> None:
+    """The median over pairs of shipped profiles; single pairs come to twice that and more."""
+    steps = tuple(step for step in noisy.steps if step.threads == 4 and step.role in (FIT, JUDGE))
+    names = ("rpi4b", "rpi-zero-2w", "pixel", "x86-host")
+    errors = [chosen for _, chosen in table.pairs(replace(noisy, steps=steps), TEN, names).values()]
+    assert len(errors) == 12
+    assert statistics.median(errors) < 0.2
+
+
 def test_calls_may_be_off_by_another_factor_than_speeds(noisy: Measurements) -> None:
     """Dear calls of a base do not make its speeds wrong where ten ops tell of both."""
     ops = [op for step in noisy.steps if step.role == FIT and step.threads == 4 for op in step.ops]
     data = PI.model_dump()
     data["compute"]["call_overhead_seconds"].update(value=2e-3, range=None, uncertainty=0.2)
-    for table in data["compute"].values():
-        if isinstance(table, dict) and table.get("call_overhead_seconds"):
-            table["call_overhead_seconds"].update(value=2e-3, range=None, uncertainty=0.2)
+    for own in data["compute"].values():
+        if isinstance(own, dict) and own.get("call_overhead_seconds"):
+            own["call_overhead_seconds"].update(value=2e-3, range=None, uncertainty=0.2)
     few = fit_speeds(random.Random(1).sample(ops, 10), Profile.model_validate(data), resamplings=2)
-    assert 0.5 < few.common_factor < 2.0
+    true = PI.compute.throughput(OpClass.MATMUL)
+    assert true is not None
+    assert 0.5 < few.flops_per_second[OpClass.MATMUL].value / true.flops_per_second.value < 2.0
     assert all(known.value < 4e-4 for known in few.overhead_seconds.values())
 
 
