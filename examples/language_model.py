@@ -1,6 +1,6 @@
 """A language model on a small board: adapters of a Qwen2.5-0.5B-shaped decoder trained in 256 MiB of RAM.
 
-    python examples/language_model.py [--ram 256MiB] [--devices rpi4b rpi-zero-2w] [--time-limit 240]
+    python examples/language_model.py [--ram 256MiB] [--devices rpi4b-xnnpack rpi-zero-2w] [--time-limit 240]
 
 Random weights. Low-rank adapters of queries and values are trained on 128 tokens at a time; everything
 else is frozen, at home in storage, and never written in a step. Plans a step for each device, compares a step
@@ -94,7 +94,7 @@ def _planned(model: Decoder, device: str, arguments: argparse.Namespace) -> Path
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--ram", default="256MiB")
-    parser.add_argument("--devices", nargs="+", default=["rpi4b", "rpi-zero-2w"])
+    parser.add_argument("--devices", nargs="+", default=["rpi4b-xnnpack", "rpi-zero-2w"])
     parser.add_argument("--time-limit", type=float, default=240.0, help="seconds of search per device")
     parser.add_argument("--folder", type=Path, default=Path("build/language-model"), help="plans, 2 GB each")
     parser.add_argument("--steps", type=int, default=2, help="of the enforced run")

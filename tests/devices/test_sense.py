@@ -138,6 +138,72 @@ NONSENSE = {
         _on("rpi4b", _figure("compute.active_watts", 6000.0)),
         "compute.active_watts is 6.00 kW, but chip.cores is 4: more than 200 W for each",
     ),
+    "memory beyond its addresses": (
+        _on("stm32h743", _figure("memory.ram_bytes", 16 << 30)),
+        "memory.ram_bytes is 16 GiB, but the title names STM32H743, whose addresses of 32 bits reach 4 GiB",
+    ),
+    "a cache larger than the memory": (
+        _on("rpi4b", _figure("memory.cache_bytes", 1 << 40)),
+        "memory.cache_bytes is 1 TiB, but memory.ram_bytes is 4 GiB",
+    ),
+    "a workspace that no memory holds": (
+        _on("nrf52840", _figure("kernels.workspace_bytes", 1 << 30)),
+        "kernels.workspace_bytes is 1 GiB, but memory.ram_bytes is 256 KiB",
+    ),
+    "addresses of thirds": (
+        _on("rpi4b", _figure("memory.alignment_bytes", 3)),
+        "memory.alignment_bytes is 3, which is no power of two",
+    ),
+    "a vector of a whole picture": (
+        _on("rpi4b", _figure("chip.fp32_lanes", 4096)),
+        "chip.fp32_lanes is 4096 for each of chip.cores 4, but no core has more than 1024",
+    ),
+    "threads without cores": (
+        _on("rpi4b", "[kernels]\nthreads = 64\n"),
+        "kernels.threads is 64, but chip.cores is 4",
+    ),
+    "a call of a class that lasts for days": (
+        _on("rpi4b", _figure("compute.matmul.call_overhead_seconds", 1e6)),
+        "compute.matmul.call_overhead_seconds is 1.00 Ms, 1.5e+15 cycles at chip.clock_hertz 1.50 GHz",
+    ),
+    "a controller like a lamp": (
+        _on("nrf52840", _figure("compute.active_watts", 101.0)),
+        "compute.active_watts is 101 W, but the title names nRF52840, a controller: no more than 20 W",
+    ),
+    "a controller's card in a phone's socket": (
+        _on("rpi4b", '[storage]\ntitle = "UFS 2.1"\ninterface = "sd"\n'),
+        "storage.interface is sd, but storage.title names UFS",
+    ),
+    "RAM that is erased": (
+        _on(
+            "rp2350",
+            _figure("storage.erase.block_bytes", 4096),
+            _figure("storage.erase.block_seconds", 0.05),
+            _figure("storage.erase.block_joules", 0.004),
+        ),
+        "storage.erase says what erasing costs, but storage.title names PSRAM, which is never erased",
+    ),
+    "more bytes than the part's title has": (
+        _on("stm32h743", _figure("storage.capacity_bytes", 1 << 30)),
+        "storage.capacity_bytes is 1 GiB, but storage.title says 64 MiB",
+    ),
+    "flash written like RAM": (
+        _on("stm32h743", _figure("storage.write.bandwidth_bytes_per_second", 60e6)),
+        "storage.write.bandwidth_bytes_per_second is 60.0 MB/s, but storage.title names NOR flash, which "
+        "programs 20.0 MB/s at most",
+    ),
+    "a worst access before the usual one": (
+        _on("rpi4b", _figure("storage.write.worst_seconds", 1e-6)),
+        "storage.write.worst_seconds is 1.00 µs, but storage.write.latency_seconds is 4.20 ms",
+    ),
+    "UFS faster than its lanes": (
+        _on("pixel", _figure("storage.write.bandwidth_bytes_per_second", 2.5e9)),
+        "storage.write.bandwidth_bytes_per_second is 2.50 GB/s, but storage.title names UFS 2, two lanes",
+    ),
+    "storage that is worn out when new": (
+        _on("rpi4b", _figure("storage.endurance_written_bytes", 0)),
+        "storage.endurance_written_bytes lets storage.capacity_bytes, 14.9 GiB, be written 0 times",
+    ),
     "a card like a stove": (
         _on("rpi4b", _figure("storage.read.active_watts", 45e3)),
         "storage.read.active_watts adds 45.0 kW, but by storage.read.latency_seconds and "

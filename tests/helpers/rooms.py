@@ -36,11 +36,11 @@ FLOORS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
         "Devices",
         "profiles, the cost model, this host",
         (
-            "devices", "devices.profile", "devices.part", "devices.corners", "devices.sense",
-            "devices.contrast", "devices.schema", "devices.load", "devices.cost_rules", "devices.cost_table",
-            "devices.machine", "devices.measurements", "devices.op_rows", "devices.amounts", "devices.costs",
-            "devices.spread", "devices.host", "devices.power", "devices.fitting", "devices.meter",
-            "devices.fitted_profile",
+            "devices", "devices.profile", "devices.part", "devices.corners", "devices.sense_storage",
+            "devices.sense", "devices.contrast", "devices.schema", "devices.load", "devices.cost_rules",
+            "devices.cost_table", "devices.machine", "devices.measurements", "devices.op_rows",
+            "devices.amounts", "devices.costs", "devices.spread", "devices.host", "devices.power",
+            "devices.fitting", "devices.meter", "devices.fitted_profile",
         ),
     ),
     (
