@@ -38,9 +38,9 @@ class Draws:
         if not self._is_random or self.generator is None:
             yield
             return
-        before = self.generator.get_state()
+        before = self.generator.clone_state()  # no tensor, for which a full arena has no room
         try:
             yield
         except BaseException:
-            self.generator.set_state(before)
+            self.generator.set_state(before.get_state())
             raise

@@ -22,6 +22,7 @@ from poet.loss import LossSpec
 from poet.plans.rate_schedule import RateSchedule
 from poet.plans.run_request import Epoch
 from poet.plans.training_plan import Plan
+from poet.runtime.counting import right_classes
 from poet.runtime.samples import Samples as Samples
 from poet.runtime.samples import batch_of as batch_of
 from poet.runtime.samples import load_samples as load_samples
@@ -99,11 +100,13 @@ def fit(
         _looked(watcher, kept)
         if why := kept.over():
             raise InputError(f"no step can be made: {why}")
+    room = [torch.empty(1, dtype=torch.int64)]  # for the number that randperm allocates beside a full arena
     with _deferred_interrupt() as interrupted:
         for number in range(before + 1, before + epochs + 1):
             started = time.perf_counter()
-            generator = _generator_of(seed, number)
-            order = torch.randperm(samples.count, generator=generator, out=samples.order)
+            room.clear()
+            order = torch.randperm(samples.count, generator=_generator_of(seed, number), out=samples.order)
+            room.append(torch.empty(1, dtype=torch.int64))
             tally, stopped = _Tally(plan), ""
             for start in range(begun * batch, trained, batch):
                 if schedule is not None:
@@ -251,9 +254,9 @@ class _Tally:
             self._own_seconds.append(self._begun_own_seconds)
             self._begun_seconds = self._begun_own_seconds = 0.0
         if self._class_dim is not None:
-            chosen = result.predictions[0].argmax(dim=self._class_dim)
-            self._right += int((chosen == targets[0]).sum())
-            self._judged += targets[0].numel()
+            right, judged = right_classes(result.predictions[0], targets[0], self._class_dim)
+            self._right += right
+            self._judged += judged
 
     def epoch(self, number: int, seconds: float, *, is_complete: bool) -> Epoch:
         loss = statistics.fmean(self._losses)

@@ -1,16 +1,18 @@
-"""What an evaluation counts beside the loss: one row of a table each."""
+"""What an evaluation counts beside the loss: one row of a table each. None asks torch for memory."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Protocol
 
+import numpy as np
 import torch
 
 from poet.errors import InputError, nearest
 from poet.graph import TensorType
 from poet.loss import LossSpec
 from poet.plans.training_plan import Plan
+from poet.runtime.counting import class_pieces, number_pieces, right_classes
 
 
 class Metric(Protocol):
@@ -42,14 +44,9 @@ class _Classified:
         self._right = self._judged = 0
 
     def add(self, output: torch.Tensor, targets: torch.Tensor) -> None:
-        counted = targets >= 0
-        if self._top == 1:
-            right = output.argmax(dim=self._dim) == targets
-        else:
-            chosen = output.topk(min(self._top, output.shape[self._dim]), dim=self._dim).indices
-            right = (chosen == targets.unsqueeze(self._dim)).any(dim=self._dim)
-        self._right += int((right & counted).sum())
-        self._judged += int(counted.sum())
+        right, judged = right_classes(output, targets, self._dim, self._top)
+        self._right += right
+        self._judged += judged
 
     def value(self) -> float | None:
         return self._right / self._judged if self._judged else None
@@ -64,7 +61,8 @@ class _AbsoluteError:
         self._sum, self._count = 0.0, 0
 
     def add(self, output: torch.Tensor, targets: torch.Tensor) -> None:
-        self._sum += float((output - targets).abs().sum(dtype=torch.float64))
+        for found, wanted in number_pieces(output, targets):
+            self._sum += float(np.abs(found - wanted).sum(dtype=np.float64))
         self._count += targets.numel()
 
     def value(self) -> float | None:
@@ -78,22 +76,22 @@ class _IntersectionOverUnion:
 
     def __init__(self, dim: int, classes: int) -> None:
         self._dim, self._classes = dim, classes
-        self._both = torch.zeros(classes, dtype=torch.int64)
-        self._either = torch.zeros(classes, dtype=torch.int64)
+        self._both = np.zeros(classes, dtype=np.int64)
+        self._either = np.zeros(classes, dtype=np.int64)
 
     def add(self, output: torch.Tensor, targets: torch.Tensor) -> None:
-        counted = targets >= 0
-        chosen, wanted = output.argmax(dim=self._dim)[counted], targets[counted]
-        both = torch.bincount(wanted[chosen == wanted], minlength=self._classes)
-        counts = [torch.bincount(item, minlength=self._classes) for item in (chosen, wanted)]
-        self._both += both
-        self._either += counts[0] + counts[1] - both
+        for scores, wanted in class_pieces(output, targets, self._dim):
+            chosen = scores.argmax(axis=-1)
+            both = np.bincount(wanted[chosen == wanted], minlength=self._classes)
+            counts = [np.bincount(item, minlength=self._classes) for item in (chosen, wanted)]
+            self._both += both
+            self._either += counts[0] + counts[1] - both
 
     def value(self) -> float | None:
         occurs = self._either > 0
         if not bool(occurs.any()):
             return None
-        return float((self._both[occurs].double() / self._either[occurs].double()).mean())
+        return float((self._both[occurs] / self._either[occurs]).mean())
 
 
 def _of_classes(make: Callable[[int, int], Metric]) -> Callable[[str, Plan], Metric]:

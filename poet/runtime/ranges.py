@@ -14,6 +14,7 @@ import torch
 
 from poet.errors import InputError
 from poet.graph import Argument, Graph, Op, Ref
+from poet.runtime.counting import least_and_largest
 
 _CHUNK = 4096  # elements looked at one by one at a time, where some are outside the usual range
 
@@ -89,7 +90,7 @@ def check(where: str, tensor: torch.Tensor, rule: Rule, *, allow_nan: bool = Fal
     """
     if not tensor.numel() or (rule.below is None and (allow_nan or not rule.finite)):
         return
-    low, high = (item.item() for item in torch.aminmax(tensor))  # NaN wins both
+    low, high = least_and_largest(tensor)
     if rule.below is None:
         if math.isfinite(low) and math.isfinite(high):
             return

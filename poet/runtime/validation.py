@@ -59,7 +59,9 @@ class Validator:
 
     def _batches(self) -> Iterator[Batch]:
         """The samples in their order; the last batch may have fewer."""
-        size = len(self._samples.staged[0])
+        evaluation = self._trainer.plan.evaluation
+        assert evaluation is not None
+        size = evaluation.given_types[0].shape[0]
         for start in range(0, self._samples.count, size):
             parts = tuple(tensor[start : start + size] for tensor in self._samples.tensors)
             inputs = len(parts) - self._samples.targets
