@@ -671,6 +671,13 @@ class CopiesTuning(_Checked):
         most_sets: of copies that are listed: 24 bytes each, and each round looks at all.
         most_residents: steps of the joules of residents' page-outs that are listed, beyond which all count as
             paged: each more makes the list longer. Off: all are free.
+        listed_divisor: residents of at least that part of what is followed are copies by themselves in the
+            master program: below it one that leaves hardly makes room.
+        master_seconds: of one master program: with hundreds of cuts most take tenths of a second.
+        most_rows: of sets that one solution of the master program is grown by: a cut of as few copies as can
+            be takes one for each of these; shorter ones come from what the rows before have shown to matter.
+        kept_share: of what D is above its least, that growing a set may not give up: a cut of few copies
+            and little less says more than one of many.
         parts: units that joules of residents' page-outs are counted in, of what is asked for and of a step: a
             page-out is rounded down by less than a percent.
         columns: sets of copies whose programs are computed at once: with fewer, looking up a transition costs
@@ -689,6 +696,10 @@ class CopiesTuning(_Checked):
     most_arcs: int = _tuned(12_000_000, off=0)
     most_sets: int = 2_000_000
     most_residents: int = _tuned(16, off=0)
+    listed_divisor: int = 32
+    master_seconds: float = 1.0
+    most_rows: int = 12
+    kept_share: float = 0.7
     parts: tuple[int, int] = (2048, 128)
     columns: int = 16
     most_values: int = 2_000_000

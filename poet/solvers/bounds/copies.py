@@ -19,12 +19,14 @@ a plan below the best one has few copies, and all S that small can be listed.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
 from poet.clock import Clock
+from poet.solvers.bounds.copies_master import MasterSearch
 from poet.solvers.bounds.followed import Followed, bits
 from poet.solvers.bounds.ram_program import ROUNDING, RamProgram, Stopped, TooLarge
 from poet.solvers.instance.candidates import last_use_stages, worth_rerunning
@@ -41,12 +43,14 @@ class CopiesBound:
         ended: the search that follows these is over, and its bound is the least of what it can tell.
         reruns: of a search that is over: per stage, those of its cheapest step; empty where that is not below
             what was asked for.
+        proven: by sums of our own; else an engine's word on a master program.
     """
 
     overhead_joules: float
     followed_bytes: int
     ended: bool
     reruns: dict[int, tuple[int, ...]]
+    proven: bool = True
 
 
 def _never() -> bool:
@@ -59,6 +63,7 @@ def copies_bounds(
     below_joules: float,
     clock: Clock,
     finished: Callable[[], bool] = _never,
+    seconds_left: Callable[[], float] = lambda: math.inf,
 ) -> Iterator[CopiesBound]:
     """Bounds that follow smaller and smaller contents, until there are too many sets; one after each round.
 
@@ -67,12 +72,13 @@ def copies_bounds(
         below_joules: overhead of the best plan; nothing at or above it is looked at.
         clock: of the search, which hears of the work.
         finished: asked between the parts of a round; whether to stop.
+        seconds_left: of ``clock``, that the engine of a master program may still take.
     """
     budget, tuning = instance.limits.ram_budget_bytes, instance.tuning.copies
     chosen = any(content.home is not None for content in instance.contents)
     if budget is None or not instance.serial or chosen or below_joules <= 0.0 or tuning.most_arcs == 0:
         return
-    search: _Search | None = None
+    search: _Search | MasterSearch | None = None
     joules = 0.0
     for size in _levels(instance):
         of = Followed(instance, size, budget)
@@ -84,12 +90,16 @@ def copies_bounds(
             arcs, parts = tuning.most_arcs, tuning.parts
             program = RamProgram(of, most_joules=below, most_arcs=arcs, parts=parts, finished=finished)
             search, more, told = _Search(instance, program, below, search), True, 0
+            if not search.lists_all:
+                search = MasterSearch(
+                    program, below, tuning, search.known, clock=clock, seconds_left=seconds_left
+                )
             while more:
                 more = search.round()
                 clock.spend(engine_seconds=tuning.arc_seconds * (program.worked - told))
                 told = program.worked
                 joules = max(joules, min(search.bound_joules + of.fixed_joules, below_joules))
-                yield CopiesBound(joules, size, not more, {} if more else search.reruns())
+                yield CopiesBound(joules, size, not more, {} if more else search.reruns(), search.proven)
         except (TooLarge, Stopped):
             return
         if joules >= below_joules:
@@ -115,17 +125,24 @@ class _Search:
 
     Attributes:
         bound_joules: no schedule takes less, beside page-outs that every one makes.
+        lists_all: every copy that costs something is in the list, by itself.
     """
 
+    proven = True
+
     def __init__(
-        self, instance: Instance, program: RamProgram, below_joules: float, before: _Search | None
+        self,
+        instance: Instance,
+        program: RamProgram,
+        below_joules: float,
+        before: _Search | MasterSearch | None,
     ) -> None:
         self.program, self.of, self.below = program, program.of, below_joules
         self.tuning = instance.tuning.copies
         self.all = (1 << len(self.of.followed)) - 1
         self.known = list[tuple[frozenset[int], float]]()  # contents without a copy, and then D at least
         self.importance = dict[int, float]()  # of a copy: by how much D rises without it
-        if before is not None:
+        if isinstance(before, _Search):
             self.importance.update(before.importance)
         self._small = 0  # bits, before those of ``dear``: so many steps of joules, on residents' page-outs
         self.bound_joules = program.least([self.all])[0]
@@ -133,6 +150,7 @@ class _Search:
         largest = max(map(program.sets_at, range(self.of.end + 1)))
         self._columns = max(1, min(self.tuning.columns, self.tuning.most_values // largest))
         self._row_joules: list[float] = []
+        self.lists_all = True
         self._list_sets()
         self._own = dict[int, float]()  # sets whose own D is known, with what they take
         for without, joules in before.known if before is not None else ():
@@ -222,6 +240,7 @@ class _Search:
     def _list_sets(self) -> None:
         """All sets of copies that are below in page-outs; copies that would make it too many are free."""
         paged = [one.page_out for one in self.of.residents.values() if one.page_out is not None]
+        self.lists_all = not paged and len(self.dear) <= 62
         able_joules = self.below - self.bound_joules
         most, step = self.tuning.most_residents, 0.0
         if paged and most and able_joules > 0.0:
@@ -235,7 +254,7 @@ class _Search:
             more = outs + self.of.page_out[content]
             able = more < able_joules
             if len(masks) + int(able.sum()) > self.tuning.most_sets:
-                self.dear = self.dear[:bit]
+                self.dear, self.lists_all = self.dear[:bit], False
                 break
             masks, outs = (
                 np.concatenate([masks, masks[able] | (1 << (bit + self._small))]),

@@ -19,7 +19,7 @@ F allows more. Costs are rounded down to whole units, which only lowers D.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -48,7 +48,7 @@ class Stopped(Exception):
 class _Arcs:
     """A transition from each set ``begin`` to ``end``; ``task`` reruns, or ``content`` is paged in.
 
-    ``slack``: bytes that are left beside it for residents.
+    ``slack``: bytes that are left beside it for residents, with those that it reads, ``own``.
     """
 
     begin: Places
@@ -57,6 +57,7 @@ class _Arcs:
     units: int
     task: int | None = None
     content: int | None = None
+    own: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,10 +117,12 @@ class RamProgram:
         self._finished = finished
         self.most_joules, self._parts = most_joules, parts
         self._steps: tuple[int | None, ...] = ()
+        self._paid: tuple[frozenset[int], ...] = ()
+        self._listed = frozenset[int]()
         self._step_joules, self._most_steps = most_joules, 0
         self._freed = dict[tuple[tuple[tuple[int, float], ...], bool], Masks]()
         self._there = [
-            tuple(one for one in of.residents.values() if one.birth < n <= one.last)
+            {c: one for c, one in of.residents.items() if one.birth < n <= one.last}
             for n in range(of.end + 1)
         ]
         self._local = [list(bits(alive)) for alive in of.alive]
@@ -149,17 +152,21 @@ class RamProgram:
         """How many sets fit when a stage begins."""
         return len(self._stages[number].sets.masks)
 
-    def count_in_steps(self, joules: float, most: int) -> None:
-        """Count joules of residents' page-outs in steps of so many, up to ``most`` of them."""
-        self._step_joules, self._most_steps = joules, most
+    def count_in_steps(self, joules: float, most: int, listed: Iterable[int] = ()) -> None:
+        """Count joules of residents' page-outs in steps of so many, up to ``most`` of them.
+
+        ``listed``: residents that are not counted so: each column says which of them are paid for.
+        """
+        self._step_joules, self._most_steps, self._listed = joules, most, frozenset(listed)
         self._freed = {}
 
-    def resident_bytes(self, number: int, steps: int | None) -> int:
+    def resident_bytes(self, number: int, steps: int | None, paid: frozenset[int] = frozenset()) -> int:
         """That residents take at least, in a stage, where their page-outs take less than a step more than
         ``steps``; ``None``: less than the joules at which costs are capped.
+        Of the listed, ``paid`` do not count.
         """
-        there = self._there[number]
-        pageable = tuple((one.bytes, one.page_out) for one in there if one.page_out is not None)
+        there = {c: one for c, one in self._there[number].items() if c not in self._listed}
+        pageable = tuple((one.bytes, one.page_out) for one in there.values() if one.page_out is not None)
         whole = steps is None
         key = pageable, whole
         if key not in self._freed:
@@ -167,16 +174,29 @@ class RamProgram:
             parts = self._parts[0 if whole else 1]
             self._freed[key] = most_bytes(pageable, joules / parts, (most + 1) * parts - 1)
         freed = self._freed[key]
-        return sum(one.bytes for one in there) - int(
-            freed[-1 if steps is None else (steps + 1) * self._parts[1] - 1]
-        )
+        counted = sum(one.bytes for one in there.values())
+        counted += sum(self._there[number][c].bytes for c in self._stays(number, paid))
+        return counted - int(freed[-1 if steps is None else (steps + 1) * self._parts[1] - 1])
 
-    def least(self, free: Sequence[int], steps: Sequence[int | None] | None = None) -> list[float]:
+    def _stays(self, number: int, paid: frozenset[int]) -> list[int]:
+        """Residents of the stage that are listed and not in ``paid``."""
+        return [c for c in self._listed if c in self._there[number] and c not in paid]
+
+    def least(
+        self,
+        free: Sequence[int],
+        steps: Sequence[int | None] | None = None,
+        paid: Sequence[frozenset[int]] | None = None,
+    ) -> list[float]:
         """Per set of copies (as bits), the least joules of a step; the cap where they are not less.
 
-        ``steps``: per set, residents' page-outs take less than a step more than that; ``None``: any joules.
+        Args:
+            free: followed contents whose page-outs are paid for.
+            steps: per set, residents' page-outs take less than a step more than that; ``None``: any joules.
+            paid: per set, the listed residents whose page-outs are paid for; without it, all of them.
         """
         self._steps = tuple(steps) if steps is not None else (None,) * len(free)
+        self._paid = tuple(paid) if paid is not None else (self._listed,) * len(free)
         values = self._ended(len(free))
         for number in range(self.of.end, -1, -1):
             if number < self.of.end:
@@ -187,9 +207,11 @@ class RamProgram:
             return [_UNITS * self.joules_per_unit] * len(free)
         return [float(value) * self.joules_per_unit for value in values[start]]
 
-    def path(self, free: int, steps: int | None = None) -> dict[int, tuple[int, ...]]:
+    def path(
+        self, free: int, steps: int | None = None, paid: frozenset[int] | None = None
+    ) -> dict[int, tuple[int, ...]]:
         """Per stage, the reruns of a cheapest step with these copies; empty where none is below the cap."""
-        self._steps = (steps,)
+        self._steps, self._paid = (steps,), (self._listed if paid is None else paid,)
         tables = list[Values]()
         values = self._ended(1)
         for number in range(self.of.end, -1, -1):
@@ -202,10 +224,9 @@ class RamProgram:
         place = self._place(0, self.of.starts & self.of.alive[0])
         if place is None or tables[0][place, 0] >= _UNITS:
             return {}
-        for number, stage in enumerate(self._stages):
+        for number in range(self.of.end + 1):
             following = tables[number + 1][:, 0] if number < self.of.end else None
-            resident = int(self._residents(number)[0])
-            walked = self._walked(stage, tables[number][:, 0], following, int(place), free, resident)
+            walked = self._walked(number, tables[number][:, 0], following, int(place), free)
             if walked is None:
                 return {}
             place, tasks = walked
@@ -214,16 +235,11 @@ class RamProgram:
         return reruns
 
     def _walked(
-        self,
-        stage: _Stage,
-        values: Values,
-        following: Values | None,
-        place: int,
-        free: int,
-        resident: int,
+        self, number: int, values: Values, following: Values | None, place: int, free: int
     ) -> tuple[int, list[int]] | None:
         """From ``place`` to the next stage along least values, and what reruns; ``None``: in a circle."""
-        tasks = list[int]()
+        tasks, stage = list[int](), self._stages[number]
+        resident = self._residents(number)
         for _ in range(20 * len(stage.moves) + 20):
             if following is None:
                 if values[place] == 0:
@@ -232,7 +248,10 @@ class RamProgram:
                 at = np.searchsorted(stage.first.begin, place)
                 if at < len(stage.first.begin) and stage.first.begin[at] == place:
                     end = int(stage.first.end[at])
-                    if following[end] == values[place] and stage.first.slack[at] >= resident:
+                    if (
+                        following[end] == values[place]
+                        and stage.first.slack[at] >= self._beside(stage.first, resident)[0]
+                    ):
                         return end, tasks
             step = self._step(stage, values, place, free, resident)
             if step is None:
@@ -243,7 +262,7 @@ class RamProgram:
         return None
 
     def _step(
-        self, stage: _Stage, values: Values, place: int, free: int, resident: int
+        self, stage: _Stage, values: Values, place: int, free: int, resident: Masks
     ) -> tuple[int, int | None] | None:
         for move in stage.moves:
             if move.content is not None and not free >> move.content & 1:
@@ -251,7 +270,10 @@ class RamProgram:
             at = np.searchsorted(move.begin, place)
             if at < len(move.begin) and move.begin[at] == place:
                 end = int(move.end[at])
-                if values[end] + move.units == values[place] and move.slack[at] >= resident:
+                if (
+                    values[end] + move.units == values[place]
+                    and move.slack[at] >= self._beside(move, resident)[0]
+                ):
                     return end, move.task
         for without, having in zip(stage.sets.without, stage.sets.having, strict=True):
             at = np.searchsorted(having, place)
@@ -277,10 +299,21 @@ class RamProgram:
 
     def _residents(self, number: int) -> Masks:
         """Bytes of residents in a stage, per column."""
-        return np.array([self.resident_bytes(number, steps) for steps in self._steps], dtype=np.int64)
+        columns = zip(self._steps, self._paid, strict=True)
+        return np.array([self.resident_bytes(number, *column) for column in columns], dtype=np.int64)
+
+    def _beside(self, move: _Arcs, resident: Masks) -> Masks:
+        """Bytes of residents per column, with those that are paid for and that ``move`` reads."""
+        mine = [c for c in move.own if c in self._listed]
+        if not mine:
+            return resident
+        sizes = [sum(self.of.residents[c].bytes for c in mine if c in paid) for paid in self._paid]
+        more: Masks = resident + np.array(sizes, dtype=np.int64)
+        return more
 
     def _forbid(self, reached: Values, move: _Arcs, resident: Masks) -> None:
         """Raise to the cap, in place, what there is no room for beside the residents."""
+        resident = self._beside(move, resident)
         if len(move.slack) and move.slack.min() < resident.max():
             reached[move.slack[:, None] < resident[None, :]] = _UNITS
 
@@ -321,8 +354,9 @@ class RamProgram:
                 begin, after = self._after(number, sets, run, self._mask(number, run.makes & alive) or 0)
                 if len(begin):
                     end = np.searchsorted(sets.masks, after).astype(np.int32)
-                    slack = self._room(number, run) - sets.bytes[begin]
-                    moves.append(_Arcs(begin, end, slack, self._units(run.joules), task=run.task))
+                    own, units = self._own(number, run), self._units(run.joules)
+                    slack = self._room(run, own) - sets.bytes[begin]
+                    moves.append(_Arcs(begin, end, slack, units, task=run.task, own=own))
         for bit, content in enumerate(self._local[number]):
             if of.page_in[content] < np.inf:
                 units = self._units(of.page_in[content])
@@ -363,14 +397,17 @@ class RamProgram:
         end = np.searchsorted(following.masks, after).astype(np.int32)
         there = end < len(following.masks)
         there[there] = following.masks[end[there]] == after[there]
-        slack = self._room(number, run) - sets.bytes[begin]
-        return _Arcs(begin[there], end[there], slack[there], 0)
+        own = self._own(number, run)
+        slack = self._room(run, own) - sets.bytes[begin]
+        return _Arcs(begin[there], end[there], slack[there], 0, own=own)
 
-    def _room(self, number: int, run: Run) -> int:
-        """Bytes beside a run in a stage for what is followed and for residents, its own among them."""
-        mine = (self.of.residents[c] for c in run.small if c in self.of.residents)
-        counted = sum(one.bytes for one in mine if one.birth < number <= one.last)
-        return self.of.budget_bytes - run.beside_bytes + counted
+    def _own(self, number: int, run: Run) -> tuple[int, ...]:
+        """Residents that a run in a stage reads."""
+        return tuple(c for c in run.small if c in self._there[number])
+
+    def _room(self, run: Run, own: tuple[int, ...]) -> int:
+        """Bytes beside a run for what is followed and for residents, its own among them."""
+        return self.of.budget_bytes - run.beside_bytes + sum(self.of.residents[c].bytes for c in own)
 
     def _place(self, number: int, contents: int) -> int | None:
         """Of a set among those of its stage; ``None`` where it does not fit."""

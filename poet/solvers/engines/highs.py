@@ -80,10 +80,13 @@ def charge(highs: highspy.Highs, clock: Clock) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Column values, ``None`` without any; whether nothing better is left."""
+    """Column values, ``None`` without any; whether nothing better is left; in whole numbers, the engine's
+    bound on the objective.
+    """
 
     values: Numbers | None
     exhausted: bool
+    bound: float = -math.inf
 
 
 def solve(
@@ -98,14 +101,16 @@ def solve(
     if is_empty(matrix):
         clock.spend(programs=1)
         return Found(np.zeros(0), exhausted=True)
-    highs = loaded(scaled(matrix).matrix, integer=integer)
+    program = scaled(matrix)
+    highs = loaded(program.matrix, integer=integer)
     limit(highs, seconds, clock, integer=integer)
     highs.setOptionValue("mip_rel_gap", relative_gap)
     if not integer:
         highs.setOptionValue("presolve", "off")
     run(highs)
     charge(highs, clock)
-    return Found(best_values(highs), highs.getModelStatus() in DONE)
+    bound = program.joules(highs.getInfo().mip_dual_bound) if integer else -math.inf
+    return Found(best_values(highs), highs.getModelStatus() in DONE, bound)
 
 
 def best_values(highs: highspy.Highs) -> Numbers | None:

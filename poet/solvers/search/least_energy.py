@@ -259,10 +259,11 @@ class _Search:
                     below_joules=overhead_joules,
                     clock=self.clock,
                     finished=self.standing.finished,
+                    seconds_left=self.standing.seconds_left,
                 )
             paths, before_joules = dict[int, tuple[int, ...]](), self.standing.bound.joules
             for bound in self.copies:
-                self.standing.take_bound(bound.overhead_joules, COPIES)
+                self.standing.take_bound(bound.overhead_joules, COPIES, proven=bound.proven)
                 self.standing.report()
                 paths = bound.reruns or paths
                 if self.standing.finished() or self.clock.now() >= end:

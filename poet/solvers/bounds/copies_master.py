@@ -1,0 +1,227 @@
+"""Which contents get a copy in storage, where the sets of copies are too many to list: a master program.
+
+What `poet.solvers.bounds.copies` knows of D, the least joules of a step beside the page-outs, are cuts: let F
+be a set of copies with D(F) >= v, and W what is not in it. A set S of copies that has nothing of W lies in F,
+so D(S) >= D(F) >= v; any other has D(S) >= D0, D0 being D of all copies. Hence, where y[c] says that c has a
+copy and t stands for D,
+
+    t >= v - (v - D0) * sum of y[c] over c in W.
+
+The master program takes the least of sum of out(c) * y[c] + t over these cuts in whole numbers (a logic-based
+Benders decomposition: Hooker and Ottosson 2003; where D is either 0 or the cap, an implicit hitting set:
+Moreno-Centeno and Karp 2013). What it takes bounds every schedule that is below the plan. D of its solution S
+is computed, and S is grown, copy by copy, while D stays as high: the fewer are left in W, the stronger the
+cut. Once D(S) is no more than t, nothing below is left to find at this threshold.
+
+The largest residents are copies like others; the smaller ones are counted in steps of joules, each of which
+is a 0/1 column that costs a step and comes after the one before.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from poet.clock import Clock
+from poet.solvers.bounds.ram_program import ROUNDING, RamProgram
+from poet.solvers.engines.highs import solve
+from poet.solvers.engines.matrix import MatrixBuilder
+from poet.tuning import CopiesTuning
+
+_MARGIN = 5e-7  # of the joules asked for: what the tolerances of the engine may make a bound too high
+
+
+@dataclass(frozen=True, slots=True)
+class _Cut:
+    """Where none of ``without`` has a copy, D is at least ``joules``."""
+
+    without: frozenset[int]
+    joules: float
+
+
+class MasterSearch:
+    """The sets of copies at one level, by a master program.
+
+    Args:
+        program: of the level.
+        below_joules: what no set is looked for at or above.
+        tuning: how much at once.
+        known: what an earlier level knows: contents without a copy, and then D at least.
+        clock: that hears of the master programs.
+        seconds_left: that one may still take.
+
+    Attributes:
+        bound_joules: no schedule takes less, beside page-outs that every one makes; by the engine's word.
+        known: what is known now.
+    """
+
+    proven = False
+
+    def __init__(
+        self,
+        program: RamProgram,
+        below_joules: float,
+        tuning: CopiesTuning,
+        known: Sequence[tuple[frozenset[int], float]],
+        *,
+        clock: Clock,
+        seconds_left: Callable[[], float],
+    ) -> None:
+        self.program, self.of, self.below, self.tuning = program, program.of, below_joules, tuning
+        self.clock, self.seconds_left = clock, seconds_left
+        of = self.of
+        large = of.followed_bytes / tuning.listed_divisor
+        self.listed = [
+            c
+            for c, one in of.residents.items()
+            if one.page_out is not None and one.bytes >= large and one.page_out < below_joules
+        ]
+        self._joules = self._columns_of_copies()
+        largest = max(map(program.sets_at, range(of.end + 1)))
+        self._at_once = max(1, min(tuning.columns, tuning.most_values // largest))
+        self._importance = dict.fromkeys(self._joules, 0.0)
+        self._cuts = list[_Cut]()
+        self.known = list[tuple[frozenset[int], float]]()
+        self._own = dict[frozenset[int], float]()  # sets whose own D is known, with what they take
+        self._least_joules = self._least([frozenset(self._joules)])[0]
+        self.bound_joules = self._least_joules
+        for without, joules in known:
+            self._learn(without, joules)
+
+    def round(self) -> bool:
+        """Solve the master program and learn of its solution; false once nothing below is left to find."""
+        copies, bound = self._solved()
+        self.bound_joules = max(self.bound_joules, min(bound, self.below))
+        if copies is None or self.bound_joules >= self.below * (1.0 - _MARGIN):
+            return False
+        if copies in self._own:
+            return False
+        (joules,) = self._least([copies])
+        self._own[copies] = self._page_outs(copies) + joules
+        self._learn(frozenset(self._joules) - copies, joules)
+        self._grow(copies, joules)
+        return True
+
+    def reruns(self) -> dict[int, tuple[int, ...]]:
+        """Per stage, those of the cheapest step that is known, if there is one."""
+        if not self._own:
+            return {}
+        copies = min(self._own, key=lambda copies: self._own[copies])
+        return self.program.path(*self._column(copies)) if self._own[copies] < self.below else {}
+
+    def _columns_of_copies(self) -> dict[int, float]:
+        """Joules of each copy by content, and of steps, below 0; sets how the program counts residents."""
+        of, below = self.of, self.below
+        followed = {
+            content.number: of.page_out[place]
+            for place, content in enumerate(of.followed)
+            if math.isfinite(of.page_in[place]) and of.page_out[place] > 0.0
+        }
+        listed = {c: of.residents[c].page_out or 0.0 for c in self.listed}
+        rest = [
+            one.page_out for c, one in of.residents.items() if one.page_out is not None and c not in listed
+        ]
+        step, steps = 0.0, 0
+        if rest:
+            step = max(min(rest), below / self.tuning.most_residents)
+            steps = min(self.tuning.most_residents, int(min(sum(rest), below) / step))
+        self.program.count_in_steps(step, steps, self.listed)
+        return followed | listed | {-1 - number: step * (1.0 - 2.0 * ROUNDING) for number in range(steps)}
+
+    def _solved(self) -> tuple[frozenset[int] | None, float]:
+        """The cheapest copies that the cuts allow, and what they and D take at least."""
+        master, place = MatrixBuilder(), dict[int, int]()
+        for copy, joules in self._joules.items():
+            place[copy] = master.column(joules / self.below)
+        rest = master.column(1.0, integer=False)
+        master.row([(-1.0, rest)], -self._least_joules / self.below)
+        for copy in self._joules:
+            if copy < -1:
+                master.row([(1.0, place[copy]), (-1.0, place[copy + 1])], 0.0)
+        for cut in self._cuts:
+            more = (cut.joules - self._least_joules) / self.below
+            if cut.joules >= self.below:
+                master.row([(-1.0, place[c]) for c in sorted(cut.without)], -1.0)
+            else:
+                terms = [(-more, place[c]) for c in sorted(cut.without)]
+                master.row([*terms, (-1.0, rest)], -cut.joules / self.below)
+        seconds = min(self.tuning.master_seconds, self.seconds_left())
+        found = solve(master.matrix(), seconds, relative_gap=0.0, clock=self.clock)
+        if found.values is None:
+            return None, math.inf if found.exhausted else (found.bound - _MARGIN) * self.below
+        values = found.values
+        copies = frozenset(c for c in self._joules if values[place[c]] > 0.5)
+        return copies, (found.bound - _MARGIN) * self.below
+
+    def _grow(self, copies: frozenset[int], joules: float) -> None:
+        """Learn of larger and larger sets that hold ``copies`` and whose D is still high."""
+        cap = joules >= self.below * (1.0 - 1e-9)
+        excess = joules - self._least_joules
+        target = joules * (1.0 - 1e-9) if cap else joules - (1.0 - self.tuning.kept_share) * excess
+        grown, reached = copies, joules
+        rest = sorted(set(self._joules) - copies, key=lambda c: (self._importance[c], self._bytes(c), c))
+        for _ in range(self.tuning.most_rows):
+            if not rest:
+                break
+            lengths = _lengths(len(rest), self._at_once)
+            values = self._least([grown.union(rest[:length]) for length in lengths])
+            kept, following = 0, None
+            for length, value in zip(lengths, values, strict=True):
+                if value >= target:
+                    kept, reached = length, value
+                elif following is None:
+                    following = length
+                    self._learn(frozenset(rest[length:]) | self._left(grown, rest), value)
+            grown = grown.union(rest[:kept])
+            if following == kept + 1:
+                self._importance[rest[kept]] += 1.0
+                del rest[: kept + 1]
+            else:
+                del rest[:kept]
+        self._learn(frozenset(self._joules) - grown, reached)
+
+    def _left(self, grown: frozenset[int], rest: Sequence[int]) -> frozenset[int]:
+        """What is not in ``grown`` and not among ``rest``: found to be in the way."""
+        return frozenset(self._joules) - grown - frozenset(rest)
+
+    def _learn(self, without: frozenset[int], joules: float) -> None:
+        """D without copies of ``without`` is at least ``joules``."""
+        joules = self.below if joules >= self.below * (1.0 - 1e-9) else joules
+        if joules <= self._least_joules * (1.0 + 1e-9) or not without <= self._joules.keys():
+            return
+        if not any(cut.without <= without and cut.joules >= joules for cut in self._cuts):
+            self._cuts = [c for c in self._cuts if not (without <= c.without and joules >= c.joules)]
+            self._cuts.append(_Cut(without, joules))
+            if min(without, default=0) >= 0:  # steps are those of this level
+                self.known.append((without, joules))
+
+    def _least(self, sets: Sequence[frozenset[int]]) -> list[float]:
+        """D of each set."""
+        free, steps, paid = zip(*map(self._column, sets), strict=True)
+        return self.program.least(free, steps, paid)
+
+    def _column(self, copies: frozenset[int]) -> tuple[int, int | None, frozenset[int]]:
+        """Of followed contents, steps and listed residents, as the program takes them."""
+        number, all_steps = self.of.number, sum(c < 0 for c in self._joules)
+        unlisted = sum(1 << place for c, place in number.items() if c not in self._joules)
+        free = unlisted | sum(1 << number[c] for c in copies if c in number)
+        # a step without those before it counts for nothing
+        steps = next((n for n in range(all_steps) if -1 - n not in copies), all_steps)
+        paid = frozenset(c for c in self.listed if c in copies)
+        return free, None if steps == all_steps else steps, paid
+
+    def _bytes(self, copy: int) -> int:
+        if copy in self.of.residents:
+            return self.of.residents[copy].bytes
+        return self.of.bytes[self.of.number[copy]] if copy >= 0 else 0
+
+    def _page_outs(self, copies: frozenset[int]) -> float:
+        return sum(self._joules[c] for c in copies)
+
+
+def _lengths(most: int, columns: int) -> list[int]:
+    """Up to ``columns`` numbers from 1 to ``most``, denser where they are small."""
+    return sorted({round(float(x)) for x in np.geomspace(1, most, max(columns, 1))})
