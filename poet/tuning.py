@@ -676,6 +676,7 @@ class CopiesTuning(_Checked):
         master_seconds: of one master program: with hundreds of cuts most take tenths of a second.
         most_rows: of sets that one solution of the master program is grown by: a cut of as few copies as can
             be takes one for each of these; shorter ones come from what the rows before have shown to matter.
+        most_row_work: transitions times columns after which a set is grown no further: about two seconds.
         kept_share: of what D is above its least, that growing a set may not give up: a cut of few copies
             and little less says more than one of many.
         parts: units that joules of residents' page-outs are counted in, of what is asked for and of a step: a
@@ -699,6 +700,7 @@ class CopiesTuning(_Checked):
     listed_divisor: int = 32
     master_seconds: float = 1.0
     most_rows: int = 12
+    most_row_work: int = 400_000_000
     kept_share: float = 0.7
     parts: tuple[int, int] = (2048, 128)
     columns: int = 16

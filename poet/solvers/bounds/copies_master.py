@@ -163,8 +163,9 @@ class MasterSearch:
         target = joules * (1.0 - 1e-9) if cap else joules - (1.0 - self.tuning.kept_share) * excess
         grown, reached = copies, joules
         rest = sorted(set(self._joules) - copies, key=lambda c: (self._importance[c], self._bytes(c), c))
+        most_work = self.program.worked + self.tuning.most_row_work
         for _ in range(self.tuning.most_rows):
-            if not rest:
+            if not rest or self.program.worked > most_work:
                 break
             lengths = _lengths(len(rest), self._at_once)
             values = self._least([grown.union(rest[:length]) for length in lengths])

@@ -117,8 +117,10 @@ class RamProgram:
         self._finished = finished
         self.most_joules, self._parts = most_joules, parts
         self._steps: tuple[int | None, ...] = ()
-        self._paid: tuple[frozenset[int], ...] = ()
-        self._listed = frozenset[int]()
+        self._listed: tuple[int, ...] = ()
+        self._listed_bytes = np.zeros((of.end + 1, 0), dtype=np.int64)
+        self._away = np.zeros((0, 0), dtype=np.bool_)  # listed residents that are paid for, by column
+        self._unlisted = dict[tuple[int, int | None], int]()
         self._step_joules, self._most_steps = most_joules, 0
         self._freed = dict[tuple[tuple[tuple[int, float], ...], bool], Masks]()
         self._there = [
@@ -157,30 +159,29 @@ class RamProgram:
 
         ``listed``: residents that are not counted so: each column says which of them are paid for.
         """
-        self._step_joules, self._most_steps, self._listed = joules, most, frozenset(listed)
-        self._freed = {}
+        self._step_joules, self._most_steps, self._listed = joules, most, tuple(listed)
+        self._freed, self._unlisted = {}, {}
+        self._listed_bytes = np.array(
+            [[there[c].bytes if c in there else 0 for c in self._listed] for there in self._there],
+            dtype=np.int64,
+        ).reshape(len(self._there), len(self._listed))
 
-    def resident_bytes(self, number: int, steps: int | None, paid: frozenset[int] = frozenset()) -> int:
-        """That residents take at least, in a stage, where their page-outs take less than a step more than
-        ``steps``; ``None``: less than the joules at which costs are capped.
-        Of the listed, ``paid`` do not count.
+    def resident_bytes(self, number: int, steps: int | None) -> int:
+        """That residents that are not listed take at least, in a stage, where their page-outs take less than
+        a step more than ``steps``; ``None``: less than the joules at which costs are capped.
         """
-        there = {c: one for c, one in self._there[number].items() if c not in self._listed}
-        pageable = tuple((one.bytes, one.page_out) for one in there.values() if one.page_out is not None)
-        whole = steps is None
-        key = pageable, whole
-        if key not in self._freed:
-            joules, most = (self.most_joules, 0) if whole else (self._step_joules, self._most_steps)
-            parts = self._parts[0 if whole else 1]
-            self._freed[key] = most_bytes(pageable, joules / parts, (most + 1) * parts - 1)
-        freed = self._freed[key]
-        counted = sum(one.bytes for one in there.values())
-        counted += sum(self._there[number][c].bytes for c in self._stays(number, paid))
-        return counted - int(freed[-1 if steps is None else (steps + 1) * self._parts[1] - 1])
-
-    def _stays(self, number: int, paid: frozenset[int]) -> list[int]:
-        """Residents of the stage that are listed and not in ``paid``."""
-        return [c for c in self._listed if c in self._there[number] and c not in paid]
+        if (number, steps) not in self._unlisted:
+            there = [one for c, one in self._there[number].items() if c not in self._listed]
+            pageable = tuple((one.bytes, one.page_out) for one in there if one.page_out is not None)
+            whole = steps is None
+            key = pageable, whole
+            if key not in self._freed:
+                joules, most = (self.most_joules, 0) if whole else (self._step_joules, self._most_steps)
+                parts = self._parts[0 if whole else 1]
+                self._freed[key] = most_bytes(pageable, joules / parts, (most + 1) * parts - 1)
+            freed = self._freed[key][-1 if steps is None else (steps + 1) * self._parts[1] - 1]
+            self._unlisted[number, steps] = sum(one.bytes for one in there) - int(freed)
+        return self._unlisted[number, steps]
 
     def least(
         self,
@@ -196,7 +197,7 @@ class RamProgram:
             paid: per set, the listed residents whose page-outs are paid for; without it, all of them.
         """
         self._steps = tuple(steps) if steps is not None else (None,) * len(free)
-        self._paid = tuple(paid) if paid is not None else (self._listed,) * len(free)
+        self._pay(paid if paid is not None else (frozenset(self._listed),) * len(free))
         values = self._ended(len(free))
         for number in range(self.of.end, -1, -1):
             if number < self.of.end:
@@ -211,7 +212,8 @@ class RamProgram:
         self, free: int, steps: int | None = None, paid: frozenset[int] | None = None
     ) -> dict[int, tuple[int, ...]]:
         """Per stage, the reruns of a cheapest step with these copies; empty where none is below the cap."""
-        self._steps, self._paid = (steps,), (self._listed if paid is None else paid,)
+        self._steps = (steps,)
+        self._pay((frozenset(self._listed) if paid is None else paid,))
         tables = list[Values]()
         values = self._ended(1)
         for number in range(self.of.end, -1, -1):
@@ -299,23 +301,29 @@ class RamProgram:
 
     def _residents(self, number: int) -> Masks:
         """Bytes of residents in a stage, per column."""
-        columns = zip(self._steps, self._paid, strict=True)
-        return np.array([self.resident_bytes(number, *column) for column in columns], dtype=np.int64)
+        unlisted = np.array([self.resident_bytes(number, steps) for steps in self._steps], dtype=np.int64)
+        counted: Masks = unlisted + self._listed_bytes[number] @ ~self._away
+        return counted
+
+    def _pay(self, paid: Sequence[frozenset[int]]) -> None:
+        """For listed residents, per column."""
+        away = [[c in some for some in paid] for c in self._listed]
+        self._away = np.array(away, dtype=np.bool_).reshape(len(self._listed), len(paid))
 
     def _beside(self, move: _Arcs, resident: Masks) -> Masks:
         """Bytes of residents per column, with those that are paid for and that ``move`` reads."""
-        mine = [c for c in move.own if c in self._listed]
+        mine = [place for place, c in enumerate(self._listed) if c in move.own] if move.own else []
         if not mine:
             return resident
-        sizes = [sum(self.of.residents[c].bytes for c in mine if c in paid) for paid in self._paid]
-        more: Masks = resident + np.array(sizes, dtype=np.int64)
+        sizes = np.array([self.of.residents[self._listed[place]].bytes for place in mine], dtype=np.int64)
+        more: Masks = resident + sizes @ self._away[mine]
         return more
 
     def _forbid(self, reached: Values, move: _Arcs, resident: Masks) -> None:
         """Raise to the cap, in place, what there is no room for beside the residents."""
         resident = self._beside(move, resident)
         if len(move.slack) and move.slack.min() < resident.max():
-            reached[move.slack[:, None] < resident[None, :]] = _UNITS
+            np.copyto(reached, _UNITS, where=move.slack[:, None] < resident[None, :])
 
     def _relax(self, number: int, values: Values, free: Sequence[int]) -> None:
         """Lower ``values``, in place, to the least over any sequence of transitions within the stage."""
