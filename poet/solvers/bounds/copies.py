@@ -13,6 +13,7 @@ a plan below the best one has few copies, and all S that small can be listed.
 - Page-outs that would make the list too long are taken to be free: those of what is needed shortest.
 - Of residents (see there) only the joules of their page-outs are listed, in steps: k steps are charged for
   what frees as much as less than k + 1 steps can.
+- Where the list cannot tell all copies apart, `poet.solvers.bounds.copies_master` goes on from what it knows.
 - Searches follow smaller and smaller contents; what one knows of D holds in the next one, where the contents
   that are new are free.
 """
@@ -79,7 +80,7 @@ def copies_bounds(
     if budget is None or not instance.serial or chosen or below_joules <= 0.0 or tuning.most_arcs == 0:
         return
     search: _Search | MasterSearch | None = None
-    joules = 0.0
+    joules, proven = 0.0, True
     for size in _levels(instance):
         of = Followed(instance, size, budget)
         below = below_joules - of.fixed_joules
@@ -89,21 +90,48 @@ def copies_bounds(
         try:
             arcs, parts = tuning.most_arcs, tuning.parts
             program = RamProgram(of, most_joules=below, most_arcs=arcs, parts=parts, finished=finished)
-            search, more, told = _Search(instance, program, below, search), True, 0
-            if not search.lists_all:
-                search = MasterSearch(
-                    program, below, tuning, search.known, clock=clock, seconds_left=seconds_left
-                )
-            while more:
-                more = search.round()
-                clock.spend(engine_seconds=tuning.arc_seconds * (program.worked - told))
-                told = program.worked
-                joules = max(joules, min(search.bound_joules + of.fixed_joules, below_joules))
-                yield CopiesBound(joules, size, not more, {} if more else search.reruns(), search.proven)
+            told = 0
+            for searching in _searches(instance, program, below, search, clock, seconds_left):
+                search, more = searching, True
+                while more:
+                    more = search.round()
+                    clock.spend(engine_seconds=tuning.arc_seconds * (program.worked - told))
+                    told = program.worked
+                    found = min(search.bound_joules + of.fixed_joules, below_joules)
+                    if found > joules:
+                        joules, proven = found, search.proven
+                    yield CopiesBound(joules, size, not more, {} if more else search.reruns(), proven)
         except (TooLarge, Stopped):
             return
         if joules >= below_joules:
             return
+
+
+def _searches(
+    instance: Instance,
+    program: RamProgram,
+    below_joules: float,
+    before: _Search | MasterSearch | None,
+    clock: Clock,
+    seconds_left: Callable[[], float],
+) -> Iterator[_Search | MasterSearch]:
+    """Of one level: by a list, and where that does not tell all copies apart by a master program.
+
+    After a master program, a list is looked at only where it is the last word.
+    """
+    listing = _Search(instance, program, below_joules, before)
+    if listing.lists_all or not isinstance(before, MasterSearch):
+        yield listing
+    if not listing.lists_all and listing.bound_joules < below_joules:
+        yield MasterSearch(
+            program,
+            below_joules,
+            instance.tuning.copies,
+            listing.known,
+            step_joules=listing.step_joules,
+            clock=clock,
+            seconds_left=seconds_left,
+        )
 
 
 def _levels(instance: Instance) -> Iterator[int]:
@@ -126,6 +154,7 @@ class _Search:
     Attributes:
         bound_joules: no schedule takes less, beside page-outs that every one makes.
         lists_all: every copy that costs something is in the list, by itself.
+        step_joules: of a step on residents' page-outs; 0: there is none.
     """
 
     proven = True
@@ -241,12 +270,14 @@ class _Search:
         """All sets of copies that are below in page-outs; copies that would make it too many are free."""
         paged = [one.page_out for one in self.of.residents.values() if one.page_out is not None]
         self.lists_all = not paged and len(self.dear) <= 62
+        self.step_joules = 0.0
         able_joules = self.below - self.bound_joules
         most, step = self.tuning.most_residents, 0.0
         if paged and most and able_joules > 0.0:
             step = max(min(paged), able_joules / most)
             self._small = min(most, int(min(sum(paged), able_joules) / step))
             self.program.count_in_steps(step, self._small)
+            self.step_joules = step
         masks = (np.int64(1) << np.arange(self._small + 1, dtype=np.int64)) - 1
         outs = np.arange(self._small + 1) * (step * (1.0 - 2.0 * ROUNDING))
         most = 62 - self._small

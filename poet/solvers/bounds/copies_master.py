@@ -14,7 +14,9 @@ is computed, and S is grown, copy by copy, while D stays as high: the fewer are 
 cut. Once D(S) is no more than t, nothing below is left to find at this threshold.
 
 The largest residents are copies like others; the smaller ones are counted in steps of joules, each of which
-is a 0/1 column that costs a step and comes after the one before.
+is a 0/1 column that costs a step and comes after the one before. What a list of sets has found before, where
+all residents are counted in steps, holds here as well: such a cut, of fewer than k steps, gives way where
+z[k] is 1 as well, which it can be where residents' page-outs take k steps or more.
 """
 
 from __future__ import annotations
@@ -31,15 +33,19 @@ from poet.solvers.engines.highs import solve
 from poet.solvers.engines.matrix import MatrixBuilder
 from poet.tuning import CopiesTuning
 
-_MARGIN = 5e-7  # of the joules asked for: what the tolerances of the engine may make a bound too high
+_MARGIN = 5e-7
+"""Of the joules asked for: what the tolerances of the engine may make a bound too high."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Cut:
-    """Where none of ``without`` has a copy, D is at least ``joules``."""
+    """Where none of ``without`` has a copy, and residents' page-outs take fewer than ``steps`` steps of an
+    earlier list (0: any), D is at least ``joules``.
+    """
 
     without: frozenset[int]
     joules: float
+    steps: int = 0
 
 
 class MasterSearch:
@@ -49,7 +55,8 @@ class MasterSearch:
         program: of the level.
         below_joules: what no set is looked for at or above.
         tuning: how much at once.
-        known: what an earlier level knows: contents without a copy, and then D at least.
+        known: by a list or an earlier level: contents without a copy, steps below 0, and then D at least.
+        step_joules: of these steps.
         clock: that hears of the master programs.
         seconds_left: that one may still take.
 
@@ -67,10 +74,12 @@ class MasterSearch:
         tuning: CopiesTuning,
         known: Sequence[tuple[frozenset[int], float]],
         *,
+        step_joules: float,
         clock: Clock,
         seconds_left: Callable[[], float],
     ) -> None:
         self.program, self.of, self.below, self.tuning = program, program.of, below_joules, tuning
+        self.step_joules, self._own_step_joules = step_joules, 0.0
         self.clock, self.seconds_left = clock, seconds_left
         of = self.of
         large = of.followed_bytes / tuning.listed_divisor
@@ -89,7 +98,8 @@ class MasterSearch:
         self._least_joules = self._least([frozenset(self._joules)])[0]
         self.bound_joules = self._least_joules
         for without, joules in known:
-            self._learn(without, joules)
+            fewest = min((-number for number in without if number < 0), default=0)
+            self._learn(frozenset(c for c in without if c >= 0), joules, fewest)
 
     def round(self) -> bool:
         """Solve the master program and learn of its solution; false once nothing below is left to find."""
@@ -128,6 +138,7 @@ class MasterSearch:
         if rest:
             step = max(min(rest), below / self.tuning.most_residents)
             steps = min(self.tuning.most_residents, int(min(sum(rest), below) / step))
+        self._own_step_joules = step
         self.program.count_in_steps(step, steps, self.listed)
         return followed | listed | {-1 - number: step * (1.0 - 2.0 * ROUNDING) for number in range(steps)}
 
@@ -141,12 +152,14 @@ class MasterSearch:
         for copy in self._joules:
             if copy < -1:
                 master.row([(1.0, place[copy]), (-1.0, place[copy + 1])], 0.0)
+        able = {steps: self._so_many(steps, master, place) for steps in {cut.steps for cut in self._cuts}}
         for cut in self._cuts:
             more = (cut.joules - self._least_joules) / self.below
+            gives_way = [place[c] for c in sorted(cut.without)] + able[cut.steps]
             if cut.joules >= self.below:
-                master.row([(-1.0, place[c]) for c in sorted(cut.without)], -1.0)
+                master.row([(-1.0, column) for column in gives_way], -1.0)
             else:
-                terms = [(-more, place[c]) for c in sorted(cut.without)]
+                terms = [(-more, column) for column in gives_way]
                 master.row([*terms, (-1.0, rest)], -cut.joules / self.below)
         seconds = min(self.tuning.master_seconds, self.seconds_left())
         found = solve(master.matrix(), seconds, relative_gap=0.0, clock=self.clock)
@@ -155,6 +168,18 @@ class MasterSearch:
         values = found.values
         copies = frozenset(c for c in self._joules if values[place[c]] > 0.5)
         return copies, (found.bound - _MARGIN) * self.below
+
+    def _so_many(self, steps: int, master: MatrixBuilder, place: dict[int, int]) -> list[int]:
+        """The column that can be 1 where residents' page-outs take so many steps of the list; 0: none."""
+        if steps == 0:
+            return []
+        column, unit = master.column(), steps * self.step_joules * (1.0 - ROUNDING)
+        own = sorted((c for c in self._joules if c < 0), reverse=True)
+        terms = [(-(self.of.residents[c].page_out or 0.0) / unit, place[c]) for c in self.listed]
+        terms += [(-self._own_step_joules / unit, place[c]) for c in own[:-1]]
+        terms += [(-(self.below + self._own_step_joules) / unit, place[c]) for c in own[-1:]]  # or more
+        master.row([(1.0, column), *terms], self._own_step_joules / unit)
+        return [column]
 
     def _grow(self, copies: frozenset[int], joules: float) -> None:
         """Learn of larger and larger sets that hold ``copies`` and whose D is still high."""
@@ -188,15 +213,17 @@ class MasterSearch:
         """What is not in ``grown`` and not among ``rest``: found to be in the way."""
         return frozenset(self._joules) - grown - frozenset(rest)
 
-    def _learn(self, without: frozenset[int], joules: float) -> None:
-        """D without copies of ``without`` is at least ``joules``."""
+    def _learn(self, without: frozenset[int], joules: float, steps: int = 0) -> None:
+        """D without copies of ``without``, and with fewer than ``steps`` if any, is at least ``joules``."""
         joules = self.below if joules >= self.below * (1.0 - 1e-9) else joules
         if joules <= self._least_joules * (1.0 + 1e-9) or not without <= self._joules.keys():
             return
-        if not any(cut.without <= without and cut.joules >= joules for cut in self._cuts):
-            self._cuts = [c for c in self._cuts if not (without <= c.without and joules >= c.joules)]
-            self._cuts.append(_Cut(without, joules))
-            if min(without, default=0) >= 0:  # steps are those of this level
+        same = [cut for cut in self._cuts if cut.steps == steps]
+        if not any(cut.without <= without and cut.joules >= joules for cut in same):
+            beaten = {id(cut) for cut in same if without <= cut.without and joules >= cut.joules}
+            self._cuts = [cut for cut in self._cuts if id(cut) not in beaten]
+            self._cuts.append(_Cut(without, joules, steps))
+            if steps == 0 and min(without, default=0) >= 0:  # steps are those of this level
                 self.known.append((without, joules))
 
     def _least(self, sets: Sequence[frozenset[int]]) -> list[float]:

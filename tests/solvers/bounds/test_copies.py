@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from itertools import pairwise
 
 import pytest
@@ -10,13 +11,14 @@ from helpers.oracle import least_joules
 from helpers.random_problems import mixed_problem, random_limits
 
 from poet.clock import WALL, WorkClock
-from poet.problem import Limits, Problem
+from poet.problem import Limits, Place, Problem, ProblemOp, Tensor, Transfer
 from poet.simulator import simulate
 from poet.solvers.bounds.copies import CopiesBound, copies_bounds
 from poet.solvers.instance.instance import Instance, instance_of
 from poet.tuning import DEFAULT, Tuning
 
 EACH_SIZE = DEFAULT.having("copies.alike_factor", 1.0)
+MASTER = EACH_SIZE.having("copies.most_sets", 2)  # no list tells all copies apart
 TOLERANCE = 1e-6  # of a step's joules; costs are rounded down to 2^-28 of what is asked for
 
 
@@ -27,6 +29,35 @@ def case(seed: int, tuning: Tuning = EACH_SIZE) -> tuple[Instance, float | None]
     best = least_joules(problem, limits)
     overhead = None if best is None else simulate(problem, best, limits).joules - problem.compute_joules
     return instance_of(problem, limits, tuning=tuning), overhead
+
+
+def tight_weights() -> tuple[Problem, Limits]:
+    """Three layers whose weights, no rerun makes them, must leave for a while in turn, in little RAM."""
+    write, read = Transfer(1.0, 1.0), Transfer(0.1, 0.1)
+    sizes = {"w1": 5, "w2": 4, "w3": 3, "bias": 1}
+    tensors = [
+        Tensor(name, size, read, write, initially=Place.RAM, finally_=Place.RAM)
+        for name, size in sizes.items()
+    ]
+    tensors += [Tensor(name, 8, read, write) for name in ("a", "b", "c")]
+    ops = (
+        ProblemOp("f1", ("w1", "bias"), ("a",), 1.0, 0.5),
+        ProblemOp("f2", ("w2", "a"), ("b",), 1.0, 0.5),
+        ProblemOp("f3", ("w3", "b"), ("c",), 1.0, 0.5),
+        ProblemOp("u3", ("c", "b", "w3"), (), 1.0, 0.5, updates=("w3",)),
+        ProblemOp("u2", ("c", "a", "w2"), (), 1.0, 0.5, updates=("w2",)),
+        ProblemOp("u1", ("c", "a", "w1", "bias"), (), 1.0, 0.5, updates=("w1", "bias")),
+    )
+    return Problem("tight weights", tuple(tensors), ops), Limits(ram_budget_bytes=23)
+
+
+@functools.cache
+def tight_overhead() -> float:
+    """Of ``tight_weights``, by exhaustive search."""
+    problem, limits = tight_weights()
+    best = least_joules(problem, limits)
+    assert best is not None
+    return simulate(problem, best, limits).joules - problem.compute_joules
 
 
 def bounds(instance: Instance, below_joules: float) -> list[CopiesBound]:
@@ -50,7 +81,7 @@ def check(seeds: range, tuning: Tuning) -> int:
             joules = [bound.overhead_joules for bound in bounds(instance, below)]
             assert max(joules, default=0.0) <= overhead + TOLERANCE * scale, seed
             assert all(after >= before - TOLERANCE * scale for before, after in pairwise(joules)), seed
-            if joules and tuning is EACH_SIZE and only_ram(instance.problem, instance.limits):
+            if joules and tuning in (EACH_SIZE, MASTER) and only_ram(instance.problem, instance.limits):
                 assert joules[-1] >= overhead - TOLERANCE * max(scale, below), seed
                 reached += 1
     return reached
@@ -60,6 +91,28 @@ def check(seeds: range, tuning: Tuning) -> int:
 def test_no_bound_is_above_the_optimum_and_the_last_reaches_it(block: int) -> None:
     """Limits beside RAM are none of the search's: with them it is a bound, without them the optimum."""
     assert check(range(30 * block, 30 * block + 30), EACH_SIZE) > 5
+
+
+def test_a_master_program_in_place_of_the_list_reaches_the_optimum() -> None:
+    assert check(range(8), MASTER) > 1
+    overhead, instance = tight_overhead(), instance_of(*tight_weights(), tuning=EACH_SIZE)
+    found = bounds(instance, 2.0 * overhead)
+    assert any(not bound.proven for bound in found)  # weights that leave are too many sets for a list alone
+    assert found[-1].overhead_joules == pytest.approx(overhead, rel=1e-5)
+
+
+@pytest.mark.slow
+def test_no_bound_of_a_master_program_is_above_the_optimum_of_many() -> None:
+    assert check(range(2000, 2200), MASTER) > 25
+
+
+@pytest.mark.parametrize("divisor", [1, 2])
+def test_listed_residents_and_steps_are_no_bound_above_the_optimum(divisor: int) -> None:
+    """Whatever size is listed by itself, and whatever is left for steps."""
+    instance = instance_of(*tight_weights(), tuning=EACH_SIZE.having("copies.listed_divisor", divisor))
+    joules = [bound.overhead_joules for bound in bounds(instance, 9.0)]
+    assert max(joules) == pytest.approx(tight_overhead(), rel=1e-5)
+    assert max(joules) <= tight_overhead() * (1.0 + 1e-9)
 
 
 @pytest.mark.parametrize(("field", "value"), [("most_sets", 3), ("columns", 1), ("most_values", 1)])

@@ -38,6 +38,7 @@ bench: Any = importlib.import_module("benchmarks.tuning")
 
 NO_TUNING = {
     # tolerances and margins that a proof, or the comparison of two sums, rests on
+    "bounds/copies_master.py:_MARGIN",
     "bounds/ram_program.py:ROUNDING",
     "engines/certificate.py:_WHOLE",
     "engines/certificate.py:_NO_PRICE",
