@@ -25,7 +25,7 @@ HONEST = (
     "rp2350", "rpi-zero-2w", "rpi3b-plus", "rpi4b", "rpi4b-torch", "rpi4b-xnnpack", "rpi5", "stm32f746",
     "stm32h743", "stm32l4r5", "stm32u575", "x86-host",
 )  # fmt: skip
-GUESSED = ("esp32-s3", "pixel", "rp2350", "stm32f746", "stm32h743", "stm32l4r5", "x86-host")
+GUESSED = ("esp32-s3", "pixel", "rp2350", "stm32h743", "x86-host")
 """Of which more than a quarter of the figures are assumed."""
 
 
