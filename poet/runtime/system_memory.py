@@ -1,7 +1,7 @@
 """What the system leaves a process: limits of its control groups, available memory, pressure.
 
-Read from ``/proc`` and ``/sys`` (proc(5), the kernel's pages on cgroup v2 and on pressure stall information).
-What a system does not have is not counted.
+Read from ``/proc`` and ``/sys`` (proc(5), the kernel's pages on cgroup v2, on cgroup v1 and on pressure stall
+information). What a system does not have is not counted.
 """
 
 from __future__ import annotations
@@ -27,6 +27,9 @@ class MemoryReading:
     room_bytes: int
     bound_by: str
     stalled_share: float | None
+
+
+_UNLIMITED_BYTES = 1 << 60
 
 
 class SystemMemory:
@@ -69,17 +72,32 @@ class SystemMemory:
                 for limit in _lines(folder / name):
                     if limit != "max":
                         yield int(limit) - used_bytes + files_bytes, f"{name} of control group {folder.name}"
+        yield from self._first_group_rooms()
 
-    def _own_groups(self) -> Iterator[Path]:
-        """From the process's own control group upwards."""
+    def _first_group_rooms(self) -> Iterator[tuple[int, str]]:
+        """Likewise of control groups v1, as older systems have them; where there is no limit it is huge."""
+        for folder in self._own_groups("memory"):
+            used = [int(line) for line in _lines(folder / "memory.usage_in_bytes")]
+            limits = [int(line) for line in _lines(folder / "memory.limit_in_bytes")]
+            if not used or not limits or limits[0] >= _UNLIMITED_BYTES:
+                continue
+            statistics = (line.split() for line in _lines(folder / "memory.stat"))
+            files_bytes = next(
+                (int(words[1]) for words in statistics if words[0] == "total_inactive_file"), 0
+            )
+            yield limits[0] - used[0] + files_bytes, f"memory.limit_in_bytes of control group {folder.name}"
+
+    def _own_groups(self, controller: str = "") -> Iterator[Path]:
+        """From the process's own control group upwards; with a ``controller``, in its hierarchy of v1."""
+        lines = (line.split(":", 2) for line in _lines(self._proc / "self" / "cgroup"))
         own = next(
-            (line[3:] for line in _lines(self._proc / "self" / "cgroup") if line.startswith("0::")), None
+            (words[2] for words in lines if len(words) == 3 and controller in words[1].split(",")), None
         )
         if own is None:
             return
         parts = [part for part in own.split("/") if part not in ("", "..")]
         for length in range(len(parts), -1, -1):
-            yield self._groups.joinpath(*parts[:length])
+            yield self._groups.joinpath(controller, *parts[:length])
 
     def _stalled_share(self) -> float | None:
         own = next(self._own_groups(), None)

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
@@ -33,6 +37,7 @@ from poet.runtime.watching import MemoryWatcher
 from poet.verification import verify
 
 MIB = 1 << 20
+HELPERS = Path(__file__).parents[1] / "helpers"
 LARGE, SMALL = 256 * 1024, 64 * 1024
 
 
@@ -480,3 +485,77 @@ def test_a_plan_without_a_budget_is_not_watched(tmp_path: Path) -> None:
     made.save(tmp_path / "p.poet")
     with Trainer.open(tmp_path / "p.poet") as trainer, pytest.raises(InputError, match="no RAM budget"):
         MemoryWatcher(trainer)
+
+
+# --- a real limit -----------------------------------------------------------------------------
+
+
+def test_control_groups_of_the_first_version_are_read(tmp_path: Path) -> None:
+    inner = tmp_path / "sys" / "fs" / "cgroup" / "memory" / "app" / "inner"
+    inner.mkdir(parents=True)
+    (tmp_path / "proc" / "self").mkdir(parents=True)
+    (tmp_path / "proc" / "self" / "cgroup").write_text("4:cpu,memory:/app/inner\n2:cpuset:/\n0::/\n")
+    for folder, limit in ((inner, 2**63 - 4096), (inner.parent, 100 * MIB)):
+        (folder / "memory.limit_in_bytes").write_text(f"{limit}\n")
+        (folder / "memory.usage_in_bytes").write_text(f"{80 * MIB}\n")
+        (folder / "memory.stat").write_text(f"inactive_file 1\ntotal_inactive_file {5 * MIB}\n")
+    reading = SystemMemory(tmp_path / "proc", tmp_path / "sys").read()
+    assert reading.room_bytes == 25 * MIB
+    assert reading.bound_by == "memory.limit_in_bytes of control group app"
+
+
+WIDE_LARGE, WIDE_SMALL = 64 * MIB, 28 * MIB
+
+
+@pytest.fixture
+def group() -> Iterator[Path]:
+    """A control group of our own, inside the one that the tests run in."""
+    own = next(
+        (
+            line.split(":", 2)[2]
+            for line in Path("/proc/self/cgroup").read_text().splitlines()
+            if ":memory:" in line
+        ),
+        None,
+    )
+    if own is None:
+        pytest.skip("needs cgroup v1's memory controller")
+    folder = Path("/sys/fs/cgroup/memory") / own.strip("/") / f"poet-test-{os.getpid()}"
+    try:
+        folder.mkdir()
+    except OSError as error:
+        pytest.skip(f"no control group can be made here: {error}")
+    yield folder
+    folder.rmdir()
+
+
+@pytest.mark.slow
+def test_a_real_limit_that_falls_and_rises_is_followed(group: Path, tmp_path: Path) -> None:
+    """Nothing stands for the system: the kernel counts, the limit is that of a control group."""
+    torch.manual_seed(0)
+    layers = [layer for _ in range(6) for layer in (nn.Linear(256, 256), nn.Tanh())]
+    path = tmp_path / "wide.poet"
+    plan_module(
+        nn.Sequential(*layers, nn.Linear(256, 5)),
+        torch.zeros(4096, 256),
+        device="x86-host",
+        ram=WIDE_LARGE,
+        budgets=[WIDE_SMALL],
+        measure_host=False,
+        evaluation=False,
+        time_limit_seconds=2.0,
+    ).save(path)
+    done = subprocess.run(
+        [sys.executable, HELPERS / "watched_child.py", path, group],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    said = json.loads(done.stdout)
+    (fell, rose) = said["changes"]
+    assert fell[:3] == [2, WIDE_LARGE, WIDE_SMALL]
+    assert fell[3].startswith(f"memory.limit_in_bytes of control group {group.name} leaves")
+    assert rose[:3] == [4, WIDE_SMALL, WIDE_LARGE]
+    assert said["losses"] == said["alone"]
