@@ -580,8 +580,13 @@ class AlternativesTuning(_Checked):
     Attributes:
         all_choices: alternatives of which every choice is searched: each more halves the time of a choice,
             and three leave each an eighth. Off: one choice is searched, with a bound for all.
-        main_share: of the time, for the choice that is searched; the rest is for the bound over all choices:
-            plans take longer than bounds.
+        guide_share: of the time at most, for the linear program in which forms are open: its bound is for all
+            choices, and the choice that it suggests is searched. Nets of some hundred ops need a tenth of a
+            second, of a thousand some seconds. Off: a choice by bytes and by what an op needs at once.
+        guide_seconds: likewise at most, so that long limits are not used up by it.
+        taken_share: of a form in that program's solution, above which the choice has it: the nearer one.
+        main_share: of the time left, for the choice that is searched; the rest is for the relaxed problem's
+            bound: plans take longer than bounds.
         fitting_share: of the time at most, for how few alternatives are enough for keeping everything: each
             try takes a tenth of a second on nets of some hundred ops.
         fitting_seconds: likewise at most, so that long limits are not used up by it.
@@ -590,7 +595,10 @@ class AlternativesTuning(_Checked):
     """
 
     all_choices: int = _tuned(3, off=0)
-    main_share: float = 0.65
+    guide_share: float = _tuned(0.25, off=0.0)
+    guide_seconds: float = 20.0
+    taken_share: float = 0.5
+    main_share: float = 0.85
     fitting_share: float = 0.2
     fitting_seconds: float = 5.0
     unlimited_seconds: float = 600.0

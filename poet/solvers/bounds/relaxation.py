@@ -40,6 +40,11 @@ W[k,s]   k is rerun at least once in a *stretch* s of neighbouring windows of it
   different bytes, in RAM together. What an update makes in place is counted as the old content.
 - *home*, where the plan chooses it: h = P[i,start] says that i is at home in RAM. Then it is held up to its
   first use, for one that is not is as well at home in storage; else its last content is written there.
+- *form*, where forms of ops are open (`poet.solvers.instance.undecided`), F[f] being 1 where form f is
+  taken: F[f] + F[f'] ≥ 1 of the two forms of an alternative; P[i,t] ≥ F[f] where op t reads i in form f
+  alone, and F[f] ≤ K[i,w] + O[i] + W[k,s] for the windows up to there, as in cover; P[i,birth] ≥ F[f] for
+  what is made in f alone; *memory* counts what op t works in beyond the lesser of its forms, times F[f].
+  None of these moments is fixed. F[f] costs what its first runs take beyond the lesser price of each op.
 - *deadline*, *capacity*, *wear*: seconds spent, bytes stored and bytes written are at least those of
   the runs, transfers and copies counted.
 
@@ -109,6 +114,7 @@ class Relaxation:
         segments: by content, in order of time; ``tails``: after the last fixed moments, where contents
             wait for reruns that read them.
         moments: of the memory rows; they are the first rows, in this order.
+        forms: columns of the instance's forms, in their order.
     """
 
     program: MatrixBuilder
@@ -116,6 +122,7 @@ class Relaxation:
     segments: tuple[Segment, ...]
     tails: tuple[Segment, ...]
     moments: tuple[int, ...]
+    forms: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,13 +179,14 @@ def relaxation_of(layout: Windows) -> Relaxation:
         segments=tuple(_segments(layout)),
         tails=tuple(_tails(layout)),
         moments=tuple(layout.moments),
+        forms=tuple(layout.taken),
     )
 
 
 def laid_out(instance: Instance, moments: Collection[int] = ()) -> Windows:
     """The columns of ``instance`` with all their rows."""
     layout = Windows(instance, moments)
-    for family in (_flow, _need, _cover, _again, _come_home, _time, _storage):
+    for family in (_flow, _need, _cover, _forms, _again, _come_home, _time, _storage):
         for terms, at_most in family(layout):
             layout.program.row(terms, at_most)
     return layout
@@ -230,6 +238,25 @@ def _cover(layout: Windows) -> _Rows:
                     continue
                 remade = NOUGHT if content.producer is None else layout.again(content.producer, window, stop)
                 yield [(-1.0, layout.kept[i][window]), (-1.0, copy), (-1.0, remade)], -1.0
+
+
+def _forms(layout: Windows) -> _Rows:
+    """F[f] + F[f'] ≥ 1; F[f] ≤ P at birth, at reads in f alone, and K[i,w] + O[i] + W up to these."""
+    for one, other in zip(layout.taken[::2], layout.taken[1::2], strict=True):
+        yield [(-1.0, one), (-1.0, other)], -1.0
+    for content in layout.large():
+        i = content.number
+        grid, copy = layout.grid[i], NOUGHT if content.page_in is None else layout.stored[i]
+        if i in layout.made_by:
+            yield [(1.0, layout.made_by[i]), (-1.0, layout.present[i][0])], 0.0
+        for moment, form in layout.wanted[i]:
+            stop = bisect.bisect_left(grid, moment)
+            yield [(1.0, form), (-1.0, layout.present[i][stop])], 0.0
+            since = max((fixed for fixed in (content.birth, *layout.fixed[i]) if fixed < moment), default=-1)
+            for window in range(bisect.bisect_left(grid, since), stop if copy != ONE else 0):
+                remade = NOUGHT if content.producer is None else layout.again(content.producer, window, stop)
+                held = [(-1.0, layout.kept[i][window]), (-1.0, copy), (-1.0, remade)]
+                yield [(1.0, form), *held], 0.0
 
 
 def _again(layout: Windows) -> _Rows:

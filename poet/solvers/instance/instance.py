@@ -110,11 +110,30 @@ class Task:
 
 
 @dataclass(frozen=True, slots=True)
+class Form:
+    """One of the two forms of an alternative of which it is open whether it is taken.
+
+    Attributes:
+        joules: that its first runs take more than the tasks say, together.
+        contents: that its tasks alone make; without it, they are never there.
+        reads: contents and tasks whose first run needs them in this form alone.
+        workspaces: of tasks, bytes beyond what they say.
+    """
+
+    joules: float
+    contents: tuple[int, ...]
+    reads: tuple[tuple[int, int], ...]
+    workspaces: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Instance:
     """A problem and its limits as tasks and contents.
 
     ``serial``: transfers block compute, or are planned as if they did. ``metered_joules_allowed``: above
-    running every op once; ``None``: any. ``tuning``: of whatever bounds or plans it.
+    running every op once; ``None``: any. ``tuning``: of whatever bounds or plans it. ``forms``: two by two,
+    of alternatives that are open, which the windows relaxation alone may be given
+    (`poet.solvers.instance.undecided`).
     """
 
     problem: Problem
@@ -124,6 +143,7 @@ class Instance:
     contents: tuple[Content, ...]
     metered_joules_allowed: float | None = None
     tuning: Tuning = DEFAULT
+    forms: tuple[Form, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from poet.problem import Alternative, Limits, Objective, Pins, Problem
 from poet.solution import SolveOptions
 from poet.solvers.heuristics.keep_everything import keep_everything
 from poet.solvers.instance.ram_bound import minimum_ram_bytes
+from poet.solvers.search.form_guide import FormGuide
 
 Choice = frozenset[str]
 
@@ -121,10 +122,19 @@ class Choices:
         }
         return self.affordable(self.lean | saving)
 
+    def following(self, guide: FormGuide) -> Choice:
+        """What the guide takes, and of what it does not weigh what would be taken without it."""
+        return self.affordable(guide.taken | (self.first() - guide.open))
+
+    def dearer_left_out(self, choice: Choice, other: Choice) -> Choice:
+        """The cheaper of two choices, of which the first keeps everything, and the other may."""
+        costs = [math.fsum(self.costs[name][self.of] for name in each) for each in (choice, other)]
+        return other if costs[1] < costs[0] and self._keeps(other, self.limits) else choice
+
     def others(self) -> list[Choice]:
-        """Where the first has no plan: the leanest, the cheapest, all, none; as time and energy allow."""
+        """Where the first has no plan: by bytes, the leanest, the cheapest, all, none; as limits allow."""
         ends = (self.lean, self.cheapest, frozenset(self.names), frozenset[str]())
-        return list(dict.fromkeys(map(self.affordable, ends)))
+        return list(dict.fromkeys((self.first(), *map(self.affordable, ends))))
 
     def affordable(self, choice: Choice) -> Choice:
         """What of ``choice`` running every op once is within the deadline and the energy budget with.

@@ -92,10 +92,18 @@ def priced(problem: Problem, objective: Objective) -> Problem:
     Only for `Objective.TIME` and `Objective.WRITES`; RAM is no sum of prices.
     """
     of_time = objective is Objective.TIME
+
+    def at_prices(tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        return tuple(_priced_tensor(tensor, by_byte=not of_time) for tensor in tensors)
+
     return replace(
         problem,
         ops=tuple(_free_op(op) for op in problem.ops),
-        tensors=tuple(_priced_tensor(tensor, by_byte=not of_time) for tensor in problem.tensors),
+        tensors=at_prices(problem.tensors),
+        alternatives=tuple(
+            replace(each, ops=tuple(_free_op(op) for op in each.ops), tensors=at_prices(each.tensors))
+            for each in problem.alternatives
+        ),
         idle_watts=1.0 if of_time else 0.0,
     )
 

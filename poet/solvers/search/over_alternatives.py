@@ -22,6 +22,7 @@ from poet.solution import PROVEN, Progress, Solution, SolveOptions, Status, amou
 from poet.solvers.instance.ram_bound import minimum_ram_bytes
 from poet.solvers.search import objectives
 from poet.solvers.search.choices import Choice, Choices
+from poet.solvers.search.form_guide import FormGuide, form_guide
 from poet.solvers.search.messages import impossible_in_all_forms, untried_forms_sentence
 
 _log = logging.getLogger(__name__)
@@ -80,18 +81,50 @@ class _Search:
         if is_pinned:
             return self.one_choice(frozenset(self.names))
         sums = self.options.objective in (Objective.ENERGY, Objective.TIME)
+        guide = None
         if sums:
             choice = self.choices.keeping()
+            if choice is not None and choice != self.choices.cheapest:
+                guide = self.guided()
+                if guide is not None:
+                    choice = self.choices.dearer_left_out(choice, self.choices.following(guide))
             if choice is not None:
                 found = self.search(choice, 1.0)  # ends at once: it keeps everything
                 is_cheapest = choice == self.choices.cheapest
                 if found.solution.was_interrupted or is_cheapest or len(self.names) > self.tuning.all_choices:
                     return self.answer(found, self.least)
         goes_on = sums and self.incumbent_trace is not None
-        first = self.start_choice if goes_on and self.start_choice is not None else self.choices.first()
+        guide = guide or self.guided()
+        first = self.choices.first() if guide is None else self.choices.following(guide)
+        if goes_on and self.start_choice is not None:
+            first = self.start_choice
         if len(self.names) <= self.tuning.all_choices:
             return self.all_choices(first)
         return self.one_choice(first)
+
+    def guided(self) -> FormGuide | None:
+        """The guide of the open forms, whose bound is that of all choices from now on.
+
+        Least RAM is a matter of single ops, and is not weighed.
+        """
+        tuning, allowed = self.tuning, self.options.time_limit_seconds
+        if self.options.objective is Objective.RAM or tuning.guide_share == 0.0:
+            return None
+        seconds = (
+            tuning.guide_seconds
+            if allowed is None
+            else min(tuning.guide_seconds, tuning.guide_share * self.seconds_left())
+        )
+        guide = form_guide(self.problem, self.free, self.options, seconds=seconds)
+        if guide is not None and math.isfinite(guide.bound):
+            self.least = max(self.least, guide.bound)
+        return guide
+
+    def seconds_left(self) -> float:
+        allowed = self.options.time_limit_seconds
+        if allowed is None:
+            return math.inf
+        return max(0.0, allowed - (self.options.clock.now() - self.started))
 
     def judged_start(self) -> tuple[Choice | None, Schedule | None, Trace | None]:
         """The choice of the plan to start from, it as a plan for that, its trace if it keeps the limits."""
@@ -194,8 +227,7 @@ class _Search:
     ) -> Solution:
         options, allowed = self.options, self.options.time_limit_seconds
         if allowed is not None:
-            left = max(0.0, allowed - (options.clock.now() - self.started))
-            allowed = share * left
+            allowed = share * self.seconds_left()
         elif share < 1.0:  # without an end of its own
             allowed = self.tuning.unlimited_seconds
         return objectives.solve(
