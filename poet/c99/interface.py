@@ -13,6 +13,7 @@ from poet.errors import UnsupportedOperator
 from poet.graph import Graph, Ref, TensorType
 from poet.optimizer import OptimizerSpec
 
+_LOSSES_OF_CLASSES = ("aten.nll_loss_forward.default", "aten.nll_loss2d_forward.default")
 _NOT_IN_COMMENTS = re.compile(r"[^A-Za-z0-9_.:+ -]")
 
 
@@ -161,7 +162,7 @@ def _classes(graph: Graph, target: str) -> tuple[int, int]:
     types = {value.name: value.type for value in graph.values}
     for op in graph.ops:
         scores = op.call.args[0] if op.call.args else None
-        is_loss = op.call.target == "aten.nll_loss_forward.default" and op.call.args[1] == Ref(target)
+        is_loss = op.call.target in _LOSSES_OF_CLASSES and op.call.args[1] == Ref(target)
         if is_loss and isinstance(scores, Ref):
             ignored = op.call.args[4] if len(op.call.args) > 4 else -100
             return types[scores.value].shape[1], ignored if isinstance(ignored, int) else -100

@@ -13,18 +13,20 @@ from poet.c99.rules import (
     convolutions,
     copies,
     elementwise,
+    lengths,
     lookup,
     losses,
     matrices,
     normalisation,
     pooling,
     randomness,
+    selection,
     sums,
     updates,
 )
 from poet.c99.rules.rule import Rule
 from poet.errors import GraphError, UnsupportedOperator
-from poet.graph import Call, Ref, Strip
+from poet.graph import Call, Op, Ref, Strip, TensorType
 
 ROWS: dict[str, Rule] = {
     "aten._log_softmax.default": losses.log_softmax,
@@ -32,6 +34,9 @@ ROWS: dict[str, Rule] = {
     "aten._safe_softmax.default": losses.safe_softmax,
     "aten._softmax.default": losses.softmax,
     "aten._softmax_backward_data.default": losses.softmax_backward,
+    "aten._weight_norm_interface.default": lengths.weight_norm,
+    "aten._weight_norm_interface_backward.default": lengths.weight_norm_backward,
+    "aten.abs.default": elementwise.unary("poet_absolute"),
     "aten.add.Tensor": elementwise.add,
     "aten.addmm.default": matrices.addmm,
     "aten.arange.default": lookup.arange,
@@ -40,15 +45,19 @@ ROWS: dict[str, Rule] = {
     "aten.avg_pool2d_backward.default": pooling.avg_pool_backward,
     "aten.bmm.default": matrices.bmm,
     "aten.cat.default": copies.cat,
+    "aten.clamp_min.Tensor": elementwise.maximum,
     "aten.clone.default": elementwise.unary("poet_copy"),
     "aten.constant_pad_nd.default": elementwise.pad,
     "aten.convolution.default": convolutions.convolution,
     "aten.convolution_backward.default": convolutions.convolution_backward,
     "aten.div.Scalar": elementwise.div,
+    "aten.div.Tensor": elementwise.div,
     "aten.elu.default": elementwise.elu,
     "aten.elu_backward.default": elementwise.elu_backward,
     "aten.embedding.default": lookup.embedding,
     "aten.embedding_dense_backward.default": lookup.embedding_backward,
+    "aten.eq.Scalar": selection.equal,
+    "aten.exp.default": elementwise.unary("poet_exponential"),
     "aten.gelu.default": elementwise.gelu,
     "aten.gelu_backward.default": elementwise.gelu_backward,
     "aten.hardsigmoid.default": elementwise.unary("poet_hardsigmoid"),
@@ -59,8 +68,12 @@ ROWS: dict[str, Rule] = {
     "aten.hardtanh_backward.default": elementwise.hardtanh_backward,
     "aten.leaky_relu.default": elementwise.leaky_relu,
     "aten.leaky_relu_backward.default": elementwise.leaky_relu_backward,
+    "aten.linalg_vector_norm.default": lengths.vector_norm,
+    "aten.logical_not.default": selection.negated,
+    "aten.masked_fill.Scalar": selection.masked_fill,
     "aten.max_pool2d_with_indices.default": pooling.max_pool,
     "aten.max_pool2d_with_indices_backward.default": pooling.max_pool_backward,
+    "aten.maximum.default": elementwise.maximum,
     "aten.mean.default": sums.mean,
     "aten.mean.dim": sums.mean,
     "aten.mish.default": elementwise.unary("poet_mish"),
@@ -79,13 +92,20 @@ ROWS: dict[str, Rule] = {
     "aten.neg.default": elementwise.neg,
     "aten.nll_loss_backward.default": losses.nll_loss_backward,
     "aten.nll_loss_forward.default": losses.nll_loss,
+    "aten.nll_loss2d_backward.default": losses.nll_loss_backward,
+    "aten.nll_loss2d_forward.default": losses.nll_loss,
+    "aten.pow.Tensor_Scalar": elementwise.power,
+    "aten.reciprocal.default": elementwise.unary("poet_inverse"),
     "aten.relu.default": elementwise.unary("poet_relu"),
+    "aten.rsqrt.default": elementwise.unary("poet_inverse_root"),
     "aten.select_backward.default": copies.select_backward,
+    "aten.sgn.default": elementwise.unary("poet_sign"),
     "aten.sigmoid.default": elementwise.unary("poet_sigmoid"),
     "aten.sigmoid_backward.default": elementwise.backward("poet_sigmoid_backward"),
     "aten.silu.default": elementwise.unary("poet_silu"),
     "aten.silu_backward.default": elementwise.backward("poet_silu_backward"),
     "aten.slice_backward.default": copies.slice_backward,
+    "aten.sqrt.default": elementwise.unary("poet_root"),
     "aten.stack.default": copies.stack,
     "aten.sub.Tensor": elementwise.sub,
     "aten.sum.default": sums.total,
@@ -93,6 +113,11 @@ ROWS: dict[str, Rule] = {
     "aten.tanh.default": elementwise.unary("poet_tanh"),
     "aten.tanh_backward.default": elementwise.backward("poet_tanh_backward"),
     "aten.threshold_backward.default": elementwise.threshold_backward,
+    "aten.tril.default": selection.lower,
+    "aten.triu.default": selection.upper,
+    "aten.upsample_nearest2d.default": pooling.upsample_nearest,
+    "aten.upsample_nearest2d_backward.default": pooling.upsample_nearest_backward,
+    "aten.where.self": selection.where,
     "poet.adamw": updates.adamw,
     "poet.assign": elementwise.assign,
     "poet.bernoulli": randomness.bernoulli,
@@ -134,6 +159,48 @@ OVERWRITTEN: dict[str, tuple[int, ...]] = {
     "poet.scatter": (0,),
 }
 """Per operator, the places of the operands that its kernel may write its first output over."""
+
+
+DENSE: dict[str, tuple[int, ...]] = {
+    "aten._log_softmax.default": (0,),
+    "aten._log_softmax_backward_data.default": (0, 1),
+    "aten._safe_softmax.default": (0,),
+    "aten._softmax.default": (0,),
+    "aten._softmax_backward_data.default": (0, 1),
+    "aten.avg_pool2d.default": (0,),
+    "aten.avg_pool2d_backward.default": (0, 1),
+    "aten.constant_pad_nd.default": (0,),
+    "aten.convolution.default": (0, 1),
+    "aten.convolution_backward.default": (0, 1, 2),
+    "aten.max_pool2d_with_indices.default": (0,),
+    "aten.max_pool2d_with_indices_backward.default": (0, 1, 7),
+    "aten.native_group_norm.default": (0,),
+    "aten.native_group_norm_backward.default": (0, 1),
+    "aten.native_layer_norm.default": (0,),
+    "aten.native_layer_norm_backward.default": (0, 1),
+    "aten.upsample_nearest2d.default": (0,),
+    "aten.upsample_nearest2d_backward.default": (0,),
+}
+"""Per operator, the operands that torch's own kernel copies where they do not lie side by side."""
+
+
+def wants_dense(op: Op, types: Mapping[str, TensorType]) -> tuple[int, ...]:
+    """Places of the operands of ``op`` that its kernel refuses as they lie and torch's copies as well."""
+    found = [
+        place
+        for place in DENSE.get(op.call.target, ())
+        if place < len(op.call.args)
+        and isinstance(item := op.call.args[place], Ref)
+        and not Placed(types[item.value], 0).is_dense
+    ]
+    if not found:
+        return ()
+    outputs = tuple(None if name is None else Placed(types[name], 0) for name in op.outputs)
+    try:
+        c_calls(OpRun(op.name, op.call, outputs, {name: Placed(types[name], 0) for name in op.call.refs()}))
+    except (UnsupportedOperator, GraphError):
+        return tuple(found)
+    return ()
 
 
 def overwrites(call: Call) -> tuple[int, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -20,7 +20,7 @@ from poet.strips import Strip
 
 LIBRARY = "poet-c99"
 """What profiles and plans call these kernels."""
-ITEM_TYPES = ("float32", "int64")
+ITEM_TYPES = ("float32", "int64", "bool")
 _MOST_NAMED = 8
 BLOCK_BYTES = 4096
 """Of storage: what is written begins at a multiple of it."""
@@ -118,6 +118,23 @@ def refusals(graph: Graph) -> tuple[str, ...]:
     return tuple(found)
 
 
+_INSTEAD = {
+    "aten._embedding_bag.default": "nn.Embedding and a mean or a sum over its rows",
+    "aten._embedding_bag_backward.default": "",
+    "aten.amax.default": "F.max_pool1d or F.max_pool2d over that dimension",
+    "aten.max.dim": "F.max_pool1d or F.max_pool2d over that dimension",
+    "aten.scatter.src": "",
+}
+"""What to write in place of an operator without a kernel; empty: it falls away with another one."""
+
+
+def _way_out(missing: Iterable[str]) -> str:
+    """What to do about operators without a kernel."""
+    known = {target: _INSTEAD[target] for target in missing if _INSTEAD.get(target)}
+    told = [f"write {instead} in place of {target}" for target, instead in known.items()]
+    return "; ".join([*told, "docs/c99.md lists the operators that have one"])
+
+
 def check_exportable(plan: Plan) -> None:
     """Refuse a plan that cannot be C, with all the operators that lack a kernel in one line.
 
@@ -130,10 +147,15 @@ def check_exportable(plan: Plan) -> None:
         named = [f"{target} ({count} ops)" for target, count in missing.items()]
         more = f" and {len(named) - _MOST_NAMED} more" if len(named) > _MOST_NAMED else ""
         raise UnsupportedOperator(
-            f"{plan.model.name}: no C kernel for {', '.join(named[:_MOST_NAMED])}{more}; "
-            "docs/c99.md lists the operators that have one"
+            f"{plan.model.name}: no C kernel for {', '.join(named[:_MOST_NAMED])}{more}; {_way_out(missing)}"
         )
+    lasting = stored_values(plan.graph)
     for value in plan.graph.values:
+        if value.type.dtype == "bool" and value.name in lasting:
+            raise UnsupportedOperator(
+                f"{plan.model.name}: {value.name} is a mask of bytes that lives across steps; C kernels have "
+                "masks that a step makes (is_causal=True), or tensors of float32"
+            )
         if value.type.dtype not in ITEM_TYPES and not _is_random_state(plan.graph, value.name):
             raise UnsupportedOperator(
                 f"{plan.model.name}: {value.name} is of {value.type.dtype}; C kernels are of float32"

@@ -20,6 +20,7 @@ from poet.brief import shortened, told
 from poet.errors import ModelError, nearest, one_of
 from poet.frontend.assemble import StepNames, assemble
 from poet.frontend.beside import beside
+from poet.frontend.dense_operands import WantsDense, with_dense_operands
 from poet.frontend.eager import original
 from poet.frontend.functional import Functional, Step, fakes, trace_step
 from poet.frontend.fused import HasKernel, with_updates_fused
@@ -113,6 +114,7 @@ def trace_training_step(
     gradients: Gradients | str = Gradients.STREAM,
     uses_elements: HasKernel | None = None,
     overwrites: Overwrites | None = None,
+    wants_dense: WantsDense | None = None,
     measure: bool = True,
     micro: MicroBatches | None = None,
     in_parts: bool = False,
@@ -141,6 +143,7 @@ def trace_training_step(
         uses_elements: of the library that will run the step: which gradients it uses as it makes them; for
             ``stream``, in place of blocks (see `poet.frontend.fused`). ``None``: the library is PyTorch.
         overwrites: of that library: which operands a result may be written over (`poet.frontend.in_place`).
+        wants_dense: likewise, which operands are to be copied side by side (`poet.frontend.dense_operands`).
         measure: run each distinct kernel once to find its workspace and its time. Without, nothing is run, so
             that all gradients are kept.
         micro: how a batch is trained in pieces; ``example_inputs`` are of one piece. ``None``: it is trained
@@ -196,7 +199,7 @@ def trace_training_step(
     tensors = {key: compact(tensor) for key, tensor in own.items()}
     tensors |= _optimizer_state(graph, optimizer, parameters)
     digest = digest_of(graph)
-    library = _Library(wanted, uses_elements, overwrites, measure, in_parts, in_short_forms)
+    library = _Library(wanted, uses_elements, overwrites, wants_dense, measure, in_parts, in_short_forms)
     graph, tensors = library.divided(graph, tensors)
     graph, kernel_facts, forms = library.fitted(graph)
     accumulation = None
@@ -278,6 +281,7 @@ class _Library:
     gradients: Gradients
     uses_elements: HasKernel | None
     overwrites: Overwrites | None
+    wants_dense: WantsDense | None
     measure: bool
     in_parts: bool
     in_short_forms: bool
@@ -302,6 +306,8 @@ class _Library:
 
     def fitted(self, graph: Graph) -> tuple[Graph, KernelFacts, SaveForms | None]:
         """``graph`` as the library's kernels run it, with what they need."""
+        if self.wants_dense is not None:
+            graph = with_dense_operands(graph, self.wants_dense)
         if self.gradients.are_streamed and self.uses_elements is not None:
             graph = with_updates_fused(graph, self.uses_elements)
         if self.overwrites is not None:

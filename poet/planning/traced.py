@@ -85,7 +85,7 @@ def trace_model(
     Raises:
         InputError: the model or an option is not usable.
     """
-    from poet.c99.rows import overwrites
+    from poet.c99.rows import overwrites, wants_dense
     from poet.c99.statements import uses_elements
     from poet.frontend.trace import trace_training_step
 
@@ -113,6 +113,7 @@ def trace_model(
         gradients=in_blocks,
         uses_elements=uses_elements if form.for_c99 else None,
         overwrites=overwrites if form.for_c99 else None,
+        wants_dense=wants_dense if form.for_c99 else None,
         micro=micro,
         in_parts=form.in_parts,
         in_short_forms=form.in_short_forms,

@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import ctypes
 import os
+import shutil
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
+import pytest
 from torch import Tensor
 
 from poet.c99.project import CProject
 from poet.graph import Graph
 
+needs_cortex_m = pytest.mark.skipif(
+    not (shutil.which("arm-none-eabi-gcc") and shutil.which("qemu-system-arm")),
+    reason="needs gcc-arm-none-eabi, libnewlib-arm-none-eabi and qemu-system-arm",
+)
 STRICT = ("-std=c99", "-pedantic", "-Wall", "-Wextra", "-Wconversion", "-Werror")
 EXACT = ("-ffp-contract=off", "-fno-math-errno")
 Floats = np.ndarray[tuple[int], np.dtype[np.float32]]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from helpers import hand_net
 from helpers.schedules import random_schedule
 from helpers.shuffled import movable, shuffled, with_arena
 from poet.c99.project import CProject, c_project
-from poet.c99.rows import overwrites
+from poet.c99.rows import overwrites, wants_dense
 from poet.c99.statements import uses_elements
 from poet.frontend.fused import with_updates_fused
 from poet.frontend.in_place import with_results_in_place
@@ -104,10 +105,20 @@ class CNet:
 
 
 def traced(
-    module: nn.Module, inputs: Tensor, *, loss: str = "cross-entropy", optimizer: OptimizerSpec | None = None
+    module: nn.Module,
+    inputs: Tensor | Sequence[Tensor],
+    *,
+    loss: str = "cross-entropy",
+    optimizer: OptimizerSpec | None = None,
 ) -> CNet:
     """A net to plan for."""
     step = trace_training_step(
-        module, inputs, loss=loss, optimizer=optimizer, measure=False, has_small_operators=True
+        module,
+        inputs,
+        loss=loss,
+        optimizer=optimizer,
+        wants_dense=wants_dense,
+        measure=False,
+        has_small_operators=True,
     )
     return CNet(step)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -98,7 +99,7 @@ def _ratio(of_c: Tensor, of_torch: Tensor, exact: Tensor) -> float:
 
 
 def worst_ratios(
-    module: nn.Module, inputs: Tensor, folder: Path, loss: str, optimizer: str
+    module: nn.Module, inputs: Tensor | Sequence[Tensor], folder: Path, loss: str, optimizer: str
 ) -> dict[str, float]:
     """The worst ratio of each operator over all ops of a net's second step."""
     spec = OptimizerSpec(optimizer, lr=0.05, weight_decay=0.01)
@@ -143,7 +144,8 @@ def worst_ratios(
         places = cases.places(op.call, op)
         arena = np.full(sum(cases.buffers[name] // 4 + 8 for name in places) + 8, np.nan, dtype=np.float32)
         for name in {graph.buffer_of(name) for name in op.call.refs()}:
-            bits = np.frombuffer(plain.tensors[name].numpy().tobytes(), dtype=np.float32)
+            raw = plain.tensors[name].numpy().tobytes()
+            bits = np.frombuffer(raw + bytes(-len(raw) % 4), dtype=np.float32)  # masks are of bytes
             arena[places[name] : places[name] + len(bits)] = bits
         record = (ctypes.c_uint64 * 16)()
         record[0] = arena.ctypes.data
@@ -156,6 +158,8 @@ def worst_ratios(
             flat = torch.from_numpy(arena[places[buffer] :].copy())
             if found.dtype == torch.int64:
                 flat = flat[: len(flat) // 2 * 2].view(torch.int64)
+            if found.dtype == torch.bool:
+                flat = flat.view(torch.uint8).bool()
             if name[0] == "@":
                 of_c = flat[: found.numel()]
             else:

@@ -211,6 +211,14 @@ void poet_matmul_gradient(const poet_update *u, const float *a, int32_t a_step, 
     }
 }
 
+/*@ poet_sum_apart */
+/* The sum of n numbers that lie `stride` apart, divided by `divisor`, used as it is made */
+void poet_sum_apart(const poet_update *u, const float *x, int32_t stride, int32_t n, float divisor)
+{
+    const float found = poet_sum(x, stride, n) / divisor;
+    u->apply(u, 0, &found, 1);
+}
+
 /*@ poet_sum_blocks */
 /* x is outer x n x inner: for each outer and inner the sum over n, divided by `divisor`, used as it is made */
 void poet_sum_blocks(const poet_update *u, const float *x, int32_t outer, int32_t n, int32_t inner, float divisor)

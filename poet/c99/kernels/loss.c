@@ -45,21 +45,27 @@ static int32_t poet_class_of(const void *classes, int32_t index)
 
 /*@ poet_nll_loss */
 /*
- * The mean, or the sum, of -y[row][its class], over rows whose class is not `ignored`; and how many those are.
+ * The mean, or the sum, of -y[row][its class] over each row's plane, in runs of 32, and over rows, where the class is
+ * not `ignored`; and how many those are.
  * Numbers that are no class are passed over as well: nothing is read outside y.
  */
 void poet_nll_loss(float *loss, float *counted, const float *y, const void *classes, int32_t rows, int32_t n,
-                   int32_t ignored, int is_mean)
+                   int32_t plane, int32_t ignored, int is_mean)
 {
-    float total = 0.0f;
+    float total = 0.0f, run = 0.0f;
     int32_t count = 0;
-    for (int32_t i = 0; i < rows; ++i) {
+    for (int32_t i = 0; i < rows * plane; ++i) {
         const int32_t k = poet_class_of(classes, i);
         if (k != ignored && k >= 0 && k < n) {
-            total -= y[i * n + k];
+            run -= y[(i / plane * n + k) * plane + i % plane];
             ++count;
         }
+        if (i % 32 == 31) {
+            total += run;
+            run = 0.0f;
+        }
     }
+    total += run;
     *loss = is_mean ? total / (float)count : total;
     *counted = (float)count;
 }
@@ -67,13 +73,13 @@ void poet_nll_loss(float *loss, float *counted, const float *y, const void *clas
 /*@ poet_nll_loss_backward */
 /* gy = -gradient (divided by `counted` for a mean) at each row's class, else 0 */
 void poet_nll_loss_backward(float *gy, const float *gradient, const void *classes, const float *counted, int32_t rows,
-                            int32_t n, int32_t ignored, int is_mean)
+                            int32_t n, int32_t plane, int32_t ignored, int is_mean)
 {
     const float share = is_mean ? -*gradient / *counted : -*gradient;
-    for (int32_t i = 0; i < rows; ++i) {
+    for (int32_t i = 0; i < rows * plane; ++i) {
         const int32_t k = poet_class_of(classes, i);
         for (int32_t j = 0; j < n; ++j) {
-            gy[i * n + j] = j == k && k != ignored ? share : 0.0f;
+            gy[(i / plane * n + j) * plane + i % plane] = j == k && k != ignored ? share : 0.0f;
         }
     }
 }

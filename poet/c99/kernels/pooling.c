@@ -116,3 +116,31 @@ void poet_max_pool2d_backward(float *gx, const float *gy, const void *indices, i
         }
     }
 }
+
+/*@ poet_upsample */
+/* Planes of height x width, each element repeated over down x across */
+void poet_upsample(float *y, const float *x, int32_t planes, int32_t height, int32_t width, int32_t down, int32_t across)
+{
+    for (int32_t row = 0; row < planes * height * down; ++row) {
+        const float *const from = x + row / down * width;
+        for (int32_t column = 0; column < width * across; ++column) {
+            *y++ = from[column / across];
+        }
+    }
+}
+
+/*@ poet_upsample_backward */
+/* The sums over what each element was repeated to */
+void poet_upsample_backward(float *gx, const float *gy, int32_t planes, int32_t height, int32_t width, int32_t down,
+                            int32_t across)
+{
+    for (int32_t row = 0; row < planes * height; ++row) {
+        for (int32_t column = 0; column < width; ++column) {
+            float total = 0.0f;
+            for (int32_t i = 0; i < down * across; ++i) {
+                total += gy[(row * down + i / across) * width * across + column * across + i % across];
+            }
+            *gx++ = total;
+        }
+    }
+}

@@ -5,8 +5,11 @@ from __future__ import annotations
 import math
 
 from poet.c99.calls import WORD_BYTES, CCall, CStruct, OpRun, pointwise
+from poet.c99.rules import selection
 from poet.c99.rules.rule import Rule
 from poet.graph import ITEM_BYTES
+
+_MOST_FACTORS = 8
 
 
 def unary(function: str) -> Rule:
@@ -54,9 +57,28 @@ def neg(run: OpRun) -> list[CCall]:
 
 
 def div(run: OpRun) -> list[CCall]:
-    """By a number."""
+    """By a tensor or a number."""
+    other = run.optional(1)
+    if other is not None:
+        return pointwise(run, "poet_div", run.made(), [run.tensor(0), other])
     divisor = run.float_text(run.number(1))
     return pointwise(run, "poet_div_scalar", run.made(), [run.tensor(0)], divisor)
+
+
+def power(run: OpRun) -> list[CCall]:
+    """To a whole number from 1 on, a half, or minus a half or one."""
+    exponent = run.number(1)
+    named = {0.5: "poet_root", -0.5: "poet_inverse_root", -1.0: "poet_inverse", 1.0: "poet_copy"}
+    if exponent in named:
+        return pointwise(run, named[exponent], run.made(), [run.tensor(0)])
+    if not exponent.is_integer() or not 1 <= exponent <= _MOST_FACTORS:
+        raise run.refuse(f"to the power of {exponent:g}; write it as products, or exp of a log")
+    return pointwise(run, "poet_power", run.made(), [run.tensor(0)], str(int(exponent)))
+
+
+def maximum(run: OpRun) -> list[CCall]:
+    """The larger of two."""
+    return pointwise(run, "poet_maximum", run.made(), [run.tensor(0), run.tensor(1)])
 
 
 def threshold_backward(run: OpRun) -> list[CCall]:
@@ -130,7 +152,11 @@ def elu_backward(run: OpRun) -> list[CCall]:
 
 
 def full(run: OpRun) -> list[CCall]:
-    """One number everywhere."""
+    """One number, or truth, everywhere."""
+    if run.made()[0].type.dtype == "bool":
+        return selection.fill_mask(run)
+    if not math.isfinite(run.number(3)):
+        return selection.fill_bits(run)
     return pointwise(run, "poet_fill", run.made(), [], run.float_text(run.number(3)))
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from poet.c99.calls import CCall, OpRun, Placed
 from poet.c99.rules.sums import folded
 from poet.graph import TensorType
@@ -60,15 +62,20 @@ def softmax_backward(run: OpRun) -> list[CCall]:
 
 
 def _nll_sizes(run: OpRun, scores: TensorType, first: int) -> tuple[str, ...]:
-    """Rows, classes, the class that is ignored and whether the mean is wanted."""
-    if len(scores.shape) != 2 or run.argument(first) is not None or run.whole(first + 1) not in (1, 2):
+    """Rows, classes, elements of a plane, the class that is ignored and whether the mean is wanted."""
+    if (
+        len(scores.shape) not in (2, 4)
+        or run.argument(first) is not None
+        or run.whole(first + 1) not in (1, 2)
+    ):
         raise run.refuse("except for the mean or the sum over rows, without weights of classes")
-    return (*map(str, scores.shape), str(run.whole(first + 2)), str(int(run.whole(first + 1) == 1)))
+    sizes = (*scores.shape[:2], math.prod(scores.shape[2:]), run.whole(first + 2))
+    return (*map(str, sizes), str(int(run.whole(first + 1) == 1)))
 
 
 def _classes(run: OpRun, index: int, scores: TensorType) -> Placed:
-    classes = run.tensor(index)
-    if classes.type.dtype != "int64" or not classes.is_dense or classes.type.shape != scores.shape[:1]:
+    classes, own = run.tensor(index), (*scores.shape[:1], *scores.shape[2:])
+    if classes.type.dtype != "int64" or not classes.is_dense or classes.type.shape != own:
         raise run.refuse(f"for classes of type {classes.type}")
     return classes
 

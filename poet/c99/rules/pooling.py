@@ -85,3 +85,26 @@ def max_pool_backward(run: OpRun) -> list[CCall]:
     sizes = (math.prod(gx.type.shape[:-2]), math.prod(gx.type.shape[-2:]), math.prod(gy.type.shape[-2:]))
     pointers = (gx.pointer(), gy.pointer(), places.pointer())
     return [CCall("poet_max_pool2d_backward", (*pointers, *map(str, sizes)))]
+
+
+def _repeats(run: OpRun, small: TensorType, large: TensorType) -> tuple[str, ...]:
+    """Planes, height and width of the small image, and how often its rows and columns are repeated."""
+    height, width = small.shape[-2:]
+    down, across = (of // max(size, 1) for of, size in zip(large.shape[-2:], small.shape[-2:], strict=True))
+    grown = (*small.shape[:-2], height * down, width * across)
+    if len(small.shape) != 4 or not down or not across or large.shape != grown:
+        raise run.refuse(f"from {small} to {large}; to a whole multiple of height and width it has")
+    planes = small.elements // (height * width)
+    return tuple(map(str, (planes, height, width, down, across)))
+
+
+def upsample_nearest(run: OpRun) -> list[CCall]:
+    """Each element repeated."""
+    x, y = run.dense(0), run.output()
+    return [CCall("poet_upsample", (y.pointer(), x.pointer(), *_repeats(run, x.type, y.type)))]
+
+
+def upsample_nearest_backward(run: OpRun) -> list[CCall]:
+    """The way back."""
+    gy, gx = run.dense(0), run.output()
+    return [CCall("poet_upsample_backward", (gx.pointer(), gy.pointer(), *_repeats(run, gx.type, gy.type)))]

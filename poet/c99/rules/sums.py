@@ -27,7 +27,12 @@ def total(run: OpRun, *, is_mean: bool = False) -> list[CCall]:
     outer, count, inner = folded(run, dims, x.type)
     divisor = run.float_text(float(count) if is_mean else 1.0)
     if not x.is_dense and dims and not run.taken:
-        return _each(run, x, min(dim % len(x.type.shape) for dim in dims), (count, inner), divisor)
+        rank = len(x.type.shape)
+        first, end = min(dim % rank for dim in dims), max(dim % rank for dim in dims) + 1
+        rest = replace(x.type, shape=x.type.shape[first:], strides=x.type.strides[first:])
+        if Placed(rest, x.word).is_dense:
+            return _each(run, x, first, (count, inner), divisor)
+        return _apart(run, x, (first, end), divisor)
     x = run.checked(x)
     sizes = (str(outer), str(count), str(inner), divisor)
     return [CCall("poet_sum_blocks", (use(run), x.pointer(), *sizes))]
@@ -42,6 +47,21 @@ def _each(run: OpRun, x: Placed, first: int, sizes: tuple[int, int], divisor: st
     numbers = ("1", *map(str, sizes), divisor)
     arguments = (stored, x.pointer(kind.strides[:first]), *numbers)
     return [CCall("poet_sum_blocks", arguments, kind.shape[:first])]
+
+
+def _apart(run: OpRun, x: Placed, dims: tuple[int, int], divisor: str) -> list[CCall]:
+    """Of a tensor whose elements along the dimensions from the first to the last lie one distance apart."""
+    kind, out, (first, end) = x.type, run.output(), dims
+    for dim in range(first, end - 1):
+        if kind.strides[dim] != kind.strides[dim + 1] * kind.shape[dim + 1]:
+            raise run.refuse(f"over dimensions of {kind} with strides {list(kind.strides)}")
+    sizes = (*kind.shape[:first], *kind.shape[end:])
+    steps = tuple(math.prod(sizes[d + 1 :]) for d in range(len(sizes)))
+    target = out.pointer(steps)
+    stored = f"&(poet_update){{poet_apply_store, {target}, 0, 0, {{0.0f}}}}"
+    numbers = (str(kind.strides[end - 1]), str(math.prod(kind.shape[first:end])), divisor)
+    place = x.pointer((*kind.strides[:first], *kind.strides[end:]))
+    return [CCall("poet_sum_apart", (stored, place, *numbers), sizes)]
 
 
 def mean(run: OpRun) -> list[CCall]:
