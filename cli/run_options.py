@@ -132,6 +132,8 @@ AddToOption = Annotated[
     ),
 ]
 
+CLibraryOption = Annotated[Path | None, typer.Option("--c-library", hidden=True, metavar="FILE.so")]
+
 EnforceOption = Annotated[
     bool,
     typer.Option(

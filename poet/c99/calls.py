@@ -147,7 +147,9 @@ class OpRun:
         if tensor.type.dtype != "float32":
             raise self.refuse(f"for {tensor.type}; kernels are of float32")
         if not tensor.is_dense:
-            raise self.refuse(f"for {tensor.type} with strides {list(tensor.type.strides)}")
+            raise self.refuse(
+                f"for {tensor.type} with strides {list(tensor.type.strides)}; write .contiguous() before it"
+            )
         if tensor.type.elements > _LARGEST:
             raise self.refuse(f"for so large a tensor as {tensor.type}")
         return tensor

@@ -193,9 +193,9 @@ def wants_dense(op: Op, types: Mapping[str, TensorType]) -> tuple[int, ...]:
         and isinstance(item := op.call.args[place], Ref)
         and not Placed(types[item.value], 0).is_dense
     ]
-    if not found:
-        return ()
     outputs = tuple(None if name is None else Placed(types[name], 0) for name in op.outputs)
+    if not found or not all(item is None or item.is_dense for item in outputs):
+        return ()  # a result that follows the layout of an operand would follow the copy's
     try:
         c_calls(OpRun(op.name, op.call, outputs, {name: Placed(types[name], 0) for name in op.call.refs()}))
     except (UnsupportedOperator, GraphError):

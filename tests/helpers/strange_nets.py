@@ -141,11 +141,12 @@ class _Mixer(nn.Module):
             nn.LayerNorm(6),
             nn.Parameter(torch.ones(6)),
         )
-        self.tokens, self.channels, self.out = nn.Linear(4, 4), nn.Linear(6, 6), nn.Linear(6, 3)
+        self.tokens = nn.Sequential(nn.Linear(4, 5), nn.GELU(), nn.Linear(5, 4))
+        self.channels, self.out = nn.Linear(6, 6), nn.Linear(6, 3)
 
     def forward(self, x: Tensor) -> Tensor:
         y = self.patches(x).flatten(2).transpose(1, 2)
-        y = y + F.gelu(self.tokens(self.norm(y).transpose(1, 2))).transpose(1, 2)
+        y = y + self.tokens(self.norm(y).transpose(1, 2)).transpose(1, 2)
         z = y * torch.rsqrt(y.pow(2).mean(-1, keepdim=True) + 1e-5) * self.scale
         found: Tensor = self.out((y + F.gelu(self.channels(z))).mean(1))
         return found

@@ -8,16 +8,7 @@ void poet_group_norm(float *y, float *saved_mean, float *saved_scale, const floa
     const int32_t n = s->channels * s->plane;
     for (int32_t group = 0; group < s->images * s->groups; ++group) {
         const float mean = poet_sum(x, 1, n) / (float)n;
-        float squares = 0.0f;
-        for (int32_t first = 0; first < n; first += 32) {
-            const int32_t end = n - first < 32 ? n : first + 32;
-            float run = 0.0f;
-            for (int32_t k = first; k < end; ++k) {
-                run += (x[k] - mean) * (x[k] - mean);
-            }
-            squares += run;
-        }
-        const float scale = 1.0f / poet_sqrt(squares / (float)n + eps);
+        const float scale = 1.0f / poet_sqrt(poet_squares(x, 1, n, mean) / (float)n + eps);
         saved_mean[group] = mean;
         saved_scale[group] = scale;
         for (int32_t c = 0; c < s->channels; ++c) {

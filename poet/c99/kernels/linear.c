@@ -212,10 +212,15 @@ void poet_matmul_gradient(const poet_update *u, const float *a, int32_t a_step, 
 }
 
 /*@ poet_sum_apart */
-/* The sum of n numbers that lie `stride` apart, divided by `divisor`, used as it is made */
-void poet_sum_apart(const poet_update *u, const float *x, int32_t stride, int32_t n, float divisor)
+/* The sum over rows of n numbers, each `stride` from the next, divided by `divisor`, used as it is made */
+void poet_sum_apart(const poet_update *u, const float *x, int32_t rows, int32_t row_stride, int32_t n, int32_t stride,
+                    float divisor)
 {
-    const float found = poet_sum(x, stride, n) / divisor;
+    float total = 0.0f;
+    for (int32_t row = 0; row < rows; ++row) {
+        total += poet_sum(x + row * row_stride, stride, n);
+    }
+    const float found = total / divisor;
     u->apply(u, 0, &found, 1);
 }
 

@@ -96,3 +96,20 @@ float poet_sum(const float *x, int32_t stride, int32_t n)
     }
     return total;
 }
+
+/*@ poet_squares */
+/* The sum of the squares of n numbers less their mean, in runs of 32 */
+float poet_squares(const float *x, int32_t stride, int32_t n, float mean)
+{
+    float total = 0.0f;
+    for (int32_t from = 0; from < n; from += 32) {
+        const int32_t to = n - from < 32 ? n : from + 32;
+        float run = 0.0f;
+        for (int32_t i = from; i < to; ++i) {
+            const float distance = x[i * stride] - mean;
+            run += distance * distance;
+        }
+        total += run;
+    }
+    return total;
+}

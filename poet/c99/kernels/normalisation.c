@@ -114,21 +114,12 @@ void poet_layer_norm(float *y, float *saved_mean, float *saved_scale, const floa
         const int32_t i = row / s->inner, j = row % s->inner;
         const float *from = x + i * s->x_outer + j * s->x_inner;
         float *to = y + i * s->y_outer + j * s->y_inner;
-        const float mean = poet_sum(from, 1, n) / (float)n;
-        float squares = 0.0f;
-        for (int32_t first = 0; first < n; first += 32) {
-            const int32_t end = n - first < 32 ? n : first + 32;
-            float run = 0.0f;
-            for (int32_t k = first; k < end; ++k) {
-                run += (from[k] - mean) * (from[k] - mean);
-            }
-            squares += run;
-        }
-        const float scale = 1.0f / poet_sqrt(squares / (float)n + eps);
+        const float mean = poet_sum(from, s->x_step, n) / (float)n;
+        const float scale = 1.0f / poet_sqrt(poet_squares(from, s->x_step, n, mean) / (float)n + eps);
         saved_mean[i * s->saved_outer + j * s->saved_inner] = mean;
         saved_scale[i * s->saved_outer + j * s->saved_inner] = scale;
         for (int32_t k = 0; k < n; ++k) {
-            to[k] = (from[k] - mean) * scale * (weight ? weight[k] : 1.0f) + (bias ? bias[k] : 0.0f);
+            to[k * s->y_step] = (from[k * s->x_step] - mean) * scale * (weight ? weight[k] : 1.0f) + (bias ? bias[k] : 0.0f);
         }
     }
 }
@@ -150,9 +141,9 @@ void poet_layer_norm_backward(float *gx, const float *gy, const float *x, const 
             const int32_t end = n - first < 32 ? n : first + 32;
             float run = 0.0f, run_product = 0.0f;
             for (int32_t k = first; k < end; ++k) {
-                const float of_one = g[k] * (weight ? weight[k] : 1.0f);
+                const float of_one = g[k * s->y_step] * (weight ? weight[k] : 1.0f);
                 run += of_one;
-                run_product += of_one * ((from[k] - mean) * scale);
+                run_product += of_one * ((from[k * s->x_step] - mean) * scale);
             }
             total += run;
             product += run_product;
@@ -160,8 +151,8 @@ void poet_layer_norm_backward(float *gx, const float *gy, const float *x, const 
         total /= (float)n;
         product /= (float)n;
         for (int32_t k = 0; k < n; ++k) {
-            const float of_one = g[k] * (weight ? weight[k] : 1.0f);
-            to[k] = scale * (of_one - total - (from[k] - mean) * scale * product);
+            const float of_one = g[k * s->y_step] * (weight ? weight[k] : 1.0f);
+            to[k * s->gx_step] = scale * (of_one - total - (from[k * s->x_step] - mean) * scale * product);
         }
     }
 }
@@ -180,8 +171,8 @@ void poet_layer_norm_gradients(float *gw, float *gb, const float *gy, const floa
             for (int32_t row = first; row < end; ++row) {
                 const int32_t i = row / s->inner, j = row % s->inner;
                 const int32_t saved = i * s->saved_outer + j * s->saved_inner;
-                const float g = gy[i * s->y_outer + j * s->y_inner + k];
-                const float value = x[i * s->x_outer + j * s->x_inner + k];
+                const float g = gy[i * s->y_outer + j * s->y_inner + k * s->y_step];
+                const float value = x[i * s->x_outer + j * s->x_inner + k * s->x_step];
                 run_weight += g * ((value - saved_mean[saved]) * saved_scale[saved]);
                 run_bias += g;
             }

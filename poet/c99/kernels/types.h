@@ -55,10 +55,11 @@ typedef struct {
 } poet_group_norm_shape;
 
 /*@ poet_layer_norm_shape */
-/* Rows of n neighbours, and how far apart they lie in y (or gy), x, gx and what is saved. */
+/* Rows of n, how far apart they lie in y (or gy), x, gx and what is saved, and their elements in the first three. */
 typedef struct {
     int32_t outer, inner, n;
     int32_t y_outer, y_inner, x_outer, x_inner, gx_outer, gx_inner, saved_outer, saved_inner;
+    int32_t y_step, x_step, gx_step;
 } poet_layer_norm_shape;
 
 /*@ poet_adamw_shape */

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 
 from poet.c99.calls import CCall, CStruct, OpRun, Placed, pointer_or_null
 from poet.graph import TensorType
@@ -107,25 +106,35 @@ def group_norm_backward(run: OpRun) -> list[CCall]:
     return calls
 
 
+def _step(row: tuple[int, ...], strides: tuple[int, ...]) -> int:
+    """From one element of a row to the next; 0: they are not one distance apart."""
+    for d in range(len(row) - 1):
+        if row[d] > 1 and strides[d] != strides[d + 1] * row[d + 1]:
+            return 0
+    return strides[-1] if row else 1
+
+
 def _rows(run: OpRun, shape: int, y: Placed, x: Placed, gx: Placed, saved: Placed) -> CStruct:
     """Rows of neighbours, which may themselves lie anywhere; their shape is argument ``shape``."""
     first = len(x.type.shape) - len(run.wholes(shape))
     before, row = x.type.shape[:first], x.type.shape[first:]
-    dense = TensorType("float32", row, tuple(math.prod(row[d + 1 :]) for d in range(len(row))))
     sizes = (1, 1, *before)[-2:]
     found: list[int] = []
+    steps: list[int] = []
     for tensor in (y, x, gx, saved):
         own = tensor.type
-        is_row = tensor is saved or Placed(replace(dense, strides=own.strides[first:]), 0).is_dense
+        step = 1 if tensor is saved else _step(row, own.strides[first:])
+        is_row = step > 0
         is_like = own.shape[:first] == before and (tensor is saved or own.shape[first:] == row)
         if own.dtype != "float32" or not is_row or not is_like:
-            raise run.refuse(f"for {own} with strides {list(own.strides)}")
+            raise run.refuse(f"for {own} with strides {list(own.strides)}; write .contiguous() before it")
         strides = own.strides[:first]
         for d in range(first - 2):  # of more than two dimensions the first must be one
             if strides[d] != strides[d + 1] * before[d + 1]:
                 raise run.refuse(f"for {own} with strides {list(own.strides)}")
         found += (0, 0, *strides)[-2:]
-    numbers = (math.prod(before[: first - 1]), sizes[1], math.prod(row), *found)
+        steps += [] if tensor is saved else [step]
+    numbers = (math.prod(before[: first - 1]), sizes[1], math.prod(row), *found, *steps)
     return CStruct("poet_layer_norm_shape", tuple(map(str, numbers)))
 
 

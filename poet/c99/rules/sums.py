@@ -50,16 +50,22 @@ def _each(run: OpRun, x: Placed, first: int, sizes: tuple[int, int], divisor: st
 
 
 def _apart(run: OpRun, x: Placed, dims: tuple[int, int], divisor: str) -> list[CCall]:
-    """Of a tensor whose elements along the dimensions from the first to the last lie one distance apart."""
+    """Of a tensor that lies anywhere, over dimensions from a first to a last: rows at two distances."""
     kind, out, (first, end) = x.type, run.output(), dims
-    for dim in range(first, end - 1):
-        if kind.strides[dim] != kind.strides[dim + 1] * kind.shape[dim + 1]:
-            raise run.refuse(f"over dimensions of {kind} with strides {list(kind.strides)}")
+    joined: list[tuple[int, int]] = []  # sizes and strides of the dimensions, neighbours made one
+    for size, stride in zip(kind.shape[first:end], kind.strides[first:end], strict=True):
+        if joined and joined[-1][1] == stride * size:
+            joined[-1] = (joined[-1][0] * size, stride)
+        else:
+            joined.append((size, stride))
+    if len(joined) > 2:
+        raise run.refuse(f"over three dimensions of {kind} with strides {list(kind.strides)}")
+    rows, row = joined[0] if len(joined) > 1 else (1, 0), joined[-1]
     sizes = (*kind.shape[:first], *kind.shape[end:])
     steps = tuple(math.prod(sizes[d + 1 :]) for d in range(len(sizes)))
     target = out.pointer(steps)
     stored = f"&(poet_update){{poet_apply_store, {target}, 0, 0, {{0.0f}}}}"
-    numbers = (str(kind.strides[end - 1]), str(math.prod(kind.shape[first:end])), divisor)
+    numbers = (*map(str, (*rows, *row)), divisor)
     place = x.pointer((*kind.strides[:first], *kind.strides[end:]))
     return [CCall("poet_sum_apart", (stored, place, *numbers), sizes)]
 
