@@ -22,7 +22,6 @@ from .run_options import (
     ArenaChoice,
     ArenaOption,
     BestOption,
-    CLibraryOption,
     DataOption,
     EnforceOption,
     EpochsOption,
@@ -91,7 +90,6 @@ def run(
     allow_nan: AllowNanOption = False,
     enforce: EnforceOption = False,
     add_to: AddToOption = None,
-    c_library: CLibraryOption = None,
     json_file: JsonOption = None,
 ) -> None:
     """Train with a plan, inside its RAM, paging to a file.
@@ -121,11 +119,6 @@ def run(
         of_validate={"--metric": metric, "--patience": patience, "--best": best},
         validate=validate,
     )
-    if c_library is not None:
-        raise InputError(
-            "poet run trains in PyTorch; to hold a library in C against it on the same data: "
-            f"poet verify {plan_file} --c-library {c_library} --data {data}"
-        )
     if schedule is not None:
         RateSchedule.parse(schedule)
     if enforce and watch_memory:

@@ -132,8 +132,6 @@ AddToOption = Annotated[
     ),
 ]
 
-CLibraryOption = Annotated[Path | None, typer.Option("--c-library", hidden=True, metavar="FILE.so")]
-
 EnforceOption = Annotated[
     bool,
     typer.Option(

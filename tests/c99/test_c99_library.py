@@ -125,13 +125,6 @@ def test_a_wrong_kernel_is_found(made: Made, tmp_path: Path) -> None:
     assert '"right": false' in result.stdout
 
 
-def test_poet_run_says_where_libraries_are_compared(made: Made, digits: Path) -> None:
-    given = ["run", str(made[1].with_suffix(".poet")), "--data", str(digits), "--c-library", "x.so"]
-    result = CliRunner().invoke(app, given)
-    assert result.exit_code == 2
-    assert f"--c-library x.so --data {digits}" in " ".join(result.stderr.split())
-
-
 def test_a_library_of_another_plan_is_refused(made: Made, tmp_path: Path) -> None:
     net, _, _ = made
     other = net.write(tmp_path / "other.poet", net.plan(7))
