@@ -97,6 +97,16 @@ class Strip:
         return self.blocks == 1
 
     @property
+    def overwritten(self) -> Ref | None:
+        """The operand that a strip of one block writes its first result over; ``None``: it does not."""
+        if not self.is_whole or len(self.links) != 2:
+            return None
+        made, then = self.links[0].outputs, self.links[1].call
+        if then.target != "poet.assign" or not made or then.args[1:] != (Ref(str(made[0])),):
+            return None
+        return then.args[0] if isinstance(then.args[0], Ref) else None
+
+    @property
     def call(self) -> Call:
         """What the op is given: the values that links read and none of them makes."""
         inner = {value.name for value in self.inner}

@@ -114,14 +114,9 @@ def _op_cost(
     profile: Profile,
     amounts: dict[str, Amounts] | None,
 ) -> OpCost:
-    if op.strip is not None:
+    if op.strip is not None and not _is_one_call(op.strip):
         return _strip_cost(op, op.strip, types, profile)
-    operands = Operands(
-        op.call,
-        types,
-        tuple(types[name] if name is not None else None for name in op.outputs),
-        sum(sizes_bytes[name] for name in op.updates),
-    )
+    operands = _operands(op, types, sizes_bytes)
     if amounts is None or op.name not in amounts:
         found = _amounts(op, operands)
         if amounts is not None:
@@ -130,6 +125,23 @@ def _op_cost(
         found = amounts[op.name]
     cost = _call_cost(found, profile)
     return cost if profile.op_times is None else _by_row(cost, operands, profile, profile.op_times)
+
+
+def _is_one_call(strip: Strip) -> bool:
+    """Whether its only result is written over an operand as it is made: as much work as to make it apart.
+
+    What makes several results makes them a block at a time, each of which is copied.
+    """
+    return strip.overwritten is not None and len(strip.links[0].outputs) == 1
+
+
+def _operands(op: Op, types: Mapping[str, TensorType], sizes_bytes: Mapping[str, int]) -> Operands:
+    """Of an op that is one call; where its result is written over an operand, as if it were made apart."""
+    if op.strip is None:
+        outputs = tuple(types[name] if name is not None else None for name in op.outputs)
+        return Operands(op.call, types, outputs, sum(sizes_bytes[name] for name in op.updates))
+    made = tuple(value.type for value in op.strip.inner)
+    return Operands(op.strip.links[0].call, types, made, 0)
 
 
 def _by_row(cost: OpCost, operands: Operands, profile: Profile, rows: OpTimes) -> OpCost:

@@ -6,13 +6,17 @@ worth recomputing, and an op with an effect runs once.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from poet.graph import Call, Graph, Link, Op, Ref, Role, Strip, Value
 
 Overwrites = Callable[[Call], tuple[int, ...]]
 """Places of the operands that a library's kernel may overwrite with the first output of a call."""
+
+
+Takeovers = Mapping[str, str]
+"""By the name of an op, the value in whose memory its first result comes to lie."""
 
 
 def with_results_in_place(graph: Graph, overwrites: Overwrites) -> Graph:
@@ -22,40 +26,65 @@ def with_results_in_place(graph: Graph, overwrites: Overwrites) -> Graph:
         graph: a training step.
         overwrites: of the library that will run it.
     """
-    search = _Search(graph, overwrites)
-    taken: dict[str, str] = {}  # value that is written over, by op
-    homes: dict[str, str] = {}  # buffer that a result moves into, by the buffer that it had
-    for place, op in enumerate(graph.ops):
-        operand = search.operand(op, place)
-        if operand is not None:
-            taken[op.name] = operand
-            own, other = graph.buffer_of(str(op.outputs[0])), graph.buffer_of(operand)
-            homes[own] = homes.get(other, other)
+    return with_takeovers(graph, takeovers(graph, overwrites))
+
+
+def takeovers(graph: Graph, overwrites: Overwrites, *, of_gradients: bool = False) -> dict[str, str]:
+    """What `with_results_in_place` changes, by the name of the op.
+
+    Args:
+        graph: a training step.
+        overwrites: of the library that will run it.
+        of_gradients: whether only what the way back makes is written over, and no parameter's gradient.
+    """
+    search = _Search(graph, overwrites, of_gradients=of_gradients)
+    found = {op.name: search.operand(op, place) for place, op in enumerate(graph.ops)}
+    return {name: operand for name, operand in found.items() if operand is not None}
+
+
+def with_takeovers(graph: Graph, taken: Takeovers) -> Graph:
+    """``graph`` with those results in the memory of operands, all or some of what `takeovers` finds."""
     if not taken:
         return graph
+    homes: dict[str, str] = {}  # buffer that a result moves into, by the buffer that it had
+    for op in graph.ops:
+        if op.name in taken:
+            own, other = graph.buffer_of(str(op.outputs[0])), graph.buffer_of(taken[op.name])
+            homes[own] = homes.get(other, other)
     types = {value.name: value for value in graph.values}
     return replace(
         graph,
-        ops=tuple(_in_place(op, types, homes) if op.name in taken else op for op in graph.ops),
+        ops=tuple(
+            _in_place(op, taken[op.name], types, homes) if op.name in taken else op for op in graph.ops
+        ),
         buffers=tuple(item for item in graph.buffers if item.name not in homes),
         values=tuple(replace(value, buffer=homes.get(value.buffer, value.buffer)) for value in graph.values),
     )
 
 
-def _in_place(op: Op, values: dict[str, Value], homes: dict[str, str]) -> Op:
-    result = str(op.outputs[0])
-    made = Value(f"{result}.made", f"{result}.made", values[result].type)
+def strip_over(op: Op, operand: str, result: Value) -> Strip:
+    """``op`` with its first result, ``result``, written over ``operand``."""
+    made = Value(f"{result.name}.made", f"{result.name}.made", result.type)
     links = (
         Link(op.call, (made.name, *op.outputs[1:]), ()),
-        Link(Call("poet.assign", (Ref(result), Ref(made.name))), (), ()),
+        Link(Call("poet.assign", (Ref(operand), Ref(made.name))), (), ()),
     )
-    strip = Strip(links, (made,), 1, 1)
-    home = homes[values[result].buffer]
+    return Strip(links, (made,), 1, 1)
+
+
+def others(op: Op) -> tuple[str, ...]:
+    """The outputs of ``op`` but for the first."""
+    return tuple(name for name in op.outputs[1:] if name is not None)
+
+
+def _in_place(op: Op, operand: str, values: dict[str, Value], homes: dict[str, str]) -> Op:
+    result = values[str(op.outputs[0])]
+    strip = strip_over(op, operand, result)
     return replace(
         op,
         call=strip.call,
-        outputs=tuple(name for name in op.outputs[1:] if name is not None),
-        updates=(home,),
+        outputs=others(op),
+        updates=(homes[result.buffer],),
         repeatable=False,
         strip=strip,
     )
@@ -64,8 +93,8 @@ def _in_place(op: Op, values: dict[str, Value], homes: dict[str, str]) -> Op:
 class _Search:
     """What of a graph may be written over."""
 
-    def __init__(self, graph: Graph, overwrites: Overwrites) -> None:
-        self.graph, self.overwrites = graph, overwrites
+    def __init__(self, graph: Graph, overwrites: Overwrites, *, of_gradients: bool) -> None:
+        self.graph, self.overwrites, self.of_gradients = graph, overwrites, of_gradients
         self.types = {value.name: value.type for value in graph.values}
         self.buffers = {buffer.name: buffer for buffer in graph.buffers}
         self.kept = {graph.buffer_of(name) for name in (graph.loss, *graph.predictions)}
@@ -95,10 +124,14 @@ class _Search:
         alike = all(self.types[name] == kind for name in op.call.refs() if graph.buffer_of(name) == old)
         return (
             alike
-            and old in self.made_at
-            and self.last_read[old] == place
+            and (old in self.made_at and self.last_read[old] == place)
             and not self.kept & {old, new}
             and self.buffers[old].size_bytes == self.buffers[new].size_bytes == kind.extent_bytes
             and self.buffers[new].role is not Role.GRADIENT
             and not kind.overlaps_itself
+            and not (self.of_gradients and self._is_forward(old))
         )
+
+    def _is_forward(self, buffer: str) -> bool:
+        """Whether it is worth recomputing, or a parameter's gradient, which somebody may ask to see."""
+        return self.made_at[buffer] < self.way_back or self.buffers[buffer].role is Role.GRADIENT

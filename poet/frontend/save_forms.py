@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
 from poet.brief import brief
+from poet.frontend.in_place import Takeovers, with_takeovers
 from poet.frontend.packed_saves import Change, packable, with_packed_saves
 from poet.graph import Graph
 from poet.kernel_facts import KernelFacts
@@ -18,6 +19,8 @@ class SaveForms:
     Attributes:
         long, long_kernels: nothing is saved in short form.
         short, short_kernels: all is that can be.
+        plain: ``long`` before anything is written over an operand; ``None``: nothing is.
+        taken_over: what is, in every form.
         changes: what may be saved in short form, by the op that makes the long one.
     """
 
@@ -25,16 +28,18 @@ class SaveForms:
     long_kernels: KernelFacts
     short: Graph
     short_kernels: KernelFacts
+    plain: Graph | None = None
+    taken_over: Takeovers = field(default_factory=dict)
     changes: Mapping[str, Change] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "changes", packable(self.long))
+        object.__setattr__(self, "changes", packable(self.plain or self.long))
 
     __repr__ = brief
 
     def graph(self, taken: Collection[str]) -> Graph:
         """The step with short forms of what the ops in ``taken`` make."""
-        made = with_packed_saves(self.long, taken)
+        made = with_takeovers(with_packed_saves(self.plain or self.long, taken), self.taken_over)
         new = {value.name for name in taken for value in self.changes[name].packed}
         values = {value.name: value for value in self.short.values if value.name in new}
         buffers = {item.name: item for item in self.short.buffers if item.name in new}

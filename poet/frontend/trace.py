@@ -24,7 +24,8 @@ from poet.frontend.dense_operands import WantsDense, with_dense_operands
 from poet.frontend.eager import original
 from poet.frontend.functional import Functional, Step, fakes, trace_step
 from poet.frontend.fused import HasKernel, with_updates_fused
-from poet.frontend.in_place import Overwrites, with_results_in_place
+from poet.frontend.in_place import Overwrites, with_results_in_place, with_takeovers
+from poet.frontend.in_place_choice import chosen_takeovers
 from poet.frontend.layer_order import in_layer_order
 from poet.frontend.layouts import compact
 from poet.frontend.logits import with_logits_in_strips
@@ -150,7 +151,8 @@ def trace_training_step(
             as a whole.
         in_parts: whether large weights may be in parts (see `poet.frontend.parts`), which serves those
             that are at home in storage; for ``stream`` and PyTorch's kernels alone.
-        in_short_forms: whether backward may read bits and bytes (see `poet.frontend.packed_saves`); for these
+        in_short_forms: whether backward may read bits and bytes (see `poet.frontend.packed_saves`), and
+            gradients be written over what they are made from (see `poet.frontend.in_place_choice`); for these
             alone as well.
         has_small_operators: LSTMs, recurrent layers and attention are products, sums and copies, for a
             library that has no more (see `poet.frontend.small_operators`).
@@ -316,11 +318,16 @@ class _Library:
         if not self.takes_blocks:
             return graph, facts, None
         graph, facts = measured(with_strips(graph, facts), known=self.known)
-        short = with_packed_saves(graph) if self.in_short_forms else graph
-        if short is graph:
+        if not self.in_short_forms:
             return graph, facts, None
-        short, short_facts = measured(short, known=self.known)
-        return short, short_facts, SaveForms(graph, facts, short, short_facts)
+        plain, short = graph, with_packed_saves(graph)
+        taken = chosen_takeovers(plain, short)
+        if taken:
+            graph, facts = measured(with_takeovers(plain, taken), known=self.known)
+        if short is plain:
+            return graph, facts, None
+        short, short_facts = measured(with_takeovers(short, taken), known=self.known)
+        return short, short_facts, SaveForms(graph, facts, short, short_facts, plain, taken)
 
 
 def digest_of(graph: Graph) -> str:

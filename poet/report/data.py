@@ -49,7 +49,7 @@ def strips_data(graph: Graph) -> list[dict[str, Any]]:
             "saved_bytes": op.strip.whole_bytes - op.strip.block_bytes,
         }
         for op in graph.ops
-        if op.strip is not None
+        if op.strip is not None and op.strip.overwritten is None
     ]
 
 

@@ -41,21 +41,32 @@ def untrained_lines(graph: Graph, train: Sequence[str] = ("*",)) -> list[str]:
 
 
 def strip_lines(graph: Graph) -> list[str]:
-    """How many ops run in strips, what the largest saves, and how many in slices; none where none does."""
-    every = [(op.name, op.strip) for op in graph.ops if op.strip is not None]
+    """How many ops run in strips and what the largest saves; in slices; in place. Nothing where none does."""
+    every = [(op.name, op.strip) for op in graph.ops if op.strip is not None and op.strip.overwritten is None]
     strips = [(name, strip) for name, strip in every if strip.inner]
     slices = len(every) - len(strips)
     sliced = [f"{_ops(slices)} in slices, whose kernels need less memory of their own so"] if slices else []
+    others = [*sliced, *_in_place(graph)]
     if not strips:
-        return sliced
+        return others
     name, largest = max(strips, key=lambda item: item[1].whole_bytes - item[1].block_bytes)
     ops = _ops(len(strips))
     return [
         f"{ops} block by block: {format_bytes(sum(strip.whole_bytes for _, strip in strips))} of gradients "
         f"never exist whole; the largest, {name}, takes {format_bytes(largest.block_bytes)} in "
         f"{len(largest.bounds)} blocks instead of {format_bytes(largest.whole_bytes)}",
-        *sliced,
+        *others,
     ]
+
+
+def _in_place(graph: Graph) -> list[str]:
+    """How many ops write their first result over what it is made from, and how large the largest is."""
+    over = [op.strip for op in graph.ops if op.strip is not None and op.strip.overwritten is not None]
+    if not over:
+        return []
+    largest_bytes = max(value.type.extent_bytes for strip in over for value in strip.inner)
+    ops = _ops(len(over))
+    return [f"{ops} with the result over what it is made from, the largest {format_bytes(largest_bytes)}"]
 
 
 def packed_lines(graph: Graph) -> list[str]:

@@ -61,13 +61,13 @@ def relu(source: Tensor, rows: int) -> tuple[Tensor, Tensor]:
     return output, bits
 
 
-def relu_backward(gradient: Tensor, bits: Tensor) -> Tensor:
+def relu_backward(gradient: Tensor, bits: Tensor, *, out: Tensor | None = None) -> Tensor:
     """``threshold_backward`` at 0 by the bits of `relu`.
 
     Returns:
-        contiguous, of the shape and element type of ``gradient``.
+        contiguous, of the shape and element type of ``gradient``; ``out`` if given, perhaps ``gradient``.
     """
-    result = torch.empty(gradient.shape, dtype=gradient.dtype)
+    result = torch.empty(gradient.shape, dtype=gradient.dtype) if out is None else out
     numbers, library = _scratch(result, result.dtype), _library()
     if library is not None:
         for part, packed, made in _rows_of(gradient, bits, result):
@@ -96,15 +96,15 @@ def bernoulli(
     return bits
 
 
-def masked(source: Tensor, bits: Tensor, factor: float) -> Tensor:
+def masked(source: Tensor, bits: Tensor, factor: float, *, out: Tensor | None = None) -> Tensor:
     """``source`` times a mask that is ``factor`` where a bit is set and 0 elsewhere.
 
     It multiplies, as eager does: infinities that are dropped become NaN, negative numbers -0.0.
 
     Returns:
-        contiguous, of the shape and element type of ``source``.
+        contiguous, of the shape and element type of ``source``; ``out`` if given, perhaps ``source``.
     """
-    result = torch.empty(source.shape, dtype=source.dtype)
+    result = torch.empty(source.shape, dtype=source.dtype) if out is None else out
     numbers, library = _scratch(result, result.dtype), _library()
     if library is not None and source.dtype == torch.float32:
         for part, packed, made in _rows_of(source, bits, result):

@@ -17,7 +17,7 @@ import torch
 
 from poet.errors import PlanError, ReplayError
 from poet.graph import Graph, Op, Strip, Value
-from poet.runtime import trial_record
+from poet.runtime import overwriting, trial_record
 from poet.runtime.process import likely_thread_counts, torch_threads
 from poet.runtime.strips import signature
 from poet.runtime.trial_bench import WHOLE, Trial, fits
@@ -135,7 +135,7 @@ def check_strips(graph: Graph) -> None:
     types = {name: value.type for name, value in values.items()}
     threads, untried = torch.get_num_threads(), []
     for op in graph.ops:
-        if op.strip is None or op.strip.is_whole:
+        if op.strip is None or (op.strip.is_whole and overwriting.operand_of(op.strip, types) is None):
             continue
         key = (signature(op.strip, op.outputs, types), op.strip.blocks, threads)
         if key not in _exact:
@@ -158,8 +158,9 @@ def check_strips(graph: Graph) -> None:
 
 
 def _refusal(op: Op, strip: Strip, threads: int) -> str:
+    how = "written over an operand" if strip.is_whole else f"in {len(strip.bounds)} blocks"
     return (
-        f"op {op.name} in {len(strip.bounds)} blocks gives other bits here, with {threads} threads, than run "
+        f"op {op.name} {how} gives other bits here, with {threads} threads, than run "
         f"whole; plan on this machine with as many threads, {trial_record.VARIABLE}=anew in the environment, "
         "or with --gradients keep"
     )

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from poet.errors import PlanError
 from poet.graph import Argument, Blank, Link, Ref, Strip, Symbol, TensorType
-from poet.runtime import kernels, logits, tables
+from poet.runtime import kernels, logits, overwriting, tables
 from poet.strips import cut_type, outermost
 
 See = Callable[[str, int, Tensor, int], None]
@@ -34,11 +34,13 @@ class StripRun:
             strip: as a graph has it.
             outputs: of its op.
             types: of the graph's values, by name.
-            is_whole: whether each call runs once, on all of what it is given; so do strips of one block.
+            is_whole: whether each call runs once, on all of what it is given, with a result of its own; so do
+                strips of one block, but for those that write over an operand.
 
         Raises:
             PlanError: a call of an operator, or an argument, that this runtime does not have.
         """
+        over = None if is_whole else overwriting.operand_of(strip, types)
         is_whole = is_whole or strip.is_whole
         self._outputs = tuple(outputs)
         self._types = {name: types[name] for name in outputs if name is not None}
@@ -59,8 +61,9 @@ class StripRun:
                 size=strip.size,
                 is_whole=is_whole,
                 spent=[root for root, at in last.items() if at == number],
+                over=over,
             )
-            for number, link in enumerate(strip.links)
+            for number, link in enumerate(strip.links if over is None else strip.links[:1])
         ]
         for link in strip.links:
             made = dict(link.made)
@@ -129,8 +132,12 @@ class _BoundLink:
         size: int,
         is_whole: bool,
         spent: Sequence[str],
+        over: str | None = None,
     ) -> None:
+        self._over = over
         self._kernel = kernels.kernel(link.call.target)
+        if over is not None:
+            self._kernel = overwriting.kernel(link.call.target)
         self._makes_rows = False
         numbers = (isinstance(link.call.args[place], int) for place, _ in link.cuts)
         if not is_whole and link.call.target in _ROWS and any(numbers):
@@ -182,6 +189,8 @@ class _BoundLink:
             for place, argument in enumerate(self._args)
         ]
         named = {key: kernels.resolve(argument, value, hyperparameter) for key, argument in self._kwargs}
+        if self._over is not None:
+            named["out"] = tensor(self._over)
         first = (start,) if self._makes_rows else ()
         results = kernels.outputs_of(self._kernel(*first, *args, **named))
         made = []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
@@ -42,12 +42,14 @@ class Trial:
         self._begin: dict[str, Tensor] = {}  # of what is updated
         self._tensors: dict[str, Tensor] = {}
         below, written = _whole_numbers_below(strip), _written(strip, values)
+        overwritten = _written(strip, values, by=("poet.assign",))
         for name in strip.call.refs():
             value = values[name]
             if value.buffer not in self._memory:
                 content = _random(value, _extent_bytes(strip, values, value.buffer), below.get(name, 1))
                 if value.buffer in written:
-                    content.abs_()  # as second moments are
+                    if value.buffer not in overwritten:
+                        content.abs_()  # as second moments are
                     self._begin[value.buffer] = content.clone()
                 self._memory[value.buffer] = content
             self._tensors[name] = view_of(self._memory[value.buffer].untyped_storage(), value.type)
@@ -197,11 +199,12 @@ def same_bits(one: Tensor, other: Tensor) -> bool:
     return torch.equal(one.view(kind), other.view(kind))
 
 
-def _written(strip: Strip, values: Mapping[str, Value]) -> set[str]:
-    """The buffers that the strip updates."""
+def _written(strip: Strip, values: Mapping[str, Value], by: Container[str] = WRITES) -> set[str]:
+    """The buffers that calls of ``by`` update in the strip."""
     return {
         values[argument.value].buffer
         for link in strip.links
+        if link.call.target in by
         for place in WRITES.get(link.call.target, ())
         if isinstance(argument := link.call.args[place], Ref)
     }

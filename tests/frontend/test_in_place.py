@@ -16,7 +16,7 @@ from poet.c99.vectors import PlainSteps
 from poet.errors import UnsupportedOperator
 from poet.frontend.in_place import with_results_in_place
 from poet.frontend.trace import TrainingStep, trace_training_step
-from poet.graph import Graph
+from poet.graph import Graph, Ref
 from poet.operators import ATEN, OWN
 from poet.verification import verify
 
@@ -91,10 +91,10 @@ def test_c_writes_over_operands_alone() -> None:
     places = {value.buffer: 1024 * index for index, value in enumerate(graph.values)}
     values = {value.name: Placed(value.type, places[value.buffer]) for value in graph.values}
     assert len(strip_calls(op.name, op.strip, values, {})) == 1
-    state = op.strip.links[1].call.refs()
-    elsewhere = values | {next(iter(state)): Placed(values[next(iter(op.strip.call.refs()))].type, 9)}
+    assign = op.strip.links[1].call
+    elsewhere = replace(op.strip.links[1], call=replace(assign, args=(Ref(graph.loss), assign.args[1])))
     with pytest.raises(UnsupportedOperator, match="cannot be written over"):
-        strip_calls(op.name, op.strip, elsewhere, {})
+        strip_calls(op.name, replace(op.strip, links=(op.strip.links[0], elsewhere)), values, {})
     first = replace(op.strip.links[0], call=replace(op.strip.links[0].call, target="aten.relu.default"))
     with pytest.raises(UnsupportedOperator, match="cannot be written over"):
         strip_calls(op.name, replace(op.strip, links=(first, op.strip.links[1])), values, {})

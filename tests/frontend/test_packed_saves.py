@@ -56,7 +56,7 @@ def step() -> TrainingStep:
 
 
 def called(graph: Graph) -> list[str]:
-    return [op.call.target for op in graph.ops]
+    return [op.call.target if op.strip is None else op.strip.links[0].call.target for op in graph.ops]
 
 
 def saved_bytes(graph: Graph) -> int:

@@ -256,8 +256,7 @@ def test_what_has_a_large_workspace_is_sliced_and_needs_less(step: TrainingStep)
     ]
     assert sum(saved) > 0
     assert statistics.median(saved) > 0  # of kernels as tiny as these, some save nothing
-    (line,) = strip_lines(step.graph)
-    assert "in slices" in line
+    assert any("in slices" in line for line in strip_lines(step.graph))
 
 
 @pytest.mark.parametrize("seed", with_slow([1, 2, 3], {1, 2}))

@@ -1,0 +1,236 @@
+"""PyTorch's gradients over what they are made from: which, their RAM, and the bits of plain training."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from helpers.oracle import least_joules
+from helpers.random_problems import floor_bytes, keep_bytes
+from torch import Tensor, nn
+
+import poet
+from poet import api
+from poet.errors import ReplayError
+from poet.frontend import in_place_choice
+from poet.frontend.in_place_choice import chosen_takeovers
+from poet.frontend.trace import trace_training_step
+from poet.graph import Graph
+from poet.micro import MicroBatches
+from poet.planning.prepared import Prepared
+from poet.plans.plan_file import read_plan
+from poet.problem import Limits, Problem, ProblemOp, Transfer
+from poet.problem import Tensor as Bytes
+from poet.ram_survey import keep_everything_bytes
+from poet.report.training import strip_lines
+from poet.runtime import Trainer, overwriting, strip_trial
+from poet.simulator import simulate
+from poet.solution import SolveOptions, Status
+from poet.solvers import minimum_ram_bytes, solve
+from poet.verification import verify
+
+QUICK = SolveOptions(time_limit_seconds=2.0)
+
+
+class _Net(nn.Module):
+    """Batch norm, rectifiers, dropout, a sum that two branches read, a softmax and GELU."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first = nn.Sequential(nn.Conv2d(2, 8, 1), nn.BatchNorm2d(8), nn.ReLU())
+        self.second = nn.Sequential(nn.Conv2d(8, 8, 1), nn.BatchNorm2d(8), nn.Dropout(0.2))
+        self.last = nn.Linear(8, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.first(x)
+        y = torch.relu(self.second(y) + y)
+        y = nn.functional.gelu(torch.softmax(y * 0.5, 1))
+        result: Tensor = self.last(y.mean((2, 3)))
+        return result
+
+
+X = torch.zeros(2, 2, 24, 24)
+
+
+@pytest.fixture(autouse=True)
+def _small_ones_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(in_place_choice, "LEAST_COPIED_BYTES", 16 * 1024)
+    monkeypatch.setattr(overwriting, "_BLOCK_BYTES", 8 * 1024)
+
+
+@pytest.fixture(scope="module")
+def prepared() -> Prepared:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(in_place_choice, "LEAST_COPIED_BYTES", 16 * 1024)
+        patch.setattr(overwriting, "_BLOCK_BYTES", 8 * 1024)
+        return api.prepare(_Net(), X, device="rpi4b")
+
+
+def written_over(graph: Graph) -> list[str]:
+    over = [op.strip for op in graph.ops if op.strip is not None and op.strip.overwritten is not None]
+    return sorted({strip.links[0].call.target.split(".")[1] for strip in over})
+
+
+def test_gradients_take_over_memory(prepared: Prepared) -> None:
+    graph = prepared.step.graph
+    found = set(written_over(graph))
+    assert {"native_batch_norm_backward", "gelu_backward", "_softmax_backward_data", "add"} <= found
+    assert {"relu_backward", "threshold_backward"} & found
+    assert Graph.from_json(graph.to_json()) == graph
+    (line,) = [line for line in strip_lines(graph) if "over what it is made from" in line]
+    assert "the largest 36 KiB" in line
+    forms = prepared.step.forms
+    assert forms is not None
+    assert forms.plain is not None
+    assert not written_over(forms.plain)
+    assert written_over(forms.long)
+    assert not chosen_takeovers(graph), "each result once"
+
+
+def test_less_is_held(prepared: Prepared, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(in_place_choice, "LEAST_BYTES", 1 << 40)
+    monkeypatch.setattr(in_place_choice, "LEAST_COPIED_BYTES", 1 << 40)
+    apart = api.prepare(_Net(), X, device="rpi4b")
+    assert not written_over(apart.step.graph)
+    assert minimum_ram_bytes(prepared.problem).bytes <= minimum_ram_bytes(apart.problem).bytes
+    assert keep_everything_bytes(prepared.problem) < keep_everything_bytes(apart.problem)
+    assert prepared.step.digest == apart.step.digest
+
+
+def test_whoever_keeps_gradients_has_all_of_them_apart() -> None:
+    step = trace_training_step(_Net(), X, gradients="keep")
+    assert not written_over(step.graph)
+
+
+@pytest.mark.parametrize(
+    ("share", "options"),
+    [
+        (0.3, Limits()),
+        pytest.param(0.3, Limits(paging=False), marks=pytest.mark.slow),
+        pytest.param(0.05, Limits(recompute=False), marks=pytest.mark.slow),
+        pytest.param(0.02, Limits(), marks=pytest.mark.slow),
+    ],
+)
+def test_the_bits_are_those_of_plain_training(
+    prepared: Prepared, share: float, options: Limits, tmp_path: Path
+) -> None:
+    least, most = minimum_ram_bytes(prepared.problem).bytes, keep_everything_bytes(prepared.problem)
+    budget = least + round(share * (most - least))
+    limits = replace(options, ram_budget_bytes=budget)
+    planned = api.plan_step(prepared, limits, QUICK, measure_host=False)
+    path = tmp_path / "net.poet"
+    planned.save(path)
+    plan = read_plan(path)
+    assert written_over(plan.graph)
+    assert simulate(plan.problem, plan.schedule, limits).peak_ram_bytes <= budget
+    verify(path, module=_Net(), steps=2, threads=(1, 2)).require()
+
+
+@pytest.mark.slow
+def test_in_micro_batches_and_at_home_in_storage(tmp_path: Path) -> None:
+    every: tuple[dict[str, Any], ...] = ({"micro": MicroBatches(2)}, {"home": "storage"}, {"home": "auto"})
+    for number, options in enumerate(every):
+        path = tmp_path / f"{number}.poet"
+        planned = poet.plan(
+            _Net(), torch.zeros(4, 2, 24, 24), device="rpi4b", time_limit_seconds=2.0, measure_host=False,
+            **options,
+        )  # fmt: skip
+        planned.save(path)
+        assert written_over(read_plan(path).graph)
+        verify(path, module=_Net(), steps=2, threads=(1, 2)).require()
+
+
+def _other_bits(*args: Tensor, out: Tensor, **_: object) -> Tensor:
+    return out.add_(1.0)
+
+
+def test_what_gives_other_bits_is_made_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = overwriting.kernel
+
+    def wrong(target: str) -> object:
+        return _other_bits if target == "aten.gelu_backward.default" else right(target)
+
+    monkeypatch.setattr(strip_trial, "_exact", {})
+    monkeypatch.setattr("poet.runtime.trial_record.told", lambda digest: "nothing")
+    monkeypatch.setattr("poet.runtime.trial_record.note", lambda digest, told: None)
+    monkeypatch.setattr(overwriting, "kernel", wrong)
+    found = written_over(trace_training_step(_Net(), X).graph)
+    assert "gelu_backward" not in found
+    assert "_softmax_backward_data" in found
+
+
+def test_a_plan_is_refused_where_it_gives_other_bits(
+    prepared: Prepared, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    planned = api.plan_step(prepared, Limits(), QUICK, measure_host=False)
+    planned.save(tmp_path / "net.poet")
+    monkeypatch.setattr(strip_trial, "_exact", {})
+    monkeypatch.setattr(overwriting, "kernel", lambda target: _other_bits)
+    with pytest.raises(ReplayError, match="written over an operand gives other bits"):
+        Trainer.open(tmp_path / "net.poet")
+
+
+# --- bounds ---------------------------------------------------------------------------------------
+
+
+def way_back(seed: int) -> Problem:
+    """A chain there and back; on the way back each gradient is made over the one before, or apart.
+
+    Sizes, costs, what is read again and which gradients are written over differ from seed to seed.
+    """
+    rng = random.Random(seed)
+    layers = 3
+    page = Transfer(rng.uniform(0.5, 3.0), rng.uniform(0.5, 3.0))
+    sizes = {"x": 2}
+    ops = []
+    for number in range(layers):
+        source = f"y{number - 1}" if number else "x"
+        sizes[f"y{number}"] = rng.randint(1, 4)
+        cost = rng.uniform(0.5, 2.0)
+        ops.append(ProblemOp(f"f{number}", (source,), (f"y{number}",), cost, cost))
+    gradient = "g"
+    sizes[gradient] = rng.randint(2, 4)
+    ops.append(ProblemOp("loss", (f"y{layers - 1}",), (gradient,), 1.0, 1.0))
+    for number in reversed(range(layers)):
+        cost = rng.uniform(0.5, 2.0)
+        workspace_bytes = rng.choice([0, 0, 1])
+        if rng.random() < 0.7:
+            ops.append(
+                ProblemOp(
+                    f"b{number}", (gradient, f"y{number}"), (), cost, cost, workspace_bytes,
+                    updates=(gradient,), recomputable=False,
+                )
+            )  # fmt: skip
+        else:
+            new = f"g{number}"
+            sizes[new] = rng.randint(1, 4)
+            ops.append(ProblemOp(f"b{number}", (gradient, f"y{number}"), (new,), cost, cost, workspace_bytes))
+            gradient = new
+    tensors = tuple(Bytes(name, size, page, page) for name, size in sizes.items())
+    return Problem("way back", tensors, tuple(ops))
+
+
+@pytest.mark.parametrize(
+    "seed", [*range(6), *(pytest.param(n, marks=pytest.mark.slow) for n in range(6, 40))]
+)
+def test_no_bound_is_above_the_optimum(seed: int) -> None:
+    problem = way_back(seed)
+    least, most = floor_bytes(problem), keep_bytes(problem)
+    assert minimum_ram_bytes(problem).bytes <= least
+    for budget in {least, (least + most) // 2}:
+        limits = Limits(ram_budget_bytes=budget)
+        best = least_joules(problem, limits)
+        found = solve(problem, limits, SolveOptions(time_limit_seconds=10.0))
+        if best is None:
+            assert found.status is Status.INFEASIBLE
+            continue
+        optimum = simulate(problem, best, limits).joules
+        assert found.bound_joules <= optimum + 1e-6
+        assert found.joules is not None
+        assert found.joules >= optimum - 1e-6
+        assert found.status is not Status.OPTIMAL or found.joules <= optimum + 1e-6
