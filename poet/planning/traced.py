@@ -30,7 +30,8 @@ class Form:
         for_c99: it is a graph for the kernels of poet's C99: an update runs element by element with its
             gradient, and results overwrite operands that nothing else reads.
         in_parts: large parameters may be several tensors of rows, as storage takes them.
-        in_short_forms: backward may read bits and bytes in place of what plain training saves.
+        in_short_forms: backward may read bits and bytes in place of what plain training saves, and write
+            gradients over what they are made from.
     """
 
     for_c99: bool = False
