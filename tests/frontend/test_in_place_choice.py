@@ -59,6 +59,7 @@ X = torch.zeros(2, 2, 24, 24)
 
 @pytest.fixture(autouse=True)
 def _small_ones_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(in_place_choice, "LEAST_BYTES", 16 * 1024)
     monkeypatch.setattr(in_place_choice, "LEAST_COPIED_BYTES", 16 * 1024)
     monkeypatch.setattr(overwriting, "_BLOCK_BYTES", 8 * 1024)
 
@@ -66,6 +67,7 @@ def _small_ones_too(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(scope="module")
 def prepared() -> Prepared:
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(in_place_choice, "LEAST_BYTES", 16 * 1024)
         patch.setattr(in_place_choice, "LEAST_COPIED_BYTES", 16 * 1024)
         patch.setattr(overwriting, "_BLOCK_BYTES", 8 * 1024)
         return api.prepare(_Net(), X, device="rpi4b")
