@@ -113,7 +113,7 @@ def test_whoever_keeps_gradients_has_all_of_them_apart() -> None:
     ("share", "options"),
     [
         (0.3, Limits()),
-        pytest.param(0.3, Limits(paging=False), marks=pytest.mark.slow),
+        pytest.param(0.8, Limits(paging=False), marks=pytest.mark.slow),
         pytest.param(0.05, Limits(recompute=False), marks=pytest.mark.slow),
         pytest.param(0.02, Limits(), marks=pytest.mark.slow),
     ],
@@ -139,8 +139,8 @@ def test_in_micro_batches_and_at_home_in_storage(tmp_path: Path) -> None:
     for number, options in enumerate(every):
         path = tmp_path / f"{number}.poet"
         planned = poet.plan(
-            _Net(), torch.zeros(4, 2, 24, 24), device="rpi4b", time_limit_seconds=2.0, measure_host=False,
-            **options,
+            _Net(), torch.zeros(4, 2, 24, 24), device="rpi4b", ram=None, time_limit_seconds=2.0,
+            measure_host=False, **options,
         )  # fmt: skip
         planned.save(path)
         assert written_over(read_plan(path).graph)
@@ -218,7 +218,7 @@ def way_back(seed: int) -> Problem:
 
 
 @pytest.mark.parametrize(
-    "seed", [*range(6), *(pytest.param(n, marks=pytest.mark.slow) for n in range(6, 40))]
+    "seed", [*range(6), *(pytest.param(n, marks=pytest.mark.slow) for n in range(6, 12))]
 )
 def test_no_bound_is_above_the_optimum(seed: int) -> None:
     problem = way_back(seed)
