@@ -135,7 +135,7 @@ def test_the_bits_are_those_of_plain_training(
 
 @pytest.mark.slow
 def test_in_micro_batches_and_at_home_in_storage(tmp_path: Path) -> None:
-    every: tuple[dict[str, Any], ...] = ({"micro": MicroBatches(2)}, {"home": "storage"}, {"home": "auto"})
+    every: tuple[dict[str, Any], ...] = ({"micro": MicroBatches(2)}, {"home": "storage"})
     for number, options in enumerate(every):
         path = tmp_path / f"{number}.poet"
         planned = poet.plan(
