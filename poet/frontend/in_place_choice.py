@@ -12,7 +12,7 @@ from poet.runtime import overwriting, trial_record
 from poet.runtime.strip_trial import is_exact
 from poet.runtime.trial_bench import fits
 
-LEAST_BYTES = 64 * 1024
+LEAST_BYTES = 128 * 1024
 """Of a result: a smaller one decides no peak, and each trial takes time."""
 
 LEAST_COPIED_BYTES = 512 * 1024
