@@ -108,7 +108,7 @@ def test_bad_usage_is_one_line_and_exit_code_2(
                         "poet explain net.poet"),
         (("solve", "m", "--loss", "hinge"),
          "loss 'hinge' is not one of cross-entropy, nll, focal, mse, l1, huber, smooth-l1, bce, "
-         "bce-with-logits, kl-div, distillation, output"),
+         "bce-with-logits, kl-div, distillation, ctc, output"),
         (("solve", "m", "--optimizer", "adma"),
          "optimizer 'adma' is not one of sgd, momentum, adam, adamw, rmsprop, adagrad, lion; "
          "did you mean 'adam'?"),

@@ -24,7 +24,7 @@ from poet.planning import rehearsal
 from poet.plans.run_request import BUSY_RATIO, Epoch
 from poet.plans.training_plan import Plan
 from poet.report.run import Measured, run_data, run_report
-from poet.runtime import StepResult, Trainer, measure
+from poet.runtime import StepResult, Trainer, step_clock
 from poet.runtime.page_file import PageFile
 
 MIB = 1 << 20
@@ -108,7 +108,7 @@ def test_ops_that_are_timed_on_a_busy_machine_keep_their_own_time(monkeypatch: p
         torch.manual_seed(0)
         net = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4))
         prepared = api.prepare(net.train(), torch.zeros(2, 8), device="rpi4b")
-        monkeypatch.setattr(measure, "Trainer", Disturbed)
+        monkeypatch.setattr(step_clock, "Trainer", Disturbed)
         monkeypatch.setattr(rehearsal, "_LONGEST_SECONDS", 1e9)
         monkeypatch.setattr(rehearsal, "available_bytes", lambda: 1e12)
         facts = api.measured_on_host(prepared).step.kernels
