@@ -45,8 +45,8 @@ from .run_options import (
 if TYPE_CHECKING:
     from poet.devices.host import HostStorage
     from poet.runtime import Trainer
-    from poet.runtime.page_file import PageFile
-    from poet.runtime.samples import Samples
+    from poet.runtime.data.samples import Samples
+    from poet.runtime.storage.page_file import PageFile
 
 EXAMPLES = (
     "poet run plan.poet --data digits.npz --epochs 3 --page-file /media/card/pages",
@@ -186,9 +186,9 @@ def _run_here(request: RunRequest, json_file: Path | None, raw: Path | None) -> 
 
     from poet.report.run import Measured, run_data, run_report
     from poet.runtime import native
-    from poet.runtime.fit import load_samples, trained_of
-    from poet.runtime.memory import return_freed_memory
-    from poet.runtime.requested import metered_epochs, open_trainer, validation_samples
+    from poet.runtime.runs.fit import load_samples, trained_of
+    from poet.runtime.runs.requested import metered_epochs, open_trainer, validation_samples
+    from poet.runtime.system.memory import return_freed_memory
 
     if request.threads is not None:
         torch.set_num_threads(request.threads)
@@ -252,7 +252,7 @@ def _epochs(
 
 def _storage(pages: PageFile) -> tuple[HostStorage | None, str]:
     """The speed of the storage behind the page file; where it cannot be measured, why not."""
-    from poet.runtime.storage_speed import measure_storage
+    from poet.runtime.storage.storage_speed import measure_storage
 
     try:
         return measure_storage(pages.path.parent, buffer_bytes=pages.buffer_bytes), ""

@@ -12,9 +12,7 @@ from sklearn.datasets import load_digits
 from torch import nn
 
 import poet
-from poet.runtime import Trainer
-from poet.runtime.fit import fit, load_samples
-from poet.runtime.spending import Allowance, Spending
+from poet.runtime import Allowance, Spending, Trainer, fit, load_samples
 
 BATCH = 25
 EPOCHS = 4

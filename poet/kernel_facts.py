@@ -1,9 +1,9 @@
 """What the kernels of one library allocate and take: facts beside a training step, not part of it.
 
 The same graph has other facts with another library of kernels, on another machine and with another number of
-threads. A second library is one more `KernelFacts`: measured op by op (`poet.runtime.measure`), stated by a
-device's profile (`stated`), or read from JSON. Counting workspaces and laying out memory use such a record,
-whichever library it is of.
+threads. A second library is one more `KernelFacts`: measured op by op (`poet.runtime.trials.measure`), stated
+by a device's profile (`stated`), or read from JSON. Counting workspaces and laying out memory use such a
+record, whichever library it is of.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 The graphs that a plan of several shapes holds are the same but for numbers (`poet.formulas`). A graph for
 other sizes has each number at its formula. Whoever uses it lets torch check it: every kernel runs on the
-types that it names (`poet.runtime.measure`).
+types that it names (`poet.runtime.trials.measure`).
 """
 
 from __future__ import annotations

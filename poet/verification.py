@@ -31,7 +31,7 @@ from poet.named import named_parameters
 from poet.plans.plan_file import PlanFile
 from poet.plans.training_plan import Plan, shape_words
 from poet.runtime import Trainer
-from poet.runtime.process import torch_threads
+from poet.runtime.system.process import torch_threads
 from poet.schedule import Compute, PageIn
 from poet.units import format_bytes
 

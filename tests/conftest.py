@@ -69,7 +69,7 @@ def rejections() -> Iterator[list[str]]:
 @pytest.fixture
 def one_thread() -> Iterator[None]:
     """torch computes with one thread."""
-    from poet.runtime.process import torch_threads
+    from poet.runtime.system.process import torch_threads
 
     with torch_threads(1):
         yield

@@ -24,7 +24,7 @@ from poet.c99.vectors import PlainSteps
 from poet.errors import InputError, NotExact, PlanError
 from poet.plans.plan_file import PlanFile, plan_digest
 from poet.plans.training_plan import Plan
-from poet.runtime.samples import load_samples
+from poet.runtime.data.samples import load_samples
 from poet.verification import random_batch
 
 ALLOWED = 8.0
@@ -97,7 +97,8 @@ def check_library(
         shared: of the library, made from that plan. To load it runs its code: it must be your own.
         steps: to make.
         seed: of random batches, where there is no ``data``.
-        data: samples to train on, in their order; `poet.runtime.samples.load_samples` says what it may be.
+        data: samples to train on, in their order; `poet.runtime.data.samples.load_samples` says what it may
+        be.
         page_file: for a step that pages.
 
     Raises:

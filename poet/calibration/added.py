@@ -21,7 +21,7 @@ from poet.devices.measurements import (
 )
 from poet.errors import InputError
 from poet.frontend.trace import TrainingStep
-from poet.runtime.process import torch_threads
+from poet.runtime.system.process import torch_threads
 
 
 def steps_of_model(

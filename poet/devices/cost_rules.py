@@ -178,8 +178,8 @@ def recurrent(passes: float) -> Rule:
 def recurrent_steps(passes: float) -> Rule:
     """Every element of the hidden weights meets every step of every sequence; the gates count a little more.
 
-    The arguments are those of `poet.runtime.recurrent`, the products of the input first among tensors; the
-    backward makes each step again.
+    The arguments are those of `poet.runtime.kernels.recurrent`, the products of the input first among
+    tensors; the backward makes each step again.
     """
 
     def rule(o: Operands) -> float:

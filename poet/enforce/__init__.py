@@ -1,7 +1,7 @@
 """The enforced run: a plan trains in a child that may not grow, and plain PyTorch is put to the same test.
 
 Each half is a process of its own. Once its libraries are loaded and warm, the kernel lets it have its
-idle size and the plan's budget and no more (see `poet.runtime.confinement`). This side only starts the
+idle size and the plan's budget and no more (see `poet.runtime.system.confinement`). This side only starts the
 children and listens; it loads no torch.
 """
 
@@ -23,7 +23,7 @@ from poet.plans.run_request import Epoch, RunRequest, was_interrupted
 _KINDS: dict[str, type[PoetError]] = {kind.__name__: kind for kind in (InputError, NotFinite)}
 """What a child may say that its failure was; everything else is a `ReplayError`."""
 
-PLAN_CHILD, PLAIN_CHILD = "poet.runtime.confined", "poet.enforce.plain"
+PLAN_CHILD, PLAIN_CHILD = "poet.runtime.runs.confined", "poet.enforce.plain"
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,12 +21,12 @@ from poet.named import named_parameters
 from poet.plans.plan_file import PlanFile
 from poet.plans.run_request import RunRequest
 from poet.plans.training_plan import Plan
-from poet.runtime.confined import Emit, run_child
-from poet.runtime.confinement import Confinement, idle_bytes
-from poet.runtime.fit import Samples, load_samples
-from poet.runtime.joining import pieces
-from poet.runtime.memory import PeakMeter
-from poet.runtime.state import FromPlan
+from poet.runtime.runs.confined import Emit, run_child
+from poet.runtime.runs.fit import Samples, load_samples
+from poet.runtime.steps.joining import pieces
+from poet.runtime.storage.state import FromPlan
+from poet.runtime.system.confinement import Confinement, idle_bytes
+from poet.runtime.system.memory import PeakMeter
 
 _STEPS_OF_ONE_OPTIMIZER = 2
 _CONFINED_ROUNDS = 2

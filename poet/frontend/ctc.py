@@ -1,7 +1,7 @@
 """While a step is traced, connectionist temporal classification has tensors of one size.
 
 The forward variables of ``aten::_ctc_loss`` are as wide as the longest target of the batch, which no trace
-knows. Ours (`poet.runtime.ctc`) are as wide as the targets' tensor, whatever is in it.
+knows. Ours (`poet.runtime.kernels.ctc`) are as wide as the targets' tensor, whatever is in it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from poet.runtime import ctc
+from poet.runtime.kernels import ctc
 
 FORWARD, BACKWARD = "poet.ctc_loss", "poet.ctc_loss_backward"
 """Our operators' names in a graph."""

@@ -28,7 +28,7 @@ from poet.graph import Graph
 from poet.kernel_facts import KernelFacts
 from poet.named import named_parameters
 from poet.runtime import kernels
-from poet.runtime.measure import measured
+from poet.runtime.trials.measure import measured
 
 
 @dataclass(frozen=True, slots=True)

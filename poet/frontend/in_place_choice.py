@@ -1,16 +1,17 @@
 """Which gradients PyTorch's kernels write over what they are made from: those that a trial shows to be exact.
 
-Where nothing is copied for it (`poet.runtime.overwriting`) it takes no time. A batch norm's backward copies
-blocks of channels, which is worth its time where the gradient is large.
+Where nothing is copied for it (`poet.runtime.kernels.overwriting`) it takes no time. A batch norm's backward
+copies blocks of channels, which is worth its time where the gradient is large.
 """
 
 from __future__ import annotations
 
 from poet.frontend.in_place import Takeovers, others, strip_over, takeovers
 from poet.graph import Graph, Op, Value
-from poet.runtime import overwriting, trial_record
-from poet.runtime.strip_trial import is_exact
-from poet.runtime.trial_bench import fits
+from poet.runtime.kernels import overwriting
+from poet.runtime.trials import trial_record
+from poet.runtime.trials.strip_trial import is_exact
+from poet.runtime.trials.trial_bench import fits
 
 LEAST_BYTES = 128 * 1024
 """Of a result: a smaller one decides no peak, and each trial takes time."""

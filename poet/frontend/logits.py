@@ -2,8 +2,8 @@
 
 A linear layer whose output the loss alone reads, by cross-entropy with classes, becomes three ops in place of
 its products, softmax and loss: the loss, the gradient of the layer's input, and that of its weight. Each
-makes the logits again, some rows or some classes at a time (`poet.runtime.logits`). The step then hands no
-logits to its caller. Of what strips are is found by trial.
+makes the logits again, some rows or some classes at a time (`poet.runtime.kernels.logits`). The step then
+hands no logits to its caller. Of what strips are is found by trial.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from poet.calls import contiguous
 from poet.errors import ModelError
 from poet.graph import Argument, Buffer, Call, Graph, Op, Ref, Role, TensorType, Value
-from poet.runtime.logits_trial import Head, exact_columns, exact_rows
+from poet.runtime.trials.logits_trial import Head, exact_columns, exact_rows
 
 _PRODUCTS = {"aten.mm.default": 0, "aten.addmm.default": 1}
 """And where the first factor stands."""

@@ -2,7 +2,8 @@
 
 Of an activation backward may ask only the sign; a mask of dropout has two numbers; a maximum's index lies in
 its window. Eager keeps 4 or 8 bytes of each element for that. Here the op that makes the long form makes the
-short one, or both, and backward reads the short one (`poet.runtime.packed`). Bits of results are the same.
+short one, or both, and backward reads the short one (`poet.runtime.kernels.packed`). Bits of results are the
+same.
 
 Each kind is a row of `_RULES`. What something else reads stays as it is.
 """
@@ -30,7 +31,7 @@ from poet.graph import (
     Value,
 )
 from poet.runtime.kernels import dtype, same_layout
-from poet.runtime.packed import row_bytes
+from poet.runtime.kernels.packed import row_bytes
 
 LEAST_BYTES = 4096
 """Of what is saved: less is little beside what a call costs."""

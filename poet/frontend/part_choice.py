@@ -17,8 +17,8 @@ from poet.graph import (
     lasting_of,
 )
 from poet.named import Bounds
-from poet.runtime import trial_record
-from poet.runtime.part_trial import is_exact_in_parts
+from poet.runtime.trials import trial_record
+from poet.runtime.trials.part_trial import is_exact_in_parts
 from poet.wholes import Axis, PartedCall
 
 LEAST_BYTES = 4 * 1024 * 1024

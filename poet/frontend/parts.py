@@ -31,7 +31,7 @@ from poet.graph import (
     lasting_of,
 )
 from poet.named import Bounds, bounds_of
-from poet.runtime.part_trial import is_exact_in_parts
+from poet.runtime.trials.part_trial import is_exact_in_parts
 from poet.wholes import Axis, PartedCall, cuts_of, narrowed, result_dim, run_of
 
 

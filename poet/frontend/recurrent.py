@@ -19,7 +19,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from poet.frontend.small_operators import are_wanted as small_ones_are_wanted
-from poet.runtime import recurrent
+from poet.runtime.kernels import recurrent
 
 FORWARD, BACKWARD, LSTM = "poet.recurrent", "poet.recurrent_backward", "poet.lstm_without_gradients"
 """Our operators' names in a graph."""

@@ -12,7 +12,7 @@ from poet.frontend.cuts import slice_cuts
 from poet.frontend.strip_candidates import StripCandidate
 from poet.graph import Graph, Link, Op, Strip, TensorType
 from poet.kernel_facts import KernelFacts
-from poet.runtime.strip_trial import BLOCK_COUNTS
+from poet.runtime.trials.strip_trial import BLOCK_COUNTS
 
 LEAST_BYTES = 256 * 1024
 """Of a kernel's workspace: less is little beside what a call costs."""

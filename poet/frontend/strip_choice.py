@@ -15,9 +15,9 @@ from poet.frontend.strip_candidates import StripCandidate, with_candidates
 from poet.frontend.strips import gradient_candidates
 from poet.graph import Graph, Value
 from poet.kernel_facts import KernelFacts
-from poet.runtime import trial_record
-from poet.runtime.strip_trial import BLOCK_COUNTS, Offer, is_exact, offer
-from poet.runtime.strips import signature
+from poet.runtime.trials import trial_record
+from poet.runtime.trials.strip_trial import BLOCK_COUNTS, Offer, is_exact, offer
+from poet.runtime.trials.strips import signature
 
 ALLOWANCE = 0.02
 """Of a step's time: what all its strips may add to it. Those that save time do not make it larger."""

@@ -2,7 +2,7 @@
 
 The module runs once over fake tensors, with its loss and `torch.autograd.grad`, under `make_fx`;
 no real arithmetic is done. The trace is lowered (`poet.frontend.lower`), completed with the
-optimizer's updates (`poet.frontend.assemble`), and each kernel is measured (`poet.runtime.measure`).
+optimizer's updates (`poet.frontend.assemble`), and each kernel is measured (`poet.runtime.trials.measure`).
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ from poet.loss import LossSpec
 from poet.micro import LAYERS, MicroBatches
 from poet.named import trained_in_words
 from poet.optimizer import OptimizerSpec
-from poet.runtime.measure import Findings, measured
-from poet.runtime.process import check_computes
+from poet.runtime.system.process import check_computes
+from poet.runtime.trials.measure import Findings, measured
 from poet.strips import Gradients
 
 

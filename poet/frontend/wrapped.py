@@ -38,8 +38,8 @@ from poet.frontend.structure import Structure, arguments_of
 from poet.frontend.trace import TrainingStep, digest_of
 from poet.graph import Call, Graph, Op, Ref
 from poet.optimizer import OptimizerSpec
-from poet.runtime.measure import measured
-from poet.runtime.process import check_computes
+from poet.runtime.system.process import check_computes
+from poet.runtime.trials.measure import measured
 
 CALLERS_LOSS = "poet.callers_loss"
 _LOSS = "python:the_caller"

@@ -17,8 +17,8 @@ from poet.graph import Graph
 from poet.named import Joined, named_parameters
 from poet.plans.plan_file import PlanFile
 from poet.runtime import kernels
-from poet.runtime.joining import pieces
-from poet.runtime.state import FromPlan, Saved
+from poet.runtime.steps.joining import pieces
+from poet.runtime.storage.state import FromPlan, Saved
 
 
 @dataclass(frozen=True, slots=True)

@@ -88,7 +88,7 @@ class Planned:
             InputError: ``path`` is a file that the plan was made from.
             PoetError: the folder cannot be written or is full.
         """
-        from poet.runtime.state import raw_tensor
+        from poet.runtime.storage.state import raw_tensor
 
         check_apart({"the plan": path}, reads=self._sources(Path(path)))
         stored = {name: raw_tensor(tensor) for name, tensor in self.prepared.step.tensors.items()}

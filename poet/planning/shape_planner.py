@@ -112,8 +112,8 @@ class ShapePlanner:
         return better
 
     def _planned(self, plan: Plan, types: Sequence[TensorType], limit_seconds: float) -> Shape:
-        from poet.runtime.measure import Findings, measured
-        from poet.runtime.replay import first_line
+        from poet.runtime.steps.replay import first_line
+        from poet.runtime.trials.measure import Findings, measured
 
         began = time.perf_counter()
         if self._reshaping is None or self._of is not plan.graph:

@@ -33,9 +33,9 @@ from poet.planning.prepared import Prepared
 from poet.plans.plan_parts import Model
 from poet.plans.training_plan import Plan
 from poet.problem import Limits, Objective, Pins, Place, Problem
-from poet.runtime.memory import return_freed_memory
-from poet.runtime.page_file import PageFile
-from poet.runtime.split_replay import SplitReplay
+from poet.runtime.steps.split_replay import SplitReplay
+from poet.runtime.storage.page_file import PageFile
+from poet.runtime.system.memory import return_freed_memory
 from poet.solution import SolveOptions, Status
 from poet.strips import Gradients
 

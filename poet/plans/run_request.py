@@ -17,8 +17,9 @@ class RunRequest:
         save_every: steps between saves to ``output``; ``None``: after each epoch.
         save_seconds: since the last save, after which it is saved as well.
         keep_previous: whether the state saved before the last one is kept too.
-        stop_joules, stop_seconds, stop_written_bytes: what the run may spend; see `poet.runtime.spending`.
-        watch_memory: whether the budget follows what the system leaves; see `poet.runtime.watching`.
+        stop_joules, stop_seconds, stop_written_bytes: what the run may spend; see
+        `poet.runtime.runs.spending`.
+        watch_memory: whether the budget follows what the system leaves; see `poet.runtime.runs.watching`.
         arena: see `poet.runtime.Trainer.open`.
         validate: path of the samples to evaluate after each epoch; ``None``: none.
         metrics: names of what is counted there beside the loss; empty: what suits the targets.

@@ -33,8 +33,8 @@ from poet.devices.measurements import (
     TransferTime,
     write_measurements,
 )
-from poet.runtime.process import torch_threads
-from poet.runtime.storage_speed import transfer_seconds
+from poet.runtime.storage.storage_speed import transfer_seconds
+from poet.runtime.system.process import torch_threads
 
 FIT_SIZES_BYTES = (4096, 16384, 65536, 262144, 1048576, 4194304)
 PLAN_SIZES_BYTES = (8192, 24576, 98304, 393216, 1572864, 3145728)

@@ -21,7 +21,7 @@ from torch.nn import functional
 from zoo import NETS
 
 from poet.runtime import native
-from poet.runtime.memory import PeakMeter, return_freed_memory
+from poet.runtime.system.memory import PeakMeter, return_freed_memory
 
 ROWS = (
     "resnet18:full:1:1",

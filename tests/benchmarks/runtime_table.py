@@ -79,7 +79,7 @@ def plan_all(net: str, batch: int, threads: int, shares: Sequence[float], folder
     from poet.devices.host import on_host
     from poet.problem import Limits
     from poet.ram_survey import budget_between, keep_everything_bytes
-    from poet.runtime.storage_speed import measure_storage
+    from poet.runtime.storage.storage_speed import measure_storage
     from poet.solution import SolveOptions
     from poet.solvers import minimum_ram_bytes
 

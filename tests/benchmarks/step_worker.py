@@ -29,7 +29,7 @@ from zoo.sequence import Bert
 from zoo.vision import ResNet, UNet
 
 from poet.runtime import Trainer, native
-from poet.runtime.memory import PeakMeter
+from poet.runtime.system.memory import PeakMeter
 
 _IMAGE = (3, 32, 32)
 SIZES: dict[str, tuple[Size, str]] = {

@@ -25,7 +25,7 @@ import poet
 from poet.frontend.plain import PlainTrainer
 from poet.planning.shape_planner import ShapePlanner
 from poet.runtime import Trainer
-from poet.runtime.memory import PeakMeter
+from poet.runtime.system.memory import PeakMeter
 from poet.units import format_bytes, format_share
 
 PAGE = Path(__file__).parents[2] / "docs" / "stream-of-shapes.md"

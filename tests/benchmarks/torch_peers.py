@@ -29,7 +29,7 @@ from poet.api import Prepared
 from poet.devices.host import on_host
 from poet.errors import PoetError
 from poet.problem import Limits
-from poet.runtime.storage_speed import measure_storage
+from poet.runtime.storage.storage_speed import measure_storage
 from poet.solution import SolveOptions
 from poet.units import format_bytes, format_seconds
 

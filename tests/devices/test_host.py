@@ -11,7 +11,7 @@ from helpers.schedules import keep_everything, random_schedule
 
 from poet.devices.host import HostStorage, Line, host_step_seconds, on_host
 from poet.kernel_facts import KernelFacts, OpFacts
-from poet.runtime.storage_speed import measure_storage
+from poet.runtime.storage.storage_speed import measure_storage
 from poet.schedule import Compute, PageIn, PageOut
 
 STORAGE = HostStorage(read=Line(1e-3, 1e-6), write=Line(2e-3, 3e-6))

@@ -17,8 +17,9 @@ from poet.errors import InputError, ModelError
 from poet.frontend.trace import trace_training_step
 from poet.loss import LossSpec
 from poet.plans.plan_file import write_plan
-from poet.runtime import Trainer, ctc
-from poet.runtime.state import raw_tensor
+from poet.runtime import Trainer
+from poet.runtime.kernels import ctc
+from poet.runtime.storage.state import raw_tensor
 from poet.verification import Batch, verify
 
 SAMPLES, MOMENTS, CLASSES = 3, 12, 5

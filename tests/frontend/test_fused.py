@@ -17,7 +17,7 @@ from poet.frontend.fused import with_updates_fused
 from poet.frontend.trace import TrainingStep, trace_training_step
 from poet.graph import Graph, Strip
 from poet.optimizer import OptimizerSpec
-from poet.runtime.strip_trial import check_strips
+from poet.runtime.trials.strip_trial import check_strips
 from poet.verification import verify
 
 

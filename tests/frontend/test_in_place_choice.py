@@ -27,7 +27,9 @@ from poet.problem import Limits, Problem, ProblemOp, Transfer
 from poet.problem import Tensor as Bytes
 from poet.ram_survey import keep_everything_bytes
 from poet.report.training import strip_lines
-from poet.runtime import Trainer, overwriting, strip_trial
+from poet.runtime import Trainer
+from poet.runtime.kernels import overwriting
+from poet.runtime.trials import strip_trial
 from poet.simulator import simulate
 from poet.solution import SolveOptions, Status
 from poet.solvers import minimum_ram_bytes, solve
@@ -158,8 +160,8 @@ def test_what_gives_other_bits_is_made_apart(monkeypatch: pytest.MonkeyPatch) ->
         return _other_bits if target == "aten.gelu_backward.default" else right(target)
 
     monkeypatch.setattr(strip_trial, "_exact", {})
-    monkeypatch.setattr("poet.runtime.trial_record.told", lambda digest: "nothing")
-    monkeypatch.setattr("poet.runtime.trial_record.note", lambda digest, told: None)
+    monkeypatch.setattr("poet.runtime.trials.trial_record.told", lambda digest: "nothing")
+    monkeypatch.setattr("poet.runtime.trials.trial_record.note", lambda digest, told: None)
     monkeypatch.setattr(overwriting, "kernel", wrong)
     found = written_over(trace_training_step(_Net(), X).graph)
     assert "gelu_backward" not in found

@@ -27,8 +27,8 @@ from poet.plans.plan_parts import Request
 from poet.problem import Limits
 from poet.report.training import loss_reads
 from poet.runtime import Trainer
-from poet.runtime.fit import Samples, fit
-from poet.runtime.state import raw_tensor
+from poet.runtime.runs.fit import Samples, fit
+from poet.runtime.storage.state import raw_tensor
 from poet.verification import random_batch, verify
 
 

@@ -20,7 +20,7 @@ from poet.frontend.trace import trace_training_step
 from poet.loss import LOSSES, LossSpec
 from poet.plans.plan_file import read_plan, write_plan
 from poet.runtime import Trainer
-from poet.runtime.state import raw_tensor
+from poet.runtime.storage.state import raw_tensor
 from poet.verification import random_batch, verify
 
 NAMED = (

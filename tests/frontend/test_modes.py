@@ -28,7 +28,7 @@ from poet.plans.plan_parts import Arena, Request
 from poet.plans.training_plan import Plan
 from poet.problem import Limits
 from poet.runtime import Trainer, native
-from poet.runtime.state import raw_tensor
+from poet.runtime.storage.state import raw_tensor
 from poet.schedule import PageIn
 from poet.verification import verify
 

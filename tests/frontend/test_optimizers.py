@@ -26,7 +26,7 @@ from poet.plans.plan_file import write_plan
 from poet.plans.rate_schedule import RateSchedule
 from poet.plans.training_plan import Plan
 from poet.runtime import Trainer
-from poet.runtime.state import raw_tensor
+from poet.runtime.storage.state import raw_tensor
 from poet.schedule import Compute
 from poet.verification import random_batch, verify
 

@@ -19,7 +19,7 @@ from poet.planning.prepared import form_on
 from poet.plans.plan_file import write_plan
 from poet.problem import Place
 from poet.report.training import packed_lines
-from poet.runtime.state import raw_tensor
+from poet.runtime.storage.state import raw_tensor
 from poet.schedule import Compute
 from poet.simulator import simulate
 from poet.verification import verify

@@ -19,7 +19,7 @@ from poet.graph import Graph, Op, Role
 from poet.kernel_facts import KernelFacts
 from poet.optimizer import OptimizerSpec
 from poet.runtime import kernels, native
-from poet.runtime.measure import measured
+from poet.runtime.trials.measure import measured
 
 
 def _step(name: str, optimizer: OptimizerSpec | None = None, *, measure: bool = False) -> TrainingStep:

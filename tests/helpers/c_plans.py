@@ -24,7 +24,7 @@ from poet.plans.plan_file import PlanFile, write_plan
 from poet.plans.plan_parts import Arena
 from poet.plans.training_plan import Plan
 from poet.problem import Place
-from poet.runtime.state import raw_tensor
+from poet.runtime.storage.state import raw_tensor
 
 LIBRARY = KernelFacts("poet-c99", alignment_bytes=8)
 

@@ -26,8 +26,8 @@ from poet.problem import Limits, Problem
 from poet.ram_survey import budget_between, keep_everything_bytes
 from poet.report.plan import solution_report
 from poet.runtime import Trainer
-from poet.runtime.fit import fit, load_samples
-from poet.runtime.state import Saved
+from poet.runtime.runs.fit import fit, load_samples
+from poet.runtime.storage.state import Saved
 from poet.simulator import simulate
 from poet.solution import SolveOptions, solution_to_json
 from poet.solvers import minimum_ram_bytes, solve

@@ -20,7 +20,7 @@ from poet.plans.plan_file import write_plan
 from poet.plans.plan_parts import Device, Model, Request, SearchOutcome
 from poet.plans.training_plan import Plan, make_plan
 from poet.problem import Limits, Place, Problem, ProblemOp, Tensor, Transfer
-from poet.runtime.state import raw_tensor
+from poet.runtime.storage.state import raw_tensor
 from poet.schedule import Schedule
 from poet.simulator import simulate
 

@@ -58,7 +58,10 @@ FLOORS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
         ("memory", "plans"),
     ),
     ("C99", "a plan as C: kernels, calls, text", ("c99",)),
-    ("Runtime", "replay in PyTorch, page file, native allocator", ("runtime.native", "runtime")),
+    ("Runtime", "replay in PyTorch, page file, native allocator", (
+            "runtime.native", "runtime.kernels", "runtime.system", "runtime.trials", "runtime.storage",
+            "runtime.steps", "runtime.data", "runtime.training", "runtime.runs", "runtime",
+        )),
     ("Frontend", "modules and ONNX files to training graphs", ("frontend", "frontend.onnx")),
     (
         "Planning a model",
@@ -88,7 +91,9 @@ RUNTIME_MAY_READ = frozenset(
         "pins", "simulator", "optimizer", "loss", "micro", "memory", "plans",
         "devices.host",
         "files.reading", "files.apart", "files.cache_folder", "files.kinds", "files.tensorfile",
-        "files.columns", "files.arrays", "files", "runtime.native", "runtime",
+        "files.columns", "files.arrays", "files", "runtime.native", "runtime.kernels",
+        "runtime.system", "runtime.trials", "runtime.storage", "runtime.steps", "runtime.data",
+        "runtime.training", "runtime.runs", "runtime",
     }
 )  # fmt: skip
 

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from poet.runtime import Trainer
-from poet.runtime.system_memory import SystemMemory
-from poet.runtime.watching import MemoryWatcher
+from poet.runtime.runs.watching import MemoryWatcher
+from poet.runtime.system.system_memory import SystemMemory
 
 MIB = 1 << 20
 RESERVE_BYTES = 32 * MIB

@@ -97,7 +97,10 @@ def test_two_modules_measure_kernels() -> None:
     asking = {
         path.stem
         for path, names in imports.items()
-        if any(name.startswith(("poet.runtime.measure", "poet.runtime.step_clock")) for name in names)
+        if any(
+            name.startswith(("poet.runtime.trials.measure", "poet.runtime.training.step_clock"))
+            for name in names
+        )
     }
     assert asking == {"trace", "evaluation", "rehearsal", "wrapped"}
 

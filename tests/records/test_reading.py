@@ -28,8 +28,8 @@ from poet.frontend.onnx.reader import read_onnx
 from poet.graph import Argument, Blank, Call, TensorType
 from poet.plans.plan_file import PlanFile, read_plan
 from poet.problem import Problem
-from poet.runtime.fit import load_samples
-from poet.runtime.state import Saved
+from poet.runtime.runs.fit import load_samples
+from poet.runtime.storage.state import Saved
 from poet.whatif.measure import measure_data
 from poet.whatif.models import _digest
 

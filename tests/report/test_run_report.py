@@ -24,8 +24,9 @@ from poet.planning import rehearsal
 from poet.plans.run_request import BUSY_RATIO, Epoch
 from poet.plans.training_plan import Plan
 from poet.report.run import Measured, run_data, run_report
-from poet.runtime import StepResult, Trainer, step_clock
-from poet.runtime.page_file import PageFile
+from poet.runtime import StepResult, Trainer
+from poet.runtime.storage.page_file import PageFile
+from poet.runtime.training import step_clock
 
 MIB = 1 << 20
 

@@ -96,7 +96,7 @@ def test_the_app_needs_nothing_of_what_planning_needs(folder: Path) -> None:
     after = """
 import json
 from poet.plans.plan_file import read_plan
-from poet.runtime.page_file import PageFile
+from poet.runtime.storage.page_file import PageFile
 print(json.dumps(sorted(name for name in sys.modules if name.startswith('poet'))))
 for package in ("onnx", "typer"):
     try:

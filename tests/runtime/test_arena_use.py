@@ -23,7 +23,8 @@ from poet.plans.plan_parts import Arena
 from poet.plans.training_plan import Plan
 from poet.problem import Limits
 from poet.ram_survey import budget_between, keep_everything_bytes
-from poet.runtime import Trainer, native, placed
+from poet.runtime import Trainer, native
+from poet.runtime.steps import placed
 from poet.solution import SolveOptions
 from poet.solvers import minimum_ram_bytes, solve
 

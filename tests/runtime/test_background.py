@@ -22,9 +22,9 @@ from poet.plans.plan_parts import PageSlot
 from poet.plans.training_plan import Plan
 from poet.problem import Problem
 from poet.runtime import Trainer
-from poet.runtime.background import Background
-from poet.runtime.page_file import PageFile
-from poet.runtime.state import raw_tensor
+from poet.runtime.storage.background import Background
+from poet.runtime.storage.page_file import PageFile
+from poet.runtime.storage.state import raw_tensor
 from poet.schedule import Compute, PageIn, PageOut, Schedule
 from poet.simulator import simulate
 from poet.solvers.instance.overlap import overlap

@@ -18,10 +18,10 @@ from poet.optimizer import OptimizerSpec
 from poet.planning.replanning import plan_again
 from poet.plans.training_plan import Plan, Shape
 from poet.runtime import Trainer
-from poet.runtime import pages as pages_module
-from poet.runtime.budgets import Budgets, within
-from poet.runtime.page_file import PageFile
-from poet.runtime.process import torch_threads
+from poet.runtime.storage.page_file import PageFile
+from poet.runtime.system.process import torch_threads
+from poet.runtime.training import pages as pages_module
+from poet.runtime.training.budgets import Budgets, within
 
 LAYERS = 5
 QUICKLY = partial(plan_again, time_limit_seconds=0.5)

@@ -197,8 +197,8 @@ def test_a_refusal_does_not_strike_the_small_things_of_libraries() -> None:
     """Nothing is free at the heap's end just before the limit; small requests are still served after it."""
     code = """
 import ctypes
-from poet.runtime.confinement import Confinement, idle_bytes
-from poet.runtime.memory import return_freed_memory, use_one_heap
+from poet.runtime.system.confinement import Confinement, idle_bytes
+from poet.runtime.system.memory import return_freed_memory, use_one_heap
 
 assert return_freed_memory()
 use_one_heap()

@@ -31,11 +31,12 @@ from poet.plans.plan_parts import Request
 from poet.plans.run_request import RunRequest
 from poet.plans.training_plan import Plan
 from poet.problem import Limits
-from poet.runtime import Trainer, counting, native
-from poet.runtime.fit import load_samples
-from poet.runtime.metrics import metric_named
-from poet.runtime.requested import metered_epochs, validation_samples
-from poet.runtime.state import raw_tensor
+from poet.runtime import Trainer, native
+from poet.runtime.data import counting
+from poet.runtime.data.metrics import metric_named
+from poet.runtime.runs.fit import load_samples
+from poet.runtime.runs.requested import metered_epochs, validation_samples
+from poet.runtime.storage.state import raw_tensor
 from poet.schedule import PageIn
 from poet.simulator import simulate
 from poet.verification import random_batch, verify

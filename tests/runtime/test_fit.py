@@ -21,9 +21,9 @@ from poet.frontend.trace import trace_training_step
 from poet.plans.plan_file import read_plan, write_plan
 from poet.plans.training_plan import Plan
 from poet.runtime import Trainer
-from poet.runtime.fit import fit, load_samples
-from poet.runtime.state import raw_tensor
-from poet.runtime.trainer import StepResult
+from poet.runtime.runs.fit import fit, load_samples
+from poet.runtime.storage.state import raw_tensor
+from poet.runtime.training.trainer import StepResult
 
 
 @pytest.fixture

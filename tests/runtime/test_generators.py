@@ -18,7 +18,7 @@ from poet.plans.plan_file import write_plan
 from poet.plans.training_plan import Plan
 from poet.problem import Limits
 from poet.runtime import Trainer, kernels, native
-from poet.runtime.state import raw_tensor
+from poet.runtime.storage.state import raw_tensor
 from poet.schedule import Compute
 from poet.solvers.literature.recompute_all import recompute_all
 from poet.verification import random_batch

@@ -11,7 +11,7 @@ from torch import nn
 from poet.errors import PlanError
 from poet.frontend.trace import trace_training_step
 from poet.graph import Argument, Graph, Op, Ref
-from poet.runtime.guards import check_calls
+from poet.runtime.kernels.guards import check_calls
 
 
 @pytest.fixture(scope="module")

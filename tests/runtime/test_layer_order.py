@@ -26,7 +26,7 @@ from poet.plans.training_plan import Plan
 from poet.problem import Place
 from poet.report.micro import micro_rows
 from poet.runtime import Trainer
-from poet.runtime.state import raw_tensor
+from poet.runtime.storage.state import raw_tensor
 from poet.schedule import PageIn
 from poet.verification import verify
 

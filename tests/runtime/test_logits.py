@@ -18,8 +18,10 @@ from poet.micro import MicroBatches
 from poet.optimizer import OptimizerSpec
 from poet.plans.plan_file import read_plan, write_plan
 from poet.plans.training_plan import Plan
-from poet.runtime import Trainer, logits, logits_trial
-from poet.runtime.state import raw_tensor
+from poet.runtime import Trainer
+from poet.runtime.kernels import logits
+from poet.runtime.storage.state import raw_tensor
+from poet.runtime.trials import logits_trial
 from poet.verification import verify
 
 WORDS, WIDTH, LENGTH = 640, 32, 16

@@ -29,7 +29,7 @@ from poet.planning.without_updates import without_updates
 from poet.plans.plan_file import read_plan, write_plan
 from poet.plans.training_plan import Plan
 from poet.runtime import Trainer, native
-from poet.runtime.state import raw_tensor
+from poet.runtime.storage.state import raw_tensor
 from poet.schedule import PageIn
 from poet.simulator import judge
 from poet.verification import verify

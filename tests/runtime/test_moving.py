@@ -21,9 +21,10 @@ from poet.optimizer import OptimizerSpec
 from poet.plans.plan_file import write_plan
 from poet.plans.plan_parts import Prediction
 from poet.plans.training_plan import Plan
-from poet.runtime import Trainer, moving, native
-from poet.runtime.cells import Cells
-from poet.runtime.state import raw_tensor
+from poet.runtime import Trainer, native
+from poet.runtime.kernels.cells import Cells
+from poet.runtime.steps import moving
+from poet.runtime.storage.state import raw_tensor
 from poet.schedule import Compute
 from poet.simulator import judge
 from poet.verification import random_batch, verify

@@ -23,8 +23,8 @@ from poet.planning.shape_planner import ShapeImprovement, ShapePlanner
 from poet.plans.training_plan import Plan
 from poet.reshaping import Reshaping, without_strips
 from poet.runtime import Trainer
-from poet.runtime.measure import measured
-from poet.runtime.process import torch_threads
+from poet.runtime.system.process import torch_threads
+from poet.runtime.trials.measure import measured
 
 ADAMW = OptimizerSpec("adamw", lr=0.01)
 CLASSES = 3

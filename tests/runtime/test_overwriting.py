@@ -13,8 +13,9 @@ from torch import Tensor
 from poet.errors import PlanError
 from poet.graph import Call, Link, Ref, Strip, TensorType, Value
 from poet.operators import ATEN, OWN
-from poet.runtime import kernels, native, overwriting, packed
-from poet.runtime.kernel_clock import recorded
+from poet.runtime import kernels, native
+from poet.runtime.kernels import overwriting, packed
+from poet.runtime.trials.kernel_clock import recorded
 
 SPECIAL = (-math.inf, -6.0, -1.0, -0.0, 0.0, 1e-45, 0.5, 1.0, 6.0, math.inf, math.nan)
 SHAPES = ((7,), (3, 33, 5), (2, 8, 40, 40))

@@ -11,7 +11,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from poet.errors import PlanError
-from poet.runtime import kernels, native, packed
+from poet.runtime import kernels, native
+from poet.runtime.kernels import packed
 
 SPECIAL = (-math.inf, -6.0, -1.0, -0.0, 0.0, 1e-45, -1e-45, 1e-38, 0.5, 1.0, 6.0, 7.0, math.inf, math.nan)
 """Infinities, zeros of both signs, subnormal numbers, ties, NaN."""

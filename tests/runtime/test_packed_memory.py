@@ -11,7 +11,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from poet.runtime import native, packed
+from poet.runtime import native
+from poet.runtime.kernels import packed
 
 KIB = 1 << 10
 SCALARS_BYTES = KIB

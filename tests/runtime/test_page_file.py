@@ -13,8 +13,8 @@ import pytest
 
 from poet.errors import PageFileError
 from poet.plans.plan_parts import PageSlot
-from poet.runtime.background import Background
-from poet.runtime.page_file import MAGIC, PageFile
+from poet.runtime.storage.background import Background
+from poet.runtime.storage.page_file import MAGIC, PageFile
 
 SLOTS = (PageSlot("a", 0, 5_000_001), PageSlot("b", 5_001_216, 10), PageSlot("empty", 5_005_312, 0))
 MODES = {"direct": 65536, "through the page cache": 0}

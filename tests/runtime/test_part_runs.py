@@ -31,10 +31,11 @@ from poet.plans.plan_file import read_plan, write_plan
 from poet.plans.training_plan import Plan
 from poet.report.data import parts_data
 from poet.report.training import part_lines
-from poet.runtime import Trainer, part_trial
-from poet.runtime.joining import joined
-from poet.runtime.part_trial import is_exact_in_parts
-from poet.runtime.state import raw_tensor
+from poet.runtime import Trainer
+from poet.runtime.steps.joining import joined
+from poet.runtime.storage.state import raw_tensor
+from poet.runtime.trials import part_trial
+from poet.runtime.trials.part_trial import is_exact_in_parts
 from poet.verification import random_batch, verify
 from poet.wholes import Axis, PartedCall, Whole, check_whole, cuts_of
 

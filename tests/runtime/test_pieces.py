@@ -26,9 +26,9 @@ from poet.plans.page_slots import slots_for
 from poet.plans.plan_file import write_plan
 from poet.plans.run_request import Epoch, RunRequest
 from poet.runtime import Trainer, native
-from poet.runtime.page_file import PageFile
-from poet.runtime.pieces import PIECE_BYTES, elements_of, pieces_of, unit_bytes
-from poet.runtime.state import bytes_of, raw_tensor
+from poet.runtime.storage.page_file import PageFile
+from poet.runtime.storage.pieces import PIECE_BYTES, elements_of, pieces_of, unit_bytes
+from poet.runtime.storage.state import bytes_of, raw_tensor
 
 BUFFER_BYTES = 64 * 1024
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from poet.runtime.processor_wait import UndisturbedClock
+from poet.runtime.system.processor_wait import UndisturbedClock
 
 
 def test_what_a_thread_sleeps_counts_and_what_it_waits_for_a_processor_does_not(tmp_path: Path) -> None:

@@ -25,7 +25,8 @@ from poet.planning import rehearsal
 from poet.plans.run_request import Epoch
 from poet.problem import Limits
 from poet.report.run import Measured, run_data, run_report
-from poet.runtime import Trainer, step_clock
+from poet.runtime import Trainer
+from poet.runtime.training import step_clock
 from poet.schedule import Compute, Free
 from poet.solution import SolveOptions
 

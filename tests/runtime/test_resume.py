@@ -26,8 +26,8 @@ from poet.optimizer import OptimizerSpec
 from poet.plans.plan_file import write_plan
 from poet.plans.run_request import Epoch
 from poet.runtime import Trainer
-from poet.runtime.fit import fit, load_samples
-from poet.runtime.state import raw_tensor
+from poet.runtime.runs.fit import fit, load_samples
+from poet.runtime.storage.state import raw_tensor
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -29,9 +29,9 @@ from poet.optimizer import OptimizerSpec
 from poet.plans.plan_file import write_plan
 from poet.plans.training_plan import Plan
 from poet.runtime import Trainer, native
-from poet.runtime.memory import PeakMeter, return_freed_memory
-from poet.runtime.page_file import PageFile
-from poet.runtime.state import raw_tensor
+from poet.runtime.storage.page_file import PageFile
+from poet.runtime.storage.state import raw_tensor
+from poet.runtime.system.memory import PeakMeter, return_freed_memory
 from poet.schedule import Compute, PageIn, PageOut
 from poet.verification import random_batch, verify
 

@@ -19,8 +19,8 @@ from poet.errors import InputError
 from poet.files import columns
 from poet.plans.training_plan import Plan
 from poet.runtime import Trainer
-from poet.runtime.fit import fit
-from poet.runtime.samples import Samples, StoredSamples, load_samples
+from poet.runtime.data.samples import Samples, StoredSamples, load_samples
+from poet.runtime.runs.fit import fit
 
 BATCH, COUNT = 4, 10
 ROWS = np.random.default_rng(0).normal(size=(COUNT, 1, 3, 4)).astype("float32")
@@ -95,7 +95,7 @@ def test_every_kind_gives_its_samples(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     if not held:
-        for room in ("poet.files.arrays", "poet.runtime.samples"):
+        for room in ("poet.files.arrays", "poet.runtime.data.samples"):
             monkeypatch.setattr(f"{room}.MOST_HELD_BYTES", 0)
     samples = load_samples(made(tmp_path), plan)
     assert samples.count == COUNT

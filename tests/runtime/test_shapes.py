@@ -21,9 +21,9 @@ from poet.optimizer import OptimizerSpec
 from poet.planning.shaped import bindings_of
 from poet.plans.plan_file import read_plan
 from poet.runtime import Trainer
-from poet.runtime.cells import Cells
-from poet.runtime.fit import fit, load_samples
-from poet.runtime.process import torch_threads
+from poet.runtime.kernels.cells import Cells
+from poet.runtime.runs.fit import fit, load_samples
+from poet.runtime.system.process import torch_threads
 from poet.verification import verify
 
 ADAMW = OptimizerSpec("adamw", lr=0.01)

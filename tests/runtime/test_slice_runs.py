@@ -28,11 +28,12 @@ from poet.plans.training_plan import Plan
 from poet.problem import Limits
 from poet.ram_survey import keep_everything_bytes
 from poet.report.training import strip_lines
-from poet.runtime import Trainer, kernels, strip_trial, trial_bench
-from poet.runtime.guards import check_calls
+from poet.runtime import Trainer, kernels
 from poet.runtime.kernels import tensor_type
-from poet.runtime.state import raw_tensor
-from poet.runtime.strips import StripRun
+from poet.runtime.kernels.guards import check_calls
+from poet.runtime.storage.state import raw_tensor
+from poet.runtime.trials import strip_trial, trial_bench
+from poet.runtime.trials.strips import StripRun
 from poet.schedule import Compute
 from poet.solution import SolveOptions
 from poet.strips import check_strip

@@ -12,8 +12,8 @@ from helpers import hand_net
 from poet.errors import InputError
 from poet.plans.run_request import RunRequest, was_interrupted
 from poet.runtime import Trainer
-from poet.runtime.fit import Samples, fit, load_samples
-from poet.runtime.spending import Allowance, Spending
+from poet.runtime.runs.fit import Samples, fit, load_samples
+from poet.runtime.runs.spending import Allowance, Spending
 
 
 @pytest.fixture

@@ -30,9 +30,10 @@ from poet.plans.training_plan import Plan
 from poet.report.data import strips_data
 from poet.report.html.subject import subject_of_plan
 from poet.report.training import strip_lines
-from poet.runtime import Trainer, strip_trial, trial_bench
-from poet.runtime.state import raw_tensor
-from poet.runtime.strip_trial import Offer
+from poet.runtime import Trainer
+from poet.runtime.storage.state import raw_tensor
+from poet.runtime.trials import strip_trial, trial_bench
+from poet.runtime.trials.strip_trial import Offer
 from poet.verification import random_batch, verify
 
 

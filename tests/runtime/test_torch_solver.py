@@ -13,7 +13,7 @@ from torch import Tensor, nn
 import poet
 from poet.errors import InputError
 from poet.planning.partitioner import PartitionChoice
-from poet.runtime.memory import PeakMeter, return_freed_memory
+from poet.runtime.system.memory import PeakMeter, return_freed_memory
 
 
 @pytest.fixture(autouse=True)

@@ -16,7 +16,7 @@ from poet.frontend import slices, strip_choice, strips
 from poet.frontend.strips import gradient_candidates
 from poet.frontend.trace import TrainingStep, trace_training_step
 from poet.kernel_facts import KernelFacts, OpFacts
-from poet.runtime import part_trial, strip_trial, trial_bench, trial_record
+from poet.runtime.trials import part_trial, strip_trial, trial_bench, trial_record
 from poet.wholes import Axis, PartedCall
 
 

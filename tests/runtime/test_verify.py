@@ -16,7 +16,7 @@ from poet.errors import NotExact, PlanError
 from poet.frontend.trace import trace_training_step
 from poet.graph import Call
 from poet.plans.plan_file import read_plan, write_plan
-from poet.runtime.state import raw_tensor
+from poet.runtime.storage.state import raw_tensor
 from poet.verification import random_batch, verify
 
 

@@ -27,13 +27,13 @@ from poet.plans.plan_file import read_plan
 from poet.plans.training_plan import Plan
 from poet.problem import Objective
 from poet.runtime import Trainer
-from poet.runtime import pages as pages_module
-from poet.runtime.budgets import Budgets, within
-from poet.runtime.fit import fit, load_samples
-from poet.runtime.process import torch_threads
-from poet.runtime.spending import Allowance, Spending
-from poet.runtime.system_memory import SystemMemory
-from poet.runtime.watching import MemoryWatcher
+from poet.runtime.runs.fit import fit, load_samples
+from poet.runtime.runs.spending import Allowance, Spending
+from poet.runtime.runs.watching import MemoryWatcher
+from poet.runtime.system.process import torch_threads
+from poet.runtime.system.system_memory import SystemMemory
+from poet.runtime.training import pages as pages_module
+from poet.runtime.training.budgets import Budgets, within
 from poet.verification import verify
 
 MIB = 1 << 20

@@ -1,8 +1,8 @@
 """Operator rows: recurrent layers.
 
 They are run as ``nn.LSTM``, ``nn.GRU`` and ``nn.RNN`` run them, bit for bit: an LSTM in single precision by
-torch's library kernel, all others by the cells of `poet.runtime.recurrent`. While a step is traced, each
-direction is one op.
+torch's library kernel, all others by the cells of `poet.runtime.kernels.recurrent`. While a step is traced,
+each direction is one op.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def _recurrent(node: Node) -> Built:
 
 
 def _cell(node: Node, kind: _Kind) -> str:
-    """The name of the cell in `poet.runtime.recurrent`."""
+    """The name of the cell in `poet.runtime.kernels.recurrent`."""
     activations = tuple(name.lower() for name in node.texts("activations"))
     directions = 2 if node.text("direction", "forward") == "bidirectional" else 1
     if node.proto.op_type == "RNN" and activations == ("relu",) * directions:

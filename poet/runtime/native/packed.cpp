@@ -1,6 +1,6 @@
 // Bits of what backward asks of an activation, and bytes for places of maxima.
 //
-// poet/runtime/packed.py does the same block by block where there is no compiled library; its tests hold the
+// poet/runtime/kernels/packed.py does the same block by block where there is no compiled library; its tests hold the
 // two against each other. Nothing here allocates. Bits of a byte stand lowest first.
 
 #include <algorithm>

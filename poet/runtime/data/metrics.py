@@ -1,0 +1,145 @@
+"""What an evaluation counts beside the loss: one row of a table each. None asks torch for memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+import numpy as np
+import torch
+
+from poet.errors import InputError, nearest
+from poet.graph import TensorType
+from poet.loss import LossSpec
+from poet.plans.training_plan import Plan
+from poet.runtime.data.counting import class_pieces, number_pieces, right_classes
+
+
+class Metric(Protocol):
+    """Counts over batches.
+
+    Attributes:
+        name: for reports.
+        is_better_high: whether a higher value is the better one.
+    """
+
+    name: str
+    is_better_high: bool
+
+    def add(self, output: torch.Tensor, targets: torch.Tensor) -> None:
+        """Count the model's first output for a batch."""
+
+    def value(self) -> float | None:
+        """So far; ``None`` where nothing was counted."""
+
+
+class _Classified:
+    """Share of targets that are among the ``top`` classes of the highest scores; -100 is no class."""
+
+    is_better_high = True
+
+    def __init__(self, name: str, dim: int, top: int) -> None:
+        self.name = name
+        self._dim, self._top = dim, top
+        self._right = self._judged = 0
+
+    def add(self, output: torch.Tensor, targets: torch.Tensor) -> None:
+        right, judged = right_classes(output, targets, self._dim, self._top)
+        self._right += right
+        self._judged += judged
+
+    def value(self) -> float | None:
+        return self._right / self._judged if self._judged else None
+
+
+class _AbsoluteError:
+    """Mean over all numbers of the absolute difference of output and target."""
+
+    name, is_better_high = "mae", False
+
+    def __init__(self) -> None:
+        self._sum, self._count = 0.0, 0
+
+    def add(self, output: torch.Tensor, targets: torch.Tensor) -> None:
+        for found, wanted in number_pieces(output, targets):
+            self._sum += float(np.abs(found - wanted).sum(dtype=np.float64))
+        self._count += targets.numel()
+
+    def value(self) -> float | None:
+        return self._sum / self._count if self._count else None
+
+
+class _IntersectionOverUnion:
+    """Mean over the classes that occur, as targets or as answers, of what both are over what either is."""
+
+    name, is_better_high = "iou", True
+
+    def __init__(self, dim: int, classes: int) -> None:
+        self._dim, self._classes = dim, classes
+        self._both = np.zeros(classes, dtype=np.int64)
+        self._either = np.zeros(classes, dtype=np.int64)
+
+    def add(self, output: torch.Tensor, targets: torch.Tensor) -> None:
+        for scores, wanted in class_pieces(output, targets, self._dim):
+            chosen = scores.argmax(axis=-1)
+            both = np.bincount(wanted[chosen == wanted], minlength=self._classes)
+            counts = [np.bincount(item, minlength=self._classes) for item in (chosen, wanted)]
+            self._both += both
+            self._either += counts[0] + counts[1] - both
+
+    def value(self) -> float | None:
+        occurs = self._either > 0
+        if not bool(occurs.any()):
+            return None
+        return float((self._both[occurs] / self._either[occurs]).mean())
+
+
+def _of_classes(make: Callable[[int, int], Metric]) -> Callable[[str, Plan], Metric]:
+    def row(name: str, plan: Plan) -> Metric:
+        output, targets = _types(plan)
+        dim = LossSpec.parse(plan.request.loss).class_dim_of(output.shape, targets.shape)
+        if dim is None or targets.dtype not in ("int64", "int32", "uint8"):
+            raise InputError(f"metric {name!r} is for classes; {plan.request.loss} takes other targets")
+        return make(dim, output.shape[dim])
+
+    return row
+
+
+def _of_numbers(name: str, plan: Plan) -> Metric:
+    output, targets = _types(plan)
+    if output.shape != targets.shape:
+        raise InputError(f"metric {name!r} is for targets as large as the output: {targets} is not {output}")
+    return _AbsoluteError()
+
+
+METRICS: dict[str, Callable[[str, Plan], Metric]] = {
+    "accuracy": _of_classes(lambda dim, classes: _Classified("accuracy", dim, 1)),
+    "top-5": _of_classes(lambda dim, classes: _Classified("top-5", dim, 5)),
+    "iou": _of_classes(_IntersectionOverUnion),
+    "mae": _of_numbers,
+}
+"""By the name that it has on the command line."""
+
+
+def metric_named(name: str, plan: Plan) -> Metric:
+    """A new metric of that name for the first output of ``plan``.
+
+    Raises:
+        InputError: there is none, or it is not for such targets.
+    """
+    if name not in METRICS:
+        raise InputError(f"metric {name!r} is not one of {', '.join(METRICS)}{nearest(name, METRICS)}")
+    return METRICS[name](name, plan)
+
+
+def _types(plan: Plan) -> tuple[TensorType, TensorType]:
+    """Of the first output and of the targets."""
+    graph = plan.graph
+    if not graph.targets:
+        raise InputError("metrics hold the model's output against targets, and the plan's loss has none")
+    if not graph.predictions:
+        raise InputError(
+            "metrics hold the model's output against targets; a plan of --gradients logits has none"
+        )
+    types = {value.name: value.type for value in graph.values}
+    return types[graph.predictions[0]], types[graph.inputs[-1]]

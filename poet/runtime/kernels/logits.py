@@ -1,0 +1,161 @@
+"""A linear layer with its cross-entropy, in strips: the logits exist some rows or some columns at a time.
+
+The loss and the gradient of the layer's input are made by rows: a token's logits, their log-softmax and their
+gradient depend on no other row. The weight's gradient sums over all rows, so it is made by columns, a
+block of classes for all rows; what their log-softmax needs of the other classes are two numbers for each row:
+the largest logit, and the logarithm of the sum, with the opposite sign. The kernels that are called are those
+of plain PyTorch; whether products give the same bits in strips is found by trial
+(`poet.runtime.trials.logits_trial`).
+
+Shapes: T rows of width H, a weight of V classes (V, H); floats are float32.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+_aten = torch.ops.aten
+_LEFT_OUT = -100  # of the stand-ins for classes; torch's default
+
+
+def loss(
+    hidden: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    classes: Tensor,
+    reduction: int,
+    ignored: int,
+    rows: int,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The loss of ``hidden @ weight.T + bias``, ``rows`` rows at a time.
+
+    Args:
+        hidden: (T, H).
+        weight: (V, H).
+        bias: (V,) or ``None``.
+        classes: (T,) of each row.
+        reduction: 1: mean, 2: sum.
+        ignored: the class that is left out.
+        rows: of a strip.
+
+    Returns:
+        The loss and the weight of the rows in it, as ``nll_loss_forward`` gives them; of each row the largest
+        logit (T, 1), and the logarithm of the sum, with the opposite sign (T, 1).
+    """
+    count = len(hidden)
+    picked, largest, shift = (hidden.new_empty(count, 1) for _ in range(3))
+    taken = _stand_ins(classes, ignored)
+    safe = classes.masked_fill(classes == ignored, 0).unsqueeze(1)
+    for start in range(0, count, rows):
+        stop = min(start + rows, count)
+        logits = _product(hidden[start:stop], weight, bias)
+        largest[start:stop] = logits.amax(1, keepdim=True)
+        scores = _aten._log_softmax.default(logits, 1, False)
+        del logits
+        shift[start:stop] = scores.amax(1, keepdim=True)  # the largest logit's own is 0 - the logarithm
+        picked[start:stop] = scores.gather(1, safe[start:stop])
+        del scores
+    made, total = _aten.nll_loss_forward.default(picked, taken, None, reduction, _LEFT_OUT)
+    return made, total, largest, shift
+
+
+def hidden_gradient(
+    gradient: Tensor,
+    hidden: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    classes: Tensor,
+    total: Tensor,
+    reduction: int,
+    ignored: int,
+    rows: int,
+) -> Tensor:
+    """The gradient of ``hidden`` (T, H), ``rows`` rows at a time; ``gradient`` is that of the loss."""
+    made = torch.empty_like(hidden)
+    for start in range(0, len(hidden), rows):
+        stop = min(start + rows, len(hidden))
+        scores = _aten._log_softmax.default(_product(hidden[start:stop], weight, bias), 1, False)
+        of_scores = _aten.nll_loss_backward.default(
+            gradient, scores, classes[start:stop], None, reduction, ignored, total
+        )
+        of_logits = _aten._log_softmax_backward_data.default(of_scores, scores, 1, torch.float32)
+        del scores, of_scores
+        made[start:stop] = _aten.mm.default(of_logits, weight)
+        del of_logits
+    return made
+
+
+def weight_gradient(
+    first: int,
+    gradient: Tensor,
+    hidden: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    classes: Tensor,
+    total: Tensor,
+    largest: Tensor,
+    shift: Tensor,
+    reduction: int,
+    ignored: int,
+    columns: int,
+    count: int,
+) -> tuple[Tensor, Tensor | None]:
+    """The gradients of some rows of the weight and the bias, if there is one; ``columns`` classes at a time.
+
+    ``weight`` (count, H) and ``bias`` (count,) are the rows of ``count`` classes from ``first`` on.
+    """
+    taken = _stand_ins(classes, ignored)
+    stand_in = largest.new_empty(len(hidden), 1)
+    of_class = _aten.nll_loss_backward.default(gradient, stand_in, taken, None, reduction, _LEFT_OUT, total)
+    made = torch.empty_like(weight)
+    of_bias = None if bias is None else bias.new_empty(count)
+    for start in range(0, count, columns):
+        stop = min(start + columns, count)
+        block = None if bias is None else bias[start:stop]
+        of_logits = _block_gradient(
+            _product(hidden, weight[start:stop], block), classes - (first + start), largest, shift, of_class
+        )
+        made[start:stop] = _aten.mm.default(of_logits.t(), hidden)
+        if of_bias is not None:
+            of_bias[start:stop] = _aten.sum.dim_IntList(of_logits, [0], True).view(-1)
+        del of_logits
+    return made, of_bias
+
+
+def _block_gradient(
+    logits: Tensor, local: Tensor, largest: Tensor, shift: Tensor, of_class: Tensor
+) -> Tensor:
+    """The gradient of some columns of logits (T, n); ``local`` numbers the rows' classes from the first one.
+
+    Softmax's backward wants of each row the sum of what comes from the loss, one number that is not zero. If
+    that is in another column it stands in one more, beside the block.
+    """
+    count = logits.shape[1]
+    scores = logits.new_empty(len(logits), count + 1)
+    torch.sub(logits, largest, out=scores[:, :count])
+    del logits
+    scores[:, :count].add_(shift)
+    scores[:, count].zero_()
+    of_scores = torch.zeros_like(scores)
+    column = torch.where((local >= 0) & (local < count), local, count).unsqueeze(1)
+    of_scores.scatter_(1, column, of_class)
+    of_logits = _aten._log_softmax_backward_data.default(of_scores, scores, 1, torch.float32)
+    del of_scores, scores
+    made: Tensor = of_logits[:, :count].contiguous()
+    return made
+
+
+def _product(hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """The logits of some rows and classes, by the call that plain PyTorch makes."""
+    made: Tensor
+    if bias is None:
+        made = _aten.mm.default(hidden, weight.t())
+    else:
+        made = _aten.addmm.default(bias, hidden, weight.t())
+    return made
+
+
+def _stand_ins(classes: Tensor, ignored: int) -> Tensor:
+    """For rows with one number each: class 0, or one that is left out."""
+    return torch.zeros_like(classes).masked_fill_(classes == ignored, _LEFT_OUT)

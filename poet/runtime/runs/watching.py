@@ -1,0 +1,190 @@
+"""A training that makes room when the system needs memory, and takes it again when there is some.
+
+watcher = MemoryWatcher(trainer)
+for inputs, targets in batches:
+watcher.look()
+trainer.step(inputs, targets)
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from poet.errors import Infeasible, InputError, OutOfTime, PoetError
+from poet.runtime.system.system_memory import MemoryReading, SystemMemory
+from poet.runtime.training.budgets import Planner
+from poet.runtime.training.trainer import Trainer
+from poet.units import format_bytes, parse_bytes
+
+_log = logging.getLogger("poet.runtime")
+
+RESERVE = "32MiB"
+MOST_STALLED_SHARE = 0.1
+STALLS_FORGOTTEN_SECONDS = 10.0
+"""Over which the kernel averages how long tasks stood still (``avg10``)."""
+_EIGHTHS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class BudgetChange:
+    """A watcher went from one budget to another.
+
+    Attributes:
+        before_bytes, after_bytes: the budgets.
+        why: for people.
+    """
+
+    before_bytes: int
+    after_bytes: int
+    why: str
+
+
+class MemoryWatcher:
+    """Looks at the system between steps and changes the trainer's budget.
+
+    The budgets are those that the plan file has plans for, and those that `Trainer.set_budget` planned; with
+    a ``planner``, every eighth of the largest one as well. The largest that has room is taken. Room is what
+    the trainer holds already and what the system leaves beside a reserve. A budget that has no room is left
+    at once. One that has room again is taken when it had it for some time. While tasks stand still for
+    memory, no larger one is taken, but the next smaller one, and then none for 10 s, over which the kernel's
+    average forgets. A change that need not be and fails is tried again after the time for which a larger
+    budget must have had room.
+    """
+
+    def __init__(
+        self,
+        trainer: Trainer,
+        *,
+        planner: Planner | None = None,
+        reserve: str | int = RESERVE,
+        every_seconds: float = 1.0,
+        calm_seconds: float = 30.0,
+        system: SystemMemory | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Begin to watch.
+
+        Args:
+            trainer: of a plan with a budget, opened from a file.
+            planner: makes plans that the file does not have: ``poet.plan_again``.
+            reserve: memory to leave to others, in bytes or as text.
+            every_seconds: `look` does nothing where the last look is less long ago.
+            calm_seconds: for how long a larger budget must have had room, and between attempts that failed.
+            system: what is looked at.
+            clock: gives seconds that rise.
+
+        Raises:
+            InputError: the plan has no budget.
+        """
+        if trainer.plan.request.limits.ram_budget_bytes is None:
+            raise InputError("the plan has no RAM budget, so there is none to watch; plan with ram=")
+        self._trainer, self._planner, self._clock = trainer, planner, clock
+        self._reserve_bytes = parse_bytes(reserve) if isinstance(reserve, str) else reserve
+        self._every_seconds, self._calm_seconds = every_seconds, calm_seconds
+        self._system = system or SystemMemory()
+        self._looked_at: float | None = None
+        self._roomy_since: float | None = None
+        self._waits_until = -math.inf  # before which no change is made but one that must be
+
+    def look(self) -> BudgetChange | None:
+        """Between two steps: change the budget where the system asks for it, and say so.
+
+        Raises:
+            Infeasible: the system leaves less than any plan needs; the training may be saved, and go on when
+                there is more.
+            ReplayError, PageFileError, OSError, RuntimeError, MemoryError: the system asked for room and the
+                change failed, as of `Trainer.set_budget`; or any change did and the trainer may not go on.
+        """
+        now = self._clock()
+        if self._looked_at is not None and now - self._looked_at < self._every_seconds:
+            return None
+        self._looked_at = now
+        reading = self._system.read()
+        room_bytes = reading.room_bytes + self._trainer.held_bytes - self._reserve_bytes
+        is_stalled = (reading.stalled_share or 0.0) > MOST_STALLED_SHARE
+        fitting = [size for size in self._sizes() if size <= room_bytes]
+        if self._now_bytes > room_bytes:
+            self._roomy_since = None
+            return self._shrink(fitting, max(0, room_bytes), reading)
+        if is_stalled:
+            self._roomy_since = None
+            smaller = [size for size in fitting if size < self._now_bytes]
+            return self._relieved(smaller, reading, now) if smaller and now >= self._waits_until else None
+        if not fitting or fitting[-1] <= self._now_bytes:
+            self._roomy_since = None
+            return None
+        self._roomy_since = now if self._roomy_since is None else self._roomy_since
+        if now - self._roomy_since < self._calm_seconds or now < self._waits_until:
+            return None
+        self._roomy_since = None
+        why = f"there is room for {format_bytes(room_bytes)} again"
+        return self._tried(lambda: self._changed(fitting[-1], why), now)
+
+    @property
+    def _now_bytes(self) -> int:
+        return self._trainer.plan.request.limits.ram_budget_bytes or 0
+
+    def _sizes(self) -> list[int]:
+        """The budgets, rising, that may be taken."""
+        known = {self._now_bytes, *self._trainer.budgets_bytes}
+        if self._planner is None:
+            return sorted(known)
+        return sorted(known | {max(known) * part // _EIGHTHS for part in range(1, _EIGHTHS)})
+
+    def _tried(self, change: Callable[[], BudgetChange], now: float) -> BudgetChange | None:
+        """A change that need not be: where it fails and the trainer may go on, it waits and says so.
+
+        ``now``, in seconds, is the time of the look.
+        """
+        try:
+            return change()
+        except (PoetError, OSError, RuntimeError, MemoryError) as error:
+            if not self._trainer.may_go_on:
+                raise
+            self._waits_until = now + self._calm_seconds
+            _log.warning("poet: the budget stays %s: %s", format_bytes(self._now_bytes), error)
+            return None
+
+    def _shrink(self, fitting: list[int], room_bytes: int, reading: MemoryReading) -> BudgetChange:
+        try:
+            return self._first(fitting, f"{reading.bound_by} leaves {format_bytes(room_bytes)}")
+        except (Infeasible, OutOfTime) as error:
+            raise Infeasible(
+                f"no plan fits into what the system leaves this training, {format_bytes(room_bytes)} beside "
+                f"a reserve of {format_bytes(self._reserve_bytes)} ({error}); save it and go on when there "
+                "is more"
+            ) from None
+
+    def _relieved(self, smaller: list[int], reading: MemoryReading, now: float) -> BudgetChange | None:
+        share = reading.stalled_share or 0.0
+        why = f"tasks stood still for memory for {share:.0%} of the time"
+        change = self._tried(lambda: self._first(smaller, why), now)  # without one others have to give way
+        if change is not None:
+            self._waits_until = now + STALLS_FORGOTTEN_SECONDS
+        return change
+
+    def _first(self, sizes: list[int], why: str) -> BudgetChange:
+        """Go to the largest that has a plan."""
+        refused: Infeasible | OutOfTime = Infeasible(f"the smallest is {format_bytes(self._sizes()[0])}")
+        for size in reversed(sizes):
+            try:
+                return self._changed(size, why)
+            except (Infeasible, OutOfTime) as error:
+                refused = error
+        raise refused
+
+    def _changed(self, size_bytes: int, why: str) -> BudgetChange:
+        change = BudgetChange(self._now_bytes, size_bytes, why)
+        self._trainer.set_budget(size_bytes, planner=self._planner)
+        _log.warning(
+            "poet: %s: from a budget of %s to one of %s after step %d",
+            why,
+            format_bytes(change.before_bytes),
+            format_bytes(size_bytes),
+            self._trainer.steps,
+        )
+        return change

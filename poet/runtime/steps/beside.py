@@ -1,0 +1,75 @@
+"""A step beside the training step of an open plan: another schedule on the tensors that live across steps."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
+
+import torch
+
+from poet.plans.training_plan import Plan
+from poet.runtime.kernels.cells import Cells
+from poet.runtime.steps.companions import CompanionPages
+from poet.runtime.steps.lasting import LastingTensors
+from poet.runtime.steps.replay import StepReplay, Tap
+from poet.runtime.storage.background import Pager
+
+
+class StepBeside:
+    """The compiled schedule of a companion; its outputs lie where other steps need the room."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        tensors: LastingTensors,
+        *,
+        called: str,
+        pager: Pager | None,
+        generator: torch.Generator | None,
+        sums_gradients: bool = False,
+    ) -> None:
+        """Compile it.
+
+        Args:
+            plan: the companion.
+            tensors: of the plan that is open.
+            called: what begins the names of its page slots.
+            pager: of the open plan.
+            generator: that random ops draw from.
+            sums_gradients: see `StepReplay`.
+        """
+        self._plan, self._tensors = plan, tensors
+        self._cells = Cells(plan.graph)
+        pages = None if pager is None else CompanionPages(called, plan, pager)
+        self._replay = StepReplay(
+            plan,
+            self._cells,
+            tensors,
+            pager=pages,
+            generator=generator,
+            sums_gradients=sums_gradients,
+        )
+
+    def run(
+        self,
+        number: int,
+        given: Sequence[torch.Tensor],
+        scalars: Mapping[str, float],
+        *,
+        on_gradient: Tap | None = None,
+        on_instruction: Callable[[int], object] | None = None,
+    ) -> tuple[float, tuple[torch.Tensor, ...]]:
+        """Its loss and the model's outputs; arguments and errors as of `StepReplay.step`."""
+        placed = self._tensors.placed
+        place = contextlib.nullcontext() if placed is None else placed.beside(self._plan)
+        with place as mark, self._tensors.lent_to(self._cells):
+            result = self._replay.step(
+                number,
+                given,
+                scalars,
+                mark=mark,
+                on_gradient=on_gradient,
+                on_instruction=on_instruction,
+            )
+        self._replay.done()
+        return result

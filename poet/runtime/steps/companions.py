@@ -1,0 +1,100 @@
+"""What stands beside a plan's training step on the same tensors, and its places in the page file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from poet.plans.page_slots import SLOT_ALIGNMENT_BYTES
+from poet.plans.plan_parts import PageSlot
+from poet.plans.training_plan import Plan
+from poet.problem import Place
+from poet.runtime.storage.background import Pager
+
+EVALUATION = "evaluation/"
+ACCUMULATION = "accumulation/"
+"""They begin the names of page slots that the training step has not."""
+
+
+def companions(plan: Plan) -> Iterator[tuple[str, Plan]]:
+    """Each schedule beside the training step of ``plan``, with what its own page slots are called."""
+    if plan.evaluation is not None:
+        yield EVALUATION, plan.evaluation
+    if plan.accumulation is not None:
+        yield ACCUMULATION, plan.accumulation
+    for number, shape in enumerate(plan.shapes):
+        yield shape_called(number), shape.step
+        if shape.evaluation is not None:
+            yield shape_called(number) + EVALUATION, shape.evaluation
+
+
+def shape_called(number: int) -> str:
+    """What begins the names of the page slots of ``plan.shapes[number]``."""
+    return f"shape{number}/"
+
+
+def slots_of(plan: Plan) -> tuple[PageSlot, ...]:
+    """The plan's page slots, and behind them those that only its companions have."""
+    slots = list(plan.slots)
+    for called, companion in companions(plan):
+        slots += slots_beside(called, companion, slots)
+    return tuple(slots)
+
+
+def slots_beside(called: str, companion: Plan, before: Iterable[PageSlot]) -> tuple[PageSlot, ...]:
+    """The page slots that a companion alone has, behind those ``before``."""
+    end = max((slot.offset_bytes + slot.size_bytes for slot in before), default=0)
+    begin = -(-end // SLOT_ALIGNMENT_BYTES) * SLOT_ALIGNMENT_BYTES
+    shared = _shared(companion)
+    return tuple(
+        PageSlot(called + slot.tensor, begin + slot.offset_bytes, slot.size_bytes)
+        for slot in companion.slots
+        if slot.tensor not in shared
+    )
+
+
+def _shared(companion: Plan) -> frozenset[str]:
+    """Tensors whose copy in storage is the training step's."""
+    return frozenset(
+        tensor.name for tensor in companion.problem.tensors if tensor.initially in (Place.STORAGE, Place.BOTH)
+    )
+
+
+class CompanionPages:
+    """A pager in which a companion's tensors have slots of their own, but for what training stores."""
+
+    def __init__(self, called: str, companion: Plan, pager: Pager) -> None:
+        shared = _shared(companion)
+        self._pager = pager
+        self._slots = {
+            tensor.name: tensor.name if tensor.name in shared else called + tensor.name
+            for tensor in companion.problem.tensors
+        }
+
+    @property
+    def is_background(self) -> bool:
+        """See `Pager`."""
+        return self._pager.is_background
+
+    def write(self, tensor: str, data: memoryview) -> None:
+        """See `Pager`."""
+        self._pager.write(self._slots[tensor], data)
+
+    def read_into(self, tensor: str, target: memoryview) -> None:
+        """See `Pager`."""
+        self._pager.read_into(self._slots[tensor], target)
+
+    def wait(self, tensor: str) -> None:
+        """See `Pager`."""
+        self._pager.wait(self._slots[tensor])
+
+    def drain(self) -> None:
+        """See `Pager`."""
+        self._pager.drain()
+
+    def give_up(self) -> frozenset[str]:
+        """See `Pager`."""
+        given_up = self._pager.give_up()
+        return frozenset(name for name, slot in self._slots.items() if slot in given_up)
+
+    def close(self) -> None:
+        """See `Pager`; the trainer closes the pager itself."""

@@ -1,0 +1,158 @@
+"""The instructions of a compiled schedule: a function for each kind, bound to the cells it works on."""
+
+from __future__ import annotations
+
+import functools
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from poet.graph import Argument, Call, Graph, Op, Ref, Symbol, TensorType
+from poet.memory.places import MadeMove
+from poet.runtime import kernels
+from poet.runtime.kernels.cells import Cells, memory_of, new_buffer, resolved, view_of
+from poet.runtime.steps.moving import Moving
+from poet.runtime.storage.background import Pager
+
+Instruction = Callable[[], None]
+
+
+def page_out(buffer: str, cells: Cells, pages: Pager) -> None:
+    """Copy a buffer's bytes to its slot."""
+    pages.write(buffer, memory_of(cells.raw(buffer)))
+
+
+def page_in(buffer: str, cells: Cells, pages: Pager) -> None:
+    """Allocate a buffer and fill it from its slot."""
+    raw = new_buffer(cells.sizes_bytes[buffer])
+    pages.read_into(buffer, memory_of(raw))
+    cells.install(buffer, raw)
+
+
+def moved_before(after: Instruction, moves: Sequence[MadeMove], cells: Cells, moving: Moving) -> Instruction:
+    """``after``, once tensors have their next places."""
+
+    def moved() -> None:
+        moving.make(moves, cells)
+        after()
+
+    return moved
+
+
+def computing(run: Callable[[], Any], op: Op, new: Sequence[str], cells: Cells, graph: Graph) -> Instruction:
+    """Run, and put those outputs into their cells whose buffers are not in RAM."""
+    contents = cells.contents
+    places = [
+        (place, name)
+        for place, name in enumerate(op.outputs)
+        if name is not None and graph.buffer_of(name) in new and cells.of_buffer[graph.buffer_of(name)]
+    ]
+    bound = [(place, *_output_cells(cells, graph, name)) for place, name in places]
+
+    def compute() -> None:
+        results = run()
+        if isinstance(results, torch.Tensor):
+            results = (results,)
+        for place, number, views in bound:
+            result = results[place]
+            contents[number] = result
+            for cell, kind in views:
+                contents[cell] = view_of(result.untyped_storage(), kind)
+
+    if len(bound) != 1 or bound[0][0] or bound[0][2]:
+        return compute
+    number = bound[0][1]
+
+    def compute_one() -> None:
+        results = run()
+        contents[number] = results if isinstance(results, torch.Tensor) else results[0]
+
+    return compute_one
+
+
+def _output_cells(cells: Cells, graph: Graph, output: str) -> tuple[int, list[tuple[int, TensorType]]]:
+    """The output's own cell and those of the views of its buffer."""
+    number = cells.value(output)
+    return number, [item for item in cells.of_buffer[graph.buffer_of(output)] if item[0] != number]
+
+
+def cells_of(buffer: str, cells: Cells) -> list[int]:
+    """The numbers of the cells of all values on ``buffer``."""
+    return [number for number, _ in cells.of_buffer[buffer]]
+
+
+def freeing(numbers: list[int], cells: Cells) -> Instruction:
+    """Empty the cells in ``numbers``, to which more may still be added."""
+    contents = cells.contents
+
+    def free() -> None:
+        for number in numbers:
+            contents[number] = None
+
+    return free
+
+
+def waiting_for(run: Instruction, buffers: Sequence[str], pages: Pager) -> Instruction:
+    """``run``, once the transfers of ``buffers`` are done."""
+
+    def waiting() -> None:
+        for buffer in buffers:
+            pages.wait(buffer)
+        run()
+
+    return waiting
+
+
+def settling_after(run: Instruction, pages: Pager) -> Instruction:
+    """``run``, and then every transfer to its end."""
+
+    def settling() -> None:
+        run()
+        pages.drain()
+
+    return settling
+
+
+def bound_call(call: Call, cells: Cells, generator: torch.Generator | None) -> Callable[[], Any]:
+    """The kernel with its arguments' cells; each run fetches them in one go."""
+    contents = cells.contents
+    kernel = kernels.kernel(call.target, generator)
+    fixed, fetched = {}, {}
+    for key, argument in call.kwargs:
+        if isinstance(argument, Ref | Symbol) and _is_fetched(argument):
+            fetched[key] = cells.argument(argument)
+        else:
+            fixed[key] = resolved(argument)
+    if fixed:
+        kernel = functools.partial(kernel, **fixed)
+    lists = {
+        place: [cells.argument(item) for item in argument]
+        for place, argument in enumerate(call.args)
+        if isinstance(argument, tuple) and any(_is_fetched(item) for item in argument)
+    }
+    numbers = [
+        cells.constant(None) if place in lists else cells.argument(argument)
+        for place, argument in enumerate(call.args)
+    ]
+    if lists or fetched:
+
+        def general() -> Any:
+            given = [contents[number] for number in numbers]
+            for place, items in lists.items():
+                given[place] = [contents[number] for number in items]
+            return kernel(*given, **{key: contents[number] for key, number in fetched.items()})
+
+        return general
+    if len(numbers) == 1:
+        only = numbers[0]
+        return lambda: kernel(contents[only])
+    if not numbers:
+        return kernel
+    fetch = operator.itemgetter(*numbers)
+    return lambda: kernel(*fetch(contents))
+
+
+def _is_fetched(argument: Argument) -> bool:
+    return isinstance(argument, Ref) or (isinstance(argument, Symbol) and argument.kind == "hyperparameter")

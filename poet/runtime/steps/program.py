@@ -1,0 +1,203 @@
+"""A plan's schedule, compiled once into instructions that are bound to what they work on.
+
+Everything an operator may be given (values, constants, the optimizer's per-step scalars) stands in a
+numbered cell. An instruction knows its kernel and its cell numbers; running it fetches its
+arguments, calls, and puts the results into their cells. A value's tensor lives as long as its
+buffer's cells hold it: emptying them gives the memory back.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from poet.errors import PlanError
+from poet.memory.places import MadeMove
+from poet.plans.training_plan import Plan
+from poet.problem import Place
+from poet.runtime.kernels.cells import Cells
+from poet.runtime.steps.checked_runs import compacting, with_checks
+from poet.runtime.steps.gradient_taps import BoundStrips, GradientTap, gradient_taps
+from poet.runtime.steps.instructions import (
+    Instruction,
+    bound_call,
+    cells_of,
+    computing,
+    freeing,
+    moved_before,
+    page_in,
+    page_out,
+    settling_after,
+    waiting_for,
+)
+from poet.runtime.steps.moving import Moving
+from poet.runtime.steps.under_way import UnderWay
+from poet.runtime.storage.background import Pager
+from poet.schedule import Compute, Free, PageOut, Step
+
+Mark = Callable[[int], object] | None
+"""Called with 1 + the number of each instruction's step before it runs, where memory is placed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """A compiled schedule.
+
+    Attributes:
+        instructions: each with the index of its step in the plan's schedule; frees in a row are one,
+            with the first's. Moves within the arena are made with the step before which they stand, those
+            after the last one as one more.
+        first_update: index of the first step that overwrites what lives across steps.
+        gradients: taps by the index of the step that makes what they give.
+        oversized: outputs whose kernels leave them in more memory than they need; filled by the run
+            of a program that checks.
+    """
+
+    instructions: tuple[tuple[int, Instruction], ...]
+    first_update: int
+    gradients: Mapping[int, tuple[GradientTap, ...]]
+    oversized: set[str]
+
+
+def compile_plan(
+    plan: Plan,
+    cells: Cells,
+    *,
+    pages: Pager | None,
+    generator: torch.Generator | None = None,
+    oversized: set[str] | None = None,
+    moving: Moving | None = None,
+) -> Program:
+    """Bind the schedule of ``plan`` to kernels and ``cells``.
+
+    Args:
+        plan: whose schedule the simulator accepted.
+        cells: of its graph.
+        pages: where buffers are paged; ``None`` where none is. Where transfers run in the background, an
+            instruction waits for those of the buffers that it reads, overwrites or frees, and the last
+            one for all.
+        generator: that random ops draw from; ``None``: torch's default one.
+        oversized: of the program that ran the first step. Without it, each result is compared with what
+            the graph says about it.
+        moving: who makes the plan's moves within the arena; ``None``: nobody.
+
+    Raises:
+        PlanError: the plan asks for an operator or an argument that this runtime does not have.
+    """
+    return _Compiler(plan, cells, pages, generator, oversized, moving).program()
+
+
+class _Compiler:
+    """The instructions so far, while a schedule is read; see `compile_plan`."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        cells: Cells,
+        pages: Pager | None,
+        generator: torch.Generator | None,
+        oversized: set[str] | None,
+        moving: Moving | None,
+    ) -> None:
+        self.plan, self.graph, self.cells, self.moving = plan, plan.graph, cells, moving
+        self.pages, self.generator = pages, generator
+        self.background = pages if pages is not None and pages.is_background else None
+        self.checks = oversized is None
+        self.oversized: set[str] = set() if oversized is None else oversized
+        self.ops = {op.name: op for op in self.graph.ops}
+        self.persistent = self.graph.persistent()
+        self.strips = BoundStrips(self.graph, cells)
+        self.under_way = UnderWay(self.graph)
+        self.moves = _moves_by_step(plan, moving)
+        self.in_ram = set(initially_in_ram(plan))
+        self.ran: set[str] = set()
+        self.first_update = len(plan.schedule)
+        self.frees: list[int] = []  # cells that the last instruction empties, if it frees
+        self.numbered: list[tuple[int, Instruction]] = []
+
+    def program(self) -> Program:
+        """The whole schedule's."""
+        for index, step in enumerate(self.plan.schedule):
+            self.add(index, step)
+        self.end()
+        taps = gradient_taps(self.plan, self.cells, self.strips)
+        return Program(tuple(self.numbered), self.first_update, taps, self.oversized)
+
+    def add(self, index: int, step: Step) -> None:
+        moved = self.moves.get(index, [])
+        waits = self.under_way.before_moves(moved)
+        is_first = isinstance(step, Compute) and step.op not in self.ran
+        waits += self.under_way.before(step, is_first=is_first)
+        if isinstance(step, Free) and self.frees and not waits and not moved:
+            self.frees += cells_of(step.tensor, self.cells)
+            self.in_ram.remove(step.tensor)
+            return
+        self.frees = cells_of(step.tensor, self.cells) if isinstance(step, Free) else []
+        run = self.instruction(index, step)
+        if moved and self.moving is not None:
+            run = moved_before(run, moved, self.cells, self.moving)
+        self.put(index, run, waits)
+
+    def put(self, index: int, run: Instruction, waits: Sequence[str]) -> None:
+        if waits and self.background is not None:
+            run = waiting_for(run, waits, self.background)
+        self.numbered.append((index, run))
+
+    def instruction(self, index: int, step: Step) -> Instruction:
+        if isinstance(step, Compute):
+            return self.compute(index, step)
+        if isinstance(step, Free):
+            self.in_ram.remove(step.tensor)
+            return freeing(self.frees, self.cells)
+        if self.pages is None:
+            raise PlanError(f"{self.plan.model.name}: the plan pages but no page file is open")
+        if isinstance(step, PageOut):
+            return functools.partial(page_out, step.tensor, self.cells, self.pages)
+        self.in_ram.add(step.tensor)
+        return functools.partial(page_in, step.tensor, self.cells, self.pages)
+
+    def compute(self, index: int, step: Compute) -> Instruction:
+        op, cells, graph = self.ops[step.op], self.cells, self.graph
+        new = [name for name in graph.writes(op) if name not in self.in_ram]
+        call = op.recall if op.name in self.ran and op.recall is not None else op.call
+        run = bound_call(call, cells, self.generator) if op.strip is None else self.strips.of(op).bound
+        if self.checks:
+            run = with_checks(run, op, call, cells, graph, self.oversized)
+        elif self.oversized.intersection(filter(None, op.outputs)):
+            run = compacting(run, op, cells, self.oversized)
+        if op.name not in self.ran and self.persistent.intersection(op.updates):
+            self.first_update = min(self.first_update, index)
+        self.in_ram.update(new)
+        self.ran.add(op.name)
+        return computing(run, op, new, cells, graph)
+
+    def end(self) -> None:
+        """What is moved after the last step, and the end of all transfers."""
+        steps = len(self.plan.schedule)
+        if self.moving is not None and (moved := self.moves.get(steps, [])):
+            run = functools.partial(self.moving.make, moved, self.cells)
+            self.put(steps, run, self.under_way.before_moves(moved))
+        if self.numbered and self.background is not None:
+            index, last = self.numbered[-1]
+            self.numbered[-1] = index, settling_after(last, self.background)
+
+
+def _moves_by_step(plan: Plan, moving: Moving | None) -> dict[int, list[MadeMove]]:
+    """The moves within the arena, by the step before which they are made."""
+    found: dict[int, list[MadeMove]] = {}
+    for move in plan.places.moves if moving is not None and plan.places is not None else ():
+        found.setdefault(move.step, []).append(move)
+    return found
+
+
+def initially_in_ram(plan: Plan) -> tuple[str, ...]:
+    """Buffers that are in RAM when a step begins."""
+    produced = {name for op in plan.graph.ops for name in plan.graph.writes(op)}
+    return tuple(
+        tensor.name
+        for tensor in plan.problem.tensors
+        if tensor.name not in produced and tensor.initially is not Place.STORAGE
+    )

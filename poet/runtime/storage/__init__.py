@@ -1,0 +1,1 @@
+"""Files of a training: the page file, saved states and their generations."""

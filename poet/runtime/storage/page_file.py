@@ -1,0 +1,377 @@
+"""The page file: where tensors go that are paged out.
+
+One preallocated file with a fixed slot per tensor. Transfers bypass the kernel's page cache
+(``O_DIRECT``) through an aligned bounce buffer where the file system can do that and the plan leaves
+RAM for the buffer; otherwise they go through the cache, which is flushed and dropped after each, so
+that paged bytes are really out of RAM. Every tensor is read back against a checksum. What lies in another
+file of the same storage, and is never written, is read there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import fcntl
+import mmap
+import os
+import secrets
+import stat
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Protocol
+
+from poet.errors import PageFileError
+from poet.plans.page_slots import SLOT_ALIGNMENT_BYTES
+from poet.plans.plan_parts import PageSlot
+from poet.runtime.storage.pieces import PIECE_BYTES
+from poet.units import format_bytes
+
+MAGIC = b"poet page file, version 1\n"
+_HEADER_BYTES = SLOT_ALIGNMENT_BYTES
+_CHUNK_BYTES = 4 * 1024 * 1024  # of the page cache at a time
+_SYNC_WRITTEN = 7  # sync_file_range(2): wait before, write, wait after
+
+
+class PageFile:
+    """The slots of a plan on storage.
+
+    Attributes:
+        path: of the file.
+        buffer_bytes: RAM of the bounce buffer; 0 where transfers go through the page cache.
+        mode: for reports, which of the two it is.
+    """
+
+    def __init__(
+        self, slots: Iterable[PageSlot], *, path: Path | None, folder: Path, buffer_bytes: int
+    ) -> None:
+        """Open and preallocate the file.
+
+        Args:
+            slots: the plan's.
+            path: of the file, new, empty, or left by an earlier run; ``None``: an unnamed file in
+                ``folder`` that vanishes when closed.
+            folder: for unnamed files.
+            buffer_bytes: RAM for the bounce buffer, whole pages; 0: use the page cache.
+
+        Raises:
+            PageFileError: there is no room, no permission, or something else at ``path``.
+        """
+        self._slots = {slot.tensor: slot for slot in slots}
+        self._written: dict[str, tuple[int, int]] = {}  # per tensor: bytes and checksum
+        self._elsewhere: dict[str, tuple[_Transfers, int]] = {}  # per tensor that lies in another file: where
+        self._others: dict[int, tuple[int, _Transfers]] = {}  # such files, by their number
+        self._named = path is not None
+        self.path = path if path is not None else folder / f".poet-pages-{secrets.token_hex(8)}"
+        self._file, is_direct = self._open(wants_direct=buffer_bytes > 0)
+        try:
+            self._claim()
+            self._buffer = memoryview(mmap.mmap(-1, buffer_bytes)) if is_direct else None
+            self._transfers = self._transfers_of(self._file)
+            self._transfers.write(0, memoryview(MAGIC.ljust(_HEADER_BYTES, b"\0")))
+        except OSError as cause:
+            self.close()
+            raise self._failed("cannot be prepared", cause) from None
+        except BaseException:
+            self.close()
+            raise
+        self.buffer_bytes = buffer_bytes if is_direct else 0
+        self.mode = "direct" if is_direct else "through the page cache, flushed and dropped"
+
+    @property
+    def slots(self) -> tuple[PageSlot, ...]:
+        """All that it has."""
+        return tuple(self._slots.values())
+
+    def extend(self, slots: Iterable[PageSlot]) -> None:
+        """Have these slots as well; the others keep what they hold.
+
+        Raises:
+            PageFileError: there is no room.
+        """
+        added = {slot.tensor: slot for slot in slots}
+        self._reserve({**self._slots, **added})
+        self._slots |= added
+
+    def write(self, tensor: str, data: memoryview) -> None:
+        """Copy ``data``, at most the slot's size, to the slot of ``tensor``.
+
+        Raises:
+            PageFileError: the storage refused it.
+        """
+        slot = self._slots[tensor]
+        self._written.pop(tensor, None)
+        self._elsewhere.pop(tensor, None)
+        try:
+            self._transfers.write(_HEADER_BYTES + slot.offset_bytes, data)
+        except OSError as cause:
+            raise self._failed(f"{tensor} cannot be written", cause) from None
+        self._written[tensor] = len(data), zlib.crc32(data)
+
+    def read_into(self, tensor: str, target: memoryview) -> None:
+        """Fill ``target``, from its start, with the bytes that were last written for ``tensor``.
+
+        Raises:
+            PageFileError: nothing was, the storage failed, or other bytes came back.
+        """
+        transfers, offset = self._place_of(tensor)
+        size_bytes, checksum = self._written_of(tensor)
+        try:
+            transfers.read(offset, target[:size_bytes])
+        except OSError as cause:
+            raise self._failed(f"{tensor} cannot be read", cause) from None
+        if zlib.crc32(target[:size_bytes]) != checksum:
+            raise self._changed(tensor)
+
+    def pieces(self, tensor: str, unit_bytes: int) -> Iterator[memoryview]:
+        """What was last written for ``tensor``, in stretches that end at multiples of ``unit_bytes``.
+
+        Each lies where the next one will. No memory is taken but the bounce buffer, or 64 KiB of the page
+        buffer's where transfers go through the page cache. The caller may use nothing of it for good
+        before the last one has come: then the checksum is known.
+
+        Raises:
+            PageFileError: as of `read_into`.
+        """
+        transfers, offset = self._place_of(tensor)
+        size_bytes, checksum = self._written_of(tensor)
+        done = found = 0
+        while done < size_bytes:
+            try:
+                piece = transfers.piece(offset + done, size_bytes - done, unit_bytes)
+            except OSError as cause:
+                raise self._failed(f"{tensor} cannot be read", cause) from None
+            found = zlib.crc32(piece, found)
+            done += len(piece)
+            yield piece
+        if found != checksum:
+            raise self._changed(tensor)
+
+    def _place_of(self, tensor: str) -> tuple[_Transfers, int]:
+        slot = self._slots[tensor]
+        return self._elsewhere.get(tensor, (self._transfers, _HEADER_BYTES + slot.offset_bytes))
+
+    def _written_of(self, tensor: str) -> tuple[int, int]:
+        """Bytes and checksum."""
+        if tensor not in self._written:
+            raise PageFileError(f"page file {self.path}: {tensor} was never written whole")
+        return self._written[tensor]
+
+    def _changed(self, tensor: str) -> PageFileError:
+        return PageFileError(
+            f"page file {self.path}: {tensor} came back with other bytes than were written; "
+            "another process wrote to the file, or the storage is failing"
+        )
+
+    def find_in(self, file: int, offset_bytes: int, tensor: str, data: memoryview) -> bool:
+        """Read ``tensor`` from now on where it lies in another file, until it is written here.
+
+        Args:
+            file: that is open; it is opened once more, so that it may be closed or replaced.
+            offset_bytes: of the tensor in it.
+            tensor: that has a slot here.
+            data: its bytes, which are there.
+
+        Returns:
+            ``False`` where nothing was done: it is on other storage, or cannot be opened so.
+        """
+        try:
+            there, here = os.fstat(file), os.fstat(self._file)
+            if there.st_dev != here.st_dev:
+                return False
+            if there.st_ino not in self._others:
+                flags = os.O_RDONLY | os.O_CLOEXEC | (os.O_DIRECT if self._buffer is not None else 0)
+                again = os.open(f"/proc/self/fd/{file}", flags)
+                self._others[there.st_ino] = again, self._transfers_of(again)
+        except OSError:
+            return False
+        self._elsewhere[tensor] = self._others[there.st_ino][1], offset_bytes
+        self._written[tensor] = len(data), zlib.crc32(data)
+        return True
+
+    def _transfers_of(self, file: int) -> _Transfers:
+        return _Cached(file) if self._buffer is None else _Direct(file, self._buffer)
+
+    @property
+    def is_background(self) -> bool:
+        """A transfer is done when the call returns; not so in `poet.runtime.storage.background`."""
+        return False
+
+    def wait(self, tensor: str) -> None:
+        """Nothing: the last transfer of ``tensor`` is done."""
+
+    def drain(self) -> None:
+        """Nothing: every transfer is done."""
+
+    def give_up(self) -> frozenset[str]:
+        """Nothing: no transfer is under way, and what could not be read was not installed."""
+        return frozenset()
+
+    def close(self) -> None:
+        """Close and remove the file; a second call does nothing."""
+        while self._others:
+            os.close(self._others.popitem()[1][0])
+        if self._file >= 0:
+            ours = os.fstat(self._file)
+            os.close(self._file)
+            self._file = -1
+            with contextlib.suppress(OSError):
+                if os.path.samestat(ours, self.path.stat()):  # else another file has taken its place
+                    self.path.unlink()
+
+    def _open(self, *, wants_direct: bool) -> tuple[int, bool]:
+        flags = os.O_RDWR | os.O_CLOEXEC | os.O_CREAT | (0 if self._named else os.O_EXCL)
+        try:
+            if wants_direct and hasattr(os, "O_DIRECT"):
+                with contextlib.suppress(OSError):
+                    return os.open(self.path, flags | os.O_DIRECT, 0o600), True
+                flags &= ~os.O_EXCL  # some file systems create the file and then refuse the flag
+            return os.open(self.path, flags, 0o600), False
+        except OSError as cause:
+            raise self._failed("cannot be opened", cause) from None
+
+    def _claim(self) -> None:
+        """Lock the file, make sure that it is ours to overwrite, and reserve its bytes."""
+        status = os.fstat(self._file)
+        if not stat.S_ISREG(status.st_mode) or (status.st_size and not self._is_ours()):
+            self._release()
+            raise PageFileError(
+                f"{self.path} exists and is not a page file; it was left as it is, give another path"
+            )
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self._release()
+            raise PageFileError(
+                f"page file {self.path} is in use by another trainer; give each its own"
+            ) from None
+        if not self._named:
+            self.path.unlink()  # it lives on as long as it is open, whatever happens to this process
+        self._reserve(self._slots)
+
+    def _reserve(self, slots: Mapping[str, PageSlot]) -> None:
+        """Make the file as large as the slots need."""
+        size_bytes = _HEADER_BYTES + max(
+            (_aligned(slot.offset_bytes + slot.size_bytes) for slot in slots.values()), default=0
+        )
+        try:
+            os.ftruncate(self._file, size_bytes)
+            os.posix_fallocate(self._file, 0, size_bytes)
+        except OSError as cause:
+            raise self._failed(f"no room for {format_bytes(size_bytes)}", cause) from None
+
+    def _is_ours(self) -> bool:
+        with self.path.open("rb") as file:
+            return file.read(len(MAGIC)) == MAGIC
+
+    def _release(self) -> None:
+        """Give up a file that is not ours, without removing it."""
+        os.close(self._file)
+        self._file = -1
+
+    def _failed(self, what: str, cause: OSError) -> PageFileError:
+        return PageFileError(f"page file {self.path}: {what} ({cause.strerror or cause})")
+
+
+class _Transfers(Protocol):
+    """Copies whole byte ranges, or raises OSError."""
+
+    def write(self, offset: int, data: memoryview) -> None: ...
+
+    def read(self, offset: int, target: memoryview) -> None: ...
+
+    def piece(self, offset: int, size_bytes: int, unit_bytes: int) -> memoryview:
+        """The next bytes, as many as the memory for them takes, whole units unless they are the last."""
+
+
+class _Direct:
+    """Past the page cache: aligned offsets, sizes and memory, by way of a bounce buffer."""
+
+    def __init__(self, file: int, buffer: memoryview) -> None:
+        self._file, self._buffer = file, buffer
+
+    def write(self, offset: int, data: memoryview) -> None:
+        step = len(self._buffer)
+        for start in range(0, len(data), step):
+            part = data[start : start + step]
+            self._buffer[: len(part)] = part
+            _write_whole(self._file, self._buffer[: _aligned(len(part))], offset + start)
+
+    def read(self, offset: int, target: memoryview) -> None:
+        done = 0
+        while done < len(target):
+            before = (offset + done) % SLOT_ALIGNMENT_BYTES  # in another file it may begin anywhere
+            end = min(before + len(target) - done, len(self._buffer))
+            _read_whole(self._file, self._buffer[: _aligned(end)], offset + done - before, wanted_bytes=end)
+            target[done : done + end - before] = self._buffer[before:end]
+            done += end - before
+
+    def piece(self, offset: int, size_bytes: int, unit_bytes: int) -> memoryview:
+        before = offset % SLOT_ALIGNMENT_BYTES
+        count = _whole_units(size_bytes, len(self._buffer) - before, unit_bytes)
+        end = before + count
+        _read_whole(self._file, self._buffer[: _aligned(end)], offset - before, wanted_bytes=end)
+        return self._buffer[before:end]
+
+
+class _Cached:
+    """Through the page cache, a chunk at a time, each flushed to the device and dropped."""
+
+    def __init__(self, file: int) -> None:
+        self._file = file
+        self._sync_range = getattr(ctypes.CDLL(None, use_errno=True), "sync_file_range", None)
+
+    def write(self, offset: int, data: memoryview) -> None:
+        for start in range(0, len(data), _CHUNK_BYTES):
+            part = data[start : start + _CHUNK_BYTES]
+            _write_whole(self._file, part, offset + start)
+            self._flush(offset + start, len(part))
+            os.posix_fadvise(self._file, offset + start, len(part), os.POSIX_FADV_DONTNEED)
+
+    def read(self, offset: int, target: memoryview) -> None:
+        for start in range(0, len(target), _CHUNK_BYTES):
+            part = target[start : start + _CHUNK_BYTES]
+            _read_whole(self._file, part, offset + start)
+            os.posix_fadvise(self._file, offset + start, len(part), os.POSIX_FADV_DONTNEED)
+
+    def piece(self, offset: int, size_bytes: int, unit_bytes: int) -> memoryview:
+        target = memoryview(bytearray(_whole_units(size_bytes, PIECE_BYTES, unit_bytes)))
+        self.read(offset, target)
+        return target
+
+    def _flush(self, offset: int, size_bytes: int) -> None:
+        """Hand the range to the device; what is paged need not outlive a power cut."""
+        if self._sync_range is None:
+            os.fdatasync(self._file)
+            return
+        place = (ctypes.c_int64(offset), ctypes.c_int64(size_bytes), ctypes.c_uint(_SYNC_WRITTEN))
+        if self._sync_range(ctypes.c_int(self._file), *place) != 0:
+            number = ctypes.get_errno()
+            raise OSError(number, os.strerror(number))
+
+
+def _whole_units(size_bytes: int, room_bytes: int, unit_bytes: int) -> int:
+    return size_bytes if size_bytes <= room_bytes else room_bytes // unit_bytes * unit_bytes
+
+
+def _write_whole(file: int, data: memoryview, offset: int) -> None:
+    done = 0
+    while done < len(data):
+        count = os.pwrite(file, data[done:], offset + done)
+        if count == 0:
+            raise OSError("the device takes no more bytes")
+        done += count
+
+
+def _read_whole(file: int, target: memoryview, offset: int, *, wanted_bytes: int | None = None) -> None:
+    """Fill ``target``; or, where a file may end within it, at least the ``wanted_bytes`` at its start."""
+    done = 0
+    while done < (len(target) if wanted_bytes is None else wanted_bytes):
+        count = os.preadv(file, [target[done:]], offset + done)
+        if count == 0:
+            raise OSError("the file ends too early")
+        done += count
+
+
+def _aligned(size_bytes: int) -> int:
+    return -(-size_bytes // SLOT_ALIGNMENT_BYTES) * SLOT_ALIGNMENT_BYTES

@@ -1,0 +1,242 @@
+"""Evaluation inside the budget of training: the plan's forward-only schedule, on the trainer's own tensors.
+
+While it runs, what lives across steps is handed over to the evaluation, which may move parts of it to storage
+and back, as its schedule says; afterwards the trainer has it again, every bit as before.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+
+from poet.brief import brief
+from poet.errors import InputError, ReplayError
+from poet.plans.training_plan import Plan
+from poet.runtime.data.metrics import Metric, metric_named
+from poet.runtime.kernels.cells import Cells, new_buffer
+from poet.runtime.steps import instructions, program
+from poet.runtime.steps.companions import CompanionPages
+from poet.runtime.storage.background import Pager
+
+if TYPE_CHECKING:
+    from poet.runtime.steps.placed import PlacedSteps
+
+Batch = tuple[torch.Tensor | Sequence[torch.Tensor], torch.Tensor | Sequence[torch.Tensor] | None]
+"""A model's inputs, and the loss's targets where it has any; samples stand in the first dimension."""
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluationResult:
+    """What an evaluation gave.
+
+    Attributes:
+        loss: mean over the whole batches; ``None`` where there was none, or it is not finite.
+        metrics: by name; ``None`` where nothing was counted.
+        samples: that were counted.
+        seconds: wall clock.
+    """
+
+    loss: float | None
+    metrics: dict[str, float | None]
+    samples: int
+    seconds: float
+
+    __repr__ = brief
+
+
+class Evaluator:
+    """An evaluation of an open plan."""
+
+    def __init__(
+        self, plan: Plan, evaluation: Plan, cells: Cells, pager: Pager | None, *, called: str
+    ) -> None:
+        """Bind it.
+
+        Args:
+            plan: that is open for training.
+            evaluation: of the plan, or of one of its other shapes.
+            cells: of the training step, which hold what lives across steps.
+            pager: of the trainer's page file, which has the slots of
+            `poet.runtime.steps.companions.slots_of`.
+            called: what begins the names of its page slots.
+        """
+        self._plan, self._evaluation = plan, evaluation
+        self._graph = self._evaluation.graph
+        self._theirs = cells
+        self._cells = Cells(self._graph)
+        self._pages = None if pager is None else CompanionPages(called, self._evaluation, pager)
+        self._program: program.Program | None = None
+        persistent = self._graph.persistent()
+        self._held = [name for name in program.initially_in_ram(plan) if name in persistent]
+
+    def run(
+        self,
+        given: Sequence[torch.Tensor],
+        *,
+        placed: PlacedSteps | None,
+        generator: torch.Generator | None,
+    ) -> tuple[float, tuple[torch.Tensor, ...]]:
+        """The loss and the model's outputs for one batch.
+
+        Args:
+            given: the model's inputs and the targets; targets may be left out, and zeros stand for them.
+            placed: where the memory of steps comes from.
+            generator: that random ops draw from.
+
+        Raises:
+            ReplayError: what was moved to storage could not be had back; the trainer must not go on.
+        """
+        if self._program is None:
+            self._program = program.compile_plan(
+                self._evaluation, self._cells, pages=self._pages, generator=generator
+            )
+        try:
+            self._take()
+            if placed is None:
+                self._replay(self._program, given, None)
+            else:
+                with placed.beside(self._evaluation) as mark:
+                    self._replay(self._program, given, mark)
+            contents, value = self._cells.contents, self._cells.value
+            loss = float(contents[value(self._graph.loss)])
+            return loss, tuple(contents[value(name)] for name in self._graph.predictions)
+        except BaseException:
+            for buffer in () if self._pages is None else self._pages.give_up():
+                self._cells.clear(buffer)
+            raise
+        finally:
+            self._give_back()
+
+    def _replay(self, compiled: program.Program, given: Sequence[torch.Tensor], mark: program.Mark) -> None:
+        for place, name in enumerate(self._graph.inputs):
+            buffer = self._graph.buffer_of(name)
+            self._cells.install(buffer, new_buffer(self._cells.sizes_bytes[buffer]))
+            target = self._cells.contents[self._cells.value(name)]
+            if place < len(given):
+                _fill(target, given[place])
+            else:
+                target.zero_()
+        for index, run in compiled.instructions:
+            if mark is not None:
+                mark(index + 1)
+            run()
+
+    def _take(self) -> None:
+        for buffer in self._held:
+            self._cells.install(buffer, self._theirs.raw(buffer))
+            self._theirs.clear(buffer)
+
+    def _give_back(self) -> None:
+        """The trainer has again what it had; what an error left in storage is fetched."""
+        for buffer in self._held:
+            if not self._cells.holds(buffer):
+                if self._theirs.holds(buffer):  # it was never taken
+                    continue
+                if self._pages is None:
+                    raise ReplayError(f"{buffer} was lost in an evaluation that failed")
+                instructions.page_in(buffer, self._cells, self._pages)
+                self._pages.drain()
+            self._theirs.install(buffer, self._cells.raw(buffer))
+        for buffer in self._cells.of_buffer:
+            self._cells.clear(buffer)
+
+
+class EvaluationTally:
+    """Sums over the batches of an evaluation. It keeps no output: the next batch needs their places."""
+
+    def __init__(self, metrics: Sequence[Metric]) -> None:
+        self._metrics = metrics
+        self._losses: list[float] = []
+        self._sizes: list[int] = []
+        self._samples = 0
+        self._started = time.perf_counter()
+
+    def add(
+        self, loss: float, output: torch.Tensor, targets: torch.Tensor | None, samples: int, *, is_whole: bool
+    ) -> None:
+        """Count a batch: its loss if it ``is_whole``, and the first ``samples`` of the model's output."""
+        self._samples += samples
+        if is_whole:
+            self._losses.append(loss)
+            self._sizes.append(samples)
+        if targets is not None:
+            for metric in self._metrics:
+                metric.add(output[:samples], targets[:samples])
+
+    def result(self) -> EvaluationResult:
+        """The mean loss and the metrics."""
+        mean = _mean(self._losses, self._sizes) if self._losses else None
+        return EvaluationResult(
+            loss=mean if mean is not None and math.isfinite(mean) else None,
+            metrics={metric.name: metric.value() for metric in self._metrics},
+            samples=self._samples,
+            seconds=time.perf_counter() - self._started,
+        )
+
+
+def _mean(losses: Sequence[float], sizes: Sequence[int]) -> float:
+    """Of batches; where they are of several sizes, by the number of their samples."""
+    if len(set(sizes)) == 1:
+        return math.fsum(losses) / len(losses)
+    return math.fsum(loss * size for loss, size in zip(losses, sizes, strict=True)) / sum(sizes)
+
+
+def counted_batches(
+    batches: Iterable[Batch], size: int, is_planned: Callable[[Sequence[torch.Tensor]], bool]
+) -> Iterator[tuple[list[torch.Tensor], int]]:
+    """Each batch, and how many samples it has.
+
+    One that ``is_planned`` need not have them in the first dimension of each; the last tensor counts.
+
+    Raises:
+        InputError: any other batch has no sample, or more than ``size``.
+    """
+    for inputs, targets in batches:
+        given = [inputs] if isinstance(inputs, torch.Tensor) else list(inputs)
+        given += [targets] if isinstance(targets, torch.Tensor) else list(targets or ())
+        if is_planned(given):
+            yield given, len(given[-1]) if given[-1].dim() else 1
+            continue
+        counts = {len(tensor) if tensor.dim() else 0 for tensor in given}
+        count = counts.pop() if len(counts) == 1 else 0
+        if not 0 < count <= size:
+            raise InputError(f"a batch to evaluate has 1 to {size} samples, the same number in each tensor")
+        yield given, count
+
+
+def _fill(target: torch.Tensor, given: torch.Tensor) -> None:
+    """Copy ``given`` into ``target``; where it has fewer samples, it begins again with its first."""
+    if given.shape == target.shape:
+        target.copy_(given)
+        return
+    for start in range(0, len(target), len(given)):
+        part = target[start : start + len(given)]
+        part.copy_(given[: len(part)])
+
+
+def chosen_metrics(plan: Plan, names: Sequence[str] | None) -> list[Metric]:
+    """Metrics by name, for the plan's first output; not given: that which suits its targets.
+
+    Raises:
+        InputError: there is no such metric, or the output has no classes.
+    """
+    return [metric_named(name, plan) for name in (default_metrics(plan) if names is None else names)]
+
+
+def default_metrics(plan: Plan) -> tuple[str, ...]:
+    """What suits the plan's targets: accuracy of classes, mean absolute error of numbers, else nothing."""
+    graph = plan.graph
+    if not graph.targets:
+        return ()
+    for name in ("accuracy", "mae"):
+        try:
+            metric_named(name, plan)
+        except InputError:
+            continue
+        return (name,)
+    return ()

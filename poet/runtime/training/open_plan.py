@@ -1,0 +1,222 @@
+"""A plan that is open: its tensors, its page file, and the replays of its schedules on them."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+import torch
+
+from poet.errors import ReplayError
+from poet.plans.plan_parts import PageSlot
+from poet.plans.training_plan import Plan, Shape
+from poet.runtime.data.given import Given, GivenTensors, as_tensors
+from poet.runtime.kernels.cells import Cells
+from poet.runtime.kernels.guards import check_calls
+from poet.runtime.steps.accumulating import Accumulation
+from poet.runtime.steps.companions import companions, slots_beside
+from poet.runtime.steps.draws import Draws
+from poet.runtime.steps.lasting import ArenaUse, LastingTensors
+from poet.runtime.steps.replay import StepReplay, Tap
+from poet.runtime.storage import state
+from poet.runtime.storage.page_file import PageFile
+from poet.runtime.system.process import check_computes, check_owns_pages
+from poet.runtime.training.evaluating import Evaluations
+from poet.runtime.training.pages import pager_of
+from poet.runtime.training.shapes import OpenShape, is_as_large, open_shapes, taking
+
+Made = tuple[float, tuple[torch.Tensor, ...]]
+"""A loss, and the model's outputs."""
+
+
+class OpenPlan:
+    """What a trainer has of one plan.
+
+    Attributes:
+        plan: that is replayed.
+        pages: where it pages to; ``None``: it does not.
+        given: what its steps take.
+        tensors: that live across steps.
+        draws: the random numbers of the training.
+        accumulation: of micro-batches.
+        shapes: steps for batches of other shapes.
+        evaluations: forward passes in evaluation mode.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        source: state.Source,
+        *,
+        pages: PageFile | None,
+        arena: ArenaUse,
+        announces: bool,
+    ) -> None:
+        """Compile the schedules of ``plan`` and fill its tensors; see `poet.runtime.Trainer.open`.
+
+        Raises:
+            PlanError: the plan asks for what this runtime does not have.
+            ReplayError: an arena is required and cannot be had.
+        """
+        self.plan, self.pages = plan, pages
+        state.check_fillable(plan.graph)
+        check_calls(plan.graph)
+        for _, companion in companions(plan):
+            check_calls(companion.graph)
+        self._pager = None if pages is None else pager_of(plan, pages)
+        self.given = GivenTensors(plan)
+        self.draws = Draws(plan, source.random_state)
+        self.tensors = LastingTensors(plan, Cells(plan.graph), pages)
+        generator = self.draws.generator
+        cells = self.tensors.cells
+        self._replay = StepReplay(
+            plan,
+            cells,
+            self.tensors,
+            pager=self._pager,
+            generator=generator,
+            sums_gradients=plan.accumulation is not None,
+        )
+        self.accumulation = Accumulation(plan, self.tensors, self._pager, generator)
+        self.shapes = open_shapes(plan, self.tensors, pager=self._pager, generator=generator)
+        self.evaluations = Evaluations(plan, self.tensors, self.given, self.draws, self._pager, self.shapes)
+        self._added = 0  # shapes, since the plan was opened
+        self._opened_in = os.getpid()
+        with contextlib.ExitStack() as undo:
+            undo.callback(self.tensors.close)
+            self.tensors.fill(source, arena=arena, announces=announces)
+            undo.pop_all()
+
+    def step(
+        self,
+        number: int,
+        inputs: Given,
+        targets: Given | None,
+        scalars: Mapping[str, float],
+        *,
+        on_gradient: Tap | None = None,
+        on_instruction: Callable[[int], object] | None = None,
+    ) -> Made:
+        """Make step ``number``: that for this shape, or sum micro-batches and update with the last.
+
+        Arguments and errors as of `poet.runtime.Trainer.step`; ``scalars`` are the hyperparameters.
+        """
+        shape = taking(self.shapes, inputs, targets)
+        if shape is not None:
+            given = shape.given.checked(inputs, targets)
+            with torch.no_grad(), self.draws.undone_on_failure():
+                loss, outputs = shape.step.run(
+                    number, given, scalars, on_gradient=on_gradient, on_instruction=on_instruction
+                )
+            # the originals lie where the next step needs the room
+            return loss, tuple(output.clone() for output in outputs)
+        *earlier, last = self.given.pieces(inputs, targets)
+        losses: list[float] = []
+        try:
+            losses.extend(self.accumulate(number, given, scalars)[0] for given in earlier)
+            placed = self.tensors.placed
+            memory = (
+                contextlib.nullcontext() if placed is None else placed.step(is_watchable=on_gradient is None)
+            )
+            with torch.no_grad(), self.draws.undone_on_failure(), memory:
+                loss, predictions = self._replay.step(
+                    number,
+                    last,
+                    {**scalars, **self.accumulation.scalars},
+                    mark=None if placed is None else placed.mark,
+                    on_gradient=on_gradient,
+                    on_instruction=on_instruction,
+                )
+        except BaseException as error:
+            if losses and self.tensors.broken is None:
+                self.tensors.broken = f"step {number} failed after {len(losses)} micro-batches ({error})"
+            raise
+        self.accumulation.count = 0
+        self._replay.done()
+        return math.fsum([*losses, loss]) / (len(losses) + 1), predictions
+
+    def takes(self, inputs: Given, targets: Given | None) -> bool:
+        """Whether there is a step for batches of this shape, or none can be had: there are micro-batches.
+
+        Raises:
+            InputError: something is no tensor and no array of numbers.
+        """
+        if self.plan.request.micro is not None:
+            return True
+        given = (*as_tensors(inputs), *as_tensors(targets))
+        return is_as_large(given, self.given.types) or taking(self.shapes, inputs, targets) is not None
+
+    def add_shape(self, shape: Shape, open_pages: Callable[[Sequence[PageSlot]], PageFile]) -> None:
+        """From now on batches of ``shape`` have its step, in place of one that there was for them.
+
+        Args:
+            shape: beside the plan's step; it has no evaluation.
+            open_pages: gives a page file with these slots; asked where there is none yet.
+
+        Raises:
+            PlanError: it does not stand beside the plan.
+            PageFileError: there is no room for what it pages.
+        """
+        types = shape.step.given_types
+        others = [
+            (made, its)
+            for made, its in zip(self.plan.shapes, self.shapes, strict=True)
+            if its.given.types != types
+        ]
+        # plans for other budgets have no such shape; the session keeps them
+        plan = replace(self.plan, shapes=(*(made for made, _ in others), shape), budgets=())
+        self._added += 1
+        called = f"added{self._added}/"
+        slots = slots_beside(called, shape.step, () if self.pages is None else self.pages.slots)
+        if slots and self.pages is None:
+            self.pages = open_pages(slots)
+            self._pager = pager_of(plan, self.pages)
+        elif slots and self.pages is not None:
+            self.pages.extend(slots)
+        opened = OpenShape(
+            shape.step, called, self.tensors, pager=self._pager, generator=self.draws.generator
+        )
+        opened.given.allow_nan = self.given.allow_nan
+        self.shapes[:] = [*(its for _, its in others), opened]
+        self.plan = plan
+
+    def accumulate(self, number: int, given: Sequence[torch.Tensor], scalars: Mapping[str, float]) -> Made:
+        """Sum the gradients of one micro-batch of step ``number``; errors as of `Accumulation.run`."""
+        with torch.no_grad(), self.draws.undone_on_failure():
+            return self.accumulation.run(number, given, scalars)
+
+    def allow_nan(self, allowed: bool) -> None:
+        """Whether targets may be NaN or infinite."""
+        for given in (self.given, *(shape.given for shape in self.shapes)):
+            given.allow_nan = allowed
+        self.evaluations.allow_nan(allowed)
+
+    def check_may_run(self) -> None:
+        """Do nothing if a step or an evaluation may begin.
+
+        Raises:
+            ReplayError: it may not; nothing has happened.
+        """
+        self.tensors.check_usable()
+        check_computes()
+        if self.pages is not None:
+            check_owns_pages(self._opened_in)
+        placed = self.tensors.placed
+        if placed is not None and placed.refusal:
+            raise ReplayError(placed.refusal)
+
+    @property
+    def waited_seconds(self) -> float:
+        """For how long steps stood still for storage, so far."""
+        return 0.0 if self._pager is None else self._pager.waited_seconds
+
+    def close(self) -> None:
+        """Give the memory and the page file back; a second call does nothing."""
+        if self._pager is not None:
+            self._pager.close()  # what is under way needs its memory and the file to the end
+        self.tensors.close()
+        if self.pages is not None:
+            self.pages.close()

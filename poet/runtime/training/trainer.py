@@ -1,0 +1,298 @@
+"""Training from a plan file: the part that an app embeds.
+
+A `Trainer` holds the tensors that live across steps and replays the plan's schedule on each batch.
+Updates are made in place, so what an error leaves behind depends on when it strikes. Before the
+step's first update of a parameter or of module state, the training state is still that of the last
+committed step and the trainer goes on. After it, the trainer refuses to go on and says so: reopen
+from the last `Trainer.save`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from poet.graph import TensorType
+from poet.plans.plan_file import PlanFile
+from poet.plans.training_plan import Plan
+from poet.runtime.data.given import Given
+from poet.runtime.steps.joining import joining_tap
+from poet.runtime.steps.lasting import ArenaUse
+from poet.runtime.steps.replay import Tap
+from poet.runtime.storage import state
+from poet.runtime.storage.generations import Generations
+from poet.runtime.storage.page_file import PageFile
+from poet.runtime.system.memory import return_freed_memory
+from poet.runtime.system.stopwatch import StepResult, Stopwatch
+from poet.runtime.training.driven import DrivenOptimizer
+from poet.runtime.training.evaluation import Batch, EvaluationResult
+from poet.runtime.training.open_plan import OpenPlan
+from poet.runtime.training.opening import beginning
+from poet.runtime.training.rates import Rates
+from poet.runtime.training.session import Session
+from poet.runtime.training.shapes import ShapeImprover, ShapePlanner
+from poet.runtime.training.training_state import TrainingState
+
+__all__ = ["StepResult", "Trainer"]
+
+
+class Trainer(TrainingState):
+    """A plan that is open for training; make one with `Trainer.open`.
+
+    Attributes:
+        shape_planner: plans steps for batches of shapes that the plan has none for, as
+            `poet.ShapePlanner` does; ``None``: such batches are refused.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        tensors: state.Source,
+        *,
+        pages: PageFile | None,
+        arena: ArenaUse = True,
+        announces: bool = False,
+    ) -> None:
+        session = Session(plan, tensors, pages=pages, arena=arena, announces=announces)
+        super().__init__(session, Generations(tensors.path if isinstance(tensors, state.Saved) else None))
+        self._rates = Rates(plan.optimizer)
+        self.shape_planner: ShapePlanner | None = None
+
+    @property
+    def _open(self) -> OpenPlan:
+        return self._session.open
+
+    @classmethod
+    def open(
+        cls,
+        path: str | Path,
+        *,
+        page_file: str | Path | None = None,
+        learning_rate: float | None = None,
+        seed: int | None = None,
+        resume: str | Path | None = None,
+        arena: ArenaUse = True,
+        allow_nan: bool = False,
+    ) -> Trainer:
+        """Open the plan at ``path`` for training.
+
+        Freed memory is given back to the system from here on, for the whole process (see
+        `poet.runtime.system.memory`).
+
+        Args:
+            path: of the plan file.
+            page_file: where tensors are paged; ``None``: an unnamed file in the plan's folder. Put it
+                on real storage: a RAM disk saves no RAM.
+            learning_rate: in place of the plan's, but for parameter groups with one of their own.
+            seed: of dropout and the like: the bits that plain PyTorch gives after
+                ``torch.manual_seed(seed)``, from a generator of the trainer's own: other threads may draw,
+                and train, meanwhile. ``None``: the process's generator goes on, which every thread that
+                draws shares.
+            resume: a file written by `save`, to go on from there: with its count of steps and its generator,
+                unless ``seed`` is another than that of the training that was saved.
+            arena: place the memory of steps with the native allocator, where it can be compiled and the
+                budget holds it: the same bits, faster than the heap. One such trainer per process; `memory`
+                gives the outcome. ``"require"``: make no step that does not lie at the plan's places.
+            allow_nan: whether targets may be NaN or infinite, and `poet.runtime.runs.fit.fit` goes on where
+                the loss is.
+
+        Raises:
+            PlanError: a file is damaged, of another version, or does not fit.
+            PageFileError: the page file cannot be had.
+            InputError: the page file is the plan or the state to resume.
+            ReplayError: an arena is required and cannot be had; or an op that runs in strips gives other bits
+                here than it gives whole.
+        """
+        return_freed_memory()
+        with PlanFile(path) as file:
+            return cls.of(
+                file,
+                page_file=page_file,
+                learning_rate=learning_rate,
+                seed=seed,
+                resume=resume,
+                arena=arena,
+                allow_nan=allow_nan,
+            )
+
+    @classmethod
+    def of(
+        cls,
+        file: PlanFile,
+        *,
+        page_file: str | Path | None = None,
+        learning_rate: float | None = None,
+        seed: int | None = None,
+        resume: str | Path | None = None,
+        arena: ArenaUse = True,
+        allow_nan: bool = False,
+    ) -> Trainer:
+        """`open`, for a plan file that is open already; it may be closed afterwards."""
+        with beginning(file, page_file=page_file, seed=seed, resume=resume) as (source, pages):
+            trainer = cls(file.plan, source, pages=pages, arena=arena, announces=True)
+        trainer._session.began_with(file.path, page_file)
+        trainer.allow_nan = allow_nan
+        if learning_rate is not None:
+            trainer.learning_rate = replace(file.plan.optimizer, lr=learning_rate).lr
+        return trainer
+
+    @property
+    def allow_nan(self) -> bool:
+        """Whether targets may be NaN or infinite."""
+        return self._open.given.allow_nan
+
+    @allow_nan.setter
+    def allow_nan(self, allowed: bool) -> None:
+        self._open.allow_nan(allowed)
+
+    @property
+    def learning_rates(self) -> tuple[float, ...]:
+        """Of the next step: of what is in no parameter group, then of the plan's groups in their order."""
+        return self._rates.now
+
+    @learning_rates.setter
+    def learning_rates(self, rates: Sequence[float]) -> None:
+        self._rates.now = tuple(rates)
+
+    @property
+    def learning_rate(self) -> float:
+        """The first of `learning_rates`; may be set between steps."""
+        return self.learning_rates[0]
+
+    @learning_rate.setter
+    def learning_rate(self, rate: float) -> None:
+        self.learning_rates = (rate, *self.learning_rates[1:])
+
+    @property
+    def optimizer(self) -> DrivenOptimizer:
+        """What a scheduler of `torch.optim.lr_scheduler` takes, to change the learning rates of steps."""
+        return self._rates.optimizer
+
+    @property
+    def input_types(self) -> tuple[TensorType, ...]:
+        """What each step takes: the model's inputs, then the targets."""
+        return self._open.given.types
+
+    def step(
+        self,
+        inputs: Given,
+        targets: Given | None = None,
+        *,
+        on_gradient: Tap | None = None,
+        on_instruction: Callable[[int], object] | None = None,
+    ) -> StepResult:
+        """Train on one batch, of the plan's shape or of another that the plan has a step for.
+
+        Where the plan has micro-batches, that is a whole batch, or the last micro-batch of one whose others
+        were given to `accumulate`. The result's loss is the mean over what was given here, its predictions
+        are those of the last micro-batch.
+
+        Args:
+            inputs: of the model, in its order: tensors, arrays of numpy, memory-mapped files; copied.
+            targets: of the loss, if the plan's loss has any, in their order; copied.
+            on_gradient: sees every gradient as it is made; with micro-batches, the sum that updates.
+            on_instruction: called before each instruction with the index of its step in the schedule; with
+                micro-batches, in that of the last one.
+
+        Raises:
+            Infeasible: the ``shape_planner`` finds no room for a batch of this shape; nothing has happened.
+            InputError: a tensor has another shape or type than the plan's, or holds a class or a row that
+                there is not, or a target that is not finite; nothing has happened.
+            ReplayError: the step failed; see the module's docstring for the training state. Or this is a
+                fork of the process that loaded torch; nothing has happened.
+        """
+        self._open.check_may_run()
+        if self.shape_planner is not None:
+            self._session.prepare(inputs, targets, self.shape_planner)
+        clock = self._stopwatch()
+        number = self.steps + 1
+        loss, predictions = self._open.step(
+            number,
+            inputs,
+            targets,
+            self._rates.scalars(number),
+            on_gradient=on_gradient and joining_tap(self.plan.graph, on_gradient),
+            on_instruction=on_instruction,
+        )
+        self._session.steps = number
+        self._rates.step_done()
+        return clock.result(loss, predictions)
+
+    def improve_shapes(self, improver: ShapeImprover) -> bool:
+        """Between steps, at leisure: let ``improver`` search longer for one shape; the bits stay.
+
+        Args:
+            improver: `poet.ShapePlanner.improve` does so.
+
+        Returns:
+            Whether batches of some shape take less energy from now on.
+        """
+        self._open.check_may_run()
+        return self._session.improve(improver)
+
+    def accumulate(self, inputs: Given, targets: Given | None = None) -> StepResult:
+        """Add the gradients of one micro-batch to the sums; `step` with the last one of the batch updates.
+
+        Nothing else changes but module state. The model's outputs are copies, and the caller's.
+
+        Args:
+            inputs: of the model, a micro-batch of the plan's shapes; copied.
+            targets: of the loss; copied.
+
+        Raises:
+            PlanError: the plan has no micro-batches, or trains them all in one step.
+            InputError, ReplayError: as of `step`.
+        """
+        clock = self._stopwatch()
+        self._open.check_may_run()
+        self._open.accumulation.check()
+        given = self._open.given.checked(inputs, targets)
+        number = self.steps + 1
+        loss, outputs = self._open.accumulate(number, given, self._rates.scalars(number))
+        # the originals lie where the next micro-batch needs the room
+        return clock.result(loss, tuple(output.clone() for output in outputs))
+
+    def predict(self, inputs: Given) -> tuple[torch.Tensor, ...]:
+        """The model's outputs in evaluation mode: the bits that it gives after ``module.eval()``.
+
+        Made inside the plan's RAM; nothing is trained. The outputs are copies, and the caller's.
+
+        Args:
+            inputs: of the model, a batch of the plan's shapes; copied.
+
+        Raises:
+            PlanError: the plan has no evaluation.
+            InputError, ReplayError: as of `step`.
+        """
+        self._open.check_may_run()
+        return self._open.evaluations.predict(inputs)
+
+    def evaluate(self, batches: Iterable[Batch], metrics: Sequence[str] | None = None) -> EvaluationResult:
+        """Loss and metrics of the model in evaluation mode over ``batches``, inside the plan's RAM.
+
+        Args:
+            batches: inputs and targets of the plan's shapes. One may have fewer samples: it is filled up with
+                its first ones, which are not counted, and its loss is not either.
+            metrics: names (``accuracy``, ``top-5``, ``mae``, ``iou``); not given: what suits the targets.
+
+        Raises:
+            PlanError: the plan has no evaluation.
+            InputError: a tensor is not of the plan's shape, or there is no such metric.
+            ReplayError: as of `step`.
+        """
+        self._open.check_may_run()
+        return self._open.evaluations.evaluate(batches, metrics)
+
+    def check_evaluates(self) -> None:
+        """Do nothing if `predict` and `evaluate` are possible.
+
+        Raises:
+            PlanError: the plan has no evaluation.
+        """
+        self._open.evaluations.check()
+
+    def _stopwatch(self) -> Stopwatch:
+        return Stopwatch(lambda: self._open.waited_seconds)

@@ -1,0 +1,263 @@
+"""One strip on random tensors: whole and in blocks, its bits, its memory and its time."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from poet.graph import ITEM_BYTES, Ref, Strip, Value
+from poet.kernel_allocations import KernelAllocation, peak_bytes
+from poet.micro import IS_FIRST
+from poet.operators import WRITES
+from poet.runtime import kernels, native
+from poet.runtime.kernels.cells import view_of
+from poet.runtime.system.memory import available_bytes
+from poet.runtime.trials.kernel_clock import asks_in_order, clock, recorded
+from poet.runtime.trials.strips import StripRun, signature
+
+WHOLE = 0
+"""In place of a number of blocks."""
+
+_LEAST_PAIRS, _MOST_PAIRS = 3, 9
+_CLEAR_PAIRS = 2  # are enough where blocks were no slower in any
+_TIMING_SECONDS = 0.03  # more pairs of runs than the least only within this time
+_RAM_SHARE = 0.5  # of what is available, that a trial may take
+_TILE_ELEMENTS = 500_009  # a prime: no two rows of a tensor that is filled with tiles are alike
+_SCALARS = {"lr": 0.05, "gradient_share": 0.9, "decay_factor": 0.999, "step_size": 0.05, IS_FIRST: 0.0}
+
+
+class Trial:
+    """One strip with random tensors to run it on."""
+
+    def __init__(self, strip: Strip, outputs: Sequence[str | None], values: Mapping[str, Value]) -> None:
+        self._strip, self._outputs = strip, outputs
+        self._types = {name: value.type for name, value in values.items()}
+        self.distinct = signature(strip, outputs, self._types)
+        self._memory: dict[str, Tensor] = {}  # by buffer
+        self._begin: dict[str, Tensor] = {}  # of what is updated
+        self._tensors: dict[str, Tensor] = {}
+        below, written = _whole_numbers_below(strip), _written(strip, values)
+        overwritten = _written(strip, values, by=("poet.assign",))
+        for name in strip.call.refs():
+            value = values[name]
+            if value.buffer not in self._memory:
+                content = _random(value, _extent_bytes(strip, values, value.buffer), below.get(name, 1))
+                if value.buffer in written:
+                    if value.buffer not in overwritten:
+                        content.abs_()  # as second moments are
+                    self._begin[value.buffer] = content.clone()
+                self._memory[value.buffer] = content
+            self._tensors[name] = view_of(self._memory[value.buffer].untyped_storage(), value.type)
+        self._runs: dict[int, StripRun] = {}
+        self._allocations: dict[int, tuple[KernelAllocation, ...]] = {}
+        self._whole_at: dict[int, _Result] = {}
+
+    def is_exact(self, count: int) -> bool:
+        """Whether ``count`` blocks give every bit that the whole gives, at torch's number of threads."""
+        whole, equal = self._whole_here(), True
+
+        def compare(name: str, dim: int, block: Tensor, start: int) -> None:
+            nonlocal equal
+            expected = whole.inner[name].narrow(dim, start, block.shape[dim])
+            equal = equal and same_bits(expected, block)
+
+        results = self._run(count, compare)
+        return (
+            equal
+            and all(same_bits(self._memory[name], item) for name, item in whole.updated.items())
+            and all(
+                one is None or (other is not None and same_bits(one, other))
+                for one, other in zip(whole.outputs, results, strict=True)
+            )
+        )
+
+    def held_bytes(self, count: int) -> int:
+        """The most that a run allocates at once; without the native allocator, what is made inside."""
+        allocator = native.load()
+        if allocator is None:
+            return self._strip.whole_bytes // max(count, 1)
+        return peak_bytes(self._recorded(allocator, count), alignment_bytes=kernels.ALIGNMENT_BYTES)
+
+    def is_as_steady(self, count: int) -> bool:
+        """Whether ``count`` blocks ask for memory in the same order each time, if the whole does.
+
+        What is asked for in another order than was recorded has no place of its own in an arena.
+        """
+        allocator = native.load()
+        return (
+            allocator is None
+            or asks_in_order(allocator, lambda: self._once(count))
+            or not asks_in_order(allocator, lambda: self._once(WHOLE))
+        )
+
+    def slowdown_seconds(self, count: int) -> float:
+        """How much longer ``count`` blocks take than the whole, each in memory that is mapped already.
+
+        The median over pairs of runs right after each other: what else the machine does comes to both.
+        """
+        more_seconds: list[float] = []
+        spent_seconds = 0.0
+        with self._placed((WHOLE, count)) as run:
+            for warms in (WHOLE, count):
+                run(warms)
+            while len(more_seconds) < _LEAST_PAIRS or (
+                len(more_seconds) < _MOST_PAIRS and spent_seconds < _TIMING_SECONDS
+            ):
+                whole, blocks = _seconds_of(run, WHOLE), _seconds_of(run, count)
+                more_seconds.append(blocks - whole)
+                spent_seconds += whole + blocks
+                if len(more_seconds) == _CLEAR_PAIRS and max(more_seconds) <= 0:
+                    break
+        return statistics.median(more_seconds)
+
+    @contextmanager
+    def _placed(self, counts: Sequence[int]) -> Iterator[Callable[[int], object]]:
+        """A way to run one of so many blocks in memory that the first runs map."""
+        allocator = native.load()
+        if allocator is None:
+            yield self._once
+            return
+        placements = {count: native.place_run(self._recorded(allocator, count)) for count in counts}
+        with allocator.arena(max(placement.arena_bytes for placement in placements.values())) as arena:
+
+            def run(count: int) -> None:
+                with arena.replay(placements[count]) as replay, replay.step():
+                    self._once(count)
+
+            yield run
+
+    def _recorded(self, allocator: native.NativeAllocator, count: int) -> tuple[KernelAllocation, ...]:
+        if count not in self._allocations:
+            if count not in self._runs:  # libraries make their own tables
+                self._whole_here() if count == WHOLE else self._run(count)
+            self._allocations[count] = recorded(allocator, lambda: self._once(count))
+        return self._allocations[count]
+
+    def _once(self, count: int) -> tuple[Tensor | None, ...]:
+        return self._runs[count].run(self._tensors.__getitem__, trial_scalar)
+
+    def _whole_here(self) -> _Result:
+        """What the whole gives at torch's number of threads."""
+        threads = torch.get_num_threads()
+        if threads not in self._whole_at:
+            self._whole_at.clear()  # of another number of threads
+            self._whole_at[threads] = self._whole()
+        return self._whole_at[threads]
+
+    def _whole(self) -> _Result:
+        inner: dict[str, Tensor] = {}
+
+        def take(name: str, dim: int, block: Tensor, start: int) -> None:
+            inner[name] = block
+
+        outputs = self._run(WHOLE, take)
+        return _Result(inner, {name: self._memory[name].clone() for name in self._begin}, outputs)
+
+    def _run(
+        self, count: int, see: Callable[[str, int, Tensor, int], None] | None = None
+    ) -> tuple[Tensor | None, ...]:
+        for name, content in self._begin.items():
+            self._memory[name].copy_(content)
+        if count not in self._runs:
+            strip = self._strip if count == WHOLE else replace(self._strip, blocks=count)
+            self._runs[count] = StripRun(strip, self._outputs, self._types, is_whole=count == WHOLE)
+        return self._runs[count].run(self._tensors.__getitem__, trial_scalar, see)
+
+
+def _seconds_of(run: Callable[[int], object], count: int) -> float:
+    begin = clock()
+    run(count)
+    return clock() - begin
+
+
+@dataclass(frozen=True, slots=True)
+class _Result:
+    """Of the whole calls: inner values, updated memory by buffer, outputs."""
+
+    inner: dict[str, Tensor]
+    updated: dict[str, Tensor]
+    outputs: tuple[Tensor | None, ...]
+
+
+def trial_scalar(name: str) -> float:
+    """One of the optimizer's scalars."""
+    return _SCALARS.get(name, 0.5)
+
+
+_INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+def same_bits(one: Tensor, other: Tensor) -> bool:
+    if (one.dtype, one.shape) != (other.dtype, other.shape):
+        return False
+    kind = _INTEGERS[one.element_size()]
+    return torch.equal(one.view(kind), other.view(kind))
+
+
+def _written(strip: Strip, values: Mapping[str, Value], by: Container[str] = WRITES) -> set[str]:
+    """The buffers that calls of ``by`` update in the strip."""
+    return {
+        values[argument.value].buffer
+        for link in strip.links
+        if link.call.target in by
+        for place in WRITES.get(link.call.target, ())
+        if isinstance(argument := link.call.args[place], Ref)
+    }
+
+
+def _whole_numbers_below(strip: Strip) -> dict[str, int]:
+    """Of values that number the rows of a table, or classes: how many there are."""
+    found = {}
+    for link in strip.links:
+        if link.call.target == "aten.embedding_dense_backward.default":
+            numbers, rows = link.call.args[1:3]
+            if isinstance(numbers, Ref) and isinstance(rows, int):
+                found[numbers.value] = rows
+        if link.call.target == "poet.logits_weight_gradient":
+            numbers, rows = link.call.args[4], link.call.args[11]
+            if isinstance(numbers, Ref) and isinstance(rows, int):
+                found[numbers.value] = rows
+    return found
+
+
+def _extent_bytes(strip: Strip, values: Mapping[str, Value], buffer: str) -> int:
+    """Of the values on ``buffer`` that the strip is given."""
+    on_it = (values[name] for name in strip.call.refs())
+    return max(value.type.extent_bytes for value in on_it if value.buffer == buffer)
+
+
+def fits(strip: Strip, values: Mapping[str, Value]) -> bool:
+    """Whether a trial finds memory: what the calls are given, what they update three times, results twice."""
+    given = {values[name].buffer for name in strip.call.refs()}
+    written = _written(strip, values)
+    size_bytes = sum(_extent_bytes(strip, values, name) * (3 if name in written else 1) for name in given)
+    results = sum(
+        values[name].type.extent_bytes
+        for link in strip.links
+        for name in link.outputs
+        if name is not None and name in values
+    )
+    return size_bytes + 2 * (strip.whole_bytes + results) <= _RAM_SHARE * available_bytes()
+
+
+_tile: list[Tensor] = []
+
+
+def _random(value: Value, size_bytes: int, below: int) -> Tensor:
+    """Contents for a buffer: normally distributed, or whole numbers from 0 to below ``below``."""
+    element = kernels.dtype(value.type.dtype)
+    content = torch.empty(size_bytes // ITEM_BYTES[value.type.dtype], dtype=element)
+    generator = torch.Generator().manual_seed(len(content))
+    if not element.is_floating_point:
+        return content.random_(0, max(below, 1), generator=generator)
+    if not _tile:
+        _tile.append(torch.randn(_TILE_ELEMENTS, generator=torch.Generator().manual_seed(0)))
+    for start in range(0, len(content), _TILE_ELEMENTS):
+        part = content[start : start + _TILE_ELEMENTS]
+        part.copy_(_tile[0][: len(part)])
+    return content
