@@ -109,8 +109,8 @@ _BLOCK_BYTES = 64 * 1024
 
 _OWN: dict[str, Callable[..., Any]] = {
     "aten.native_batch_norm_backward.default": _batch_norm_backward,
-    "poet.masked": packed.masked,
-    "poet.relu_backward": packed.relu_backward,
+    "poet.masked": packed.masked_into,
+    "poet.relu_backward": packed.relu_backward_into,
 }
 
 

@@ -61,22 +61,26 @@ def relu(source: Tensor, rows: int) -> tuple[Tensor, Tensor]:
     return output, bits
 
 
-def relu_backward(gradient: Tensor, bits: Tensor, *, out: Tensor | None = None) -> Tensor:
+def relu_backward(gradient: Tensor, bits: Tensor) -> Tensor:
     """``threshold_backward`` at 0 by the bits of `relu`.
 
     Returns:
-        contiguous, of the shape and element type of ``gradient``; ``out`` if given, perhaps ``gradient``.
+        contiguous, of the shape and element type of ``gradient``.
     """
-    result = torch.empty(gradient.shape, dtype=gradient.dtype) if out is None else out
-    numbers, library = _scratch(result, result.dtype), _library()
+    return relu_backward_into(gradient, bits, out=torch.empty(gradient.shape, dtype=gradient.dtype))
+
+
+def relu_backward_into(gradient: Tensor, bits: Tensor, *, out: Tensor) -> Tensor:
+    """`relu_backward` written into ``out``, which is contiguous and may be ``gradient``."""
+    numbers, library = _scratch(out, out.dtype), _library()
     if library is not None:
-        for part, packed, made in _rows_of(gradient, bits, result):
+        for part, packed, made in _rows_of(gradient, bits, out):
             size = (made.element_size(), made.numel())
             library.gate(part.data_ptr(), packed.data_ptr(), *size, made.data_ptr())
-        return result
-    for given, open_, made in _blocks_of(gradient, bits, result, numbers):
+        return out
+    for given, open_, made in _blocks_of(gradient, bits, out, numbers):
         torch.ops.aten.threshold_backward.grad_input(given, open_, 0, grad_input=made)
-    return result
+    return out
 
 
 # --- dropout ----------------------------------------------------------------------------------
@@ -96,23 +100,27 @@ def bernoulli(
     return bits
 
 
-def masked(source: Tensor, bits: Tensor, factor: float, *, out: Tensor | None = None) -> Tensor:
+def masked(source: Tensor, bits: Tensor, factor: float) -> Tensor:
     """``source`` times a mask that is ``factor`` where a bit is set and 0 elsewhere.
 
     It multiplies, as eager does: infinities that are dropped become NaN, negative numbers -0.0.
 
     Returns:
-        contiguous, of the shape and element type of ``source``; ``out`` if given, perhaps ``source``.
+        contiguous, of the shape and element type of ``source``.
     """
-    result = torch.empty(source.shape, dtype=source.dtype) if out is None else out
-    numbers, library = _scratch(result, result.dtype), _library()
+    return masked_into(source, bits, factor, out=torch.empty(source.shape, dtype=source.dtype))
+
+
+def masked_into(source: Tensor, bits: Tensor, factor: float, *, out: Tensor) -> Tensor:
+    """`masked` written into ``out``, which is contiguous and may be ``source``."""
+    numbers, library = _scratch(out, out.dtype), _library()
     if library is not None and source.dtype == torch.float32:
-        for part, packed, made in _rows_of(source, bits, result):
+        for part, packed, made in _rows_of(source, bits, out):
             library.masked(part.data_ptr(), packed.data_ptr(), made.numel(), factor, made.data_ptr())
-        return result
-    for given, ones, made in _blocks_of(source, bits, result, numbers):
+        return out
+    for given, ones, made in _blocks_of(source, bits, out, numbers):
         torch.mul(given, ones.mul_(factor), out=made)
-    return result
+    return out
 
 
 # --- max pooling ------------------------------------------------------------------------------
