@@ -484,7 +484,8 @@ class GreedyTuning(_Checked):
         remake_factors: of a recomputation's price, one more plan each: above 1, because recomputing holds
             inputs that its price leaves out; one without any follows. Off: that one alone.
         hurry_factors: of the typical watts, added per second where there is a deadline, from a hint to almost
-            time alone. Off: no plan hurries.
+            time alone; every second one is added to the seconds of ops alone, without a deadline too. Off: no
+            plan hurries.
         favourite_share: of the random plans that vary the best so far; the others vary any, lest all end in
             one place.
         remake_deviation: of the logarithm of a random plan's price of recomputation: steps of about a fifth.

@@ -193,13 +193,17 @@ def _variants(problem: Problem, limits: Limits, how: GreedyTuning) -> list[Varia
     if limits.recompute and limits.paging:
         factors = (*how.remake_factors, math.inf)
         usual += [Variant(replace(plain, remake_factor=factor)) for factor in factors]
-    hasty = []
-    if limits.deadline_seconds is not None:
-        hurries = [hurry * watts for hurry in how.hurry_factors]
-        hasty += [Variant(Weights(idle + hurry, hidden + hurry)) for hurry in hurries]
-        hasty += [Variant(Weights(idle + hurry, hidden)) for hurry in hurries[1::2]]
-        hasty += [Variant(Weights(idle, hidden + hurry)) for hurry in hurries[1::2]]
-    return [usual[0], *hasty, *usual[1:], Variant(plain, cover=False)]
+    hurries = [hurry * watts for hurry in how.hurry_factors]
+    sparing = [Variant(Weights(idle + hurry, hidden)) for hurry in hurries[1::2]]
+    last = Variant(plain, cover=False)
+    if limits.deadline_seconds is None:  # a step that computes less may have to page less, too
+        return [*usual, last, *(sparing if limits.recompute and limits.paging else ())]
+    hasty = [
+        *(Variant(Weights(idle + hurry, hidden + hurry)) for hurry in hurries),
+        *sparing,
+        *(Variant(Weights(idle, hidden + hurry)) for hurry in hurries[1::2]),
+    ]
+    return [usual[0], *hasty, *usual[1:], last]
 
 
 def _varied(
