@@ -195,6 +195,12 @@ class LossSpec:
         return found if isinstance(found, int) else None
 
     @property
+    def ignored_class(self) -> int | None:
+        """The number that stands where a target has no class, if the loss was given one."""
+        found = self.option("ignore_index")
+        return found if isinstance(found, int) else None
+
+    @property
     def targets_are_classes(self) -> bool:
         """Whether its targets are numbers of classes (or, of cross-entropy, their probabilities)."""
         return self.name in OF_CLASSES

@@ -200,7 +200,7 @@ def _random_sequences(
     blank = loss.option("blank", 0)
     drawn = torch.randint(0, max(int(classes) - 1, 1), (samples, longest), generator=generator)
     drawn += drawn >= blank if isinstance(blank, int) else 0
-    most = max(min(longest, int(moments) // 2), 0)
+    most = min(longest, int(moments) // 2) if int(classes) > 1 else 0
     counts = torch.randint(0, most + 1, (samples, 1), generator=generator)
     return torch.where(torch.arange(longest) < counts, drawn, -1)
 

@@ -113,6 +113,11 @@ def least_energy(
     for micro in _candidates(samples, loss, home):
         try:
             planned = make(micro)
+        except InputError as error:  # the order is not for this model
+            if micro is None or micro.order != LAYERS:
+                raise
+            tried.append(Candidate(micro, None, None, str(error)))
+            continue
         except (Infeasible, OutOfTime) as error:
             why = error
             tried.append(Candidate(micro, None, None, str(error)))

@@ -150,6 +150,24 @@ def test_the_kernel_reads_nothing_beyond_its_tensors(
         ctc.backward(torch.ones(1), scores, *given, *zeros, 0)
 
 
+@pytest.mark.parametrize("blank", [-1, 5, 10**8])
+def test_a_blank_that_there_is_not_is_refused(blank: int) -> None:
+    scores, given = torch.zeros(4, 1, 5), (torch.tensor([[1, 0]]), torch.tensor([4]), torch.tensor([2]))
+    with pytest.raises(IndexError, match="the blank is"):
+        ctc.forward(scores, *given, blank)
+    with pytest.raises(IndexError, match="the blank is"):
+        ctc.backward(torch.ones(1), scores, *given, torch.zeros(1), torch.zeros(1, 4, 5), blank)
+
+
+@pytest.mark.parametrize("sizes", [((3,), (3,), (1, 6, 5)), ((1,), (3,), (3, 6, 5)), ((3,), (1,), (3, 6, 5))])
+def test_tensors_of_another_forward_run_are_refused(sizes: tuple[tuple[int, ...], ...]) -> None:
+    """Torch sizes what it works with by them, and writes beyond its end."""
+    given = torch.ones(3, 2, dtype=torch.int64), torch.tensor([6] * 3), torch.tensor([2] * 3)
+    gradient, loss, log_alpha = (torch.zeros(size) for size in sizes)
+    with pytest.raises(IndexError, match="another forward run"):
+        ctc.backward(gradient, torch.zeros(6, 3, 5), *given, loss, log_alpha, 0)
+
+
 def test_targets_may_follow_each_other() -> None:
     """As torch takes them: all classes in one dim."""
     torch.manual_seed(0)

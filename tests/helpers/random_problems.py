@@ -246,7 +246,7 @@ class _Builder:
             name=name,
             tensors=tuple(self.tensors.values()),
             ops=tuple(self.ops),
-            source="tests/random_problems.py",
+            source="tests/helpers/random_problems.py",
             alignment_bytes=self.rng.choice([2, 4]) if "alignment" in self.features else 1,
             idle_watts=round(self.rng.uniform(0.1, 2.0), 3) if "idle" in self.features else 0.0,
             background_storage="background" in self.features,
@@ -314,7 +314,7 @@ def training_like(
             gradient = net.op(f"conv{layer}.input", [gradient, weight], net.bytes[value], 300.0)
     # the input gradient reads the parameter that the update overwrites: updates go after it
     ops = _updates_last_moment(net.ops)
-    return Problem(f"training{layers}", tuple(net.tensors), ops, source="tests/random_problems.py")
+    return Problem(f"training{layers}", tuple(net.tensors), ops, source="tests/helpers/random_problems.py")
 
 
 def training_chain(seed: int) -> tuple[Problem, Limits]:

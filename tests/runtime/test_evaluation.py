@@ -339,6 +339,26 @@ def test_what_is_counted_in_pieces_is_what_torch_counts(dtype: torch.dtype) -> N
         assert max(sizes) <= max(counting.PIECE_ELEMENTS, shape[dim])
 
 
+def test_places_without_a_class_are_not_counted() -> None:
+    output = torch.tensor([[0.0, 3.0, 1.0], [2.0, 0.0, 1.0], [0.0, 1.0, 2.0], [5.0, 0.0, 0.0]])
+    targets = torch.tensor([1, 255, 0, -100])
+    assert counting.right_classes(output, targets, 1) == (1, 2)
+    assert counting.right_classes(output, targets, 1, top=5) == (2, 2)
+    assert counting.right_classes(output, targets, 1, ignored=0) == (1, 1)
+    (pieces,) = counting.class_pieces(output, targets, 1)
+    assert pieces[1].tolist() == [1, 0]
+
+
+def test_metrics_leave_out_what_the_loss_leaves_out(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    loss = "cross-entropy:ignore_index=255"
+    api.plan(nn.Linear(4, 3), torch.zeros(2, 4), device="rpi4b", ram="1MiB", loss=loss).save(tmp_path / "p")
+    with Trainer.open(tmp_path / "p") as trainer:
+        batch = torch.eye(2, 4), torch.tensor([255, trainer.predict(torch.eye(2, 4))[0][1].argmax().item()])
+        found = trainer.evaluate([batch], metrics=["accuracy", "top-5", "iou"])
+    assert found.metrics == {"accuracy": 1.0, "top-5": 1.0, "iou": 1.0}
+
+
 def test_verify_finds_an_evaluation_that_is_not_the_models(planned: Path, tmp_path: Path) -> None:
     """The forward pass in training mode is not that of ``module.eval()``: the last check bites."""
     other = small_net()

@@ -195,6 +195,22 @@ def test_auto_offers_both_orders_for_parameters_at_home_in_storage() -> None:
         assert asked == expected
 
 
+def test_auto_goes_on_where_an_order_is_not_for_the_model() -> None:
+    def make(micro: MicroBatches | None) -> Planned:
+        if micro is not None and micro.order == "layers":
+            raise ModelError("not in this order")
+        raise Infeasible("too little RAM")
+
+    with pytest.raises(Infeasible, match="too little RAM"):
+        least_energy(4, "mean", make, home=Place.STORAGE)
+
+    def refusing(micro: MicroBatches | None) -> Planned:
+        raise ModelError("no model")
+
+    with pytest.raises(ModelError, match="no model"):
+        least_energy(4, "mean", refusing, home=Place.STORAGE)
+
+
 def test_the_order_is_read() -> None:
     assert micro_batches("4:layers") == MicroBatches(4, order="layers")
     assert micro_batches("4:sum:layers") == MicroBatches(4, "sum", "layers")

@@ -20,11 +20,18 @@ Array = npt.NDArray[Any]
 PIECE_ELEMENTS = 4096
 
 
-def class_pieces(output: Tensor, targets: Tensor, dim: int) -> Iterator[tuple[Array, Array]]:
-    """Scores (n, C) and classes (n,) of places that have a class; ``output`` has scores along ``dim``."""
+def class_pieces(
+    output: Tensor, targets: Tensor, dim: int, ignored: int | None = None
+) -> Iterator[tuple[Array, Array]]:
+    """Scores (n, C) and classes (n,) of places that have a class; ``output`` has scores along ``dim``.
+
+    A number that is no class, or the ``ignored`` one, stands where there is none.
+    """
     for scores, wanted in _pieces(output.detach().movedim(dim, -1), targets):
         found, classes = _array(scores), _array(wanted)
-        counted = classes >= 0
+        counted = (classes >= 0) & (classes < found.shape[-1])
+        if ignored is not None:
+            counted &= classes != ignored
         yield found[counted], classes[counted]
 
 
@@ -34,13 +41,16 @@ def number_pieces(output: Tensor, targets: Tensor) -> Iterator[tuple[Array, Arra
         yield _array(found)[..., 0], _array(wanted)
 
 
-def right_classes(output: Tensor, targets: Tensor, dim: int, top: int = 1) -> tuple[int, int]:
+def right_classes(
+    output: Tensor, targets: Tensor, dim: int, top: int = 1, ignored: int | None = None
+) -> tuple[int, int]:
     """How many targets are among the ``top`` classes of the highest scores, and how many there are.
 
-    A negative target is no class. Of equal scores the first class's is the higher one; NaN is above all.
+    Targets that are no class are not counted, see `class_pieces`. Of equal scores the first class's is the
+    higher one; NaN is above all.
     """
     right = judged = 0
-    for scores, classes in class_pieces(output, targets, dim):
+    for scores, classes in class_pieces(output, targets, dim, ignored):
         judged += len(classes)
         if top == 1:
             right += int(np.count_nonzero(scores.argmax(axis=-1) == classes))

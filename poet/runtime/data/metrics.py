@@ -34,17 +34,17 @@ class Metric(Protocol):
 
 
 class _Classified:
-    """Share of targets that are among the ``top`` classes of the highest scores; -100 is no class."""
+    """Share of targets that are among the ``top`` classes of the highest scores."""
 
     is_better_high = True
 
-    def __init__(self, name: str, dim: int, top: int) -> None:
+    def __init__(self, name: str, top: int, dim: int, ignored: int | None) -> None:
         self.name = name
-        self._dim, self._top = dim, top
+        self._dim, self._top, self._ignored = dim, top, ignored
         self._right = self._judged = 0
 
     def add(self, output: torch.Tensor, targets: torch.Tensor) -> None:
-        right, judged = right_classes(output, targets, self._dim, self._top)
+        right, judged = right_classes(output, targets, self._dim, self._top, self._ignored)
         self._right += right
         self._judged += judged
 
@@ -74,13 +74,13 @@ class _IntersectionOverUnion:
 
     name, is_better_high = "iou", True
 
-    def __init__(self, dim: int, classes: int) -> None:
-        self._dim, self._classes = dim, classes
+    def __init__(self, dim: int, ignored: int | None, classes: int) -> None:
+        self._dim, self._ignored, self._classes = dim, ignored, classes
         self._both = np.zeros(classes, dtype=np.int64)
         self._either = np.zeros(classes, dtype=np.int64)
 
     def add(self, output: torch.Tensor, targets: torch.Tensor) -> None:
-        for scores, wanted in class_pieces(output, targets, self._dim):
+        for scores, wanted in class_pieces(output, targets, self._dim, self._ignored):
             chosen = scores.argmax(axis=-1)
             both = np.bincount(wanted[chosen == wanted], minlength=self._classes)
             counts = [np.bincount(item, minlength=self._classes) for item in (chosen, wanted)]
@@ -94,13 +94,14 @@ class _IntersectionOverUnion:
         return float((self._both[occurs] / self._either[occurs]).mean())
 
 
-def _of_classes(make: Callable[[int, int], Metric]) -> Callable[[str, Plan], Metric]:
+def _of_classes(make: Callable[[int, int | None, int], Metric]) -> Callable[[str, Plan], Metric]:
     def row(name: str, plan: Plan) -> Metric:
         output, targets = _types(plan)
-        dim = LossSpec.parse(plan.request.loss).class_dim_of(output.shape, targets.shape)
+        loss = LossSpec.parse(plan.request.loss)
+        dim = loss.class_dim_of(output.shape, targets.shape)
         if dim is None or targets.dtype not in ("int64", "int32", "uint8"):
             raise InputError(f"metric {name!r} is for classes; {plan.request.loss} takes other targets")
-        return make(dim, output.shape[dim])
+        return make(dim, loss.ignored_class, output.shape[dim])
 
     return row
 
@@ -113,8 +114,8 @@ def _of_numbers(name: str, plan: Plan) -> Metric:
 
 
 METRICS: dict[str, Callable[[str, Plan], Metric]] = {
-    "accuracy": _of_classes(lambda dim, classes: _Classified("accuracy", dim, 1)),
-    "top-5": _of_classes(lambda dim, classes: _Classified("top-5", dim, 5)),
+    "accuracy": _of_classes(lambda dim, ignored, _: _Classified("accuracy", 1, dim, ignored)),
+    "top-5": _of_classes(lambda dim, ignored, _: _Classified("top-5", 5, dim, ignored)),
     "iou": _of_classes(_IntersectionOverUnion),
     "mae": _of_numbers,
 }

@@ -36,7 +36,7 @@ def forward(
         IndexError: a length or a class is one that there is not.
     """
     moments, counts = _numbers(input_lengths), _numbers(target_lengths)
-    _check(log_probs, targets, moments, counts)
+    _check(log_probs, targets, moments, counts, blank)
     call: Any = torch.ops.aten._ctc_loss.default
     loss, found = call(log_probs, targets, moments, counts, blank, zero_infinity)
     log_alpha = found.new_zeros(_alpha_shape(log_probs, targets))
@@ -60,10 +60,13 @@ def backward(
     """The gradient of the logarithms of probabilities, [T, N, C], from what `forward` was given and gave.
 
     Raises:
-        IndexError: a length or a class is one that there is not.
+        IndexError: a length or a class is one that there is not, or `forward` gave tensors of other sizes.
     """
     moments, counts = _numbers(input_lengths), _numbers(target_lengths)
-    _check(log_probs, targets, moments, counts)
+    _check(log_probs, targets, moments, counts, blank)
+    alpha_shape = _alpha_shape(log_probs, targets)
+    if log_alpha.shape != alpha_shape or any(item.shape != alpha_shape[:1] for item in (gradient, loss)):
+        raise IndexError(f"of {alpha_shape[0]} samples, the tensors of another forward run were given")
     read = log_alpha[:, :, : 2 * max(counts, default=0) + 1]
     call: Any = torch.ops.aten._ctc_loss_backward.default
     found: Tensor = call(gradient, log_probs, targets, moments, counts, loss, read, blank, zero_infinity)
@@ -89,8 +92,10 @@ def _numbers(lengths: Tensor) -> list[int]:
     return [int(item) for item in lengths.tolist()]
 
 
-def _check(log_probs: Tensor, targets: Tensor, moments: Sequence[int], counts: Sequence[int]) -> None:
-    """Torch's kernel reads a class that there is not from beyond its tensor.
+def _check(
+    log_probs: Tensor, targets: Tensor, moments: Sequence[int], counts: Sequence[int], blank: int
+) -> None:
+    """Torch's kernels read a class that there is not from beyond its tensor.
 
     Raises:
         IndexError: names the sample.
@@ -98,6 +103,8 @@ def _check(log_probs: Tensor, targets: Tensor, moments: Sequence[int], counts: S
     steps, samples, classes = log_probs.shape
     if len(moments) != samples or len(counts) != samples:
         raise IndexError(f"{samples} samples, {len(moments)} lengths of inputs and {len(counts)} of targets")
+    if not 0 <= blank < classes:
+        raise IndexError(f"the blank is {blank}, which is not one of 0 to {classes - 1}")
     start, is_listed = 0, targets.dim() == 1
     for sample, (moment, count) in enumerate(zip(moments, counts, strict=True)):
         if not 0 <= moment <= steps:

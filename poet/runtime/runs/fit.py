@@ -234,6 +234,7 @@ class _Tally:
 
     def __init__(self, plan: Plan) -> None:
         self._class_dim = _class_dim(plan)
+        self._ignored = LossSpec.parse(plan.request.loss).ignored_class
         self._losses: list[float] = []
         self._seconds: list[float] = []
         self._own_seconds: list[float] = []
@@ -254,7 +255,8 @@ class _Tally:
             self._own_seconds.append(self._begun_own_seconds)
             self._begun_seconds = self._begun_own_seconds = 0.0
         if self._class_dim is not None:
-            right, judged = right_classes(result.predictions[0], targets[0], self._class_dim)
+            output = result.predictions[0]
+            right, judged = right_classes(output, targets[0], self._class_dim, ignored=self._ignored)
             self._right += right
             self._judged += judged
 
