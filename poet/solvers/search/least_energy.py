@@ -32,7 +32,7 @@ from poet.solvers.search.best_bound import refutes
 from poet.solvers.search.bound_rounds import BoundRounds
 from poet.solvers.search.finders import COPIES, GREEDY, LINEAR, SETS, STATES, WHOLE
 from poet.solvers.search.large import search_large
-from poet.solvers.search.messages import conflict_sentence, impossible_sentence
+from poet.solvers.search.messages import STOPPED, conflict_sentence, impossible_sentence
 from poet.solvers.search.model_runs import ModelRuns
 from poet.solvers.search.second_opinion import SecondOpinion
 from poet.solvers.search.slots_of_plans import followed_by, merged, suggested
@@ -59,7 +59,7 @@ def solve(
         return search.run()
     except KeyboardInterrupt:
         search.standing.stopped = True
-        return search.answer("Stopped by the user.")
+        return search.answer(STOPPED)
 
 
 class _Search:
@@ -95,7 +95,7 @@ class _Search:
                     message = conflict_sentence(self.problem, self.limits, confirmation)
                     return no_plan(self.standing, self.engine, message, confirmation.words)
             if self.standing.stopped:
-                return self.answer("Stopped by the user.")
+                return self.answer(STOPPED)
             proof = self.opinion.on_the_bound()
             if self.standing.finished():
                 return self.answer("", proof)

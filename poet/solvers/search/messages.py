@@ -12,6 +12,8 @@ from poet.solvers.engines.confirm import Confirmation
 from poet.solvers.instance.ram_bound import minimum_ram_bytes
 from poet.units import format_above, format_bytes, format_joules, format_seconds
 
+STOPPED = "Stopped by the user."
+
 T = TypeVar("T")
 
 

@@ -19,11 +19,13 @@ from poet.problem import Alternative, Limits, Objective, Pins, Problem
 from poet.schedule import Compute, Free, PageIn, PageOut, Schedule
 from poet.simulator import Trace, simulate
 from poet.solution import PROVEN, Progress, Solution, SolveOptions, Status, amount_of, is_confirmed
+from poet.solvers.heuristics.keep_everything import keep_everything
 from poet.solvers.instance.ram_bound import minimum_ram_bytes
 from poet.solvers.search import objectives
 from poet.solvers.search.choices import Choice, Choices
+from poet.solvers.search.finders import GREEDY
 from poet.solvers.search.form_guide import FormGuide, form_guide
-from poet.solvers.search.messages import impossible_in_all_forms, untried_forms_sentence
+from poet.solvers.search.messages import STOPPED, impossible_in_all_forms, untried_forms_sentence
 
 _log = logging.getLogger(__name__)
 
@@ -33,13 +35,19 @@ _TOLERANCE = 1e-9
 def solve(problem: Problem, limits: Limits | None = None, options: SolveOptions | None = None) -> Solution:
     """`poet.solvers.search.objectives.solve` over all choices of alternatives; its schedule names them.
 
+    Ctrl-C ends the search and keeps the best plan.
+
     Raises:
         InputError: the engine named in ``options`` is not available.
     """
     limits, options = limits or Limits(), options or SolveOptions()
     if not problem.alternatives:
         return objectives.solve(problem, limits, options)
-    return _Search(problem, limits, options).run()
+    search = _Search(problem, limits, options)
+    try:
+        return search.run()
+    except KeyboardInterrupt:  # between searches of single choices, which hear it themselves
+        return search.stopped()
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +76,7 @@ class _Search:
         self.names = self.choices.names
         self.least = self.once(problem)
         self.found: list[_Found] = []
+        self.kept: Choice | None = None  # with which keeping everything is within the limits
         self.start_choice, self.own_start, self.incumbent_trace = self.judged_start()
 
     def run(self) -> Solution:
@@ -83,7 +92,7 @@ class _Search:
         sums = self.options.objective in (Objective.ENERGY, Objective.TIME)
         guide = None
         if sums:
-            choice = self.choices.keeping()
+            choice = self.kept = self.choices.keeping()
             if choice is not None and choice != self.choices.cheapest:
                 guide = self.guided()
                 if guide is not None:
@@ -101,6 +110,27 @@ class _Search:
         if len(self.names) <= self.tuning.all_choices:
             return self.all_choices(first)
         return self.one_choice(first)
+
+    def stopped(self) -> Solution:
+        """The best of what was found until Ctrl-C, or what keeps everything where that is known to fit."""
+        self.found.append(self.kept_everything())
+        best = min(self.found, key=lambda found: found.amount)
+        solution = replace(best.solution, message=STOPPED, was_interrupted=True)
+        return self.answer(replace(best, solution=solution), self.least)
+
+    def kept_everything(self) -> _Found:
+        """Plain training in the choice with which it is known to fit; without one, no plan."""
+        choice = self.choices.lean if self.kept is None else self.kept
+        problem, schedule, trace = self.problem.resolved(choice), None, None
+        if self.kept is not None:
+            schedule = keep_everything(problem, self.limits)
+            trace = None if schedule is None else simulate(problem, schedule, self.limits)
+        solution = Solution(
+            Status.TIMEOUT if trace is None else Status.FEASIBLE, schedule, trace, 0.0, 0.0, 0.0, GREEDY,
+            objective=self.options.objective,
+            objective_bound=None if self.options.objective is Objective.ENERGY else 0.0,
+        )  # fmt: skip
+        return _Found(choice, solution, -math.inf)
 
     def guided(self) -> FormGuide | None:
         """The guide of the open forms, whose bound is that of all choices from now on.
@@ -322,7 +352,7 @@ class _Search:
             schedule=self.own_start,
             trace=trace,
             solver=self.options.start_by,
-            message=best.solution.message if own is not None else "",
+            message=best.solution.message if own is not None or best.solution.was_interrupted else "",
         )
         return _Found(self.start_choice, solution, best.bound)
 
@@ -332,7 +362,7 @@ class _Search:
         if not is_infeasible:
             stopped = solution.was_interrupted or any(each.solution.was_interrupted for each in self.found)
             message = untried_forms_sentence(len(tried), len(self.names))
-            message = "Stopped by the user." if stopped else message
+            message = STOPPED if stopped else message
             return replace(
                 solution, status=Status.TIMEOUT, message=message, proof="", was_interrupted=stopped
             )

@@ -8,13 +8,14 @@ import pytest
 from helpers import forms
 from helpers.random_problems import mixed_problem, random_limits
 
-from poet.alternatives import taken_by, with_names
+from poet.alternatives import taken_by, with_names, without_names
 from poet.problem import Alternative, Limits, Objective, Pins, Problem, ProblemOp, Tensor, Transfer
 from poet.schedule import Compute, Free
 from poet.simulator import simulate
 from poet.solution import Solution, SolveOptions, Status, amount_of
 from poet.solvers import minimum_ram_bytes, solve
 from poet.solvers.heuristics.keep_everything import keep_everything
+from poet.solvers.search import form_guide
 from poet.solvers.search.over_alternatives import in_own_form
 from poet.tuning import DEFAULT
 
@@ -287,3 +288,35 @@ def test_no_bound_is_above_the_optimum(seed: int, *, tries_all: bool) -> None:
 @pytest.mark.parametrize("tries_all", [True, False])
 def test_no_bound_is_above_the_optimum_of_more(seed: int, *, tries_all: bool) -> None:
     _judge_against_the_oracle(seed, tries_all=tries_all)
+
+
+@pytest.mark.parametrize("objective", [Objective.ENERGY, Objective.TIME, Objective.WRITES])
+def test_ctrl_c_while_forms_are_weighed_keeps_the_best_plan(
+    objective: Objective, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    of = chain(6)
+    options = dataclasses.replace(SHORT_SEARCH, objective=objective)
+    names = [each.name for each in of.alternatives]
+    kept = Limits(ram_budget_bytes=keep_bytes(of.resolved(())) - 20)
+    low = Limits(ram_budget_bytes=keep_bytes(of.resolved(names)) - 1)
+    start = solve(of, low, dataclasses.replace(ONE_CHOICE, time_limit_seconds=0.3)).schedule
+    assert start is not None
+
+    def press(*arguments: object, **options: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(form_guide, "tightest_bound", press)
+    none = solve(of, low, options)
+    assert (none.status, none.schedule) == (Status.TIMEOUT, None)
+    from_start = solve(of, low, dataclasses.replace(options, start=start))
+    assert from_start.schedule == start
+    assert from_start.status is Status.FEASIBLE or objective is Objective.WRITES
+    every = solve(of, kept, options)
+    if objective is not Objective.WRITES:  # of which keeping everything takes none, and is not looked for
+        assert every.schedule is not None
+        assert simulate(of.resolved(taken(of, every)), without_names(every.schedule), kept) == every.trace
+        assert every.status is Status.FEASIBLE
+    for found in (none, from_start, every):
+        assert found.was_interrupted
+        assert found.objective is objective
+        assert found.message == ("" if found.status is Status.OPTIMAL else "Stopped by the user.")
