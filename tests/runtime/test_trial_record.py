@@ -136,6 +136,7 @@ def test_so_do_switches_of_torch_and_what_says_how_to_divide(monkeypatch: pytest
     monkeypatch.setattr(Path, "read_bytes", noted)
     trial_record._own_sources.__wrapped__()
     assert {"part_trial.py", "wholes.py", "operators.py"} <= read
+    assert {"overwriting.py", "packed.py", "packed.cpp", "logits.py"} <= read
 
 
 def test_the_oldest_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:

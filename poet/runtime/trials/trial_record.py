@@ -147,7 +147,9 @@ def _own_sources() -> str:
     trials, kernels = package / "runtime" / "trials", package / "runtime" / "kernels"
     files = (
         *(trials / name for name in ("strips.py", "strip_trial.py", "part_trial.py", "trial_bench.py")),
-        *(kernels / name for name in ("__init__.py", "overwriting.py", "recurrent.py", "tables.py")),
+        *(kernels / name for name in ("__init__.py", "overwriting.py", "packed.py", "logits.py")),
+        *(kernels / name for name in ("recurrent.py", "tables.py")),
+        package / "runtime" / "native" / "packed.cpp",
         *(package / name for name in ("wholes.py", "operators.py")),
     )
     return hashlib.sha256(b"\0".join(file.read_bytes() for file in files)).hexdigest()
