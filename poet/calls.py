@@ -68,6 +68,16 @@ class TensorType:
                 reach += (size - 1) * stride
         return False
 
+    @property
+    def is_contiguous(self) -> bool:
+        """Whether the elements lie one after the other in row-major order, wherever they begin."""
+        rows = contiguous(self.dtype, self.shape).strides
+        lie_so = (
+            size == 1 or stride == row
+            for size, stride, row in zip(self.shape, self.strides, rows, strict=True)
+        )
+        return self.elements == 0 or all(lie_so)
+
     def __str__(self) -> str:
         return f"{self.dtype}[{','.join(map(str, self.shape))}]"
 

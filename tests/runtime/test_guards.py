@@ -10,7 +10,7 @@ from torch import nn
 
 from poet.errors import PlanError
 from poet.frontend.trace import trace_training_step
-from poet.graph import Argument, Graph, Op, Ref
+from poet.graph import Argument, Buffer, Call, Graph, Link, Op, Ref, Role, Strip, TensorType, Value
 from poet.runtime.kernels.guards import check_calls
 
 
@@ -54,3 +54,30 @@ def test_a_call_that_torch_would_not_survive_is_refused(graph: Graph, target: st
     place, argument = BAD[target, what]
     with pytest.raises(PlanError, match=f"calls {target} without"):
         check_calls(_with_argument(graph, target, place, argument))
+
+
+def test_what_is_written_must_not_overlap_itself(graph: Graph) -> None:
+    """Of a stranger's plan: a kernel that asks for no strides would write beyond it."""
+    kind = TensorType("float32", (4, 8), (0, 0))
+    values = (
+        *graph.values,
+        Value("wide", "5.bias", kind),
+        Value("made", "made", replace(kind, strides=(8, 1))),
+    )
+    buffers = (*graph.buffers, Buffer("made", 128, Role.ACTIVATION))
+    neg = Op("neg", Call("aten.neg.default", (Ref("wide"),)), ("made",))
+    strip = Strip(
+        (
+            Link(Call("aten.neg.default", (Ref("wide"),)), ("r",), ()),
+            Link(Call("poet.assign", (Ref("wide"), Ref("r"))), (), ()),
+        ),
+        (Value("r", "r", kind),), 1, 1,
+    )  # fmt: skip
+    over = Op("over", strip.call, (), updates=("5.bias",), repeatable=False, strip=strip)
+    assign = Call("poet.assign", (Ref("wide"), Ref("made")))
+    plain = Op("plain", assign, (), updates=("5.bias",), repeatable=False)
+    check_calls(replace(graph, values=values, buffers=buffers, ops=(*graph.ops, neg)))
+    for op in (over, plain):
+        bad = replace(graph, values=values, buffers=buffers, ops=(*graph.ops, neg, op))
+        with pytest.raises(PlanError, match=f"op {op.name} writes wide, .* its elements overlap"):
+            check_calls(bad)

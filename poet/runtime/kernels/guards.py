@@ -6,10 +6,11 @@ what every traced plan has, and costs nothing while it is replayed.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from poet.errors import PlanError
-from poet.graph import Argument, Blank, Call, Graph, Link, Op, Ref
+from poet.graph import Argument, Blank, Call, Graph, Link, Op, Ref, TensorType
+from poet.operators import WRITES
 
 _POOLS = {
     "aten.max_pool2d_with_indices_backward.default": (7, "aten.max_pool2d_with_indices.default"),
@@ -98,6 +99,22 @@ def check_calls(graph: Graph) -> None:
                 _require(op, call, 2, keeps_batch, "a gradient of what it pooled")
             elif call is not None and call.target in _BATCH_NORMS:
                 _require(op, call, 1 + _BATCH_NORMS[call.target].mode, has_statistics, "its statistics")
+        _check_written(op, types)
+
+
+def _check_written(op: Op, types: Mapping[str, TensorType]) -> None:
+    """What is written in place has a place of its own for each element."""
+    links = () if op.strip is None else op.strip.links
+    for call in (op.call, op.recall, *(link.call for link in links)):
+        places = () if call is None else WRITES.get(call.target, ())
+        for argument in (call.args[place] for place in places if call and place < len(call.args)):
+            name = argument.value if isinstance(argument, Ref) else ""
+            kind = types.get(name)
+            if kind is not None and kind.overlaps_itself:
+                raise PlanError(
+                    f"op {op.name} writes {name}, which is {kind} with strides {kind.strides}: its elements "
+                    "overlap"
+                )
 
 
 class _BatchNorm:

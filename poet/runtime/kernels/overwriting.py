@@ -29,16 +29,22 @@ class Row:
         places: of the operands that it may overwrite.
         name: of the ATen operator that does; ``""``: one of our own.
         keyword: of the tensor that it writes; ``""``: it writes its first argument.
+        in_rows: it asks for no strides, and writes as many elements as there are one after the other.
     """
 
     places: tuple[int, ...]
     name: str = ""
     keyword: str = ""
+    in_rows: bool = False
 
 
 ROWS: dict[str, Row] = {
-    "aten._log_softmax_backward_data.default": Row((0,), "_log_softmax_backward_data.out", "out"),
-    "aten._softmax_backward_data.default": Row((0,), "_softmax_backward_data.out", "grad_input"),
+    "aten._log_softmax_backward_data.default": Row(
+        (0,), "_log_softmax_backward_data.out", "out", in_rows=True
+    ),
+    "aten._softmax_backward_data.default": Row(
+        (0,), "_softmax_backward_data.out", "grad_input", in_rows=True
+    ),
     "aten.add.Tensor": Row((0, 1), "add.out", "out"),
     "aten.div.Scalar": Row((0,), "div_.Scalar"),
     "aten.div.Tensor": Row((0,), "div.out", "out"),
@@ -56,8 +62,8 @@ ROWS: dict[str, Row] = {
     "aten.sub.Tensor": Row((0, 1), "sub.out", "out"),
     "aten.tanh_backward.default": Row((0,), "tanh_backward.grad_input", "grad_input"),
     "aten.threshold_backward.default": Row((0,), "threshold_backward.grad_input", "grad_input"),
-    "poet.masked": Row((0,)),
-    "poet.relu_backward": Row((0,)),
+    "poet.masked": Row((0,), in_rows=True),
+    "poet.relu_backward": Row((0,), in_rows=True),
 }
 
 
@@ -127,7 +133,8 @@ def overwrites(call: Call) -> tuple[int, ...]:
 def operand_of(strip: Strip, types: Mapping[str, TensorType]) -> str | None:
     """The value that ``strip``, of one block, writes its result over as a kernel here does it.
 
-    ``None``: it does other things, or no kernel does, and the result is made apart and copied.
+    ``None``: it does other things, or no kernel does where the operand's elements lie, and the result is made
+    apart and copied.
 
     Args:
         strip: of a graph.
@@ -136,9 +143,12 @@ def operand_of(strip: Strip, types: Mapping[str, TensorType]) -> str | None:
     over = strip.overwritten
     if over is None or [value.type for value in strip.inner] != [types.get(over.value)]:
         return None
-    call = strip.links[0].call
+    call, kind = strip.links[0].call, types[over.value]
+    row = ROWS.get(call.target)
+    if row is None or kind.overlaps_itself or (row.in_rows and not kind.is_contiguous):
+        return None
     at = {place for place, item in enumerate(call.args) if item == over}
-    return over.value if at and at <= set(overwrites(call)) else None
+    return over.value if at and at <= set(row.places) else None
 
 
 def kernel(target: str) -> Callable[..., Any]:
