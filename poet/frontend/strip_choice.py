@@ -78,7 +78,7 @@ def worth_trying(graph: Graph, kernels: KernelFacts) -> tuple[Ways, ...]:
 
     A strip costs a share of what its ops take, so what is left out would hardly be chosen.
     """
-    types = {value.name: value.type for value in graph.values}
+    values = {value.name: value for value in graph.values}
     found = [ways for ways in (*gradient_candidates(graph), *slice_candidates(graph, kernels)) if ways]
     facts = [[kernels.of(name) for name in ways[0].merged] for ways in found]
     seconds = [sum(item.seconds or 0.0 for item in each) for each in facts]
@@ -92,7 +92,7 @@ def worth_trying(graph: Graph, kernels: KernelFacts) -> tuple[Ways, ...]:
         range(len(found)), key=lambda number: -own_bytes[number] / max(seconds[number], 1e-9)
     ):
         way = found[number][0]
-        distinct = signature(way.strip, way.outputs, types)
+        distinct = signature(way.strip, way.outputs, values)
         if distinct not in paid:
             if seconds[number] > left_seconds:
                 continue

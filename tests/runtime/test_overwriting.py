@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -11,11 +12,12 @@ import torch
 from torch import Tensor
 
 from poet.errors import PlanError
-from poet.graph import Call, Link, Ref, Strip, TensorType, Value
+from poet.graph import Call, Link, Ref, Strip, Symbol, TensorType, Value
 from poet.operators import ATEN, OWN
 from poet.runtime import kernels, native
 from poet.runtime.kernels import overwriting, packed
 from poet.runtime.trials.kernel_clock import recorded
+from poet.runtime.trials.strips import StripRun, signature
 
 SPECIAL = (-math.inf, -6.0, -1.0, -0.0, 0.0, 1e-45, 0.5, 1.0, 6.0, math.inf, math.nan)
 SHAPES = ((7,), (3, 33, 5), (2, 8, 40, 40))
@@ -173,3 +175,64 @@ def test_which_strips_write_over_an_operand() -> None:
     assert overwriting.operand_of(strip("g", target="aten.where.self"), types) is None
     other = TensorType("float32", (2, 2), (2, 1))
     assert overwriting.operand_of(strip("g"), {"g": other, "y": kind}) is None
+
+
+LOG_SOFTMAX = "aten._log_softmax_backward_data.default"
+MADE_OVER: dict[str, tuple[Any, ...]] = {
+    LOG_SOFTMAX: (Ref("y"), 1, Symbol("dtype", "float32")),
+    "aten._softmax_backward_data.default": (Ref("y"), 1, Symbol("dtype", "float32")),
+    "poet.masked": (Ref("bits"), 2.0),
+    "poet.relu_backward": (Ref("bits"),),
+    "aten.mul.Tensor": (Ref("y"),),
+}
+"""Arguments after the operand that is written over."""
+BESIDE = {"y": TensorType("float32", (4, 8), (8, 1)), "bits": TensorType("uint8", (1, 4), (4, 1))}
+
+
+@pytest.mark.parametrize("target", MADE_OVER)
+def test_where_the_operand_does_not_lie_as_the_kernel_writes_a_copy_is_made(target: str) -> None:
+    memory = torch.arange(1.0, 257.0)
+    given = {"y": numbers(4, 8, special=False), "bits": torch.tensor([[7, 9, 0, 255]], dtype=torch.uint8)}
+    wanted = {name: given[name] for name in ("y", "bits")}
+    for strides in ((8, 1), (1, 4), (16, 2), (16, 1), (0, 0), (1, 1), (0, 1)):
+        kind = TensorType("float32", (4, 8), strides)
+        call = Call(target, (Ref("g"), *MADE_OVER[target]))
+        assign = Call("poet.assign", (Ref("g"), Ref("r")))
+        strip = Strip((Link(call, ("r",), ()), Link(assign, (), ())), (Value("r", "r", kind),), 1, 1)
+        types = BESIDE | {"g": kind}
+        has_kernel = not kind.overlaps_itself and (strides == (8, 1) or target == "aten.mul.Tensor")
+        assert overwriting.operand_of(strip, types) == ("g" if has_kernel else None), strides
+        around = memory.clone()
+        tensors = wanted | {"g": around.as_strided((4, 8), strides)}
+        made = kernels.run(call, (wanted | {"g": memory.as_strided((4, 8), strides)}).__getitem__, no_scalar)
+        run = StripRun(strip, (), types)
+        if kind.overlaps_itself:
+            extent = kind.extent_bytes // 4
+            with contextlib.suppress(RuntimeError):  # torch sees most of them
+                run.run(tensors.__getitem__, no_scalar)
+            assert torch.equal(around[extent:], memory[extent:]), strides
+            continue
+        (result,) = kernels.outputs_of(made)
+        assert result is not None
+        run.run(tensors.__getitem__, no_scalar)
+        expected = memory.clone()
+        expected.as_strided((4, 8), strides).copy_(result)
+        assert torch.equal(around, expected), "and nothing beside it"
+
+
+def no_scalar(name: str) -> float:
+    raise AssertionError(name)
+
+
+def test_a_strip_that_is_given_its_operand_twice_is_another() -> None:
+    kind = TensorType("float32", (4, 8), (8, 1))
+    call = Call(LOG_SOFTMAX, (Ref("g"), *MADE_OVER[LOG_SOFTMAX]))
+    assign = Call("poet.assign", (Ref("g"), Ref("r")))
+    strip = Strip((Link(call, ("r",), ()), Link(assign, (), ())), (Value("r", "r", kind),), 1, 1)
+
+    def told_apart(g: str, y: str) -> object:
+        return signature(strip, (), {"g": Value("g", g, kind), "y": Value("y", y, kind)})
+
+    assert told_apart("g", "y") == told_apart("one", "other")
+    assert told_apart("g", "g") == told_apart("one", "one")
+    assert told_apart("g", "y") != told_apart("g", "g"), "y changes while it is read"

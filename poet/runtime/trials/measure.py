@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from poet.errors import ModelError
-from poet.graph import ITEM_BYTES, Argument, Call, Graph, Op, Ref, TensorType
+from poet.graph import ITEM_BYTES, Argument, Call, Graph, Op, Ref, TensorType, Value
 from poet.kernel_allocations import KernelAllocation, peak_bytes
 from poet.kernel_facts import KernelFacts, OpFacts
 from poet.operators import MIS_TRACED
@@ -134,7 +134,9 @@ class _Bench:
 
     def finding_of_strip(self, op: Op) -> _Finding:
         assert op.strip is not None
-        key = signature(op.strip, op.outputs, self.types), op.strip.blocks
+        names = (*op.call.refs(), *(name for name in op.outputs if name is not None))
+        values = {name: Value(name, self.graph.buffer_of(name), self.types[name]) for name in names}
+        key = signature(op.strip, op.outputs, values), op.strip.blocks
         if key not in self.found:
             bound, tensors = StripRun(op.strip, op.outputs, self.types), self.inputs(op.call)
             self.found[key] = _run(

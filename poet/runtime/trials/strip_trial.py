@@ -77,8 +77,7 @@ def offer(
         values: of the graph, by name.
         counts: to be tried, in this order.
     """
-    types = {name: value.type for name, value in values.items()}
-    key = (signature(strip, outputs, types), tuple(counts), torch.get_num_threads())
+    key = (signature(strip, outputs, values), tuple(counts), torch.get_num_threads())
     if key not in _offers:
         digest = trial_record.digest_of(("offer", key))
         if _is_offer(told := trial_record.told(digest)):
@@ -112,10 +111,9 @@ def is_exact(strip: Strip, outputs: Sequence[str | None], values: Mapping[str, V
 
     torch's generator and number of threads are left as they were.
     """
-    types = {name: value.type for name, value in values.items()}
     try:
         return _exact_here(
-            signature(strip, outputs, types),
+            signature(strip, outputs, values),
             strip.blocks,
             lambda: Trial(strip, outputs, values),
             likely_thread_counts(),
@@ -138,7 +136,7 @@ def check_strips(graph: Graph) -> None:
     for op in graph.ops:
         if op.strip is None or (op.strip.is_whole and overwriting.operand_of(op.strip, types) is None):
             continue
-        key = (signature(op.strip, op.outputs, types), op.strip.blocks, threads)
+        key = (signature(op.strip, op.outputs, values), op.strip.blocks, threads)
         if key not in _exact:
             if not fits(op.strip, values):
                 untried.append(op)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from poet.errors import PlanError
-from poet.graph import Argument, Blank, Link, Ref, Strip, Symbol, TensorType
+from poet.graph import Argument, Blank, Link, Ref, Strip, Symbol, TensorType, Value
 from poet.runtime import kernels
 from poet.runtime.kernels import logits, overwriting, tables
 from poet.strips import cut_type, outermost
@@ -235,20 +235,34 @@ _ROWS: dict[str, kernels.Kernel] = {
 """The operators of `poet.strips.BY_NUMBER` for some of their rows; first comes the number of the first."""
 
 
-def signature(strip: Strip, outputs: Sequence[str | None], types: Mapping[str, TensorType]) -> Any:
-    """What two strips have in common that do the same work on the same types, in however many blocks."""
+def signature(strip: Strip, outputs: Sequence[str | None], values: Mapping[str, Value]) -> Any:
+    """What two strips have in common that do the same work on the same types, in however many blocks.
+
+    Each value by its type, its number, and the number of the memory that it is a view of.
+
+    Args:
+        strip: with any number of blocks.
+        outputs: of its op.
+        values: of the graph, by name: those that the strip is given and those that it makes.
+    """
     numbers: dict[str, int] = {}
-    known = dict(types) | {value.name: value.type for value in strip.inner}
+    memory: dict[tuple[bool, str], int] = {}
+    inner = {value.name: value for value in strip.inner}
+
+    def known(name: str) -> object:
+        value = inner[name] if name in inner else values[name]
+        place = memory.setdefault((name in inner, value.buffer), len(memory))
+        return value.type, numbers.setdefault(name, len(numbers)), place
 
     def anonymous(argument: Argument) -> object:
         if isinstance(argument, Ref):
-            return known[argument.value], numbers.setdefault(argument.value, len(numbers))
+            return known(argument.value)
         if isinstance(argument, tuple):
             return tuple(map(anonymous, argument))
         return type(argument), argument
 
     def made(name: str | None) -> object:
-        return None if name is None else (known[name], numbers.setdefault(name, len(numbers)))
+        return None if name is None else known(name)
 
     links = tuple(
         (
@@ -261,7 +275,4 @@ def signature(strip: Strip, outputs: Sequence[str | None], types: Mapping[str, T
         )
         for link in strip.links
     )
-    views = tuple(
-        (numbers.get(value.name), numbers.get(value.buffer)) for value in strip.inner if value.name in numbers
-    )
-    return links, views, tuple(map(made, outputs)), strip.size
+    return links, tuple(map(made, outputs)), strip.size

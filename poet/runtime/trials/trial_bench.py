@@ -37,7 +37,7 @@ class Trial:
     def __init__(self, strip: Strip, outputs: Sequence[str | None], values: Mapping[str, Value]) -> None:
         self._strip, self._outputs = strip, outputs
         self._types = {name: value.type for name, value in values.items()}
-        self.distinct = signature(strip, outputs, self._types)
+        self.distinct = signature(strip, outputs, values)
         self._memory: dict[str, Tensor] = {}  # by buffer
         self._begin: dict[str, Tensor] = {}  # of what is updated
         self._tensors: dict[str, Tensor] = {}
