@@ -19,7 +19,7 @@ from helpers.sequence_nets import NETS
 from torch import Tensor, nn
 
 from poet.c99 import sources
-from poet.c99.calls import OpRun, Placed, float_text
+from poet.c99.calls import CCall, OpRun, Placed, float_text
 from poet.c99.rows import ROWS, c_calls
 from poet.errors import UnsupportedOperator
 from poet.graph import Argument, Call, Ref, TensorType
@@ -326,6 +326,54 @@ def test_a_strangers_numbers_likewise(
     outputs = tuple(Placed(_type(*shape), 1000 + 100 * index) for index, shape in enumerate(made))
     with pytest.raises(UnsupportedOperator, match=why):
         c_calls(OpRun("act", Call(target, (*map(Ref, values), *rest)), outputs, values))
+
+
+def _strided(shape: tuple[int, ...], strides: tuple[int, ...]) -> Placed:
+    return Placed(TensorType("float32", shape, strides), 100)
+
+
+def _layer_norm(x: Placed) -> list[CCall]:
+    """Over the last three dimensions of ``x``."""
+    row = x.type.shape[1:]
+    outputs = tuple(
+        Placed(_type(*shape), 1000 * k)
+        for k, shape in enumerate([x.type.shape, (4, 1, 1, 1), (4, 1, 1, 1)], 1)
+    )
+    call = Call("aten.native_layer_norm.default", (Ref("x"), row, None, None, 1e-5))
+    return c_calls(OpRun("norm", call, outputs, {"x": x}))
+
+
+def test_a_gap_behind_a_dimension_of_one_is_seen_in_a_row() -> None:
+    """The first three of seven columns of [4, 2, 1, 7]."""
+    with pytest.raises(UnsupportedOperator, match="with strides"):
+        _layer_norm(_strided((4, 2, 1, 3), (14, 7, 7, 1)))
+    dense = _layer_norm(_strided((4, 2, 1, 3), (6, 3, 3, 1)))
+    for strides in ((6, 3, 99, 1), (6, 3, 0, 1)):  # the stride of a dimension of one means nothing
+        assert _layer_norm(_strided((4, 2, 1, 3), strides)) == dense
+    assert _layer_norm(_strided((4, 1, 1, 1), (5, 0, 0, 0)))
+
+
+@pytest.mark.parametrize(
+    ("size", "times", "scale", "is_right"),
+    [(3, 3, 3.3, False), (3, 3, None, True), (3, 3, 3.0, True), (2, 41, None, False), (3, 2, 2.0, True)],
+)
+def test_enlarging_is_exported_where_torch_repeats_each_row_alike(
+    size: int, times: int, scale: float | None, is_right: bool
+) -> None:
+    small, large = (1, 2, size, 2), (1, 2, size * times, 2)
+    calls = [
+        Call("aten.upsample_nearest2d.default", (Ref("v"), large[2:], scale, None)),
+        Call("aten.upsample_nearest2d_backward.default", (Ref("v"), large[2:], small, scale, None)),
+    ]
+    for call, given, made in zip(calls, (small, large), (large, small), strict=True):
+        run = OpRun("up", call, (Placed(_type(*made), 1000),), {"v": Placed(_type(*given), 0)})
+        if is_right:
+            assert c_calls(run)[0].arguments[-2:] == (str(times), "1")
+        else:
+            with pytest.raises(
+                UnsupportedOperator, match=f"does not repeat each row or column {times} times"
+            ):
+                c_calls(run)
 
 
 def test_every_row_calls_functions_that_exist(tmp_path: Path) -> None:

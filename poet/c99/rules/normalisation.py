@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import pairwise
 
 from poet.c99.calls import CCall, CStruct, OpRun, Placed, pointer_or_null
 from poet.graph import TensorType
@@ -108,10 +109,10 @@ def group_norm_backward(run: OpRun) -> list[CCall]:
 
 def _step(row: tuple[int, ...], strides: tuple[int, ...]) -> int:
     """From one element of a row to the next; 0: they are not one distance apart."""
-    for d in range(len(row) - 1):
-        if row[d] > 1 and strides[d] != strides[d + 1] * row[d + 1]:
-            return 0
-    return strides[-1] if row else 1
+    dims = [(size, stride) for size, stride in zip(row, strides, strict=True) if size != 1]
+    if any(outer != inner * size for (_, outer), (size, inner) in pairwise(dims)):
+        return 0
+    return dims[-1][1] if dims else 1
 
 
 def _rows(run: OpRun, shape: int, y: Placed, x: Placed, gx: Placed, saved: Placed) -> CStruct:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 
+import torch
+
 from poet.c99.calls import CCall, CStruct, OpRun
 from poet.graph import TensorType
 
@@ -87,24 +89,51 @@ def max_pool_backward(run: OpRun) -> list[CCall]:
     return [CCall("poet_max_pool2d_backward", (*pointers, *map(str, sizes)))]
 
 
-def _repeats(run: OpRun, small: TensorType, large: TensorType) -> tuple[str, ...]:
-    """Planes, height and width of the small image, and how often its rows and columns are repeated."""
+def _repeats(run: OpRun, first: int, small: TensorType, large: TensorType) -> tuple[str, ...]:
+    """Planes, height and width of the small image, and how often its rows and columns are repeated.
+
+    Argument ``first`` and the one after it are the scales that torch finds a row and a column by.
+    """
     height, width = small.shape[-2:]
     down, across = (of // max(size, 1) for of, size in zip(large.shape[-2:], small.shape[-2:], strict=True))
     grown = (*small.shape[:-2], height * down, width * across)
     if len(small.shape) != 4 or not down or not across or large.shape != grown:
         raise run.refuse(f"from {small} to {large}; to a whole multiple of height and width it has")
+    for index, size, times in ((first, height, down), (first + 1, width, across)):
+        scale = None if run.argument(index) is None else run.number(index)
+        if size * times > _LONGEST_SIDE or not _repeats_each(size, times, scale):
+            raise run.refuse(
+                f"from {small} to {large} by a scale of {scale}, where torch does not repeat each row or "
+                f"column {times} times; write size= in place of scale_factor=, or a smaller whole factor"
+            )
     planes = small.elements // (height * width)
     return tuple(map(str, (planes, height, width, down, across)))
+
+
+_LONGEST_SIDE = 65_536
+"""Of an image that is enlarged; each of its rows and columns is asked for."""
+
+
+def _repeats_each(size: int, times: int, scale: float | None) -> bool:
+    """Whether torch takes each of ``size`` rows ``times`` times, both ways; it rounds to find them."""
+    aten = torch.ops.aten
+    small, large = [1, 1, size, 1], [size * times, 1]
+    rows = torch.arange(size, dtype=torch.float32)
+    taken = aten.upsample_nearest2d(rows.view(small), large, scale, None).flatten()
+    ones = torch.ones(1, 1, *large)
+    counted = aten.upsample_nearest2d_backward(ones, large, small, scale, None).flatten()
+    return torch.equal(taken, rows.repeat_interleave(times)) and bool((counted == times).all())
 
 
 def upsample_nearest(run: OpRun) -> list[CCall]:
     """Each element repeated."""
     x, y = run.dense(0), run.output()
-    return [CCall("poet_upsample", (y.pointer(), x.pointer(), *_repeats(run, x.type, y.type)))]
+    return [CCall("poet_upsample", (y.pointer(), x.pointer(), *_repeats(run, 2, x.type, y.type)))]
 
 
 def upsample_nearest_backward(run: OpRun) -> list[CCall]:
     """The way back."""
     gy, gx = run.dense(0), run.output()
-    return [CCall("poet_upsample_backward", (gx.pointer(), gy.pointer(), *_repeats(run, gx.type, gy.type)))]
+    return [
+        CCall("poet_upsample_backward", (gx.pointer(), gy.pointer(), *_repeats(run, 3, gx.type, gy.type)))
+    ]
