@@ -129,15 +129,17 @@ def _init(spec: OptimizerSpec, *, pages: bool, commits: bool) -> str:
 
 def _train_step(spec: OptimizerSpec, loss: Placed, *, pages: bool, commits: bool) -> str:
     begins = "    if (!net || !net->storage) {" if pages else "    if (!net) {"
-    ends = "        if (net->failed) {\n            net->failed = 0;\n"
-    ends += "            return POET_STORAGE_FAILED;\n        }\n"
+    ends = "        if (net->failed) {\n            return POET_STORAGE_FAILED;\n        }\n"
+    partial = "    if (net->failed) { /* the step before was made in part */\n"
+    partial += "        return POET_STORAGE_FAILED;\n    }\n"
+    prepared = (partial if pages else "") + scalars(spec)
     turns = "    net->side = !net->committed; /* what is at home in storage was written there */\n"
     return f"""poet_status poet_train_step(poet_net *net, float *loss)
 {{
 {begins}
         return POET_BAD_ARGUMENT;
     }}
-{scalars(spec)}    for (size_t i = 0; i < sizeof schedule / sizeof schedule[0]; ++i) {{
+{prepared}    for (size_t i = 0; i < sizeof schedule / sizeof schedule[0]; ++i) {{
         schedule[i].run(net, schedule[i].numbers);
 {ends if pages else ""}    }}
 {turns if commits else ""}    ++net->steps;
@@ -150,8 +152,13 @@ def _train_step(spec: OptimizerSpec, loss: Placed, *, pages: bool, commits: bool
 
 
 def _set_storage(step: ExportedStep) -> str:
-    fill = FILL_HOMES if step.commits else ""
-    return f"""poet_status poet_set_storage(poet_net *net, const poet_storage *storage)
+    before, fill = "", ""
+    if step.commits:
+        before = FILL_HOMES
+        fill = "    if (storage && fill_homes(net, storage)) {\n"
+        fill += "        net->storage = 0; /* no step on a part of them */\n"
+        fill += "        return POET_STORAGE_FAILED;\n    }\n"
+    return f"""{before}poet_status poet_set_storage(poet_net *net, const poet_storage *storage)
 {{
     net->storage = storage;
 {fill}    return POET_OK;

@@ -13,7 +13,7 @@ _TYPES = """typedef enum {
     POET_OK = 0,
     POET_BAD_ARGUMENT = 1, /* a null pointer, or a row or class that there is not */
     POET_NOT_FINITE = 2,   /* the loss is NaN or infinite; the parameters may be, too */
-    POET_STORAGE_FAILED = 3,
+    POET_STORAGE_FAILED = 3, /* and of all calls after a step that was made in part; see poet_set_storage */
     POET_NO_STATE = 4      /* nothing whole was saved; see poet_state.h */
 } poet_status;
 
@@ -179,18 +179,30 @@ def _members(step: ExportedStep) -> str:
     return members + ("    const poet_storage *storage;\n    int failed;\n" if step.page_bytes else "")
 
 
+def net_bytes(step: ExportedStep) -> int:
+    """``sizeof(poet_net)`` where pointers have 4 bytes, and numbers of 8 begin at multiples of 8."""
+    powers = DOUBLES.get(step.optimizer.name, ())
+    size = 24 + WORD_BYTES * len(FLOATS[step.optimizer.name])
+    if powers:
+        size = -(-size // 8) * 8 + 8 * len(powers)
+    size += 12 * step.commits + 8 * bool(step.page_bytes)
+    return -(-size // 8) * 8
+
+
 def _paging(step: ExportedStep) -> str:
     if not step.page_bytes:
         return ""
     homes = (
-        "\n * What is at home in storage is written there by this, as it begins: to go on with what was\n"
-        " * committed before, use poet_recover instead (poet_state.h), after a failure as well."
+        "\n * What is at home in storage is written there by this, as it begins, over what was committed.\n"
+        " * To go on with that use poet_recover instead (poet_state.h), and this where that gave\n"
+        " * POET_NO_STATE; where this gave POET_STORAGE_FAILED, call it again."
         if step.commits
         else ""
     )
+    ways = "poet_recover or poet_load gave POET_OK" if step.commits else "poet_load, or poet_init and this"
     return (
         "/*\n * Where a step keeps POET_PAGE_BYTES of tensors for a while; to be set before the first step.\n"
-        " * Between steps nothing of worth is there. After POET_STORAGE_FAILED a step was made in part:\n"
-        f" * go on with poet_load, or with poet_init and this.{homes}\n */\n"
+        " * Between steps nothing of worth is there. After POET_STORAGE_FAILED a step was made in part, and\n"
+        f" * none is made until {ways}.{homes}\n */\n"
         "poet_status poet_set_storage(poet_net *net, const poet_storage *storage);\n\n"
     )

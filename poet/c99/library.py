@@ -111,7 +111,9 @@ class Step:
                     f"the step pages: it needs a file of {self.facts.page_bytes} bytes, `pages`"
                 )
             self._pages = self._opened(pages, self.facts.page_bytes, _PAGES)
-        if (recover and not self.recover()) or (self.facts.page_bytes and not recover):
+        if recover:
+            self.recover()
+        elif self.facts.page_bytes:
             self._call("poet_set_storage", self._net, self._pages.memory)
         sizes = self.facts.input_floats[: self.facts.inputs]
         self._numbers = self.facts.input_numbers[: self.facts.inputs]
@@ -179,7 +181,7 @@ class Step:
         """One training step; its loss, which may be NaN or infinite.
 
         Raises:
-            LibraryError: the storage failed; go on with `load`.
+            LibraryError: the storage failed; no step is made until `recover` or `load` found one.
         """
         loss = ctypes.c_float()
         self._call("poet_train_step", self._net, ctypes.byref(loss), also=NOT_FINITE)
@@ -239,13 +241,18 @@ class Step:
         self._call(self._committing("poet_commit"), self._net)
 
     def recover(self) -> bool:
-        """Go on with the step that was committed last, as after a step that failed; ``False``: there is none.
+        """Go on with the step that was committed last, as after a step that failed.
+
+        ``False``: there is none, and training begins anew with the plan's weights.
 
         Raises:
             LibraryError: as for `commit`.
         """
         name = self._committing("poet_recover")
-        return self._call(name, self._net, self._pages.memory, also=NO_STATE) == OK
+        is_found = self._call(name, self._net, self._pages.memory, also=NO_STATE) == OK
+        if not is_found:
+            self._call("poet_set_storage", self._net, self._pages.memory)
+        return is_found
 
     def _committing(self, name: str) -> str:
         if not hasattr(self._library, name):

@@ -17,7 +17,7 @@ from poet.c99 import library, sources, vectors
 from poet.c99.calls import WORD_BYTES
 from poet.c99.emit import step_source
 from poet.c99.functions import functions_of
-from poet.c99.header import step_header
+from poet.c99.header import net_bytes, step_header
 from poet.c99.interface import ExportedStep, Interface, Span, comment, interface_of
 from poet.c99.optimizer_numbers import check_optimizer
 from poet.c99.predict import Prediction, prediction_of
@@ -252,6 +252,7 @@ def _readme(plan: Plan, step: ExportedStep, weight_words: int) -> str:
             device=comment(plan.device.title),
             digest=plan_digest(plan),
             arena=arena_bytes,
+            net=net_bytes(step),
             ram=_ram_bytes(plan, arena_bytes),
             arena_words=format_bytes(arena_bytes),
             budget=budget,

@@ -111,16 +111,19 @@ int poet_kept_write(poet_net *net, int32_t index, uint32_t to, const void *bytes
 }"""
 """The same where all that is in storage between steps never changes, and so is a constant."""
 
-FILL_HOMES = """    uint32_t words[16] = {0u};
-    for (uint32_t slot = 0u; storage && slot < 2u; ++slot) { /* what was committed there counts no more */
+FILL_HOMES = """/* Writes the first content of what lives in storage and changes; 0 where all went well. */
+static int fill_homes(poet_net *net, const poet_storage *storage)
+{
+    uint32_t words[16] = {0u};
+    for (uint32_t slot = 0u; slot < 2u; ++slot) { /* what was committed there counts no more */
         if (storage->write(storage->context, POET_COMMIT_AT + slot * POET_COMMIT_BYTES, words, 64u)) {
-            return POET_STORAGE_FAILED;
+            return 1;
         }
     }
-    if (storage && storage->sync(storage->context)) {
-        return POET_STORAGE_FAILED;
+    if (storage->sync(storage->context)) {
+        return 1;
     }
-    for (int32_t i = 0; storage && i < POET_KEPT; ++i) {
+    for (int32_t i = 0; i < POET_KEPT; ++i) {
         const poet_span *const span = &poet_kept[i];
         for (int32_t k = 0; span->word < 0 && span->home >= 0 && k < span->words; k += 16) {
             const int32_t left = span->words - k, count = left < 16 ? left : 16;
@@ -128,13 +131,13 @@ FILL_HOMES = """    uint32_t words[16] = {0u};
                 words[at] = span->first < 0 ? span->fill : poet_weights[span->first + k + at];
             }
             if (poet_kept_write(net, i, 4u * (uint32_t)k, words, 4u * (uint32_t)count)) {
-                return POET_STORAGE_FAILED;
+                return 1;
             }
         }
     }
-    if (storage && storage->sync(storage->context)) {
-        return POET_STORAGE_FAILED;
-    }
+    return storage->sync(storage->context);
+}
+
 """
 
 CRC_WITH_HOMES = """uint32_t poet_state_crc(const poet_net *net)

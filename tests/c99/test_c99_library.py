@@ -168,6 +168,12 @@ def test_pages_and_homes_in_a_file(made: Made, digits: Path, tmp_path: Path, hom
         one.close()
         with Step(library, pages=pages, recover=True) as again:
             assert again.state_crc() == committed
+        with Step(library, pages=tmp_path / "empty") as anew:
+            begins = anew.state_crc()
+            anew.train()
+            assert not anew.recover(), "nothing was committed: begun anew, and no storage is missing"
+            assert anew.state_crc() == begins
+            anew.train()
     else:
         with pytest.raises(LibraryError, match="nothing that this step changes lives in storage"):
             one.commit()

@@ -265,9 +265,11 @@ def test_paging_gives_the_same_bits_and_tells_of_failures(
     count = step.transfers // STEPS
     assert count > 4
     for failing in range(count):
+        step.begin()
         step.transfers, step.failing = 0, failing
-        assert step.library.poet_train_step(step.net, None) == 3
-        assert step.transfers == failing + 1, "nothing is tried after a failure"
+        for _ in range(2):
+            assert step.library.poet_train_step(step.net, None) == 3
+            assert step.transfers == failing + 1, "nothing is tried after a failure, in that step or the next"
 
 
 MOVED = [("micro", False), ("autoencoder", False), ("autoencoder", True)]

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ctypes
+import re
+import subprocess
 from pathlib import Path
 
 import pytest
 import torch
-from helpers.c_build import COPY, SYNC, CStep, StorageRecord, build
+from helpers.c_build import COPY, EXACT, STRICT, SYNC, CStep, StorageRecord, build, needs_cortex_m
 from helpers.c_plans import CNet, traced
 from helpers.pace import few_or_many
 from torch import nn
@@ -16,7 +18,7 @@ from poet.c99.project import CProject
 from poet.c99.vectors import given_tensors
 from poet.optimizer import OptimizerSpec
 
-OK, STORAGE_FAILED, NO_STATE = 0, 3, 4
+OK, BAD_ARGUMENT, STORAGE_FAILED, NO_STATE = 0, 1, 3, 4
 
 
 class Flash:
@@ -320,3 +322,159 @@ def test_whichever_callback_of_a_step_fails_the_last_save_is_there(
         assert step.load(flash) == OK
         assert step.crc() == saved
         assert (step.train(1), step.crc()) == after, failing
+
+
+@pytest.fixture(scope="module")
+def homes(net: CNet, tmp_path_factory: pytest.TempPathFactory) -> tuple[CProject, Path]:
+    """The same net with its parameters in storage."""
+    folder = tmp_path_factory.mktemp("homes") / "c"
+    return net.project(folder, 3, homes=True), build(folder, "-O1")
+
+
+def test_a_step_made_in_part_is_neither_committed_nor_saved(net: CNet, homes: tuple[CProject, Path]) -> None:
+    project, library = homes
+    step, flash = Committing(project, library, graph=net.step.graph), Flash()
+    step.train(0)
+    assert step.commit() == OK
+    committed, step.failing = step.crc(), step.transfers + 3
+    assert step.made(1) == STORAGE_FAILED
+    step.failing, pages = -1, bytes(step.pages)
+    assert [step.commit(), step.save(flash), step.made(1)] == [STORAGE_FAILED] * 3
+    assert (bytes(step.pages), flash.writes) == (pages, 0)
+    assert (step.recover(), step.crc()) == (OK, committed)
+    loss, after = step.train(1), step.crc()
+    assert (step.commit(), step.save(flash)) == (OK, OK)
+    step.failing = step.transfers
+    assert step.made(2) == STORAGE_FAILED
+    step.failing = -1
+    assert (step.load(flash), step.crc(), step.commit()) == (OK, after, OK)
+    step.begin()  # anew, likewise
+    assert (step.train(0), step.train(1))[1] == loss
+
+
+def test_a_load_whose_reads_fail_leaves_the_net_or_what_was_committed(
+    net: CNet, homes: tuple[CProject, Path]
+) -> None:
+    """Before a generation is found the net is as it was; after that it makes no step, and recovers."""
+    project, library = homes
+    step, flash = Committing(project, library, graph=net.step.graph), Flash()
+    step.train(0)
+    assert (step.commit(), step.save(flash)) == (OK, OK)
+    committed = step.crc()
+    step.train(1)
+    flash.reads, crc = 0, step.crc()
+    step.after_power_cut(library).load(flash)
+    reads, left = flash.reads, []
+    for bad in range(reads):
+        before, flash.reads, flash.bad_read = bytes(step.net), 0, bad
+        assert step.load(flash) == STORAGE_FAILED
+        left.append(bytes(step.net) == before)
+        flash.bad_read = -1
+        if left[-1]:
+            assert step.crc() == crc
+        else:
+            assert [step.made(1), step.commit()] == [STORAGE_FAILED] * 2
+            assert (step.recover(), step.crc()) == (OK, committed)
+            step.train(1)
+    assert (left[0], left[-1]) == (True, False)
+    assert (step.load(flash), step.crc()) == (OK, committed)
+
+
+def test_homes_written_in_part_make_no_step(net: CNet, homes: tuple[CProject, Path]) -> None:
+    project, library = homes
+    step = Committing(project, library, graph=net.step.graph)
+    count, begins = step.transfers, step.crc()
+    for failing in range(0, count, 5):
+        step.transfers, step.failing = 0, failing
+        assert step.library.poet_set_storage(step.net, ctypes.byref(step.storage)) == STORAGE_FAILED
+        step.failing = -1
+        assert step.made(0) == BAD_ARGUMENT
+    step.begin()
+    assert step.crc() == begins
+
+
+def test_larger_erases_are_refused_where_steps_are_committed(
+    net: CNet, homes: tuple[CProject, Path], made: tuple[CNet, Path, CProject]
+) -> None:
+    for library, size, is_right in [(homes[1], 8192, False), (homes[1], 4096, True), (made[1], 8192, True)]:
+        command = ["gcc", "-std=c99", "-fsyntax-only", f"-DPOET_ERASE_BYTES={size}u", "poet_state.c"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=library.parent)
+        assert (done.returncode == 0) is is_right, done.stderr
+        assert is_right or "plan with --home ram" in done.stderr
+
+
+@needs_cortex_m
+def test_the_readme_says_the_size_of_a_net(
+    homes: tuple[CProject, Path], made: tuple[CNet, Path, CProject]
+) -> None:
+    for project, library in (homes, (made[2], made[1])):
+        said = re.search(r"`poet_net` \((\d+) bytes\)", project.files["README.md"])
+        assert said
+        text = f'#include "poet_step.h"\nchar is_right[sizeof(poet_net) == {said[1]} ? 1 : -1];\n'
+        command = ["arm-none-eabi-gcc", "-mcpu=cortex-m4", "-mthumb", "-fsyntax-only", "-x", "c", "-I.", "-"]
+        subprocess.run(command, input=text, text=True, check=True, cwd=library.parent)
+
+
+_AROUND = """
+#include "poet_state.h"
+#include <string.h>
+static unsigned char bytes[POET_PAGE_BYTES];
+static int transfers, failing = -1, tries, began, commits;
+static float arena[POET_ARENA_FLOATS], loss;
+static poet_net net;
+static int get(void *c, uint32_t at, void *to, uint32_t size)
+{ (void)c; memcpy(to, bytes + at, size); return transfers++ == failing; }
+static int put(void *c, uint32_t at, const void *from, uint32_t size)
+{ (void)c; memcpy(bytes + at, from, size); return transfers++ == failing; }
+static int sync(void *c) { (void)c; return 0; }
+static const poet_storage pages = {0, get, put, sync};
+static int tries_left(poet_status status)
+{ (void)status; return tries++ < 6; }
+static poet_status begun(poet_net *n, const poet_storage *s) { ++began; return poet_set_storage(n, s); }
+static poet_status done(poet_net *n) { poet_status s = poet_commit(n); commits += s == POET_OK; return s; }
+#define poet_set_storage begun
+#define poet_commit done
+"""
+
+
+def test_the_pages_sample_goes_on_after_any_failure_and_never_erases_a_commit(
+    homes: tuple[CProject, Path], tmp_path: Path
+) -> None:
+    """A transfer of the first run fails, or of the second, which begins nothing anew."""
+    page = (Path(__file__).parents[2] / "docs" / "c99.md").read_text()
+    sample = next(block for block in re.findall(r"```c\n(.*?)```", page, re.DOTALL) if "resume" in block)
+    function, body = sample.split("\n}\n", 1)
+    run = f"static void run(void)\n{{\ntries = began = commits = transfers = 0;\n{body}}}\n"
+    main = """
+int main(void)
+{
+    run();
+    const int first = transfers;
+    if (began != 1 || commits != 6) return 1;
+    run();
+    const int second = transfers;
+    if (began != 0 || commits != 6) return 2;
+    for (failing = 0; failing < second; ++failing) { run(); if (began || commits < 4) return 3; }
+    for (failing = 0; failing < first; ++failing) {
+        memset(bytes, 0, sizeof bytes);
+        run();
+        if (!began || commits < 4) return 4;
+    }
+    return 0;
+}
+"""
+    (tmp_path / "main.c").write_text(_AROUND + function + "\n}\n" + run + main)
+    folder = homes[1].parent
+    sources = [str(folder / f"poet_{name}.c") for name in ("step", "state", "kernels", "weights")]
+    command = [
+        "gcc",
+        *STRICT,
+        "-Wno-unused-result",
+        "-O1",
+        "-I",
+        str(folder),
+        str(tmp_path / "main.c"),
+        *sources,
+    ]
+    subprocess.run([*command, *EXACT, "-o", str(tmp_path / "run")], check=True)
+    assert subprocess.run([tmp_path / "run"], check=False, timeout=60).returncode == 0

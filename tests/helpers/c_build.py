@@ -57,12 +57,17 @@ class CStep:
         size_bytes = project.statements.arena_bytes
         self.arena: Floats = np.full((size_bytes + 3) // 4 + 2, np.nan, dtype=np.float32)
         self.net = (ctypes.c_uint64 * 32)()  # more than a poet_net takes
-        place = self.arena.ctypes.data_as(ctypes.c_void_p)
-        assert self.library.poet_init(self.net, place, ctypes.c_uint32(seed)) == 0
+        self.seed = seed
         self.library.poet_state_crc.restype = ctypes.c_uint32
         self.pages = bytearray(project.statements.page_bytes)
         self.transfers, self.failing = 0, -1
         self.storage = StorageRecord(None, COPY(self._read), COPY(self._write), SYNC(lambda _: 0))
+        self.begin()
+
+    def begin(self) -> None:
+        """With the plan's weights."""
+        place = self.arena.ctypes.data_as(ctypes.c_void_p)
+        assert self.library.poet_init(self.net, place, ctypes.c_uint32(self.seed)) == 0
         if self.pages:
             assert self.library.poet_set_storage(self.net, ctypes.byref(self.storage)) == 0
 

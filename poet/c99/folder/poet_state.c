@@ -72,13 +72,23 @@ static int newest(const poet_storage *storage, poet_saved *saved)
     return found;
 }
 
-/* What of a record belongs to this run, and not to what was saved */
+/* Whether a step was made in part, so that what lives across steps is of none */
+static int is_partial(const poet_net *net)
+{
+#if POET_PAGE_BYTES > 0
+    return net->failed;
+#else
+    (void)net;
+    return 0;
+#endif
+}
+
+/* What of a record belongs to this run, and not to what was saved; `failed` is of neither: nothing partial is saved */
 static void keep_own(poet_net *net, const poet_net *own)
 {
     net->arena = own->arena;
 #if POET_PAGE_BYTES > 0
     net->storage = own->storage;
-    net->failed = own->failed;
 #endif
 #if POET_COMMITS
     net->side = own->side;
@@ -174,6 +184,9 @@ poet_status poet_save(const poet_net *net, const poet_storage *storage)
         return POET_BAD_ARGUMENT;
     }
 #endif
+    if (is_partial(net)) {
+        return POET_STORAGE_FAILED;
+    }
     poet_saved saved;
     memset(&saved, 0, sizeof saved);
     const int last = newest(storage, &saved);
@@ -205,6 +218,9 @@ poet_status poet_commit(poet_net *net)
 {
     if (!net || !net->storage) {
         return POET_BAD_ARGUMENT;
+    }
+    if (is_partial(net)) {
+        return POET_STORAGE_FAILED;
     }
     const poet_storage *const storage = net->storage;
     const uint32_t generation = net->commits + 1u;
@@ -291,14 +307,18 @@ poet_status poet_load(poet_net *net, const poet_storage *storage)
     if (!net->storage) {
         return POET_BAD_ARGUMENT;
     }
-    net->side = !net->committed;
 #endif
-    const poet_net own = *net;
     poet_saved saved;
     const int slot = newest(storage, &saved);
     if (slot < -1) {
-        return POET_STORAGE_FAILED;
+        return POET_STORAGE_FAILED; /* the net is as it was */
     }
+#if POET_COMMITS
+    if (slot >= 0) {
+        net->side = !net->committed; /* the place that holds nothing that was committed */
+    }
+#endif
+    const poet_net own = *net;
     if (slot >= 0) {
         uint32_t at = place_of((uint32_t)slot) + POET_BLOCKS(256u);
         int bad = 0;
@@ -315,6 +335,10 @@ poet_status poet_load(poet_net *net, const poet_storage *storage)
     (void)poet_init(net, own.arena, own.seed);
     keep_own(net, &own);
 #if POET_COMMITS
+    if (slot >= 0) {
+        net->failed = 1; /* what was committed is still there */
+        return POET_STORAGE_FAILED;
+    }
     if (poet_set_storage(net, net->storage) != POET_OK) {
         return POET_STORAGE_FAILED;
     }
