@@ -27,14 +27,26 @@ static void restore(poet_net *net, int32_t word, int32_t index)
     }
 }"""
 
-_LEARNING_RATE = """void poet_set_learning_rate(poet_net *net, float learning_rate)
+_LEARNING_RATE = """poet_status poet_set_learning_rate(poet_net *net, float learning_rate)
 {
+    if (!net || !net->arena || !(learning_rate - learning_rate == 0.0f)) {
+        return POET_BAD_ARGUMENT;
+    }
     net->learning_rate = learning_rate;
+    return POET_OK;
 }"""
+
+_PARTIAL = """    if (net->failed) { /* the step before was made in part */
+        return POET_STORAGE_FAILED;
+    }
+"""
 
 _CRC = """uint32_t poet_crc(uint32_t crc, const void *bytes, size_t count)
 {
     const unsigned char *next = bytes;
+    if (!next) {
+        return crc;
+    }
     while (count--) {
         crc ^= *next++;
         for (int bit = 0; bit < 8; ++bit) {
@@ -46,6 +58,9 @@ _CRC = """uint32_t poet_crc(uint32_t crc, const void *bytes, size_t count)
 
 _STATE_CRC = """uint32_t poet_state_crc(const poet_net *net)
 {
+    if (!net || !net->arena) {
+        return 0u;
+    }
     uint32_t crc = UINT32_C(0xffffffff);
     for (int32_t i = 0; i < POET_KEPT; ++i) {
         crc = poet_crc(crc, net->arena + poet_kept[i].word, 4u * (size_t)poet_kept[i].words);
@@ -79,7 +94,7 @@ def step_source(step: ExportedStep) -> str:
         *_target(step.interface),
         _pointers("const float *poet_output(const poet_net *net, int32_t index)", step.interface.outputs),
         _train_step(step.optimizer, step.interface.loss, pages=step.page_bytes > 0, commits=step.commits),
-        _predict(step.prediction),
+        _predict(step.prediction, pages=step.page_bytes > 0),
         HOMES if step.commits else CONSTANT_HOMES if step.has_homes else "",
         _set_storage(step) if step.page_bytes else "",
         _LEARNING_RATE,
@@ -128,11 +143,9 @@ def _init(spec: OptimizerSpec, *, pages: bool, commits: bool) -> str:
 
 
 def _train_step(spec: OptimizerSpec, loss: Placed, *, pages: bool, commits: bool) -> str:
-    begins = "    if (!net || !net->storage) {" if pages else "    if (!net) {"
+    begins = f"    if (!net || !net->arena{' || !net->storage' if pages else ''}) {{"
     ends = "        if (net->failed) {\n            return POET_STORAGE_FAILED;\n        }\n"
-    partial = "    if (net->failed) { /* the step before was made in part */\n"
-    partial += "        return POET_STORAGE_FAILED;\n    }\n"
-    prepared = (partial if pages else "") + scalars(spec)
+    prepared = (_PARTIAL if pages else "") + scalars(spec)
     turns = "    net->side = !net->committed; /* what is at home in storage was written there */\n"
     return f"""poet_status poet_train_step(poet_net *net, float *loss)
 {{
@@ -152,15 +165,20 @@ def _train_step(spec: OptimizerSpec, loss: Placed, *, pages: bool, commits: bool
 
 
 def _set_storage(step: ExportedStep) -> str:
-    before, fill = "", ""
+    before, fill, more = "", "", ""
     if step.commits:
         before = FILL_HOMES
-        fill = "    if (storage && fill_homes(net, storage)) {\n"
+        more = "    if (!storage->sync || net->steps > 0u) { /* the arena is not as it began */\n"
+        more += "        return POET_BAD_ARGUMENT;\n    }\n"
+        fill = "    if (fill_homes(net, storage)) {\n"
         fill += "        net->storage = 0; /* no step on a part of them */\n"
         fill += "        return POET_STORAGE_FAILED;\n    }\n"
     return f"""{before}poet_status poet_set_storage(poet_net *net, const poet_storage *storage)
 {{
-    net->storage = storage;
+    if (!net || !net->arena || !storage || !storage->read || !storage->write) {{
+        return POET_BAD_ARGUMENT;
+    }}
+{more}    net->storage = storage;
 {fill}    return POET_OK;
 }}"""
 
@@ -171,22 +189,23 @@ def _order(remark: str, name: str, order: tuple[str, ...]) -> str:
     return f"{remark}\nstatic const poet_op {name}[] = {{\n{rows}}};" if order else ""
 
 
-def _predict(prediction: Prediction | str) -> str:
+def _predict(prediction: Prediction | str, *, pages: bool) -> str:
     if isinstance(prediction, str):
         return ""
     head = "const float *poet_predicted(const poet_net *net, int32_t index)"
-    return """poet_status poet_predict(poet_net *net)
-{
-    if (!net) {
+    function = f"""poet_status poet_predict(poet_net *net)
+{{
+    if (!net || !net->arena) {{
         return POET_BAD_ARGUMENT;
-    }
-    for (size_t i = 0; i < sizeof forward / sizeof forward[0]; ++i) {
+    }}
+{_PARTIAL if pages else ""}    for (size_t i = 0; i < sizeof forward / sizeof forward[0]; ++i) {{
         forward[i].run(net, forward[i].numbers);
-    }
+    }}
     return POET_OK;
-}
+}}
 
-""" + _pointers(head, prediction.outputs)
+"""
+    return function + _pointers(head, prediction.outputs)
 
 
 def _pointers(head: str, places: tuple[tuple[str, Placed], ...], rows: tuple[int, ...] = ()) -> str:
@@ -198,7 +217,8 @@ def _pointers(head: str, places: tuple[tuple[str, Placed], ...], rows: tuple[int
     )
     if not cases:
         return f"{head}\n{{\n    (void)net;\n    (void)index;\n    return 0;\n}}"
-    return f"{head}\n{{\n    switch (index) {{\n{cases}    default:\n        return 0;\n    }}\n}}"
+    head += "\n{\n    if (!net || !net->arena) {\n        return 0;\n    }"
+    return f"{head}\n    switch (index) {{\n{cases}    default:\n        return 0;\n    }}\n}}"
 
 
 def _numbers(interface: Interface) -> str:
@@ -219,7 +239,7 @@ def _numbers(interface: Interface) -> str:
 {cases}    default:
         break;
     }}
-    if (at < 0 || at >= count || number < 0 || number >= rows) {{
+    if (!net || !net->arena || at < 0 || at >= count || number < 0 || number >= rows) {{
         return POET_BAD_ARGUMENT;
     }}
     memcpy(net->arena + first + 2 * at, &row, sizeof row);
@@ -235,13 +255,15 @@ def _target(interface: Interface) -> list[str]:
         return []
     placed = interface.target[1]
     if interface.classes is None:
-        return [f"float *poet_target(poet_net *net)\n{{\n    return net->arena + {placed.word};\n}}"]
+        place = f"net && net->arena ? net->arena + {placed.word} : 0"
+        return [f"float *poet_target(poet_net *net)\n{{\n    return {place};\n}}"]
     return [
         f"""poet_status poet_set_class(poet_net *net, int32_t row, int32_t class_number)
 {{
     const int64_t number = class_number;
     const int is_class = class_number >= 0 && class_number < POET_CLASSES;
-    if (row < 0 || row >= POET_ROWS || !(is_class || class_number == {interface.ignored})) {{
+    if (!net || !net->arena || row < 0 || row >= POET_ROWS
+        || !(is_class || class_number == {interface.ignored})) {{
         return POET_BAD_ARGUMENT;
     }}
     memcpy(net->arena + {placed.word} + 2 * row, &number, sizeof number);

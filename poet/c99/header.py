@@ -11,7 +11,7 @@ from poet.c99.storage_text import HOMES_DECLARED
 
 _TYPES = """typedef enum {
     POET_OK = 0,
-    POET_BAD_ARGUMENT = 1, /* a null pointer, or a row or class that there is not */
+    POET_BAD_ARGUMENT = 1, /* a null pointer, no such row or class, or a call before what it needs */
     POET_NOT_FINITE = 2,   /* the loss is NaN or infinite; the parameters may be, too */
     POET_STORAGE_FAILED = 3, /* and of all calls after a step that was made in part; see poet_set_storage */
     POET_NO_STATE = 4      /* nothing whole was saved; see poet_state.h */
@@ -80,10 +80,13 @@ poet_status poet_train_step(poet_net *net, float *loss);
 /* The net's output of the last step, until an input or a target is filled; null: there is none. */
 const float *poet_output(const poet_net *net, int32_t index);
 
-{_predict(step)}/* The learning rate from the next step on; poet_init sets that of the plan. */
-void poet_set_learning_rate(poet_net *net, float learning_rate);
+{_predict(step)}/* The learning rate from the next step on, a finite one; poet_init sets that of the plan. */
+poet_status poet_set_learning_rate(poet_net *net, float learning_rate);
 
-/* CRC-32 of all that lives across steps: equal on two machines that trained alike. */
+/*
+ * CRC-32 of all that lives across steps: equal on two machines that trained alike. 0: it cannot be read, as
+ * before poet_init, before the storage was set, or where a callback failed.
+ */
 uint32_t poet_state_crc(const poet_net *net);
 
 /* Goes on with a CRC-32, which begins with 0xffffffff and ends inverted. */

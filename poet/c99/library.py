@@ -20,7 +20,7 @@ import numpy as np
 STATUS = ("ok", "bad argument", "the loss is not finite", "the storage failed", "nothing whole was saved")
 """What the functions of the library give, by number."""
 OK, NOT_FINITE, NO_STATE = 0, 2, 4
-VERSION = 4
+VERSION = 5
 _PAGES, _TO_SAVE, _TO_LOAD = range(3)
 """``poet_file_use`` of ``poet_file_storage.h``."""
 _ALIGNMENT_BYTES, _WORD_BYTES = 64, 4
@@ -202,8 +202,12 @@ class Step:
         return self._outputs("poet_predicted")
 
     def set_learning_rate(self, learning_rate: float) -> None:
-        """From the next step on."""
-        self._library.poet_set_learning_rate(self._net, ctypes.c_float(learning_rate))
+        """From the next step on.
+
+        Raises:
+            LibraryError: it is not finite.
+        """
+        self._call("poet_set_learning_rate", self._net, ctypes.c_float(learning_rate))
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Save what was trained in a file that keeps two generations: a power cut at any time leaves one.

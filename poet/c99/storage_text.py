@@ -47,7 +47,10 @@ def transfers(called: set[str]) -> list[str]:
 
 
 HOMES_DECLARED = """
-/* Some bytes of what lives across steps, wherever it is; 0 where all went well. */
+/*
+ * Some words of what lives across steps, wherever it is; `from`, `to` and `size` are in bytes. 0 where all
+ * went well, else 1: a callback failed, there is no storage yet, or there are no such words.
+ */
 int poet_kept_read(const poet_net *net, int32_t index, uint32_t from, void *bytes, uint32_t size);
 
 /* Likewise the other way; constants stay as they are. */
@@ -60,11 +63,29 @@ static uint32_t home_of(const poet_span *span, uint32_t side)
     return (uint32_t)(side ? span->second : span->home);
 }"""
 
-HOMES = """int poet_kept_read(const poet_net *net, int32_t index, uint32_t from, void *bytes, uint32_t size)
+_ARE_WORDS = """/* Whether there are such words of what lives across steps, and a net begun. */
+static int are_words(const poet_net *net, int32_t index, uint32_t from, uint32_t size)
 {
+    if (!net || !net->arena || index < 0 || index >= POET_KEPT) {
+        return 0;
+    }
+    const uint32_t held = 4u * (uint32_t)poet_kept[index].words;
+    return from % 4u == 0u && size % 4u == 0u && from <= held && size <= held - from;
+}
+
+"""
+
+HOMES = (
+    _ARE_WORDS
+    + """int poet_kept_read(const poet_net *net, int32_t index, uint32_t from, void *bytes, uint32_t size)
+{
+    if (!are_words(net, index, from, size) || !bytes) {
+        return 1;
+    }
     const poet_span *const span = &poet_kept[index];
     if (span->word < 0 && span->home >= 0) {
-        return net->storage->read(net->storage->context, home_of(span, net->side) + from, bytes, size);
+        const poet_storage *const storage = net->storage;
+        return !storage || storage->read(storage->context, home_of(span, net->side) + from, bytes, size);
     }
     for (uint32_t k = 0u; k < size; k += 4u) {
         const void *at = span->first < 0 ? &span->fill : poet_weights + span->first + (from + k) / 4u;
@@ -78,19 +99,29 @@ HOMES = """int poet_kept_read(const poet_net *net, int32_t index, uint32_t from,
 
 int poet_kept_write(poet_net *net, int32_t index, uint32_t to, const void *bytes, uint32_t size)
 {
+    if (!are_words(net, index, to, size) || !bytes) {
+        return 1;
+    }
     const poet_span *const span = &poet_kept[index];
+    if (span->word < 0 && span->home < 0) {
+        return 0;
+    }
     if (span->word < 0) {
-        return span->home < 0
-                   ? 0
-                   : net->storage->write(net->storage->context, home_of(span, net->side) + to, bytes, size);
+        const poet_storage *const storage = net->storage;
+        return !storage || storage->write(storage->context, home_of(span, net->side) + to, bytes, size);
     }
     memcpy(net->arena + (uint32_t)span->word + to / 4u, bytes, size);
     return 0;
 }"""
+)
 
-CONSTANT_HOMES = """\
-int poet_kept_read(const poet_net *net, int32_t index, uint32_t from, void *bytes, uint32_t size)
+CONSTANT_HOMES = (
+    _ARE_WORDS
+    + """int poet_kept_read(const poet_net *net, int32_t index, uint32_t from, void *bytes, uint32_t size)
 {
+    if (!are_words(net, index, from, size) || !bytes) {
+        return 1;
+    }
     const poet_span *const span = &poet_kept[index];
     for (uint32_t k = 0u; k < size; k += 4u) {
         const void *at = span->first < 0 ? &span->fill : poet_weights + span->first + (from + k) / 4u;
@@ -104,11 +135,15 @@ int poet_kept_read(const poet_net *net, int32_t index, uint32_t from, void *byte
 
 int poet_kept_write(poet_net *net, int32_t index, uint32_t to, const void *bytes, uint32_t size)
 {
+    if (!are_words(net, index, to, size) || !bytes) {
+        return 1;
+    }
     if (poet_kept[index].word >= 0) {
         memcpy(net->arena + (uint32_t)poet_kept[index].word + to / 4u, bytes, size);
     }
     return 0;
 }"""
+)
 """The same where all that is in storage between steps never changes, and so is a constant."""
 
 FILL_HOMES = """/* Writes the first content of what lives in storage and changes; 0 where all went well. */
@@ -146,9 +181,11 @@ CRC_WITH_HOMES = """uint32_t poet_state_crc(const poet_net *net)
     for (int32_t i = 0; i < POET_KEPT; ++i) {
         const uint32_t size = 4u * (uint32_t)poet_kept[i].words;
         for (uint32_t at = 0u; at < size; at += 64u) {
-            unsigned char bytes[64] = {0u};
+            unsigned char bytes[64];
             const uint32_t count = size - at < 64u ? size - at : 64u;
-            (void)poet_kept_read(net, i, at, bytes, count); /* where that fails the sum is another one */
+            if (poet_kept_read(net, i, at, bytes, count)) {
+                return 0u;
+            }
             crc = poet_crc(crc, bytes, count);
         }
     }

@@ -107,6 +107,11 @@ poet_status poet_file_open(poet_file_storage *file, const char *path, uint32_t s
         return POET_BAD_ARGUMENT;
     }
     file->is_read_only = use == POET_FILE_TO_LOAD;
+    file->size = size;
+    file->storage.context = file;
+    file->storage.read = file_read;
+    file->storage.write = file_write;
+    file->storage.sync = file_sync;
     /* without blocking: a pipe is refused, and not waited for */
     file->descriptor = open(path, (file->is_read_only ? O_RDONLY : O_RDWR | O_CREAT) | O_NONBLOCK | O_CLOEXEC, 0600);
     if (file->descriptor < 0 && !(file->is_read_only && errno == ENOENT)) {
@@ -117,17 +122,12 @@ poet_status poet_file_open(poet_file_storage *file, const char *path, uint32_t s
         file->descriptor = -1;
         return POET_STORAGE_FAILED;
     }
-    file->size = size;
-    file->storage.context = file;
-    file->storage.read = file_read;
-    file->storage.write = file_write;
-    file->storage.sync = file_sync;
     return POET_OK;
 }
 
 poet_status poet_file_close(poet_file_storage *file)
 {
-    if (!file) {
+    if (!file || file->storage.context != file) { /* never opened: its descriptor may be of something else */
         return POET_BAD_ARGUMENT;
     }
     const int is_closed = file->descriptor < 0 || close(file->descriptor) == 0;

@@ -6,7 +6,7 @@
 #include "poet_state.h"
 
 typedef struct {
-    uint32_t version;                              /* of this record and of poet_file_open: 4 */
+    uint32_t version;                              /* of this record and of the functions that are called: 5 */
     uint32_t net_bytes, file_bytes;                /* of a poet_net and a poet_file_storage */
     uint32_t arena_bytes, page_bytes, storage_bytes;
     uint32_t inputs, outputs, kept;                /* how many of each */

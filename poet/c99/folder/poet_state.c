@@ -83,6 +83,12 @@ static int is_partial(const poet_net *net)
 #endif
 }
 
+/* Whether a net was begun, and storage has all three callbacks */
+static int are_ready(const poet_net *net, const poet_storage *storage)
+{
+    return net && net->arena && storage && storage->read && storage->write && storage->sync;
+}
+
 /* What of a record belongs to this run, and not to what was saved; `failed` is of neither: nothing partial is saved */
 static void keep_own(poet_net *net, const poet_net *own)
 {
@@ -176,7 +182,7 @@ static int seal(poet_saved *saved, const poet_net *net, uint32_t generation, uin
 
 poet_status poet_save(const poet_net *net, const poet_storage *storage)
 {
-    if (!net || !storage) {
+    if (!are_ready(net, storage)) {
         return POET_BAD_ARGUMENT;
     }
 #if POET_COMMITS
@@ -216,7 +222,7 @@ poet_status poet_save(const poet_net *net, const poet_storage *storage)
 #if POET_COMMITS
 poet_status poet_commit(poet_net *net)
 {
-    if (!net || !net->storage) {
+    if (!net || !are_ready(net, net->storage)) {
         return POET_BAD_ARGUMENT;
     }
     if (is_partial(net)) {
@@ -250,7 +256,7 @@ poet_status poet_commit(poet_net *net)
 
 poet_status poet_recover(poet_net *net, const poet_storage *storage)
 {
-    if (!net || !storage) {
+    if (!are_ready(net, storage)) {
         return POET_BAD_ARGUMENT;
     }
     poet_saved saved;
@@ -300,7 +306,7 @@ poet_status poet_recover(poet_net *net, const poet_storage *storage)
 
 poet_status poet_load(poet_net *net, const poet_storage *storage)
 {
-    if (!net || !storage) {
+    if (!are_ready(net, storage)) {
         return POET_BAD_ARGUMENT;
     }
 #if POET_COMMITS
