@@ -1,4 +1,4 @@
-"""Makes docs/c99-table.md: the MLPerf Tiny nets as C99, everything kept and inside their RAM budgets.
+"""Makes docs/c99-table.md, and rows of README.md: the MLPerf Tiny nets as C99, kept and in their budgets.
 
 Each net is planned with SGD for `nrf52840`, homes of parameters chosen by the planner, written as C, linked
 into a RAM region and run for three steps on this machine and on a Cortex-M4F in QEMU. Both must end in the
@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-PAGE = ROOT / "docs" / "c99-table.md"
+PAGE, README = ROOT / "docs" / "c99-table.md", ROOT / "README.md"
 sys.path.insert(0, str(ROOT / "examples"))
 
 import torch  # noqa: E402
@@ -91,7 +91,7 @@ def planned(
         ram="64MiB" if ram_bytes is None else ram_bytes - BESIDE_ARENA_BYTES,
         recompute=ram_bytes is not None, paging=ram_bytes is not None,
         deadline=None if ram_bytes is None else deadline,
-        time_limit_seconds=time_limit_seconds, measure_host=False,
+        time_limit_seconds=time_limit_seconds, measure_host=False, evaluation=False,
     ).save(path)  # fmt: skip
 
 
@@ -109,20 +109,20 @@ def made(name: str, ram_bytes: int | None, time_limit_seconds: float, plans: Pat
         with PlanFile(plan) as file:
             c_project(file).write(folder)
             arena = file.plan.arena
-        here, board = _said(folder, "test"), _said(folder, "test-cortex-m")
-        if _results(here) != _results(board):
+        here, board = said(folder, "test"), said(folder, "test-cortex-m")
+        if results(here) != results(board):
             sys.exit(f"{name}: the bits of QEMU are not those of this machine")
-        image_bytes = int(_line(board, r"RAM:\s+(\d+) B"))
+        image_bytes = int(line(board, r"RAM:\s+(\d+) B"))
         if ram_bytes is not None:
             if image_bytes > ram_bytes:
                 sys.exit(f"{name}: {image_bytes:,} bytes are more than {ram_bytes:,}")
-            _check_tight(folder, image_bytes)
+            check_tight(folder, image_bytes)
         return Row(
             image_bytes,
             0 if arena is None else len(arena.moves),
             int(re.findall(r"instructions 0x(\w+)", board)[-1], 16),
-            int(_line(board, r"stack, its bytes 0x(\w+)"), 16),
-            *_flash_bytes(folder),
+            int(line(board, r"stack, its bytes 0x(\w+)"), 16),
+            *flash_bytes(folder),
         )
 
 
@@ -130,26 +130,26 @@ def _make(folder: Path, *target: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(["make", "-C", str(folder), *target], capture_output=True, text=True, check=False)
 
 
-def _said(folder: Path, target: str) -> str:
-    """What ``make target`` prints; ends the program where it fails."""
-    done = _make(folder, target)
+def said(folder: Path, *target: str) -> str:
+    """What ``make`` prints for its words; ends the program where it fails."""
+    done = _make(folder, *target)
     if done.returncode:
         sys.exit(done.stdout + done.stderr)
     return done.stdout + done.stderr
 
 
-def _line(text: str, pattern: str) -> str:
+def line(text: str, pattern: str) -> str:
     found = re.search(pattern, text)
     assert found is not None, text
     return found[1]
 
 
-def _results(text: str) -> list[str]:
+def results(text: str) -> list[str]:
     """The lines that are the same on every machine."""
-    return [line for line in text.splitlines() if line.startswith(("loss", "state"))]
+    return [each for each in text.splitlines() if each.startswith(("loss", "state"))]
 
 
-def _check_tight(folder: Path, image_bytes: int) -> None:
+def check_tight(folder: Path, image_bytes: int) -> None:
     """The image links in what it takes, and in no 8 bytes less; ends the program otherwise."""
     image = folder / "build" / "test.elf"
     for ram_bytes, links in ((image_bytes, True), (image_bytes - 8, False)):
@@ -157,14 +157,14 @@ def _check_tight(folder: Path, image_bytes: int) -> None:
         done = _make(folder, "build/test.elf", f"RAM_BYTES={ram_bytes}")
         if (done.returncode == 0) is not links:
             sys.exit(f"{folder.name}: in {ram_bytes:,} bytes: {done.stderr}")
-    _said(folder, "build/test.elf")
+    said(folder, "build/test.elf")
 
 
-def _flash_bytes(folder: Path) -> tuple[int, int]:
+def flash_bytes(folder: Path) -> tuple[int, int]:
     """Of all functions, and of the constants that are neither weights nor the test's."""
     command = ["arm-none-eabi-readelf", "--symbols", "--wide", str(folder / "build" / "test.elf")]
     symbols = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
-    words = [line.split() for line in symbols]
+    words = [each.split() for each in symbols]
     sized = [
         (each[3], each[7], int(each[1], 16), int(each[2], 0))
         for each in words
@@ -191,6 +191,24 @@ def _text(name: str, budget_bytes: int | None, row: Row, kept: Row) -> str:
     )
 
 
+def readme_row(name: str, kept: str) -> str:
+    """The README's line of a net: the RAM that its linker enforces, and that of keeping everything."""
+    return f"| {name} | {BUDGETS_BYTES[name]:,} | {kept} |"
+
+
+def write_readme(kept_bytes: dict[str, int]) -> None:
+    """Put what keeping everything takes into the README's lines."""
+    text = README.read_text()
+    for name, size_bytes in kept_bytes.items():
+        text, count = re.subn(
+            rf"^\| {name} \| .*$", readme_row(name, f"{size_bytes:,}"), text, flags=re.MULTILINE
+        )
+        assert count == 1, name
+    new = README.with_suffix(".new")
+    new.write_text(text)
+    new.replace(README)
+
+
 def main() -> None:
     """Make every row, print it, and write the page where all nets were asked for."""
     parser = argparse.ArgumentParser(description=main.__doc__)
@@ -201,8 +219,10 @@ def main() -> None:
     if asked.plans is not None:
         asked.plans.mkdir(exist_ok=True)
     lines: list[str] = []
+    kept_bytes: dict[str, int] = {}
     for name in asked.only or BUDGETS_BYTES:
         kept = made(name, None, asked.time_limit, asked.plans)
+        kept_bytes[name] = kept.ram_bytes
         for budget_bytes in (None, BUDGETS_BYTES[name]):
             row = kept if budget_bytes is None else made(name, budget_bytes, asked.time_limit, asked.plans)
             lines.append(_text(name, budget_bytes, row, kept))
@@ -216,6 +236,7 @@ def main() -> None:
         + "\n"
     )
     new.replace(PAGE)
+    write_readme(kept_bytes)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,143 @@
+"""The four nets of MLPerf Tiny inside their RAM, which the linker enforces: code, stack, arena, export."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+import pytest
+from c99_table import (
+    BESIDE_ARENA_BYTES,
+    BUDGETS_BYTES,
+    DEADLINES,
+    PAGE,
+    README,
+    check_tight,
+    flash_bytes,
+    line,
+    planned,
+    readme_row,
+    results,
+    said,
+)
+from helpers.c_build import needs_cortex_m
+
+from poet.c99.project import c_project
+from poet.memory.compaction import compact
+from poet.memory.layout import lay_out
+from poet.plans.plan_file import PlanFile
+
+SEARCH_SECONDS = 5.0
+CODE_BYTES, STACK_BYTES, EXPORT_SECONDS = 24 * 1024, 512, 2.0
+
+PlanOf = Callable[[str], Path]
+
+
+@pytest.fixture(scope="module")
+def plan_of(tmp_path_factory: pytest.TempPathFactory) -> PlanOf:
+    """Plans of the nets inside their budgets, each searched for once."""
+    folder = tmp_path_factory.mktemp("plans")
+
+    @cache
+    def of(name: str) -> Path:
+        path = folder / f"{name}.poet"
+        planned(name, BUDGETS_BYTES[name], SEARCH_SECONDS, path, DEADLINES.get(name))
+        return path
+
+    return of
+
+
+@needs_cortex_m
+@pytest.mark.slow
+@pytest.mark.parametrize("name", BUDGETS_BYTES)
+def test_a_net_trains_on_a_cortex_m_in_the_ram_that_the_linker_enforces(
+    name: str, plan_of: PlanOf, tmp_path: Path
+) -> None:
+    """Linked into the budget, run with the bits of this machine; 8 bytes less than the image do not link.
+
+    Its functions take at most 24 KB and its stack 512 bytes, as painted in the run and as the compiler counts
+    it along the deepest calls.
+    """
+    folder = tmp_path / "step"
+    with PlanFile(plan_of(name)) as file:
+        c_project(file).write(folder)
+    here = said(folder, "test")
+    linked = said(
+        folder, "build/test.elf", f"RAM_BYTES={BUDGETS_BYTES[name]}", "CFLAGS=-O2 -fcallgraph-info=su"
+    )
+    board = said(folder, "test-cortex-m", f"RAM_BYTES={BUDGETS_BYTES[name]}")
+    assert len(results(here)) == 4
+    assert results(here) == results(board)
+    image_bytes = int(line(linked, r"RAM:\s+(\d+) B"))
+    assert image_bytes <= BUDGETS_BYTES[name]
+    assert flash_bytes(folder)[0] <= CODE_BYTES
+    assert int(line(board, r"stack, its bytes 0x(\w+)"), 16) <= STACK_BYTES
+    assert _deepest_bytes(folder / "build") <= STACK_BYTES
+    check_tight(folder, image_bytes)
+
+
+def _deepest_bytes(build: Path) -> int:
+    """Stack of the deepest calls from ``poet_train_step``, by the compiler's call graphs.
+
+    What a pointer calls is any run of an op where the step calls it, and any update of an element elsewhere.
+    """
+    frames: dict[str, int] = {}
+    calls: dict[str, set[str]] = {}
+    for path in build.glob("*.ci"):
+        text = path.read_text()
+        for name, size in re.findall(
+            r'title: "(?:[^"]*:)?(\w+)" label: "[^"]*\\n(\d+) bytes \(static\)', text
+        ):
+            frames[name] = int(size)
+        for one, other in re.findall(r'sourcename: "(?:[^"]*:)?(\w+)" targetname: "(?:[^"]*:)?(\w+)"', text):
+            calls.setdefault(one, set()).add(other)
+    runs = {name for name in frames if name.startswith("run_")} | {"move", "restore", "page_in", "page_out"}
+    updates = {name for name in frames if name.startswith("poet_apply_")}
+    assert "poet_train_step" in frames
+    assert runs & frames.keys()
+
+    @cache
+    def below(name: str) -> int:
+        reached: set[str] = set()
+        for callee in calls.get(name, ()):
+            is_pointer = callee == "__indirect_call"
+            reached |= (runs if name == "poet_train_step" else updates) if is_pointer else {callee}
+        return frames.get(name, 0) + max((below(each) for each in reached if each in frames), default=0)
+
+    return below("poet_train_step")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", BUDGETS_BYTES)
+def test_a_net_fits_an_arena_as_large_as_its_peak_and_is_exported_in_two_seconds(
+    name: str, plan_of: PlanOf
+) -> None:
+    """The plan's arena is inside its budget; asked for one byte beyond the live ones, moves find it."""
+    with PlanFile(plan_of(name)) as file:
+        plan = file.plan
+        seconds = []
+        for _ in range(2):
+            begins = time.thread_time()
+            assert c_project(file).files
+            seconds.append(time.thread_time() - begins)
+    assert plan.arena is not None
+    assert plan.arena.size_bytes <= BUDGETS_BYTES[name] - BESIDE_ARENA_BYTES
+    assert min(seconds) <= EXPORT_SECONDS
+    layout = lay_out(plan.demand.blocks, time_limit_seconds=0.1)
+    found = compact(plan.demand, layout.lower_bound_bytes, guide_bytes=layout.offsets_bytes)
+    assert found is not None
+    assert found.arena_bytes == layout.lower_bound_bytes
+
+
+def test_the_readme_has_both_columns_of_the_table() -> None:
+    """RAM that the linker enforces, and that of keeping everything, as the table was measured."""
+    rows = [each.strip("| ").split(" | ") for each in PAGE.read_text().splitlines() if each.startswith("| ")]
+    kept = {row[0]: row[2] for row in rows if row[1] == "everything kept"}
+    enforced = {row[0]: row[1] for row in rows if row[0] in kept and row[1] != "everything kept"}
+    text = README.read_text()
+    for name, budget_bytes in BUDGETS_BYTES.items():
+        assert enforced[name] == f"{budget_bytes:,}"
+        assert readme_row(name, kept[name]) in text
