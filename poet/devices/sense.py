@@ -38,6 +38,10 @@ CONTROLLER = re.compile(r"\bCortex-M\d+\w*|\bXtensa LX\d|\bESP32\b|\bRP2\d{3}\b|
 
 CONTROLLER_RAM_BYTES, MOST_CONTROLLER_WATTS = 1 << 32, 20.0
 
+RUNNING_CLOCK_HERTZ, LEAST_IDLE_SHARE = 100e6, 1 / 12
+"""A controller this fast waits for storage with its clocks running; Sleep mode then takes 0.22 (STM32F723)
+to 0.64 (ESP32-S3) of what it takes busy, by data sheets. A slower one may stop its clocks (nRF52840)."""
+
 FLOPS_PER_EVALUATION = 4
 """No kernel evaluates exp or tanh with fewer."""
 
@@ -171,6 +175,24 @@ def _memory(profile: Profile) -> Iterator[str]:
 # --- power ------------------------------------------------------------------------------------
 
 
+def _idle(profile: Profile) -> Iterator[str]:
+    """A fast controller that would draw next to nothing while its clocks run."""
+    chip, controller = profile.chip, CONTROLLER.search(profile.title)
+    if chip is None or controller is None or profile.energy.accounting != "total":
+        return
+    idle, active = profile.energy.idle_watts, profile.compute.active_watts
+    least = idle.interval[0]
+    most = active.interval[1] - idle.value + least  # what being busy adds stays, as at a corner
+    clock_hertz = chip.clock_hertz.value
+    if clock_hertz >= RUNNING_CLOCK_HERTZ and least < LEAST_IDLE_SHARE * most:
+        yield (
+            f"energy.idle_watts may be as low as {shown(least, 'W')} where compute.active_watts is as high as "
+            f"{shown(most, 'W')}, but {controller[0]} at chip.clock_hertz {shown(clock_hertz, 'Hz')} keeps its "
+            f"clocks while it waits: expected {shown(LEAST_IDLE_SHARE * most, 'W')} or more, by its data "
+            "sheet's Sleep mode"
+        )
+
+
 def _power(profile: Profile) -> Iterator[str]:
     idle_watts = profile.energy.idle_watts.value
     for path, figure in profile.figures():
@@ -181,6 +203,7 @@ def _power(profile: Profile) -> Iterator[str]:
                     f"{'.'.join(path)} may be as low as {shown(low, 'W')}, but energy.idle_watts, "
                     f"{shown(idle_watts, 'W')}, is part of it: being busy would add less than nothing"
                 )
+    yield from _idle(profile)
     chip, watts = profile.chip, profile.compute.active_watts.value
     controller = CONTROLLER.search(profile.title)
     for path, figure in profile.figures():

@@ -287,9 +287,8 @@ that no profile lets one cost less than its forward pass costs there is a test.
 
 ## Where figures come from
 
-A figure that is computed with something assumed counts as assumed. In most profiles these are at most a
-quarter; in `esp32-s3`, `pixel`, `rp2350`, `stm32h743` and `x86-host` they are
-more, up to three eighths, as a test checks.
+A figure that is computed with something assumed counts as assumed. In no profile are these more than a
+quarter, as a test checks.
 
 """
 

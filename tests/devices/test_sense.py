@@ -142,6 +142,11 @@ NONSENSE = {
         _on("stm32h743", _figure("memory.ram_bytes", 16 << 30)),
         "memory.ram_bytes is 16 GiB, but the title names STM32H743, whose addresses of 32 bits reach 4 GiB",
     ),
+    "a controller that sleeps with its clocks stopped": (
+        _on("stm32h743", _figure("energy.idle_watts", 0.03, "range = [0.005, 0.1]")),
+        "energy.idle_watts may be as low as 5.00 mW where compute.active_watts is as high as 525 mW, but "
+        "STM32H743 at chip.clock_hertz 480 MHz keeps its clocks while it waits: expected 43.8 mW or more",
+    ),
     "a cache larger than the memory": (
         _on("rpi4b", _figure("memory.cache_bytes", 1 << 40)),
         "memory.cache_bytes is 1 TiB, but memory.ram_bytes is 4 GiB",
