@@ -14,6 +14,7 @@ import secrets
 import statistics
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
 from poet import codec
@@ -209,7 +210,7 @@ class PowerPhase:
     kind: str = "measured"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # no slots: the digest is kept
 class Measurements:
     """All that was measured on one machine.
 
@@ -247,7 +248,7 @@ class Measurements:
         steps = ",\n".join(encoded[id(step)] for step in self.steps)
         return f'{_json(rest)[:-1]},"steps":[{steps}]}}\n'.encode()
 
-    @property
+    @cached_property
     def digest(self) -> str:
         """SHA-256 of the content, shortened: which measurements a profile was fitted to."""
         return hashlib.sha256(self.to_bytes()).hexdigest()[:16]

@@ -186,10 +186,10 @@ def _idle(profile: Profile) -> Iterator[str]:
     clock_hertz = chip.clock_hertz.value
     if clock_hertz >= RUNNING_CLOCK_HERTZ and least < LEAST_IDLE_SHARE * most:
         yield (
-            f"energy.idle_watts may be as low as {shown(least, 'W')} where compute.active_watts is as high as "
-            f"{shown(most, 'W')}, but {controller[0]} at chip.clock_hertz {shown(clock_hertz, 'Hz')} keeps its "
-            f"clocks while it waits: expected {shown(LEAST_IDLE_SHARE * most, 'W')} or more, by its data "
-            "sheet's Sleep mode"
+            f"energy.idle_watts may be as low as {shown(least, 'W')} where compute.active_watts is as high "
+            f"as {shown(most, 'W')}, but {controller[0]} at chip.clock_hertz {shown(clock_hertz, 'Hz')} "
+            f"keeps its clocks while it waits: expected {shown(LEAST_IDLE_SHARE * most, 'W')} or more, by "
+            "its data sheet's Sleep mode"
         )
 
 
