@@ -44,7 +44,8 @@ def calibrate(
     Where only torch and numpy are installed, as on a small board, this command works all the same.
     Ctrl-C leaves a file that the same command goes on with.
     """
-    from poet.calibration.command import INTERRUPTED, run
+    from poet.calibration.command import run
+    from poet.errors import INTERRUPTED
 
     try:
         warnings = run(

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from poet.errors import PoetError
+from poet.errors import INTERRUPTED, PoetError
 from poet.extras import explained
 from poet.version import __version__
 
@@ -18,7 +18,6 @@ from . import check, devices, diff, explain, export, run, solve, verify, what_if
 from .usage import Group, bad_value
 
 TRACEBACK_VARIABLE = "POET_TRACEBACK"
-INTERRUPTED = 130  # what shells give a program ended by Ctrl-C
 
 
 class Commands(Group):

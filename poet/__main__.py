@@ -6,6 +6,7 @@ import sys
 
 from poet.calibration.command import COMMAND
 from poet.calibration.command import main as calibrate
+from poet.errors import INTERRUPTED
 from poet.extras import explained
 
 
@@ -13,6 +14,9 @@ def main() -> None:
     """Run the command line; exits with its code."""
     try:
         from poet.cli.main import app
+    except KeyboardInterrupt:  # torch and what searches take seconds to load
+        print("poet: interrupted", file=sys.stderr)
+        sys.exit(INTERRUPTED)
     except ModuleNotFoundError as error:
         if tuple(sys.argv[1:3]) == COMMAND:  # a board has torch alone
             sys.exit(calibrate(sys.argv[3:]))

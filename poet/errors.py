@@ -34,6 +34,10 @@ LONGEST_MESSAGE = 1000
 """Characters. What a stranger's file calls its parts stands in messages, and may be of any length."""
 
 
+INTERRUPTED = 130
+"""The exit code of what Ctrl-C ended, which is what shells say of it."""
+
+
 class PoetError(Exception):
     """Base of all errors a user meets; ``str(error)`` is the line to print.
 

@@ -11,12 +11,11 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from poet.errors import InputError, PoetError
+from poet.errors import INTERRUPTED, InputError, PoetError
 from poet.files.apart import check_is_file
 from poet.units import parse_seconds
 
 COMMAND = ("devices", "calibrate")
-INTERRUPTED = 130
 POWER_WORDS = ("auto", "none", "ask", "meter", "hwmon", "pmic", "battery", "rapl")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.abc
 import os
 import re
 import subprocess
@@ -15,7 +16,8 @@ from poet.cli import output
 from poet.cli.main import _outcome, app
 from typer.testing import CliRunner
 
-from poet.errors import InputError, PoetError
+from poet.__main__ import main
+from poet.errors import INTERRUPTED, InputError, PoetError
 
 COMMANDS = ("check", "solve", "explain", "diff", "run", "verify", "devices", "export")
 
@@ -51,6 +53,21 @@ def test_help_shows_examples_that_parse(command: str) -> None:
 
 def test_the_version() -> None:
     assert invoke("--version") == (0, "poet 0.1.0\n", "")
+
+
+def test_ctrl_c_while_it_loads_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Interrupting(importlib.abc.MetaPathFinder):
+        def find_spec(self, fullname: str, path: object, target: object = None) -> None:
+            if fullname == "poet.cli.main":
+                raise KeyboardInterrupt
+
+    monkeypatch.delitem(sys.modules, "poet.cli.main")
+    monkeypatch.setattr(sys, "meta_path", [Interrupting(), *sys.meta_path])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert (ended.value.code, capsys.readouterr().err) == (INTERRUPTED, "poet: interrupted\n")
 
 
 @pytest.mark.parametrize(
