@@ -69,6 +69,8 @@ class Decisions:
         self.columns: list[Column] = []
         self.tight = len(timeline.slots) <= timeline.instance.tuning.model.tight_slots
         self.upper_bytes = _upper_bytes(timeline)
+        binding = (self.may_bind(slot) for slot in range(len(timeline.slots)))
+        self.bound_up_to = list(accumulate(binding, initial=0))  # slots with a memory row, so far
         self.held: list[tuple[int, Affine]] = []
         self.first_run = {slot.stage: n for n, slot in enumerate(timeline.slots) if slot.mandatory}
         self.stage_slots: dict[int, tuple[int, int]] = {}
@@ -132,8 +134,8 @@ class Decisions:
             certain = certain or event.mandatory
             if index + 1 < len(life):
                 following = life[index + 1]
-                charged = range(event.slot + 1, following.slot + (not following.mandatory))
-                certain = certain and not any(self.may_bind(slot) for slot in charged)
+                after, until = event.slot + 1, following.slot + (not following.mandatory)
+                certain = certain and self.bound_up_to[after] >= self.bound_up_to[until]
                 pinned = self._pinned_gap(content, index)
                 certain = certain if pinned is None else pinned
                 if certain or pinned is not None:

@@ -119,12 +119,15 @@ def _add_kept_by_steps(model: Decisions, rows: dict[int, Affine]) -> Iterator[Af
         if after < model.stage_slots[stage][0] and not slots[until].mandatory:
             ended_from_outside.setdefault(stage, Affine()).add(kept)
     around, through_stage = Affine(), Affine()
+    stages = {slots[number].stage for number in rows if model.relaxed and not slots[number].mandatory}
     for number, slot in enumerate(slots):
-        if number == model.stage_slots[slot.stage][0]:
+        if slot.stage in stages and number == model.stage_slots[slot.stage][0]:
+            around = _without_noughts(around)
             through_stage = total((1.0, around), (-1.0, ended_from_outside.get(slot.stage) or Affine()))
         for kept in ended[number]:
             around.add(kept, -1.0)
         if number in rows and (slot.mandatory or not model.relaxed):
+            around = _without_noughts(around)
             share = model.add_column(f"h_{number}", integer=False, whole=False)
             held = total((1.0, around))
             model.held.append((max(share.terms), total((1.0 / budget if budget else 0.0, held))))
@@ -135,7 +138,11 @@ def _add_kept_by_steps(model: Decisions, rows: dict[int, Affine]) -> Iterator[Af
             rows[number].add(through_stage)
         for kept in begun[number]:
             around.add(kept)
-        around.terms = {column: factor for column, factor in around.terms.items() if factor}
+
+
+def _without_noughts(sum_: Affine) -> Affine:
+    sum_.terms = {column: factor for column, factor in sum_.terms.items() if factor}
+    return sum_
 
 
 def come_home(model: Decisions) -> Iterator[Affine]:

@@ -56,9 +56,9 @@ class Allowed(Policy):
     def _price(self, walk: Walk, tensor: int) -> float:
         if tensor in self.copies:
             return walk.page_price(tensor)
-        price = walk.price[tensor]
-        if price is None:
-            price = walk.price[tensor] = walk.remake_price(tensor)
+        price = float(walk.prices[tensor])
+        if math.isnan(price):
+            price = walk.prices[tensor] = walk.remake_price(tensor)
         return price
 
 

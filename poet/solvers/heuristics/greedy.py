@@ -21,7 +21,7 @@ from poet.problem import Limits, Problem, Tensor
 from poet.schedule import Schedule
 from poet.solvers.heuristics.gap_cover import Cover
 from poet.solvers.heuristics.judged import walked
-from poet.solvers.heuristics.list_scheduler import Policy, Walk, Way, Weights
+from poet.solvers.heuristics.list_scheduler import Policy, Tensors, Values, Walk, Way, Weights
 from poet.solvers.heuristics.policies import ByStaleness
 from poet.solvers.instance.incumbent import Incumbent, Rejections
 from poet.solvers.instance.indexed import Facts
@@ -246,3 +246,8 @@ class _Planned(Policy):
         distance = (walk.facts.op_count + 1 if need is None else need) - walk.position + 1
         price = walk.return_price(tensor)
         return walk.facts.size[tensor] * distance / (price + 1e-30)
+
+    def values(self, walk: Walk, tensors: Tensors) -> Values:
+        """See `value`."""
+        sizes = walk.facts.sizes[tensors]
+        return sizes * walk.distances(tensors) / (walk.return_prices(tensors) + 1e-30)

@@ -16,10 +16,16 @@ import enum
 import math
 from dataclasses import dataclass
 
+import numpy as np
+import numpy.typing as npt
+
 from poet.pins import pinned
 from poet.problem import Limits, Transfer
 from poet.schedule import Compute, Free, PageIn, PageOut, Schedule, Step
 from poet.solvers.instance.indexed import Facts
+
+Tensors = npt.NDArray[np.int64]
+Values = npt.NDArray[np.float64]
 
 
 class Way(enum.Enum):
@@ -72,6 +78,13 @@ class Policy:
         """
         return None
 
+    def values(self, walk: Walk, tensors: Tensors) -> Values | None:
+        """`value` of each of ``tensors``, where a policy can tell all at once; ``None``: one by one.
+
+        A victim is sought among all that is in RAM, thousands of tensors in the largest steps.
+        """
+        return None
+
     def lingers(self, walk: Walk, tensor: int) -> int:
         """Last op before which a dead tensor is kept as input of a planned recomputation; -1: free it now."""
         return -1
@@ -88,7 +101,7 @@ class Walk:
         self.steps: list[Step] = []
         self.step_limit = 60 * facts.op_count + 10 * facts.tensor_count + 1000
         self.present = [False] * facts.tensor_count
-        self.in_ram = set[int]()  # those present that take room
+        self.in_ram = np.zeros(facts.tensor_count, dtype=bool)  # those present that take room
         self.stored = [False] * facts.tensor_count  # with the current content
         self.held_until = [-1] * facts.tensor_count  # something is to be remade from it before this op
         self.released: list[list[int]] = [[] for _ in range(facts.op_count + 1)]
@@ -97,7 +110,8 @@ class Walk:
         self.protected: dict[int, int] = {}  # uses left in the recomputation that is under way
         self.in_price = [self._transfer(t.page_in, weights) for t in problem.tensors]
         self.out_price = [self._transfer(t.page_out, weights) for t in problem.tensors]
-        self.price: list[float | None] = [None] * facts.tensor_count  # of coming back, once computed
+        self.prices = np.full(facts.tensor_count, np.nan)  # of coming back; not a number: not computed
+        self.needs = np.zeros(facts.tensor_count, dtype=np.int64)  # of those present, `next_need`
         self.op_price = [
             op.joules * weights.remake_factor + weights.compute_watts * op.seconds for op in problem.ops
         ]
@@ -109,7 +123,7 @@ class Walk:
         self.kept = {t for t, tensor in enumerate(problem.tensors) if tensor.name in pins.kept}
         self.dropped = {t for t, tensor in enumerate(problem.tensors) if tensor.name in pins.dropped}
         self.seconds = 0.0  # as blocking transfers and ops add up
-        self.used_at = [0.0] * facts.tensor_count  # seconds
+        self.used_at = np.zeros(facts.tensor_count)  # seconds
         self.ram_bytes = sum(facts.size[tensor] for tensor in facts.starts_in_ram)
         capacity = problem.storage_capacity_bytes
         self.room_in_storage = math.inf if capacity is None else capacity
@@ -203,10 +217,30 @@ class Walk:
 
     def return_price(self, tensor: int) -> float:
         """Joules of having ``tensor`` back, the cheaper way; computed once after each use, then kept."""
-        price = self.price[tensor]
-        if price is None:
-            price = self.price[tensor] = min(self.page_price(tensor), self.remake_price(tensor))
+        price = float(self.prices[tensor])
+        if math.isnan(price):
+            price = self.prices[tensor] = min(self.page_price(tensor), self.remake_price(tensor))
         return price
+
+    def return_prices(self, tensors: Tensors) -> Values:
+        """`return_price` of each."""
+        prices = self.prices[tensors]
+        unknown = np.isnan(prices)
+        if unknown.any():
+            prices[unknown] = [self.return_price(tensor) for tensor in tensors[unknown].tolist()]
+        return prices
+
+    def distances(self, tensors: Tensors) -> Tensors:
+        """Ops from now until `next_need` of each, that one included; one more than the ops left: none."""
+        return self.needs[tensors] - (self.position - 1)
+
+    def values_of(self, tensors: Tensors) -> Values:
+        """The policy's priority of dropping each; -inf: it must stay."""
+        found = self.policy.values(self, tensors)
+        if found is None:
+            each = [self.policy.value(self, tensor) for tensor in tensors.tolist()]
+            found = np.array([-math.inf if one is None else one for one in each], dtype=np.float64)
+        return found
 
     def may_page_out(self, tensor: int) -> bool:
         """Whether the present content may be written, with room left for what must be written yet."""
@@ -269,6 +303,7 @@ class Walk:
         if self.held_until[tensor] < need:
             self.held_until[tensor] = need
             self.released[need].append(tensor)
+            self._look_ahead(tensor)
 
     def _horizon(self, tensor: int) -> int:
         """The op of the next use of ``tensor``; without one, that until which it is held."""
@@ -296,21 +331,17 @@ class Walk:
 
     def _victim(self, hopeless: set[int]) -> tuple[int, Way]:
         """The tensor to drop next and how it comes back: marked first, each kind by the policy's value."""
-        barred = self.pinned | self.protected.keys() | hopeless | self.kept
-        best, best_value = -1, -math.inf
-        for tensor in self.marked:
-            if tensor not in barred:
-                value = self.policy.value(self, tensor)
-                if value is not None and value > best_value:
-                    best, best_value = tensor, value
-        if best >= 0:
-            return best, self.marked[best]
-        for tensor in sorted(self.in_ram - barred):
-            value = self.policy.value(self, tensor)
-            if value is not None and value > best_value:
-                best, best_value = tensor, value
-        if best >= 0:
-            return best, self.policy.unplanned
+        barred = np.zeros(self.facts.tensor_count, dtype=bool)
+        barred[[*self.pinned, *self.protected, *hopeless, *self.kept]] = True
+        marked = np.fromiter(self.marked, dtype=np.int64, count=len(self.marked))
+        for tensors, is_marked in (
+            (marked[~barred[marked]], True),
+            (np.flatnonzero(self.in_ram & ~barred), False),
+        ):
+            values = self.values_of(tensors)
+            if len(values) and values.max() > -math.inf:
+                best = int(tensors[values.argmax()])
+                return best, self.marked[best] if is_marked else self.policy.unplanned
         for tensor in self.protected:
             if self.present[tensor] and tensor not in self.pinned and tensor not in hopeless:
                 return tensor, Way.PAGE
@@ -319,10 +350,11 @@ class Walk:
     def _settle(self, tensor: int) -> None:
         """After a use: free ``tensor`` if nothing needs it any more, else apply the policy to it."""
         self.used_at[tensor] = self.seconds
+        self._look_ahead(tensor)
         if not self.present[tensor] or tensor in self.protected or tensor in self.pinned:
             return
         self.marked.pop(tensor, None)
-        self.price[tensor] = None
+        self.prices[tensor] = np.nan
         if self.next_need(tensor) is None:
             self._hold(tensor, min(self.policy.lingers(self, tensor), self.facts.op_count - 1))
         if self.next_need(tensor) is None:
@@ -400,8 +432,12 @@ class Walk:
 
     def _appear(self, tensor: int) -> None:
         self.present[tensor] = True
-        if self.facts.size[tensor]:
-            self.in_ram.add(tensor)
+        self.in_ram[tensor] = self.facts.size[tensor] > 0
+        self._look_ahead(tensor)
+
+    def _look_ahead(self, tensor: int) -> None:
+        need = self.next_need(tensor)
+        self.needs[tensor] = self.facts.op_count + 1 if need is None else need
 
     def _compute(self, op: int) -> None:
         if len(self.steps) > self.step_limit:
@@ -440,6 +476,6 @@ class Walk:
     def _free(self, tensor: int) -> None:
         self.steps.append(Free(self.facts.problem.tensors[tensor].name))
         self.present[tensor] = False
-        self.in_ram.discard(tensor)
+        self.in_ram[tensor] = False
         self.ram_bytes -= self.facts.size[tensor]
         self.marked.pop(tensor, None)

@@ -21,7 +21,7 @@ from poet.schedule import Schedule
 from poet.solvers.bounds.relaxation import Bound, Segment
 from poet.solvers.engines.matrix import Numbers, value
 from poet.solvers.heuristics.judged import walked
-from poet.solvers.heuristics.list_scheduler import Policy, Walk, Way, Weights
+from poet.solvers.heuristics.list_scheduler import Policy, Tensors, Values, Walk, Way, Weights
 from poet.solvers.instance.indexed import Facts
 from poet.solvers.instance.instance import Instance
 
@@ -88,6 +88,11 @@ class AsRelaxed(Policy):
         need = walk.next_need(tensor)
         distance = (walk.facts.op_count + 1 if need is None else need) - walk.position + 1
         return float(walk.facts.size[tensor] * distance / (walk.return_price(tensor) ** self.bias + 1e-30))
+
+    def values(self, walk: Walk, tensors: Tensors) -> Values:
+        """See `value`."""
+        prices = walk.return_prices(tensors) ** self.bias + 1e-30
+        return walk.facts.sizes[tensors] * walk.distances(tensors) / prices
 
     def lingers(self, walk: Walk, tensor: int) -> int:
         """Last op before which the solution remakes something from ``tensor``.

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import bisect
 
+import numpy as np
+
 from poet.homes import decide
 from poet.problem import Place, Problem
 
@@ -21,6 +23,7 @@ class Facts:
         self.problem = problem
         self.op_count, self.tensor_count = len(ops), len(tensors)
         self.size = [problem.aligned_bytes(tensor.bytes) for tensor in tensors]
+        self.sizes = np.array(self.size, dtype=np.int64)
         self.stored_size = [t.storage_bytes for t in tensors]
         self.workspace = [problem.aligned_bytes(op.workspace_bytes) for op in ops]
         self.inputs = [tuple(dict.fromkeys(number[name] for name in op.inputs)) for op in ops]

@@ -57,7 +57,7 @@ class _Accesses(Policy):
 
     def value(self, walk: Walk, tensor: int) -> float:
         """Passive mode: the least recently used first."""
-        return walk.seconds - walk.used_at[tensor]
+        return walk.seconds - float(walk.used_at[tensor])
 
 
 def _ranked(facts: Facts, limits: Limits) -> list[_Candidate]:

@@ -1,0 +1,83 @@
+"""What a policy says of many tensors at once is what it says of each, at every victim of a walk."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from helpers.random_problems import mixed_problem, random_limits, training_like
+
+from poet.problem import Limits, Problem
+from poet.solvers.heuristics.judged import walked
+from poet.solvers.heuristics.list_scheduler import Policy, Tensors, Values, Walk, Way, Weights
+from poet.solvers.heuristics.lp_guided import AsRelaxed
+from poet.solvers.heuristics.policies import ByStaleness
+from poet.solvers.instance.indexed import Facts
+from poet.solvers.instance.ram_bound import minimum_ram_bytes
+
+
+class Compared(Policy):
+    """``policy``, whose `values` are held against `value` at each call."""
+
+    def __init__(self, policy: Policy) -> None:
+        self.policy, self.unplanned, self.calls = policy, policy.unplanned, 0
+
+    def values(self, walk: Walk, tensors: Tensors) -> Values | None:
+        found = self.policy.values(walk, tensors)
+        assert found is not None
+        each = [self.policy.value(walk, tensor) for tensor in tensors.tolist()]
+        assert np.allclose(found, [-math.inf if one is None else one for one in each], rtol=1e-12, atol=0.0)
+        for tensor in tensors.tolist():
+            need = walk.next_need(tensor)
+            assert walk.needs[tensor] == (walk.facts.op_count + 1 if need is None else need)
+        self.calls += len(tensors) > 1
+        return found
+
+
+class OneByOne(Policy):
+    """``policy`` without `values`."""
+
+    def __init__(self, policy: Policy) -> None:
+        self.policy, self.unplanned = policy, policy.unplanned
+
+    def value(self, walk: Walk, tensor: int) -> float | None:
+        return self.policy.value(walk, tensor)
+
+
+def policies(facts: Facts) -> list[Policy]:
+    """Those that tell all values at once, without a solution to follow."""
+    return [
+        ByStaleness(Way.CHEAPER),
+        ByStaleness(Way.REMAKE),
+        AsRelaxed(((),) * facts.tensor_count, (-1,) * facts.tensor_count, 1.0),
+    ]
+
+
+def cases() -> list[tuple[Problem, Limits]]:
+    """Small problems of all kinds, and training steps with little RAM."""
+    found = []
+    for seed in range(40):
+        problem = mixed_problem(seed, largest=7)
+        found.append((problem, random_limits(problem, seed, deadline=False)))
+    for share in (0.1, 0.4):
+        problem = training_like(40, seed=3)
+        least = minimum_ram_bytes(problem, Limits()).bytes
+        most = sum(tensor.bytes for tensor in problem.tensors)
+        found.append((problem, Limits(ram_budget_bytes=least + round(share * (most - least)))))
+    return found
+
+
+@pytest.mark.parametrize("which", range(3))
+def test_values_at_once_are_those_of_each(which: int) -> None:
+    calls = 0
+    for problem, limits in cases():
+        for allowed in (limits, replace(limits, paging=False)):
+            facts = Facts(problem)
+            policy = policies(facts)[which]
+            compared, weights = Compared(policy), Weights(problem.idle_watts, problem.idle_watts)
+            at_once = walked(facts, allowed, compared, weights)
+            assert at_once == walked(facts, allowed, OneByOne(policy), weights)
+            calls += compared.calls
+    assert calls >= 50
