@@ -153,6 +153,14 @@ OWN: Mapping[str, tuple[str, ...]] = {
         "parameter", "gradient", "exp_avg", "exp_avg_sq", "step_size", "second_moment_correction", "beta1",
         "beta2", "eps", "weight_decay",
     ),
+    "poet.adamw_amsgrad": (
+        "parameter", "gradient", "exp_avg", "exp_avg_sq", "max_exp_avg_sq", "decay_factor", "step_size",
+        "second_moment_correction", "beta1", "beta2", "eps",
+    ),
+    "poet.adam_amsgrad": (
+        "parameter", "gradient", "exp_avg", "exp_avg_sq", "max_exp_avg_sq", "step_size",
+        "second_moment_correction", "beta1", "beta2", "eps", "weight_decay",
+    ),
     "poet.rmsprop": (
         "parameter", "gradient", "square_avg", "momentum_buffer", "grad_avg", "lr", "alpha", "eps",
         "momentum", "weight_decay",
@@ -194,6 +202,8 @@ WRITES: Mapping[str, tuple[int, ...]] = {
     "poet.momentum": (0, 2),
     "poet.adamw": (0, 2, 3),
     "poet.adam": (0, 2, 3),
+    "poet.adamw_amsgrad": (0, 2, 3, 4),
+    "poet.adam_amsgrad": (0, 2, 3, 4),
     "poet.rmsprop": (0, 2, 3, 4),
     "poet.adagrad": (0, 2),
     "poet.lion": (0, 2),

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import fnmatch
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from poet.errors import InputError, nearest
 from poet.graph import Argument, Call, Ref, Symbol
+from poet.operators import OWN
 
 _LARGEST_STEP = 2**24  # torch.optim counts steps in a float32, which stays there
 _MOST_GROUPS = 10_000
@@ -73,6 +74,8 @@ class OptimizerSpec:
         betas, eps: of those that have them; ``None``: their defaults.
         alpha, centered: of ``rmsprop``.
         lr_decay, initial: of ``adagrad``; ``initial`` is torch's ``initial_accumulator_value``.
+        amsgrad: of ``adam`` and ``adamw``.
+        maximize: whether the loss is made large: gradients are negated, after they are clipped.
         groups: parameters with settings of their own.
         clip_value: gradients are clamped to this first, as `torch.nn.utils.clip_grad_value_` does.
         clip_norm: the norm of all gradients together is then brought down to this, as
@@ -91,6 +94,8 @@ class OptimizerSpec:
     centered: bool = False
     lr_decay: float = 0.0
     initial: float = 0.0
+    amsgrad: bool = False
+    maximize: bool = False
     groups: tuple[ParameterGroup, ...] = ()
     clip_value: float | None = None
     clip_norm: float | None = None
@@ -164,11 +169,25 @@ class OptimizerSpec:
         return 1e-10 if self.name == "adagrad" else 1e-8
 
     @property
+    def has_maximum(self) -> bool:
+        """Whether the largest second moment so far is kept (AMSGrad)."""
+        return self.amsgrad and "amsgrad" in OPTIONS[self.name]
+
+    @property
+    def driven(self) -> dict[str, float | tuple[float, float]]:
+        """What schedulers may change beside the learning rate, by torch's name: ``momentum`` or ``betas``."""
+        if "betas" in OPTIONS[self.name]:
+            return {"betas": self.both_betas}
+        return {"momentum": self.inertia} if self.inertia and "momentum" in OPTIONS[self.name] else {}
+
+    @property
     def states(self) -> dict[str, float]:
         """Name of each tensor kept per parameter, and the number it is filled with before step 1."""
         if self.name == "rmsprop":
             kept = {"square_avg": True, "momentum_buffer": self.inertia > 0, "grad_avg": self.centered}
             return {name: 0.0 for name, is_kept in kept.items() if is_kept}
+        if self.has_maximum:
+            return {**STATES[self.name], _MAXIMUM: 0.0}
         return {"sum": self.initial} if self.name == "adagrad" else STATES[self.name]
 
     @property
@@ -192,24 +211,47 @@ class OptimizerSpec:
         given = {name: amount for name, amount in own.items() if amount is not None}
         return replace(self, groups=(), **given)
 
-    def hyperparameters(self, step: int, *, lr: float | Sequence[float] | None = None) -> dict[str, float]:
+    def hyperparameters(
+        self,
+        step: int,
+        *,
+        lr: float | Sequence[float] | None = None,
+        driven: Sequence[Mapping[str, Any]] = (),
+    ) -> dict[str, float]:
         """The scalars of step number ``step``, which counts from 1.
 
         Args:
             step: the step about to be made.
             lr: the learning rates of this step, in the order of `rates`, where a schedule changes them; one
                 number is that of what is in no group.
+            driven: in the same order, the ``momentum`` or ``betas`` of this step, where a schedule changes
+                them.
+
+        Raises:
+            InputError: steps count from 1; or a momentum or beta is out of its range.
         """
         if step < 1:
             raise InputError(f"steps count from 1, not from {step}")
         rates = list(self.rates)
         given = [] if lr is None else [lr] if isinstance(lr, int | float) else list(lr)
         rates[: len(given)] = given
+        specs = [self.of_group(number) for number in range(len(rates))]
+        specs[: len(driven)] = [spec._driven_by(own) for spec, own in zip(specs, driven, strict=False)]
         return {
             _scalar_name(name, number): amount
-            for number, rate in enumerate(rates)
-            for name, amount in self.of_group(number)._scalars(step, rate).items()
+            for number, (spec, rate) in enumerate(zip(specs, rates, strict=True))
+            for name, amount in spec._scalars(step, rate).items()
         }
+
+    def _driven_by(self, own: Mapping[str, Any]) -> OptimizerSpec:
+        """With the momentum or betas of a step."""
+        if all(self.driven.get(name) == amount for name, amount in own.items()):
+            return self
+        if "momentum" in own and not own["momentum"] > 0:
+            raise InputError(
+                f"optimizer {self.name}: the momentum of a step is {own['momentum']}; it must stay above 0"
+            )
+        return replace(self, **own)
 
     def update(self, parameter: str, gradient: str, states: tuple[str, ...]) -> Call:
         """The call that updates ``parameter`` and its ``states`` (in the order of `states`) in place."""
@@ -223,24 +265,50 @@ class OptimizerSpec:
         def state(name: str) -> Argument:
             return Ref(kept[name]) if name in kept else None
 
-        tensors = (Ref(parameter), Ref(gradient), *map(state, STATES[spec.name]))
-        return Call(f"poet.{spec.name}", (*tensors, *_FIXED[spec.name](spec, scalar)))
+        names, target = [*STATES[spec.name]], f"poet.{spec.name}"
+        if spec.has_maximum:
+            names, target = [*names, _MAXIMUM], f"{target}_amsgrad"
+        tensors = (Ref(parameter), Ref(gradient), *map(state, names))
+        return Call(target, (*tensors, *_FIXED[spec.name](spec, scalar)))
 
     def _scalars(self, step: int, lr: float) -> dict[str, float]:
         count = float(min(step, _LARGEST_STEP))
         if self.name == "momentum":
             # torch.optim.SGD puts the first gradient into an empty buffer as it is
-            return {"lr": lr, "gradient_share": 1.0 if step == 1 else 1 - self.dampening}
+            share = 1.0 if step == 1 else 1 - self.dampening
+            return {"lr": lr, "gradient_share": share, "momentum": self.inertia}
         if self.name == "adagrad":
             return {"step_size": lr / (1 + (count - 1) * self.lr_decay)}
+        beta1, beta2 = self.both_betas
         if self.name in ("adam", "adamw"):
-            beta1, beta2 = self.both_betas
             return {
                 "decay_factor": 1 - lr * self.decay,
                 "step_size": lr / (1 - beta1**count),
                 "second_moment_correction": (1 - beta2**count) ** 0.5,
+                "beta1": beta1,
+                "beta2": beta2,
             }
-        return {"lr": lr, "decay_factor": 1 - lr * self.decay}
+        made = {"lr": lr, "decay_factor": 1 - lr * self.decay}
+        if self.name == "lion":
+            made |= {"beta1": beta1, "beta2": beta2}
+        return made | ({"momentum": self.inertia} if self.name == "rmsprop" else {})
+
+
+def with_driven_numbers(call: Call) -> Call:
+    """An update whose momentum or betas are told anew in each step, as its learning rate is.
+
+    Any other call is given back as it is.
+    """
+    if call.target not in UPDATES:
+        return call
+    suffix = next((item.name.partition(".")[1:] for item in call.args if isinstance(item, Symbol)), ("", ""))
+
+    def told(name: str, argument: Argument) -> Argument:
+        # a momentum of 0 stays: such an update keeps no buffer
+        return Symbol("hyperparameter", name + "".join(suffix)) if name in _DRIVEN and argument else argument
+
+    named = zip(OWN[call.target], call.args, strict=True)
+    return replace(call, args=tuple(told(name, argument) for name, argument in named))
 
 
 _Scalar = Callable[[str], Symbol]
@@ -274,14 +342,19 @@ STATES: dict[str, dict[str, float]] = {
 }
 """Per optimizer, the tensors it may keep for each parameter and what they are filled with at first."""
 
+_MAXIMUM = "max_exp_avg_sq"
+_DRIVEN = ("momentum", "beta1", "beta2")
+UPDATES = frozenset({f"poet.{name}" for name in STATES} | {"poet.adam_amsgrad", "poet.adamw_amsgrad"})
+"""The operators that `OptimizerSpec.update` calls."""
+
 OPTIONS: dict[str, tuple[str, ...]] = {
-    "sgd": ("lr", "weight_decay"),
-    "momentum": ("lr", "momentum", "dampening", "nesterov", "weight_decay"),
-    "adam": ("lr", "betas", "eps", "weight_decay"),
-    "adamw": ("lr", "betas", "eps", "weight_decay"),
-    "rmsprop": ("lr", "alpha", "momentum", "centered", "eps", "weight_decay"),
-    "adagrad": ("lr", "lr_decay", "initial", "eps", "weight_decay"),
-    "lion": ("lr", "betas", "weight_decay"),
+    "sgd": ("lr", "weight_decay", "maximize"),
+    "momentum": ("lr", "momentum", "dampening", "nesterov", "weight_decay", "maximize"),
+    "adam": ("lr", "betas", "eps", "weight_decay", "amsgrad", "maximize"),
+    "adamw": ("lr", "betas", "eps", "weight_decay", "amsgrad", "maximize"),
+    "rmsprop": ("lr", "alpha", "momentum", "centered", "eps", "weight_decay", "maximize"),
+    "adagrad": ("lr", "lr_decay", "initial", "eps", "weight_decay", "maximize"),
+    "lion": ("lr", "betas", "weight_decay", "maximize"),
 }
 """Per optimizer, the settings that it has."""
 
@@ -316,7 +389,7 @@ def _options(where: str, written: str, known: Sequence[str]) -> dict[str, Any]:
 
 
 def _value(option: str, text: str) -> object:
-    if option in ("nesterov", "centered"):
+    if option in ("nesterov", "centered", "amsgrad", "maximize"):
         if text not in ("yes", "no"):
             raise ValueError("is yes or no")
         return text == "yes"

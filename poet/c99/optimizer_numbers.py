@@ -20,10 +20,12 @@ def check_optimizer(spec: OptimizerSpec) -> None:
     """Refuse an optimizer whose numbers the C code does not make.
 
     Raises:
-        PlanError: it is another one than SGD, SGD with momentum and AdamW, or has parameter groups.
+        PlanError: it is another one than SGD, SGD with momentum and AdamW, or has parameter groups or amsgrad.
     """
     if spec.name not in FLOATS:
         raise PlanError(f"optimizer {spec.name} is none that the C code has; plan with {', '.join(FLOATS)}")
+    if spec.has_maximum:
+        raise PlanError("the C code has no amsgrad; plan without it")
     if spec.groups:
         raise PlanError("the C code has one learning rate; plan without parameter groups")
 

@@ -214,6 +214,8 @@ _ELEMENTWISE = {
     "poet.momentum": OperatorCost(_E, per_input(6)),
     "poet.adamw": OperatorCost(OpClass.ADAPTIVE_UPDATE, per_input(20)),
     "poet.adam": OperatorCost(OpClass.ADAPTIVE_UPDATE, per_input(20)),
+    "poet.adamw_amsgrad": OperatorCost(OpClass.ADAPTIVE_UPDATE, per_input(21)),
+    "poet.adam_amsgrad": OperatorCost(OpClass.ADAPTIVE_UPDATE, per_input(21)),
     "poet.rmsprop": OperatorCost(OpClass.ADAPTIVE_UPDATE, per_input(18)),
     "poet.adagrad": OperatorCost(OpClass.ADAPTIVE_UPDATE, per_input(14)),
     "poet.lion": OperatorCost(OpClass.ADAPTIVE_UPDATE, per_input(9)),

@@ -190,7 +190,7 @@ class Assembly:
         return self.copied(f"{parameter}.grad", gradient, wanted)
 
     def clipped(self, gradients: Mapping[str, str]) -> dict[str, str]:
-        """What parameters are updated by: their gradients, clipped as the optimizer asks."""
+        """What parameters are updated by: their gradients, clipped and negated as the optimizer asks."""
         made = dict(gradients)
         largest, norm = self.optimizer.clip_value, self.optimizer.clip_norm
         for name, gradient in gradients.items():
@@ -198,8 +198,17 @@ class Assembly:
                 break
             call = Call("aten.clamp.default", (Ref(gradient), -largest, largest))
             made[name] = self.computed(f"{name}.grad.clamped", call, self.values[gradient].type)
-        if norm is None or not made:
-            return made
+        if norm is not None and made:
+            made = self.clipped_by_norm(made, norm)
+        if self.optimizer.maximize:
+            for name, gradient in made.items():
+                call = Call("aten.neg.default", (Ref(gradient),))
+                made[name] = self.computed(f"{name}.grad.negated", call, self.values[gradient].type)
+        return made
+
+    def clipped_by_norm(self, gradients: Mapping[str, str], norm: float) -> dict[str, str]:
+        """The gradients scaled so that the norm of all together is at most ``norm``."""
+        made = dict(gradients)
         norms = []
         for name, gradient in _by_dtype(made, self.values):
             type_ = contiguous(self.values[gradient].type.dtype, ())

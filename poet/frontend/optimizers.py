@@ -22,8 +22,10 @@ class Lion(torch.optim.Optimizer):
         lr: float = 1e-4,
         betas: tuple[float, float] = (0.9, 0.99),
         weight_decay: float = 0.0,
+        maximize: bool = False,
     ) -> None:
-        super().__init__(params, {"lr": lr, "betas": betas, "weight_decay": weight_decay})
+        defaults = {"lr": lr, "betas": betas, "weight_decay": weight_decay, "maximize": maximize}
+        super().__init__(params, defaults)
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
@@ -38,10 +40,11 @@ class Lion(torch.optim.Optimizer):
                     state["exp_avg"] = torch.zeros_like(parameter)
                 if group["weight_decay"]:
                     parameter.mul_(1 - group["lr"] * group["weight_decay"])
+                gradient = -parameter.grad if group["maximize"] else parameter.grad
                 average = state["exp_avg"]
-                update = average.mul(beta1).add_(parameter.grad, alpha=1 - beta1).sign_()
+                update = average.mul(beta1).add_(gradient, alpha=1 - beta1).sign_()
                 parameter.add_(update, alpha=-group["lr"])
-                average.mul_(beta2).add_(parameter.grad, alpha=1 - beta2)
+                average.mul_(beta2).add_(gradient, alpha=1 - beta2)
 
 
 def torch_optimizer(spec: OptimizerSpec, parameters: Mapping[str, Tensor]) -> torch.optim.Optimizer:
@@ -60,7 +63,9 @@ def torch_optimizer(spec: OptimizerSpec, parameters: Mapping[str, Tensor]) -> to
 
 def _arguments(spec: OptimizerSpec) -> dict[str, Any]:
     """What torch calls the settings."""
-    given: dict[str, Any] = {"lr": spec.lr, "weight_decay": spec.decay}
+    given: dict[str, Any] = {"lr": spec.lr, "weight_decay": spec.decay, "maximize": spec.maximize}
+    if "amsgrad" in OPTIONS[spec.name]:
+        given["amsgrad"] = spec.amsgrad
     if spec.name == "momentum":
         given |= {"momentum": spec.inertia, "dampening": spec.dampening, "nesterov": spec.nesterov}
     if "betas" in OPTIONS[spec.name]:

@@ -52,7 +52,7 @@ from poet.kernel_facts import KernelFacts
 from poet.loss import LossSpec
 from poet.micro import LAYERS, MicroBatches
 from poet.named import trained_in_words
-from poet.optimizer import OptimizerSpec
+from poet.optimizer import OptimizerSpec, with_driven_numbers
 from poet.runtime.system.process import check_computes
 from poet.runtime.trials.measure import Findings, measured
 from poet.strips import Gradients
@@ -201,6 +201,8 @@ def trace_training_step(
     tensors = {key: compact(tensor) for key, tensor in own.items()}
     tensors |= _optimizer_state(graph, optimizer, parameters)
     digest = digest_of(graph)
+    if not has_small_operators:  # C code has them as constants
+        graph = replace(graph, ops=tuple(replace(op, call=with_driven_numbers(op.call)) for op in graph.ops))
     library = _Library(wanted, uses_elements, overwrites, wants_dense, measure, in_parts, in_short_forms)
     graph, tensors = library.divided(graph, tensors)
     graph, kernel_facts, forms = library.fitted(graph)

@@ -27,6 +27,7 @@ from poet.plans.rate_schedule import RateSchedule
 from poet.plans.training_plan import Plan
 from poet.runtime import Trainer
 from poet.runtime.storage.state import raw_tensor
+from poet.runtime.training.driven import DrivenOptimizer
 from poet.schedule import Compute
 from poet.verification import random_batch, verify
 
@@ -58,6 +59,11 @@ SPECS = {
     "rmsprop": OptimizerSpec.parse("rmsprop:lr=0.05,momentum=0.5,centered=yes"),
     "adagrad": OptimizerSpec.parse("adagrad:lr=0.05,lr_decay=0.1,initial=0.5"),
     "lion": OptimizerSpec.parse("lion:lr=0.05,weight_decay=0.1"),
+    "amsgrad": OptimizerSpec.parse("adam:lr=0.05,weight_decay=0.1,amsgrad=yes"),
+    "amsgrad decoupled": OptimizerSpec.parse("adamw:lr=0.05,amsgrad=yes,maximize=yes"),
+    "maximize clipped": dataclasses.replace(
+        OptimizerSpec.parse("momentum:lr=0.1,nesterov=yes,maximize=yes"), clip_value=0.1, clip_norm=0.2
+    ),
     "nesterov": OptimizerSpec.parse("momentum:lr=0.05,nesterov=yes,weight_decay=0.01"),
     "sgd groups": dataclasses.replace(OptimizerSpec.parse("sgd:lr=0.1,weight_decay=0.1"), groups=GROUPS),
     "adamw groups": dataclasses.replace(OptimizerSpec.parse("adamw:lr=0.1"), groups=GROUPS),
@@ -73,7 +79,9 @@ SPECS = {
 }
 
 
-@pytest.mark.parametrize("name", with_slow(SPECS, {"clip norm in vain", "clip norm", "sgd groups"}))
+@pytest.mark.parametrize(
+    "name", with_slow(SPECS, {"clip norm in vain", "clip norm", "sgd groups", "amsgrad", "maximize clipped"})
+)
 def test_training_gives_the_bits_of_torchs_optimizer(name: str, tmp_path: Path) -> None:
     write(tmp_path / "p", SPECS[name])
     verify(tmp_path / "p", module=net(), steps=3).require()
@@ -113,9 +121,13 @@ COSINE = RateSchedule.parse("cosine:warmup=2,steps=6")
 @pytest.mark.parametrize("make", [
     lambda optimizer: lr_scheduler.CosineAnnealingLR(optimizer, T_max=4),
     lambda optimizer: lr_scheduler.OneCycleLR(optimizer, 0.5, total_steps=6, cycle_momentum=False),
+    lambda optimizer: lr_scheduler.OneCycleLR(optimizer, 0.5, total_steps=6),
+    pytest.param(
+        lambda optimizer: lr_scheduler.CyclicLR(optimizer, 0.01, 0.5, step_size_up=2), marks=pytest.mark.slow
+    ),
     lambda optimizer: lr_scheduler.LambdaLR(optimizer, COSINE.factor_of),
     lambda optimizer: lr_scheduler.ExponentialLR(optimizer, 0.8),
-], ids=["cosine", "one-cycle", "ours", "exponential"])  # fmt: skip
+], ids=["cosine", "one-cycle", "one-cycle-momentum", "cyclic-momentum", "ours", "exponential"])  # fmt: skip
 @pytest.mark.parametrize("name", ["momentum groups", "adamw groups"])
 def test_schedulers_of_torch_drive_the_trainer(name: str, make: object, tmp_path: Path) -> None:
     assert callable(make)
@@ -134,8 +146,53 @@ def test_schedulers_of_torch_drive_the_trainer(name: str, make: object, tmp_path
             ours.step()
             rates = [group["lr"] for group in plain.optimizer.param_groups]
             assert sorted(trainer.learning_rates) == sorted(rates)
-        found = trainer.parameters()
+        found, states = trainer.parameters(), trainer.optimizer_state()
+    for (parameter, state), tensor in plain.optimizer_state().items():
+        assert torch.equal(states[parameter][state], tensor)
     assert all(torch.equal(found[name], tensor) for name, tensor in module.named_parameters())
+
+
+@pytest.mark.parametrize("name", with_slow(("nesterov", "rmsprop", "lion", "amsgrad"), {"rmsprop", "lion"}))
+def test_momentum_and_betas_are_set_by_hand_as_well(name: str, tmp_path: Path) -> None:
+    """In each step anew; and they do change something."""
+    plan, module = write(tmp_path / "p", SPECS[name]), net()
+    plain = PlainTrainer(
+        module, loss="cross-entropy", optimizer=plan.optimizer, trained=dict(module.named_parameters())
+    )
+    key = "betas" if "betas" in OPTIONS[plan.optimizer.name] else "momentum"
+    after: list[dict[str, torch.Tensor]] = []
+    for amounts in ([0.6, 0.7, 0.8], [None] * 3):
+        with Trainer.open(tmp_path / "p", seed=0) as trainer:
+            torch.manual_seed(0)
+            for number, amount in enumerate(amounts):
+                inputs, targets = random_batch(plan, number)
+                if amount is not None:
+                    for optimizer in (trainer.optimizer, plain.optimizer):
+                        own = (amount, 0.95) if key == "betas" else amount
+                        optimizer.param_groups[0][key] = own
+                    plain.step(inputs, targets)
+                trainer.step(inputs, targets)
+            after.append(trainer.parameters())
+    assert all(torch.equal(after[0][name], tensor) for name, tensor in module.named_parameters())
+    assert not torch.equal(after[0]["5.weight"], after[1]["5.weight"])
+
+
+def test_a_momentum_that_cannot_be_is_refused_before_the_step(tmp_path: Path) -> None:
+    plan = write(tmp_path / "p", SPECS["nesterov"], share=0.0)
+    with Trainer.open(tmp_path / "p", seed=0) as trainer:
+        trainer.optimizer.param_groups[0]["momentum"] = 0.0
+        with pytest.raises(InputError, match=r"the momentum of a step is 0\.0; it must stay above 0"):
+            trainer.step(*random_batch(plan, 0))
+        trainer.optimizer.param_groups[0]["momentum"] = 0.5
+        trainer.step(*random_batch(plan, 0))
+        assert trainer.steps == 1
+
+
+def test_plans_of_earlier_versions_have_a_momentum_that_stays() -> None:
+    """Their updates hold it as a number: a scheduler that cycles it is told so by torch."""
+    driven = DrivenOptimizer(SPECS["nesterov"], [0.1], {"lr", "gradient_share"})
+    with pytest.raises(ValueError, match="support momentum or beta1"):
+        lr_scheduler.OneCycleLR(driven, 0.5, total_steps=6)
 
 
 def test_rates_are_set_by_hand_as_well(tmp_path: Path) -> None:
@@ -223,7 +280,18 @@ def test_what_torch_is_told_is_what_is_read_back(name: str) -> None:
     names = [name for name, _ in module.named_parameters()]
     for parameter in names:
         ours, theirs = (each.of_group(each.group_of(parameter)) for each in (spec, found))
-        for setting in ("lr", "decay", "inertia", "both_betas", "epsilon", "alpha", "centered", "lr_decay"):
+        for setting in (
+            "lr",
+            "decay",
+            "inertia",
+            "both_betas",
+            "epsilon",
+            "alpha",
+            "centered",
+            "lr_decay",
+            "amsgrad",
+            "maximize",
+        ):
             assert getattr(ours, setting) == getattr(theirs, setting) or setting not in OPTIONS[spec.name]
 
 
@@ -231,10 +299,8 @@ def test_what_cannot_be_taken_is_said() -> None:
     module = net()
     with pytest.raises(InputError, match="Rprop is not an optimizer that poet has"):
         spec_of(torch.optim.Rprop(module.parameters()), module)
-    with pytest.raises(InputError, match="maximize=True is not something that poet has"):
-        spec_of(torch.optim.SGD(module.parameters(), lr=0.1, maximize=True), module)
-    with pytest.raises(InputError, match="amsgrad"):
-        spec_of(torch.optim.Adam(module.parameters(), amsgrad=True), module)
+    with pytest.raises(InputError, match="decoupled_weight_decay=True is not something that poet has"):
+        spec_of(torch.optim.Adam(module.parameters(), decoupled_weight_decay=True), module)
     with pytest.raises(InputError, match="no parameter of the module"):
         spec_of(Lion([torch.zeros(2)]), module)
     groups: list[dict[str, Any]] = [
@@ -257,7 +323,7 @@ def test_what_cannot_be_taken_is_said() -> None:
     ("text", "message"),
     [
         ("adamm", "did you mean 'adam'"),
-        ("sgd:momentum=0.9", "'momentum' is not an option; there are: lr, weight_decay"),
+        ("sgd:momentum=0.9", "'momentum' is not an option; there are: lr, weight_decay, maximize"),
         ("adam:betas=0.9", "betas are two numbers with / between"),
         ("adam:betas=0.9/1.5", "betas are"),
         ("adam:lr=x", "lr is a number"),

@@ -46,6 +46,7 @@ def test_an_operator_writes_what_it_is_said_to_write_and_nothing_else(target: st
     counts = {
         "poet.assign": 2, "poet.accumulate": 2, "poet.sgd": 2, "poet.momentum": 3, "poet.adamw": 4,
         "poet.adam": 4, "poet.rmsprop": 5, "poet.adagrad": 3, "poet.lion": 3,
+        "poet.adamw_amsgrad": 5, "poet.adam_amsgrad": 5,
     }  # fmt: skip
     if target in counts:
         tensors = tuple(torch.rand(5) + 1.0 for _ in range(counts[target]))
@@ -275,6 +276,8 @@ SPECS = (
     OptimizerSpec("adamw", lr=0.01, weight_decay=0.0, betas=(0.8, 0.95), eps=1e-6),
     OptimizerSpec("adam", lr=0.01),
     OptimizerSpec("adam", lr=0.01, weight_decay=0.1, betas=(0.8, 0.95), eps=1e-6),
+    OptimizerSpec("adamw", lr=0.01, amsgrad=True),
+    OptimizerSpec("adam", lr=0.01, weight_decay=0.1, betas=(0.8, 0.5), amsgrad=True),
     OptimizerSpec("rmsprop", lr=0.01),
     OptimizerSpec("rmsprop", lr=0.01, weight_decay=0.1, alpha=0.9, momentum=0.8, centered=True),
     OptimizerSpec("adagrad", lr=0.01),

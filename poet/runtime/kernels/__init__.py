@@ -19,7 +19,7 @@ from torch import Tensor
 from poet.errors import ModelError, PlanError, nearest
 from poet.graph import ITEM_BYTES, Argument, Blank, Call, Ref, Symbol, TensorType
 from poet.operators import ATEN, OWN, RANDOM
-from poet.runtime.kernels import ctc, logits, packed, recurrent, tables
+from poet.runtime.kernels import ctc, logits, packed, recurrent, tables, updates
 
 LIBRARY = "pytorch-cpu"
 """What profiles and plans call torch's kernels."""
@@ -238,133 +238,6 @@ def _assign(state: Tensor, source: Tensor) -> None:
     state.copy_(source)
 
 
-def _sgd(parameter: Tensor, gradient: Tensor, lr: float, weight_decay: float) -> None:
-    """`torch.optim.SGD` without momentum, one tensor at a time."""
-    if weight_decay != 0:
-        gradient = gradient.add(parameter, alpha=weight_decay)
-    parameter.add_(gradient, alpha=-lr)
-
-
-def _momentum(
-    parameter: Tensor,
-    gradient: Tensor,
-    momentum_buffer: Tensor,
-    lr: float,
-    gradient_share: float,
-    momentum: float,
-    weight_decay: float,
-    nesterov: bool,
-) -> None:
-    """`torch.optim.SGD` with momentum, one tensor at a time."""
-    if weight_decay != 0:
-        gradient = gradient.add(parameter, alpha=weight_decay)
-    momentum_buffer.mul_(momentum).add_(gradient, alpha=gradient_share)
-    gradient = gradient.add(momentum_buffer, alpha=momentum) if nesterov else momentum_buffer
-    parameter.add_(gradient, alpha=-lr)
-
-
-def _adamw(
-    parameter: Tensor,
-    gradient: Tensor,
-    exp_avg: Tensor,
-    exp_avg_sq: Tensor,
-    decay_factor: float,
-    step_size: float,
-    second_moment_correction: float,
-    beta1: float,
-    beta2: float,
-    eps: float,
-) -> None:
-    """`torch.optim.AdamW`, one tensor at a time, with one temporary where torch has two."""
-    if decay_factor != 1.0:
-        parameter.mul_(decay_factor)
-    exp_avg.lerp_(gradient, 1 - beta1)
-    exp_avg_sq.mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
-    denominator = exp_avg_sq.sqrt().div_(second_moment_correction).add_(eps)
-    parameter.addcdiv_(exp_avg, denominator, value=-step_size)
-
-
-def _adam(
-    parameter: Tensor,
-    gradient: Tensor,
-    exp_avg: Tensor,
-    exp_avg_sq: Tensor,
-    step_size: float,
-    second_moment_correction: float,
-    beta1: float,
-    beta2: float,
-    eps: float,
-    weight_decay: float,
-) -> None:
-    """`torch.optim.Adam`, one tensor at a time."""
-    if weight_decay != 0:
-        gradient = gradient.add(parameter, alpha=weight_decay)
-    _adamw(
-        parameter, gradient, exp_avg, exp_avg_sq, 1.0, step_size, second_moment_correction, beta1, beta2, eps
-    )
-
-
-def _rmsprop(
-    parameter: Tensor,
-    gradient: Tensor,
-    square_avg: Tensor,
-    momentum_buffer: Tensor | None,
-    grad_avg: Tensor | None,
-    lr: float,
-    alpha: float,
-    eps: float,
-    momentum: float,
-    weight_decay: float,
-) -> None:
-    """`torch.optim.RMSprop`, one tensor at a time."""
-    if weight_decay != 0:
-        gradient = gradient.add(parameter, alpha=weight_decay)
-    square_avg.mul_(alpha).addcmul_(gradient, gradient, value=1 - alpha)
-    if grad_avg is None:
-        average = square_avg.sqrt()
-    else:
-        grad_avg.lerp_(gradient, 1 - alpha)
-        average = square_avg.addcmul(grad_avg, grad_avg, value=-1).sqrt_()
-    average.add_(eps)
-    if momentum_buffer is None:
-        parameter.addcdiv_(gradient, average, value=-lr)
-    else:
-        momentum_buffer.mul_(momentum).addcdiv_(gradient, average)
-        parameter.add_(momentum_buffer, alpha=-lr)
-
-
-def _adagrad(
-    parameter: Tensor,
-    gradient: Tensor,
-    sum_of_squares: Tensor,
-    step_size: float,
-    eps: float,
-    weight_decay: float,
-) -> None:
-    """`torch.optim.Adagrad`, one tensor at a time."""
-    if weight_decay != 0:
-        gradient = gradient.add(parameter, alpha=weight_decay)
-    sum_of_squares.addcmul_(gradient, gradient, value=1)
-    parameter.addcdiv_(gradient, sum_of_squares.sqrt().add_(eps), value=-step_size)
-
-
-def _lion(
-    parameter: Tensor,
-    gradient: Tensor,
-    exp_avg: Tensor,
-    lr: float,
-    decay_factor: float,
-    beta1: float,
-    beta2: float,
-) -> None:
-    """Lion (Chen et al., 2023, algorithm 2), one tensor at a time."""
-    if decay_factor != 1.0:
-        parameter.mul_(decay_factor)
-    update = exp_avg.mul(beta1).add_(gradient, alpha=1 - beta1).sign_()
-    parameter.add_(update, alpha=-lr)
-    exp_avg.mul_(beta2).add_(gradient, alpha=1 - beta2)
-
-
 def _clip_coefficient(norms: Sequence[Tensor], largest: float) -> Tensor:
     """What `torch.nn.utils.clip_grad_norm_` multiplies each gradient by, from the norm of each."""
     total = torch.linalg.vector_norm(torch.stack(list(norms)), 2.0)
@@ -514,13 +387,15 @@ OWN_KERNELS: dict[str, Kernel] = {
     "poet.lstm_without_gradients": recurrent.lstm_without_gradients,
     "poet.ctc_loss": ctc.forward,
     "poet.ctc_loss_backward": ctc.backward,
-    "poet.sgd": _sgd,
-    "poet.momentum": _momentum,
-    "poet.adamw": _adamw,
-    "poet.adam": _adam,
-    "poet.rmsprop": _rmsprop,
-    "poet.adagrad": _adagrad,
-    "poet.lion": _lion,
+    "poet.sgd": updates.sgd,
+    "poet.momentum": updates.momentum,
+    "poet.adamw": updates.adamw,
+    "poet.adam": updates.adam,
+    "poet.adamw_amsgrad": updates.adamw_amsgrad,
+    "poet.adam_amsgrad": updates.adam_amsgrad,
+    "poet.rmsprop": updates.rmsprop,
+    "poet.adagrad": updates.adagrad,
+    "poet.lion": updates.lion,
     "poet.clip_coefficient": _clip_coefficient,
     "poet.callers_loss": _callers_loss,
     "poet.accumulate": _accumulate,

@@ -209,6 +209,11 @@ class OpenPlan:
             raise ReplayError(placed.refusal)
 
     @property
+    def hyperparameters(self) -> frozenset[str]:
+        """Names of the scalars that the plan's updates are given in each step."""
+        return self.tensors.cells.hyperparameters
+
+    @property
     def waited_seconds(self) -> float:
         """For how long steps stood still for storage, so far."""
         return 0.0 if self._pager is None else self._pager.waited_seconds

@@ -58,7 +58,7 @@ class Trainer(TrainingState):
     ) -> None:
         session = Session(plan, tensors, pages=pages, arena=arena, announces=announces)
         super().__init__(session, Generations(tensors.path if isinstance(tensors, state.Saved) else None))
-        self._rates = Rates(plan.optimizer)
+        self._rates = Rates(plan.optimizer, session.open.hyperparameters)
         self.shape_planner: ShapePlanner | None = None
 
     @property
@@ -168,7 +168,11 @@ class Trainer(TrainingState):
 
     @property
     def optimizer(self) -> DrivenOptimizer:
-        """What a scheduler of `torch.optim.lr_scheduler` takes, to change the learning rates of steps."""
+        """What a scheduler of `torch.optim.lr_scheduler` takes, to change the learning rates of steps.
+
+        Its groups have ``momentum`` or ``betas`` as well, which schedulers that cycle them change, and which
+        may be set by hand.
+        """
         return self._rates.optimizer
 
     @property
