@@ -20,7 +20,7 @@ def check_optimizer(spec: OptimizerSpec) -> None:
     """Refuse an optimizer whose numbers the C code does not make.
 
     Raises:
-        PlanError: it is another one than SGD, SGD with momentum and AdamW, or has parameter groups or amsgrad.
+        PlanError: it is not SGD, SGD with momentum or AdamW, or it has parameter groups or amsgrad.
     """
     if spec.name not in FLOATS:
         raise PlanError(f"optimizer {spec.name} is none that the C code has; plan with {', '.join(FLOATS)}")
