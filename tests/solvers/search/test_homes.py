@@ -16,7 +16,7 @@ from poet.pins import permitted
 from poet.problem import Limits, Place, Problem, ProblemOp, Tensor, Transfer
 from poet.schedule import Compute, Free, PageIn, PageOut, Schedule
 from poet.simulator import simulate
-from poet.solution import SolveOptions, Status, solution_to_json
+from poet.solution import Status, solution_to_json
 from poet.solvers import minimum_ram_bytes, solve
 from poet.solvers.bounds.relaxation import bound_overhead
 from poet.solvers.instance.instance import instance_of
