@@ -57,6 +57,13 @@ def what_if(
         typer.Option(metavar="NAME=SIZES", help="Sizes of a dynamic dimension, e.g. L=64,128; repeatable."),
     ] = None,
     optimizer: Annotated[str, typer.Option(metavar="NAMES", help="sgd, momentum, adamw.")] = "sgd",
+    micro: Annotated[
+        str,
+        typer.Option(
+            metavar="NUMBERS",
+            help="Train each batch in so many micro-batches: 1,4 or 4:layers, or auto: all that divide it.",
+        ),
+    ] = "1",
     loss: LossOption = None,
     train: TrainOption = None,
     home: Annotated[
@@ -116,7 +123,7 @@ def what_if(
     verbose: VerboseOption = False,
     log: LogOption = None,
 ) -> None:
-    """Ask what other devices, RAM, deadlines, batch sizes and optimizers would mean.
+    """Ask what other devices, RAM, deadlines, batch sizes, micro-batches and optimizers would mean.
 
     Each point of the grid is planned with a proof or a gap. A sweep that is repeated or was interrupted
     goes on from its cache; Ctrl-C reports what is there.
@@ -142,6 +149,7 @@ def what_if(
             batch=batch,
             bind=bind or (),
             optimizer=optimizer,
+            micro=micro,
             loss=loss or DEFAULT_LOSS,
             train=train,
             home=home.place,

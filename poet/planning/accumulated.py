@@ -110,7 +110,7 @@ def least_energy(
     best: Planned | None = None
     tried: list[Candidate] = []
     why: Infeasible | OutOfTime | None = None
-    for micro in _candidates(samples, loss, home):
+    for micro in candidates(samples, loss, home):
         try:
             planned = make(micro)
         except InputError as error:  # the order is not for this model
@@ -131,7 +131,12 @@ def least_energy(
     return best, tuple(tried)
 
 
-def _candidates(samples: int, loss: str, home: Place) -> Iterator[MicroBatches | None]:
+def candidates(samples: int, loss: str, home: Place) -> Iterator[MicroBatches | None]:
+    """Every number of pieces of one size, in both orders where parameters are at home in storage.
+
+    Raises:
+        InputError: there are no ``samples``.
+    """
     if samples < 1:
         raise InputError("the model takes no batch of samples, so there is nothing to divide")
     yield None

@@ -47,7 +47,7 @@ def _table(result: WhatIf, number: int) -> Iterator[RenderableType]:
     problem = setting.problem
     yield Text(
         f"{setting.label}: {len(problem.ops)} ops, running every op once takes "
-        f"{format_joules(problem.compute_joules)} and {format_seconds(problem.compute_seconds)}"
+        f"{format_joules(setting.compute_joules)} and {format_seconds(setting.compute_seconds)}"
     )
     table: Table = columns("RAM", *(deadline or "no deadline" for deadline in deadlines), left=0)
     for budget in dict.fromkeys(point.limits.ram_budget_bytes for point in mine):

@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator
 
 from poet.units import format_bytes, format_joules, format_seconds, format_share
+from poet.whatif.by_pieces import micro_batches
 from poet.whatif.daily import (
     battery,
     carbon,
@@ -67,8 +68,8 @@ def choose(result: WhatIf) -> int | None:
 def answers_of(result: WhatIf) -> tuple[Answer, ...]:
     """Every answer that the question asks for, the headline first."""
     makers: tuple[Callable[[WhatIf], Iterable[Answer]], ...] = (
-        headline, which_device, least_ram, least_energy, energy_budget, battery, flash_life, wall_time,
-        carbon, data_stalls, marginal_value,
+        headline, which_device, micro_batches, least_ram, least_energy, energy_budget, battery, flash_life,
+        wall_time, carbon, data_stalls, marginal_value,
     )  # fmt: skip
     return tuple(answer for maker in makers for answer in maker(result))
 
@@ -115,8 +116,8 @@ def headline(result: WhatIf) -> Iterator[Answer]:
         yield Answer("headline", text, Basis.SOLVED, tuple(range(min(len(result.points), _FEW))))
         return
     point, setting, plan, _ = chosen_of(result)
-    overhead = plan.joules - setting.problem.compute_joules
-    share = overhead / setting.problem.compute_joules if setting.problem.compute_joules else 0.0
+    overhead = plan.joules - setting.compute_joules
+    share = overhead / setting.compute_joules if setting.compute_joules else 0.0
     yield Answer(
         "headline",
         f"{name} trains on {setting.label} in {budget_text(point)} of RAM{deadline_text(point)}: "

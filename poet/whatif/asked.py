@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from poet.api import samples_of
 from poet.devices.load import load_profile
 from poet.devices.profile import Profile
-from poet.errors import InputError
+from poet.errors import InputError, ModelError
 from poet.files.reading import printable_name
 from poet.loss import DEFAULT_LOSS
+from poet.micro import BATCH_NAMES, PIECES, MicroBatches
 from poet.optimizer import OptimizerSpec
+from poet.planning.accumulated import candidates
 from poet.planning.prepared import form_on
 from poet.planning.traced import Form
 from poet.problem import Place, Problem
@@ -21,7 +25,15 @@ from poet.whatif import grid
 from poet.whatif.cache import Cache
 from poet.whatif.grid import Binding
 from poet.whatif.largest import Axis, VariantOf
-from poet.whatif.models import BATCH, ModelVariant, OnnxModel, TrainedAs, module_variants
+from poet.whatif.models import (
+    BATCH,
+    ModelVariant,
+    OnnxModel,
+    TrainedAs,
+    Wanted,
+    module_inputs,
+    module_variant,
+)
 from poet.whatif.result import Setting
 from poet.whatif.settings import plan_settings, setting_of, settings_of
 from poet.whatif.workers import Run, Workers, working
@@ -31,7 +43,11 @@ if TYPE_CHECKING:
 
     from poet.whatif.models import Inputs
 
+_log = logging.getLogger(__name__)
+
 DEFAULT_OPTIMIZER = "sgd"
+WHOLE = (None,)
+"""The micro-batches of a sweep that asks about none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +65,7 @@ class Asked:
     home: Place
     cache: Cache
     workers: Workers
+    micro: tuple[MicroBatches | str | None, ...] = WHOLE
 
     @property
     def path(self) -> Path | None:
@@ -66,8 +83,9 @@ class Asked:
         return Workers(self.workers.jobs)
 
     def settings(self) -> list[Setting]:
-        """One planning problem per device, binding and optimizer."""
+        """What is planned: one setting per device, binding, optimizer and number of micro-batches."""
         path = self.path
+        self._refuse_micro()
         if path is not None and path.suffix in (".json", ".poet"):
             if self.batch is not None or self.bind:
                 raise InputError(
@@ -94,6 +112,22 @@ class Asked:
             for setting in settings_of(variants[form_on(profile, self.home)], [profile], self.home)
         ]
 
+    def _refuse_micro(self) -> None:
+        """Micro-batches that no plan has.
+
+        Raises:
+            InputError: their schedules would not agree where parameters live, or the question has none.
+        """
+        in_pieces = any(isinstance(one, str) or (one and one.order == PIECES) for one in self.micro)
+        if in_pieces and self.home is Place.EITHER:
+            raise InputError(
+                "micro-batches one after the other have two schedules, which must agree where parameters "
+                "live: give --home ram or storage, or ask for 4:layers"
+            )
+        for axis in self.axes:
+            if self.micro != WHOLE:
+                raise InputError(f"--largest {axis.name} asks about whole batches; leave --micro out")
+
     def _refuse_what_the_file_says(self, path: Path) -> None:
         """A saved plan or problem has its loss, its optimizer and its sizes; a problem has its homes too.
 
@@ -106,6 +140,7 @@ class Asked:
             ("optimizer", "optimizer", self.specs != (OptimizerSpec(DEFAULT_OPTIMIZER),)),
             ("loss", "loss", self.how.loss != DEFAULT_LOSS),
             ("train", "trained parameters", self.how.train is not None),
+            ("micro", "micro-batches", self.micro != WHOLE),
             ("gradients", "gradients", self.how.gradients != Gradients.STREAM.value),
             ("home", "homes", self.home is not Place.RAM and (path.suffix == ".json" or not self.profiles)),
         )
@@ -114,36 +149,103 @@ class Asked:
                 raise InputError(f"{path.name} has its {what} already; leave {option} out")
 
     def _variants(self, form: Form) -> list[ModelVariant]:
-        """The model with each binding and optimizer, in the ``form`` that some of the devices want."""
+        """The model with each binding, optimizer and number of pieces, in the ``form`` of some devices."""
         path = self.path
         if path is None:
-            for axis in self.axes:
-                if axis.name != BATCH:
-                    raise InputError(f"--largest {axis.name} needs an ONNX model with that dimension open")
-            batches = [None] if self.batch is None else list(grid.counts(self.batch, "batch"))
-            return module_variants(self._module(), self.example_inputs, batches, self.specs, self.how, form)
+            return self._of_module(form)
         onnx = OnnxModel(path, self.how, self.cache)
         with working(self.importers) as run:
             for axis in self.axes:
                 onnx.dimensions(axis.name, run)
             found = grid.bindings(self.batch, self.bind, lambda: onnx.dimensions(BATCH, run)[0])
-            return onnx.variants([(binding, spec) for binding in found for spec in self.specs], form, run)
+            wanted = [item for binding in found for item in self._wanted(binding, self._bound(binding))]
+            sure = [item for item, needed in wanted if needed]
+            made = dict(zip(sure, onnx.variants(sure, form, run), strict=True))
+            for item in (item for item, needed in wanted if not needed):
+                try:
+                    made[item] = onnx.variants([item], form, run)[0]
+                except ModelError as error:
+                    _log.info("%s micro-batches are left out: %s", item[2], error)
+            return [made[item] for item, _ in wanted if item in made]
+
+    def _of_module(self, form: Form) -> list[ModelVariant]:
+        """The same of a module."""
+        for axis in self.axes:
+            if axis.name != BATCH:
+                raise InputError(f"--largest {axis.name} needs an ONNX model with that dimension open")
+        made = []
+        for batch in [None] if self.batch is None else grid.counts(self.batch, "batch"):
+            inputs = module_inputs(self.example_inputs, batch)
+            samples = 0 if inputs is None else samples_of(inputs, {})
+            for item, needed in self._wanted(() if batch is None else ((BATCH, batch),), samples):
+                try:
+                    made.append(module_variant(self._module(), inputs, item, self.how, form))
+                except InputError as error:
+                    if needed:
+                        raise
+                    _log.info("%s micro-batches are left out: %s", item[2], error)
+        return made
+
+    def _bound(self, binding: Binding) -> int:
+        """Samples of a batch of a file with that ``binding``; 0 where no micro-batches are asked about.
+
+        Raises:
+            InputError: they are, and the binding has no batch by a name that they go by.
+        """
+        if self.micro == WHOLE:
+            return 0
+        names = [name for name, _ in binding]
+        if self.batch is not None and not {*names} & {*BATCH_NAMES}:
+            raise InputError(
+                f"the batch of {self.name} is called {names[0]!r}; micro-batches need it to be "
+                f"{' or '.join(BATCH_NAMES)}"
+            )
+        return samples_of(None, dict(binding))
+
+    def _wanted(self, binding: Binding, samples: int) -> Iterator[tuple[Wanted, bool]]:
+        """What to import with a ``binding`` whose batch has so many ``samples``, and whether it is needed.
+
+        A model need not have every order of micro-batches that ``auto`` looks at.
+
+        Raises:
+            InputError: the batch cannot be divided as it is asked.
+        """
+        pieces: dict[MicroBatches | None, bool] = {}
+        for one in self.micro:
+            if isinstance(one, str):
+                for found in candidates(samples, one, self.home):
+                    needed = found is None or found.order == PIECES
+                    pieces[found] = pieces.get(found, False) or needed
+                continue
+            if one is not None and (not samples or samples % one.count):
+                raise InputError(
+                    f"a batch of {samples} samples cannot be divided into {one.count} micro-batches; leave "
+                    "that size or that number out, or ask for --micro auto"
+                )
+            pieces[one] = True
+        for spec in self.specs:
+            for one, needed in pieces.items():
+                yield (binding, spec, one), needed
 
     def variant_by_size(self, axis: Axis, profile: Profile, fixed: Binding, run: Run) -> VariantOf:
         """A function from a size of ``axis`` to the model's variant of that size for ``profile``'s device."""
         form = form_on(profile, self.home)
         path, spec = self.path, self.specs[0]
         if path is None:
-            return lambda size: module_variants(
-                self._module(), self.example_inputs, [size], [spec], self.how, form
-            )[0]
+            return lambda size: module_variant(
+                self._module(),
+                module_inputs(self.example_inputs, size),
+                (((BATCH, size),), spec, None),
+                self.how,
+                form,
+            )
         onnx = OnnxModel(path, self.how, self.cache)
         names = onnx.dimensions(axis.name, run)
         others = tuple((name, size) for name, size in fixed if name not in names)
 
         def variant(size: int) -> ModelVariant:
             binding = (*others, *((name, size) for name in names))
-            return onnx.variants([(binding, spec)], form, run)[0]
+            return onnx.variants([(binding, spec, None)], form, run)[0]
 
         return variant
 

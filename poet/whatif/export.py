@@ -58,6 +58,11 @@ def to_json(result: WhatIf) -> dict[str, Any]:
         "marginals": [_record(marginal) for marginal in result.marginals],
         "stalls": [_record(stall) for stall in result.stalls],
         "schedules": {str(number): codec.encode(result.plans[number].schedule) for number in shown},
+        "accumulating_schedules": {
+            str(number): codec.encode(made)
+            for number in shown
+            if (made := result.plans[number].accumulating) is not None
+        },
     }
     return {key: _finite(item) for key, item in data.items()}
 
@@ -84,10 +89,11 @@ def _setting(setting: Setting) -> dict[str, Any]:
         "binding": dict(setting.binding),
         "batch": setting.batch,
         "optimizer": setting.optimizer,
+        "micro": setting.micro_text,
         "ops": len(problem.ops),
         "tensors": len(problem.tensors),
-        "compute_seconds": problem.compute_seconds,
-        "compute_joules": problem.compute_joules,
+        "compute_seconds": setting.compute_seconds,
+        "compute_joules": setting.compute_joules,
         "keep_everything_bytes": setting.keep_everything_bytes,
         "lower_bound_bytes": setting.lower_bound.bytes,
         "kernels": problem.kernels,

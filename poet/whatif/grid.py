@@ -13,6 +13,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 
 from poet.errors import InputError
+from poet.micro import MicroBatches, micro_batches
 from poet.units import parse_bytes, parse_factor, parse_joules, parse_seconds
 from poet.whatif.question import PERIODS, EnergyBudget
 
@@ -110,6 +111,15 @@ def counts(text: str, option: str) -> tuple[int, ...]:
         return float(part)
 
     return tuple(dict.fromkeys(round(value) for value in _values(text, count, _in_steps, option)))
+
+
+def micro(text: str) -> tuple[MicroBatches | str | None, ...]:
+    """In how many pieces a batch is trained, of ``1,4,4:layers`` or ``auto``; see `poet.micro.micro_batches`.
+
+    Raises:
+        InputError: ``text`` holds something else.
+    """
+    return tuple(dict.fromkeys(micro_batches(part) for part in _split(text, "--micro")))
 
 
 def bindings(batch: str | None, bind: Sequence[str], batch_name: Callable[[], str]) -> tuple[Binding, ...]:

@@ -10,6 +10,7 @@ from poet.devices.profile import Direction, Profile
 from poet.problem import Limits, Problem, Tensor
 from poet.units import format_bytes
 from poet.whatif.cache import SolvedCell
+from poet.whatif.pieces import parts_of
 from poet.whatif.result import FoundPlan, Marginal, Point, Setting, WhatIf
 from poet.whatif.searches import Solver, Wanted
 
@@ -21,42 +22,78 @@ _FASTER = 2.0
 @dataclass(frozen=True, slots=True)
 class _Change:
     text: str
-    problem: Problem
+    setting: Setting
     limits: Limits
+
+
+@dataclass(frozen=True, slots=True)
+class _Solved:
+    """A step with a change: of one schedule, or of two; ``bound_joules``: no such step costs less."""
+
+    joules: float
+    seconds: float
+    bound_joules: float
 
 
 def marginals_of(result: WhatIf, indices: Sequence[int], solver: Solver) -> tuple[Marginal, ...]:
     """What changes of the points at ``indices`` buy: RAM, flash, deadline, and a smaller batch if swept."""
     asked = [(index, change) for index in indices for change in _changes(result, index)]
-    wanted = []
-    for index, change in asked:
-        plan = result.plan_of(result.points[index])
-        assert plan is not None
-        name = f"point {index} with {change.text}"
-        wanted.append(Wanted(change.problem, change.limits, name, plan.schedule))
-    answers = solver.solve(wanted)
+    wanted = [list(_wanted(result, index, change)) for index, change in asked]
+    answers = iter(solver.solve([item for items in wanted for item in items]))
     found = [
-        _marginal(result, index, change, answer)
-        for (index, change), answer in zip(asked, answers, strict=True)
+        _marginal(result, index, change, _solved(change, [next(answers) for _ in items]))
+        for (index, change), items in zip(asked, wanted, strict=True)
     ]
     smaller = [made for index in indices if (made := _smaller_batch(result, index)) is not None]
     return tuple(sorted([*found, *smaller], key=lambda marginal: indices.index(marginal.point)))
 
 
+def _wanted(result: WhatIf, index: int, change: _Change) -> Iterator[Wanted]:
+    """The schedules of a step with the change, each begun with the plan's own."""
+    plan = result.plan_of(result.points[index])
+    assert plan is not None
+    name = f"point {index} with {change.text}"
+    for part, start in zip(
+        parts_of(change.setting, change.limits), (plan.schedule, plan.accumulating), strict=False
+    ):
+        yield Wanted(part.setting.problem, part.limits, name, start)
+
+
+def _solved(change: _Change, answers: Sequence[SolvedCell | None]) -> _Solved | None:
+    """The step that the answers to its schedules make; ``None``: one of them has no plan."""
+    joules = seconds = bound = 0.0
+    parts = tuple(parts_of(change.setting, change.limits))
+    for part, answer in zip(parts, answers, strict=True):
+        if answer is None or answer.trace is None:
+            return None
+        joules += part.times * answer.trace.joules
+        seconds += part.times * answer.trace.seconds
+        bound += part.times * answer.bound_joules
+    divided = len(parts) > 1 and change.limits.deadline_seconds is not None
+    return _Solved(joules, seconds, 0.0 if divided else bound)  # other ways to divide it are not bounded
+
+
 def _changes(result: WhatIf, index: int) -> Iterator[_Change]:
     point = result.points[index]
     setting = result.setting_of(point)
-    problem, limits = setting.problem, point.limits
+    limits = point.limits
     if limits.ram_budget_bytes is not None:
         more = ram_step_bytes(limits.ram_budget_bytes)
         larger = replace(limits, ram_budget_bytes=limits.ram_budget_bytes + more)
-        yield _Change(f"{format_bytes(more)} more RAM", problem, larger)
+        yield _Change(f"{format_bytes(more)} more RAM", setting, larger)
     if setting.profile is not None and setting.profile.storage is not None and limits.paging:
-        faster = with_flash_bandwidth(problem, setting.profile, _FASTER)
+        faster = _faster(setting, setting.profile)
         yield _Change("twice the flash bandwidth", faster, limits)
     if limits.deadline_seconds is not None:
         later = replace(limits, deadline_seconds=limits.deadline_seconds * _LATER)
-        yield _Change(f"a deadline {_LATER - 1:.0%} later".replace("%", " %"), problem, later)
+        yield _Change(f"a deadline {_LATER - 1:.0%} later".replace("%", " %"), setting, later)
+
+
+def _faster(setting: Setting, profile: Profile) -> Setting:
+    """``setting`` with `_FASTER` times the flash bandwidth, in both of its schedules."""
+    beside = None if setting.accumulating is None else _faster(setting.accumulating, profile)
+    problem = with_flash_bandwidth(setting.problem, profile, _FASTER)
+    return replace(setting, problem=problem, accumulating=beside)
 
 
 def ram_step_bytes(budget_bytes: int) -> int:
@@ -94,15 +131,14 @@ def _recosted(tensor: Tensor, profile: Profile) -> Tensor:
     )
 
 
-def _marginal(result: WhatIf, index: int, change: _Change, answer: SolvedCell | None) -> Marginal:
+def _marginal(result: WhatIf, index: int, change: _Change, answer: _Solved | None) -> Marginal:
     point = result.points[index]
     before = result.plan_of(point)
     assert before is not None
-    trace = None if answer is None else answer.trace
-    if trace is None:
+    if answer is None:
         return Marginal(index, change.text, before.joules, None, before.seconds, None, None, False)
-    cheaper = trace.joules <= before.joules or change.problem != result.setting_of(point).problem
-    joules, seconds = (trace.joules, trace.seconds) if cheaper else (before.joules, before.seconds)
+    cheaper = answer.joules <= before.joules or change.setting != result.setting_of(point)
+    joules, seconds = (answer.joules, answer.seconds) if cheaper else (before.joules, before.seconds)
     saved = before.joules - joules
     return Marginal(
         point=index,
@@ -116,11 +152,11 @@ def _marginal(result: WhatIf, index: int, change: _Change, answer: SolvedCell | 
     )
 
 
-def _certain(saved: float, before: FoundPlan, point: Point, joules: float, answer: SolvedCell | None) -> bool:
+def _certain(saved: float, before: FoundPlan, point: Point, joules: float, answer: _Solved) -> bool:
     """A saving is certain if the best plan before costs more still; none, if the best after saves none."""
     if saved > 0:
         return joules < point.bound_joules
-    return answer is not None and answer.bound_joules >= before.joules * (1 - 1e-6)
+    return answer.bound_joules >= before.joules * (1 - 1e-6)
 
 
 def _smaller_batch(result: WhatIf, index: int) -> Marginal | None:
@@ -157,4 +193,4 @@ def _smaller_batch(result: WhatIf, index: int) -> Marginal | None:
 
 
 def _alike(one: Setting, other: Setting) -> bool:
-    return (one.device, one.optimizer) == (other.device, other.optimizer)
+    return (one.device, one.optimizer, one.micro) == (other.device, other.optimizer, other.micro)

@@ -10,7 +10,7 @@ import functools
 import hashlib
 import logging
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,6 +20,7 @@ from poet.errors import InputError, ModelError
 from poet.files.reading import open_regular, parse_json, printable_name
 from poet.graph import Graph
 from poet.kernel_facts import KernelFacts
+from poet.micro import MicroBatches
 from poet.optimizer import OptimizerSpec
 from poet.planning.traced import Form, trace_model
 from poet.strips import Gradients
@@ -30,12 +31,17 @@ from poet.whatif.workers import Run, Task, given_up, thread_settings
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
+    from poet.frontend.trace import TrainingStep
+
     Inputs = Tensor | Sequence[Tensor] | Callable[[int], Tensor | Sequence[Tensor]]
     """Example inputs of a module, or a function that gives them for a batch size."""
 
 _log = logging.getLogger(__name__)
 
 BATCH = "batch"
+
+Wanted = tuple[Binding, OptimizerSpec, MicroBatches | None]
+"""Sizes, an optimizer, and the pieces of a batch: which variant of a file is asked for."""
 _ALIASES = {BATCH: slice(0, 1), "sequence": slice(1, 2), "resolution": slice(-2, None)}
 _ERROR = "error"
 
@@ -59,6 +65,9 @@ class ModelVariant:
         binding: sizes given to dynamic dimensions.
         optimizer: its name.
         batch: samples per step; ``None`` where the first input has no dimensions.
+        micro: how the batch is trained in pieces; ``None``: as a whole.
+        accumulation: what all pieces but the last do where they come one after the other; ``None``: there
+            is one schedule for all.
     """
 
     graph: Graph
@@ -66,13 +75,24 @@ class ModelVariant:
     binding: Binding
     optimizer: str
     batch: int | None
+    micro: MicroBatches | None = None
+    accumulation: ModelVariant | None = None
 
 
-def variant_of(graph: Graph, kernels: KernelFacts, binding: Binding, optimizer: str) -> ModelVariant:
-    """The record of a training ``graph``; its batch is the first dimension of its first input."""
+def variant_of(
+    graph: Graph,
+    kernels: KernelFacts,
+    binding: Binding,
+    optimizer: str,
+    micro: MicroBatches | None = None,
+    accumulation: tuple[Graph, KernelFacts] | None = None,
+) -> ModelVariant:
+    """The record of a training ``graph``; its samples are the first dimension of its first input."""
     types = {value.name: value.type for value in graph.values}
     shape = types[graph.inputs[0]].shape if graph.inputs else ()
-    return ModelVariant(graph, kernels, binding, optimizer, shape[0] if shape else None)
+    batch = shape[0] * (1 if micro is None else micro.runs) if shape else None
+    beside = None if accumulation is None else variant_of(*accumulation, binding, optimizer)
+    return ModelVariant(graph, kernels, binding, optimizer, batch, micro, beside)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,18 +146,16 @@ class OnnxModel:
                 )
         return tuple(dict.fromkeys(names))
 
-    def variants(
-        self, wanted: Sequence[tuple[Binding, OptimizerSpec]], form: Form, run: Run
-    ) -> list[ModelVariant]:
-        """One per binding and optimizer, in this order, all of one form.
+    def variants(self, wanted: Sequence[Wanted], form: Form, run: Run) -> list[ModelVariant]:
+        """One of each that is ``wanted``, in this order, all of one form.
 
         Raises:
             ModelError: the model cannot be imported with one of them.
         """
         found: dict[int, _Imported] = {}
         missing: list[int] = []
-        for index, (binding, spec) in enumerate(wanted):
-            kept = self._kept_import(self._key(binding, spec, form))
+        for index, item in enumerate(wanted):
+            kept = self._kept_import(self._key(item, form))
             if kept is None:
                 missing.append(index)
             else:
@@ -147,15 +165,14 @@ class OnnxModel:
             functools.partial(_import, str(self.path), *wanted[index], self.how, form) for index in missing
         ]
         for number, packed in run(tasks):
-            binding, spec = wanted[missing[number]]
-            found[missing[number]] = _imported(
-                self._checked(packed, self._key(binding, spec, form), "graphs")
-            )
+            binding, spec, micro = wanted[missing[number]]
+            key = self._key(wanted[missing[number]], form)
+            found[missing[number]] = _imported(self._checked(packed, key, "graphs"))
             sizes = "".join(f", {name}={size}" for name, size in binding)
-            _log.info("imported: %s%s, %s", printable_name(self.path), sizes, spec.name)
+            pieces = "" if micro is None else f", {micro} micro-batches"
+            _log.info("imported: %s%s, %s%s", printable_name(self.path), sizes, spec.name, pieces)
         return [
-            variant_of(found[index].graph, found[index].kernels, binding, spec.name)
-            for index, (binding, spec) in enumerate(wanted)
+            found[index].variant(binding, spec, micro) for index, (binding, spec, micro) in enumerate(wanted)
         ]
 
     def _kept_import(self, key: str) -> _Imported | None:
@@ -198,55 +215,65 @@ class OnnxModel:
         self.cache.write(kind, key, packed)
         return data
 
-    def _key(self, binding: Binding, spec: OptimizerSpec, form: Form) -> str:
+    def _key(self, wanted: Wanted, form: Form) -> str:
         """Of one import; kernels were measured by as many threads as the processors and settings give."""
+        binding, spec, micro = wanted
         measured_by = [len(os.sched_getaffinity(0)), *thread_settings()]
-        what = (sorted(binding), asdict(spec), asdict(self.how), asdict(form), measured_by)
+        pieces = "" if micro is None else str(micro)
+        what = (sorted(binding), asdict(spec), pieces, asdict(self.how), asdict(form), measured_by)
         return digest_of(self.digest, *what, code_digest(IMPORTING))
 
 
-def module_variants(
-    module: nn.Module,
-    example_inputs: Inputs | None,
-    batches: Iterable[int | None],
-    optimizers: Iterable[OptimizerSpec],
-    how: TrainedAs,
-    form: Form,
-) -> list[ModelVariant]:
-    """One per batch size and optimizer, traced in this process.
+def module_inputs(example_inputs: Inputs | None, batch: int | None) -> Tensor | Sequence[Tensor] | None:
+    """The inputs of a module with that ``batch``; ``None``: as they were given.
 
     Raises:
-        ModelError: the module cannot be traced, or batch sizes are given without a function of them.
+        ModelError: a batch size is given without a function of it.
     """
-    made = []
-    specs = list(optimizers)
-    for batch in batches:
-        inputs: Tensor | Sequence[Tensor] | None
-        if callable(example_inputs):
-            inputs = example_inputs(batch or 1)
-        elif batch is None:
-            inputs = example_inputs
-        else:
-            raise ModelError("batch sizes of a module need example_inputs to be a function of the batch size")
-        for spec in specs:
-            step = trace_model(
-                module,
-                inputs,
-                form=form,
-                loss=how.loss,
-                optimizer=spec,
-                train=how.train,
-                gradients=how.gradients,
-            ).step
-            binding = () if batch is None else ((BATCH, batch),)
-            made.append(variant_of(step.graph, step.kernels, binding, spec.name))
-    return made
+    if callable(example_inputs):
+        return example_inputs(batch or 1)
+    if batch is not None:
+        raise ModelError("batch sizes of a module need example_inputs to be a function of the batch size")
+    return example_inputs
+
+
+def module_variant(
+    module: nn.Module,
+    inputs: Tensor | Sequence[Tensor] | None,
+    wanted: Wanted,
+    how: TrainedAs,
+    form: Form,
+) -> ModelVariant:
+    """The ``module`` with those ``inputs``, traced in this process.
+
+    Raises:
+        ModelError: it cannot be traced.
+    """
+    binding, spec, micro = wanted
+    step = trace_model(
+        module,
+        inputs,
+        form=form,
+        loss=how.loss,
+        optimizer=spec,
+        train=how.train,
+        gradients=how.gradients,
+        micro=micro,
+    ).step
+    return _made(step).variant(binding, spec, micro)
 
 
 # --- what workers do --------------------------------------------------------------------------
 
 
-def _import(path: str, binding: Binding, spec: OptimizerSpec, how: TrainedAs, form: Form) -> bytes:
+def _import(
+    path: str,
+    binding: Binding,
+    spec: OptimizerSpec,
+    micro: MicroBatches | None,
+    how: TrainedAs,
+    form: Form,
+) -> bytes:
     """The packed training graph of the file at ``path`` with its kernels' facts; else what is wrong."""
     try:
         step = trace_model(
@@ -257,10 +284,19 @@ def _import(path: str, binding: Binding, spec: OptimizerSpec, how: TrainedAs, fo
             train=how.train,
             bind=dict(binding),
             gradients=how.gradients,
+            micro=micro,
         ).step
     except InputError as error:
         return pack({_ERROR: str(error)})
-    return pack(codec.encode(_Imported(step.graph, step.kernels)))
+    return pack(codec.encode(_made(step)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Accumulated:
+    """The graph that sums gradients and the facts of torch's kernels for it."""
+
+    graph: Graph
+    kernels: KernelFacts
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,6 +305,20 @@ class _Imported:
 
     graph: Graph
     kernels: KernelFacts
+    accumulation: _Accumulated | None = None
+
+    def variant(self, binding: Binding, spec: OptimizerSpec, micro: MicroBatches | None) -> ModelVariant:
+        """The same as a variant of the model."""
+        beside = self.accumulation
+        summing = None if beside is None else (beside.graph, beside.kernels)
+        return variant_of(self.graph, self.kernels, binding, spec.name, micro, summing)
+
+
+def _made(step: TrainingStep) -> _Imported:
+    """What an import gave."""
+    beside = step.accumulation
+    summing = None if beside is None else _Accumulated(beside.graph, beside.kernels)
+    return _Imported(step.graph, step.kernels, summing)
 
 
 def _imported(data: Any) -> _Imported:

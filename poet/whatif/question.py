@@ -101,6 +101,7 @@ class Question:
         deadlines: as asked, e.g. ``1.3x`` or ``20ms``; ``None``: no deadline.
         bindings: sizes of dynamic dimensions, one per variant of the model.
         optimizers: by name.
+        micro: in how many pieces each batch is trained, as `poet.micro` reads it.
         train: patterns of the trained parameters.
         loss: its name.
         recompute, paging: what plans may do.
@@ -116,6 +117,7 @@ class Question:
     deadlines: tuple[str | None, ...]
     bindings: tuple[tuple[tuple[str, int], ...], ...] = ((),)
     optimizers: tuple[str, ...] = ("sgd",)
+    micro: tuple[str, ...] = ("1",)
     train: tuple[str, ...] = ("*",)
     loss: str = "cross-entropy"
     recompute: bool = True

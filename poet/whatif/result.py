@@ -15,6 +15,7 @@ from poet.brief import brief, shortened, told
 from poet.devices.profile import Profile
 from poet.errors import InputError
 from poet.extras import how_to_install
+from poet.micro import PIECES, MicroBatches
 from poet.problem import Limits, Problem
 from poet.schedule import Schedule
 from poet.solution import LowerBound, Status
@@ -37,8 +38,8 @@ _USAGE = (
     "flash_life_years", "session_grams",
 )  # fmt: skip
 COLUMNS = (
-    "point", "device", "binding", "batch", "optimizer", "ram_budget_bytes", "deadline", "deadline_seconds",
-    "verdict", "origin", "bound_joules", "gap", "overhead_gap", *_PLAN, *_USAGE,
+    "point", "device", "binding", "batch", "optimizer", "micro", "ram_budget_bytes", "deadline",
+    "deadline_seconds", "verdict", "origin", "bound_joules", "gap", "overhead_gap", *_PLAN, *_USAGE,
     "plan", "warm_start", "solve_seconds", "message",
 )  # fmt: skip
 """Of a row, in order; docs/what-if.md describes them. Units end the names.
@@ -100,6 +101,9 @@ class Setting:
         lower_bound: RAM below which no schedule exists.
         ends: the problem with every figure of the device at its good and at its bad end; ``None``: no figures
             are known.
+        micro: how a batch is trained in pieces; ``None``: as a whole.
+        accumulating: of all pieces but the last, where they come one after the other: these sum gradients,
+            and ``problem`` is that of the last, which updates; ``None``: ``problem`` is the whole step.
     """
 
     device: str
@@ -112,21 +116,53 @@ class Setting:
     keep_everything_bytes: int
     lower_bound: LowerBound
     ends: tuple[Problem, Problem] | None = None
+    micro: MicroBatches | None = None
+    accumulating: Setting | None = None
 
     @property
     def label(self) -> str:
         """For people, e.g. ``rpi4b, N=4, adamw``."""
         sizes = (f"{name}={size}" for name, size in self.binding)
-        return ", ".join(filter(None, (self.device, *sizes, self.optimizer)))
+        pieces = "" if self.micro is None else micro_words(self.micro)
+        return ", ".join(filter(None, (self.device, *sizes, self.optimizer, pieces)))
+
+    @property
+    def accumulating_runs(self) -> int:
+        """How often a step runs the schedule of ``accumulating``."""
+        return 0 if self.accumulating is None or self.micro is None else self.micro.runs - 1
+
+    @property
+    def compute_joules(self) -> float:
+        """Of a step that runs every op once, all its pieces."""
+        beside = 0.0 if self.accumulating is None else self.accumulating.problem.compute_joules
+        return self.problem.compute_joules + self.accumulating_runs * beside
+
+    @property
+    def compute_seconds(self) -> float:
+        """The same in seconds."""
+        beside = 0.0 if self.accumulating is None else self.accumulating.problem.compute_seconds
+        return self.problem.compute_seconds + self.accumulating_runs * beside
+
+    @property
+    def micro_text(self) -> str | None:
+        """As it is asked for, ``1`` of a whole batch; ``None`` where the batch is not known."""
+        if self.micro is not None:
+            return str(self.micro)
+        return None if self.batch is None else "1"
+
+
+def micro_words(micro: MicroBatches) -> str:
+    """For people, e.g. ``4 micro-batches, layer by layer``."""
+    return f"{micro.count} micro-batches" + ("" if micro.order == PIECES else " layer by layer")
 
 
 @dataclass(frozen=True, slots=True)
 class FoundPlan:
-    """A schedule and what the simulator says it does in one training step.
+    """A schedule and what the simulator says it does in one training step, all its pieces together.
 
     Attributes:
         setting: index of its setting.
-        schedule: what happens, in order.
+        schedule: what happens, in order; of micro-batches one after the other, what the last does.
         joules: of the step; ``compute_joules``, ``page_in_joules``, ``page_out_joules`` and
             ``idle_joules`` are its parts.
         seconds: of the step; the others are the engines' busy times.
@@ -137,6 +173,7 @@ class FoundPlan:
         solver: that found it.
         good_joules, bad_joules, good_seconds, bad_seconds: with every figure of the device at its good and at
             its bad end; ``None``: no figures are known.
+        accumulating: what each piece but the last does; ``None``: ``schedule`` is the whole step.
     """
 
     setting: int
@@ -160,6 +197,7 @@ class FoundPlan:
     bad_joules: float | None = None
     good_seconds: float | None = None
     bad_seconds: float | None = None
+    accumulating: Schedule | None = None
 
     __repr__ = brief
 
@@ -372,6 +410,7 @@ def _row(result: WhatIf, index: int, point: Point) -> dict[str, CellValue]:
         "binding": " ".join(f"{name}={size}" for name, size in setting.binding),
         "batch": setting.batch,
         "optimizer": setting.optimizer,
+        "micro": setting.micro_text,
         "ram_budget_bytes": point.limits.ram_budget_bytes,
         "deadline": point.deadline,
         "deadline_seconds": point.limits.deadline_seconds,

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from poet.devices.profile import Profile
 from poet.errors import one_of
 from poet.loss import DEFAULT_LOSS
+from poet.micro import MicroBatches
 from poet.optimizer import OptimizerSpec
 from poet.problem import Limits, Place
 from poet.solution import SolveOptions
@@ -57,6 +58,7 @@ def what_if(
     batch: str | Sequence[int] | None = None,
     bind: Sequence[str] = (),
     optimizer: str | OptimizerSpec | Sequence[str | OptimizerSpec] = DEFAULT_OPTIMIZER,
+    micro: str | int | MicroBatches | Sequence[str | int | MicroBatches] = 1,
     loss: str = DEFAULT_LOSS,
     train: Iterable[str] | None = None,
     home: Place = Place.RAM,
@@ -75,7 +77,7 @@ def what_if(
     report: Report | None = None,
     command: str = "",
 ) -> WhatIf:
-    """Sweep devices, RAM, deadlines, batch sizes and optimizers, and answer what they mean.
+    """Sweep devices, RAM, deadlines, batch sizes, micro-batches and optimizers, and answer what they mean.
 
     Args:
         model: path of an ONNX file, a saved plan (.poet) or a saved problem (.json), or a module.
@@ -86,6 +88,8 @@ def what_if(
         batch: batch sizes, e.g. ``"1,4,16"``.
         bind: sizes of an ONNX file's dynamic dimensions, e.g. ``["L=64,128"]``.
         optimizer: one or several.
+        micro: in how many micro-batches each batch is trained, e.g. ``"1,4,4:layers"`` or ``"auto"``, every
+            number that divides it; of a module, batches are those of its inputs.
         loss: as for `poet.plan`.
         train: patterns of parameter names; not given: all that require a gradient.
         home: where parameters and optimizer state are between steps.
@@ -127,6 +131,7 @@ def what_if(
         home=home,
         cache=_cache_in(cache),
         workers=Workers(jobs or default_jobs(), cluster, worker_memory_bytes),
+        micro=_micro_of(micro),
     )
     grid.check_ram(ram)
     deadlines = grid.deadlines(deadline)
@@ -140,6 +145,7 @@ def what_if(
         deadlines=deadlines,
         bindings=tuple(dict.fromkeys(setting.binding for setting in settings)),
         optimizers=tuple(dict.fromkeys(setting.optimizer for setting in settings)),
+        micro=tuple(dict.fromkeys(setting.micro_text or "1" for setting in settings)),
         train=asked.how.train or ("*",),
         loss=loss,
         recompute=recompute,
@@ -156,6 +162,14 @@ def _cache_in(folder: str | Path | None) -> Cache:
     if folder == "":
         folder = default_folder()
     return Cache(None if folder is None else Path(folder))
+
+
+def _micro_of(
+    micro: str | int | MicroBatches | Sequence[str | int | MicroBatches],
+) -> tuple[MicroBatches | str | None, ...]:
+    """The micro-batches that are asked about, each once; several in a list or with commas between."""
+    several = (micro,) if isinstance(micro, str | int | MicroBatches) else micro
+    return grid.micro(",".join(map(str, several)))
 
 
 def _check_data(data: DataSupply | None, settings: Iterable[Setting]) -> None:

@@ -15,6 +15,7 @@ from poet.plans.plan_file import read_plan
 from poet.problem import Limits, Place, Problem
 from poet.ram_survey import keep_everything_bytes
 from poet.solvers import minimum_ram_bytes
+from poet.units import parse_factor
 from poet.whatif.grid import ram_budgets
 from poet.whatif.knowledge import Cell, levels
 from poet.whatif.models import ModelVariant, variant_of
@@ -30,11 +31,20 @@ def setting_of(
     profile: Profile | None = None,
     variant: ModelVariant | None = None,
     device: tuple[str, str] | None = None,
+    accumulating: Setting | None = None,
 ) -> Setting:
-    """The record of a ``problem``; ``device`` is a name and a title where there is no profile."""
+    """The record of a ``problem``; ``device`` is a name and a title where there is no profile.
+
+    ``accumulating`` is that of all micro-batches but the last, where ``variant`` has them one by one.
+    """
     name, title = device or (
         (profile.name, profile.title) if profile is not None else (problem.name, problem.source)
     )
+    lower_bound = minimum_ram_bytes(problem, Limits())
+    keep_bytes = keep_everything_bytes(problem)
+    if accumulating is not None:
+        lower_bound = max(lower_bound, accumulating.lower_bound, key=lambda bound: bound.bytes)
+        keep_bytes = max(keep_bytes, accumulating.keep_everything_bytes)
     return Setting(
         device=name,
         device_title=title,
@@ -43,9 +53,11 @@ def setting_of(
         optimizer=variant.optimizer if variant is not None else "",
         problem=problem,
         profile=profile,
-        keep_everything_bytes=keep_everything_bytes(problem),
-        lower_bound=minimum_ram_bytes(problem, Limits()),
+        keep_everything_bytes=keep_bytes,
+        lower_bound=lower_bound,
         ends=None if profile is None or variant is None else _ends(problem, variant, profile),
+        micro=None if variant is None else variant.micro,
+        accumulating=accumulating,
     )
 
 
@@ -65,17 +77,28 @@ def problem_of(variant: ModelVariant, profile: Profile, home: Place) -> Problem:
 def settings_of(variants: Iterable[ModelVariant], profiles: Sequence[Profile], home: Place) -> list[Setting]:
     """One per device and variant, in this order."""
     made = list(variants)
-    return [
-        setting_of(problem_of(variant, profile, home), profile=profile, variant=variant)
-        for profile in profiles
-        for variant in made
-    ]
+    return [_on_device(variant, profile, home) for profile in profiles for variant in made]
+
+
+def _on_device(variant: ModelVariant, profile: Profile, home: Place) -> Setting:
+    """A variant with its costs on ``profile``'s device, and what its pieces but the last do."""
+    beside = None if variant.accumulation is None else _on_device(variant.accumulation, profile, home)
+    problem = problem_of(variant, profile, home)
+    return setting_of(problem, profile=profile, variant=variant, accumulating=beside)
 
 
 def plan_settings(path: Path, profiles: Sequence[Profile], home: Place) -> list[Setting]:
     """Of a saved plan: its own problem, or its graph costed on other devices."""
     plan = read_plan(path)
-    variant = variant_of(plan.graph, plan.replayed_kernels, plan.model.binding, plan.optimizer.name)
+    beside = plan.accumulation
+    variant = variant_of(
+        plan.graph,
+        plan.replayed_kernels,
+        plan.model.binding,
+        plan.optimizer.name,
+        plan.request.micro,
+        None if beside is None else (beside.graph, beside.replayed_kernels),
+    )
     if profiles:
         return settings_of([variant], profiles, home)
     try:
@@ -83,14 +106,11 @@ def plan_settings(path: Path, profiles: Sequence[Profile], home: Place) -> list[
     except ProfileError:
         known = None
     same = known is not None and problem_of(variant, known, home) == plan.problem
-    return [
-        setting_of(
-            plan.problem,
-            profile=known if same else None,
-            variant=variant,
-            device=(plan.device.name, plan.device.title),
-        )
-    ]
+    profile, device = known if same else None, (plan.device.name, plan.device.title)
+    pieces = None
+    if beside is not None:
+        pieces = setting_of(beside.problem, profile=profile, variant=variant.accumulation, device=device)
+    return [setting_of(plan.problem, profile=profile, variant=variant, device=device, accumulating=pieces)]
 
 
 def _keep_bytes(setting: Setting) -> int:
@@ -100,25 +120,24 @@ def _keep_bytes(setting: Setting) -> int:
     return min(setting.keep_everything_bytes, setting.profile.memory.ram_bytes.value)
 
 
+def _deadline_seconds(text: str | None, setting: Setting) -> float | None:
+    """Of a step, all its pieces; a factor is of running every op once."""
+    factor = None if text is None else parse_factor(text)
+    if factor is not None and setting.accumulating is not None:
+        return factor * setting.compute_seconds
+    return limits_of(setting.problem, ram=None, deadline=text).deadline_seconds
+
+
 def grid_of(setting: Setting, question: Question) -> list[Cell]:
     """The cells of a setting: each RAM budget with each deadline, budgets ascending.
 
     Raises:
         InputError: the grid is too large, or an axis cannot be read.
     """
-    problem = setting.problem
     budgets = ram_budgets(
         question.ram, least_bytes=setting.lower_bound.bytes, keep_bytes=_keep_bytes(setting)
     )
-    limits = [
-        (
-            text,
-            limits_of(
-                problem, ram=None, deadline=text, recompute=question.recompute, paging=question.paging
-            ).deadline_seconds,
-        )
-        for text in question.deadlines
-    ]
+    limits = [(text, _deadline_seconds(text, setting)) for text in question.deadlines]
     limits.sort(key=lambda item: (item[1] is None, item[1]))
     if len(budgets) * len(limits) > MOST_POINTS:
         raise InputError(

@@ -22,6 +22,7 @@ from poet.solvers.heuristics.keep_everything import keep_everything
 from poet.units import format_bytes, format_joules, format_share
 from poet.whatif.cache import Cache, SolvedCell, cached_cell, cell_key, digest_of, judge_cell, pack
 from poet.whatif.knowledge import Candidate, Cell, Knowledge, Known
+from poet.whatif.pieces import Joined, joined, origin_of, parts_of
 from poet.whatif.result import FoundPlan, Origin, Point, Setting, Verdict
 from poet.whatif.usage import found_plan
 from poet.whatif.workers import Run, Task, given_up, search
@@ -36,7 +37,7 @@ class SweepProgress:
     """How far a sweep is.
 
     Attributes:
-        done, total: points decided, and all of them.
+        done, total: points decided, and all of them; two of each whose step runs two schedules.
         seconds: since the start.
         seconds_left: if the rest takes as long per search as what was searched; ``None``: too early.
         doing: what is being done.
@@ -75,7 +76,7 @@ class Sweep:
     """A sweep under way; `points` gives what is known at any time.
 
     Attributes:
-        settings: the planning problems.
+        settings: what is planned, of one problem or of two (`poet.whatif.pieces`).
         grids: the cells of each.
         options: of every search.
         cache: where answers are kept.
@@ -89,6 +90,9 @@ class Sweep:
     cache: Cache
     jobs: int = 1
     report: Report | None = None
+    parts: list[Setting] = field(init=False)
+    owners: list[int] = field(init=False)
+    cells: list[list[Cell]] = field(init=False)
     knowledge: list[Knowledge] = field(init=False)
     done: list[list[_Done]] = field(init=False)
     started: float = field(init=False)
@@ -96,17 +100,32 @@ class Sweep:
     undecided: int = field(init=False, default=0)
 
     def __post_init__(self) -> None:
-        self.knowledge = [_knowledge(setting, self.options) for setting in self.settings]
-        self.done = [[_Done() for _ in grid] for grid in self.grids]
+        in_two = [n for n, setting in enumerate(self.settings) if setting.accumulating is not None]
+        beside = [self.settings[n].accumulating for n in in_two]
+        self.parts = [*self.settings, *(part for part in beside if part is not None)]
+        self.owners = [*range(len(self.settings)), *in_two]
+        self.cells = [self._cells_of(number) for number in range(len(self.parts))]
+        self.knowledge = [_knowledge(part, self.options) for part in self.parts]
+        self.done = [[_Done() for _ in grid] for grid in self.cells]
         self.started, self.searched = time.monotonic(), []
+
+    def _cells_of(self, part: int) -> list[Cell]:
+        """The cells of a part's setting, each with the part's limits."""
+        owner = self.owners[part]
+        second = part >= len(self.settings)
+        shares = [tuple(parts_of(self.settings[owner], cell.limits)) for cell in self.grids[owner]]
+        return [
+            replace(cell, limits=share[second].limits)
+            for cell, share in zip(self.grids[owner], shares, strict=True)
+        ]
 
     def run(self, run: Run) -> bool:
         """Decide every cell; false where Ctrl-C came first. What is known then stays known."""
-        digests = [digest_of(setting.problem.to_json()) for setting in self.settings]
-        packed = [pack(setting.problem.to_json()) for setting in self.settings]
+        digests = [digest_of(part.problem.to_json()) for part in self.parts]
+        packed = [pack(part.problem.to_json()) for part in self.parts]
         _log.info("the sweep begins: settings %d, points %d", len(self.settings), self._total)
         try:
-            for level in range(1 + max((cell.level for grid in self.grids for cell in grid), default=0)):
+            for level in range(1 + max((cell.level for grid in self.cells for cell in grid), default=0)):
                 self._round(level, digests, packed, run)
         except KeyboardInterrupt:
             _log.info("the sweep was interrupted")
@@ -120,7 +139,7 @@ class Sweep:
         for place in self._open(level):
             limits = self._limits(place)
             keys[place] = cell_key(digests[place[0]], limits, self.options)
-            known = cached_cell(self.cache, keys[place], self.settings[place[0]].problem, limits)
+            known = cached_cell(self.cache, keys[place], self.parts[place[0]].problem, limits)
             if known is not None and not self.knowledge[place[0]].refutes(limits, known):
                 self._take(place, known, Origin.CACHE)
         places = list(self._open(level))
@@ -131,7 +150,7 @@ class Sweep:
             schedule = None if start is None else start.schedule
             maker = self.options.start_by if start is None else start.solver
             options = replace(self.options, start=schedule, start_by=maker, progress=None)
-            name = f"point {self._number(place)}"
+            name = self._name(place)
             tasks.append(functools.partial(search, packed[place[0]], self._limits(place), options, name))
         self.undecided = sum(1 for _ in self._open(None))
         self._log_round(level, places)
@@ -146,10 +165,10 @@ class Sweep:
         if answer is None:
             self._done(place).origin = Origin.SEARCH
             self._done(place).message = given_up("The search")
-            _log.info("point %d: %s", self._number(place), self._done(place).message)
+            _log.info("%s: %s", self._name(place), self._done(place).message)
             return
         content = gzip.decompress(answer)
-        judged = judge_cell(content, self.settings[place[0]].problem, self._limits(place), where="worker")
+        judged = judge_cell(content, self.parts[place[0]].problem, self._limits(place), where="worker")
         self.cache.write("answers", key, answer)
         self.searched.append(judged.solve_seconds)
         self._take(place, judged, Origin.SEARCH)
@@ -175,38 +194,39 @@ class Sweep:
         for place in places:
             start = self._done(place).warm_start
             begins = "" if start is None else f"; its search begins with the plan of point {start}"
-            _log.info("point %d is %s%s", self._number(place), self._title(place), begins)
+            _log.info("%s is %s%s", self._name(place), self._title(place), begins)
 
     def _log_outcome(self, place: tuple[int, int]) -> None:
         """What is known of a point once its search has ended or the cache has answered."""
         done, known = self._done(place), self._known(place)
-        told = [_verdict(known, done).word]
-        if known.plan is not None and not known.infeasible:
-            told.append(format_joules(known.plan.trace.joules))
-            told.append("" if known.closed else f"gap {format_share(_gap(known) or 0.0)}")
+        alone = joined(self.parts[place[0]], self._limits(place), (known,), ())
+        told = [_verdict(alone, done.origin).word]
+        if alone.joules is not None:
+            told.append(format_joules(alone.joules))
+            told.append("" if known.closed else f"gap {format_share(_gap(alone) or 0.0)}")
         told.append("from the cache" if done.origin is Origin.CACHE else f"{done.solve_seconds:.3f} s")
-        _log.info("point %d: %s", self._number(place), ", ".join(filter(None, told)))
+        _log.info("%s: %s", self._name(place), ", ".join(filter(None, told)))
 
     def _title(self, place: tuple[int, int]) -> str:
         """A point for people: its setting, RAM budget and deadline."""
-        cell = self.grids[place[0]][place[1]]
+        cell = self.cells[place[0]][place[1]]
         budget = cell.limits.ram_budget_bytes
         ram = "any RAM" if budget is None else format_bytes(budget)
-        return f"{self.settings[place[0]].label} in {ram}, {cell.deadline or 'no deadline'}"
+        return f"{self.settings[self.owners[place[0]]].label} in {ram}, {cell.deadline or 'no deadline'}"
 
     # --- what is known ---
 
     def _open(self, level: int | None) -> Iterator[tuple[int, int]]:
         """Cells of ``level`` (``None``: any) that are neither searched nor follow from what is known."""
-        for setting, grid in enumerate(self.grids):
+        for part, grid in enumerate(self.cells):
             for index, cell in enumerate(grid):
-                place = (setting, index)
+                place = (part, index)
                 wanted = level in (None, cell.level) and self._done(place).origin is Origin.NONE
                 if wanted and not self._known(place).closed:
                     yield place
 
     def _limits(self, place: tuple[int, int]) -> Limits:
-        return self.grids[place[0]][place[1]].limits
+        return self.cells[place[0]][place[1]].limits
 
     def _known(self, place: tuple[int, int]) -> Known:
         return self.knowledge[place[0]].best(self._limits(place))
@@ -214,20 +234,25 @@ class Sweep:
     def _done(self, place: tuple[int, int]) -> _Done:
         return self.done[place[0]][place[1]]
 
-    def _index(self, setting: int, plan: Candidate | None) -> int | None:
+    def _index(self, part: int, plan: Candidate | None) -> int | None:
         """The index, among the points of all settings, of the cell whose search found ``plan``."""
         if plan is None or plan.cell == KEEP_EVERYTHING:
             return None
-        return self._number((setting, plan.cell))
+        return self._number((part, plan.cell))
 
     def _number(self, place: tuple[int, int]) -> int:
-        """The index of a cell among the points of all settings."""
-        return sum(len(grid) for grid in self.grids[: place[0]]) + place[1]
+        """The index, among the points of all settings, of that which a cell is of."""
+        return sum(len(grid) for grid in self.grids[: self.owners[place[0]]]) + place[1]
+
+    def _name(self, place: tuple[int, int]) -> str:
+        """A search for people."""
+        which = ", all micro-batches but the last" if place[0] >= len(self.settings) else ""
+        return f"point {self._number(place)}{which}"
 
     @property
     def _total(self) -> int:
         """How many points there are."""
-        return sum(len(grid) for grid in self.grids)
+        return sum(len(grid) for grid in self.cells)
 
     def _say(self, level: int) -> None:
         if self.report is None:
@@ -248,39 +273,56 @@ class Sweep:
 
     def swept(self) -> Swept:
         """Points and plans as known now, every plan judged under the limits of each of its points."""
-        plans: dict[tuple[int, int], int] = {}
+        plans: dict[tuple[int, ...], int] = {}
         found: list[FoundPlan] = []
         points: list[Point] = []
-        for setting, grid in enumerate(self.grids):
-            for index, cell in enumerate(grid):
-                known = self._known((setting, index))
-                number = None
-                if known.plan is not None:
-                    problem = self.settings[setting].problem
-                    simulate(problem, known.plan.schedule, cell.limits)
-                    number = plans.setdefault((setting, known.plan.cell), len(plans))
-                    if number == len(found):
-                        found.append(found_plan(setting, self.settings[setting], known.plan))
-                points.append(self._point(setting, index, cell, known, number))
+        for number, setting in enumerate(self.settings):
+            parts = [part for part, owner in enumerate(self.owners) if owner == number]
+            knowledge = tuple(self.knowledge[part] for part in parts)
+            for index, cell in enumerate(self.grids[number]):
+                known = tuple(self._known((part, index)) for part in parts)
+                point = joined(setting, cell.limits, known, knowledge)
+                plan = None
+                for part, made in zip(parts, point.plans, strict=False):
+                    simulate(self.parts[part].problem, made.schedule, self._limits((part, index)))
+                if point.plans:
+                    plan = plans.setdefault((number, *(made.cell for made in point.plans)), len(plans))
+                    if plan == len(found):
+                        found.append(found_plan(number, setting, *point.plans))
+                points.append(self._point(number, index, [(part, index) for part in parts], point, plan))
         return Swept(tuple(points), tuple(found))
 
-    def _point(self, setting: int, index: int, cell: Cell, known: Known, plan: int | None) -> Point:
-        done = self.done[setting][index]
-        baseline = self.settings[setting].problem.compute_joules
+    def _point(
+        self, setting: int, index: int, places: list[tuple[int, int]], known: Joined, plan: int | None
+    ) -> Point:
+        cell, done = self.grids[setting][index], [self._done(place) for place in places]
+        origin = origin_of(tuple(self._origin(place) for place in places))
+        told = next((each.message for each in done if each.message), "")
         return Point(
             setting=setting,
             limits=cell.limits,
             deadline=cell.deadline,
-            verdict=_verdict(known, done),
-            origin=_origin(known, done, cell, self.knowledge[setting]),
+            verdict=_verdict(known, origin),
+            origin=origin,
             plan=plan,
             bound_joules=known.bound_joules,
             gap=_gap(known),
-            overhead_gap=_gap(known, above_joules=baseline),
-            warm_start=done.warm_start,
-            solve_seconds=done.solve_seconds,
-            message=known.message or ("" if known.plan is not None else done.message),
+            overhead_gap=_gap(known, above_joules=self.settings[setting].compute_joules),
+            warm_start=done[0].warm_start,
+            solve_seconds=sum(each.solve_seconds for each in done),
+            message=known.message or ("" if known.joules is not None else told),
         )
+
+    def _origin(self, place: tuple[int, int]) -> Origin:
+        """Where what is known of a cell comes from."""
+        known, knowledge = self._known(place), self.knowledge[place[0]]
+        if self._done(place).origin is not Origin.NONE:
+            return self._done(place).origin
+        if known.infeasible and known.message not in (message for _, message in knowledge.barriers):
+            return Origin.ARITHMETIC
+        if known.plan is not None and known.plan.cell == KEEP_EVERYTHING and known.closed:
+            return Origin.ARITHMETIC
+        return Origin.NONE if known.plan is None and not known.infeasible else Origin.NEIGHBOUR
 
 
 def _knowledge(setting: Setting, options: SolveOptions) -> Knowledge:
@@ -296,30 +338,19 @@ def _knowledge(setting: Setting, options: SolveOptions) -> Knowledge:
     return knowledge
 
 
-def _verdict(known: Known, done: _Done) -> Verdict:
+def _verdict(known: Joined, origin: Origin) -> Verdict:
     if known.infeasible:
         return Verdict.INFEASIBLE
-    if known.plan is not None:
+    if known.joules is not None:
         return Verdict.OPTIMAL if known.closed else Verdict.FEASIBLE
-    return Verdict.UNSOLVED if done.origin is Origin.NONE else Verdict.TIMEOUT
+    return Verdict.UNSOLVED if origin is Origin.NONE else Verdict.TIMEOUT
 
 
-def _origin(known: Known, done: _Done, cell: Cell, knowledge: Knowledge) -> Origin:
-    if done.origin is not Origin.NONE:
-        return done.origin
-    if known.infeasible and known.message not in (message for _, message in knowledge.barriers):
-        return Origin.ARITHMETIC
-    if known.plan is not None and known.plan.cell == KEEP_EVERYTHING and known.closed:
-        return Origin.ARITHMETIC
-    return Origin.NONE if known.plan is None and not known.infeasible else Origin.NEIGHBOUR
-
-
-def _gap(known: Known, *, above_joules: float = 0.0) -> float | None:
+def _gap(known: Joined, *, above_joules: float = 0.0) -> float | None:
     """The share of a plan's joules above ``above_joules`` that a better plan could save at most."""
-    if known.plan is None:
+    if known.joules is None:
         return None
-    joules = known.plan.trace.joules
-    open_joules, whole = joules - known.bound_joules, joules - above_joules
+    open_joules, whole = known.joules - known.bound_joules, known.joules - above_joules
     if open_joules <= 0.0:
         return 0.0
     return min(1.0, open_joules / whole) if whole > 0.0 else 1.0

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from dataclasses import dataclass
 
 from poet.devices.profile import Profile
 from poet.problem import Problem
 from poet.schedule import PageOut, Schedule
-from poet.simulator import simulate
+from poet.simulator import Trace, simulate
 from poet.whatif.knowledge import Candidate
 from poet.whatif.question import Duty
 from poet.whatif.result import FoundPlan, Setting, Usage
@@ -15,34 +17,69 @@ from poet.whatif.result import FoundPlan, Setting, Usage
 DAYS_PER_YEAR = 365.25
 
 
-def found_plan(number: int, setting: Setting, plan: Candidate) -> FoundPlan:
-    """The record of a judged plan of the setting with that ``number``."""
-    trace = plan.trace
-    ends = [] if setting.ends is None else [simulate(problem, plan.schedule) for problem in setting.ends]
-    good, bad = ends or (None, None)
+def found_plan(
+    number: int, setting: Setting, plan: Candidate, accumulating: Candidate | None = None
+) -> FoundPlan:
+    """The record of a judged plan of the setting with that ``number``.
+
+    ``accumulating`` is what each micro-batch but the last does, where they come one after the other.
+    """
+    runs = [_Run(1, setting, plan)]
+    if accumulating is not None and setting.accumulating is not None:
+        runs.append(_Run(setting.accumulating_runs, setting.accumulating, accumulating))
+    good, bad = (_at_end(runs, end) for end in (0, 1))
+
+    def whole(of: Callable[[Trace], float]) -> float:
+        return sum(run.times * of(run.plan.trace) for run in runs)
+
     return FoundPlan(
         setting=number,
         schedule=plan.schedule,
-        joules=trace.joules,
-        compute_joules=trace.compute_joules,
-        page_in_joules=trace.page_in_joules,
-        page_out_joules=trace.page_out_joules,
-        idle_joules=trace.idle_joules,
-        seconds=trace.seconds,
-        compute_seconds=trace.compute_seconds,
-        page_in_seconds=trace.page_in_seconds,
-        page_out_seconds=trace.page_out_seconds,
-        peak_ram_bytes=trace.peak_ram_bytes,
-        recomputed_runs=trace.recomputed_runs,
-        read_bytes=trace.read_bytes,
-        written_bytes=trace.written_bytes,
-        worn_bytes=worn_bytes(setting.problem, plan.schedule, setting.profile),
-        solver=plan.solver,
-        good_joules=None if good is None else good.joules,
-        bad_joules=None if bad is None else bad.joules,
-        good_seconds=None if good is None else good.seconds,
-        bad_seconds=None if bad is None else bad.seconds,
+        joules=whole(lambda trace: trace.joules),
+        compute_joules=whole(lambda trace: trace.compute_joules),
+        page_in_joules=whole(lambda trace: trace.page_in_joules),
+        page_out_joules=whole(lambda trace: trace.page_out_joules),
+        idle_joules=whole(lambda trace: trace.idle_joules),
+        seconds=whole(lambda trace: trace.seconds),
+        compute_seconds=whole(lambda trace: trace.compute_seconds),
+        page_in_seconds=whole(lambda trace: trace.page_in_seconds),
+        page_out_seconds=whole(lambda trace: trace.page_out_seconds),
+        peak_ram_bytes=max(run.plan.trace.peak_ram_bytes for run in runs),
+        recomputed_runs=sum(run.times * run.plan.trace.recomputed_runs for run in runs),
+        read_bytes=sum(run.times * run.plan.trace.read_bytes for run in runs),
+        written_bytes=sum(run.times * run.plan.trace.written_bytes for run in runs),
+        worn_bytes=sum(
+            run.times * worn_bytes(run.setting.problem, run.plan.schedule, run.setting.profile)
+            for run in runs
+        ),
+        solver=", ".join(dict.fromkeys(run.plan.solver for run in runs)),
+        good_joules=None if good is None else good[0],
+        bad_joules=None if bad is None else bad[0],
+        good_seconds=None if good is None else good[1],
+        bad_seconds=None if bad is None else bad[1],
+        accumulating=None if accumulating is None else accumulating.schedule,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """A schedule that a step runs so many ``times``."""
+
+    times: int
+    setting: Setting
+    plan: Candidate
+
+
+def _at_end(runs: list[_Run], end: int) -> tuple[float, float] | None:
+    """Joules and seconds of a step with the device's figures at an end; ``None``: none are known."""
+    joules = seconds = 0.0
+    for run in runs:
+        if run.setting.ends is None:
+            return None
+        trace = simulate(run.setting.ends[end], run.plan.schedule)
+        joules += run.times * trace.joules
+        seconds += run.times * trace.seconds
+    return joules, seconds
 
 
 def worn_bytes(problem: Problem, schedule: Schedule, profile: Profile | None) -> int:

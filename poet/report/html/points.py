@@ -20,7 +20,7 @@ from poet.report.html.charts import (
 )
 from poet.report.html.tables import DASH, Cell, TableColumn, TableData, count, duration, energy, share, size
 from poet.units import format_bytes, format_gap, format_joules, format_seconds, format_share, scale_of
-from poet.whatif.result import FoundPlan, Point, Setting, Usage, Verdict, WhatIf
+from poet.whatif.result import FoundPlan, Point, Setting, Usage, Verdict, WhatIf, micro_words
 from poet.whatif.wording import duration_text, saving_text
 
 PROOFS = {Verdict.OPTIMAL: "optimal", Verdict.FEASIBLE: "feasible within a gap"}
@@ -95,9 +95,14 @@ def series_labels(result: WhatIf) -> tuple[str, ...]:
         lambda setting: setting.device,
         lambda setting: ", ".join(f"{name}={length}" for name, length in setting.binding),
         lambda setting: setting.optimizer,
+        _pieces,
     ]
     varied = [word for word in telling if len({word(setting) for setting in settings}) > 1] or telling[:1]
     return tuple(", ".join(filter(None, (word(setting) for word in varied))) for setting in settings)
+
+
+def _pieces(setting: Setting) -> str:
+    return "whole batches" if setting.micro is None else micro_words(setting.micro)
 
 
 # --- fronts ---------------------------------------------------------------------------------------
@@ -241,6 +246,7 @@ def points_table(result: WhatIf) -> TableData:
         ("device", lambda setting: setting.device),
         ("sizes", lambda setting: ", ".join(f"{name}={size}" for name, size in setting.binding) or DASH),
         ("optimizer", lambda setting: setting.optimizer or DASH),
+        ("micro-batches", lambda setting: setting.micro_text or DASH),
     )
     varied = [
         (heading, word)

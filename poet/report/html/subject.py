@@ -24,7 +24,7 @@ from poet.search_record import NO_SEARCH, SearchRecord
 from poet.simulator import Trace, judge
 from poet.solution import WHOLE_PROBLEM, LowerBound, Status, is_confirmed, sentence_of
 from poet.solvers import minimum_ram_bytes
-from poet.whatif.result import FoundPlan, WhatIf
+from poet.whatif.result import FoundPlan, Point, Setting, Verdict, WhatIf
 from poet.whatif.usage import worn_bytes
 
 
@@ -151,6 +151,7 @@ def subject_of_point(result: WhatIf, index: int) -> Subject | None:
     if plan is None:
         return None
     problem = decided(setting.problem, plan.schedule)
+    trace = judge(problem, plan.schedule, point.limits)
     storage = setting.profile.storage if setting.profile is not None else None
     return _worked_out(
         model=", ".join((result.question.model, *(f"{name}={size}" for name, size in setting.binding))),
@@ -163,21 +164,34 @@ def subject_of_point(result: WhatIf, index: int) -> Subject | None:
         problem=problem,
         limits=point.limits,
         schedule=plan.schedule,
-        trace=judge(problem, plan.schedule, point.limits),
-        proof=PlanQuality(
-            point.verdict.word,
-            point.verdict.value,
-            point.bound_joules,
-            WHOLE_PROBLEM,
-            point.gap,
-            point.overhead_gap,
-            plan.solver,
-            point.solve_seconds,
-        ),
+        trace=trace,
+        proof=_quality(point, setting, plan, trace),
         keep_everything_bytes=setting.keep_everything_bytes,
         lower_bound=setting.lower_bound,
         lifetime_written_bytes=storage.lifetime_written_bytes if storage is not None else None,
-        price_range=_range_of(plan),
+        price_range=_range_of(plan) if plan.accumulating is None else None,
+    )
+
+
+def _quality(point: Point, setting: Setting, plan: FoundPlan, trace: Trace) -> PlanQuality:
+    """How good a point's plan is known to be; of a schedule of two, its ops run once are the bound."""
+    bound, gap, overhead_gap = point.bound_joules, point.gap, point.overhead_gap
+    verdict = point.verdict
+    if plan.accumulating is not None:
+        bound = setting.problem.compute_joules
+        once = trace.joules <= bound * (1 + 1e-9)
+        verdict = Verdict.OPTIMAL if once else Verdict.FEASIBLE
+        gap = (trace.joules - bound) / trace.joules if trace.joules else 0.0
+        overhead_gap = 0.0 if once else 1.0
+    return PlanQuality(
+        verdict.word,
+        verdict.value,
+        bound,
+        WHOLE_PROBLEM,
+        gap,
+        overhead_gap,
+        plan.solver,
+        point.solve_seconds,
     )
 
 

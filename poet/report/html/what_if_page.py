@@ -13,10 +13,11 @@ from poet.report.html.subject import subject_of_point
 from poet.report.html.tables import DASH
 from poet.units import format_bytes, format_count, format_gap, format_joules, format_seconds, format_share
 from poet.whatif import export
-from poet.whatif.result import Answer, Basis, Point, Verdict, WhatIf
+from poet.whatif.result import Answer, Basis, Point, Verdict, WhatIf, micro_words
 
 QUESTIONS = {
     "which-device": "Which device?",
+    "micro-batches": "In how many micro-batches?",
     "least-ram": "What is the least RAM?",
     "least-energy": "What is the least energy?",
     "energy-budget": "What does the energy budget buy?",
@@ -71,6 +72,7 @@ def _context(result: WhatIf, charts: dict[str, Spec]) -> dict[str, Any]:
         "result": result,
         "headline": unbroken(sentence),
         "standing": after[:1].upper() + after[1:],
+        "part": _part(result),
         "tiles": list(_tiles(result)),
         "answers": list(_grouped(result.answers[1:])),
         "drawn": charts,
@@ -83,6 +85,14 @@ def _context(result: WhatIf, charts: dict[str, Spec]) -> dict[str, Any]:
         ],
         "measured": result.question.data is not None and result.question.data.measured,
     }
+
+
+def _part(result: WhatIf) -> str:
+    """Which of two schedules the page shows of a step in micro-batches; empty where one is all."""
+    setting = None if result.chosen is None else result.setting_of(result.points[result.chosen])
+    if setting is None or setting.accumulating is None or setting.micro is None:
+        return ""
+    return f": the last of {micro_words(setting.micro)}, which sums gradients and updates"
 
 
 def _profiles(result: WhatIf) -> dict[str, Any]:
