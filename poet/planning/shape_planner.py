@@ -11,6 +11,7 @@ arena, on its tensors.
 from __future__ import annotations
 
 import functools
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -20,13 +21,17 @@ from poet.calls import TensorType
 from poet.devices.costs import build_problem, kernels_on
 from poet.devices.load import load_profile
 from poet.devices.profile import Profile
-from poet.errors import Infeasible, InputError, PoetError
+from poet.errors import Infeasible, InputError, InvalidSchedule, PoetError
 from poet.graph import Graph, Op
+from poet.homes import DecidedProblem
 from poet.kernel_facts import KernelFacts
-from poet.planning.beside import at_home, costed_beside
+from poet.planning.beside import at_home, costed_beside, limits_beside
 from poet.plans.training_plan import Plan, Shape, shape_words
 from poet.reshaping import Reshaping
+from poet.schedule import Schedule
+from poet.simulator import judge
 from poet.solution import SolveOptions
+from poet.solvers.heuristics.keep_everything import keep_everything
 from poet.units import format_bytes
 
 if TYPE_CHECKING:
@@ -34,6 +39,7 @@ if TYPE_CHECKING:
 
 SEARCH_SECONDS = 0.1
 IMPROVING_SECONDS = 10.0
+_NEIGHBOURS = 6  # shapes nearest in size whose schedules are tried
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +109,7 @@ class ShapePlanner:
         shape = max(open_ended, key=lambda item: item.step.outcome.gap)
         step, options = shape.step, SolveOptions(time_limit_seconds=time_limit_seconds)
         problem = at_home(step.problem, plan)
+        options = _begun(plan, step.graph, problem, options)
         found = costed_beside(plan, step.graph, step.kernels, step.replayed_kernels, problem, options)
         if found is None or found.prediction.joules >= step.prediction.joules:
             self._settled.append(shape)
@@ -133,7 +140,7 @@ class ShapePlanner:
         profile = self._profile_of(plan)
         kernels = kernels_on(profile, graph, facts)
         problem = at_home(build_problem(graph, profile, kernels), plan)
-        options = SolveOptions(time_limit_seconds=limit_seconds)
+        options = _begun(plan, graph, problem, SolveOptions(time_limit_seconds=limit_seconds))
         found = costed_beside(plan, graph, kernels, facts, problem, options)
         self.timed.append(Timed(traced - began, run - traced, time.perf_counter() - run))
         model = replace(plan.model, binding=())
@@ -213,6 +220,35 @@ class ShapeImprovement:
         self._since_seconds = self._clock()
         self._earned_seconds -= self._since_seconds - began
         return improved
+
+
+def _begun(plan: Plan, graph: Graph, problem: DecidedProblem, options: SolveOptions) -> SolveOptions:
+    """``options`` with a start: of the shapes nearest in size the cheapest schedule that ``problem`` allows.
+
+    Steps of other shapes have the same ops and tensors, so that a schedule of one is most often one of the
+    other, and the better the longer it was searched for. The judge decides; without one that it accepts, and
+    where everything fits, ``options`` are as they were.
+    """
+    limits = limits_beside(plan)
+    if keep_everything(problem, limits) is not None:
+        return options
+    size = _elements(graph)
+    near = sorted(plan.shapes, key=lambda item: abs(_elements(item.step.graph) - size))
+    found: tuple[float, Schedule, str] | None = None
+    for shape in near[:_NEIGHBOURS]:
+        try:
+            joules = judge(problem, shape.step.schedule, limits).joules
+        except InvalidSchedule:  # other blocks of gradients, or it is for a smaller shape
+            continue
+        if found is None or joules < found[0]:
+            found = joules, shape.step.schedule, shape.step.outcome.solver
+    return options if found is None else replace(options, start=found[1], start_by=found[2])
+
+
+def _elements(graph: Graph) -> int:
+    """Of all inputs together."""
+    types = {value.name: value.type for value in graph.values}
+    return sum(math.prod(types[name].shape) for name in graph.inputs)
 
 
 def _alike(plan: Plan, graph: Graph) -> KernelFacts:

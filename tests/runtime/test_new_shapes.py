@@ -24,7 +24,9 @@ from poet.plans.training_plan import Plan
 from poet.reshaping import Reshaping, without_strips
 from poet.runtime import Trainer
 from poet.runtime.system.process import torch_threads
+from poet.runtime.training.shapes import types_of
 from poet.runtime.trials.measure import measured
+from poet.simulator import judge
 
 ADAMW = OptimizerSpec("adamw", lr=0.01)
 CLASSES = 3
@@ -322,3 +324,19 @@ def test_shapes_get_better_between_steps_with_the_same_bits(tmp_path: Path) -> N
             for shape in trainer.plan.shapes:
                 assert shape.step.held_bytes <= (trainer.plan.request.limits.ram_budget_bytes or 0)
         assert joules[-1] <= joules[1]  # from when both lengths are there
+
+
+@pytest.mark.slow
+def test_a_hasty_plan_begins_where_that_of_a_shape_nearby_ended(tmp_path: Path) -> None:
+    """A length without time to search takes no more than its neighbour's schedule takes of it."""
+    planned(Attention, 0.7).save(tmp_path / "p.poet")
+    with Trainer.open(tmp_path / "p.poet", seed=3) as trainer:
+        trainer.shape_planner = ShapePlanner(time_limit_seconds=2.0)
+        trainer.step(*batch(4, 15))
+        near = trainer.plan.shapes[-1].step
+        assert near.trace.recomputed_runs or near.trace.written_bytes
+        hasty = ShapePlanner(time_limit_seconds=0.001)
+        found = hasty(trainer.plan, types_of(batch(4, 14))).step
+    limits = found.request.limits
+    assert found.trace.joules <= judge(found.problem, near.schedule, limits).joules * (1 + 1e-9)
+    assert found.held_bytes <= (limits.ram_budget_bytes or 0)
