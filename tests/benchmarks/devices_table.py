@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import csv
+import importlib
 import math
 import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -124,7 +125,13 @@ def by_profile(profile: Profile, amounts: Amounts) -> float:
 
 
 class Model:
-    """The cost model with `SPEEDS`, the memory's bandwidth and the decoding free, all else as in ``base``."""
+    """The cost model with `SPEEDS`, the memory's bandwidth and the decoding free, all else as in ``base``.
+
+    Attributes:
+        times: how many of the last figures are times, which a faster machine shortens.
+    """
+
+    times = 1
 
     def __init__(self, base: Profile, amounts: Mapping[tuple[str, bool], Amounts]) -> None:
         self.amounts = amounts
@@ -149,7 +156,7 @@ class Model:
 
     def fit(self, steps: Sequence[Step], prior: Floats, stiffness: float) -> Floats:
         """Figures that fit ``steps``: their own distance from ``prior`` and a factor common to all."""
-        faster = np.array([1.0] * (len(prior) - 1) + [-1.0])
+        faster = np.array([1.0] * (len(prior) - self.times) + [-1.0] * self.times)
 
         def figures(free: Floats) -> Floats:
             return np.asarray(prior * np.exp(free[:-1] + faster * free[-1]))
@@ -212,7 +219,7 @@ def fitted_boards(
 # --- the page ---------------------------------------------------------------------------------
 
 
-def _summary(ratios: Iterable[float]) -> str:
+def summary(ratios: Iterable[float]) -> str:
     found = list(ratios)
     errors = [abs(ratio - 1) for ratio in found]
     return (
@@ -234,7 +241,7 @@ are no nets of timm and are missing.
 
 Where a prediction is off by more than a fifth: ResNet-18, left out, takes with it most of what the fit knows
 of convolutions over windows. Heads: whole steps do not separate the speed of a forward convolution from that
-of its gradients. The GhostNetV2s have no explanation yet.
+of its gradients. The GhostNetV2s: [a call for each channel](#a-call-for-each-channel).
 """
 
 BOARDS = {
@@ -250,6 +257,8 @@ def page() -> str:
     parts = [INTRODUCTION]
     for board, (title, before, after) in BOARDS.items():
         parts.append(_board_part(board, title, before, after, steps, amounts, fits[board]))
+    per_channel = importlib.import_module("per_channel")  # which imports this module
+    parts.append("\n".join(per_channel.lines(steps, amounts)) + "\n")
     return "\n".join(parts)
 
 
@@ -273,15 +282,15 @@ def _board_part(
     for name in profiles:
         used = {net: columns[name][net, False] for net in nets}
         seen = "which was fitted to them" if name == after else "as it is"
-        lines.append(f"- `{name}`, {seen}: {_summary(r for net, r in used.items() if net not in held_back)}")
+        lines.append(f"- `{name}`, {seen}: {summary(r for net, r in used.items() if net not in held_back)}")
         if held_back:
             lines.append(
-                f"- `{name}`, nets in no fit: {_summary(r for net, r in used.items() if net in held_back)}"
+                f"- `{name}`, nets in no fit: {summary(r for net, r in used.items() if net in held_back)}"
             )
         heads = [columns[name][net, True] for net in nets if (net, True) in columns[name]]
         inside = sum(0.7 <= ratio <= 1.4 for ratio in heads)
-        lines.append(f"- `{name}`, head only: {_summary(heads)}; {inside} of them within 0.7 to 1.4")
-    lines.append(f"- left out of the fit: {_summary(fit.left_out.values())}")
+        lines.append(f"- `{name}`, head only: {summary(heads)}; {inside} of them within 0.7 to 1.4")
+    lines.append(f"- left out of the fit: {summary(fit.left_out.values())}")
     lines += ["", f"| {' | '.join(headings)} |", "|" + "---|" * len(headings)]
     for net in nets:
         head = seconds.get((net, True))
@@ -306,7 +315,7 @@ def main() -> None:
     amounts, steps = step_amounts(), published_steps()
     names = [*(op_class.value for op_class in SPEEDS), "memory", "decoding"]
     for board, fit in fitted_boards(Model(load_profile("rpi4b-xnnpack"), amounts), steps, amounts).items():
-        print(board, _summary(fit.left_out.values()))
+        print(board, summary(fit.left_out.values()))
         for name, value, (low, high) in zip(names, fit.figures, fit.intervals, strict=True):
             print(f"  {name}: {value:.3g} ({low:.3g} to {high:.3g})")
 

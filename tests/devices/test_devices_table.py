@@ -13,7 +13,8 @@ from poet.devices.corners import End, corner, uncertain_figures
 from poet.devices.load import load_profile
 from poet.devices.profile import OpClass
 
-table: Any = importlib.import_module("benchmarks.devices_table")
+table: Any = importlib.import_module("devices_table")
+per_channel: Any = importlib.import_module("per_channel")
 AMOUNTS, STEPS = table.step_amounts(), table.published_steps()
 DECODING_SECONDS = {"rpi4": 0.56, "rpi5": 0.27}
 
@@ -54,6 +55,20 @@ def test_the_raspberry_pi_5_predicts_ten_nets_that_no_fit_has_seen() -> None:
     assert statistics.median(errors) <= 0.12
     assert max(errors) <= 0.4
     assert all(0.7 <= ratio <= 1.4 for ratio in _ratios("rpi5", "rpi5", head_only=True))
+
+
+def test_a_call_for_each_channel_explains_the_ghostnets() -> None:
+    for window, stride, channels, side in ((9, 1, 32, 112), (25, 2, 72, 28), (5, 1, 184, 7)):
+        outputs = 16 * channels * side * side
+        moved = 4 * (outputs * (1 + stride**2) + channels * window)
+        assert per_channel.channels_of(2 * window * outputs, moved) == channels
+    calls = {net: per_channel.calls(item) for (net, head_only), item in AMOUNTS.items() if not head_only}
+    assert calls["efficientnet_b0"] == 3 * 8960
+    assert calls["resnet50"] == calls["vit_tiny"] == 0
+    seconds, ratios, _ = per_channel.fitted(STEPS, AMOUNTS, left_out=False)
+    assert 0.5e-4 < seconds < 3e-4
+    assert all(0.85 < ratios[net] < 1.15 for net in ("ghostnetv2_100", "ghostnetv2_160"))
+    assert max(abs(ratio - 1) for ratio in ratios.values()) < 0.15
 
 
 @pytest.mark.parametrize(("board", "joules"), [("stm32l4r5", 5.494e-3), ("stm32u575", 2.565e-3)])
