@@ -73,7 +73,7 @@ import itertools
 import logging
 import math
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from poet.clock import WALL, Clock
 from poet.solvers.bounds.windows import Windows
@@ -164,6 +164,19 @@ def bound_overhead(
         len(moments), overhead, clock.now() - started, "" if answer.done else ", cut short",
     )  # fmt: skip
     return Bound(overhead, frozenset(moments), relaxation, answer)
+
+
+def taken_up(bound: Bound, *, seconds: float) -> Bound:
+    """``bound``, whose run was cut short, after ``seconds`` more; itself, where there is nothing to go on."""
+    if bound.answer.go_on is None:
+        return bound
+    answer = bound.answer.go_on(seconds)
+    overhead = max(bound.overhead_joules, bound.relaxation.fixed_joules + answer.bound)
+    _log.info(
+        "windows relaxation, linear program taken up again: overhead at least %.9g%s",
+        overhead, "" if answer.done else ", cut short",
+    )  # fmt: skip
+    return replace(bound, overhead_joules=overhead, answer=answer)
 
 
 def relax(instance: Instance, moments: Collection[int] = ()) -> Relaxation:

@@ -60,10 +60,10 @@ def is_empty(matrix: Matrix) -> bool:
 
 
 def limit(highs: highspy.Highs, seconds: float, clock: Clock, *, integer: bool = True) -> None:
-    """Let ``highs`` stop ``seconds`` of ``clock`` after it began."""
+    """Let ``highs`` stop ``seconds`` of ``clock`` after it begins, or goes on."""
     iterations, nodes = clock.most_iterations(seconds), clock.most_nodes(seconds)
     if iterations is None or nodes is None:
-        highs.setOptionValue("time_limit", max(seconds, 0.01))
+        highs.setOptionValue("time_limit", highs.getRunTime() + max(seconds, 0.01))
     elif integer:
         highs.setOptionValue("mip_max_nodes", nodes)
     else:

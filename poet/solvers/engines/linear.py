@@ -11,7 +11,9 @@ Shcherbina, "Safe bounds in linear and mixed-integer linear programming", 2004).
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
 
 import highspy
 import numpy as np
@@ -19,7 +21,7 @@ import numpy as np
 from poet.clock import WALL, Clock
 from poet.solvers.engines.highs import charge, limit, loaded
 from poet.solvers.engines.interruptible import run
-from poet.solvers.engines.matrix import Matrix, Numbers, scaled
+from poet.solvers.engines.matrix import Matrix, Numbers, Scaled, scaled
 
 _ROUNDING = 1e-12  # of the sum of all magnitudes that a bound adds up; far more than doubles lose
 
@@ -33,12 +35,15 @@ class LinearAnswer:
         values: of the columns, where the engine found a solution; else ``None``.
         prices: per row, by how many joules the cost would fall if it allowed 1 more; 0 or more.
         done: the engine finished.
+        go_on: where it did not, the answer after so many seconds more, from where it stood; it holds on to
+            the engine's memory.
     """
 
     bound: float
     values: Numbers | None
     prices: Numbers
     done: bool
+    go_on: Callable[[float], LinearAnswer] | None = field(default=None, repr=False, compare=False)
 
 
 def minimise(matrix: Matrix, *, seconds: float, seed: int = 0, clock: Clock = WALL) -> LinearAnswer:
@@ -47,8 +52,13 @@ def minimise(matrix: Matrix, *, seconds: float, seed: int = 0, clock: Clock = WA
     highs = loaded(small.matrix, integer=False)
     highs.setOptionValue("presolve", "off")  # it takes longer here than it saves
     highs.setOptionValue("solver", "simplex")
-    limit(highs, seconds, clock, integer=False)
     highs.setOptionValue("random_seed", seed)
+    return _run(highs, matrix, small, seconds, clock)
+
+
+def _run(highs: highspy.Highs, matrix: Matrix, small: Scaled, seconds: float, clock: Clock) -> LinearAnswer:
+    """What ``highs``, which has ``small`` of ``matrix``, knows after ``seconds`` more."""
+    limit(highs, seconds, clock, integer=False)
     run(highs)
     charge(highs, clock)
     status, info, solution = highs.getModelStatus(), highs.getInfo(), highs.getSolution()
@@ -66,7 +76,8 @@ def minimise(matrix: Matrix, *, seconds: float, seed: int = 0, clock: Clock = WA
     if solution.dual_valid:
         duals = np.minimum(np.array(solution.row_dual), 0.0) / small.divisors / small.unit
     bound = _certified(matrix, matrix.costs, duals) + matrix.offset
-    return LinearAnswer(max(0.0, bound), values, -duals, done)
+    further = None if done else partial(_run, highs, matrix, small, clock=clock)
+    return LinearAnswer(max(0.0, bound), values, -duals, done, further)
 
 
 def _certified(matrix: Matrix, costs: Numbers, duals: Numbers) -> float:

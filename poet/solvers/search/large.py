@@ -30,7 +30,7 @@ from dataclasses import replace
 from poet.problem import Limits, Problem
 from poet.schedule import Schedule
 from poet.solvers.bounds.refinement import priced_bound, tightest_bound
-from poet.solvers.bounds.relaxation import Bound
+from poet.solvers.bounds.relaxation import Bound, taken_up
 from poet.solvers.engines.highs_process import HighsProcess
 from poet.solvers.heuristics.lp_guided import walks_along
 from poet.solvers.instance.context import Conduct
@@ -100,8 +100,12 @@ class _LargeSearch:
         if not conduct.finished():
             with conduct.phase("identical blocks decided once"):
                 rounds = self._decide_alike(guide)
-            whole = guide
             if not conduct.finished():
+                guide = self._take_up(guide)
+            if guide.overhead_joules == math.inf:
+                return False
+            whole = guide
+            if guide.answer.done and not conduct.finished():
                 with conduct.phase("windows relaxation: whole numbers, walks along it"):
                     whole = self._bound_in_whole_numbers(guide, rounds)
             if not conduct.finished():
@@ -115,9 +119,21 @@ class _LargeSearch:
             self._restart(number, guide)
         return True
 
+    def _take_up(self, bound: Bound) -> Bound:
+        """``bound`` where its linear program was solved to its end, else with more time for that."""
+        if bound.answer.done:
+            return bound
+        with self.conduct.phase("windows relaxation: linear program, taken up again"):
+            bound = taken_up(bound, seconds=self._share(self.tuning.large.class_share))
+            self._hear(bound)
+        return bound
+
     def _refine(self, begin: Bound) -> None:
         """Bounds of the linear program with more moments than ``begin``, and walks along them."""
         conduct = self.conduct
+        begin = self._take_up(begin)
+        if conduct.finished():
+            return
         with conduct.phase("windows relaxation: refinement, walks along it"):
             tightest_bound(
                 self.bounded,

@@ -11,10 +11,11 @@ from helpers.pace import few_or_many, with_slow
 from helpers.random_problems import FEATURES, mixed_problem, random_limits, random_problem, training_like
 from helpers.relaxed import in_whole_numbers, whole_bound
 
+from poet.clock import WALL, Clock, WorkClock
 from poet.problem import Limits, Problem, ProblemOp, Tensor, Transfer
 from poet.simulator import simulate
 from poet.solvers.bounds.refinement import tightest_bound
-from poet.solvers.bounds.relaxation import bound_overhead
+from poet.solvers.bounds.relaxation import bound_overhead, taken_up
 from poet.solvers.engines.linear import minimise
 from poet.solvers.engines.matrix import NOUGHT, ONE, MatrixBuilder
 from poet.solvers.heuristics.greedy import greedy
@@ -139,6 +140,21 @@ def test_a_run_cut_short_is_a_weaker_bound() -> None:
     short = bound_overhead(instance_of(problem, limits), seconds=0.0)
     assert 0.0 <= short.overhead_joules <= full.overhead_joules
     assert full.answer.done
+
+
+@pytest.mark.parametrize("clock", [WALL, WorkClock()], ids=["wall", "work"])
+def test_a_run_cut_short_is_taken_up_where_it_stood(clock: Clock) -> None:
+    problem = training_like(30, seed=1)
+    instance = instance_of(problem, Limits(ram_budget_bytes=minimum_ram_bytes(problem, Limits()).bytes))
+    full, short = bound_overhead(instance), bound_overhead(instance, seconds=0.0, clock=clock)
+    assert not short.answer.done
+    before = short.overhead_joules
+    short = taken_up(short, seconds=0.0)
+    assert before <= short.overhead_joules <= full.overhead_joules * (1 + 1e-9)
+    again = taken_up(short, seconds=60.0)
+    assert again.answer.done
+    assert again.overhead_joules == pytest.approx(full.overhead_joules, rel=1e-9)
+    assert taken_up(again, seconds=60.0) is again
 
 
 def test_any_prices_give_a_bound() -> None:
