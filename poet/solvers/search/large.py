@@ -70,6 +70,10 @@ def search_large(
     return _LargeSearch(*instances, best, conduct).run(goes_on=goes_on)
 
 
+def _moments(bound: Bound | None) -> frozenset[int]:
+    return frozenset() if bound is None else bound.moments
+
+
 class _LargeSearch:
     """The search's state: the best plan, the last bound of the linear program, and time spent."""
 
@@ -168,7 +172,7 @@ class _LargeSearch:
         brought = [
             what
             for what, is_new in (("a better plan", self.best.trace is not before),
-                                 ("more moments", self.heard is not bound))
+                                 ("more moments", _moments(self.heard) != _moments(bound)))
             if is_new
         ]  # fmt: skip
         _log.info("restart %d: %s", number, " and ".join(brought) or "nothing better")
