@@ -1,20 +1,32 @@
-"""Micro-batches of a BERT-like net at home in storage: what is paged per sample, in both orders.
+"""Micro-batches: what a batch in k pieces costs a ViT in little RAM, and what a BERT in storage pages.
 
-python tests/benchmarks/micro_batches.py [--ram 3MiB] [--micro 1,2,2:layers,4,4:layers]    prints the table
+    PYTHONPATH=examples python tests/benchmarks/micro_batches.py [--vit 1,8] [--bert 1,2,2:layers] [--write]
+
+``--write`` writes docs/micro-batches.md.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
+from collections.abc import Sequence
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
+from zoo import NETS
 
 import poet
 from poet.micro import MicroBatches
-from poet.units import format_bytes, format_joules, format_seconds
+from poet.planning.prepared import prepare
+from poet.units import format_bytes, format_joules, format_seconds, format_share
 
+PAGE = Path(__file__).parents[2] / "docs" / "micro-batches.md"
 SAMPLES, LENGTH, WORDS, WIDTH, LAYERS = 8, 32, 1000, 128, 4
+VIT_RAM, BERT_RAM = "72MiB", "3MiB"
+COLUMNS = (
+    "micro-batches", "read per sample", "written per sample", "recomputed runs", "energy per step", "time",
+)  # fmt: skip
 
 
 class Encoder(nn.Module):
@@ -36,55 +48,115 @@ class Encoder(nn.Module):
         return made
 
 
-def line(module: nn.Module, asked: str, ram: str, seconds: float) -> str:
-    """A line of the table: ``asked`` micro-batches inside ``ram``, searched for so many ``seconds``."""
-    words = torch.randint(WORDS, (SAMPLES, LENGTH))
-    try:
-        found = poet.plan(
-            module,
-            words,
-            device="rpi4b",
-            ram=ram,
-            micro=MicroBatches.parse(asked),
-            home="storage",
-            optimizer="momentum",
-            time_limit_seconds=seconds,
-            measure_host=False,
-            evaluation=False,
+def vit_rows(asked: Sequence[str], seconds: float) -> list[str]:
+    """A row per number of micro-batches: the energy of a step above running the whole batch once."""
+    net = NETS["vit"].full
+    module, (images,) = net.build().train(), net.inputs(SAMPLES)
+    whole = prepare(module, images, device="rpi4b-xnnpack")
+    once_joules = whole.problem.compute_joules
+    rows = []
+    for text in asked:
+        try:
+            plan = poet.plan(
+                module,
+                images,
+                device="rpi4b-xnnpack",
+                ram=VIT_RAM,
+                micro=MicroBatches.parse(text),
+                paging=False,
+                measure_host=False,
+                evaluation=False,
+                time_limit_seconds=seconds,
+            ).plan
+        except (poet.Infeasible, poet.OutOfTime) as error:
+            rows.append(f"| {text} | {error} | | | |")
+            continue
+        recomputed = sum(run.trace.recomputed_runs * times for run, times in plan.runs)
+        cells = (
+            text,
+            format_share(plan.step_joules / once_joules - 1.0),
+            format_joules(plan.step_joules),
+            str(recomputed),
+            plan.outcome.status,
         )
-    except (poet.Infeasible, poet.OutOfTime) as error:
-        return f"| {asked} | {error} | | | | |"
-    plan = found.plan
-    read = sum(run.trace.read_bytes * times for run, times in plan.runs)
-    recomputed = sum(run.trace.recomputed_runs * times for run, times in plan.runs)
-    per_sample = (format_bytes(amount // SAMPLES) for amount in (read, plan.step_written_bytes))
-    cells = (
-        asked,
-        *per_sample,
-        str(recomputed),
-        format_joules(plan.step_joules),
-        format_seconds(plan.step_seconds),
-    )
-    return f"| {' | '.join(cells)} |"
+        rows.append(f"| {' | '.join(cells)} |")
+        print(rows[-1], flush=True)
+    return rows
+
+
+def bert_rows(asked: Sequence[str], seconds: float) -> list[str]:
+    """A row per number of micro-batches: what is paged per sample."""
+    module, words = Encoder(), torch.randint(WORDS, (SAMPLES, LENGTH))
+    rows = []
+    for text in asked:
+        try:
+            plan = poet.plan(
+                module,
+                words,
+                device="rpi4b",
+                ram=BERT_RAM,
+                micro=MicroBatches.parse(text),
+                home="storage",
+                optimizer="momentum",
+                time_limit_seconds=seconds,
+                measure_host=False,
+                evaluation=False,
+            ).plan
+        except (poet.Infeasible, poet.OutOfTime) as error:
+            rows.append(f"| {text} | {error} | | | | |")
+            continue
+        read = sum(run.trace.read_bytes * times for run, times in plan.runs)
+        recomputed = sum(run.trace.recomputed_runs * times for run, times in plan.runs)
+        per_sample = (format_bytes(amount // SAMPLES) for amount in (read, plan.step_written_bytes))
+        joules, step_seconds = format_joules(plan.step_joules), format_seconds(plan.step_seconds)
+        rows.append(f"| {' | '.join((text, *per_sample, str(recomputed), joules, step_seconds))} |")
+        print(rows[-1], flush=True)
+    return rows
+
+
+def page(vit: Sequence[str], bert: Sequence[str], vit_seconds: float, bert_seconds: float) -> str:
+    weights = format_bytes(sum(item.nbytes for item in Encoder().parameters()))
+    lines = [
+        "# Micro-batches, as planned",
+        "",
+        f"Batches of {SAMPLES}, trained in pieces ([how](training-scripts.md#micro-batches)). Predicted",
+        "figures of plans that the simulator accepted; `make micro-table` writes this page, on a machine of",
+        f"{os.cpu_count()} processors with a load average of {os.getloadavg()[1]:.0f} meanwhile.",
+        "",
+        "The vision transformer of `examples/zoo` (5.5 million parameters) on rpi4b-xnnpack in "
+        f"{VIT_RAM}, SGD,",
+        f"without paging, after {vit_seconds:g} s of search each. **Above** is against running every op of",
+        "the whole batch once:",
+        "",
+        "| micro-batches | above | energy per step | recomputed runs | search |",
+        "|---|---|---|---|---|",
+        *vit,
+        "",
+        f"A BERT-like encoder of {weights} of weights (four layers of width {WIDTH}) with momentum, at",
+        f"home in storage, on rpi4b in {BERT_RAM}, after {bert_seconds:g} s of search each:",
+        "",
+        f"| {' | '.join(COLUMNS)} |",
+        "|---" * len(COLUMNS) + "|",
+        *bert,
+        "",
+    ]
+    return "\n".join(lines)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--ram", default="3MiB")
-    parser.add_argument("--micro", default="1,2,2:layers,4,4:layers,8,8:layers")
-    parser.add_argument("--seconds", type=float, default=20.0, help="of each search")
-    arguments = parser.parse_args()
-    module = Encoder()
-    weights = format_bytes(sum(item.nbytes for item in module.parameters()))
-    print(f"{weights} of weights, as much of momentum; batch {SAMPLES}, {arguments.ram}, rpi4b\n")
-    print(
-        "| micro-batches | read per sample | written per sample | recomputed runs | energy per step | time |"
-    )
-    print("|---|---|---|---|---|---|")
-    for asked in arguments.micro.split(","):
-        print(line(module, asked, arguments.ram, arguments.seconds), flush=True)
+    parser.add_argument("--vit", default="1,2,4,8")
+    parser.add_argument("--bert", default="1,2,2:layers,4,4:layers,8,8:layers")
+    parser.add_argument("--vit-seconds", type=float, default=40.0, help="of each search")
+    parser.add_argument("--bert-seconds", type=float, default=20.0, help="of each search")
+    parser.add_argument("--write", action="store_true")
+    chosen = parser.parse_args()
+    vit = vit_rows(chosen.vit.split(","), chosen.vit_seconds)
+    bert = bert_rows(chosen.bert.split(","), chosen.bert_seconds)
+    if chosen.write:
+        PAGE.write_text(page(vit, bert, chosen.vit_seconds, chosen.bert_seconds), encoding="utf-8")
 
 
 if __name__ == "__main__":
