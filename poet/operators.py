@@ -184,6 +184,12 @@ OWN: Mapping[str, tuple[str, ...]] = {
     "poet.relu_backward": ("gradient", "bits"),
     "poet.bernoulli_bits": ("shape", "element", "p", "rows"),
     "poet.masked": ("source", "bits", "factor"),
+    "poet.norm_relu": (
+        "source", "weight", "bias", "running_mean", "running_variance", "training", "momentum", "eps",
+    ),
+    "poet.norm_relu_backward": (
+        "gradient", "source", "weight", "bias", "saved_mean", "saved_scale", "training", "eps",
+    ),
     "poet.max_pool": ("source", "kernel", "stride", "padding", "dilation", "ceil_mode"),
     "poet.max_pool_backward": (
         "gradient", "source", "kernel", "stride", "padding", "dilation", "ceil_mode", "places",
@@ -193,7 +199,8 @@ OWN: Mapping[str, tuple[str, ...]] = {
 recurrent layers, connectionist temporal classification, optimizer updates, what gradients are clipped by, the
 moment at which the caller of a wrapped module has its outputs and gives their gradients, sums of gradients
 over micro-batches, some rows of a table of ``count`` rows looked up, and the gradient of ``count`` rows of
-one, a last layer with its loss in strips, layers that keep bits or bytes for backward."""
+one, a last layer with its loss in strips, layers that keep bits or bytes for backward, batch norm
+with a rectifier."""
 
 WRITES: Mapping[str, tuple[int, ...]] = {
     "poet.assign": (0,),
@@ -208,6 +215,7 @@ WRITES: Mapping[str, tuple[int, ...]] = {
     "poet.adagrad": (0, 2),
     "poet.lion": (0, 2),
     "aten.native_batch_norm.default": (3, 4),
+    "poet.norm_relu": (3, 4),
 }
 """The operators that write tensors they are given, and the places of those among the arguments."""
 

@@ -16,7 +16,7 @@ from poet.errors import UnsupportedOperator
 from poet.graph import Call, Graph, Op, Symbol
 
 _ALIGNMENT_BYTES = 8
-_NORM, _DRAW = "aten.native_batch_norm.default", "poet.bernoulli"
+_NORMS, _DRAW = ("aten.native_batch_norm.default", "poet.norm_relu"), "poet.bernoulli"
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ def _evaluating(graph: Graph, op: Op) -> Op:
         UnsupportedOperator: what it does there does not follow from what it does in training.
     """
     call = op.call
-    if call.target == _NORM and call.args[5] is True:
+    if call.target in _NORMS and call.args[5] is True:
         if call.args[3] is None:
             raise UnsupportedOperator(f"op {op.name}: batch norm keeps no running statistics")
         call = replace(call, args=(*call.args[:5], False, *call.args[6:]))

@@ -124,6 +124,8 @@ ROWS: dict[str, Rule] = {
     "poet.copy": elementwise.unary("poet_copy"),
     "poet.full": elementwise.full,
     "poet.momentum": updates.momentum,
+    "poet.norm_relu": normalisation.norm_relu,
+    "poet.norm_relu_backward": normalisation.norm_relu_backward,
     "poet.rng_state": randomness.random_place,
     "poet.scatter": copies.scatter,
     "poet.sgd": updates.sgd,
@@ -156,6 +158,7 @@ OVERWRITTEN: dict[str, tuple[int, ...]] = {
     "aten.sub.Tensor": (0, 1),
     "aten.tanh_backward.default": (0,),
     "aten.threshold_backward.default": (0,),
+    "poet.norm_relu_backward": (0,),
     "poet.scatter": (0,),
 }
 """Per operator, the places of the operands that its kernel may write its first output over."""

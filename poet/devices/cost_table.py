@@ -266,6 +266,8 @@ _REDUCTIONS = {
     **_aten(_R, per_element(4), "_softmax_backward_data _weight_norm_interface_backward"),
     **_aten(OpClass.BATCH_NORM, per_input(5), "native_batch_norm _native_batch_norm_legit", input_passes=2),
     **_aten(OpClass.BATCH_NORM_BACKWARD, per_input(8), "native_batch_norm_backward", input_passes=2),
+    "poet.norm_relu": OperatorCost(OpClass.BATCH_NORM, per_input(6), input_passes=2),
+    "poet.norm_relu_backward": OperatorCost(OpClass.BATCH_NORM_BACKWARD, per_input(10), input_passes=2),
     **_aten(_R, per_input(6), "native_layer_norm _fused_rms_norm"),
     **_aten(_R, per_input(6), "native_group_norm", input_passes=2),
     **_aten(_R, per_input(11), "native_layer_norm_backward _fused_rms_norm_backward"),

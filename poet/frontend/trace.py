@@ -26,6 +26,7 @@ from poet.frontend.functional import Functional, Step, fakes, trace_step
 from poet.frontend.fused import HasKernel, with_updates_fused
 from poet.frontend.in_place import Overwrites, with_results_in_place, with_takeovers
 from poet.frontend.in_place_choice import chosen_takeovers
+from poet.frontend.norm_relu import with_norms_and_relus
 from poet.frontend.layer_order import in_layer_order
 from poet.frontend.layouts import compact
 from poet.frontend.logits import with_logits_in_strips
@@ -312,6 +313,8 @@ class _Library:
         """``graph`` as the library's kernels run it, with what they need."""
         if self.wants_dense is not None:
             graph = with_dense_operands(graph, self.wants_dense)
+        if self.uses_elements is not None:
+            graph = with_norms_and_relus(graph)
         if self.gradients.are_streamed and self.uses_elements is not None:
             graph = with_updates_fused(graph, self.uses_elements)
         if self.overwrites is not None:

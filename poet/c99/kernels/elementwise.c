@@ -154,15 +154,40 @@ void poet_assign(void *y, const void *x, int32_t words)
 /* Planes of height x width with `top` rows above and `left` columns before; negative ones are cut off. */
 void poet_pad2d(float *y, const float *x, float value, const poet_pad2d_shape *s)
 {
+    const int32_t before = s->left < 0 ? 0 : s->left < s->out_width ? s->left : s->out_width;
+    const int32_t reach = s->left + s->width, end = reach < 0 ? 0 : reach < s->out_width ? reach : s->out_width;
     for (int32_t plane = 0; plane < s->planes; ++plane) {
         for (int32_t row = 0; row < s->out_height; ++row) {
             const int32_t from_row = row - s->top;
-            for (int32_t column = 0; column < s->out_width; ++column) {
-                const int32_t from = column - s->left;
-                const int inside = from_row >= 0 && from_row < s->height && from >= 0 && from < s->width;
-                *y++ = inside ? x[from_row * s->width + from] : value;
+            const int32_t first = from_row >= 0 && from_row < s->height && end > before ? before : s->out_width;
+            const float *const last = y + s->out_width, *const inside = y + first;
+            while (y < inside) {
+                *y++ = value;
+            }
+            if (y < last) {
+                poet_copy_line(y, x + from_row * s->width + (first - s->left), end - first);
+                y += end - first;
+            }
+            while (y < last) {
+                *y++ = value;
             }
         }
         x += s->height * s->width;
+    }
+}
+
+/*@ poet_copy_line */
+/* y = x for n neighbours, one after the other */
+static POET_APART void poet_copy_line(float *y, const float *x, int32_t n)
+{
+    for (; n >= 4; n -= 4, x += 4, y += 4) {
+        const float a = x[0], b = x[1], c = x[2], d = x[3];
+        y[0] = a;
+        y[1] = b;
+        y[2] = c;
+        y[3] = d;
+    }
+    while (n-- > 0) {
+        *y++ = *x++;
     }
 }

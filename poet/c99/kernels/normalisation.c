@@ -1,32 +1,96 @@
 /* Batch norm over images x channels x plane. */
 
-/*@ poet_batch_norm */
-/*
- * y = (x - mean) / sqrt(variance + eps) * weight + bias, with the batch's own mean and variance, which are
- * saved as mean and 1 / sqrt. Running ones follow by `momentum`; null: they are left alone.
- */
-void poet_batch_norm(float *y, float *saved_mean, float *saved_scale, const float *x, const float *weight,
-                     const float *bias, float *running_mean, float *running_variance,
-                     const poet_batch_norm_shape *s)
+/*@ poet_line_sum */
+/* The sum of n neighbours, in runs of 32 */
+static POET_APART float poet_line_sum(const float *x, int32_t n)
 {
-    const int32_t count = s->images * s->plane;
+    float total = 0.0f;
+    while (n > 0) {
+        const float *const end = x + (n < 32 ? n : 32);
+        float run = 0.0f;
+        for (; end - x >= 4; x += 4) {
+            run += x[0];
+            run += x[1];
+            run += x[2];
+            run += x[3];
+        }
+        while (x < end) {
+            run += *x++;
+        }
+        total += run;
+        n -= 32;
+    }
+    return total;
+}
+
+/*@ poet_line_squares */
+/* The sum of the squares of n neighbours less their mean, in runs of 32 */
+static POET_APART float poet_line_squares(const float *x, int32_t n, float mean)
+{
+    float total = 0.0f;
+    while (n > 0) {
+        const float *const end = x + (n < 32 ? n : 32);
+        float run = 0.0f;
+        for (; end - x >= 4; x += 4) {
+            run += (x[0] - mean) * (x[0] - mean);
+            run += (x[1] - mean) * (x[1] - mean);
+            run += (x[2] - mean) * (x[2] - mean);
+            run += (x[3] - mean) * (x[3] - mean);
+        }
+        for (; x < end; ++x) {
+            run += (*x - mean) * (*x - mean);
+        }
+        total += run;
+        n -= 32;
+    }
+    return total;
+}
+
+/*@ poet_norm_line */
+/* y = (x - mean) * slope + shift for n neighbours */
+static POET_APART void poet_norm_line(float *y, const float *x, float mean, float slope, float shift, int32_t n)
+{
+    for (; n >= 4; n -= 4, x += 4, y += 4) {
+        const float a = (x[0] - mean) * slope + shift, b = (x[1] - mean) * slope + shift;
+        const float c = (x[2] - mean) * slope + shift, d = (x[3] - mean) * slope + shift;
+        y[0] = a;
+        y[1] = b;
+        y[2] = c;
+        y[3] = d;
+    }
+    while (n-- > 0) {
+        *y++ = (*x++ - mean) * slope + shift;
+    }
+}
+
+/*@ poet_norm_relu_line */
+/* Likewise, with 0 for what is not above it; what is not a number stays so */
+static POET_APART void poet_norm_relu_line(float *y, const float *x, float mean, float slope, float shift, int32_t n)
+{
+    for (const float *const end = x + n; x < end;) {
+        const float made = (*x++ - mean) * slope + shift;
+        *y++ = made <= 0.0f ? 0.0f : made;
+    }
+}
+
+/*@ poet_norm_channels */
+/* What batch norm is, with `line` for what becomes of each line of a channel */
+static POET_INSIDE void poet_norm_channels(poet_norm_line_function line, float *y, float *saved_mean,
+                                           float *saved_scale, const float *x, const float *weight,
+                                           const float *bias, float *running_mean, float *running_variance,
+                                           const poet_batch_norm_shape *s)
+{
+    const int32_t count = s->images * s->plane, step = s->channels * s->plane;
     for (int32_t c = 0; c < s->channels; ++c) {
+        const int32_t first = c * s->plane;
         float total = 0.0f;
         for (int32_t n = 0; n < s->images; ++n) {
-            total += poet_sum(x + (n * s->channels + c) * s->plane, 1, s->plane);
+            total += poet_line_sum(x + first + n * step, s->plane);
         }
         const float mean = total / (float)count;
         float squares = 0.0f;
         for (int32_t n = 0; n < s->images; ++n) {
-            const float *from = x + (n * s->channels + c) * s->plane;
-            for (int32_t first = 0; first < s->plane; first += 32) {
-                const int32_t end = s->plane - first < 32 ? s->plane : first + 32;
-                float run = 0.0f;
-                for (int32_t i = first; i < end; ++i) {
-                    run += (from[i] - mean) * (from[i] - mean);
-                }
-                squares += run;
-            }
+            squares += poet_line_squares(x + first + n * step, s->plane, mean);
         }
         const float scale = 1.0f / poet_sqrt(squares / (float)count + s->eps);
         saved_mean[c] = mean;
@@ -39,12 +103,31 @@ void poet_batch_norm(float *y, float *saved_mean, float *saved_scale, const floa
         const float slope = scale * (weight ? weight[c] : 1.0f);
         const float shift = bias ? bias[c] : 0.0f;
         for (int32_t n = 0; n < s->images; ++n) {
-            const int32_t at = (n * s->channels + c) * s->plane;
-            for (int32_t i = 0; i < s->plane; ++i) {
-                y[at + i] = (x[at + i] - mean) * slope + shift;
-            }
+            line(y + first + n * step, x + first + n * step, mean, slope, shift, s->plane);
         }
     }
+}
+
+/*@ poet_batch_norm */
+/*
+ * y = (x - mean) / sqrt(variance + eps) * weight + bias, with the batch's own mean and variance, which are
+ * saved as mean and 1 / sqrt. Running ones follow by `momentum`; null: they are left alone.
+ */
+void poet_batch_norm(float *y, float *saved_mean, float *saved_scale, const float *x, const float *weight,
+                     const float *bias, float *running_mean, float *running_variance,
+                     const poet_batch_norm_shape *s)
+{
+    poet_norm_channels(poet_norm_line, y, saved_mean, saved_scale, x, weight, bias, running_mean, running_variance, s);
+}
+
+/*@ poet_norm_relu */
+/* Likewise, and what is below zero becomes zero */
+void poet_norm_relu(float *y, float *saved_mean, float *saved_scale, const float *x, const float *weight,
+                    const float *bias, float *running_mean, float *running_variance,
+                    const poet_batch_norm_shape *s)
+{
+    poet_norm_channels(poet_norm_relu_line, y, saved_mean, saved_scale, x, weight, bias, running_mean,
+                       running_variance, s);
 }
 
 /*@ poet_batch_norm_fixed */
@@ -62,6 +145,78 @@ void poet_batch_norm_fixed(float *y, const float *x, const float *weight, const 
     }
 }
 
+/*@ poet_norm_sums */
+/* Adds to sums[0] the sum of n gradients, to sums[1] that of their products with x - mean, in runs of 32 */
+static POET_APART void poet_norm_sums(float *sums, const float *gy, const float *x, float mean, int32_t n)
+{
+    float sum = sums[0], product = sums[1];
+    while (n > 0) {
+        const float *const end = x + (n < 32 ? n : 32);
+        float run = 0.0f, run_product = 0.0f;
+        for (; end - x >= 4; x += 4, gy += 4) {
+            const float a = gy[0], b = gy[1], c = gy[2], d = gy[3];
+            run += a;
+            run_product += a * (x[0] - mean);
+            run += b;
+            run_product += b * (x[1] - mean);
+            run += c;
+            run_product += c * (x[2] - mean);
+            run += d;
+            run_product += d * (x[3] - mean);
+        }
+        while (x < end) {
+            const float a = *gy++;
+            run += a;
+            run_product += a * (*x++ - mean);
+        }
+        sum += run;
+        product += run_product;
+        n -= 32;
+    }
+    sums[0] = sum;
+    sums[1] = product;
+}
+
+/*@ poet_norm_gated_sums */
+/* Likewise of what a rectifier lets through: to = gy where (x - mean) * slope + shift is not below or at 0, else 0 */
+static POET_APART void poet_norm_gated_sums(float *sums, float *to, const float *gy, const float *x, float mean,
+                                            float slope, float shift, int32_t n)
+{
+    float sum = sums[0], product = sums[1];
+    while (n > 0) {
+        const float *const end = x + (n < 32 ? n : 32);
+        float run = 0.0f, run_product = 0.0f;
+        while (x < end) {
+            const float distance = *x++ - mean, given = *gy++;
+            const float g = distance * slope + shift <= 0.0f ? 0.0f : given;
+            *to++ = g;
+            run += g;
+            run_product += g * distance;
+        }
+        sum += run;
+        product += run_product;
+        n -= 32;
+    }
+    sums[0] = sum;
+    sums[1] = product;
+}
+
+/*@ poet_norm_back_line */
+/* gx = (gy - mean_gradient - (x - mean) * tilt) * slope for n neighbours; gx may be gy or x */
+static POET_APART void poet_norm_back_line(float *gx, const float *gy, const float *x, float mean,
+                                           float mean_gradient, float tilt, float slope, int32_t n)
+{
+    for (; n >= 4; n -= 4, gx += 4, gy += 4, x += 4) {
+        gx[0] = (gy[0] - mean_gradient - (x[0] - mean) * tilt) * slope;
+        gx[1] = (gy[1] - mean_gradient - (x[1] - mean) * tilt) * slope;
+        gx[2] = (gy[2] - mean_gradient - (x[2] - mean) * tilt) * slope;
+        gx[3] = (gy[3] - mean_gradient - (x[3] - mean) * tilt) * slope;
+    }
+    while (n-- > 0) {
+        *gx++ = (*gy++ - mean_gradient - (*x++ - mean) * tilt) * slope;
+    }
+}
+
 /*@ poet_batch_norm_backward */
 /* Gradients of x, weight and bias; each may be null, `weight` as well */
 void poet_batch_norm_backward(float *gx, float *g_weight, float *g_bias, const float *gy, const float *x,
@@ -69,37 +224,52 @@ void poet_batch_norm_backward(float *gx, float *g_weight, float *g_bias, const f
                               const poet_batch_norm_shape *s)
 {
     const float count = (float)(s->images * s->plane);
+    const int32_t step = s->channels * s->plane;
     for (int32_t c = 0; c < s->channels; ++c) {
         const float mean = saved_mean[c], scale = saved_scale[c];
-        float sum = 0.0f, product = 0.0f;
-        for (int32_t n = 0; n < s->images; ++n) {
-            const int32_t at = (n * s->channels + c) * s->plane;
-            for (int32_t first = 0; first < s->plane; first += 32) {
-                const int32_t end = s->plane - first < 32 ? s->plane : first + 32;
-                float run = 0.0f, run_product = 0.0f;
-                for (int32_t i = at + first; i < at + end; ++i) {
-                    run += gy[i];
-                    run_product += gy[i] * (x[i] - mean);
-                }
-                sum += run;
-                product += run_product;
-            }
+        const int32_t first = c * s->plane, end = first + s->images * step;
+        float sums[2] = {0.0f, 0.0f};
+        for (int32_t at = first; at < end; at += step) {
+            poet_norm_sums(sums, gy + at, x + at, mean, s->plane);
         }
         if (g_weight) {
-            g_weight[c] = product * scale;
+            g_weight[c] = sums[1] * scale;
         }
         if (g_bias) {
-            g_bias[c] = sum;
+            g_bias[c] = sums[0];
         }
-        if (gx) {
-            const float slope = scale * (weight ? weight[c] : 1.0f);
-            const float mean_gradient = sum / count, tilt = product * scale * scale / count;
-            for (int32_t n = 0; n < s->images; ++n) {
-                const int32_t at = (n * s->channels + c) * s->plane;
-                for (int32_t i = at; i < at + s->plane; ++i) {
-                    gx[i] = (gy[i] - mean_gradient - (x[i] - mean) * tilt) * slope;
-                }
-            }
+        const float slope = scale * (weight ? weight[c] : 1.0f), tilt = sums[1] * scale * scale / count;
+        for (int32_t at = first; gx && at < end; at += step) {
+            poet_norm_back_line(gx + at, gy + at, x + at, mean, sums[0] / count, tilt, slope, s->plane);
+        }
+    }
+}
+
+/*@ poet_norm_relu_backward */
+/* Likewise behind a rectifier, whose signs are made again from x; `gx` may be `gy`, and is not null */
+void poet_norm_relu_backward(float *gx, float *g_weight, float *g_bias, const float *gy, const float *x,
+                             const float *weight, const float *bias, const float *saved_mean,
+                             const float *saved_scale, const poet_batch_norm_shape *s)
+{
+    const float count = (float)(s->images * s->plane);
+    const int32_t step = s->channels * s->plane;
+    for (int32_t c = 0; c < s->channels; ++c) {
+        const float mean = saved_mean[c], scale = saved_scale[c];
+        const float slope = scale * (weight ? weight[c] : 1.0f), shift = bias ? bias[c] : 0.0f;
+        const int32_t first = c * s->plane, end = first + s->images * step;
+        float sums[2] = {0.0f, 0.0f};
+        for (int32_t at = first; at < end; at += step) {
+            poet_norm_gated_sums(sums, gx + at, gy + at, x + at, mean, slope, shift, s->plane);
+        }
+        if (g_weight) {
+            g_weight[c] = sums[1] * scale;
+        }
+        if (g_bias) {
+            g_bias[c] = sums[0];
+        }
+        const float tilt = sums[1] * scale * scale / count;
+        for (int32_t at = first; at < end; at += step) {
+            poet_norm_back_line(gx + at, gx + at, x + at, mean, sums[0] / count, tilt, slope, s->plane);
         }
     }
 }

@@ -42,6 +42,10 @@ typedef struct {
 typedef void (*poet_matmul_function)(float *y, int32_t y_row, int32_t y_column, const float *a, const float *b,
                                      int32_t n, const poet_matmul_shape *s);
 
+/*@ poet_norm_line_function */
+/* What batch norm makes of n neighbours of a channel */
+typedef void (*poet_norm_line_function)(float *y, const float *x, float mean, float slope, float shift, int32_t n);
+
 /*@ poet_batch_norm_shape */
 typedef struct {
     int32_t images, channels, plane;

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from itertools import pairwise
 
-from poet.c99.calls import CCall, CStruct, OpRun, Placed, pointer_or_null
+from poet.c99.calls import CCall, CStruct, OpRun, Placed, pointer_or_null, pointwise
 from poet.graph import TensorType
 
 
@@ -33,6 +33,17 @@ def _check_channels(run: OpRun, channels: int, tensors: Sequence[Placed | None])
 
 def batch_norm(run: OpRun) -> list[CCall]:
     """With the statistics of the batch in training, with the running ones in evaluation."""
+    return _batch_norm(run, "poet_batch_norm")
+
+
+def norm_relu(run: OpRun) -> list[CCall]:
+    """Likewise, and what is below zero becomes zero."""
+    calls = _batch_norm(run, "poet_norm_relu")
+    y = run.output(0)
+    return calls if run.argument(5) is True else [*calls, *pointwise(run, "poet_relu", [y], [y])]
+
+
+def _batch_norm(run: OpRun, function: str) -> list[CCall]:
     x, y = run.dense(0), run.output(0)
     shape = _norm_shape(run, x.type, run.number(6), run.number(7))
     given = [run.optional_dense(index) for index in range(1, 5)]
@@ -44,7 +55,7 @@ def batch_norm(run: OpRun) -> list[CCall]:
         saved = (run.output(1), run.output(2))
         _check_channels(run, x.type.shape[1], saved)
         pointers = (y.pointer(), *(item.pointer() for item in saved), x.pointer())
-        return [CCall("poet_batch_norm", (*pointers, *map(pointer_or_null, given), shape))]
+        return [CCall(function, (*pointers, *map(pointer_or_null, given), shape))]
     if given[2] is None or given[3] is None:
         raise run.refuse("without running statistics in evaluation")
     pointers = (y.pointer(), x.pointer(), *map(pointer_or_null, given))
@@ -63,6 +74,22 @@ def batch_norm_backward(run: OpRun) -> list[CCall]:
     _check_channels(run, x.type.shape[1], [*given, *made[1:]])
     pointers = (*map(pointer_or_null, made), gy.pointer(), x.pointer(), *map(pointer_or_null, given))
     return [CCall("poet_batch_norm_backward", (*pointers, shape))]
+
+
+def norm_relu_backward(run: OpRun) -> list[CCall]:
+    """Through a rectifier and the batch norm before it, of training mode."""
+    if run.argument(6) is not True:
+        raise run.refuse("in evaluation mode")
+    gy, x = run.dense(0), run.dense(1)
+    made = [None if out is None else run.checked(out) for out in (*run.outputs, None, None, None)[:3]]
+    if made[0] is None:
+        raise run.refuse("without a gradient of its input")
+    given = (run.optional_dense(2), run.optional_dense(3), run.dense(4), run.dense(5))
+    shape = _norm_shape(run, x.type, 0.0, 0.0)
+    _check_like(run, x.type, [gy, made[0]])
+    _check_channels(run, x.type.shape[1], [*given, *made[1:]])
+    pointers = (*map(pointer_or_null, made), gy.pointer(), x.pointer(), *map(pointer_or_null, given))
+    return [CCall("poet_norm_relu_backward", (*pointers, shape))]
 
 
 def _groups(run: OpRun, first: int, x: TensorType, saved: Sequence[Placed]) -> CStruct:

@@ -19,7 +19,7 @@ from torch import Tensor
 from poet.errors import ModelError, PlanError, nearest
 from poet.graph import ITEM_BYTES, Argument, Blank, Call, Ref, Symbol, TensorType
 from poet.operators import ATEN, OWN, RANDOM
-from poet.runtime.kernels import ctc, logits, packed, recurrent, tables, updates
+from poet.runtime.kernels import ctc, logits, norms, packed, recurrent, tables, updates
 
 LIBRARY = "pytorch-cpu"
 """What profiles and plans call torch's kernels."""
@@ -407,6 +407,8 @@ OWN_KERNELS: dict[str, Kernel] = {
     "poet.relu": packed.relu,
     "poet.relu_backward": packed.relu_backward,
     "poet.masked": packed.masked,
+    "poet.norm_relu": norms.norm_relu,
+    "poet.norm_relu_backward": norms.norm_relu_backward,
     "poet.max_pool": packed.max_pool,
     "poet.max_pool_backward": packed.max_pool_backward,
     **{

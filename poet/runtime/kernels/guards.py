@@ -136,6 +136,8 @@ _BATCH_NORM_BACKWARD = "aten.native_batch_norm_backward.default"
 _BATCH_NORMS = {
     "aten.native_batch_norm.default": _BatchNorm(0, (1, 2, 3, 4), 5, (), (3, 4)),
     "aten._native_batch_norm_legit.no_stats": _BatchNorm(0, (1, 2), 3, (), None),
+    "poet.norm_relu": _BatchNorm(0, (1, 2, 3, 4), 5, (), (3, 4)),
+    "poet.norm_relu_backward": _BatchNorm(1, (2, 3, 4, 5), 6, (4, 5), None),
     _BATCH_NORM_BACKWARD: _BatchNorm(1, (2, 3, 4, 5, 6), 7, (5, 6), (3, 4)),
 }
 
