@@ -110,7 +110,7 @@ class _Uses:
         return pairs if whole else None
 
     def _is_pair(self, norm: Op, result: str, gate: Op, back: Op) -> bool:
-        """Whether ``back`` is the way back through ``norm`` of what ``gate`` lets through, and nothing else."""
+        """Whether ``back`` is the way back through ``norm`` of what ``gate`` lets through."""
         args = back.call.args
         is_plain = back.call.target == _NORM_BACKWARD and gate.strip is None and gate.call.args[2] == 0
         is_plain = is_plain and gate.call.args[1] == Ref(result)

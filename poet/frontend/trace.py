@@ -26,7 +26,6 @@ from poet.frontend.functional import Functional, Step, fakes, trace_step
 from poet.frontend.fused import HasKernel, with_updates_fused
 from poet.frontend.in_place import Overwrites, with_results_in_place, with_takeovers
 from poet.frontend.in_place_choice import chosen_takeovers
-from poet.frontend.norm_relu import with_norms_and_relus
 from poet.frontend.layer_order import in_layer_order
 from poet.frontend.layouts import compact
 from poet.frontend.logits import with_logits_in_strips
@@ -42,6 +41,7 @@ from poet.frontend.module_tensors import (
     trained_parameters,
     unsaved_states,
 )
+from poet.frontend.norm_relu import with_norms_and_relus
 from poet.frontend.packed_saves import with_packed_saves
 from poet.frontend.part_choice import with_parts
 from poet.frontend.parts import in_parts_of, tensors_in_parts

@@ -16,6 +16,7 @@ from poet.c99.rows import overwrites, wants_dense
 from poet.c99.statements import uses_elements
 from poet.frontend.fused import with_updates_fused
 from poet.frontend.in_place import with_results_in_place
+from poet.frontend.norm_relu import with_norms_and_relus
 from poet.frontend.trace import TrainingStep, trace_training_step
 from poet.kernel_facts import KernelFacts
 from poet.memory.layout import lay_out
@@ -36,8 +37,10 @@ class CNet:
     step: TrainingStep
 
     def fused_everywhere(self) -> CNet:
-        """The same net with fused updates, whether or not that saves memory, and results in place."""
-        graph = with_updates_fused(self.step.graph, uses_elements, is_always=True)
+        """The same net with norms and rectifiers as one, fused updates, whether or not that saves memory, and
+        results in place.
+        """
+        graph = with_updates_fused(with_norms_and_relus(self.step.graph), uses_elements, is_always=True)
         graph = with_results_in_place(graph, overwrites)
         return CNet(replace(self.step, graph=graph))
 

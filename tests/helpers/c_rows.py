@@ -18,6 +18,7 @@ from poet.c99.functions import OP_TYPE, functions_of, step_body
 from poet.c99.rows import c_calls
 from poet.c99.statements import Statement
 from poet.c99.vectors import PlainSteps, doubled
+from poet.frontend.norm_relu import with_norms_and_relus
 from poet.graph import Call, Graph, Op
 from poet.optimizer import OptimizerSpec
 from poet.runtime import kernels
@@ -104,7 +105,7 @@ def worst_ratios(
     """The worst ratio of each operator over all ops of a net's second step."""
     spec = OptimizerSpec(optimizer, lr=0.05, weight_decay=0.01)
     net = traced(module, inputs, loss=loss, optimizer=spec)
-    graph = net.step.graph
+    graph = with_norms_and_relus(net.step.graph)
     kept = {graph.buffer_of(name): tensor.detach().flatten() for name, tensor in net.step.tensors.items()}
     for parameter in graph.parameters:
         for _, value in parameter.optimizer_state:

@@ -25,7 +25,7 @@ def norm_relu(
     """`torch.relu` of ``native_batch_norm``, which updates the running statistics in training.
 
     Returns:
-        output of the type of ``source`` [images, channels, ...]; the mean and 1 / sqrt(variance + eps) of each
+        output of the type of ``source`` [images, channels, ...]; mean and 1 / sqrt(variance + eps) of each
         channel.
     """
     made, mean, scale = _aten.native_batch_norm.default(

@@ -1,0 +1,110 @@
+"""Batch norm and the rectifier behind it as one op: where, and that the bits are those of the two apart."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import poet
+from poet.c99.vectors import PlainSteps
+from poet.errors import PlanError
+from poet.frontend.norm_relu import BACKWARD, FORWARD, with_norms_and_relus
+from poet.frontend.trace import TrainingStep, trace_training_step
+from poet.graph import Call, Graph
+from poet.runtime.kernels.guards import check_calls
+from poet.schedule import Compute, PageIn
+from poet.verification import verify
+
+
+class _Net(nn.Module):
+    """Norms before a rectifier, with a frozen weight, before a sum, and with two readers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first = nn.Sequential(nn.Conv2d(2, 4, 1), nn.BatchNorm2d(4), nn.ReLU())
+        self.plain = nn.Sequential(nn.Conv2d(4, 4, 3, padding=1), nn.BatchNorm2d(4, affine=False), nn.ReLU())
+        self.summed = nn.Sequential(nn.Conv2d(4, 4, 1), nn.BatchNorm2d(4))
+        self.twice = nn.BatchNorm2d(4)
+        self.last = nn.Linear(64, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.plain(self.first(x))
+        z = self.twice(torch.relu(self.summed(y) + y))
+        result: torch.Tensor = self.last((torch.relu(z) * z).flatten(1))
+        return result
+
+
+@pytest.fixture(scope="module")
+def step() -> TrainingStep:
+    return trace_training_step(_Net(), torch.randn(2, 2, 4, 4), measure=False)
+
+
+def _targets(graph: Graph) -> Counter[str]:
+    return Counter(op.call.target for op in graph.ops)
+
+
+def test_norms_that_only_a_rectifier_reads_become_one_with_it(step: TrainingStep) -> None:
+    graph = with_norms_and_relus(step.graph)
+    found, before = _targets(graph), _targets(step.graph)
+    assert (found[FORWARD], found[BACKWARD]) == (2, 2)
+    assert found["aten.native_batch_norm.default"] == 2, "before the sum, and with two readers"
+    assert found["aten.relu.default"] == before["aten.relu.default"] - 2
+    assert len(graph.buffers) == len(step.graph.buffers) - 4
+    assert Graph.from_json(graph.to_json()) == graph
+    assert with_norms_and_relus(graph) is graph
+    again = [op.recall for op in graph.ops if op.call.target == FORWARD]
+    assert all(call is not None and call.args[3:5] == (None, None) for call in again), "without its effect"
+
+
+def test_the_rectifiers_output_is_not_read_on_the_way_back(step: TrainingStep) -> None:
+    graph = with_norms_and_relus(step.graph)
+    made = {op.outputs[0] for op in graph.ops if op.call.target == FORWARD}
+    assert not any(made & set(op.call.refs()) for op in graph.ops if op.call.target == BACKWARD)
+
+
+def test_the_bits_are_those_of_both_apart(step: TrainingStep) -> None:
+    graph = step.graph
+    kept = {graph.buffer_of(name): tensor.detach().flatten() for name, tensor in step.tensors.items()}
+    given = {graph.inputs[0]: torch.randn(2, 2, 4, 4), graph.inputs[1]: torch.tensor([1, 2])}
+    found = []
+    for one in (graph, with_norms_and_relus(graph)):
+        plain = PlainSteps(one, step.optimizer, kept)
+        for _ in range(3):
+            plain.fill(given)
+            plain.step()
+        found.append(plain.tensors)
+    assert all(torch.equal(found[0][name], found[1][name]) for name in kept)
+
+
+@pytest.mark.slow
+def test_a_plan_that_recomputes_and_pages_replays_exactly(tmp_path: Path) -> None:
+    planned = poet.plan(
+        _Net(), torch.randn(2, 2, 4, 4), device="nrf52840", ram="3KiB", home="either",
+        time_limit_seconds=2.0, measure_host=False,
+    )  # fmt: skip
+    planned.save(tmp_path / "net.poet")
+    ran = Counter(item.op for item in planned.plan.schedule if isinstance(item, Compute))
+    ones = {op.name for op in planned.plan.graph.ops if op.call.target == FORWARD}
+    assert len(ones) == 2
+    assert sum(ran.values()) > len(ran)
+    assert any(isinstance(item, PageIn) for item in planned.plan.schedule)
+    assert verify(tmp_path / "net.poet", module=_Net(), threads=(1, 2)).exact
+
+
+def test_a_call_that_torch_would_not_survive_is_refused(step: TrainingStep) -> None:
+    graph = with_norms_and_relus(step.graph)
+    check_calls(graph)
+    for target, place in ((FORWARD, 1), (BACKWARD, 4)):
+        op = next(op for op in graph.ops if op.call.target == target and op.call.args[1] is not None)
+        source = op.call.args[0]
+        args = (*op.call.args[:place], source, *op.call.args[place + 1 :])
+        wrong = replace(op, call=Call(target, args))
+        ops = tuple(wrong if item is op else item for item in graph.ops)
+        with pytest.raises(PlanError, match="without its statistics"):
+            check_calls(replace(graph, ops=ops))
