@@ -75,10 +75,10 @@ static POET_APART void poet_norm_relu_line(float *y, const float *x, float mean,
 
 /*@ poet_norm_channels */
 /* What batch norm is, with `line` for what becomes of each line of a channel */
-static POET_INSIDE void poet_norm_channels(poet_norm_line_function line, float *y, float *saved_mean,
-                                           float *saved_scale, const float *x, const float *weight,
-                                           const float *bias, float *running_mean, float *running_variance,
-                                           const poet_batch_norm_shape *s)
+static POET_APART void poet_norm_channels(poet_norm_line_function line, float *y, float *saved_mean,
+                                          float *saved_scale, const float *x, const float *weight,
+                                          const float *bias, float *running_mean, float *running_variance,
+                                          const poet_batch_norm_shape *s)
 {
     const int32_t count = s->images * s->plane, step = s->channels * s->plane;
     for (int32_t c = 0; c < s->channels; ++c) {
@@ -217,49 +217,27 @@ static POET_APART void poet_norm_back_line(float *gx, const float *gy, const flo
     }
 }
 
-/*@ poet_batch_norm_backward */
-/* Gradients of x, weight and bias; each may be null, `weight` as well */
-void poet_batch_norm_backward(float *gx, float *g_weight, float *g_bias, const float *gy, const float *x,
-                              const float *weight, const float *saved_mean, const float *saved_scale,
-                              const poet_batch_norm_shape *s)
+/*@ poet_norm_back_channels */
+/* What both of the next functions are; `gated` is null, or the gradients that a rectifier lets through are put there */
+static POET_APART void poet_norm_back_channels(float *gated, float *gx, float *g_weight, float *g_bias,
+                                               const float *gy, const float *x, const float *weight,
+                                               const float *bias, const float *saved_mean,
+                                               const float *saved_scale, const poet_batch_norm_shape *s)
 {
     const float count = (float)(s->images * s->plane);
     const int32_t step = s->channels * s->plane;
-    for (int32_t c = 0; c < s->channels; ++c) {
-        const float mean = saved_mean[c], scale = saved_scale[c];
-        const int32_t first = c * s->plane, end = first + s->images * step;
-        float sums[2] = {0.0f, 0.0f};
-        for (int32_t at = first; at < end; at += step) {
-            poet_norm_sums(sums, gy + at, x + at, mean, s->plane);
-        }
-        if (g_weight) {
-            g_weight[c] = sums[1] * scale;
-        }
-        if (g_bias) {
-            g_bias[c] = sums[0];
-        }
-        const float slope = scale * (weight ? weight[c] : 1.0f), tilt = sums[1] * scale * scale / count;
-        for (int32_t at = first; gx && at < end; at += step) {
-            poet_norm_back_line(gx + at, gy + at, x + at, mean, sums[0] / count, tilt, slope, s->plane);
-        }
-    }
-}
-
-/*@ poet_norm_relu_backward */
-/* Likewise behind a rectifier, whose signs are made again from x; `gx` may be `gy`, and is not null */
-void poet_norm_relu_backward(float *gx, float *g_weight, float *g_bias, const float *gy, const float *x,
-                             const float *weight, const float *bias, const float *saved_mean,
-                             const float *saved_scale, const poet_batch_norm_shape *s)
-{
-    const float count = (float)(s->images * s->plane);
-    const int32_t step = s->channels * s->plane;
+    const float *const given = gated ? gated : gy;
     for (int32_t c = 0; c < s->channels; ++c) {
         const float mean = saved_mean[c], scale = saved_scale[c];
         const float slope = scale * (weight ? weight[c] : 1.0f), shift = bias ? bias[c] : 0.0f;
         const int32_t first = c * s->plane, end = first + s->images * step;
         float sums[2] = {0.0f, 0.0f};
         for (int32_t at = first; at < end; at += step) {
-            poet_norm_gated_sums(sums, gx + at, gy + at, x + at, mean, slope, shift, s->plane);
+            if (gated) {
+                poet_norm_gated_sums(sums, gated + at, gy + at, x + at, mean, slope, shift, s->plane);
+            } else {
+                poet_norm_sums(sums, gy + at, x + at, mean, s->plane);
+            }
         }
         if (g_weight) {
             g_weight[c] = sums[1] * scale;
@@ -268,10 +246,28 @@ void poet_norm_relu_backward(float *gx, float *g_weight, float *g_bias, const fl
             g_bias[c] = sums[0];
         }
         const float tilt = sums[1] * scale * scale / count;
-        for (int32_t at = first; at < end; at += step) {
-            poet_norm_back_line(gx + at, gx + at, x + at, mean, sums[0] / count, tilt, slope, s->plane);
+        for (int32_t at = first; gx && at < end; at += step) {
+            poet_norm_back_line(gx + at, given + at, x + at, mean, sums[0] / count, tilt, slope, s->plane);
         }
     }
+}
+
+/*@ poet_batch_norm_backward */
+/* Gradients of x, weight and bias; each may be null, `weight` as well */
+void poet_batch_norm_backward(float *gx, float *g_weight, float *g_bias, const float *gy, const float *x,
+                              const float *weight, const float *saved_mean, const float *saved_scale,
+                              const poet_batch_norm_shape *s)
+{
+    poet_norm_back_channels(0, gx, g_weight, g_bias, gy, x, weight, 0, saved_mean, saved_scale, s);
+}
+
+/*@ poet_norm_relu_backward */
+/* Likewise behind a rectifier, whose signs are made again from x; `gx` may be `gy`, and is not null */
+void poet_norm_relu_backward(float *gx, float *g_weight, float *g_bias, const float *gy, const float *x,
+                             const float *weight, const float *bias, const float *saved_mean,
+                             const float *saved_scale, const poet_batch_norm_shape *s)
+{
+    poet_norm_back_channels(gx, gx, g_weight, g_bias, gy, x, weight, bias, saved_mean, saved_scale, s);
 }
 
 /*@ poet_layer_norm */
