@@ -116,9 +116,9 @@ class _Kind:
         voids = "".join(f"    (void){name};\n" for name in unused)
         return f"static void {self.name}(poet_net *net, const int32_t *n)\n{{\n{arena}{voids}{text}\n}}"
 
-    def row(self, run: tuple[int, ...]) -> str:
-        """A row of the schedule."""
-        numbers = ", ".join(str(run[at]) for at in self.differing())
+    def row(self, run: tuple[int, ...], differing: list[int]) -> str:
+        """A row of the schedule; ``differing``: as above, once for all runs."""
+        numbers = ", ".join(str(run[at]) for at in differing)
         return f"{{{self.name}, (const int32_t[]){{{numbers}}}}}" if numbers else f"{{{self.name}, 0}}"
 
 
@@ -135,7 +135,11 @@ def step_body(*sequences: tuple[Statement, ...]) -> StepBody:
     """One function for all runs that differ in places, sizes and records alone."""
     constants, kinds = _Constants(), dict[str, _Kind]()
     made = [[_run(item, constants, kinds) for item in sequence if item.calls] for sequence in sequences]
-    orders = (tuple(f"{kind.row(run)}, /* {said} */" for kind, run, said in order) for order in made)
+    blanks = {kind.name: kind.differing() for kind in kinds.values()}
+    orders = (
+        tuple(f"{kind.row(run, blanks[kind.name])}, /* {said} */" for kind, run, said in order)
+        for order in made
+    )
     functions = tuple(kind.function() for kind in kinds.values())
     return StepBody(functions, tuple(constants.lines()), tuple(orders))
 

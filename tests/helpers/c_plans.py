@@ -52,10 +52,12 @@ class CNet:
         pages: bool = False,
         homes: bool = False,
         moves: bool = False,
+        repeats: bool = True,
+        moved_share: float = 0.5,
     ) -> Plan:
         """One that keeps everything, or that drops and recomputes, or pages as well, as ``seed`` has it.
 
-        With ``moves`` tensors move about in a larger arena.
+        With ``moves`` tensors move about in a larger arena, each with ``moved_share`` at each step; without ``repeats`` nothing is recomputed.
         """
         graph = self.step.graph
         of = hand_net.problem(graph, parameters_in_storage=homes, kernels=LIBRARY)
@@ -69,7 +71,8 @@ class CNet:
             both = (replace(item, initially=Place.BOTH) if item.name in kept else item for item in of.tensors)
             of = replace(of, tensors=tuple(both))
         of = movable(replace(of, alignment_bytes=8))
-        schedule = random_schedule(of, seed or 0, share=0.0 if seed is None else share)
+        drawn = of if repeats else replace(of, ops=tuple(replace(op, recomputable=False) for op in of.ops))
+        schedule = random_schedule(drawn, seed or 0, share=0.0 if seed is None else share)
         made = hand_net.plan(
             of,
             graph,
@@ -80,7 +83,7 @@ class CNet:
             kernels=LIBRARY,
         )
         if moves:
-            return with_arena(made, shuffled(made.demand, seed or 0))
+            return with_arena(made, shuffled(made.demand, seed or 0, share=moved_share))
         laid = lay_out(made.demand.blocks, time_limit_seconds=0.05)
         return replace(made, arena=Arena(laid.arena_bytes, laid.offsets_bytes))
 
