@@ -16,12 +16,14 @@ from poet.units import parse_bytes, parse_joules, parse_seconds
 
 from .options import JsonOption, PageFileOption, PlanArgument, ThreadsOption
 from .output import answer, check_files
+from .run_library import check_on_data
 from .run_options import (
     AddToOption,
     AllowNanOption,
     ArenaChoice,
     ArenaOption,
     BestOption,
+    CLibraryOption,
     DataOption,
     EnforceOption,
     EpochsOption,
@@ -54,6 +56,7 @@ EXAMPLES = (
     "poet run plan.poet --data digits.npz --resume trained.safetensors -o trained.safetensors",
     "poet run plan.poet --data digits.npz --epochs 50 --validate test.npz --patience 5 --best b.safetensors",
     "poet run plan.poet --data digits.npz --enforce",
+    "poet run plan.poet --data digits.npz --c-library step/build/libpoet_step.so",
 )
 
 
@@ -90,6 +93,7 @@ def run(
     allow_nan: AllowNanOption = False,
     enforce: EnforceOption = False,
     add_to: AddToOption = None,
+    c_library: CLibraryOption = None,
     json_file: JsonOption = None,
 ) -> None:
     """Train with a plan, inside its RAM, paging to a file.
@@ -108,6 +112,9 @@ def run(
 
     With --enforce the training runs in a lean process that cannot get more memory than the plan was
     made for, and plain PyTorch is tried on the same model and data under the same limit.
+
+    With --c-library nothing is trained: a library that `make lib` built in a folder of `poet export c`
+    makes the steps of the first batches, and so does PyTorch, each from PyTorch's state.
     """
     _check_together(
         of_output={
@@ -126,10 +133,17 @@ def run(
     if enforce and add_to is not None:
         raise InputError("--add-to cannot be with --enforce: the process that trains measures nothing there")
     outputs = {"-o": output, "--best": best, "--json": json_file, "--add-to": add_to}
-    reads = {"PLAN": plan_file, "--data": data, "--validate": validate}
+    reads = {"PLAN": plan_file, "--data": data, "--validate": validate, "--c-library": c_library}
     check_files(outputs, reads=reads, page_file=page_file)
     # an earlier state may be replaced by that of the run which goes on from it, and by nothing else
     check_files({"--json": json_file, "--add-to": add_to}, reads={"--resume": resume}, page_file=page_file)
+    if c_library is not None:
+        training = {"-o": output, "--resume": resume, "--validate": validate, "--best": best}
+        training |= {"--enforce": enforce, "--watch-memory": watch_memory, "--add-to": add_to}
+        training |= {"--lr": lr is not None, "--schedule": schedule, "--seed": seed is not None}
+        training |= {"--threads": threads, "--epochs": epochs > 1, "--patience": patience}
+        check_on_data(plan_file, c_library, data, page_file, json_file, training)
+        return
     request = RunRequest(
         plan=str(plan_file),
         data=str(data),

@@ -138,3 +138,12 @@ EnforceOption = Annotated[
         "--enforce", help="Train in a process that the kernel limits to its idle size and the budget."
     ),
 ]
+
+CLibraryOption = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE.so",
+        help="Train nothing, and hold a library of the exported step against PyTorch on the first "
+        "batches of the data. To load it runs its code: give none but your own.",
+    ),
+]

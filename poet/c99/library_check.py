@@ -89,6 +89,7 @@ def check_library(
     seed: int = 0,
     data: str | Path | None = None,
     page_file: str | Path | None = None,
+    fewer: bool = False,
 ) -> LibraryReport:
     """Make some steps with a library and in PyTorch.
 
@@ -100,6 +101,7 @@ def check_library(
         data: samples to train on, in their order; `poet.runtime.data.samples.load_samples` says what it may
         be.
         page_file: for a step that pages.
+        fewer: whether to make fewer steps where the samples fill no more batches.
 
     Raises:
         PlanError: the plan draws random numbers, so that its masks are not PyTorch's.
@@ -108,7 +110,7 @@ def check_library(
     with PlanFile(path) as file:
         project, kept, plan = c_project(file), initial_contents(file), file.plan
     _check_comparable(plan)
-    batches = _batches(plan, steps, seed, data)
+    batches = _batches(plan, steps, seed, data, fewer=fewer)
     _check_is_of(Path(shared), plan_digest(plan), Path(path))
     try:
         with Step(shared, pages=page_file) as step:
@@ -137,7 +139,9 @@ def _check_comparable(plan: Plan) -> None:
         )
 
 
-def _batches(plan: Plan, steps: int, seed: int, data: str | Path | None) -> list[dict[str, Tensor]]:
+def _batches(
+    plan: Plan, steps: int, seed: int, data: str | Path | None, *, fewer: bool
+) -> list[dict[str, Tensor]]:
     """Inputs and target of each step, by value."""
     names = plan.graph.inputs
     if data is None:
@@ -145,6 +149,8 @@ def _batches(plan: Plan, steps: int, seed: int, data: str | Path | None) -> list
         return [dict(zip(names, tensors, strict=True)) for tensors in drawn]
     samples = load_samples(data, plan)
     rows = len(samples.staged[0])
+    if fewer:
+        steps = max(1, min(steps, samples.count // rows))
     if samples.count < rows * steps:
         raise InputError(f"{data}: {samples.count} samples are too few for {steps} steps of {rows}")
     chosen = (torch.arange(rows * number, rows * (number + 1)) for number in range(steps))

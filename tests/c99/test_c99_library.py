@@ -110,6 +110,18 @@ def test_a_library_is_held_against_pytorch_on_the_same_data(made: Made, digits: 
     assert result.exit_code == 2
 
 
+def test_a_run_holds_a_library_against_pytorch_and_trains_nothing(made: Made, digits: Path) -> None:
+    plan = str(made[1].with_suffix(".poet"))
+    arguments = ["run", plan, "--data", str(digits), "--c-library", str(_library(made))]
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == 0, result.output
+    assert "10 steps in C and in PyTorch" in result.stdout
+    assert "within 8 times PyTorch's own float32 error: yes" in result.stdout
+    result = CliRunner().invoke(app, [*arguments, "--epochs", "2"])
+    assert result.exit_code == 2
+    assert "--epochs cannot be with --c-library" in result.stderr
+
+
 def test_a_wrong_kernel_is_found(made: Made, tmp_path: Path) -> None:
     folder = tmp_path / "step"
     shutil.copytree(made[1], folder, ignore=shutil.ignore_patterns("build"))

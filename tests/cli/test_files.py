@@ -81,8 +81,9 @@ ROWS = {
     ),
     "run": Row(
         "run {plan_file} --data {data} --page-file {page_file} --resume {resume} -o {output} "
-        "--validate {validate} --best {best} --add-to {add_to} --json {json_file}",
-        ("plan_file", "data", "resume", "validate"), ("page_file", "output", "best", "add_to", "json_file"),
+        "--validate {validate} --best {best} --add-to {add_to} --c-library {c_library} --json {json_file}",
+        ("plan_file", "data", "resume", "validate", "c_library"),
+        ("page_file", "output", "best", "add_to", "json_file"),
         (("resume", "output"), ("resume", "best")),
     ),
     "solve": Row(

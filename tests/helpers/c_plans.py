@@ -57,7 +57,8 @@ class CNet:
     ) -> Plan:
         """One that keeps everything, or that drops and recomputes, or pages as well, as ``seed`` has it.
 
-        With ``moves`` tensors move about in a larger arena, each with ``moved_share`` at each step; without ``repeats`` nothing is recomputed.
+        With ``moves`` tensors move about in a larger arena, each with ``moved_share`` at each step. Without
+        ``repeats`` nothing is recomputed.
         """
         graph = self.step.graph
         of = hand_net.problem(graph, parameters_in_storage=homes, kernels=LIBRARY)
