@@ -138,7 +138,12 @@ def run(
     # an earlier state may be replaced by that of the run which goes on from it, and by nothing else
     check_files({"--json": json_file, "--add-to": add_to}, reads={"--resume": resume}, page_file=page_file)
     if c_library is not None:
-        training = {"-o": output, "--resume": resume, "--validate": validate, "--best": best}
+        training: dict[str, object] = {
+            "-o": output,
+            "--resume": resume,
+            "--validate": validate,
+            "--best": best,
+        }
         training |= {"--enforce": enforce, "--watch-memory": watch_memory, "--add-to": add_to}
         training |= {"--lr": lr is not None, "--schedule": schedule, "--seed": seed is not None}
         training |= {"--threads": threads, "--epochs": epochs > 1, "--patience": patience}

@@ -136,7 +136,8 @@ def said_by(
         flags = (*flags, *SANITIZED)
     program = folder / "program"
     own = [folder / "test" / "main.c", folder / "test" / "vectors.c"]
-    command = [compiler, *STRICT, *EXACT, *flags, "-I", folder, *own, *sources, "-o", program]
+    files = [str(path) for path in (*own, *sources)]
+    command = [compiler, *STRICT, *EXACT, *flags, "-I", str(folder), *files, "-o", str(program)]
     built = subprocess.run(command, capture_output=True, text=True, check=False)
     assert built.returncode == 0, built.stderr
     done = subprocess.run([program], capture_output=True, text=True, check=False, timeout=120)
