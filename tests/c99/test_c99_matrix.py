@@ -1,7 +1,8 @@
 """Nets, kinds of plans, fused or not, optimizers, compilers, levels, watched or not: all have the same bits.
 
 Each two values of different columns occur together in some case (pairwise covering, of which the cases of
-the nets in `LEFT_OUT` are not run); every case must end in the bits of the plan of the same net and optimizer that keeps everything, compiled as it is written.
+the nets in `LEFT_OUT` are not run); every case must end in the bits of the plan of the same net and optimizer
+that keeps everything, compiled as it is written.
 """
 
 from __future__ import annotations
