@@ -229,7 +229,7 @@ def test_a_vocabulary_of_fifty_thousand(tmp_path: Path) -> None:
     sizes = {buffer.name: buffer.size_bytes for buffer in graph.buffers}
     made = {op.name: sum(map(sizes.__getitem__, graph.writes(op))) for op in graph.ops}
     assert max(made[op.name] + step.kernels.of(op.name).workspace_bytes for op in graph.ops) < logits_bytes
-    assert bounds["stream"] >= 3 * logits_bytes
+    assert bounds["stream"] >= 2 * logits_bytes  # their gradient may be written over them
     assert bounds["logits"] < logits_bytes
     write(tmp_path / "p", step.step, seed=1)
     report = verify(tmp_path / "p", module=module, steps=1, threads=(1, 2))
