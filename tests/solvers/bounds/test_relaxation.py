@@ -147,7 +147,8 @@ def test_a_run_cut_short_is_taken_up_where_it_stood(clock: Clock) -> None:
     problem = training_like(30, seed=1)
     instance = instance_of(problem, Limits(ram_budget_bytes=minimum_ram_bytes(problem, Limits()).bytes))
     full, short = bound_overhead(instance), bound_overhead(instance, seconds=0.0, clock=clock)
-    assert not short.answer.done
+    assert clock is WALL or not short.answer.done  # where it is quick, the engine ends before it looks
+    assert short.answer.done == (short.answer.go_on is None)
     before = short.overhead_joules
     short = taken_up(short, seconds=0.0)
     assert before <= short.overhead_joules <= full.overhead_joules * (1 + 1e-9)
