@@ -304,8 +304,9 @@ def with_driven_numbers(call: Call) -> Call:
     suffix = next((item.name.partition(".")[1:] for item in call.args if isinstance(item, Symbol)), ("", ""))
 
     def told(name: str, argument: Argument) -> Argument:
-        # a momentum of 0 stays: such an update keeps no buffer
-        return Symbol("hyperparameter", name + "".join(suffix)) if name in _DRIVEN and argument else argument
+        # a momentum of 0 stays: such an update keeps no buffer; betas may begin at 0
+        is_told = name in ("beta1", "beta2") or (name == "momentum" and argument)
+        return Symbol("hyperparameter", name + "".join(suffix)) if is_told else argument
 
     named = zip(OWN[call.target], call.args, strict=True)
     return replace(call, args=tuple(told(name, argument) for name, argument in named))
@@ -343,7 +344,6 @@ STATES: dict[str, dict[str, float]] = {
 """Per optimizer, the tensors it may keep for each parameter and what they are filled with at first."""
 
 _MAXIMUM = "max_exp_avg_sq"
-_DRIVEN = ("momentum", "beta1", "beta2")
 UPDATES = frozenset({f"poet.{name}" for name in STATES} | {"poet.adam_amsgrad", "poet.adamw_amsgrad"})
 """The operators that `OptimizerSpec.update` calls."""
 

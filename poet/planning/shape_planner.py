@@ -223,25 +223,27 @@ class ShapeImprovement:
 
 
 def _begun(plan: Plan, graph: Graph, problem: DecidedProblem, options: SolveOptions) -> SolveOptions:
-    """``options`` with a start: of the shapes nearest in size the cheapest schedule that ``problem`` allows.
+    """``options`` with a start: of the steps nearest in size the cheapest schedule that ``problem`` allows.
 
-    Steps of other shapes have the same ops and tensors, so that a schedule of one is most often one of the
-    other, and the better the longer it was searched for. The judge decides; without one that it accepts, and
-    where everything fits, ``options`` are as they were.
+    The plan's own step is one of them. Steps of other shapes have the same ops and tensors, so that a
+    schedule of one is most often one of the other, and the better the longer it was searched for. The judge
+    decides; without one that it accepts, and where everything fits, ``options`` are as they were.
     """
     limits = limits_beside(plan)
     if keep_everything(problem, limits) is not None:
         return options
     size = _elements(graph)
-    near = sorted(plan.shapes, key=lambda item: abs(_elements(item.step.graph) - size))
+    own = plan.graph, plan.schedule, plan.outcome.solver
+    known = [own, *((item.step.graph, item.step.schedule, item.step.outcome.solver) for item in plan.shapes)]
+    near = sorted(known, key=lambda item: abs(_elements(item[0]) - size))
     found: tuple[float, Schedule, str] | None = None
-    for shape in near[:_NEIGHBOURS]:
+    for _, schedule, solver in near[:_NEIGHBOURS]:
         try:
-            joules = judge(problem, shape.step.schedule, limits).joules
+            joules = judge(problem, schedule, limits).joules
         except InvalidSchedule:  # other blocks of gradients, or it is for a smaller shape
             continue
         if found is None or joules < found[0]:
-            found = joules, shape.step.schedule, shape.step.outcome.solver
+            found = joules, schedule, solver
     return options if found is None else replace(options, start=found[1], start_by=found[2])
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from pathlib import Path
 from typing import Any
@@ -177,15 +178,86 @@ def test_momentum_and_betas_are_set_by_hand_as_well(name: str, tmp_path: Path) -
     assert not torch.equal(after[0]["5.weight"], after[1]["5.weight"])
 
 
-def test_a_momentum_that_cannot_be_is_refused_before_the_step(tmp_path: Path) -> None:
-    plan = write(tmp_path / "p", SPECS["nesterov"], share=0.0)
+@pytest.mark.parametrize(
+    ("name", "key", "amounts", "message"),
+    [
+        ("nesterov", "momentum", [0.0, None, "0.9", -0.1, torch.inf], "it must stay above 0"),
+        ("amsgrad", "betas", [(0.9,), 0.9, None, (0.9, 1.0), ("0.9", 0.9)], "they must be two numbers in"),
+    ],
+)
+def test_what_a_momentum_or_betas_cannot_be_is_refused_before_the_step(
+    name: str, key: str, amounts: list[object], message: str, tmp_path: Path
+) -> None:
+    plan = write(tmp_path / "p", SPECS[name], share=0.0)
     with Trainer.open(tmp_path / "p", seed=0) as trainer:
-        trainer.optimizer.param_groups[0]["momentum"] = 0.0
-        with pytest.raises(InputError, match=r"the momentum of a step is 0\.0; it must stay above 0"):
-            trainer.step(*random_batch(plan, 0))
-        trainer.optimizer.param_groups[0]["momentum"] = 0.5
+        (group,) = trainer.optimizer.param_groups
+        usual = group[key]
+        for amount in amounts:
+            group[key] = amount
+            with pytest.raises(InputError, match=f"group 0 .* the {key} of a step .*{message}") as refused:
+                trainer.step(*random_batch(plan, 0))
+            assert repr(amount) in str(refused.value)
+        group[key] = usual
         trainer.step(*random_batch(plan, 0))
         assert trainer.steps == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "betas"),
+    with_slow(
+        [(name, betas) for name in ("adamw", "adam", "lion") for betas in ((0.9, 0.0), (0.0, 0.9))],
+        {("adam", (0.9, 0.0)), ("adam", (0.0, 0.9)), ("lion", (0.9, 0.0)), ("lion", (0.0, 0.9))},
+    ),
+    ids=str,
+)
+def test_betas_that_are_0_in_the_plan_are_set_by_hand_as_well(
+    name: str, betas: tuple[float, float], tmp_path: Path
+) -> None:
+    """On a plan that recomputes and pages; a beta that becomes 0 as well."""
+    spec = OptimizerSpec(name, lr=0.05, betas=betas)
+    plan = write(tmp_path / "p", spec)
+    assert plan.trace.recomputed_runs
+    threads_before = torch.get_num_threads()
+    for threads in (1, 2):
+        torch.set_num_threads(threads)
+        try:
+            module = net()
+            plain = PlainTrainer(
+                module, loss="cross-entropy", optimizer=spec, trained=dict(module.named_parameters())
+            )
+            with Trainer.open(tmp_path / "p", seed=0) as trainer:
+                torch.manual_seed(0)
+                for number, own in enumerate((betas, (0.5, 0.9), (0.6, 0.0), (0.0, 0.8))):
+                    for optimizer in (trainer.optimizer, plain.optimizer):
+                        optimizer.param_groups[0]["betas"] = own
+                    inputs, targets = random_batch(plan, number)
+                    plain.step(inputs, targets)
+                    trainer.step(inputs, targets)
+                found, states = trainer.parameters(), trainer.optimizer_state()
+        finally:
+            torch.set_num_threads(threads_before)
+        assert all(torch.equal(found[each], tensor) for each, tensor in module.named_parameters())
+        for (parameter, state), tensor in plain.optimizer_state().items():
+            assert torch.equal(states[parameter][state], tensor)
+
+
+def test_a_state_of_the_optimizer_from_earlier_versions_is_taken() -> None:
+    """It has learning rates alone; momentum and betas are those of each group in the plan."""
+    for name, key, usual in (
+        ("momentum groups", "momentum", [0.9, 0.3]),
+        ("adamw groups", "betas", [(0.9, 0.999)] * 3),
+    ):
+        spec = SPECS[name]
+        rates = [0.5] * len(spec.rates)
+        now = DrivenOptimizer(spec, rates, {"momentum", "beta1", "beta2"})
+        old = DrivenOptimizer(spec, [0.25] * len(rates), {"lr"}).state_dict()
+        assert key not in old["param_groups"][0]
+        now.load_state_dict(old)
+        assert now.rates == [0.25] * len(rates)
+        assert [group[key] for group in now.driven] == usual
+        copied = copy.deepcopy(now)
+        copied.load_state_dict(old)
+        assert copied.driven == now.driven
 
 
 def test_plans_of_earlier_versions_have_a_momentum_that_stays() -> None:
@@ -193,6 +265,7 @@ def test_plans_of_earlier_versions_have_a_momentum_that_stays() -> None:
     driven = DrivenOptimizer(SPECS["nesterov"], [0.1], {"lr", "gradient_share"})
     with pytest.raises(ValueError, match="support momentum or beta1"):
         lr_scheduler.OneCycleLR(driven, 0.5, total_steps=6)
+    assert DrivenOptimizer(SPECS["adam"], [0.1], {"lr", "beta1"}).driven == [{}]  # its beta2 stays 0
 
 
 def test_rates_are_set_by_hand_as_well(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
 
@@ -13,11 +14,12 @@ from torch import Tensor, nn
 from poet.api import Planned
 from poet.api import plan as plan_module
 from poet.calls import contiguous
-from poet.errors import InputError
+from poet.errors import InputError, InvalidSchedule
 from poet.formulas import formula_of
 from poet.frontend.plain import PlainTrainer
 from poet.graph import Graph
 from poet.optimizer import OptimizerSpec
+from poet.planning import shape_planner
 from poet.planning.prepared import prepare
 from poet.planning.shape_planner import ShapeImprovement, ShapePlanner
 from poet.plans.training_plan import Plan
@@ -27,6 +29,7 @@ from poet.runtime.system.process import torch_threads
 from poet.runtime.training.shapes import types_of
 from poet.runtime.trials.measure import measured
 from poet.simulator import judge
+from poet.solution import SolveOptions
 
 ADAMW = OptimizerSpec("adamw", lr=0.01)
 CLASSES = 3
@@ -340,3 +343,29 @@ def test_a_hasty_plan_begins_where_that_of_a_shape_nearby_ended(tmp_path: Path) 
     limits = found.request.limits
     assert found.trace.joules <= judge(found.problem, near.schedule, limits).joules * (1 + 1e-9)
     assert found.held_bytes <= (limits.ram_budget_bytes or 0)
+
+
+def test_the_plans_own_schedule_is_a_start_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As far as the judge takes it; that everything fits here is left out of sight."""
+    monkeypatch.setattr(shape_planner, "keep_everything", lambda *_: None)
+    plan = planned(Attention).plan
+    step, options = plan.shapes[0].step, SolveOptions()
+    begun = shape_planner._begun(replace(plan, shapes=()), step.graph, step.problem, options)
+    assert begun.start == plan.schedule
+    assert begun.start_by == plan.outcome.solver
+
+
+@pytest.mark.slow
+def test_a_hasty_plan_begins_with_the_plans_own_schedule_as_well(tmp_path: Path) -> None:
+    """The main shape is searched longest; where its schedule fits the new one, nothing costs more."""
+    planned(Attention, 0.7).save(tmp_path / "p.poet")
+    with Trainer.open(tmp_path / "p.poet") as trainer:
+        plan = trainer.plan
+        found = ShapePlanner(time_limit_seconds=0.001)(plan, types_of(batch(4, 15))).step
+    of_main = judge(found.problem, plan.schedule, found.request.limits).joules
+    assert found.trace.joules <= of_main * (1 + 1e-9)
+    of_shapes = []
+    for shape in plan.shapes:
+        with pytest.raises(InvalidSchedule):
+            of_shapes.append(judge(found.problem, shape.step.schedule, found.request.limits).joules)
+    assert not of_shapes  # so no other start was there

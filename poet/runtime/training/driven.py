@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection
+from numbers import Real
 from typing import Any
 
 import torch
 
+from poet.errors import InputError
 from poet.optimizer import OptimizerSpec
 
 
@@ -20,12 +23,26 @@ class DrivenOptimizer(torch.optim.Optimizer):
 
     def __init__(self, spec: OptimizerSpec, rates: list[float], told: Collection[str]) -> None:
         """``told``: the plan's hyperparameters; those of earlier versions have learning rates alone."""
-        is_driven = any(name.partition(".")[0] in ("momentum", "beta1") for name in told)
+        names = {name.partition(".")[0] for name in told}
+        is_driven = "momentum" in names or {"beta1", "beta2"} <= names
+        own = [spec.of_group(number).driven if is_driven else {} for number in range(len(rates))]
         groups: list[dict[str, Any]] = [
-            {"params": [torch.zeros(0)], "lr": rate, **(spec.of_group(number).driven if is_driven else {})}
-            for number, rate in enumerate(rates)
+            {"params": [torch.zeros(0)], "lr": rate, **amounts}
+            for rate, amounts in zip(rates, own, strict=True)
         ]
+        self._own = own
         super().__init__(groups, {"lr": spec.lr, **(spec.driven if is_driven else {})})
+
+    def __getstate__(self) -> dict[str, Any]:
+        """With what the groups have by the plan."""
+        return {**super().__getstate__(), "_own": self._own}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Groups of a state_dict without momentum or betas, of an earlier version, get those of the plan."""
+        super().__setstate__(state)
+        for group, amounts in zip(self.param_groups, self._own, strict=False):
+            for name, amount in amounts.items():
+                group.setdefault(name, amount)
 
     @property
     def rates(self) -> list[float]:
@@ -34,11 +51,41 @@ class DrivenOptimizer(torch.optim.Optimizer):
 
     @property
     def driven(self) -> list[dict[str, Any]]:
-        """``momentum`` or ``betas`` of the groups, where schedulers may change them."""
+        """``momentum`` or ``betas`` of the groups, where schedulers may change them.
+
+        Raises:
+            InputError: a group has one that cannot be.
+        """
+        names = [name for name in ("momentum", "betas") if name in self.defaults]
         return [
-            {name: group[name] for name in ("momentum", "betas") if name in self.defaults}
-            for group in self.param_groups
+            {name: _checked(number, name, group.get(name)) for name in names}
+            for number, group in enumerate(self.param_groups)
         ]
 
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
         """Nothing: the plan has made the update. Schedulers count these calls."""
+
+
+def _checked(number: int, name: str, given: object) -> float | tuple[float, ...]:
+    """What group ``number`` has as ``name``, in Python's numbers.
+
+    Raises:
+        InputError: it is no number, not two, or out of its range.
+    """
+    where = f"group {number} of the optimizer"
+    if name == "momentum":
+        momentum = _number(given)
+        if not 0.0 < momentum < math.inf:  # at 0 torch keeps no buffer
+            raise InputError(f"{where}: the momentum of a step is {given!r}; it must stay above 0")
+        return momentum
+    betas = tuple(map(_number, given)) if isinstance(given, list | tuple) else ()
+    if len(betas) != 2 or not all(0.0 <= beta < 1.0 for beta in betas):
+        raise InputError(f"{where}: the betas of a step are {given!r}; they must be two numbers in [0, 1)")
+    return betas
+
+
+def _number(given: object) -> float:
+    """As a float, also of a tensor with one element; NaN: it is none."""
+    if isinstance(given, torch.Tensor) and given.numel() == 1:
+        given = given.item()
+    return float(given) if isinstance(given, Real) else math.nan
