@@ -101,6 +101,9 @@ def other_kind(path: Path, *wanted: FileKind) -> str:
     if FileKind.PROFILE in wanted and kind in (FileKind.FOLDER, FileKind.EMPTY):  # also a device's name
         return ""
     expected = "a hardware profile" if wanted[0] is FileKind.PROFILE else wanted[0].title
+    by_name = _by_suffix(path)
+    if kind is FileKind.EMPTY and by_name in wanted and by_name is not None:
+        expected = by_name.title
     way_out = kind.way_out
     if kind is FileKind.ONNX and wanted[0] is FileKind.PLAN:
         way_out = f"make a plan of it with: poet solve {path.name} --device ... --ram ... -o plan.poet"

@@ -93,6 +93,13 @@ def test_what_is_no_npz_file(plan: Plan, tmp_path: Path, content: bytes) -> None
         load_samples(tmp_path / "d.npy", plan)
 
 
+@pytest.mark.parametrize("name", ["d.csv", "d.TSV"])
+def test_a_table_without_a_line_is_called_a_table(plan: Plan, tmp_path: Path, name: str) -> None:
+    (tmp_path / name).touch()
+    with pytest.raises(InputError, match=r"this is an empty file, not a table \(\.csv\)"):
+        load_samples(tmp_path / name, plan)
+
+
 @pytest.fixture
 def digits(tmp_path: Path) -> Path:
     """A plan of a classifier, and a data file that it can learn."""

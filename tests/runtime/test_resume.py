@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -153,6 +154,27 @@ def test_another_seed_begins_another_training(folder: Path, tmp_path: Path) -> N
         train(folder, epochs=1, state=tmp_path / name)
         train(folder, epochs=1, state=tmp_path / name, resume=True, seed=seed)
     assert not same(tmp_path / "same", tmp_path / "other")
+
+
+def test_a_state_with_other_tensors_of_the_optimizer_says_which(folder: Path, tmp_path: Path) -> None:
+    specs = {name: OptimizerSpec.parse(name) for name in ("adamw", "adamw:amsgrad=yes", "lion")}
+    for name, spec in specs.items():
+        step = trace_training_step(nn.Linear(3, 2), torch.zeros(2, 3), optimizer=spec, measure=False)
+        of = hand_net.problem(step.graph)
+        plan = hand_net.plan(of, step.graph, keep_everything(of), optimizer=spec, loss="cross-entropy")
+        plan = replace(plan, model=replace(plan.model, sha256=step.digest))
+        write_plan(tmp_path / name, plan, {key: raw_tensor(tensor) for key, tensor in step.tensors.items()})
+        with Trainer.open(tmp_path / name) as trainer:
+            trainer.save(tmp_path / f"{name}.state")
+    for saved, planned, message in (
+        ("adamw", "adamw:amsgrad=yes", r"its optimizer lacks max_exp_avg_sq, which .*\(adamw:amsgrad=yes\)"),
+        ("adamw:amsgrad=yes", "adamw", r"its optimizer has max_exp_avg_sq, which the plan's does not keep"),
+        ("adamw", "lion", "another optimizer than the plan's lion"),
+    ):
+        with pytest.raises(PlanError, match=message):
+            Trainer.open(tmp_path / planned, resume=tmp_path / f"{saved}.state")
+    with pytest.raises(PlanError, match="another model"):
+        Trainer.open(folder / "net.poet", resume=tmp_path / "adamw.state")
 
 
 def test_a_seed_that_torch_does_not_take(folder: Path) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Protocol
 
@@ -30,6 +30,7 @@ from poet.runtime.storage.pieces import Pieces
 FORMAT = "poet-state"
 FORMAT_VERSION = 1
 _RANDOM_STATE = "poet.random_state"
+_OF_OPTIMIZER = "optimizer/"
 _SEED = re.compile(r"-?\d{1,20}")
 
 
@@ -297,16 +298,43 @@ def _checked_steps(file: TensorFile, plan: Plan) -> int:
     version = metadata.get("poet.version", "")
     if version != str(FORMAT_VERSION):
         raise PlanError(f"{where}: a state of version {version[:20]!r}, this poet reads {FORMAT_VERSION}")
-    if metadata.get("poet.model.sha256") != plan.model.sha256:
-        raise PlanError(f"{where}: saved from another model than {plan.model.name}, for which the plan is")
-    if metadata.get("poet.optimizer") != plan.optimizer.name:
+    is_of_model = metadata.get("poet.model.sha256") == plan.model.sha256  # of the step: its optimizer as well
+    if (is_of_model or _has_tensors_of(plan, file)) and metadata.get("poet.optimizer") != plan.optimizer.name:
         raise PlanError(f"{where}: saved with another optimizer than the plan's {plan.optimizer.name}")
+    if not is_of_model:
+        said = _of_other_states(file, plan) if _has_tensors_of(plan, file) else ""
+        said = said or f"saved from another model than {plan.model.name}, for which the plan is"
+        raise PlanError(f"{where}: {said}")
     steps = metadata.get("poet.steps", "")
     if not steps.isascii() or not steps.isdigit() or len(steps) > 15:
         raise PlanError(f"{where}: its count of steps is damaged")
     if file.digest() != metadata.get("poet.tensors.sha256"):
         raise PlanError(f"{where}: its tensors are damaged; resume from an older save")
     return int(steps)
+
+
+def _has_tensors_of(plan: Plan, file: TensorFile) -> bool:
+    """Whether ``file`` has all tensors of the plan's model, the optimizer's aside."""
+    found = {name: (entry.dtype, entry.shape) for name, entry in file.entries.items()}
+    return all(
+        found.get(item.name) == (item.type.dtype, item.type.shape)
+        for item in saved_tensors(plan.graph)
+        if not item.name.startswith(_OF_OPTIMIZER)
+    )
+
+
+def _of_other_states(file: TensorFile, plan: Plan) -> str:
+    """Which tensors per parameter only one of the two optimizers keeps; empty: there are none."""
+
+    def kept(names: Iterable[str]) -> set[str]:
+        return {name.rpartition("/")[2] for name in names if name.startswith(_OF_OPTIMIZER)}
+
+    ours, theirs = kept(item.name for item in saved_tensors(plan.graph)), kept(file.entries)
+    lacks, more = (", ".join(sorted(names)) for names in (ours - theirs, theirs - ours))
+    if not (lacks or more):
+        return ""
+    has = f"lacks {lacks}, which the plan's keeps" if lacks else f"has {more}, which the plan's does not keep"
+    return f"the state of its optimizer {has} ({plan.optimizer}); resume with a plan of the same settings"
 
 
 class _Readable(Protocol):
