@@ -13,8 +13,10 @@ import pytest
 import torch
 from helpers import hand_net
 from helpers.schedules import keep_everything
+from poet.cli.main import app
 from safetensors.torch import save_file
 from torch import nn
+from typer.testing import CliRunner
 
 from poet.errors import InputError
 from poet.frontend.trace import trace_training_step
@@ -185,3 +187,19 @@ def test_saving_every_so_many_steps(digits: Path, tmp_path: Path, monkeypatch: p
         samples = load_samples(digits / "d.npz", trainer.plan)
         epoch = next(fit(trainer, samples, epochs=1, save_path=tmp_path / "s", save_every=2))
         assert saved == [*range(2, epoch.steps + 1, 2), epoch.steps]
+
+
+def test_scores_where_the_loss_takes_probabilities_are_one_line(tmp_path: Path) -> None:
+    """Values outside 0 to 1 are known only as the step runs: nothing is trained, and the way out is said."""
+    torch.manual_seed(0)
+    step = trace_training_step(nn.Linear(4, 1), torch.zeros(5, 4), loss="bce", measure=False)
+    of = hand_net.problem(step.graph)
+    plan = hand_net.plan(of, step.graph, keep_everything(of), loss="bce")
+    write_plan(tmp_path / "net.poet", plan, {name: raw_tensor(t) for name, t in step.tensors.items()})
+    save(tmp_path / "d.npz", inputs=np.full((10, 4), 100, np.float32), targets=np.ones((10, 1), np.float32))
+    done = CliRunner().invoke(app, ["run", str(tmp_path / "net.poet"), "--data", str(tmp_path / "d.npz")])
+    assert done.exit_code == 2
+    (line,) = done.stderr.splitlines()
+    assert "between 0 and 1" in line
+    assert line.endswith("end the model with a sigmoid, or plan with bce-with-logits")
+    assert "epoch" not in done.stdout

@@ -157,7 +157,7 @@ class StepReplay:
             if in_tap or isinstance(error, PoetError) or not isinstance(error, Exception):
                 raise
             what = _in_words(self._plan.schedule, index)
-            raise ReplayError(f"step {number} failed at {what}: {first_line(error)}") from error
+            raise ReplayError(f"step {number} failed at {what}: {first_line(error)}{_hint(error)}") from error
 
     def _recover(self, number: int, index: int, error: BaseException) -> None:
         """Go back to the last committed step after a failure at instruction ``index``, if possible."""
@@ -187,6 +187,15 @@ class StepReplay:
 def first_line(error: BaseException) -> str:
     """What an error says, in one line."""
     return str(error).splitlines()[0] if str(error) else type(error).__name__
+
+
+def _hint(error: BaseException) -> str:
+    """What to do about an error of a kernel whose own words do not say; empty: they do."""
+    if "all elements of input should be between 0 and 1" in str(error):
+        return (
+            "; the loss bce takes probabilities: end the model with a sigmoid, or plan with bce-with-logits"
+        )
+    return ""
 
 
 def _in_words(schedule: Schedule, index: int) -> str:
