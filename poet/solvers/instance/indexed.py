@@ -23,7 +23,7 @@ class Facts:
         self.problem = problem
         self.op_count, self.tensor_count = len(ops), len(tensors)
         self.size = [problem.aligned_bytes(tensor.bytes) for tensor in tensors]
-        self.sizes = np.array(self.size, dtype=np.int64)
+        self.sizes = np.array(self.size, dtype=np.float64)  # to rank by; a file may say 2**63 and more
         self.stored_size = [t.storage_bytes for t in tensors]
         self.workspace = [problem.aligned_bytes(op.workspace_bytes) for op in ops]
         self.inputs = [tuple(dict.fromkeys(number[name] for name in op.inputs)) for op in ops]
