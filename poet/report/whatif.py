@@ -10,7 +10,7 @@ from rich.text import Text
 
 from poet.report.plan import columns
 from poet.units import format_bytes, format_joules, format_seconds, format_share
-from poet.whatif.result import Basis, Point, Verdict, WhatIf
+from poet.whatif.result import Basis, Point, Setting, Verdict, WhatIf
 
 _MARKS = {
     Verdict.OPTIMAL: "",
@@ -44,9 +44,8 @@ def _table(result: WhatIf, number: int) -> Iterator[RenderableType]:
     setting = result.settings[number]
     mine = [point for point in result.points if point.setting == number]
     deadlines = list(dict.fromkeys(point.deadline for point in mine))
-    problem = setting.problem
     yield Text(
-        f"{setting.label}: {len(problem.ops)} ops, running every op once takes "
+        f"{setting.label}: {_ops(setting)} ops, running every op once takes "
         f"{format_joules(setting.compute_joules)} and {format_seconds(setting.compute_seconds)}"
     )
     table: Table = columns("RAM", *(deadline or "no deadline" for deadline in deadlines), left=0)
@@ -59,6 +58,14 @@ def _table(result: WhatIf, number: int) -> Iterator[RenderableType]:
         ]
         table.add_row("any" if budget is None else format_bytes(budget), *cells)
     yield table
+
+
+def _ops(setting: Setting) -> int:
+    """That a step runs once each, in all its pieces."""
+    beside = setting.accumulating
+    return len(setting.problem.ops) + (
+        0 if beside is None else setting.accumulating_runs * len(beside.problem.ops)
+    )
 
 
 def _cell(result: WhatIf, point: Point) -> str:

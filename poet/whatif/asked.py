@@ -35,7 +35,7 @@ from poet.whatif.models import (
     module_variant,
 )
 from poet.whatif.result import Setting
-from poet.whatif.settings import plan_settings, setting_of, settings_of
+from poet.whatif.settings import HOMES_MUST_AGREE, plan_settings, setting_of, settings_of
 from poet.whatif.workers import Run, Workers, working
 
 if TYPE_CHECKING:
@@ -120,10 +120,7 @@ class Asked:
         """
         in_pieces = any(isinstance(one, str) or (one and one.order == PIECES) for one in self.micro)
         if in_pieces and self.home is Place.EITHER:
-            raise InputError(
-                "micro-batches one after the other have two schedules, which must agree where parameters "
-                "live: give --home ram or storage, or ask for 4:layers"
-            )
+            raise InputError(f"{HOMES_MUST_AGREE}, or ask for 4:layers")
         for axis in self.axes:
             if self.micro != WHOLE:
                 raise InputError(f"--largest {axis.name} asks about whole batches; leave --micro out")
@@ -176,6 +173,8 @@ class Asked:
         made = []
         for batch in [None] if self.batch is None else grid.counts(self.batch, "batch"):
             inputs = module_inputs(self.example_inputs, batch)
+            if inputs is None and self.micro != WHOLE:
+                raise InputError("micro-batches of a module need example_inputs, whose batch they divide")
             samples = 0 if inputs is None else samples_of(inputs, {})
             for item, needed in self._wanted(() if batch is None else ((BATCH, batch),), samples):
                 try:

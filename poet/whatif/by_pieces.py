@@ -11,12 +11,7 @@ from poet.whatif.wording import per_sample, planned_points, proof_text, there, w
 
 def micro_batches(result: WhatIf) -> Iterator[Answer]:
     """Per device, sizes and optimizer a sentence, where batches were planned in several numbers of pieces."""
-    groups: dict[tuple[object, ...], list[int]] = {}
-    for number, setting in enumerate(result.settings):
-        groups.setdefault((setting.device, setting.binding, setting.optimizer), []).append(number)
-    for numbers in groups.values():
-        if len(numbers) < 2:
-            continue
+    for numbers in _compared(result):
         parts: list[str] = []
         points: list[int] = []
         figures: list[tuple[str, float]] = []
@@ -52,6 +47,20 @@ def micro_batches(result: WhatIf) -> Iterator[Answer]:
             tuple(points),
             tuple(figures),
         )
+
+
+def _compared(result: WhatIf) -> Iterator[list[int]]:
+    """The settings that differ in their number of pieces alone, where there is more than one of them.
+
+    A number that comes again is of other devices or optimizers of the same name, which are compared apart.
+    """
+    groups: dict[tuple[object, ...], list[dict[str | None, int]]] = {}
+    for number, setting in enumerate(result.settings):
+        mine = groups.setdefault((setting.device, setting.binding, setting.optimizer), [{}])
+        if setting.micro_text in mine[-1]:
+            mine.append({})
+        mine[-1][setting.micro_text] = number
+    return (list(group.values()) for mine in groups.values() for group in mine if len(group) > 1)
 
 
 def _called(setting: Setting) -> str:

@@ -129,7 +129,7 @@ class Knowledge:
         ram, deadline = limits.ram_budget_bytes, limits.deadline_seconds
         if ram is not None and ram < self.least_bytes:
             return self.floor_message
-        if deadline is not None and self.problem.compute_seconds > deadline * (1 + 1e-9):
+        if not in_time(self.problem.compute_seconds, deadline):
             return "Running every op once takes longer than the deadline."
         return next((message for other, message in self.barriers if looser_or_equal(other, limits)), None)
 
@@ -141,9 +141,14 @@ class Knowledge:
 
 
 def fits(trace: Trace, limits: Limits) -> bool:
-    """Whether a plan that does ``trace`` stays within the budget and the deadline of ``limits``."""
+    """Whether a plan that does ``trace`` stays within ``limits``, as the judge sees it."""
     ram, deadline = limits.ram_budget_bytes, limits.deadline_seconds
-    return (ram is None or trace.peak_ram_bytes <= ram) and (deadline is None or trace.seconds <= deadline)
+    return (ram is None or trace.peak_ram_bytes <= ram) and in_time(trace.seconds, deadline)
+
+
+def in_time(seconds: float, deadline_seconds: float | None) -> bool:
+    """Whether a step that takes ``seconds`` meets a deadline, rounding aside as the judge has it."""
+    return deadline_seconds is None or seconds <= deadline_seconds * (1 + 1e-9)
 
 
 def looser_or_equal(one: Limits, other: Limits) -> bool:

@@ -15,7 +15,7 @@ from poet.brief import brief, shortened, told
 from poet.devices.profile import Profile
 from poet.errors import InputError
 from poet.extras import how_to_install
-from poet.micro import PIECES, MicroBatches
+from poet.micro import PIECES, SUM, MicroBatches
 from poet.problem import Limits, Problem
 from poet.schedule import Schedule
 from poet.solution import LowerBound, Status
@@ -152,8 +152,9 @@ class Setting:
 
 
 def micro_words(micro: MicroBatches) -> str:
-    """For people, e.g. ``4 micro-batches, layer by layer``."""
-    return f"{micro.count} micro-batches" + ("" if micro.order == PIECES else " layer by layer")
+    """For people, e.g. ``4 micro-batches layer by layer, losses summed``."""
+    order = "" if micro.order == PIECES else " layer by layer"
+    return f"{micro.count} micro-batches{order}" + (", losses summed" if micro.loss == SUM else "")
 
 
 @dataclass(frozen=True, slots=True)

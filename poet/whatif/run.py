@@ -23,7 +23,7 @@ from poet.solution import SolveOptions
 from poet.strips import Gradients
 from poet.whatif import grid
 from poet.whatif.answers import answers_of, choose
-from poet.whatif.asked import DEFAULT_OPTIMIZER, Asked, profiles_of, specs_of
+from poet.whatif.asked import DEFAULT_OPTIMIZER, WHOLE, Asked, profiles_of, specs_of
 from poet.whatif.cache import Cache, default_folder
 from poet.whatif.largest import largest_answer, read_axis
 from poet.whatif.marginal import marginals_of
@@ -58,7 +58,7 @@ def what_if(
     batch: str | Sequence[int] | None = None,
     bind: Sequence[str] = (),
     optimizer: str | OptimizerSpec | Sequence[str | OptimizerSpec] = DEFAULT_OPTIMIZER,
-    micro: str | int | MicroBatches | Sequence[str | int | MicroBatches] = 1,
+    micro: str | int | MicroBatches | Sequence[str | int | MicroBatches] | None = 1,
     loss: str = DEFAULT_LOSS,
     train: Iterable[str] | None = None,
     home: Place = Place.RAM,
@@ -89,7 +89,7 @@ def what_if(
         bind: sizes of an ONNX file's dynamic dimensions, e.g. ``["L=64,128"]``.
         optimizer: one or several.
         micro: in how many micro-batches each batch is trained, e.g. ``"1,4,4:layers"`` or ``"auto"``, every
-            number that divides it; of a module, batches are those of its inputs.
+            number that divides it; of a module, batches are those of its inputs. ``None``: whole batches.
         loss: as for `poet.plan`.
         train: patterns of parameter names; not given: all that require a gradient.
         home: where parameters and optimizer state are between steps.
@@ -165,10 +165,16 @@ def _cache_in(folder: str | Path | None) -> Cache:
 
 
 def _micro_of(
-    micro: str | int | MicroBatches | Sequence[str | int | MicroBatches],
+    micro: str | int | MicroBatches | Sequence[str | int | MicroBatches] | None,
 ) -> tuple[MicroBatches | str | None, ...]:
-    """The micro-batches that are asked about, each once; several in a list or with commas between."""
-    several = (micro,) if isinstance(micro, str | int | MicroBatches) else micro
+    """The micro-batches that are asked about, each once; several in a list or with commas between.
+
+    Raises:
+        InputError: something else is given.
+    """
+    if micro is None:
+        return WHOLE
+    several = micro if isinstance(micro, Sequence) and not isinstance(micro, str) else (micro,)
     return grid.micro(",".join(map(str, several)))
 
 

@@ -23,6 +23,10 @@ from poet.whatif.question import Question
 from poet.whatif.result import Setting
 
 MOST_POINTS = 100_000
+HOMES_MUST_AGREE = (
+    "micro-batches one after the other have two schedules, which must agree where parameters live: give "
+    "--home ram or storage"
+)
 
 
 def setting_of(
@@ -88,9 +92,15 @@ def _on_device(variant: ModelVariant, profile: Profile, home: Place) -> Setting:
 
 
 def plan_settings(path: Path, profiles: Sequence[Profile], home: Place) -> list[Setting]:
-    """Of a saved plan: its own problem, or its graph costed on other devices."""
+    """Of a saved plan: its own problem, or its graph costed on other devices.
+
+    Raises:
+        InputError: it has two schedules, whose homes would be chosen apart.
+    """
     plan = read_plan(path)
     beside = plan.accumulation
+    if beside is not None and home is Place.EITHER:
+        raise InputError(HOMES_MUST_AGREE)
     variant = variant_of(
         plan.graph,
         plan.replayed_kernels,

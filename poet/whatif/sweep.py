@@ -12,6 +12,7 @@ import functools
 import gzip
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -22,7 +23,7 @@ from poet.solvers.heuristics.keep_everything import keep_everything
 from poet.units import format_bytes, format_joules, format_share
 from poet.whatif.cache import Cache, SolvedCell, cached_cell, cell_key, digest_of, judge_cell, pack
 from poet.whatif.knowledge import Candidate, Cell, Knowledge, Known
-from poet.whatif.pieces import Joined, joined, origin_of, parts_of
+from poet.whatif.pieces import Joined, joined, judged, origin_of, parts_of
 from poet.whatif.result import FoundPlan, Origin, Point, Setting, Verdict
 from poet.whatif.usage import found_plan
 from poet.whatif.workers import Run, Task, given_up, search
@@ -37,7 +38,7 @@ class SweepProgress:
     """How far a sweep is.
 
     Attributes:
-        done, total: points decided, and all of them; two of each whose step runs two schedules.
+        done, total: points decided, and all of them.
         seconds: since the start.
         seconds_left: if the rest takes as long per search as what was searched; ``None``: too early.
         doing: what is being done.
@@ -97,7 +98,7 @@ class Sweep:
     done: list[list[_Done]] = field(init=False)
     started: float = field(init=False)
     searched: list[float] = field(init=False)
-    undecided: int = field(init=False, default=0)
+    undecided: Counter[int] = field(init=False, default_factory=Counter)
 
     def __post_init__(self) -> None:
         in_two = [n for n, setting in enumerate(self.settings) if setting.accumulating is not None]
@@ -152,12 +153,12 @@ class Sweep:
             options = replace(self.options, start=schedule, start_by=maker, progress=None)
             name = self._name(place)
             tasks.append(functools.partial(search, packed[place[0]], self._limits(place), options, name))
-        self.undecided = sum(1 for _ in self._open(None))
+        self.undecided = Counter(self._number(place) for place in self._open(None))
         self._log_round(level, places)
         self._say(level)
         for index, answer in run(tasks):
             self._receive(places[index], keys[places[index]], answer)
-            self.undecided -= 1
+            self.undecided[self._number(places[index])] -= 1
             self._say(level)
 
     def _receive(self, place: tuple[int, int], key: str, answer: bytes | None) -> None:
@@ -183,7 +184,7 @@ class Sweep:
 
     def _log_round(self, level: int, places: Sequence[tuple[int, int]]) -> None:
         """What is decided before the searches of a round, and which points they are for."""
-        decided = self._total - self.undecided
+        decided = self._total - len(+self.undecided)
         _log.info(
             "round %d: %d of %d points are decided, %d to search",
             level + 1,
@@ -252,19 +253,19 @@ class Sweep:
     @property
     def _total(self) -> int:
         """How many points there are."""
-        return sum(len(grid) for grid in self.cells)
+        return sum(len(grid) for grid in self.grids)
 
     def _say(self, level: int) -> None:
         if self.report is None:
             return
-        total, left = self._total, max(0, self.undecided)
+        total, left = self._total, +self.undecided
         mean = sum(self.searched) / len(self.searched) if self.searched else None
         self.report(
             SweepProgress(
-                done=total - left,
+                done=total - len(left),
                 total=total,
                 seconds=time.monotonic() - self.started,
-                seconds_left=None if mean is None else mean * left / self.jobs,
+                seconds_left=None if mean is None else mean * left.total() / self.jobs,
                 doing=f"round {level + 1}",
             )
         )
@@ -283,9 +284,8 @@ class Sweep:
                 known = tuple(self._known((part, index)) for part in parts)
                 point = joined(setting, cell.limits, known, knowledge)
                 plan = None
-                for part, made in zip(parts, point.plans, strict=False):
-                    simulate(self.parts[part].problem, made.schedule, self._limits((part, index)))
                 if point.plans:
+                    judged(setting, cell.limits, point.plans)
                     plan = plans.setdefault((number, *(made.cell for made in point.plans)), len(plans))
                     if plan == len(found):
                         found.append(found_plan(number, setting, *point.plans))
@@ -296,7 +296,8 @@ class Sweep:
         self, setting: int, index: int, places: list[tuple[int, int]], known: Joined, plan: int | None
     ) -> Point:
         cell, done = self.grids[setting][index], [self._done(place) for place in places]
-        origin = origin_of(tuple(self._origin(place) for place in places))
+        origins = tuple(self._origin(place) for place in places)
+        origin = Origin.NEIGHBOUR if known.neighbours else origin_of(origins)
         told = next((each.message for each in done if each.message), "")
         return Point(
             setting=setting,
@@ -351,6 +352,6 @@ def _gap(known: Joined, *, above_joules: float = 0.0) -> float | None:
     if known.joules is None:
         return None
     open_joules, whole = known.joules - known.bound_joules, known.joules - above_joules
-    if open_joules <= 0.0:
+    if open_joules <= 1e-9 * known.joules:  # rounding
         return 0.0
     return min(1.0, open_joules / whole) if whole > 0.0 else 1.0

@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
 import pytest
 import torch
+from rich.console import Console
 from torch import Tensor, nn
 
 import poet
-from poet.errors import InputError
-from poet.problem import Place
+from poet.errors import InputError, InvalidSchedule
+from poet.optimizer import OptimizerSpec
+from poet.problem import Limits, Place
+from poet.report.html.subject import quality_of_point
 from poet.report.html.what_if_page import what_if_page
+from poet.report.whatif import what_if_report
 from poet.simulator import simulate
 from poet.solution import SolveOptions
 from poet.whatif import export
-from poet.whatif.result import Verdict, WhatIf
+from poet.whatif.by_pieces import micro_batches
+from poet.whatif.knowledge import Candidate, Knowledge
+from poet.whatif.pieces import Joined, joined, judged, parts_of
+from poet.whatif.result import FoundPlan, Origin, Point, Setting, Verdict, WhatIf
 from poet.whatif.run import what_if
+from poet.whatif.sweep import SweepProgress
 
 QUICK = SolveOptions(time_limit_seconds=0.2)
 SAMPLES = 4
@@ -38,6 +47,118 @@ def _swept() -> WhatIf:
         _net(), _inputs(), device="rpi4b", ram="min,keep,64KiB", deadline="1.5x,none", micro="1,2,2:layers",
         options=QUICK, jobs=1, cache=None, marginal=False,
     )  # fmt: skip
+
+
+SAID: list[SweepProgress] = []
+
+
+@cache
+def _kept() -> WhatIf:
+    """Everything kept at the deadline of running every op once: nothing is left to search for."""
+    return what_if(
+        _net(), _inputs(12), device="rpi4b", ram="keep", deadline="1.0x,none", micro="2,2:sum,3",
+        options=QUICK, jobs=1, cache=None, marginal=False,
+        report=SAID.append,
+    )  # fmt: skip
+
+
+def test_what_takes_a_deadline_to_the_last_bit_is_in_time() -> None:
+    for point in _kept().points:
+        assert point.verdict is Verdict.OPTIMAL
+        assert point.origin is Origin.ARITHMETIC
+        assert (point.gap, point.overhead_gap) == (0.0, 0.0)
+
+
+def test_progress_counts_the_points_of_the_result() -> None:
+    points = _kept().points
+    assert {now.total for now in SAID} == {len(points)}
+    assert SAID[-1].done == SAID[-1].total
+
+
+def test_settings_are_told_apart_by_their_losses_and_compared_by_their_device() -> None:
+    result = _kept()
+    labels = [setting.label for setting in result.settings]
+    assert labels[:2] == ["rpi4b, sgd, 2 micro-batches", "rpi4b, sgd, 2 micro-batches, losses summed"]
+    again = [replace(point, setting=point.setting + len(labels)) for point in result.points]
+    twice = replace(result, settings=result.settings * 2, points=(*result.points, *again))
+    said = list(micro_batches(twice))
+    assert len(said) == 2, "one for each device of that name"
+    for answer in said:
+        names = [name for name, _ in answer.figures]
+        assert len(names) == len(set(names)) == 2 * len(labels)
+
+
+def test_no_micro_batches_are_compared_where_nobody_asked() -> None:
+    specs = [OptimizerSpec("adam"), OptimizerSpec("adam", amsgrad=True)]
+    result = what_if(
+        _net(), _inputs(), device="rpi4b", ram="keep", micro=None, optimizer=specs, options=QUICK, jobs=1,
+        cache=None, marginal=False,
+    )  # fmt: skip
+    assert [setting.micro_text for setting in result.settings] == ["1", "1"]
+    assert "micro-batches" not in {answer.question for answer in result.answers}
+
+
+def test_the_table_counts_the_ops_of_a_whole_step() -> None:
+    result = _kept()
+    third = result.settings[2]
+    assert third.accumulating is not None
+    ops = len(third.problem.ops) + 2 * len(third.accumulating.problem.ops)
+    console = Console(width=200)
+    with console.capture() as said:
+        console.print(what_if_report(result))
+    assert f"rpi4b, sgd, 3 micro-batches: {ops} ops, running every op once takes" in said.get()
+
+
+def _in_pieces(result: WhatIf) -> tuple[Setting, Point, FoundPlan]:
+    """The tightest point of two schedules with a plan: its two do not share time as their ops do."""
+    found = [(point, result.plan_of(point)) for point in result.points]
+    point, plan = next((one, plan) for one, plan in found if plan is not None and plan.accumulating)
+    return result.setting_of(point), point, plan
+
+
+def test_plans_whose_whole_step_is_in_time_are_used_however_they_share_it() -> None:
+    setting, point, plan = _in_pieces(_swept())
+    assert setting.accumulating is not None
+    assert plan.accumulating is not None
+    schedules = ((setting, plan.schedule), (setting.accumulating, plan.accumulating))
+    knowledge = tuple(
+        Knowledge(part.problem, 0, "", QUICK, [Candidate(0, made, simulate(part.problem, made), "x")])
+        for part, made in schedules
+    )
+
+    def asked(seconds: float) -> tuple[Limits, Joined]:
+        limits = replace(point.limits, deadline_seconds=seconds)
+        parts = zip(parts_of(setting, limits), knowledge, strict=True)
+        known = tuple(each.best(part.limits) for part, each in parts)
+        assert any(part.plan is None for part in known), "one takes more than its share"
+        return limits, joined(setting, limits, known, knowledge)
+
+    limits, found = asked(plan.seconds)
+    assert found.neighbours
+    assert found.joules == pytest.approx(plan.joules, rel=1e-12)
+    judged(setting, limits, found.plans)
+    with pytest.raises(InvalidSchedule, match="the deadline is"):
+        judged(setting, replace(limits, deadline_seconds=plan.seconds * 0.999), found.plans)
+    limits, late = asked(plan.seconds * 0.999)
+    assert (late.joules, late.plans) == (None, ())
+
+
+def test_the_page_doubts_no_schedule_of_a_step_that_is_optimal() -> None:
+    setting, point, plan = _in_pieces(_swept())
+    trace = simulate(setting.problem, plan.schedule)
+    above = trace.joules - setting.problem.compute_joules
+    optimal = replace(point, verdict=Verdict.OPTIMAL)
+    for one, saved in ((optimal, 0.0), (_doubted(point, plan), 0.1 * plan.joules)):
+        quality = quality_of_point(one, setting, plan, trace)
+        assert quality.word == one.verdict.word
+        assert quality.bound_joules == pytest.approx(trace.joules - saved)
+        assert quality.gap == pytest.approx(saved / trace.joules)
+        assert quality.overhead_gap == pytest.approx(saved / above)
+
+
+def _doubted(point: Point, plan: FoundPlan) -> Point:
+    """``point`` as if a tenth of its joules could be saved."""
+    return replace(point, verdict=Verdict.FEASIBLE, bound_joules=0.9 * plan.joules, gap=0.1)
 
 
 def test_a_step_is_all_its_pieces_as_the_judge_counts_them() -> None:
@@ -142,6 +263,8 @@ def test_auto_asks_about_every_divisor_in_both_orders_where_storage_is_home() ->
         ({"micro": "x"}, "no number of micro-batches"),
         ({"micro": "1,,2"}, "empty entry"),
         ({"micro": "0"}, "give from 2 to"),
+        ({"micro": 2.0}, "no number of micro-batches"),
+        ({"micro": 2, "example_inputs": None}, "need example_inputs"),
         ({"micro": "3"}, "cannot be divided into 3 micro-batches"),
         ({"micro": "2:rows"}, "mean or sum"),
         ({"micro": "2", "home": Place.EITHER}, "give --home ram or storage"),
@@ -150,7 +273,7 @@ def test_auto_asks_about_every_divisor_in_both_orders_where_storage_is_home() ->
 )
 def test_what_is_no_number_of_pieces_is_refused_in_a_line(given: dict[str, object], says: str) -> None:
     with pytest.raises(InputError) as caught:
-        what_if(_net(), _inputs(), device="rpi4b", jobs=1, cache=None, **given)  # type: ignore[arg-type]
+        what_if(_net(), device="rpi4b", jobs=1, cache=None, **{"example_inputs": _inputs(), **given})  # type: ignore[arg-type]
     assert says in str(caught.value)
     assert "\n" not in str(caught.value)
 
@@ -165,3 +288,5 @@ def test_a_saved_plan_in_pieces_is_asked_about_as_its_whole_step(tmp_path: Path)
     (setting,), (found,) = result.settings, result.plans
     assert (setting.batch, setting.micro_text) == (SAMPLES, "2")
     assert found.joules == pytest.approx(planned.plan.step_joules, rel=1e-9)
+    with pytest.raises(InputError, match="must agree where parameters live: give --home ram or storage"):
+        what_if(tmp_path / "plan.poet", device="rpi4b", home=Place.EITHER, jobs=1, cache=None)

@@ -165,7 +165,7 @@ def subject_of_point(result: WhatIf, index: int) -> Subject | None:
         limits=point.limits,
         schedule=plan.schedule,
         trace=trace,
-        proof=_quality(point, setting, plan, trace),
+        proof=quality_of_point(point, setting, plan, trace),
         keep_everything_bytes=setting.keep_everything_bytes,
         lower_bound=setting.lower_bound,
         lifetime_written_bytes=storage.lifetime_written_bytes if storage is not None else None,
@@ -173,16 +173,23 @@ def subject_of_point(result: WhatIf, index: int) -> Subject | None:
     )
 
 
-def _quality(point: Point, setting: Setting, plan: FoundPlan, trace: Trace) -> PlanQuality:
-    """How good a point's plan is known to be; of a schedule of two, its ops run once are the bound."""
+def quality_of_point(point: Point, setting: Setting, plan: FoundPlan, trace: Trace) -> PlanQuality:
+    """How good a point's plan is known to be.
+
+    Of two schedules that are shown as one, all that the step could save is what this one could save at most;
+    a plan of a step that is optimal within the gaps of its search has an optimal schedule here.
+    """
     bound, gap, overhead_gap = point.bound_joules, point.gap, point.overhead_gap
     verdict = point.verdict
     if plan.accumulating is not None:
-        bound = setting.problem.compute_joules
-        once = trace.joules <= bound * (1 + 1e-9)
-        verdict = Verdict.OPTIMAL if once else Verdict.FEASIBLE
-        gap = (trace.joules - bound) / trace.joules if trace.joules else 0.0
-        overhead_gap = 0.0 if once else 1.0
+        optimal = verdict is Verdict.OPTIMAL
+        least = setting.problem.compute_joules
+        bound = trace.joules if optimal else max(least, trace.joules - (plan.joules - point.bound_joules))
+        saved, above = trace.joules - bound, trace.joules - least
+        if saved <= 1e-9 * trace.joules:
+            verdict, bound, gap, overhead_gap = Verdict.OPTIMAL, trace.joules, 0.0, 0.0
+        else:
+            gap, overhead_gap = saved / trace.joules, min(1.0, saved / above)
     return PlanQuality(
         verdict.word,
         verdict.value,
