@@ -189,7 +189,7 @@ def _idle(profile: Profile) -> Iterator[str]:
             f"energy.idle_watts may be as low as {shown(least, 'W')} where compute.active_watts is as high "
             f"as {shown(most, 'W')}, but {controller[0]} at chip.clock_hertz {shown(clock_hertz, 'Hz')} "
             f"keeps its clocks while it waits: expected {shown(LEAST_IDLE_SHARE * most, 'W')} or more, by "
-            "its data sheet's Sleep mode"
+            "its data sheet with the core asleep and the clocks on"
         )
 
 

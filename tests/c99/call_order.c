@@ -170,6 +170,7 @@ int main(int count, char **words)
         right[step] = poet_state_crc(&net);
         require(right[step] && is_filled(&net) && poet_train_step(&net, 0) == POET_OK, "the undisturbed run", step);
     }
+    memset(&net, 0, sizeof net); /* it has made more steps than any run below */
     const long runs = count > 1 ? strtol(words[1], 0, 10) : 1;
     for (long run = 0; run < runs; ++run) {
         if (!draw(3u)) { /* a new start: with what is stored, or with new storage */

@@ -146,7 +146,7 @@ NONSENSE = {
         _on("stm32h743", _figure("energy.idle_watts", 0.03, "range = [0.005, 0.1]")),
         "energy.idle_watts may be as low as 5.00 mW where compute.active_watts is as high as 525 mW, but "
         "STM32H743 at chip.clock_hertz 480 MHz keeps its clocks while it waits: expected 43.7 mW or more, by "
-        "its data sheet's Sleep mode",
+        "its data sheet with the core asleep and the clocks on",
     ),
     "a cache larger than the memory": (
         _on("rpi4b", _figure("memory.cache_bytes", 1 << 40)),

@@ -50,15 +50,7 @@ static POET_APART float poet_line_squares(const float *x, int32_t n, float mean)
 /* y = (x - mean) * slope + shift for n neighbours */
 static POET_APART void poet_norm_line(float *y, const float *x, float mean, float slope, float shift, int32_t n)
 {
-    for (; n >= 4; n -= 4, x += 4, y += 4) {
-        const float a = (x[0] - mean) * slope + shift, b = (x[1] - mean) * slope + shift;
-        const float c = (x[2] - mean) * slope + shift, d = (x[3] - mean) * slope + shift;
-        y[0] = a;
-        y[1] = b;
-        y[2] = c;
-        y[3] = d;
-    }
-    while (n-- > 0) {
+    for (const float *const end = x + n; x < end;) {
         *y++ = (*x++ - mean) * slope + shift;
     }
 }
@@ -153,17 +145,6 @@ static POET_APART void poet_norm_sums(float *sums, const float *gy, const float 
     while (n > 0) {
         const float *const end = x + (n < 32 ? n : 32);
         float run = 0.0f, run_product = 0.0f;
-        for (; end - x >= 4; x += 4, gy += 4) {
-            const float a = gy[0], b = gy[1], c = gy[2], d = gy[3];
-            run += a;
-            run_product += a * (x[0] - mean);
-            run += b;
-            run_product += b * (x[1] - mean);
-            run += c;
-            run_product += c * (x[2] - mean);
-            run += d;
-            run_product += d * (x[3] - mean);
-        }
         while (x < end) {
             const float a = *gy++;
             run += a;

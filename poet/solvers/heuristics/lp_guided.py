@@ -16,6 +16,8 @@ import bisect
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import numpy as np
+
 from poet.homes import undecided
 from poet.schedule import Schedule
 from poet.solvers.bounds.relaxation import Bound, Segment
@@ -91,8 +93,9 @@ class AsRelaxed(Policy):
 
     def values(self, walk: Walk, tensors: Tensors) -> Values:
         """See `value`."""
-        prices = walk.return_prices(tensors) ** self.bias + 1e-30
-        return walk.facts.sizes[tensors] * walk.distances(tensors) / prices
+        # one by one: numpy's power differs in the last bit with what the processor can do, and so would plans
+        prices = np.array([price**self.bias for price in walk.return_prices(tensors).tolist()])
+        return walk.facts.sizes[tensors] * walk.distances(tensors) / (prices + 1e-30)
 
     def lingers(self, walk: Walk, tensor: int) -> int:
         """Last op before which the solution remakes something from ``tensor``.
