@@ -34,7 +34,8 @@ def _net() -> nn.Module:
 
 def _traced(optimizer: str = "sgd") -> TrainingStep:
     spec = OptimizerSpec(optimizer, lr=0.1)
-    return trace_training_step(_net(), torch.randn(2, 2, 6, 6), optimizer=spec, measure=False)
+    inputs = torch.randn(2, 2, 6, 6)
+    return trace_training_step(_net(), inputs, optimizer=spec, measure=False, has_small_operators=True)
 
 
 def _strips(graph: Graph) -> list[Strip]:
