@@ -111,7 +111,8 @@ class _Uses:
 
     def _is_pair(self, norm: Op, result: str, gate: Op, back: Op) -> bool:
         """Whether ``back`` is the way back through ``norm`` of what ``gate`` lets through."""
-        args = back.call.args
+        args, given = back.call.args, gate.call.args[0]
+        is_alike = isinstance(given, Ref) and self.is_alike(given.value, gate.outputs[0])  # layout included
         is_plain = back.call.target == _NORM_BACKWARD and gate.strip is None and gate.call.args[2] == 0
         is_plain = is_plain and gate.call.args[1] == Ref(result)
         is_whole = len(back.outputs) == 3 and all(
@@ -120,6 +121,7 @@ class _Uses:
         )
         return (
             is_plain
+            and is_alike
             and is_whole
             and back.outputs[0] is not None
             and args[0] == Ref(str(gate.outputs[0]))
@@ -127,7 +129,7 @@ class _Uses:
             and args[5:8] == (Ref(str(norm.outputs[1])), Ref(str(norm.outputs[2])), True)
             and args[8] == norm.call.args[7]
             and not self._changes(norm.call.args[2], back)
-            and not self._changes(gate.call.args[0], back, since=gate)
+            and not self._changes(given, back, since=gate)
         )
 
     def _changes(self, argument: object, before: Op, *, since: Op | None = None) -> bool:

@@ -15,7 +15,7 @@ from poet.c99.vectors import PlainSteps
 from poet.errors import PlanError
 from poet.frontend.norm_relu import BACKWARD, FORWARD, with_norms_and_relus
 from poet.frontend.trace import TrainingStep, trace_training_step
-from poet.graph import Call, Graph
+from poet.graph import Call, Graph, Ref
 from poet.runtime.kernels.guards import check_calls
 from poet.schedule import Compute, PageIn
 from poet.verification import verify
@@ -66,6 +66,25 @@ def test_the_rectifiers_output_is_not_read_on_the_way_back(step: TrainingStep) -
     graph = with_norms_and_relus(step.graph)
     made = {op.outputs[0] for op in graph.ops if op.call.target == FORWARD}
     assert not any(made & set(op.call.refs()) for op in graph.ops if op.call.target == BACKWARD)
+
+
+def test_a_gradient_of_another_layout_stays_with_the_rectifier() -> None:
+    """One that a transposition leaves in other strides: the rectifier's way back makes it dense."""
+
+    class Transposed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm, self.last = nn.BatchNorm2d(4), nn.Linear(4, 3)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            result: torch.Tensor = self.last(torch.relu(self.norm(x)).transpose(1, 3)).mean((1, 2))
+            return result
+
+    graph = trace_training_step(Transposed(), torch.randn(2, 4, 4, 4), measure=False).graph
+    (gate,) = (op for op in graph.ops if op.call.target == "aten.threshold_backward.default")
+    types = {Ref(value.name): value.type for value in graph.values}
+    assert types[Ref(str(gate.outputs[0]))] != types[gate.call.args[0]]  # type: ignore[index]
+    assert with_norms_and_relus(graph) is graph
 
 
 def test_the_bits_are_those_of_both_apart(step: TrainingStep) -> None:
