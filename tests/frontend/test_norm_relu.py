@@ -74,7 +74,7 @@ def test_a_gradient_of_another_layout_stays_with_the_rectifier() -> None:
     class Transposed(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.norm, self.last = nn.BatchNorm2d(4), nn.Linear(4, 3)
+            self.norm, self.last = nn.Sequential(nn.Conv2d(4, 4, 1), nn.BatchNorm2d(4)), nn.Linear(4, 3)
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             result: torch.Tensor = self.last(torch.relu(self.norm(x)).transpose(1, 3)).mean((1, 2))
