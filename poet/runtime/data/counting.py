@@ -32,7 +32,10 @@ def class_pieces(
         counted = (classes >= 0) & (classes < found.shape[-1])
         if ignored is not None:
             counted &= classes != ignored
-        yield found[counted], classes[counted]
+        if counted.all():  # where they lie: a row of many classes may be larger than all that is left
+            yield np.atleast_2d(found), np.atleast_1d(classes)
+        elif counted.any():
+            yield found[counted], classes[counted]
 
 
 def number_pieces(output: Tensor, targets: Tensor) -> Iterator[tuple[Array, Array]]:
