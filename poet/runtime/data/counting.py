@@ -33,7 +33,7 @@ def class_pieces(
         if ignored is not None:
             counted &= classes != ignored
         if counted.all():  # where they lie: a row of many classes may be larger than all that is left
-            yield np.atleast_2d(found), np.atleast_1d(classes)
+            yield found.reshape(-1, found.shape[-1]), classes.reshape(-1)
         elif counted.any():
             yield found[counted], classes[counted]
 
