@@ -50,7 +50,7 @@ MAX_FILE_BYTES = 1 << 27
 SOLVING = (
     "solvers", "files", "problem.py", "schedule.py", "simulator.py", "solution.py", "homes.py", "pins.py",
     "codec.py", "units.py", "errors.py", "extras.py", "children.py", "brief.py", "graph.py", "calls.py",
-    "strips.py", "wholes.py", "operators.py", "search_record.py", "tuning.py", "clock.py", "closing.py",
+    "strips.py", "wholes.py", "operators.py", "search_record.py", "tuning", "clock.py", "closing.py",
     "alternatives.py", "problem_parts.py", "problem_choices.py",
 )  # fmt: skip
 """What an answer depends on: the searches and all that they import."""
@@ -61,7 +61,7 @@ IMPORTING = (
     "kernel_facts.py", "kernel_allocations.py", "optimizer.py", "loss.py", "micro.py", "untrained.py",
     "codec.py", "errors.py", "units.py", "version.py", "brief.py", "children.py", "extras.py",
     "memory", "plans", "devices/host.py", "problem.py", "schedule.py", "simulator.py", "solution.py",
-    "search_record.py", "homes.py", "pins.py", "tuning.py", "clock.py", "closing.py", "wholes.py", "named.py",
+    "search_record.py", "homes.py", "pins.py", "tuning", "clock.py", "closing.py", "wholes.py", "named.py",
     "alternatives.py", "problem_parts.py", "problem_choices.py",
 )  # fmt: skip
 """What an imported graph and its kernels' facts depend on; of what ``traced.py`` imports, these alone."""

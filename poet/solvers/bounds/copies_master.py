@@ -31,7 +31,7 @@ from poet.clock import Clock
 from poet.solvers.bounds.ram_program import ROUNDING, RamProgram
 from poet.solvers.engines.highs import solve
 from poet.solvers.engines.matrix import MatrixBuilder
-from poet.tuning import CopiesTuning
+from poet.tuning.bounds import CopiesTuning
 
 _MARGIN = 5e-7
 """Of the joules asked for: what the tolerances of the engine may make a bound too high."""

@@ -26,7 +26,7 @@ from poet.solvers.engines.highs_process import HighsProcess
 from poet.solvers.engines.linear import LinearAnswer
 from poet.solvers.engines.matrix import Matrix
 from poet.solvers.instance.instance import Instance
-from poet.tuning import DiscretisationTuning
+from poet.tuning.bounds import DiscretisationTuning
 
 _log = logging.getLogger(__name__)
 

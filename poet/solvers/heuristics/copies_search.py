@@ -25,7 +25,7 @@ from poet.simulator import simulate
 from poet.solvers.heuristics.judged import walked
 from poet.solvers.heuristics.list_scheduler import Policy, Walk, Way
 from poet.solvers.instance.indexed import Facts
-from poet.tuning import CopiesSearchTuning
+from poet.tuning.heuristics import CopiesSearchTuning
 
 
 class Allowed(Policy):

@@ -21,7 +21,7 @@ import numpy.typing as npt
 from poet.problem import Limits
 from poet.solvers.heuristics.list_scheduler import Policy, Walk, Way, Weights
 from poet.solvers.instance.indexed import Facts
-from poet.tuning import GreedyTuning
+from poet.tuning.heuristics import GreedyTuning
 
 _Bytes = npt.NDArray[np.float64]
 

@@ -25,7 +25,8 @@ from poet.solvers.heuristics.list_scheduler import Policy, Tensors, Values, Walk
 from poet.solvers.heuristics.policies import ByStaleness
 from poet.solvers.instance.incumbent import Incumbent, Rejections
 from poet.solvers.instance.indexed import Facts
-from poet.tuning import DEFAULT, GreedyTuning, Tuning
+from poet.tuning import DEFAULT, Tuning
+from poet.tuning.heuristics import GreedyTuning
 
 _log = logging.getLogger(__name__)
 

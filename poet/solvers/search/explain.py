@@ -79,8 +79,8 @@ def answered(problem: Problem, limits: Limits, options: SolveOptions) -> Solutio
 def explained(problem: Problem, limits: Limits, options: SolveOptions, solution: Solution) -> Solution:
     """``solution``, its message completed by what would help if it has no plan.
 
-    That takes up to ``most_seconds`` of `poet.tuning.ExplanationTuning`, or what ``solution`` left of the
-    time limit if that is less. Ctrl-C ends it, and nothing is searched for where Ctrl-C ended the search
+    That takes up to ``most_seconds`` of `poet.tuning.search.ExplanationTuning`, or what ``solution`` left of
+    the time limit if that is less. Ctrl-C ends it, and nothing is searched for where Ctrl-C ended the search
     itself.
     """
     if solution.status not in (Status.INFEASIBLE, Status.TIMEOUT) or solution.was_interrupted:

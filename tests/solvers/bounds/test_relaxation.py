@@ -22,7 +22,8 @@ from poet.solvers.heuristics.greedy import greedy
 from poet.solvers.instance.instance import instance_of
 from poet.solvers.instance.ram_bound import minimum_ram_bytes
 from poet.solvers.literature.registry import BASELINES
-from poet.tuning import DEFAULT, WindowsTuning
+from poet.tuning import DEFAULT
+from poet.tuning.bounds import WindowsTuning
 
 
 def assert_below_the_oracle(problem: Problem, limits: Limits, *, whole: bool = False) -> float:

@@ -21,7 +21,7 @@ from poet.schedule import Schedule
 from poet.simulator import simulate
 from poet.solution import Solution, SolveOptions, Status
 from poet.solvers import minimum_ram_bytes, solve
-from poet.tuning import FittingTuning
+from poet.tuning.fitting import FittingTuning
 
 OPTIONS = SolveOptions(time_limit_seconds=60.0)  # for all rounds together; they end much sooner
 

@@ -103,7 +103,7 @@ def test_no_tuned_constant_is_left_outside_the_record() -> None:
         for path in SOLVERS.rglob("*.py")
         for name in constants(path.read_text())
     }
-    assert found - NO_TUNING == set(), "move these to poet/tuning.py, or say why they are no tuning"
+    assert found - NO_TUNING == set(), "move these to poet/tuning, or say why they are no tuning"
     assert NO_TUNING - found == set(), "these are not there any more"
 
 

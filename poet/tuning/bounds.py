@@ -1,0 +1,207 @@
+"""Relaxations and exact searches that bound the energy (`poet.solvers.bounds`)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from poet.tuning.fields import Checked, tuned
+
+
+@dataclass(frozen=True, slots=True)
+class GridsTuning(Checked):
+    """Which moments the relaxation looks at (`poet.solvers.bounds.refinement`).
+
+    Attributes:
+        priced_rounds: of the linear program, each with the moments at which RAM had a price: each finds fewer
+            new ones. Off: one.
+        priced_moments: added per round, those with the largest dual prices: few, as each adds a row and
+            columns to the program. Off: none.
+        price_share: of the sum of all dual prices; a moment with more is added, the rest would hardly move
+            the bound.
+        made_share: of a tensor version, above which it counts as made again: below, fractions are spread so
+            thin that they show no place.
+        worth_share: of the bound's joules, which the value of an under-counted moment must exceed: with less,
+            refinement ends, as what is gained is seen by nobody.
+        level_shares: of the largest value; for each, the last moment of at least that value is added, so that
+            one round adds several.
+        progress_share: relative gain of the bound, below which a round is in vain: a tenth of a per cent per
+            program is not worth its seconds.
+        patience_rounds: in vain, after which refinement ends: one alone may only have moved the trouble
+            elsewhere. Off: there is none.
+        begin_factor: multiple of the seconds of the last round: with less time left, none is begun, because
+            the next program is larger. Off: another is begun in any case.
+    """
+
+    priced_rounds: int = tuned(4, off=1)
+    priced_moments: int = tuned(6, off=0)
+    price_share: float = 1e-3
+    made_share: float = 0.3
+    worth_share: float = 0.01
+    level_shares: tuple[float, ...] = (0.25, 0.5, 0.75)
+    progress_share: float = 1e-3
+    patience_rounds: int = tuned(2, off=0)
+    begin_factor: float = tuned(1.5, off=0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class DiscretisationTuning(Checked):
+    """The relaxation in whole numbers (`poet.solvers.bounds.discretisation`).
+
+    Attributes:
+        stage_states: per stage of the suffix program at most, at the first and the second attempt: more
+            states give a better bound, later, so the few come first. Off: the bound of the linear program
+            alone.
+        tracked_divisor: tracked versions have at least this part of the bytes of the largest one: what is
+            smaller frees too little to matter, and each doubles the states.
+        slower_factor: estimated seconds of the second attempt, as a multiple of the first: it has eight times
+            the states, and each has more successors. Off: it is begun in any case.
+        game_share: of the time left that it may take: half, as its tables are of use only in programs that
+            follow.
+        fewest_stages: that a suffix program must cover: a shorter one adds little.
+        level_shares: as of `GridsTuning`, up to where the suffix program begins: one moment per round, that
+            of the largest value, because each makes the program in whole numbers slower.
+        gap_share: relative gap at which a program counts as solved, as of a round's part.
+        longest_program_seconds: of one program where there is no time limit, as of the large search.
+        listen_seconds: between looks at the child: shorter than of the large search, because its programs
+            are.
+    """
+
+    stage_states: tuple[int, ...] = tuned((50_000, 400_000), off=())
+    tracked_divisor: int = 4
+    slower_factor: float = tuned(10.0, off=0.0)
+    game_share: float = 0.5
+    fewest_stages: int = 4
+    level_shares: tuple[float, ...] = (1.0,)
+    gap_share: float = 1e-5
+    longest_program_seconds: float = 600.0
+    listen_seconds: float = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class SuffixTuning(Checked):
+    """Suffix programs and the rows from them (`poet.solvers.bounds.suffix_program`, ``suffix_cuts``).
+
+    Attributes:
+        groups: at most, of versions that may be paged: each is a table, and charges its page-outs apart; the
+            memory for them grows with their number.
+        held_share: of a version, above which a solution holds it: what is more in than out.
+        violated_share: of the largest value of the tables: a smaller violation adds no cut, since it is
+            within the engine's tolerance.
+        widening_shares: per cut, the share of the violation that widening the set must leave, and the weight
+            of noise in the order: cuts that are weaker here are stronger elsewhere, and noise makes the last
+            ones differ. Off: sets are widened where that costs nothing.
+        memory_share: weight of earlier solutions in the average of what solutions held: 0.7 per solution, so
+            that the third one back still has a third of the weight. Off: the last solution alone.
+        slight_share: weight of that average beside what the last solution holds: it only orders what the
+            solution leaves equal. Off: none.
+    """
+
+    groups: int = 8
+    held_share: float = 0.5
+    violated_share: float = 1e-6
+    widening_shares: tuple[tuple[float, float], ...] = tuned(
+        ((1.0, 0.0), (0.3, 0.0), (0.02, 0.0), (0.02, 0.5), (0.02, 0.5)), off=((1.0, 0.0),)
+    )
+    memory_share: float = tuned(0.7, off=0.0)
+    slight_share: float = tuned(0.01, off=0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class WindowsTuning(Checked):
+    """What the windows relaxation leaves out (`poet.solvers.bounds.windows`).
+
+    Attributes:
+        many_contents: with more tensor versions, the smallest are left out, which makes the program smaller:
+            as many as ops make a step a large one. Off: none are.
+        negligible_share: of the budget, that those left out may take together; the bound is weaker by no
+            more, and no gap asked for is that fine. Off: those of no bytes.
+        dense_terms: tensor versions times memory rows, above which sums are carried from row to row, since
+            rows that list all that is held through them grow with the square of the ops. Off: never.
+    """
+
+    many_contents: int = tuned(400, off=1_000_000_000)
+    negligible_share: float = tuned(1e-4, off=0.0)
+    dense_terms: int = tuned(1_000_000, off=1_000_000_000_000)
+
+
+@dataclass(frozen=True, slots=True)
+class StatesTuning(Checked):
+    """The search over states (`poet.solvers.bounds.state_search`).
+
+    Attributes:
+        most_alive: contents that are followed and alive at once, at most: a temporal net of 17 is proven in
+            seconds, of one of 20 no search ended. Off: no state is looked at.
+        alike_factor: contents whose sizes differ by less are followed together or not at all: a level for
+            each size would search nearly the same states again.
+        round_share: of the time left, in states, for a search after the first round: little, as it may be
+            in vain.
+        round_states: that one search there sets labels of, at most: seconds. Off: it is not tried there.
+        restart_states: the same in the first restart; each restart doubles it. Off: not tried there.
+        most_states: of any restart: more of them take hundreds of megabytes.
+        most_looks: at sets of contents that may be freed, for each state that is allowed: with many small
+            contents one state alone has thousands of such sets.
+        looks: between two questions whether to stop: hundredths of a second.
+        state_seconds: that a state counts where work is counted, about what it takes.
+    """
+
+    most_alive: int = tuned(18, off=0)
+    alike_factor: float = 1.5
+    round_share: float = 0.05
+    round_states: int = tuned(20_000, off=0)
+    restart_states: int = tuned(40_000, off=0)
+    most_states: int = 160_000
+    most_looks: int = 100
+    looks: int = 4096
+    state_seconds: float = 2e-4
+
+
+@dataclass(frozen=True, slots=True)
+class CopiesTuning(Checked):
+    """The search over sets of copies (`poet.solvers.bounds.copies`).
+
+    Attributes:
+        most_arcs: transitions between sets that fit into RAM, over all stages: they take some 8 bytes each,
+            and memory is to stay below 500 MB. Off: nothing is looked at.
+        most_sets: of copies that are listed: 24 bytes each, and each round looks at all.
+        most_residents: steps of the joules of residents' page-outs that are listed, beyond which all count as
+            paged: each more makes the list longer. Off: all are free.
+        listed_divisor: residents of at least that part of what is followed are copies by themselves in the
+            master program: below it one that leaves hardly makes room.
+        master_seconds: of one master program: with hundreds of cuts most take tenths of a second.
+        most_rows: of sets that one solution of the master program is grown by: a cut of as few copies as can
+            be takes one for each of these; shorter ones come from what the rows before have shown to matter.
+        most_row_work: transitions times columns after which a set is grown no further: about two seconds.
+        kept_share: of what D is above its least, that growing a set may not give up: a cut of few copies
+            and little less says more than one of many.
+        parts: units that joules of residents' page-outs are counted in, of what is asked for and of a step: a
+            page-out is rounded down by less than a percent.
+        columns: sets of copies whose programs are computed at once: with fewer, looking up a transition costs
+            more than what it is for.
+        most_values: sets that fit in one stage times columns: what the fastest caches nearly hold.
+        alike_factor: contents whose sizes differ by less are followed together or not at all: a search for
+            each size would tell nearly the same again.
+        lasting_share: of what a copy was known to matter, beside what is learnt anew: both count.
+        round_share: of the time left, after the first round of the event model: where it closes the gap, it
+            mostly does so soon. Off: it is not tried there.
+        restart_share: of the time left, in each restart. Off: not tried there.
+        most_seconds: of either, where there is much time or no limit: other parts are to have a turn.
+        arc_seconds: that a transition counts in each column where work is counted, about what it takes.
+    """
+
+    most_arcs: int = tuned(12_000_000, off=0)
+    most_sets: int = 2_000_000
+    most_residents: int = tuned(16, off=0)
+    listed_divisor: int = 32
+    master_seconds: float = 1.0
+    most_rows: int = 12
+    most_row_work: int = 400_000_000
+    kept_share: float = 0.7
+    parts: tuple[int, int] = (2048, 128)
+    columns: int = 16
+    most_values: int = 2_000_000
+    alike_factor: float = 1.5
+    lasting_share: float = 0.7
+    round_share: float = tuned(0.15, off=0.0)
+    restart_share: float = tuned(0.25, off=0.0)
+    most_seconds: float = 60.0
+    arc_seconds: float = 5e-9

@@ -1,0 +1,40 @@
+"""How a plan is fitted into its arena (`poet.planning.fit_layout`)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from poet.tuning.fields import Checked, tuned
+
+
+@dataclass(frozen=True, slots=True)
+class FittingTuning(Checked):
+    """How a plan is fitted into its arena (`poet.planning.fit_layout`).
+
+    Attributes:
+        rounds: of search and layout at most: each holds back half as much again as was missing, so that six
+            have held back several times what the first lacked.
+        growth_factor: times the missing bytes that are held back, from the second round on: the first may be
+            lucky with just what is missing. Off: so are the others.
+        layout_seconds: of one layout: those that fit are mostly found at once.
+        laying_share: of the time limit, that the first search leaves for layouts and repeats. Off: none.
+        least_seconds: with less time, the search is not repeated, as it would find nothing.
+        exact_seconds: of the second search for fixed places, by CP-SAT: it fits many that the first does not,
+            and proves of others that nothing does. Off: there is none.
+        exact_share: of the time that the first search left, for that at most: searches with less RAM need
+            some as well. Off: none.
+        moving_seconds: of the search for moves within the arena, where fixed places do not fit: the first
+            passes find some, the later ones fewer. Off: none are made.
+        moving_share: of a plan's joules, up to which moves are taken without asking what less RAM would cost:
+            a search for that takes its time. Off: it is always made.
+    """
+
+    rounds: int = 6
+    growth_factor: float = tuned(1.5, off=1.0)
+    layout_seconds: float = 2.0
+    laying_share: float = tuned(0.2, off=0.0)
+    least_seconds: float = 0.05
+    exact_seconds: float = tuned(10.0, off=0.0)
+    exact_share: float = tuned(0.25, off=0.0)
+    moving_seconds: float = tuned(1.0, off=0.0)
+    moving_share: float = tuned(0.005, off=0.0)
