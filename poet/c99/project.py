@@ -28,7 +28,7 @@ from poet.graph import ITEM_BYTES
 from poet.plans.lasting_values import stored_values
 from poet.plans.plan_file import PlanFile, plan_digest
 from poet.plans.training_plan import Plan
-from poet.runtime.kernels import dtype
+from poet.runtime.kernels.arguments import dtype
 from poet.runtime.kernels.cells import memory_of
 from poet.schedule import Compute
 from poet.units import format_bytes

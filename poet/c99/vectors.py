@@ -17,6 +17,7 @@ from poet.c99.interface import Interface
 from poet.graph import Argument, Blank, Call, Graph, Op, Symbol
 from poet.optimizer import OptimizerSpec
 from poet.runtime import kernels
+from poet.runtime.kernels import arguments
 
 STEPS = 3
 _DISTANCES, _SHARE = 8.0, 1e-5
@@ -93,7 +94,7 @@ class PlainSteps:
         for name, tensor in values.items():
             kind = self.types[name].type
             own = self._own(tensor)
-            flat = torch.empty(kind.extent_bytes // kernels.dtype(kind.dtype).itemsize, dtype=own.dtype)
+            flat = torch.empty(kind.extent_bytes // arguments.dtype(kind.dtype).itemsize, dtype=own.dtype)
             flat.as_strided(kind.shape, kind.strides, kind.offset).copy_(own)
             self.tensors[self.types[name].buffer] = flat
 

@@ -27,7 +27,7 @@ from poet.frontend.trace import TrainingStep
 from poet.graph import Graph
 from poet.kernel_facts import KernelFacts
 from poet.named import named_parameters
-from poet.runtime import kernels
+from poet.runtime.kernels import arguments
 from poet.runtime.trials.measure import measured
 
 
@@ -67,7 +67,7 @@ def trace_evaluation(
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     with mode:
         targets = [
-            torch.empty_strided(kind.shape, kind.strides, dtype=kernels.dtype(kind.dtype))[
+            torch.empty_strided(kind.shape, kind.strides, dtype=arguments.dtype(kind.dtype))[
                 : kind.shape[0] // training.together if kind.shape else None
             ]
             for kind in (types[name] for name in beside.inputs[len(inputs) :])

@@ -25,7 +25,7 @@ from poet.frontend.layouts import dense_like, tensor_type
 from poet.frontend.losses import Loss
 from poet.frontend.recurrent import LstmByGradientMode, OneOpPerLayer
 from poet.frontend.small_operators import as_wanted
-from poet.runtime import kernels
+from poet.runtime.kernels import arguments
 
 
 class Step(nn.Module):
@@ -153,7 +153,7 @@ def fakes(mode: FakeTensorMode, tensors: Iterable[Tensor]) -> list[Tensor]:
     """Fake tensors of the same types, each dense."""
     types = [dense_like(tensor_type(tensor, "an input")) for tensor in tensors]
     with mode:
-        return [torch.empty_strided(t.shape, t.strides, dtype=kernels.dtype(t.dtype)) for t in types]
+        return [torch.empty_strided(t.shape, t.strides, dtype=arguments.dtype(t.dtype)) for t in types]
 
 
 def trace_step(step: Callable[..., object], arguments: tuple[list[Tensor], ...]) -> fx.GraphModule:

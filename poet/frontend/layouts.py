@@ -9,7 +9,7 @@ from torch import Tensor
 
 from poet.calls import contiguous
 from poet.graph import Argument, Symbol, TensorType
-from poet.runtime.kernels import same_layout, tensor_type
+from poet.runtime.kernels.arguments import same_layout, tensor_type
 
 __all__ = [
     "compact", "contiguous", "dense_like", "is_dense", "layout_arguments", "same_layout", "tensor_type",

@@ -30,7 +30,7 @@ from poet.graph import (
     TensorType,
     Value,
 )
-from poet.runtime.kernels import dtype, same_layout
+from poet.runtime.kernels.arguments import dtype, same_layout
 from poet.runtime.kernels.packed import row_bytes
 
 LEAST_BYTES = 4096

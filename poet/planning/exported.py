@@ -16,7 +16,7 @@ from poet.files import tensorfile
 from poet.graph import Graph
 from poet.named import Joined, named_parameters
 from poet.plans.plan_file import PlanFile
-from poet.runtime import kernels
+from poet.runtime.kernels import arguments
 from poet.runtime.steps.joining import pieces
 from poet.runtime.storage.state import FromPlan, Saved
 
@@ -103,7 +103,7 @@ def _trained(file: PlanFile, state: str | Path | None) -> tuple[dict[str, Tensor
         names = _every_name(file.plan.graph)
         for item in names.values():
             if item.values not in found:
-                found[item.values] = torch.empty(item.type.shape, dtype=kernels.dtype(item.type.dtype))
+                found[item.values] = torch.empty(item.type.shape, dtype=arguments.dtype(item.type.dtype))
                 for value, part in pieces(item, found[item.values]):
                     source.fill(value, part)
         return {name: found[item.values] for name, item in names.items()}, source.steps

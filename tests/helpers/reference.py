@@ -9,6 +9,7 @@ from torch import Tensor
 
 from poet.graph import Graph, Op
 from poet.runtime import kernels
+from poet.runtime.kernels import arguments
 
 
 def run_graph(
@@ -42,7 +43,8 @@ def run_graph(
         for view in by_buffer[graph.buffer_of(name)]:
             if view not in present:
                 type_ = types[view]
-                flat = tensor if type_.dtype == types[name].dtype else tensor.view(kernels.dtype(type_.dtype))
+                is_alike = type_.dtype == types[name].dtype
+                flat = tensor if is_alike else tensor.view(arguments.dtype(type_.dtype))
                 present[view] = flat.as_strided(type_.shape, type_.strides, type_.offset)
 
     with torch.no_grad():

@@ -23,6 +23,7 @@ from poet.graph import Blank, Call, Ref, Symbol, TensorType
 from poet.operators import OWN, WRITES
 from poet.optimizer import STATES, OptimizerSpec
 from poet.runtime import kernels
+from poet.runtime.kernels import arguments
 
 
 def test_every_row_exists_and_is_functional() -> None:
@@ -111,12 +112,12 @@ def test_special_rules_lead_to_rows() -> None:
 @pytest.mark.parametrize("symbol", [Symbol("device", "cuda"), Symbol("layout", "sparse_coo")])
 def test_symbols_outside_the_table_are_refused(symbol: Symbol) -> None:
     with pytest.raises(PlanError, match="is not one that poet runs"):
-        kernels.constant(symbol)
+        arguments.constant(symbol)
 
 
 def test_element_types_outside_the_table_are_refused() -> None:
     with pytest.raises(PlanError, match="complex64"):
-        kernels.constant(Symbol("dtype", "complex64"))
+        arguments.constant(Symbol("dtype", "complex64"))
 
 
 # --- blanks -----------------------------------------------------------------------------------
@@ -124,7 +125,7 @@ def test_element_types_outside_the_table_are_refused() -> None:
 
 def test_a_blank_takes_no_memory() -> None:
     size_bytes = 1 << 38  # more than any machine that runs this has
-    tensor = kernels.blank(TensorType("float32", (size_bytes // 4,), (1,)))
+    tensor = arguments.blank(TensorType("float32", (size_bytes // 4,), (1,)))
     assert tensor.nbytes == size_bytes
     assert tensor[-1].item() == 0.0
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 < size_bytes / 4
@@ -132,7 +133,7 @@ def test_a_blank_takes_no_memory() -> None:
 
 def test_a_blank_is_of_its_type() -> None:
     type_ = TensorType("int64", (2, 3), (1, 4), 5)
-    assert tensor_type(kernels.blank(type_), "blank") == type_
+    assert tensor_type(arguments.blank(type_), "blank") == type_
 
 
 def _pooled(dimensions: int) -> Tensor:
@@ -169,7 +170,7 @@ def test_contents_of_shape_only_arguments_are_not_read() -> None:
     for target, given, place in _shape_only_calls():
         kernel, original = kernels.kernel(target), given[place]
         assert isinstance(original, Tensor)
-        blank = kernels.blank(tensor_type(original, target))
+        blank = arguments.blank(tensor_type(original, target))
         assert torch.equal(kernel(*given), kernel(*given[:place], blank, *given[place + 1 :])), target
         seen.add(target)
     assert seen == set(SHAPE_ONLY)
@@ -197,7 +198,7 @@ def test_convolution_gradients_can_be_had_one_by_one() -> None:
         assert isinstance(x, Tensor)
         assert isinstance(weight, Tensor)
         whole = backward(gradient, x, weight, *settings, [True, True, True])
-        no_x, no_weight = kernels.blank(tensor_type(x, "x")), kernels.blank(tensor_type(weight, "weight"))
+        no_x, no_weight = arguments.blank(tensor_type(x, "x")), arguments.blank(tensor_type(weight, "weight"))
         inputs = backward(gradient, no_x, weight, *settings, [True, False, False])
         weights = backward(gradient, x, no_weight, *settings, [False, True, True])
         for one, other in zip(whole, (inputs[0], *weights[1:]), strict=True):

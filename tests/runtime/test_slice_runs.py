@@ -29,7 +29,7 @@ from poet.problem import Limits
 from poet.ram_survey import keep_everything_bytes
 from poet.report.training import strip_lines
 from poet.runtime import Trainer, kernels
-from poet.runtime.kernels import tensor_type
+from poet.runtime.kernels.arguments import tensor_type
 from poet.runtime.kernels.guards import check_calls
 from poet.runtime.storage.state import raw_tensor
 from poet.runtime.trials import strip_trial, trial_bench

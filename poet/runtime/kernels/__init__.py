@@ -6,28 +6,24 @@ The names are those of `poet.operators`, which says what they may do; whatever e
 from __future__ import annotations
 
 import functools
-import mmap
-import sys
-import threading
-import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from poet.errors import ModelError, PlanError, nearest
-from poet.graph import ITEM_BYTES, Argument, Blank, Call, Ref, Symbol, TensorType
+from poet.errors import PlanError, nearest
+from poet.graph import Call
 from poet.operators import ATEN, OWN, RANDOM
 from poet.runtime.kernels import ctc, logits, norms, packed, recurrent, tables, updates
+from poet.runtime.kernels.arguments import resolve
+from poet.runtime.kernels.aten import Kernel, aten
+from poet.runtime.kernels.drawing import DRAWN
 
 LIBRARY = "pytorch-cpu"
 """What profiles and plans call torch's kernels."""
 ALIGNMENT_BYTES = 64
 """What torch's CPU allocator aligns to."""
-
-Kernel = Callable[..., Any]
-"""Called with a call's arguments; returns a tensor, or a tuple or list of tensors and ``None``."""
 
 
 def kernel(target: str, generator: torch.Generator | None = None) -> Kernel:
@@ -50,98 +46,7 @@ def kernel(target: str, generator: torch.Generator | None = None) -> Kernel:
     if target not in ATEN:
         known = [*ATEN, *OWN]
         raise PlanError(f"operator {target!r} is not one that poet runs{nearest(target, known)}")
-    return _aten(target)
-
-
-def _aten(target: str) -> Kernel:
-    """The ATen operator of that name, without Python in between."""
-    _, name, overload = target.split(".")
-    try:
-        found: Kernel = getattr(getattr(torch.ops.aten, name), overload)._op
-    except AttributeError:
-        raise PlanError(f"operator {target!r} does not exist in torch {torch.__version__}") from None
-    return found
-
-
-# --- arguments --------------------------------------------------------------------------------
-
-
-def dtype(name: str) -> torch.dtype:
-    """Torch's element type of that name.
-
-    Raises:
-        PlanError: a graph has no such element type.
-    """
-    if name not in ITEM_BYTES:
-        raise PlanError(f"element type {name!r} is not one of {', '.join(ITEM_BYTES)}")
-    found: torch.dtype = getattr(torch, name)
-    return found
-
-
-def tensor_type(tensor: Tensor, where: str) -> TensorType:
-    """The type of a strided tensor.
-
-    Raises:
-        ModelError: it is sparse, quantised, complex or of another element type without a row.
-    """
-    name = str(tensor.dtype).removeprefix("torch.")
-    if tensor.layout != torch.strided or name not in ITEM_BYTES:
-        raise ModelError(
-            f"{where} is a {name} tensor with layout {str(tensor.layout).removeprefix('torch.')}; "
-            f"supported are dense tensors of {', '.join(ITEM_BYTES)}"
-        )
-    return TensorType(name, tuple(tensor.shape), tuple(tensor.stride()), int(tensor.storage_offset()))
-
-
-def same_layout(one: TensorType, other: TensorType) -> bool:
-    """Whether two types lay the same elements out alike, wherever they begin.
-
-    The stride of a dimension of one element is no matter.
-    """
-    return (one.dtype, one.shape) == (other.dtype, other.shape) and all(
-        size == 1 or mine == theirs
-        for size, mine, theirs in zip(one.shape, one.strides, other.strides, strict=True)
-    )
-
-
-_SYMBOLS: dict[tuple[str, str], object] = {
-    ("layout", "strided"): torch.strided,
-    ("device", "cpu"): torch.device("cpu"),
-    **{
-        ("memory_format", name): getattr(torch, name)
-        for name in ("contiguous_format", "preserve_format", "channels_last", "channels_last_3d")
-    },
-}
-
-
-def constant(argument: Argument) -> object:
-    """What torch is given for an argument that is neither a value nor a hyperparameter.
-
-    Raises:
-        PlanError: a symbol that torch does not know.
-    """
-    if isinstance(argument, Blank):
-        return blank(argument.type)
-    if isinstance(argument, Symbol):
-        if argument.kind == "dtype":
-            return dtype(argument.name)
-        if (argument.kind, argument.name) not in _SYMBOLS:
-            raise PlanError(f"{argument.kind} {argument.name!r} is not one that poet runs")
-        return _SYMBOLS[argument.kind, argument.name]
-    return argument
-
-
-def resolve(
-    argument: Argument, tensor: Callable[[str], Tensor], hyperparameter: Callable[[str], float]
-) -> object:
-    """What torch is given for ``argument``; tuples become lists of what their items become."""
-    if isinstance(argument, Ref):
-        return tensor(argument.value)
-    if isinstance(argument, Symbol) and argument.kind == "hyperparameter":
-        return hyperparameter(argument.name)
-    if isinstance(argument, tuple):
-        return [resolve(item, tensor, hyperparameter) for item in argument]
-    return constant(argument)
+    return aten(target)
 
 
 def run(
@@ -160,41 +65,6 @@ def outputs_of(result: Any) -> tuple[Tensor | None, ...]:
     if isinstance(result, Tensor):
         return (result,)
     return tuple(item if isinstance(item, Tensor) else None for item in result)
-
-
-_blanks: list[Tensor] = []  # the largest mapping so far
-_blanks_lock = threading.Lock()
-
-
-def _untouched_pages(size_bytes: int) -> mmap.mmap:
-    try:
-        if sys.platform == "win32":
-            return mmap.mmap(-1, size_bytes, access=mmap.ACCESS_READ)
-        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
-        return mmap.mmap(-1, size_bytes, flags=flags, prot=mmap.PROT_READ)
-    except OSError as error:
-        raise PlanError(f"no room in the address space for a tensor of {size_bytes} bytes") from error
-
-
-def blank(type_: TensorType) -> Tensor:
-    """A tensor of this type that takes no memory: a view of pages that are mapped and never touched.
-
-    Its bytes cannot be written; reading them gives zeros.
-
-    Raises:
-        PlanError: the address space is limited and has no room for it.
-    """
-    size_bytes = max(type_.extent_bytes, 1)
-    with _blanks_lock:
-        if not _blanks or _blanks[0].numel() < size_bytes:
-            pages = _untouched_pages(size_bytes)
-            with warnings.catch_warnings():
-                warnings.filterwarnings("ignore", message="The given buffer is not writable")
-                _blanks[:] = [torch.frombuffer(pages, dtype=torch.uint8)]
-        largest = _blanks[0]
-    item_bytes = ITEM_BYTES[type_.dtype]
-    whole = largest[: largest.numel() // item_bytes * item_bytes].view(dtype(type_.dtype))
-    return whole.as_strided(type_.shape, type_.strides, type_.offset)
 
 
 # --- operators that need a word more ----------------------------------------------------------
@@ -252,92 +122,12 @@ def _callers_loss(
     return (loss, *(_empty(shape, strides, element) for shape, strides, element in gradients))
 
 
-# --- operators that draw: each is given the generator, and does with it what torch does with its own ----
-
-
 def _accumulate(total: Tensor, gradient: Tensor, is_first: float) -> None:
     """What autograd does with ``.grad``: the first backward pass sets it, later ones add to it in place."""
     if is_first:
         total.copy_(gradient)
     else:
         total.add_(gradient)
-
-
-def _native_dropout(
-    generator: torch.Generator, source: Tensor, p: float, train: bool | None
-) -> tuple[Tensor, Tensor]:
-    """`torch.native_dropout`, which takes no generator, by the steps of its CPU kernel."""
-    if source.numel() == 0 or train is False:
-        return _aten("aten.native_dropout.default")(source, p, train)  # type: ignore[no-any-return]
-    kept_share = 1.0 - p
-    mask = torch.empty_like(source, dtype=torch.bool)
-    mask.bernoulli_(kept_share, generator=generator)
-    scale = 0.0 if kept_share == 0.0 else 1.0 / kept_share
-    scaled = _aten("aten.mul_.Scalar")(source.mul(mask), scale)  # a tensor's method rounds bfloat16 otherwise
-    return scaled, mask
-
-
-def _given(target: str, overload: str | None = None) -> Kernel:
-    """An ATen operator that takes a generator, under this or another overload's name."""
-    name = target if overload is None else f"{target.rpartition('.')[0]}.{overload}"
-
-    def drawn(generator: torch.Generator, *args: object, **kwargs: object) -> Any:
-        return _aten(name)(*args, **kwargs, generator=generator)
-
-    return drawn
-
-
-def _empty_like(source: Tensor, **kwargs: object) -> Tensor:
-    return _aten("aten.empty_like.default")(source, **kwargs)  # type: ignore[no-any-return]
-
-
-def _rand_like(generator: torch.Generator, source: Tensor, **kwargs: object) -> Tensor:
-    return _empty_like(source, **kwargs).uniform_(generator=generator)
-
-
-def _randn_like(generator: torch.Generator, source: Tensor, **kwargs: object) -> Tensor:
-    return _empty_like(source, **kwargs).normal_(generator=generator)
-
-
-def _randint_like(generator: torch.Generator, source: Tensor, *bounds: int, **kwargs: object) -> Tensor:
-    low, high = bounds if len(bounds) == 2 else (0, *bounds)
-    return _empty_like(source, **kwargs).random_(low, high, generator=generator)
-
-
-def _bernoulli(
-    generator: torch.Generator,
-    shape: Sequence[int],
-    strides: Sequence[int],
-    element: torch.dtype,
-    p: float,
-) -> Tensor:
-    return _empty(shape, strides, element).bernoulli_(p, generator=generator)
-
-
-def _uniform(
-    generator: torch.Generator,
-    shape: Sequence[int],
-    strides: Sequence[int],
-    element: torch.dtype,
-    low: float,
-    high: float,
-) -> Tensor:
-    return _empty(shape, strides, element).uniform_(low, high, generator=generator)
-
-
-def _normal(
-    generator: torch.Generator,
-    shape: Sequence[int],
-    strides: Sequence[int],
-    element: torch.dtype,
-    mean: float,
-    std: float,
-) -> Tensor:
-    return _empty(shape, strides, element).normal_(mean, std, generator=generator)
-
-
-def _rng_state(generator: torch.Generator) -> Tensor:
-    return generator.get_state()
 
 
 def _with_rng_state(
@@ -351,31 +141,8 @@ def _with_rng_state(
     return kernel(target, again)(*args, **kwargs)
 
 
-_DRAWN: dict[str, Kernel] = {
-    **{f"aten.bernoulli.{name}": _given(f"aten.bernoulli.{name}") for name in ("default", "p", "Tensor")},
-    "aten.multinomial.default": _given("aten.multinomial.default"),
-    "aten.native_dropout.default": _native_dropout,
-    **{
-        f"aten.normal.{name}": _given(f"aten.normal.{name}")
-        for name in ("Tensor_Tensor", "Tensor_float", "float_Tensor")
-    },
-    "aten.rand.default": _given("aten.rand.default", "generator"),
-    "aten.rand_like.default": _rand_like,
-    "aten.randint.default": _given("aten.randint.default", "generator"),
-    "aten.randint.low": _given("aten.randint.low", "low_generator"),
-    "aten.randint_like.default": _randint_like,
-    "aten.randint_like.low_dtype": _randint_like,
-    "aten.randn.default": _given("aten.randn.default", "generator"),
-    "aten.randn_like.default": _randn_like,
-    "aten.randperm.default": _given("aten.randperm.default", "generator"),
-    "poet.bernoulli": _bernoulli,
-    "poet.bernoulli_bits": packed.bernoulli,
-    "poet.uniform": _uniform,
-    "poet.normal": _normal,
-    "poet.rng_state": _rng_state,
-    "poet.with_rng_state": _with_rng_state,
-}
-"""Every operator of `RANDOM`, and those that keep a generator's state; first comes the generator."""
+_DRAWN: dict[str, Kernel] = {**DRAWN, "poet.with_rng_state": _with_rng_state}
+"""Every operator that is given a generator, before all else."""
 
 OWN_KERNELS: dict[str, Kernel] = {
     "poet.full": _full,

@@ -9,7 +9,7 @@ import torch
 
 from poet.errors import PlanError, ReplayError
 from poet.graph import Argument, Graph, Ref, Symbol, TensorType, Value
-from poet.runtime import kernels
+from poet.runtime.kernels import arguments
 
 
 class Cells:
@@ -133,12 +133,12 @@ def resolved(argument: Argument) -> object:
         return [resolved(item) for item in argument]
     if isinstance(argument, Ref):
         raise PlanError(f"value {argument.value} stands in a list inside a list")
-    return kernels.constant(argument)
+    return arguments.constant(argument)
 
 
 def view_of(storage: torch.UntypedStorage, kind: TensorType) -> torch.Tensor:
     """The value of type ``kind`` that lies in ``storage``."""
-    empty = torch.empty(0, dtype=kernels.dtype(kind.dtype))
+    empty = torch.empty(0, dtype=arguments.dtype(kind.dtype))
     return empty.set_(storage, kind.offset, kind.shape, kind.strides)
 
 

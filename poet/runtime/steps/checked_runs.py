@@ -10,6 +10,7 @@ import torch
 from poet.errors import ReplayError
 from poet.graph import Call, Graph, Op, TensorType
 from poet.runtime import kernels
+from poet.runtime.kernels import arguments
 from poet.runtime.kernels.cells import Cells, new_buffer, view_of
 
 
@@ -44,7 +45,7 @@ def _checked_result(op: Op, name: str, result: torch.Tensor | None, kind: Tensor
     if result is None:
         raise ReplayError(f"op {op.name}: {name} did not come out as a tensor")
     found = (result.dtype, tuple(result.shape), result.stride(), result.storage_offset())
-    if found != (kernels.dtype(kind.dtype), kind.shape, kind.strides, kind.offset):
+    if found != (arguments.dtype(kind.dtype), kind.shape, kind.strides, kind.offset):
         raise ReplayError(
             f"op {op.name}: {name} came out as {result.dtype}{list(result.shape)} with strides "
             f"{result.stride()}, the plan says {kind} with strides {kind.strides}; "

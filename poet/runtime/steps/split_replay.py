@@ -14,7 +14,7 @@ from poet.closing import Closing
 from poet.errors import InputError, PlanError, PoetError, ReplayError
 from poet.graph import Op, TensorType
 from poet.plans.training_plan import Plan
-from poet.runtime import kernels
+from poet.runtime.kernels import arguments
 from poet.runtime.kernels.cells import Cells
 from poet.runtime.kernels.guards import check_calls
 from poet.runtime.steps import program
@@ -199,6 +199,6 @@ def _alias(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _view_at(storage: torch.UntypedStorage, kind: TensorType, base_bytes: int) -> torch.Tensor:
-    empty = torch.empty(0, dtype=kernels.dtype(kind.dtype))
+    empty = torch.empty(0, dtype=arguments.dtype(kind.dtype))
     offset = kind.offset + base_bytes // empty.element_size()
     return empty.set_(storage, offset, kind.shape, kind.strides)

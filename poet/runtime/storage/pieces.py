@@ -12,7 +12,7 @@ import torch
 
 from poet.calls import TensorType, contiguous
 from poet.graph import ITEM_BYTES
-from poet.runtime import kernels
+from poet.runtime.kernels import arguments
 
 Pieces = Callable[[str], Iterator[torch.Tensor]]
 """Gives of one of a graph's values the elements in C order, in contiguous tensors of one dimension, each of
@@ -57,7 +57,7 @@ def unit_bytes(kind: TensorType, size_bytes: int) -> int | None:
 
 def elements_of(stretch: memoryview, kind: TensorType) -> torch.Tensor:
     """The elements in bytes of a buffer that were cut at multiples of `unit_bytes`, in C order."""
-    flat = torch.frombuffer(stretch, dtype=kernels.dtype(kind.dtype))
+    flat = torch.frombuffer(stretch, dtype=arguments.dtype(kind.dtype))
     if kind == contiguous(kind.dtype, kind.shape):
         return flat
     rows = math.ceil(len(flat) / kind.strides[0])

@@ -24,7 +24,8 @@ from poet.kernel_allocations import KernelAllocation, peak_bytes
 from poet.kernel_facts import KernelFacts, OpFacts
 from poet.operators import MIS_TRACED
 from poet.runtime import kernels, native
-from poet.runtime.kernels import ALIGNMENT_BYTES, LIBRARY, same_layout, tensor_type
+from poet.runtime.kernels import ALIGNMENT_BYTES, LIBRARY, arguments
+from poet.runtime.kernels.arguments import same_layout, tensor_type
 from poet.runtime.trials.kernel_clock import clock, in_an_arena, recorded
 from poet.runtime.trials.strips import StripRun, signature
 
@@ -177,7 +178,7 @@ class _Bench:
                 memory[buffer] = torch.zeros(self.size_bytes[buffer], dtype=torch.uint8)
             item_bytes = ITEM_BYTES[type_.dtype]
             whole = memory[buffer][: self.size_bytes[buffer] // item_bytes * item_bytes]
-            tensor = whole.view(kernels.dtype(type_.dtype)).as_strided(
+            tensor = whole.view(arguments.dtype(type_.dtype)).as_strided(
                 type_.shape, type_.strides, type_.offset
             )
             if tensor.is_floating_point() and 0 not in type_.strides:

@@ -20,6 +20,7 @@ from poet.graph import ITEM_BYTES, Argument, Blank, Call, Graph, Ref, TensorType
 from poet.named import Bounds, bounds_of
 from poet.operators import WRITES
 from poet.runtime import kernels
+from poet.runtime.kernels import arguments
 from poet.runtime.system.memory import available_bytes
 from poet.runtime.system.process import likely_thread_counts, torch_threads
 from poet.runtime.trials import trial_record
@@ -182,7 +183,7 @@ def _updates_alike(
 
 def _run(call: Call, tensors: dict[str, Tensor]) -> Tensor:
     """The first output; one of what is updated where there is none."""
-    given = [kernels.resolve(item, tensors.__getitem__, trial_scalar) for item in call.args]
+    given = [arguments.resolve(item, tensors.__getitem__, trial_scalar) for item in call.args]
     made = [item for item in kernels.outputs_of(kernels.kernel(call.target)(*given)) if item is not None]
     return made[0] if made else next(iter(tensors.values()))
 
@@ -210,7 +211,7 @@ def _result_elements(parted: PartedCall, types: Sequence[TensorType]) -> int:
 
 def _row_numbers(type_: TensorType, rows: int) -> Tensor:
     """Numbers of rows, every other one there twice."""
-    content = torch.empty(type_.extent_bytes // ITEM_BYTES[type_.dtype], dtype=kernels.dtype(type_.dtype))
+    content = torch.empty(type_.extent_bytes // ITEM_BYTES[type_.dtype], dtype=arguments.dtype(type_.dtype))
     content.random_(0, max(rows, 1), generator=torch.Generator().manual_seed(0))
     content[1::2] = content[: len(content) // 2]
     return content.as_strided(type_.shape, type_.strides, type_.offset)
@@ -220,7 +221,7 @@ def _random(type_: TensorType, number: int, *, is_positive: bool) -> Tensor:
     """A tensor of this type, normally distributed; each ``number`` gives another."""
     if not _tile:
         _tile.append(torch.randn(_TILE_ELEMENTS, generator=torch.Generator().manual_seed(0)))
-    content = torch.empty(type_.extent_bytes // ITEM_BYTES[type_.dtype], dtype=kernels.dtype(type_.dtype))
+    content = torch.empty(type_.extent_bytes // ITEM_BYTES[type_.dtype], dtype=arguments.dtype(type_.dtype))
     tile = _tile[0].roll(number * 7919)
     for start in range(0, len(content), _TILE_ELEMENTS):
         part = content[start : start + _TILE_ELEMENTS]

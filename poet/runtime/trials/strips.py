@@ -11,7 +11,8 @@ from torch import Tensor
 from poet.errors import PlanError
 from poet.graph import Argument, Blank, Link, Ref, Strip, Symbol, TensorType, Value
 from poet.runtime import kernels
-from poet.runtime.kernels import logits, overwriting, tables
+from poet.runtime.kernels import arguments, logits, overwriting, tables
+from poet.runtime.kernels.aten import Kernel
 from poet.strips import cut_type, outermost
 
 See = Callable[[str, int, Tensor, int], None]
@@ -118,7 +119,7 @@ class StripRun:
     def _put(self, whole: dict[str, Tensor], name: str, block: Tensor, start: int) -> None:
         if name not in whole:
             type_ = self._types[name]
-            whole[name] = torch.empty_strided(type_.shape, type_.strides, dtype=kernels.dtype(type_.dtype))
+            whole[name] = torch.empty_strided(type_.shape, type_.strides, dtype=arguments.dtype(type_.dtype))
         dim = self._made[name]
         whole[name].narrow(dim, start, block.shape[dim]).copy_(block)
 
@@ -149,7 +150,7 @@ class _BoundLink:
         self._cuts = dict(link.cuts)
         self._args, self._kwargs = link.call.args, link.call.kwargs
         self._fixed = {
-            place: kernels.constant(argument)
+            place: arguments.constant(argument)
             for place, argument in enumerate(self._args)
             if place not in self._cuts and not isinstance(argument, Ref | Symbol | tuple)
         }
@@ -175,7 +176,7 @@ class _BoundLink:
                     return self._inner_block(argument.value, blocks, length)
                 return tensor(argument.value).narrow(dim, start, length)
             if isinstance(argument, Blank):
-                return kernels.blank(cut_type(argument.type, dim, length))
+                return arguments.blank(cut_type(argument.type, dim, length))
             if isinstance(argument, int):
                 return length
             assert isinstance(argument, tuple)
@@ -186,10 +187,10 @@ class _BoundLink:
             if place in self._cuts
             else self._fixed[place]
             if place in self._fixed
-            else kernels.resolve(argument, value, hyperparameter)
+            else arguments.resolve(argument, value, hyperparameter)
             for place, argument in enumerate(self._args)
         ]
-        named = {key: kernels.resolve(argument, value, hyperparameter) for key, argument in self._kwargs}
+        named = {key: arguments.resolve(argument, value, hyperparameter) for key, argument in self._kwargs}
         if self._over is not None:
             named["out"] = tensor(self._over)
         first = (start,) if self._makes_rows else ()
@@ -228,7 +229,7 @@ def _embedding_rows(
     return tables.look_up_backward(gradient, numbers, start, rows, padding)
 
 
-_ROWS: dict[str, kernels.Kernel] = {
+_ROWS: dict[str, Kernel] = {
     "aten.embedding_dense_backward.default": _embedding_rows,
     "poet.logits_weight_gradient": logits.weight_gradient,
 }

@@ -15,6 +15,7 @@ from poet.kernel_allocations import KernelAllocation, peak_bytes
 from poet.micro import IS_FIRST
 from poet.operators import WRITES
 from poet.runtime import kernels, native
+from poet.runtime.kernels import arguments
 from poet.runtime.kernels.cells import view_of
 from poet.runtime.system.memory import available_bytes
 from poet.runtime.trials.kernel_clock import asks_in_order, clock, recorded
@@ -250,7 +251,7 @@ _tile: list[Tensor] = []
 
 def _random(value: Value, size_bytes: int, below: int) -> Tensor:
     """Contents for a buffer: normally distributed, or whole numbers from 0 to below ``below``."""
-    element = kernels.dtype(value.type.dtype)
+    element = arguments.dtype(value.type.dtype)
     content = torch.empty(size_bytes // ITEM_BYTES[value.type.dtype], dtype=element)
     generator = torch.Generator().manual_seed(len(content))
     if not element.is_floating_point:
