@@ -32,6 +32,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from poet.errors import ModelError, nearest
+from poet.named_options import options_of
 
 Option = int | float | bool | str | tuple[float, ...]
 """What an option may be given."""
@@ -158,20 +159,13 @@ class LossSpec:
         if name not in LOSSES:
             raise ModelError(f"loss {name!r} is not one of {', '.join(LOSSES)}{nearest(name, LOSSES)}")
         known, found = _OPTIONS[name], dict[str, Option]()
-        for item in written.split(",") if colon else ():
-            option, equals, value = item.partition("=")
-            if option not in known:
-                has = f"the options of {name} are: {', '.join(known)}" if known else f"{name} has no options"
-                raise ModelError(f"loss {text!r}: {option!r} is not an option; {has}")
-            if option in found:
-                raise ModelError(f"loss {text!r} gives {option} twice")
+        where = f"loss {text!r}"
+        for option, value in options_of(where, name, written, known, ModelError) if colon else ():
             try:
-                if not equals or len(value) > _LONGEST_OPTION:
-                    value = ""
-                found[option] = known[option](value)
+                found[option] = known[option](value if len(value) <= _LONGEST_OPTION else "")
             except ValueError as error:
                 example = f"{name}:{option}={_EXAMPLES[option]}"
-                raise ModelError(f"loss {text!r}: {option} {error}; write for example {example}") from None
+                raise ModelError(f"{where}: {option} {error}; write for example {example}") from None
         return LossSpec(name, tuple(found.items()))
 
     def __str__(self) -> str:

@@ -14,10 +14,12 @@ from typing import Any
 
 from poet.errors import InputError, nearest
 from poet.graph import Argument, Call, Ref, Symbol
+from poet.named_options import options_of
 from poet.operators import OWN
 
 _LARGEST_STEP = 2**24  # torch.optim counts steps in a float32, which stays there
 _MOST_GROUPS = 10_000
+_OF_GROUPS = ("lr", "weight_decay", "momentum")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +37,7 @@ class ParameterGroup:
     momentum: float | None = None
 
     def __post_init__(self) -> None:
-        for field in ("lr", "weight_decay", "momentum"):
+        for field in _OF_GROUPS:
             _check_amount(f"parameter group {self.called!r}", field, getattr(self, field))
 
     @staticmethod
@@ -49,7 +51,7 @@ class ParameterGroup:
         if not colon or not pattern:
             raise InputError(f"parameter group {text!r}: write for example 'norm*:lr=1e-4,weight_decay=0'")
         where = f"parameter group {text!r}"
-        return ParameterGroup((pattern,), **_options(where, written, ("lr", "weight_decay", "momentum")))
+        return ParameterGroup((pattern,), **_options(where, "a group", written, _OF_GROUPS))
 
     @property
     def called(self) -> str:
@@ -57,7 +59,7 @@ class ParameterGroup:
         return self.patterns[0] if self.patterns else ""
 
     def __str__(self) -> str:
-        return f"{self.called}:{_written(self, ('lr', 'weight_decay', 'momentum'))}"
+        return f"{self.called}:{_written(self, _OF_GROUPS)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,9 +134,8 @@ class OptimizerSpec:
         name, colon, written = text.partition(":")
         if name not in STATES:
             raise InputError(f"optimizer {name!r} is not one of {', '.join(STATES)}{nearest(name, STATES)}")
-        return OptimizerSpec(
-            name, **(_options(f"optimizer {text!r}", written, OPTIONS[name]) if colon else {})
-        )
+        given = _options(f"optimizer {text!r}", name, written, OPTIONS[name]) if colon else {}
+        return OptimizerSpec(name, **given)
 
     def __str__(self) -> str:
         """Name and settings; groups and clipping stand beside it."""
@@ -368,21 +369,16 @@ def _check_amount(where: str, field: str, amount: float | None) -> None:
         raise InputError(f"{where}: {field} is {amount}, not a number from 0 up")
 
 
-def _options(where: str, written: str, known: Sequence[str]) -> dict[str, Any]:
+def _options(where: str, name: str, written: str, known: Sequence[str]) -> dict[str, Any]:
     """What ``option=value,...`` gives.
 
     Raises:
-        InputError: an option is not ``known``, is given twice, or has another kind of value.
+        InputError: ``name`` has no such option, it is given twice, or has another kind of value.
     """
     found: dict[str, Any] = {}
-    for item in written.split(","):
-        option, equals, value = item.partition("=")
-        if option not in known:
-            raise InputError(f"{where}: {option!r} is not an option; there are: {', '.join(known)}")
-        if option in found:
-            raise InputError(f"{where} gives {option} twice")
+    for option, value in options_of(where, name, written, known):
         try:
-            found[option] = _value(option, value if equals else "")
+            found[option] = _value(option, value)
         except ValueError as error:
             raise InputError(f"{where}: {option} {error}") from None
     return found

@@ -11,6 +11,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from poet.errors import InputError, nearest
+from poet.named_options import options_of
 
 _OPTIONS = {
     "constant": ("warmup",),
@@ -53,17 +54,10 @@ class RateSchedule:
             raise InputError(
                 f"schedule {name!r} is not one of {', '.join(SCHEDULES)}{nearest(name, SCHEDULES)}"
             )
-        made, given = RateSchedule(name), set[str]()
+        made = RateSchedule(name)
         kinds = {field.name: field.type for field in fields(RateSchedule)}
-        for item in written.split(",") if colon else ():
-            option, _, value = item.partition("=")
-            if option not in _OPTIONS[name]:
-                raise InputError(
-                    f"schedule {text!r}: {option!r} is not an option; there are: {', '.join(_OPTIONS[name])}"
-                )
-            if option in given:
-                raise InputError(f"schedule {text!r} gives {option} twice")
-            given.add(option)
+        written_options = options_of(f"schedule {text!r}", name, written, _OPTIONS[name]) if colon else ()
+        for option, value in written_options:
             number: Any = _number(text, option, value, whole="int" in str(kinds[option]))
             made = replace(made, **{option: number})
         return made

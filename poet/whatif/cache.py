@@ -58,8 +58,8 @@ SOLVING = (
 IMPORTING = (
     "planning/traced.py", "frontend", "c99/rows.py", "c99/rules", "c99/statements.py", "c99/calls.py",
     "runtime", "files", "calls.py", "strips.py", "graph.py", "operators.py",
-    "kernel_facts.py", "kernel_allocations.py", "optimizer.py", "loss.py", "micro.py", "untrained.py",
-    "codec.py", "errors.py", "units.py", "version.py", "brief.py", "children.py", "extras.py",
+    "kernel_facts.py", "kernel_allocations.py", "named_options.py", "optimizer.py", "loss.py", "micro.py",
+    "untrained.py", "codec.py", "errors.py", "units.py", "version.py", "brief.py", "children.py", "extras.py",
     "memory", "plans", "devices/host.py", "problem.py", "schedule.py", "simulator.py", "solution.py",
     "search_record.py", "homes.py", "pins.py", "tuning", "clock.py", "closing.py", "wholes.py", "named.py",
     "alternatives.py", "problem_parts.py", "problem_choices.py",

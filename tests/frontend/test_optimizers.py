@@ -300,7 +300,7 @@ def test_schedules_by_name() -> None:
     ("text", "message"),
     [
         ("cosin", "did you mean 'cosine'"),
-        ("cosine:every=1", "'every' is not an option; there are: warmup, steps, end"),
+        ("cosine:every=1", "'every' is not an option; the options of cosine are: warmup, steps, end"),
         ("cosine:warmup=1.5", "warmup is a whole number from 0 up"),
         ("step:every=0", "every is a whole number from 1 up"),
         ("step:factor=x", "factor is a number from 0 up"),
@@ -396,7 +396,10 @@ def test_what_cannot_be_taken_is_said() -> None:
     ("text", "message"),
     [
         ("adamm", "did you mean 'adam'"),
-        ("sgd:momentum=0.9", "'momentum' is not an option; there are: lr, weight_decay, maximize"),
+        (
+            "sgd:momentum=0.9",
+            "'momentum' is not an option; the options of sgd are: lr, weight_decay, maximize",
+        ),
         ("adam:betas=0.9", "betas are two numbers with / between"),
         ("adam:betas=0.9/1.5", "betas are"),
         ("adam:lr=x", "lr is a number"),

@@ -21,8 +21,9 @@ FLOORS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
         )),
     ("Training graph", "ops, values and buffers of one step", (
             "operators", "kernel_allocations", "kernel_facts", "calls", "strips", "wholes", "graph", "named",
-            "formulas", "reshaping", "optimizer", "loss", "micro", "untrained", "files.cache_folder",
-            "files.kinds", "files.apart", "files.tensorfile", "files.columns", "files.arrays", "files",
+            "formulas", "reshaping", "named_options", "optimizer", "loss", "micro", "untrained",
+            "files.cache_folder", "files.kinds", "files.apart", "files.tensorfile", "files.columns",
+            "files.arrays", "files",
         )),
     (
         "Planning problem",
