@@ -31,75 +31,92 @@ def check_calls(graph: Graph) -> None:
     Raises:
         PlanError: names the op and what it lacks.
     """
-    types = {value.name: value.type for value in graph.values}
-    made_by = {name: (op, place) for op in graph.ops for place, name in enumerate(op.outputs) if name}
-    written = {buffer for op in graph.ops for buffer in op.updates}
+    trust = _Trust(graph)
+    for op in graph.ops:
+        links = () if op.strip is None else op.strip.links
+        is_cut = op.strip is not None and not op.strip.is_whole
+        for call in (op.call, op.recall, *(() if is_cut else (link.call for link in links))):
+            if call is not None:
+                trust.check(op, call)
+        for link in links if is_cut else ():
+            trust.check_block(op, link)
+        _check_written(op, trust.types)
 
-    def shape(argument: Argument) -> tuple[int, ...] | None:
+
+class _Trust:
+    """What a kernel trusts of a graph's calls."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.types = {value.name: value.type for value in graph.values}
+        self._buffer_of = graph.buffer_of
+        self._made_by = {
+            name: (op, place) for op in graph.ops for place, name in enumerate(op.outputs) if name
+        }
+        self._written = {buffer for op in graph.ops for buffer in op.updates}
+
+    def check(self, op: Op, call: Call) -> None:
+        """A call on whole values."""
+        if call.target in _POOLS:
+            _require(op, call, 1 + _POOLS[call.target][0], self._pooled_from, "indices of the same pooling")
+        elif call.target in _AVERAGES:
+            _require(op, call, 2, self._keeps_batch, "a gradient of what it pooled")
+        elif call.target in _BATCH_NORMS:
+            _require(op, call, 1 + _BATCH_NORMS[call.target].mode, self._has_statistics, "its statistics")
+
+    def check_block(self, op: Op, link: Link) -> None:
+        """What holds of the whole is known; of blocks it is where everything is cut by channel."""
+        call = link.call
+        if call.target not in {*_POOLS, *_AVERAGES, *_BATCH_NORMS}:
+            return
+        if call.target != _BATCH_NORM_BACKWARD or not all(name in self.types for name in call.refs()):
+            raise PlanError(f"op {op.name} calls {call.target} in blocks, which poet does not")
+        self.check(op, call)
+        norm = _BATCH_NORMS[call.target]
+        dims = dict.fromkeys(norm.per_channel, 0) | {0: 1, norm.source: 1}
+        if dict(link.cuts) != {place: dim for place, dim in dims.items() if call.args[place] is not None}:
+            raise PlanError(f"op {op.name} calls {call.target} in other blocks than of channels")
+
+    def _shape(self, argument: Argument) -> tuple[int, ...] | None:
         if isinstance(argument, Blank):
             return argument.type.shape
-        return types[argument.value].shape if isinstance(argument, Ref) else None
+        return self.types[argument.value].shape if isinstance(argument, Ref) else None
 
-    def pooled_from(call: Call) -> bool:
+    def _pooled_from(self, call: Call) -> bool:
         """The indices are those of the pooling of a tensor of the same shape, and untouched."""
         place, forward = _POOLS[call.target]
         indices, pooled = call.args[place], call.args[1]
-        if not isinstance(indices, Ref) or graph.buffer_of(indices.value) in written:
+        if not isinstance(indices, Ref) or self._buffer_of(indices.value) in self._written:
             return False
-        op, output = made_by.get(indices.value, (None, 0))
+        op, output = self._made_by.get(indices.value, (None, 0))
         return (
             op is not None
             and (op.call.target, output) == (forward, 1)
             and (op.repeat_call is None or op.repeat_call.target == forward)
-            and shape(op.call.args[0]) == shape(pooled)
-            and shape(call.args[0]) == types[indices.value].shape
+            and self._shape(op.call.args[0]) == self._shape(pooled)
+            and self._shape(call.args[0]) == self.types[indices.value].shape
         )
 
-    def has_statistics(call: Call) -> bool:
+    def _has_statistics(self, call: Call) -> bool:
         """One number per channel each, and those that the mode reads are there."""
-        source = shape(call.args[_BATCH_NORMS[call.target].source])
+        norm = _BATCH_NORMS[call.target]
+        source = self._shape(call.args[norm.source])
         if source is None or len(source) < 2:
             return False
-        norm = _BATCH_NORMS[call.target]
-        given = [shape(call.args[place]) for place in norm.per_channel]
+        given = [self._shape(call.args[place]) for place in norm.per_channel]
         is_training = call.args[norm.mode] is True
         needed = norm.when_training if is_training else norm.otherwise
         return (
             all(found in (None, (source[1],)) for found in given)
             and needed is not None
-            and all(shape(call.args[place]) == (source[1],) for place in needed)
-            and (norm.source == 0 or shape(call.args[0]) == source)
+            and all(self._shape(call.args[place]) == (source[1],) for place in needed)
+            and (norm.source == 0 or self._shape(call.args[0]) == source)
         )
 
-    def keeps_batch(call: Call) -> bool:
-        pooled, gradient, last = shape(call.args[1]), shape(call.args[0]), _AVERAGES[call.target]
+    def _keeps_batch(self, call: Call) -> bool:
+        """The gradient has the batch and the channels of what was pooled."""
+        pooled, gradient = self._shape(call.args[1]), self._shape(call.args[0])
+        last = _AVERAGES[call.target]
         return pooled is not None and gradient is not None and pooled[:-last] == gradient[:-last]
-
-    def check_block(op: Op, link: Link) -> None:
-        """What holds of the whole is known; of blocks it is where everything is cut by channel."""
-        call = link.call
-        if call.target not in {*_POOLS, *_AVERAGES, *_BATCH_NORMS}:
-            return
-        if call.target != _BATCH_NORM_BACKWARD or not all(name in types for name in call.refs()):
-            raise PlanError(f"op {op.name} calls {call.target} in blocks, which poet does not")
-        norm = _BATCH_NORMS[call.target]
-        _require(op, call, 1 + norm.mode, has_statistics, "its statistics")
-        dims = dict.fromkeys(norm.per_channel, 0) | {0: 1, norm.source: 1}
-        if dict(link.cuts) != {place: dim for place, dim in dims.items() if call.args[place] is not None}:
-            raise PlanError(f"op {op.name} calls {call.target} in other blocks than of channels")
-
-    for op in graph.ops:
-        whole = op.strip.links if op.strip is not None and op.strip.is_whole else ()
-        for link in op.strip.links if op.strip is not None and not whole else ():
-            check_block(op, link)
-        for call in (op.call, op.recall, *(link.call for link in whole)):
-            if call is not None and call.target in _POOLS:
-                _require(op, call, 1 + _POOLS[call.target][0], pooled_from, "indices of the same pooling")
-            elif call is not None and call.target in _AVERAGES:
-                _require(op, call, 2, keeps_batch, "a gradient of what it pooled")
-            elif call is not None and call.target in _BATCH_NORMS:
-                _require(op, call, 1 + _BATCH_NORMS[call.target].mode, has_statistics, "its statistics")
-        _check_written(op, types)
 
 
 def _check_written(op: Op, types: Mapping[str, TensorType]) -> None:
