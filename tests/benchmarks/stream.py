@@ -4,7 +4,7 @@
 
 Every other length is planned between steps. Losses of all steps are compared bit for bit with plain PyTorch.
 Then the same batches are trained once more, with nothing left to plan, while the peak of tensor memory is
-measured. Some of the plans are held against longer searches.
+counted. Some of the plans are held against longer searches.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ import poet
 from poet.frontend.plain import PlainTrainer
 from poet.planning.shape_planner import ShapePlanner
 from poet.runtime import Trainer
-from poet.runtime.system.memory import PeakMeter
 from poet.units import format_bytes, format_share
 
 PAGE = Path(__file__).parents[2] / "docs" / "stream-of-shapes.md"
@@ -123,7 +122,7 @@ def stream(name: str, make: Callable[[], nn.Module], share: float, steps: int, p
                 are_equal &= loss == float(plain.step([inputs], targets)[0])
             state = net.state_dict()
             are_equal &= all(torch.equal(item, state[key]) for key, item in trainer.state_dict().items())
-            with PeakMeter(trainer.held_bytes) as meter:
+            with trainer.peak_meter() as meter:
                 for number, length in enumerate(lengths):
                     trainer.step(*batch(length, number))
             new = trainer.plan.shapes[len(PLANNED) - 1 :]
@@ -183,8 +182,9 @@ def page(rows: Sequence[str], steps: int, peace_seconds: float) -> str:
         *rows,
         "",
         "**First plan**: from the batch to a plan that may run; wall clock, other programs included.",
-        "**Measured peak**: tensor memory by the kernel's high-water mark while the same steps were made",
-        "once more, with no shape left to plan. **Had to be searched**: shapes that do not fit as they are;",
+        "**Measured peak**: all that torch was given, counted by the allocator, and the whole arena, while",
+        "the same steps were made once more, with no shape left to plan (the kernel's mark of resident memory has",
+        "objects of the interpreter beside it). **Had to be searched**: shapes that do not fit as they are;",
         f"{COMPARED} of these at most, furthest from their bounds, were searched {peace_seconds:g} s more.",
         "**Bits**: the losses of all steps, and all tensors after the last.",
         "",

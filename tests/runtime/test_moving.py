@@ -149,7 +149,7 @@ def test_on_the_heap_nothing_is_moved(
         trainer.step(*random_batch(plan, 0))
 
 
-def test_what_a_caller_keeps_costs_a_miss_and_no_bits(step: TrainingStep, tmp_path: Path) -> None:
+def test_what_a_caller_keeps_costs_no_bits(step: TrainingStep, tmp_path: Path) -> None:
     plan = write_shuffled(tmp_path / "p", step, 5)
 
     def run(*, arena: bool) -> list[torch.Tensor]:

@@ -57,6 +57,10 @@ class ArenaMemory(Closing):
             self._handle = None
             self._library.detach()
 
+    def holds(self, tensor: torch.Tensor) -> bool:
+        """Whether its memory begins here."""
+        return 0 <= tensor.untyped_storage().data_ptr() - self.address < self.size_bytes
+
     def empty(self, offset_bytes: int, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
         """A tensor at ``offset_bytes``, uninitialised; for what lives longer than a step.
 

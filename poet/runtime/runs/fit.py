@@ -114,7 +114,7 @@ def fit(
                     trainer.learning_rates = tuple(rate * factor for rate in rates)
                 result = _trained(trainer, samples, order[start : start + batch], tally)
                 kept.check_loss(result)
-                del result  # its predictions lie where the next step has planned other tensors
+                del result  # its outputs lie where the next step has planned other tensors
                 by_steps = save_every is not None and trainer.steps % save_every == 0
                 if by_steps or (save_seconds is not None and kept.seconds_since >= save_seconds):
                     kept.save()
@@ -150,6 +150,7 @@ def _trained(trainer: Trainer, samples: Samples, chosen: torch.Tensor, tally: _T
         result = trainer.accumulate(inputs, targets)
         losses.append(result.loss)
         tally.add(result, targets, ends_step=False)
+        del result  # its outputs lie where the next micro-batch has planned other tensors
     inputs, targets = samples.batch(last)
     result = trainer.step(inputs, targets)
     tally.add(result, targets)
@@ -255,7 +256,7 @@ class _Tally:
             self._own_seconds.append(self._begun_own_seconds)
             self._begun_seconds = self._begun_own_seconds = 0.0
         if self._class_dim is not None:
-            output = result.predictions[0]
+            output = result.outputs.in_place[0]
             right, judged = right_classes(output, targets[0], self._class_dim, ignored=self._ignored)
             self._right += right
             self._judged += judged

@@ -23,6 +23,7 @@ from poet.runtime.storage import state
 from poet.runtime.storage.background import Pager
 from poet.runtime.storage.page_file import PageFile
 from poet.runtime.storage.pieces import elements_of, pieces_of, unit_bytes
+from poet.runtime.system.outputs import Outputs
 from poet.schedule import Free
 
 ArenaUse = bool | Literal["require"]
@@ -190,6 +191,10 @@ class LastingTensors:
                     self.broken = f"{buffer} was lost"
             for buffer in cells.of_buffer:
                 cells.clear(buffer)
+
+    def hand_over(self, outputs: Sequence[torch.Tensor]) -> Outputs:
+        """The outputs of a step that was made, for the caller."""
+        return Outputs(outputs) if self.placed is None else self.placed.hand_over(outputs)
 
     @property
     def is_all_there(self) -> bool:

@@ -15,7 +15,8 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Iterator, Mapping
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import accumulate
 
 import torch
@@ -26,6 +27,7 @@ from poet.plans.training_plan import Plan
 from poet.runtime import native
 from poet.runtime.kernels import ALIGNMENT_BYTES
 from poet.runtime.steps.moving import Moving
+from poet.runtime.system.outputs import Outputs
 from poet.units import format_bytes
 
 _SETTLING_STEPS = 1  # checks its results, and libraries set themselves up
@@ -90,6 +92,7 @@ class PlacedSteps:
         self._divide_bytes = 0  # the offset at which standing tensors begin
         self._is_planned = False
         self._steps = self._replayed_steps = self._strayed_steps = 0
+        self._handed: Callable[[], Outputs | None] = _nothing  # a weak reference
         self.how = "heap"
         if self._allocator is None:
             self._stay_on_the_heap(native.why_unavailable())
@@ -141,6 +144,7 @@ class PlacedSteps:
     def step(self, *, is_watchable: bool = True) -> Iterator[None]:
         """The block is one step; it is not watched if others may allocate meanwhile."""
         allocator = self._allocator
+        self._make_room()
         if allocator is not None and self._replay is None and self._steps == _SETTLING_STEPS:
             self._record(allocator)
         if self._is_planned:
@@ -168,6 +172,8 @@ class PlacedSteps:
 
     def close(self) -> None:
         """Place nothing any more."""
+        with contextlib.suppress(RuntimeError):  # without room for a copy they keep the arena's memory
+            self._make_room()
         self._end_steps()
         self._standing_scope.close()
         self._recording = self._replay = self._arena = self._standing = None
@@ -190,8 +196,22 @@ class PlacedSteps:
             return
         self._place_as(companion)
         assert self._replay is not None
+        self._make_room()
+        self._replayed_steps += 1
         with self._replay.step():
             yield allocator.mark
+
+    def hand_over(self, outputs: Sequence[torch.Tensor]) -> Outputs:
+        """The outputs of the step that was made last; copied before the next one if they are still held."""
+        handed = Outputs(outputs, None if self._arena is None else self._arena.holds)
+        self._handed = weakref.ref(handed)
+        return handed
+
+    def _make_room(self) -> None:
+        """Outputs that the caller keeps leave the places of the step to come."""
+        kept, self._handed = self._handed(), _nothing
+        if kept is not None:
+            _ = kept.own
 
     def _place_as(self, plan: Plan) -> None:
         """Answer requests with the places of ``plan``; one placement at a time."""
@@ -321,6 +341,10 @@ class PlacedSteps:
 
     def _refuse(self, reason: str) -> None:
         self.refusal = f'arena="require": steps cannot have their planned places: {reason}'
+
+
+def _nothing() -> None:
+    """What a weak reference to nothing gives."""
 
 
 def _arena(allocator: native.NativeAllocator, size_bytes: int) -> native.ArenaMemory:

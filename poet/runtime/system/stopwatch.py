@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 
 from poet.brief import brief
+from poet.runtime.system.outputs import Outputs
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,18 +18,27 @@ class StepResult:
 
     Attributes:
         loss: before the update.
-        predictions: the model's outputs; keeping them keeps their memory.
+        outputs: see `predictions`.
         seconds: wall clock of the step.
         own_seconds: processor time of the thread that made it, and its waits for storage: what the step would
             have taken on a machine with nothing else to do.
     """
 
     loss: float
-    predictions: tuple[torch.Tensor, ...]
+    outputs: Outputs
     seconds: float
     own_seconds: float
 
     __repr__ = brief
+
+    @property
+    def predictions(self) -> tuple[torch.Tensor, ...]:
+        """The model's outputs: the caller's own, copied when they are first asked for.
+
+        A result that is still held when the next step begins is copied then: its outputs are memory of the
+        caller's beside the budget.
+        """
+        return self.outputs.own
 
 
 class Stopwatch:
@@ -43,10 +53,10 @@ class Stopwatch:
         self._waited = waited
         self._began = time.perf_counter(), self._own()
 
-    def result(self, loss: float, predictions: tuple[torch.Tensor, ...]) -> StepResult:
+    def result(self, loss: float, outputs: Outputs) -> StepResult:
         """Of the step that was made meanwhile."""
         seconds, own_seconds = time.perf_counter() - self._began[0], self._own() - self._began[1]
-        return StepResult(loss, predictions, seconds, own_seconds)
+        return StepResult(loss, outputs, seconds, own_seconds)
 
     def _own(self) -> float:
         return time.thread_time() + self._waited()

@@ -23,12 +23,13 @@ from poet.runtime.steps.lasting import ArenaUse, LastingTensors
 from poet.runtime.steps.replay import StepReplay, Tap
 from poet.runtime.storage import state
 from poet.runtime.storage.page_file import PageFile
+from poet.runtime.system.outputs import Outputs
 from poet.runtime.system.process import check_computes, check_owns_pages
 from poet.runtime.training.evaluating import Evaluations
 from poet.runtime.training.pages import pager_of
 from poet.runtime.training.shapes import OpenShape, is_as_large, open_shapes, taking
 
-Made = tuple[float, tuple[torch.Tensor, ...]]
+Made = tuple[float, Outputs]
 """A loss, and the model's outputs."""
 
 
@@ -111,8 +112,7 @@ class OpenPlan:
                 loss, outputs = shape.step.run(
                     number, given, scalars, on_gradient=on_gradient, on_instruction=on_instruction
                 )
-            # the originals lie where the next step needs the room
-            return loss, tuple(output.clone() for output in outputs)
+            return loss, self.tensors.hand_over(outputs)
         *earlier, last = self.given.pieces(inputs, targets)
         losses: list[float] = []
         try:
@@ -136,7 +136,7 @@ class OpenPlan:
             raise
         self.accumulation.count = 0
         self._replay.done()
-        return math.fsum([*losses, loss]) / (len(losses) + 1), predictions
+        return math.fsum([*losses, loss]) / (len(losses) + 1), self.tensors.hand_over(predictions)
 
     def takes(self, inputs: Given, targets: Given | None) -> bool:
         """Whether there is a step for batches of this shape, or none can be had: there are micro-batches.
@@ -186,7 +186,8 @@ class OpenPlan:
     def accumulate(self, number: int, given: Sequence[torch.Tensor], scalars: Mapping[str, float]) -> Made:
         """Sum the gradients of one micro-batch of step ``number``; errors as of `Accumulation.run`."""
         with torch.no_grad(), self.draws.undone_on_failure():
-            return self.accumulation.run(number, given, scalars)
+            loss, outputs = self.accumulation.run(number, given, scalars)
+        return loss, self.tensors.hand_over(outputs)
 
     def allow_nan(self, allowed: bool) -> None:
         """Whether targets may be NaN or infinite."""

@@ -213,7 +213,7 @@ class Trainer(TrainingState):
             self._session.prepare(inputs, targets, self.shape_planner)
         clock = self._stopwatch()
         number = self.steps + 1
-        loss, predictions = self._open.step(
+        loss, outputs = self._open.step(
             number,
             inputs,
             targets,
@@ -223,7 +223,7 @@ class Trainer(TrainingState):
         )
         self._session.steps = number
         self._rates.step_done()
-        return clock.result(loss, predictions)
+        return clock.result(loss, outputs)
 
     def improve_shapes(self, improver: ShapeImprover) -> bool:
         """Between steps, at leisure: let ``improver`` search longer for one shape; the bits stay.
@@ -240,7 +240,7 @@ class Trainer(TrainingState):
     def accumulate(self, inputs: Given, targets: Given | None = None) -> StepResult:
         """Add the gradients of one micro-batch to the sums; `step` with the last one of the batch updates.
 
-        Nothing else changes but module state. The model's outputs are copies, and the caller's.
+        Nothing else changes but module state.
 
         Args:
             inputs: of the model, a micro-batch of the plan's shapes; copied.
@@ -256,8 +256,7 @@ class Trainer(TrainingState):
         given = self._open.given.checked(inputs, targets)
         number = self.steps + 1
         loss, outputs = self._open.accumulate(number, given, self._rates.scalars(number))
-        # the originals lie where the next micro-batch needs the room
-        return clock.result(loss, tuple(output.clone() for output in outputs))
+        return clock.result(loss, outputs)
 
     def predict(self, inputs: Given) -> tuple[torch.Tensor, ...]:
         """The model's outputs in evaluation mode: the bits that it gives after ``module.eval()``.
