@@ -183,7 +183,8 @@ def page(rows: Sequence[str], steps: int, peace_seconds: float) -> str:
         "",
         "**First plan**: from the batch to a plan that may run; wall clock, other programs included.",
         "**Measured peak**: all that torch was given, counted by the allocator, and the whole arena, while",
-        "the same steps were made once more, with no shape left to plan (the kernel's mark of resident memory has",
+        "the same steps were made once more, with no shape left to plan "
+        "(the kernel's mark of resident memory has",
         "objects of the interpreter beside it). **Had to be searched**: shapes that do not fit as they are;",
         f"{COMPARED} of these at most, furthest from their bounds, were searched {peace_seconds:g} s more.",
         "**Bits**: the losses of all steps, and all tensors after the last.",
