@@ -266,6 +266,24 @@ def test_plans_of_earlier_versions_have_a_momentum_that_stays() -> None:
     with pytest.raises(ValueError, match="support momentum or beta1"):
         lr_scheduler.OneCycleLR(driven, 0.5, total_steps=6)
     assert DrivenOptimizer(SPECS["adam"], [0.1], {"lr", "beta1"}).driven == [{}]  # its beta2 stays 0
+    driven.param_groups[0]["momentum"] = 0.5
+    with pytest.raises(InputError, match=r"has momentum, which .* plan again"):
+        _ = driven.driven
+
+
+def test_what_no_step_would_heed_is_refused_before_the_step(tmp_path: Path) -> None:
+    plan = write(tmp_path / "p", SPECS["sgd groups"], share=0.0)
+    with Trainer.open(tmp_path / "p", seed=0) as trainer:
+        for name, amount in {"betas": (0.5, 0.9), "momentum": 0.9, "weight_decay": 0.1}.items():
+            trainer.optimizer.param_groups[1][name] = amount
+            with pytest.raises(
+                InputError, match=f"group 1 of the optimizer has {name}, .* no step would heed"
+            ):
+                trainer.step(*random_batch(plan, 0))
+            del trainer.optimizer.param_groups[1][name]
+        lr_scheduler.CyclicLR(trainer.optimizer, 0.1, 0.5, cycle_momentum=False)  # it keeps notes in groups
+        trainer.step(*random_batch(plan, 0))
+        assert trainer.steps == 1
 
 
 def test_rates_are_set_by_hand_as_well(tmp_path: Path) -> None:

@@ -12,13 +12,29 @@ import torch
 from poet.errors import InputError
 from poet.optimizer import OptimizerSpec
 
+_FIXED = frozenset(
+    {
+        "momentum",
+        "betas",
+        "weight_decay",
+        "eps",
+        "dampening",
+        "nesterov",
+        "alpha",
+        "amsgrad",
+        "maximize",
+        "lr_decay",
+    }
+)
+"""What torch's optimizers have in their groups beside learning rates; a scheduler's notes are others."""
+
 
 class DrivenOptimizer(torch.optim.Optimizer):
     """Has the learning rates of a trainer in ``param_groups``, where `torch.optim.lr_scheduler` changes them.
 
     Group 0 is of the parameters that are in no group of the plan's optimizer; then come the groups, in its
     order. Beside ``lr`` a group has ``momentum`` or ``betas`` where the plan's updates are told them in each
-    step; nothing else counts, since it is fixed in the plan.
+    step; nothing else counts, since it is fixed in the plan, and setting it is refused at the next step.
     """
 
     def __init__(self, spec: OptimizerSpec, rates: list[float], told: Collection[str]) -> None:
@@ -54,8 +70,15 @@ class DrivenOptimizer(torch.optim.Optimizer):
         """``momentum`` or ``betas`` of the groups, where schedulers may change them.
 
         Raises:
-            InputError: a group has one that cannot be.
+            InputError: a group has one that cannot be, or something that no step would heed.
         """
+        for number, group in enumerate(self.param_groups):
+            for name in sorted(_FIXED.intersection(group).difference(self.defaults)):
+                raise InputError(
+                    f"group {number} of the optimizer has {name}, which the plan's updates hold as a number "
+                    "or not at all, so that no step would heed it; plan again with the optimizer meant, or take "
+                    "it out of param_groups"
+                )
         names = [name for name in ("momentum", "betas") if name in self.defaults]
         return [
             {name: _checked(number, name, group.get(name)) for name in names}
