@@ -75,9 +75,9 @@ class DrivenOptimizer(torch.optim.Optimizer):
         for number, group in enumerate(self.param_groups):
             for name in sorted(_FIXED.intersection(group).difference(self.defaults)):
                 raise InputError(
-                    f"group {number} of the optimizer has {name}, which the plan's updates hold as a number "
-                    "or not at all, so that no step would heed it; plan again with the optimizer meant, or take "
-                    "it out of param_groups"
+                    f"group {number} of the optimizer has {name}, which the plan's updates hold as a "
+                    "number or not at all, so that no step would heed it; plan again with the optimizer "
+                    "meant, or take it out of param_groups"
                 )
         names = [name for name in ("momentum", "betas") if name in self.defaults]
         return [
