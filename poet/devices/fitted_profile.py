@@ -29,6 +29,7 @@ from poet.devices.measurements import (
 )
 from poet.devices.op_rows import rows_of
 from poet.devices.profile import OpClass, Profile, Throughput
+from poet.devices.proportions import share_by_evidence, with_share
 from poet.devices.sense import contradictions
 from poet.errors import InputError
 
@@ -76,10 +77,12 @@ def fit_profile(
     if len(ops) < _LEAST_OPS:
         told = ", ".join(map(str, sorted(counts))) or "none"
         raise InputError(f"{len(ops)} ops were measured at {threads} threads (threads measured: {told})")
-    speeds = fit_speeds(ops, base, resamplings=resamplings)
+    share = 1.0 if base is None else share_by_evidence(ops, base)
+    believed = None if base is None else with_share(base, share)
+    speeds = fit_speeds(ops, believed, resamplings=resamplings)
     notes = list(found.warnings)
     data = _skeleton(found, name, base, threads)
-    data["compute"] = _compute(speeds, base, found, notes)
+    data["compute"] = _compute(speeds, believed, share, found, notes)
     bandwidth = speeds.bandwidth_bytes_per_second
     data["memory"]["bandwidth_bytes_per_second"] = _figure(bandwidth, found, f"{speeds.ops} ops")
     _set_storage(data, found, base)
@@ -164,7 +167,9 @@ def _figure(known: Known, found: Measurements, locator: str, kind: str = "measur
     }  # fmt: skip
 
 
-def _compute(speeds: Speeds, base: Profile | None, found: Measurements, notes: list[str]) -> dict[str, Any]:
+def _compute(
+    speeds: Speeds, base: Profile | None, share: float, found: Measurements, notes: list[str]
+) -> dict[str, Any]:
     compute: dict[str, Any] = {}
     overheads = list(speeds.overhead_seconds.values())
     usual = sorted(overheads, key=lambda known: known.value)[len(overheads) // 2]
@@ -192,16 +197,19 @@ def _compute(speeds: Speeds, base: Profile | None, found: Measurements, notes: l
         if base is not None and (op_class in _NEEDED or _TWIN.get(op_class) in speeds.flops_per_second):
             own = own or base.compute.throughput(op_class)
         if base is not None and own is not None:
-            compute[op_class.value] = _carried_over(op_class, own, speeds, base, found)
+            compute[op_class.value] = _carried_over(op_class, own, speeds, base, share, found)
         elif op_class in _NEEDED:
             raise InputError(f"no op of the class {op_class.value} was measured; name a --base that has it")
     return compute
 
 
 def _carried_over(
-    op_class: OpClass, own: Throughput, speeds: Speeds, base: Profile, found: Measurements
+    op_class: OpClass, own: Throughput, speeds: Speeds, base: Profile, share: float, found: Measurements
 ) -> dict[str, Any]:
-    """The base's figures of a class that was not measured, as measured classes differ from theirs."""
+    """The base's figures of a class that was not measured, as measured classes differ from theirs.
+
+    ``base`` has so much of its proportions left as the ``share`` says.
+    """
     tables: dict[str, Any] = {}
     twin = _TWIN.get(op_class)
     faster = speeds.speed_factors[op_class]
@@ -209,16 +217,22 @@ def _carried_over(
         twins_own = base.compute.throughput(twin)
         if twins_own is not None:
             faster = speeds.flops_per_second[twin].value / twins_own.flops_per_second.value
-    for name, figure, factor in (
-        ("flops_per_second", own.flops_per_second, faster),
+    for name, figure, factor, whose in (
+        (
+            "flops_per_second",
+            own.flops_per_second,
+            faster,
+            f"{base.name}'s, with {share:.0%} of the distance from its products,",
+        ),
         (
             "call_overhead_seconds",
             own.call_overhead_seconds or base.compute.call_overhead_seconds,
             speeds.call_factors[op_class],
+            f"{base.name}'s",
         ),
     ):
         known = Known(figure.value, figure.interval).times(factor)
-        told = f"{base.name}'s times {factor:.3g}, by the measured classes"
+        told = f"{whose} times {factor:.3g}, by the measured classes"
         tables[name] = _figure(known, found, told, "derived")
     return tables
 

@@ -78,7 +78,8 @@ _CONVOLUTION_CALL_WIDTH = math.log(3.0)
 _SHARPNESSES = (3.0, math.inf)
 """Of the maximum in the model, first to last: at its edges a descent would stop."""
 
-_STARTS = (0.1, 0.3, 0.5, 0.7, 0.9)
+_MIDDLE = 0.5
+_STARTS = (0.1, 0.3, _MIDDLE, 0.7, 0.9)
 """Quantiles of how far single ops are from the base, from which the common factor begins."""
 
 _COMMON_WIDTHS = (math.log(30.0), math.log(5.0))
@@ -205,6 +206,27 @@ def fit_speeds(
     )
 
 
+def log_evidence(ops: Sequence[OpTime], base: Profile) -> float:
+    """How well what is known from ``base`` foretells ``ops``: the logarithm of their likelihood under it.
+
+    That is the integral over all figures, by Laplace's method at the best fit, but for a constant of the ops.
+
+    Raises:
+        UnsupportedOperator: an op has no row in the cost table.
+    """
+    table = _table([(amounts_of(op), op.seconds) for op in ops])
+    known = _known(table.classes, base, _start(table))
+    begin = _begins(table, known, (_MIDDLE,))[0]
+    logs, _free, badness = _fit(table, known, begin, _SHARPNESSES)
+    widths, common = _widths(known), _shared(table.classes)
+    errors, slopes = _errors(table, logs, math.inf)
+    slopes = np.column_stack([slopes, slopes @ common])
+    weighted = slopes / np.sqrt(1.0 + (errors / OUTLIER) ** 2)[:, None]
+    curvature = weighted.T @ slopes / OUTLIER**2 + np.diag(widths**-2.0)
+    _, log_volume = np.linalg.slogdet(curvature)
+    return -(badness / (2.0 * OUTLIER**2) + float(np.sum(np.log(widths))) + 0.5 * float(log_volume))
+
+
 def _table(found: Sequence[tuple[Amounts, float]]) -> _Table:
     classes = tuple(c for c in OpClass if any(amounts.op_class is c for amounts, _ in found))
     return _Table(
@@ -275,17 +297,27 @@ def _within(value: float, width: float) -> Known:
 
 def _best_fit(table: _Table, known: Sequence[Known]) -> tuple[Floats, Floats]:
     """`_fit` from several beginnings: where few ops are of few kinds, one of them may mislead it."""
-    prior = np.log(np.array([figure.value for figure in known]))
-    off = np.log(table.modelled(prior) / table.seconds)
-    begins = []
-    for share in _STARTS:
-        begin = np.zeros(len(known) + len(_SHARED_WIDTHS))
-        begin[len(known)] = float(np.quantile(off, share))
-        begins.append(begin)
+    begins = _begins(table, known, _STARTS)
     logs, free, _ = min(
         (_fit(table, known, begin, _SHARPNESSES) for begin in begins), key=lambda found: found[2]
     )
     return logs, free
+
+
+def _begins(table: _Table, known: Sequence[Known], shares: Sequence[float]) -> list[Floats]:
+    """What is known, with the machine as a whole as far off as each such share of the ops is."""
+    prior = np.log(np.array([figure.value for figure in known]))
+    off = np.log(table.modelled(prior) / table.seconds)
+    begins = []
+    for share in shares:
+        begin = np.zeros(len(known) + len(_SHARED_WIDTHS))
+        begin[len(known)] = float(np.quantile(off, share))
+        begins.append(begin)
+    return begins
+
+
+def _widths(known: Sequence[Known]) -> Floats:
+    return np.array([*(figure.width for figure in known), *_SHARED_WIDTHS])
 
 
 def _shared(classes: Sequence[OpClass]) -> Floats:
@@ -315,8 +347,7 @@ def _fit(
     figures = len(known)
     prior = np.log(np.array([figure.value for figure in known]))
     common = _shared(table.classes)
-    widths = np.array([*(figure.width for figure in known), *_SHARED_WIDTHS])
-    pull = (OUTLIER / widths) ** 2
+    pull = (OUTLIER / _widths(known)) ** 2
 
     def logs_at(free: Floats) -> Floats:
         return np.asarray(prior + free[:figures] + common @ free[figures:])

@@ -123,7 +123,8 @@ class StepTime:
         name: of the net.
         role: one of `ROLES`.
         threads: of torch.
-        ops: all of it.
+        ops: all of it; of a calibration's step to fit to, all but the last, which would have with it what a
+            step does before its first op and after its last.
         busy_ratio: wall clock over the step's own time.
         before, after: the machine's state.
         attempts: that were made; the last, or the fastest-clocked, is what stands here.

@@ -129,9 +129,9 @@ def measure(threads: int, rounds: int, folder: Path) -> Measurements:
     taken: dict[int, tuple[list[float], list[float]]] = {}
     counts = dict.fromkeys((*FIT_SIZES_BYTES, *PLAN_SIZES_BYTES), 8)
     for number in range(rounds):
-        for name, _, step in steps:
+        for name, role, step in steps:
             with torch_threads(threads):
-                ops, ratio = op_times(step)
+                ops, ratio = op_times(step, whole=role == JUDGE)
             found[name] = _least(found[name], ops) if name in found else ops
             busy[name] = min(ratio, busy.get(name, ratio))
         given, mode = transfer_seconds(folder, buffer_bytes=_BUFFER_BYTES, counts=counts)

@@ -16,6 +16,7 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 from poet.calibration.added import add_to, begun, steps_of_model
+from poet.calibration.bench import op_times
 from poet.devices import op_rows
 from poet.devices.costs import estimate
 from poet.devices.fitted_profile import fit_profile, profile_text
@@ -39,7 +40,9 @@ from poet.errors import InputError
 from poet.frontend.trace import TrainingStep, trace_training_step
 from poet.planning.planned import limits_of, plan_step
 from poet.planning.prepared import prepare
+from poet.planning.rehearsal import keeping_plan
 from poet.report.fitted import fitted_report
+from poet.schedule import Compute
 from poet.solution import SolveOptions
 
 command = get_command(app)
@@ -70,6 +73,18 @@ def profile(found: Measurements, tmp_path_factory: pytest.TempPathFactory) -> Pr
     file = tmp_path_factory.mktemp("profile") / "mine.toml"
     file.write_text(profile_text(made))
     return load_profile(file)
+
+
+def test_ops_to_fit_to_are_without_the_last_which_has_what_a_step_does_beside() -> None:
+    step = _step()
+    every, rest = op_times(step)[0], op_times(step, whole=False)[0]
+    last = keeping_plan(step).schedule
+    name = next(each.op for each in reversed(last) if isinstance(each, Compute))
+    call = next(op.call for op in step.graph.ops if op.name == name)
+    assert sum(op.runs for op in every) == len(step.graph.ops)
+    assert sum(op.runs for op in rest) == len(step.graph.ops) - 1
+    assert call.target == "poet.sgd"
+    assert [op.runs for op in every if op.key not in {other.key for other in rest}] == [1]
 
 
 def test_a_file_of_steps_becomes_rows(found: Measurements, profile: Profile) -> None:

@@ -41,7 +41,7 @@ FLOORS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
             "devices.sense", "devices.contrast", "devices.schema", "devices.load", "devices.cost_rules",
             "devices.cost_table", "devices.machine", "devices.measurements", "devices.op_rows",
             "devices.amounts", "devices.costs", "devices.spread", "devices.host", "devices.power",
-            "devices.fitting", "devices.meter", "devices.fitted_profile",
+            "devices.fitting", "devices.proportions", "devices.meter", "devices.fitted_profile",
         ),
     ),
     (
