@@ -17,6 +17,16 @@ LEAST_JOULES_PER_BYTE, MOST_JOULES_PER_BYTE = 1e-11, 1e-4
 
 TRANSFER_BYTES = 65536
 MOST_ERASE_WATTS = 100.0
+MOST_TRANSFER_WATTS = 100.0
+"""Of one card, chip or drive with its host: a PCIe slot gives 75."""
+
+LEAST_READ_BYTES_PER_SECOND = (
+    (r"\bNVMe\b", "an NVMe drive", 10e6),
+    (r"\bUFS\b", "UFS", 10e6),
+    (r"\beMMC\b", "eMMC", 1e6),
+)
+"""What the words of a storage's title move at least: a tenth of the slowest that is sold, or less."""
+
 MOST_REWRITES = 1e8
 """Of the whole capacity in a lifetime: no flash survives it."""
 
@@ -90,7 +100,7 @@ def storage_contradictions(profile: Profile, storage: Storage) -> Iterator[str]:
                 f"{shown(memory.value, 'B/s')}"
             )
         yield from _joules_per_byte(profile, name, direction)
-        yield from _direction(storage, name, direction)
+        yield from _direction(profile, storage, name, direction)
     for name, promised in CARD_CLASSES.items():
         if re.search(rf"\b{name}\b", storage.title):
             yield from _card(storage, name, promised)
@@ -112,8 +122,9 @@ def _parts(storage: Storage) -> Iterator[str]:
             )
 
 
-def _direction(storage: Storage, name: str, direction: Direction) -> Iterator[str]:
+def _direction(profile: Profile, storage: Storage, name: str, direction: Direction) -> Iterator[str]:
     bandwidth = direction.bandwidth_bytes_per_second.value
+    yield from _bounds(profile, storage, name, direction)
     if name == "write" and bandwidth > MOST_NOR_WRITE_BYTES_PER_SECOND and "NOR" in storage.title:
         yield (
             f"storage.write.bandwidth_bytes_per_second is {shown(bandwidth, 'B/s')}, but storage.title names "
@@ -125,6 +136,30 @@ def _direction(storage: Storage, name: str, direction: Direction) -> Iterator[st
             f"storage.{name}.worst_seconds is {shown(worst.value, 's')}, but storage.{name}.latency_seconds "
             f"is {shown(latency_seconds, 's')}: the longest access seen would be shorter than the usual one"
         )
+
+
+def _bounds(profile: Profile, storage: Storage, name: str, direction: Direction) -> Iterator[str]:
+    """What is out of all proportion: too much power, too quick, too slow for what the title says."""
+    watts = profile.marginal_watts(direction.active_watts.value)
+    if watts > MOST_TRANSFER_WATTS:
+        yield (
+            f"storage.{name}.active_watts adds {shown(watts, 'W')}, but storage.title is "
+            f"{storage.title!r}: more than {MOST_TRANSFER_WATTS:g} W for one part"
+        )
+    latency_seconds, chip = direction.latency_seconds.value, profile.chip
+    if chip is not None and 0.0 < latency_seconds < 1.0 / chip.clock_hertz.value:
+        yield (
+            f"storage.{name}.latency_seconds is {shown(latency_seconds, 's')}, less than a cycle of "
+            f"chip.clock_hertz, {shown(chip.clock_hertz.value, 'Hz')}"
+        )
+    bandwidth, bus = direction.bandwidth_bytes_per_second.value, storage.bus_bytes_per_second
+    for pattern, told, least in LEAST_READ_BYTES_PER_SECOND:
+        is_held_back = bus is not None and bus.value <= least
+        if name == "read" and re.search(pattern, storage.title) and bandwidth < least and not is_held_back:
+            yield (
+                f"storage.read.bandwidth_bytes_per_second is {shown(bandwidth, 'B/s')}, but storage.title "
+                f"names {told}: no less than {shown(least, 'B/s')}"
+            )
 
 
 def _sizes(profile: Profile, storage: Storage) -> Iterator[str]:

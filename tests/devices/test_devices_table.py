@@ -64,8 +64,9 @@ def test_a_call_for_each_channel_explains_the_ghostnets() -> None:
         assert per_channel.channels_of(2 * window * outputs, moved) == channels
     calls = {net: per_channel.calls(item) for (net, head_only), item in AMOUNTS.items() if not head_only}
     assert calls["efficientnet_b0"] == 3 * 8960
+    assert per_channel.PerChannel(AMOUNTS).calls["efficientnet_b0", True] == 8960  # forward alone
     assert calls["resnet50"] == calls["vit_tiny"] == 0
-    seconds, ratios, _ = per_channel.fitted(STEPS, AMOUNTS, left_out=False)
+    seconds, ratios, _, _ = per_channel.fitted(STEPS, AMOUNTS, left_out=False)
     assert 0.5e-4 < seconds < 3e-4
     assert all(0.85 < ratios[net] < 1.15 for net in ("ghostnetv2_100", "ghostnetv2_160"))
     assert max(abs(ratio - 1) for ratio in ratios.values()) < 0.15

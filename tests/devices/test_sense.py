@@ -215,6 +215,20 @@ NONSENSE = {
         "storage.read.active_watts adds 45.0 kW, but by storage.read.latency_seconds and "
         "bandwidth_bytes_per_second 64 KiB take 1.66 ms",
     ),
+    "a card like a heater": (
+        _on("rpi4b", _figure("storage.read.active_watts", 500.0)),
+        "storage.read.active_watts adds 497 W, but storage.title is 'microSD card, UHS-I DDR50, ext4, cache "
+        "bypassed': more than 100 W for one part",
+    ),
+    "storage that answers within a cycle": (
+        _on("rpi4b", _figure("storage.read.latency_seconds", 1e-12)),
+        "storage.read.latency_seconds is 1e-12 s, less than a cycle of chip.clock_hertz, 1.50 GHz",
+    ),
+    "UFS like a diskette": (
+        _on("pixel", _figure("storage.read.bandwidth_bytes_per_second", 1e5)),
+        "storage.read.bandwidth_bytes_per_second is 100 kB/s, but storage.title names UFS: no less than "
+        "10.0 MB/s",
+    ),
 }
 
 
