@@ -54,7 +54,8 @@ def check(
         if not found.can_train:
             raise typer.Exit(found.exit_code)
         return
-    from poet.c99.statements import refusals
+    from poet.c99.rows import overwrites, wants_dense
+    from poet.c99.statements import refusals, uses_elements
     from poet.frontend.onnx.importer import load_onnx
     from poet.frontend.trace import trace_training_step
     from poet.loss import DEFAULT_LOSS
@@ -63,7 +64,14 @@ def check(
     imported = load_onnx(model, bind={**found.assumed, **read_bindings(bind)})
     inputs = imported.example_inputs()
     step = trace_training_step(
-        imported.module, inputs, loss=loss or DEFAULT_LOSS, measure=False, has_small_operators=True
+        imported.module,
+        inputs,
+        loss=loss or DEFAULT_LOSS,
+        measure=False,
+        uses_elements=uses_elements,
+        overwrites=overwrites,
+        wants_dense=wants_dense,
+        has_small_operators=True,
     )
     lacking = refusals(step.graph)
     answer(

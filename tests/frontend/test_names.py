@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import onnx
 import pytest
 import torch
 from helpers.onnx_tools import make_model, save
@@ -226,6 +227,34 @@ def test_dropout_in_place_is_dropout(share: float, optimize: bool, tmp_path: Pat
         gradients.append(gradient)
     assert torch.equal(*gradients)
     assert torch.equal(module.eval()(x), imported.eval()(x))
+
+
+def test_a_mask_that_is_named_and_not_read_is_not_made(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(6, 40), nn.Dropout(0.3), nn.LayerNorm(40)).train()
+    x = torch.randn(5, 6)
+    path = _export(module, x, tmp_path / "m.onnx", TRAINING)
+    file = onnx.load(path)
+    dropout = next(node for node in file.graph.node if node.op_type == "Dropout")
+    assert len(dropout.output) == 2
+    imported = load_onnx(path).module
+    step = trace_training_step(imported, (x,), loss="mse", measure=False)
+    assert "aten.native_dropout.default" not in {op.call.target for op in step.graph.ops}
+    gradients = list[Tensor]()
+    for net in (module, imported):
+        torch.manual_seed(3)
+        torch.autograd.backward(net(x).square().sum())
+        gradient = net.get_parameter("0.weight").grad
+        assert gradient is not None
+        gradients.append(gradient)
+    assert torch.equal(*gradients)
+    mask = helper.make_tensor_value_info(dropout.output[1], TensorProto.BOOL, [5, 40])
+    file.graph.output.append(mask)
+    onnx.save(file, path)
+    torch.manual_seed(3)
+    drawn = load_onnx(path).module(x)[1]
+    assert drawn.dtype == torch.bool
+    assert 0 < int(drawn.sum()) < drawn.numel()
 
 
 @pytest.mark.slow

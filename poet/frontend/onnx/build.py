@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -152,6 +152,16 @@ def build(
     )  # fmt: skip
 
 
+def _names_read(graph: GraphProto) -> Iterator[str]:
+    """Names of values that a node or an output of ``graph``, or of a graph inside it, reads."""
+    yield from (entry.name for entry in graph.output)
+    for proto in graph.node:
+        yield from proto.input
+        for attribute in proto.attribute:
+            for inner in (*attribute.graphs, *((attribute.g,) if attribute.HasField("g") else ())):
+                yield from _names_read(inner)
+
+
 class _Builder:
     def __init__(
         self,
@@ -161,6 +171,7 @@ class _Builder:
         declared: Mapping[str, Tensor] | None,
     ) -> None:
         self.file = file
+        self.read = frozenset(_names_read(file.model.graph))
         self.trainable = trainable
         self.rebound = rebound
         self.declared = declared
@@ -228,7 +239,8 @@ class _Builder:
         outputs = list(proto.output)
         while outputs and not outputs[-1]:
             outputs.pop()
-        node = Node(proto, inputs, self.file.opset, len(outputs), self.rebound)
+        read_count = max((place for place, name in enumerate(outputs, 1) if name in self.read), default=0)
+        node = Node(proto, inputs, self.file.opset, len(outputs), read_count, self.rebound)
         built = _guarded(node, lambda: row.build(node))
         node.refuse_unseen(row.ignored)
         for index in node.buffers:
@@ -296,7 +308,8 @@ class _Builder:
         """An ``If`` whose condition is known: the nodes of the branch taken."""
         if not proto.input:
             raise ModelError(f"{describe(proto)}: it has no condition")
-        node = Node(proto, (_resolve(proto, proto.input[0], scope),), self.file.opset, len(proto.output))
+        condition, outputs = _resolve(proto, proto.input[0], scope), len(proto.output)
+        node = Node(proto, (condition,), self.file.opset, outputs, outputs)
         taken = "then_branch" if bool(node.scalar(0, "condition")) else "else_branch"
         attribute = node.attribute(taken)
         if attribute is None or attribute.type != AttributeProto.GRAPH:

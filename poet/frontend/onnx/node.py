@@ -89,12 +89,19 @@ def complement(value: float) -> float:
 
 @dataclass
 class Node:
-    """One node at import: its attributes, and what is known of its inputs."""
+    """One node at import: its attributes, and what is known of its inputs.
+
+    Attributes:
+        output_count: how many outputs it has, those behind the last named one left out.
+        read_count: how many of them, those behind the last one that something reads left out: exporters name
+            a dropout's mask that nobody wants.
+    """
 
     proto: NodeProto
     inputs: tuple[OnnxValue | None, ...]
     opset: int
     output_count: int
+    read_count: int
     rebound: Rebound | None = None
     taken: set[int] = field(default_factory=set)
     buffers: set[int] = field(default_factory=set)

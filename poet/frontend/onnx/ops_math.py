@@ -239,7 +239,7 @@ def _dropout(node: Node) -> Built:
     share = 0.5 if ratio is None else float(ratio)
     if not 0 <= share < 1:
         raise node.error(f"ratio {share}, expected one from 0 up to 1")
-    if node.output_count == 1:
+    if node.read_count <= 1:
         return Modal(train=lambda x: F.dropout(x, share, training=True), evaluate=lambda x: x)
     return Modal(
         train=lambda x: torch.native_dropout(x, share, True),

@@ -120,7 +120,7 @@ def _max_pool(node: Node) -> Built:
     window = _Window(node, node.int_list("kernel_shape"))
     function = _MAX_POOL[window.rank]
     kernel, stride, dilation = window.kernel, window.stride, window.dilation
-    ceil, indices = bool(node.integer("ceil_mode", 0)), node.output_count > 1
+    ceil, indices = bool(node.integer("ceil_mode", 0)), node.read_count > 1
     fits = all(2 * pad <= size for pad, size in zip(window.before, kernel, strict=True))
     if indices and (node.prod(0) != math.prod(node.shape(0)[2:]) or not window.symmetric):
         raise node.error("its second output (indices) is only supported for one channel of one sample")
@@ -204,7 +204,7 @@ def _instance_normalization(node: Node) -> Built:
 def _layer_normalization(node: Node) -> Built:
     epsilon = node.real("epsilon", 1e-5)
     shape = node.shape(0)[node.axis(node.integer("axis", -1)) :]
-    if node.output_count > 1:
+    if node.read_count > 1:
         return lambda x, scale, shift=None: torch.native_layer_norm(x, shape, scale, shift, epsilon)
     if node.shape(1) != shape:
         return lambda x, scale, shift=None: _scaled(F.layer_norm(x, shape, eps=epsilon), scale, shift)
@@ -267,7 +267,7 @@ def _heads_apart(x: Tensor, heads: int) -> Tensor:
 @row("Attention", ignored=("softmax_precision", "qk_matmul_output_mode"))
 def _attention(node: Node) -> Built:
     """Attention of operator set 23, for the outputs and options that training uses."""
-    if node.output_count > 1 or any(node.has(i) for i in range(4, len(node.inputs))):
+    if node.read_count > 1 or any(node.has(i) for i in range(4, len(node.inputs))):
         raise node.error("cached keys and values, and outputs besides the first, are not supported")
     if node.real("softcap", 0.0):
         raise node.error("softcap is not supported")
@@ -317,7 +317,7 @@ def _rotary_embedding(node: Node) -> Built:
 
 @row("SoftmaxCrossEntropyLoss", "NegativeLogLikelihoodLoss")
 def _class_loss(node: Node) -> Built:
-    if node.output_count > 1:
+    if node.read_count > 1:
         raise node.error("its second output (log-probabilities) is not supported")
     function: Run = F.cross_entropy if node.proto.op_type == "SoftmaxCrossEntropyLoss" else F.nll_loss
     reduction, ignored = node.text("reduction", "mean"), node.integer("ignore_index", -100)
