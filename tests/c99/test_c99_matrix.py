@@ -1,8 +1,7 @@
 """Nets, kinds of plans, fused or not, optimizers, compilers, levels, watched or not: all have the same bits.
 
-Each two values of different columns occur together in some case (pairwise covering, of which the cases of
-the nets in `LEFT_OUT` are not run); every case must end in the bits of the plan of the same net and optimizer
-that keeps everything, compiled as it is written.
+Each two values of different columns occur together in some case (pairwise covering); every case must end in
+the bits of the plan of the same net and optimizer that keeps everything, compiled as it is written.
 """
 
 from __future__ import annotations
@@ -85,9 +84,6 @@ def covering(columns: Sequence[Sequence[str | bool]], seed: int = 0) -> Iterator
 
 
 CASES = tuple(covering(COLUMNS))
-LEFT_OUT = {"lstm", "transformer"}
-"""Not tried here: drawing a schedule that recomputes at random through the moments of a recurrent
-layer takes exponential time. `test_c99_sequences.py` has plans of both."""
 NetOf = Callable[[str, str], CNet]
 
 
@@ -129,7 +125,7 @@ def _said(net: CNet, case: Case, folder: Path) -> list[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [name for name in COLUMNS[0] if name not in LEFT_OUT])
+@pytest.mark.parametrize("name", COLUMNS[0])
 def test_all_ways_to_plan_and_build_a_net_give_the_same_bits(
     name: str, net_of: NetOf, tmp_path: Path
 ) -> None:

@@ -88,18 +88,27 @@ class _Draw:
             op = self.producer[name]
             self.run(op, op.rerun_inputs)
 
-    def can_have(self, name: str) -> bool:
-        is_stored = self.stored.get(name) == self.version[name]
-        return name in self.in_ram or is_stored or self.can_recompute(name)
+    def can_have(self, name: str, known: dict[str, bool] | None = None) -> bool:
+        """Whether it is in RAM, stored as it is now, or can be recomputed.
 
-    def can_recompute(self, name: str) -> bool:
+        ``known``: what was found for others on the way here. Without it each of the many ways through a
+        recurrent layer would be walked anew.
+        """
+        known = {} if known is None else known
+        if name not in known:
+            is_stored = self.stored.get(name) == self.version[name]
+            known[name] = name in self.in_ram or is_stored or self.can_recompute(name, known)
+        return known[name]
+
+    def can_recompute(self, name: str, known: dict[str, bool] | None = None) -> bool:
+        known = {} if known is None else known
         op = self.producer.get(name)
         return (
             op is not None
             and op.recomputable
             and not any(self.version[output] for output in op.outputs)
             and all(self.version[source] == self.meant[op.name][source] for source in op.rerun_inputs)
-            and all(self.can_have(source) for source in op.rerun_inputs)
+            and all(self.can_have(source, known) for source in op.rerun_inputs)
         )
 
     def store(self, name: str) -> None:
