@@ -9,7 +9,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from poet.report.plan import columns
+from poet.report.columns import columns
 from poet.units import format_bytes
 from poet.untrained import in_words
 

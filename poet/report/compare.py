@@ -7,7 +7,7 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from poet.report.plan import columns
+from poet.report.columns import columns
 from poet.simulator import Trace
 from poet.solution import Status
 from poet.solvers.literature.comparison import Comparison, Rival

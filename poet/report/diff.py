@@ -11,7 +11,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from poet.plans.training_plan import Plan
-from poet.report.plan import columns
+from poet.report.columns import columns
 from poet.report.reasons import decision_of
 from poet.report.schedule_rows import tensor_fates
 from poet.units import format_bytes, format_count, format_joules, format_more, format_seconds, format_share

@@ -10,8 +10,8 @@ from rich.text import Text
 from poet.devices.measurements import StepTime
 from poet.devices.op_rows import rows_of
 from poet.devices.profile import Profile, unit_of
+from poet.report.columns import columns
 from poet.report.device import format_amount_of, format_figure
-from poet.report.plan import columns
 from poet.units import format_seconds, format_share
 
 

@@ -13,7 +13,7 @@ from poet import codec
 from poet.devices.host import HostStorage, host_step_seconds
 from poet.plans.run_request import BUSY_RATIO, Epoch, Validation
 from poet.plans.training_plan import Plan
-from poet.report.plan import columns
+from poet.report.columns import columns
 from poet.units import format_bytes, format_seconds, format_share
 
 

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from poet.problem import Problem
 from poet.ram_survey import Survey
-from poet.report.plan import columns
+from poet.report.columns import columns
 from poet.solution import LowerBound, Solution, solution_to_json
 from poet.units import format_bytes, format_joules, format_part, format_seconds
 

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from poet.problem import Problem
 from poet.report.amounts import TITLES, format_amount
-from poet.report.plan import columns
+from poet.report.columns import columns
 from poet.solution import Status, solution_to_json
 from poet.trade_off_curve import TradeOff
 from poet.units import format_gap

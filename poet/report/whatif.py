@@ -8,7 +8,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from poet.report.plan import columns
+from poet.report.columns import columns
 from poet.units import format_bytes, format_joules, format_seconds, format_share
 from poet.whatif.result import Basis, Point, Setting, Verdict, WhatIf
 
