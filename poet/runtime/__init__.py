@@ -6,9 +6,19 @@ Needs torch, numpy and nothing else of what planning needs::
         result = trainer.step(inputs, targets)
 """
 
+from poet.runtime.data.buckets import Buckets
 from poet.runtime.runs.fit import fit, load_samples
 from poet.runtime.runs.spending import Allowance, Spending
 from poet.runtime.runs.watching import MemoryWatcher
 from poet.runtime.training.trainer import StepResult, Trainer
 
-__all__ = ["Allowance", "MemoryWatcher", "Spending", "StepResult", "Trainer", "fit", "load_samples"]
+__all__ = [
+    "Allowance",
+    "Buckets",
+    "MemoryWatcher",
+    "Spending",
+    "StepResult",
+    "Trainer",
+    "fit",
+    "load_samples",
+]

@@ -13,6 +13,7 @@ from poet.errors import InputError
 from poet.graph import TensorType
 from poet.plans.training_plan import Plan
 from poet.runtime.data import ranges
+from poet.runtime.data.buckets import Buckets, Padded
 
 Item = torch.Tensor | npt.NDArray[Any]
 Given = Item | Sequence[Item]
@@ -83,10 +84,27 @@ class GivenTensors:
                 kinds = (kind, *(other[place] for other in self._others))
                 taken = " or ".join(dict.fromkeys(map(str, kinds)))
                 raise InputError(f"{name} is {found}, the plan takes {taken}")
-        for tensor, (name, _) in zip(given, wanted, strict=True):
+        self._check_ranges(given)
+        return given
+
+    def padded(self, given: Sequence[torch.Tensor], buckets: Buckets) -> list[torch.Tensor | Padded]:
+        """Smaller tensors, after they were looked at, as ``buckets`` pads them to these shapes.
+
+        Raises:
+            InputError: one has another type than the plan's, or no value to be padded with, or holds what
+                `checked` refuses.
+        """
+        for tensor, (name, kind) in zip(given, self._wanted, strict=True):
+            found = str(tensor.dtype).removeprefix("torch.")
+            if found != kind.dtype:
+                raise InputError(f"{name} is {found}, the plan takes {kind}")
+        self._check_ranges(given)
+        return buckets.padded(given, [name for name, _ in self._wanted], self.types)
+
+    def _check_ranges(self, given: Sequence[torch.Tensor]) -> None:
+        for tensor, (name, _) in zip(given, self._wanted, strict=False):
             if name in self._rules:
                 ranges.check(name, tensor, self._rules[name], allow_nan=self.allow_nan)
-        return given
 
 
 def as_tensors(given: Given | None) -> tuple[torch.Tensor, ...]:

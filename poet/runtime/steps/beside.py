@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 
 from poet.plans.training_plan import Plan
+from poet.runtime.data.buckets import Padded
 from poet.runtime.kernels.cells import Cells
 from poet.runtime.steps.companions import CompanionPages
 from poet.runtime.steps.lasting import LastingTensors
@@ -53,7 +54,7 @@ class StepBeside:
     def run(
         self,
         number: int,
-        given: Sequence[torch.Tensor],
+        given: Sequence[torch.Tensor | Padded],
         scalars: Mapping[str, float],
         *,
         on_gradient: Tap | None = None,

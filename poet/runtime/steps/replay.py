@@ -14,6 +14,7 @@ import torch
 from poet.errors import PlanError, PoetError, ReplayError
 from poet.micro import IS_FIRST
 from poet.plans.training_plan import Plan
+from poet.runtime.data.buckets import Padded
 from poet.runtime.kernels.cells import Cells, new_buffer
 from poet.runtime.native.library import BETWEEN_STEPS
 from poet.runtime.steps import program
@@ -66,7 +67,7 @@ class StepReplay:
     def step(
         self,
         number: int,
-        given: Sequence[torch.Tensor],
+        given: Sequence[torch.Tensor | Padded],
         scalars: Mapping[str, float],
         *,
         mark: program.Mark,
@@ -114,11 +115,15 @@ class StepReplay:
             self._tensors.broken = f"the next step could not be put together ({first_line(error)})"
             raise
 
-    def _begin(self, given: Sequence[torch.Tensor]) -> None:
+    def _begin(self, given: Sequence[torch.Tensor | Padded]) -> None:
         for name, tensor in zip(self._plan.graph.inputs, given, strict=True):
             buffer = self._plan.graph.buffer_of(name)
             self._cells.install(buffer, new_buffer(self._cells.sizes_bytes[buffer]))
-            self._cells.contents[self._cells.value(name)].copy_(tensor)
+            target = self._cells.contents[self._cells.value(name)]
+            if isinstance(tensor, Padded):
+                tensor.put(target)
+            else:
+                target.copy_(tensor)
 
     def _run(
         self,

@@ -11,8 +11,10 @@ from dataclasses import replace
 import torch
 
 from poet.errors import ReplayError
+from poet.graph import TensorType
 from poet.plans.plan_parts import PageSlot
 from poet.plans.training_plan import Plan, Shape
+from poet.runtime.data.buckets import Buckets, Padded, next_larger
 from poet.runtime.data.given import Given, GivenTensors, as_tensors
 from poet.runtime.kernels.cells import Cells
 from poet.runtime.kernels.guards import check_calls
@@ -98,6 +100,7 @@ class OpenPlan:
         targets: Given | None,
         scalars: Mapping[str, float],
         *,
+        buckets: Buckets | None = None,
         on_gradient: Tap | None = None,
         on_instruction: Callable[[int], object] | None = None,
     ) -> Made:
@@ -105,15 +108,22 @@ class OpenPlan:
 
         Arguments and errors as of `poet.runtime.Trainer.step`; ``scalars`` are the hyperparameters.
         """
-        shape = taking(self.shapes, inputs, targets)
+        shape, padded = self._padded(inputs, targets, buckets)
+        if padded is None:
+            shape = taking(self.shapes, inputs, targets)
         if shape is not None:
-            given = shape.given.checked(inputs, targets)
+            given = shape.given.checked(inputs, targets) if padded is None else padded
             with torch.no_grad(), self.draws.undone_on_failure():
                 loss, outputs = shape.step.run(
                     number, given, scalars, on_gradient=on_gradient, on_instruction=on_instruction
                 )
             return loss, self.tensors.hand_over(outputs)
-        *earlier, last = self.given.pieces(inputs, targets)
+        earlier: list[tuple[torch.Tensor, ...]] = []
+        last: Sequence[torch.Tensor | Padded]
+        if padded is None:
+            *earlier, last = self.given.pieces(inputs, targets)
+        else:
+            last = padded
         losses: list[float] = []
         try:
             losses.extend(self.accumulate(number, given, scalars)[0] for given in earlier)
@@ -138,8 +148,13 @@ class OpenPlan:
         self._replay.done()
         return math.fsum([*losses, loss]) / (len(losses) + 1), self.tensors.hand_over(predictions)
 
-    def takes(self, inputs: Given, targets: Given | None) -> bool:
-        """Whether there is a step for batches of this shape, or none can be had: there are micro-batches.
+    def takes(self, inputs: Given, targets: Given | None, buckets: Buckets | None = None) -> bool:
+        """Whether a step takes batches of this shape, or none can be had: there are micro-batches.
+
+        Args:
+            inputs: of the model.
+            targets: of the loss.
+            buckets: which pad them to a larger shape.
 
         Raises:
             InputError: something is no tensor and no array of numbers.
@@ -147,7 +162,27 @@ class OpenPlan:
         if self.plan.request.micro is not None:
             return True
         given = (*as_tensors(inputs), *as_tensors(targets))
-        return is_as_large(given, self.given.types) or taking(self.shapes, inputs, targets) is not None
+        if buckets is not None and next_larger(given, self._types) is not None:
+            return True
+        return any(is_as_large(given, types) for types in self._types)
+
+    @property
+    def _types(self) -> list[tuple[TensorType, ...]]:
+        """What the steps take, the plan's own first."""
+        return [self.given.types, *(shape.given.types for shape in self.shapes)]
+
+    def _padded(
+        self, inputs: Given, targets: Given | None, buckets: Buckets | None
+    ) -> tuple[OpenShape | None, Sequence[torch.Tensor | Padded] | None]:
+        """The shape (``None``: the plan's own) to which ``buckets`` pads a batch, and that; or nothing."""
+        if buckets is None or self.takes(inputs, targets):
+            return None, None
+        given = (*as_tensors(inputs), *as_tensors(targets))
+        number = next_larger(given, self._types)
+        if number is None:
+            return None, None
+        shape = self.shapes[number - 1] if number else None
+        return shape, (self.given if shape is None else shape.given).padded(given, buckets)
 
     def add_shape(self, shape: Shape, open_pages: Callable[[Sequence[PageSlot]], PageFile]) -> None:
         """From now on batches of ``shape`` have its step, in place of one that there was for them.

@@ -15,6 +15,7 @@ from poet.closing import Closing
 from poet.errors import InputError, ReplayError
 from poet.plans.plan_parts import PageSlot
 from poet.plans.training_plan import Plan, Shape
+from poet.runtime.data.buckets import Buckets
 from poet.runtime.data.given import Given, as_tensors
 from poet.runtime.steps.lasting import ArenaUse
 from poet.runtime.storage import state
@@ -94,14 +95,20 @@ class Session(Closing):
         if chosen != replace(self.open.plan, budgets=()) or self._spill is not None:
             self._change_to(chosen, self.plan_path.parent)
 
-    def prepare(self, inputs: Given, targets: Given | None, planner: ShapePlanner) -> None:
+    def prepare(
+        self,
+        inputs: Given,
+        targets: Given | None,
+        planner: ShapePlanner,
+        buckets: Buckets | None = None,
+    ) -> None:
         """Have a step for batches of this shape, a new one if there is none.
 
         Raises:
             InputError, Infeasible, OutOfTime: none can be had; nothing has happened.
             PageFileError: there is no room for what it pages; likewise.
         """
-        if not self.open.takes(inputs, targets):
+        if not self.open.takes(inputs, targets, buckets):
             types = types_of((*as_tensors(inputs), *as_tensors(targets)))
             self._add(planner(self.open.plan, types))
 

@@ -18,6 +18,7 @@ import torch
 from poet.graph import TensorType
 from poet.plans.plan_file import PlanFile
 from poet.plans.training_plan import Plan
+from poet.runtime.data.buckets import Buckets
 from poet.runtime.data.given import Given
 from poet.runtime.steps.joining import joining_tap
 from poet.runtime.steps.lasting import ArenaUse
@@ -60,6 +61,7 @@ class Trainer(TrainingState):
         super().__init__(session, Generations(tensors.path if isinstance(tensors, state.Saved) else None))
         self._rates = Rates(plan.optimizer, session.open.hyperparameters)
         self.shape_planner: ShapePlanner | None = None
+        self._buckets: Buckets | None = None
 
     @property
     def _open(self) -> OpenPlan:
@@ -149,6 +151,21 @@ class Trainer(TrainingState):
         self._open.allow_nan(allowed)
 
     @property
+    def buckets(self) -> Buckets | None:
+        """What batches of a shape without a step are padded with, before one is planned; ``None``: nothing.
+
+        Raises:
+            InputError: set to values that cannot be, or that the loss would count.
+        """
+        return self._buckets
+
+    @buckets.setter
+    def buckets(self, buckets: Buckets | None) -> None:
+        if buckets is not None:
+            buckets.check(self.plan)
+        self._buckets = buckets
+
+    @property
     def learning_rates(self) -> tuple[float, ...]:
         """Of the next step: of what is in no parameter group, then of the plan's groups in their order."""
         return self._rates.now
@@ -210,7 +227,7 @@ class Trainer(TrainingState):
         """
         self._open.check_may_run()
         if self.shape_planner is not None:
-            self._session.prepare(inputs, targets, self.shape_planner)
+            self._session.prepare(inputs, targets, self.shape_planner, self._buckets)
         clock = self._stopwatch()
         number = self.steps + 1
         loss, outputs = self._open.step(
@@ -218,6 +235,7 @@ class Trainer(TrainingState):
             inputs,
             targets,
             self._rates.scalars(number),
+            buckets=self._buckets,
             on_gradient=on_gradient and joining_tap(self.plan.graph, on_gradient),
             on_instruction=on_instruction,
         )

@@ -1,0 +1,136 @@
+"""Batches of a shape that has no step, padded to the next larger one that has: buckets."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from numbers import Real
+
+import torch
+
+from poet.brief import brief
+from poet.errors import InputError
+from poet.graph import TensorType
+from poet.loss import PYTHON, LossSpec
+from poet.plans.training_plan import Plan
+from poet.runtime.data import ranges
+
+
+@dataclass(frozen=True, slots=True)
+class Padded:
+    """A tensor that is smaller than its place in a step, and what stands behind it there."""
+
+    tensor: torch.Tensor
+    value: float
+
+    def put(self, target: torch.Tensor) -> None:
+        """Copy it into the beginning of ``target``, along every dim, and the value into the rest."""
+        part = target.fill_(self.value)
+        for dim, size in enumerate(self.tensor.shape):
+            part = part.narrow(dim, 0, size)
+        part.copy_(self.tensor)
+
+
+@dataclass(frozen=True, slots=True)
+class Buckets:
+    """What batches are padded with, at the end of each dim, where there is no step for their shape.
+
+        trainer.buckets = Buckets({"tokens": 0, "targets": -100})
+
+    The step is that of the smallest larger shape, and its bits are those of plain PyTorch on the padded
+    batch: whether padding changes what is learned is the model's affair.
+
+    Attributes:
+        values: by the name of the input or targets; what is not named is never padded.
+    """
+
+    values: Mapping[str, float]
+
+    __repr__ = brief
+
+    def check(self, plan: Plan) -> None:
+        """Do nothing if batches for ``plan`` can be padded so.
+
+        Raises:
+            InputError: they cannot, or the loss would count what is padded.
+        """
+        if plan.request.micro is not None:
+            raise InputError(f"{plan.model.name}: the plan has micro-batches, which are not padded")
+        kinds = dict(zip(plan.graph.inputs, plan.given_types, strict=True))
+        rules = ranges.rules(plan.graph)
+        targets = plan.graph.inputs[len(kinds) - plan.graph.targets :]
+        for name, value in self.values.items():
+            if name not in kinds:
+                raise InputError(f"there is no {name} to pad; the plan takes {', '.join(kinds)}")
+            _check_holds(name, kinds[name].dtype, value)
+            rule = rules.get(name, ranges.Rule())
+            if name in targets:
+                _check_left_out(name, value, rule, plan.request.loss)
+            elif rule.below is not None and not 0 <= value < rule.below:
+                raise InputError(f"{name} cannot be padded with {value}; {rule}")
+
+    def padded(
+        self, given: Sequence[torch.Tensor], names: Sequence[str], kinds: Sequence[TensorType]
+    ) -> list[torch.Tensor | Padded]:
+        """``given``, those padded that are smaller than ``kinds``.
+
+        Raises:
+            InputError: one is smaller that has no value.
+        """
+        found: list[torch.Tensor | Padded] = []
+        for tensor, name, kind in zip(given, names, kinds, strict=True):
+            if tuple(tensor.shape) == kind.shape:
+                found.append(tensor)
+            elif name in self.values:
+                found.append(Padded(tensor, self.values[name]))
+            else:
+                shape = ",".join(map(str, tensor.shape))
+                raise InputError(
+                    f"{name}[{shape}] would have to be padded to {kind}, and Buckets has no value for {name}"
+                )
+        return found
+
+
+def next_larger(given: Sequence[torch.Tensor], shapes: Sequence[Sequence[TensorType]]) -> int | None:
+    """Which of ``shapes`` is the smallest that holds the tensors; ``None``: none does."""
+    holding = [
+        (sum(math.prod(kind.shape) for kind in kinds), number)
+        for number, kinds in enumerate(shapes)
+        if len(kinds) == len(given)
+        and all(
+            tensor.dim() == len(kind.shape)
+            and all(0 < size <= room for size, room in zip(tensor.shape, kind.shape, strict=True))
+            for tensor, kind in zip(given, kinds, strict=True)
+        )
+    ]
+    return min(holding)[1] if holding else None
+
+
+def _check_holds(name: str, dtype: str, value: object) -> None:
+    """Do nothing if a tensor of ``dtype`` holds ``value`` as it is.
+
+    Raises:
+        InputError: it does not.
+    """
+    kind: torch.dtype = getattr(torch, dtype)
+    is_held = isinstance(value, Real) and math.isfinite(value)
+    if is_held and not kind.is_floating_point:
+        info = torch.iinfo(torch.uint8 if kind is torch.bool else kind)
+        most = 1 if kind is torch.bool else info.max
+        is_held = value == int(value) and info.min <= value <= most  # type: ignore[call-overload,operator]
+    if not is_held:
+        raise InputError(f"{name} cannot be padded with {value!r}; it is {dtype}")
+
+
+def _check_left_out(name: str, value: float, rule: ranges.Rule, loss: str) -> None:
+    """Do nothing if the loss leaves out targets of ``value``, or is one of the caller's own.
+
+    Raises:
+        InputError: it counts them.
+    """
+    if rule.below is not None:
+        if value != rule.left_out and not (rule.padded and value < 0):
+            raise InputError(f"{name}: the loss counts what is padded with {value}; {rule}")
+    elif LossSpec.parse(loss).name not in (PYTHON, "output"):
+        raise InputError(f"{name}: {loss} counts every target, so that what is padded would be learned")
