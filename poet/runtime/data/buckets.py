@@ -15,21 +15,7 @@ from poet.graph import TensorType
 from poet.loss import PYTHON, LossSpec
 from poet.plans.training_plan import Plan
 from poet.runtime.data import ranges
-
-
-@dataclass(frozen=True, slots=True)
-class Padded:
-    """A tensor that is smaller than its place in a step, and what stands behind it there."""
-
-    tensor: torch.Tensor
-    value: float
-
-    def put(self, target: torch.Tensor) -> None:
-        """Copy it into the beginning of ``target``, along every dim, and the value into the rest."""
-        part = target.fill_(self.value)
-        for dim, size in enumerate(self.tensor.shape):
-            part = part.narrow(dim, 0, size)
-        part.copy_(self.tensor)
+from poet.runtime.steps.padded import Padded
 
 
 @dataclass(frozen=True, slots=True)

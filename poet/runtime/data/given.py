@@ -13,7 +13,8 @@ from poet.errors import InputError
 from poet.graph import TensorType
 from poet.plans.training_plan import Plan
 from poet.runtime.data import ranges
-from poet.runtime.data.buckets import Buckets, Padded
+from poet.runtime.data.buckets import Buckets
+from poet.runtime.steps.padded import Padded
 
 Item = torch.Tensor | npt.NDArray[Any]
 Given = Item | Sequence[Item]

@@ -8,10 +8,10 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 
 from poet.plans.training_plan import Plan
-from poet.runtime.data.buckets import Padded
 from poet.runtime.kernels.cells import Cells
 from poet.runtime.steps.companions import CompanionPages
 from poet.runtime.steps.lasting import LastingTensors
+from poet.runtime.steps.padded import Padded
 from poet.runtime.steps.replay import StepReplay, Tap
 from poet.runtime.storage.background import Pager
 

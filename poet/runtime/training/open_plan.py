@@ -14,7 +14,7 @@ from poet.errors import ReplayError
 from poet.graph import TensorType
 from poet.plans.plan_parts import PageSlot
 from poet.plans.training_plan import Plan, Shape
-from poet.runtime.data.buckets import Buckets, Padded, next_larger
+from poet.runtime.data.buckets import Buckets, next_larger
 from poet.runtime.data.given import Given, GivenTensors, as_tensors
 from poet.runtime.kernels.cells import Cells
 from poet.runtime.kernels.guards import check_calls
@@ -22,6 +22,7 @@ from poet.runtime.steps.accumulating import Accumulation
 from poet.runtime.steps.companions import companions, slots_beside
 from poet.runtime.steps.draws import Draws
 from poet.runtime.steps.lasting import ArenaUse, LastingTensors
+from poet.runtime.steps.padded import Padded
 from poet.runtime.steps.replay import StepReplay, Tap
 from poet.runtime.storage import state
 from poet.runtime.storage.page_file import PageFile
