@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 export PYTHONDONTWRITEBYTECODE :=
 STAMP := $(VENV)/.installed
 
-.PHONY: help setup demo demo-c c99-table c99-library-table test test-cortex-m test-slow lint type models-table nets-table gap-table bench-planner bench-large-graphs bench-large-rivals bench-small-ram language-model bench-layout bench-tuning devices-table calibration-table robust-table fuzz faults-table runtime-table torch-peers torch-solver bits-table stream-table micro-table documents pictures site clean
+.PHONY: help setup demo demo-c c99-table c99-instructions c99-library-table test test-cortex-m test-slow lint type models-table nets-table gap-table bench-planner bench-large-graphs bench-large-rivals bench-small-ram language-model bench-layout bench-tuning devices-table calibration-table robust-table fuzz faults-table runtime-table torch-peers torch-solver bits-table stream-table micro-table documents pictures site clean
 
 help: ## this list
 	@grep -E '^[a-z0-9-]+:.*## ' Makefile | sed -E 's/^([a-z0-9-]+):.*## (.*)$$/\1|\2/' | awk -F'|' '{printf "make %-18s %s\n", $$1, $$2}'
@@ -106,6 +106,9 @@ demo-c: $(STAMP) ## ResNet-8 as C99: planned, exported, linked into its RAM, tra
 
 c99-table: $(STAMP) ## docs/c99-table.md: the MLPerf Tiny nets as C99, kept and in their budgets, in QEMU (ten minutes)
 	$(BIN)/python tests/benchmarks/c99_table.py
+
+c99-instructions: $(STAMP) ## docs/c99-instructions.md: instructions of C steps, foreseen and counted in QEMU (ten minutes)
+	$(BIN)/python tests/benchmarks/c99_instructions.py
 
 c99-library-table: $(STAMP) ## docs/c99-library.md: steps of five nets by shared library and in PyTorch, time and memory (a few minutes)
 	$(BIN)/python tests/benchmarks/c99_library.py

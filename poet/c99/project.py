@@ -18,6 +18,7 @@ from poet.c99.calls import WORD_BYTES
 from poet.c99.emit import step_source
 from poet.c99.functions import functions_of
 from poet.c99.header import net_bytes, step_header
+from poet.c99.instructions import StepInstructions, of_statements
 from poet.c99.interface import ExportedStep, Interface, Span, comment, interface_of
 from poet.c99.optimizer_numbers import check_optimizer
 from poet.c99.predict import Prediction, prediction_of
@@ -36,6 +37,7 @@ from poet.units import format_bytes
 TEMPLATES = Path(__file__).parent / "folder"
 _BESIDE_BYTES = 1024 + 128
 """The stack of the test for a board, and what else it has in RAM."""
+_CLASSES_SAID = 4
 _COPIED = {
     "CMakeLists.txt": "CMakeLists.txt",
     "poet_file_storage.c": "poet_file_storage.c",
@@ -235,12 +237,26 @@ def _storage_said(step: ExportedStep) -> str:
     return said
 
 
+def _foreseen(found: StepInstructions) -> str:
+    """Instructions of a step, and the classes of ops that take most of them."""
+    most = list(found.by_class.items())[:_CLASSES_SAID]
+    shares = "; ".join(f"{name} {instructions / found.total:.0%}" for name, instructions in most)
+    return f"about {_rounded(found.total):,}: {shares}"
+
+
+def _rounded(number: float) -> int:
+    """To three digits."""
+    return int(float(f"{number:.2e}"))
+
+
 def _readme(plan: Plan, step: ExportedStep, weight_words: int) -> str:
     arena_bytes = step.arena_bytes
     runs = sum(isinstance(step, Compute) for step in plan.schedule)
     budget_bytes = plan.request.limits.ram_budget_bytes
     budget = "no budget was given" if budget_bytes is None else f"budget {budget_bytes} bytes"
     everything = plan.prediction.plain_peak_ram_bytes
+    sizes_bytes = {buffer.name: buffer.size_bytes for buffer in plan.graph.buffers}
+    foreseen = of_statements(step.statements.statements, sizes_bytes)
     plain = (
         "" if everything is None else f"\n| arena of training that keeps everything | {everything} bytes |"
     )
@@ -259,6 +275,7 @@ def _readme(plan: Plan, step: ExportedStep, weight_words: int) -> str:
             plain=plain,
             weights=WORD_BYTES * weight_words,
             storage=_storage_said(step),
+            instructions=_foreseen(foreseen),
             runs=runs,
             recomputed=runs - len(plan.graph.ops),
             optimizer=plan.optimizer.name,

@@ -1,0 +1,156 @@
+"""Nets of random sizes that together call the C kernels: to fit what kernels take, and to try it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import pairwise
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from helpers.c_plans import CNet, traced
+from poet.optimizer import OptimizerSpec
+
+Random = np.random.Generator
+
+
+def _between(random: Random, least: int, most: int) -> int:
+    return int(random.integers(least, most + 1))
+
+
+def _images(random: Random) -> tuple[nn.Module, Tensor, str]:
+    """Convolutions of every way that the kernels roll, of random widths on a random image."""
+    a, b, c, d = (_between(random, 3, 24) for _ in range(4))
+    height, width = (_between(random, 13, 32) for _ in range(2))
+    images, tall, is_wide = _between(random, 1, 2), _between(random, 2, 10), bool(random.integers(2))
+    layers: list[nn.Module] = [nn.Conv2d(2, a, 3, padding=1), nn.BatchNorm2d(a), nn.ReLU()]
+    layers += [nn.Conv2d(a, a, 3, padding=1, groups=a), nn.BatchNorm2d(a), nn.ReLU()]
+    layers += [nn.Conv2d(a, b, 1), nn.BatchNorm2d(b), nn.ReLU(), nn.ZeroPad2d((0, 1, 0, 1))]
+    layers += [nn.Conv2d(b, b, 3, stride=2, groups=b), nn.BatchNorm2d(b), nn.ReLU()]
+    layers += [nn.Conv2d(b, c, 3, padding=1), nn.BatchNorm2d(c), nn.Conv2d(c, d, 1, stride=2)]
+    layers += [nn.ReLU(), nn.ZeroPad2d((1, 1, 1, 1)), nn.Conv2d(d, c, 3, stride=2), nn.BatchNorm2d(c)]
+    layers += [nn.ReLU(), nn.AvgPool2d(2), nn.Flatten()]
+    if is_wide:
+        first = (nn.ZeroPad2d((1, 1, 4, 5)), nn.Conv2d(1, a, (tall, 4), stride=2), nn.ReLU())
+        layers = [*first, nn.Dropout(0.2), nn.Conv2d(a, 2, 1), *layers]
+        height, width = height + 14, width + 20
+    x = torch.randn(images, 1 if is_wide else 2, height, width)
+    with torch.no_grad():
+        count = nn.Sequential(*layers)(torch.cat([x, x]))[:1].shape[1]
+    return nn.Sequential(*layers, nn.Linear(count, _between(random, 2, 13))), x, "cross-entropy"
+
+
+def _windows(random: Random) -> tuple[nn.Module, Tensor, str]:
+    """Windows that do not roll: wide, dilated, padded, with groups; group norm, pooling, enlarging."""
+    g = _between(random, 1, 3)
+    a, b, c = (g * _between(random, 2, 5) for _ in range(3))
+    stride, wide = _between(random, 1, 2), int(random.choice([2, 5, 7]))
+    layers: list[nn.Module] = [nn.BatchNorm2d(2, affine=False).eval()]
+    layers += [nn.Conv2d(2, a, wide, padding=wide // 2, stride=stride), nn.GroupNorm(g, a)]
+    layers += [nn.SiLU(), nn.Conv2d(a, b, 3, padding=2, dilation=2, groups=g), nn.GroupNorm(1, b), nn.ReLU()]
+    layers += [nn.MaxPool2d(3, 2, 1), nn.Conv2d(b, c, 3, padding=1, stride=2), nn.Hardswish()]
+    layers += [nn.Upsample(scale_factor=2), nn.ConvTranspose2d(c, a, 3, 2, 1, output_padding=1), nn.ReLU6()]
+    layers += [nn.ConvTranspose2d(a, 3, 4, 2, 1), nn.Conv2d(3, 2, 1, groups=1), nn.Sigmoid()]
+    layers += [nn.AvgPool2d(3, 2, 1), nn.Conv2d(2, 4, (3, 1)), nn.Conv2d(4, 4, 1, groups=2), nn.Mish()]
+    x = torch.randn(_between(random, 1, 2), 2, _between(random, 14, 24), _between(random, 14, 24))
+    return nn.Sequential(*layers), x, "mse"
+
+
+def _dense(random: Random) -> tuple[nn.Module, Tensor, str]:
+    """Linear layers with batch norm, of random widths."""
+    batch = int(random.choice([2, 4, 4, 4, 7]))
+    sizes = [_between(random, 5, 150) * 2 for _ in range(4)]
+    layers: list[nn.Module] = []
+    for index, (one, other) in enumerate(pairwise(sizes)):
+        layers += [nn.Linear(one, other), nn.BatchNorm1d(other), nn.ReLU() if index != 1 else nn.Tanh()]
+    return nn.Sequential(*layers, nn.Linear(sizes[-1], sizes[0])), torch.randn(batch, sizes[0]), "mse"
+
+
+_EVEN: tuple[Callable[[Tensor], Tensor], ...] = (F.gelu, F.silu, F.elu, F.mish, F.hardswish, F.leaky_relu)
+_BOUNDED: tuple[Callable[[Tensor], Tensor], ...] = (
+    torch.tanh, torch.sigmoid, F.hardsigmoid, F.relu6, torch.relu, torch.exp
+)  # fmt: skip
+
+
+class _Elements(nn.Module):
+    """Every function of single elements, one after the other."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.into, self.out, self.cut = nn.Linear(9, width), nn.Linear(width, 4), width // 3
+        self.scale, self.shift = nn.Parameter(torch.ones(width)), nn.Parameter(torch.zeros(width))
+        self.norm = nn.LayerNorm(width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Scores; ``x`` is [N, 9]."""
+        y = self.norm(self.into(x)) * 2
+        for change in _EVEN:
+            y = y + change(y * self.scale)
+        y = self.norm(y - self.shift)
+        for change in _BOUNDED:
+            y = y - 0.5 * change(y)
+        y = F.gelu(self.norm(y), approximate="tanh").pow(3) + (-y).abs()
+        y = self.norm(y) / (1.5 + y * y)
+        z = (y * y + 1.0).sqrt() + torch.rsqrt(y * y + 1.0) + 1.0 / (y * y + 2.0)
+        z = z / 3.0 + torch.softmax(z, 1) + F.cosine_similarity(y, z, 1).unsqueeze(1)
+        z = F.dropout(z, 0.3)
+        parts = torch.stack([z[:, : self.cut], z[:, self.cut : 2 * self.cut]], 1)
+        z = torch.cat([parts.flatten(1), z[:, 2 * self.cut :]], 1)
+        return self.out(z * self.scale.sum())  # type: ignore[no-any-return]
+
+
+def _elements(random: Random) -> tuple[nn.Module, Tensor, str]:
+    return _Elements(_between(random, 60, 200)), torch.randn(_between(random, 2, 4), 9), "cross-entropy"
+
+
+class _Sequence(nn.Module):
+    """Words through dilated convolutions, a recurrent layer and causal attention."""
+
+    def __init__(self, width: int, words: int, kind: Callable[..., nn.Module]) -> None:
+        super().__init__()
+        normed = nn.utils.parametrizations.weight_norm
+        self.table, self.into, self.heads = nn.Embedding(words, width), nn.Linear(width, width), 2
+        self.places = nn.Embedding(9, width)
+        self.first = normed(nn.Conv1d(width, width, 3, dilation=2, padding=2))
+        self.norm, self.recurrent = nn.BatchNorm1d(width), kind(width, width, batch_first=True)
+        self.qkv, self.after, self.out = nn.Linear(width, 3 * width), nn.LayerNorm(width), nn.Linear(width, 5)
+
+    def forward(self, words: Tensor) -> Tensor:
+        """Scores of classes; ``words`` is [N, T]."""
+        x = self.table(words) + self.places(torch.arange(words.shape[1]))
+        x = self.into(x).transpose(1, 2)
+        x = torch.relu(self.norm(self.first(x))).transpose(1, 2)
+        x = self.recurrent(x)[0]
+        q, k, v = self.qkv(x).view(*x.shape[:2], 3, self.heads, -1).permute(2, 0, 3, 1, 4)
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2)
+        return self.out(self.after(x + y).mean(1))  # type: ignore[no-any-return]
+
+
+def _sequence(random: Random) -> tuple[nn.Module, Tensor, str]:
+    width, words = 2 * _between(random, 4, 14), _between(random, 6, 30)
+    kind = (nn.GRU, nn.LSTM, nn.RNN)[_between(random, 0, 2)]
+    shape = (_between(random, 1, 3), _between(random, 4, 9))
+    return _Sequence(width, words, kind), torch.randint(0, words, shape), "cross-entropy"
+
+
+KINDS: dict[str, Callable[[Random], tuple[nn.Module, Tensor, str]]] = {
+    "images": _images,
+    "windows": _windows,
+    "dense": _dense,
+    "elements": _elements,
+    "sequence": _sequence,
+}
+
+OPTIMIZERS = (("sgd", 0.0), ("momentum", 0.0), ("sgd", 0.01), ("adamw", 0.01))
+
+
+def random_net(kind: str, seed: int) -> CNet:
+    """Of that kind and of sizes that ``seed`` draws; every other one is fused everywhere."""
+    random = np.random.default_rng([seed, *kind.encode()])
+    torch.manual_seed(seed)
+    module, x, loss = KINDS[kind](random)
+    optimizer, decay = OPTIMIZERS[seed % len(OPTIMIZERS)]
+    net = traced(module, x, loss=loss, optimizer=OptimizerSpec(optimizer, lr=0.01, weight_decay=decay))
+    return net.fused_everywhere() if seed // len(OPTIMIZERS) % 2 == 0 else net
