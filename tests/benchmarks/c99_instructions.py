@@ -306,7 +306,9 @@ def page(plans: Path, seconds: float, seeds: range) -> None:
     """Compare, print and write the page."""
     columns: dict[str, dict[str, Pair]] = {}
     costs: dict[str, dict[str, Pair]] = {}
-    clock_hertz = load_profile(DEVICE).chip.clock_hertz.value
+    chip = load_profile(DEVICE).chip
+    assert chip is not None
+    clock_hertz = chip.clock_hertz.value
     for name, path in benchmark_plans(plans, seconds):
         with tempfile.TemporaryDirectory() as work:
             found = counted(Path(work) / "c", path)

@@ -112,7 +112,7 @@ def test_windows_multiply_as_often_as_pytorch_does(
     made = F.conv2d(
         torch.ones(1, 1, *size), torch.ones(1, 1, *kernel), stride=stride, padding=pads, dilation=dilation
     )
-    plane = Plane(*size, *made.shape[-2:], *kernel, stride, stride, *pads, dilation, dilation)
+    plane = Plane._make((*size, *made.shape[-2:], *kernel, stride, stride, *pads, dilation, dilation))
     assert plane.multiply_adds == made.sum()
     assert _multiply_adds(taps(plane, is_turned=True)) == (9 * made.numel() if plane.rolls else made.sum())
     record = (2, 1, 1, 3, *plane)
