@@ -133,4 +133,10 @@ def _watts(text: str) -> dict[str, float]:
             raise InputError(
                 f"--watts {part!r}: write for example idle=2.7,busy=6; phases: {', '.join(PHASES)}"
             )
+    for name, watts in found.items():
+        if watts < found.get("idle", 0.0):
+            raise InputError(
+                f"--watts: {name} is {watts:g} W, less than idle, {found['idle']:g} W; "
+                "type what the meter shows, idle power included"
+            )
     return found

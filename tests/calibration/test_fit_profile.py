@@ -246,6 +246,26 @@ def test_a_meters_log_is_cut_where_the_phases_are(shift: float, tmp_path: Path) 
         phases_by_meter(found.phases, path)
 
 
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("idle=6,busy=2", "busy is 2 W, less than idle, 6 W"),
+        ("read=1,idle=6,busy=7", "read is 1 W, less than idle, 6 W"),
+        ("idle=x", "'idle=x': write for example"),
+        ("sleep=2", "'sleep=2': write for example"),
+    ],
+)
+def test_typed_watts_that_cannot_be_are_refused(
+    text: str, told: str, noisy: Measurements, tmp_path: Path
+) -> None:
+    raw, mine = tmp_path / "raw.json", tmp_path / "mine.toml"
+    write_measurements(raw, noisy)
+    arguments = ["fit", str(raw), "-o", str(mine), "--watts", text]
+    with pytest.raises(InputError, match=told):
+        get_command(app).main(arguments, prog_name="poet devices", standalone_mode=False)
+    assert not mine.exists()
+
+
 @pytest.mark.slow
 def test_the_command_writes_a_profile_that_is_valid(noisy: Measurements, tmp_path: Path) -> None:
     raw, mine = tmp_path / "raw.json", tmp_path / "mine.toml"
