@@ -44,7 +44,7 @@ BENCH = Path(__file__).with_name("calibration_bench.py")
 THREADS, ROUNDS = (1, 2), 12
 FIT_SIZES_BYTES = (4096, 16384, 65536, 262144, 1048576, 4194304)
 BASES = ("rpi4b-xnnpack", "rpi4b", "rpi5", "x86-host")
-DRAWS, FEW_OPS = 6, 10
+DRAWS, FEW_OPS = 20, 10
 CHOSEN = (
     ("matmul", 0.75), ("convolution", 0.0), ("convolution_backward", 0.75), ("pointwise_backward", 0.75),
     ("depthwise_backward", 0.75), ("elementwise", 0.8), ("elementwise", 0.1), ("batch_norm", 0.75),
@@ -275,7 +275,8 @@ at hand.
 
 ## Steps
 
-The fit sees ops of 20 small nets of a calibration. The nets below are in none.
+The fit sees ops of 20 small nets of a calibration. The nets below are in none. On a less busy day, with
+another calibration, one thread had a median error of 7 % and a worst of 18 %, two threads 21 and 45 %.
 """
 
 PAGING = """
@@ -294,7 +295,7 @@ One thread; {FEW_OPS} of the calibration's ops, with a base that is another mach
 steps, and predicted over measured of single ones. *Drawn*: at random, {DRAWS} times, nine of ten draws and
 nets. *Chosen*: of products, convolutions, convolutions of single pixels and of single channels, sums, batch
 norms, updates and passes over memory one larger op each, and two tiny ones that tell what calls cost, of a
-convolution and of another.
+convolution and of another. Attention stands for no product.
 
 """
 
