@@ -243,6 +243,14 @@ def _transfer(call: CCall, sizes_bytes: Sizes) -> Amounts:
     return amounts(call.function, word=-(-size_bytes // WORD_BYTES), call=1)
 
 
+def _move(call: CCall, _: Sizes) -> Amounts:
+    """Words; newlib's memmove copies byte by byte, backward, to a place that begins inside the tensor."""
+    to, begin, size_bytes = (_whole(call, place) for place in (1, 2, 3))
+    words = -(-size_bytes // WORD_BYTES)
+    what = "backward" if begin < to < begin + words else "word"
+    return amounts(call.function, **{what: words}, call=1)
+
+
 TRANSFERS = ("home_in", "home_out", "page_in", "page_out", "move", "restore")
 _BY_LAST = (
     "absolute", "add", "add_scalar", "assign", "copy", "count_up", "div", "div_scalar", "equal", "fill",
@@ -305,4 +313,5 @@ _RULES: dict[str, Rule] = {
     "poet_sgd": _sgd,
     "poet_adamw": _adamw,
     **dict.fromkeys(TRANSFERS, _transfer),
+    "move": _move,
 }  # fmt: skip
