@@ -286,18 +286,20 @@ class AlternativesTuning(Checked):
 
     Attributes:
         all_choices: alternatives of which every choice is searched: each more halves the time of a choice,
-            and three leave each an eighth. Off: one choice is searched, with a bound for all.
+            and three leave each an eighth. Off: a few are searched, with a bound for all.
         guide_share: of the time at most, for the linear program in which forms are open: its bound is for all
             choices, and the choice that it suggests is searched. Nets of some hundred ops need a tenth of a
             second, of a thousand some seconds. Off: a choice by bytes and by what an op needs at once.
         guide_seconds: likewise at most, so that long limits are not used up by it.
         taken_share: of a form in that program's solution, above which the choice has it: the nearer one.
-        main_share: of the time left, for the choice that is searched; the rest is for the relaxed problem's
-            bound: plans take longer than bounds.
+        rivals_share: of the time left, for choices that are searched first, in equal parts: all that save
+            bytes, what the open forms take, what the plan to start from has. Off: the last of them alone.
+        main_share: of the time left then, for the best of them; the rest is for the relaxed problem's bound:
+            plans take longer than bounds.
         fitting_share: of the time at most, for how few alternatives are enough for keeping everything: each
             try takes a tenth of a second on nets of some hundred ops.
         fitting_seconds: likewise at most, so that long limits are not used up by it.
-        unlimited_seconds: for one of several choices where there is no time limit, because a search ends with
+        unlimited_seconds: for all of several choices where there is no time limit, because a search ends with
             its proof alone.
     """
 
@@ -305,6 +307,7 @@ class AlternativesTuning(Checked):
     guide_share: float = tuned(0.25, off=0.0)
     guide_seconds: float = 20.0
     taken_share: float = 0.5
+    rivals_share: float = tuned(0.4, off=0.0)
     main_share: float = 0.85
     fitting_share: float = 0.2
     fitting_seconds: float = 5.0

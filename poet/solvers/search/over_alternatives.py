@@ -1,9 +1,10 @@
 """The search where ops have other forms (`poet.problem.Alternative`): which of them a plan takes, and how.
 
 Engines see problems in which that choice is made. Where keeping everything fits with some choice, the one
-that costs least extra is looked for; else one choice is searched, and what its plan has room for is put back
-into its cheaper form. Few alternatives are tried in all choices. The bound holds for every choice: the least
-over all that were searched, or that of a relaxed problem (`poet.alternatives.relaxed`).
+that costs least extra is looked for; else a few choices are searched in turn, the best of them for longest,
+and what its plan has room for is put back into its cheaper form. Few alternatives are tried in all choices.
+The bound holds for every choice: the least over all that were searched, or that of a relaxed problem
+(`poet.alternatives.relaxed`).
 """
 
 from __future__ import annotations
@@ -11,12 +12,13 @@ from __future__ import annotations
 import itertools
 import logging
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from poet.alternatives import relaxed, taken_by, with_names, without_names
 from poet.errors import InputError, InvalidSchedule
-from poet.problem import Alternative, Limits, Objective, Pins, Problem
-from poet.schedule import Compute, Free, PageIn, PageOut, Schedule
+from poet.problem import Limits, Objective, Pins, Problem
+from poet.schedule import Schedule
 from poet.simulator import Trace, simulate
 from poet.solution import PROVEN, Progress, Solution, SolveOptions, Status, amount_of, is_confirmed
 from poet.solvers.heuristics.keep_everything import keep_everything
@@ -26,6 +28,7 @@ from poet.solvers.search.choices import Choice, Choices
 from poet.solvers.search.finders import GREEDY
 from poet.solvers.search.form_guide import FormGuide, form_guide
 from poet.solvers.search.messages import STOPPED, impossible_in_all_forms, untried_forms_sentence
+from poet.solvers.search.own_form import in_own_form
 
 _log = logging.getLogger(__name__)
 
@@ -88,7 +91,7 @@ class _Search:
                 found = replace(found, solution=replace(found.solution, message=impossible))
                 return self.answer(found, math.inf)
         if is_pinned:
-            return self.one_choice(frozenset(self.names))
+            return self.few_choices([frozenset(self.names)])
         sums = self.options.objective in (Objective.ENERGY, Objective.TIME)
         guide = None
         if sums:
@@ -104,12 +107,13 @@ class _Search:
                     return self.answer(found, self.least)
         goes_on = sums and self.incumbent_trace is not None
         guide = guide or self.guided()
-        first = self.choices.first() if guide is None else self.choices.following(guide)
+        rivals = [] if guide is None else [self.choices.following(guide)]
         if goes_on and self.start_choice is not None:
-            first = self.start_choice
+            rivals.insert(0, self.start_choice)
+        rivals.append(self.choices.first())
         if len(self.names) <= self.tuning.all_choices:
-            return self.all_choices(first)
-        return self.one_choice(first)
+            return self.all_choices(rivals[0])
+        return self.few_choices(rivals)
 
     def stopped(self) -> Solution:
         """The best of what was found until Ctrl-C, or what keeps everything where that is known to fit."""
@@ -193,9 +197,9 @@ class _Search:
         assert best is not None
         return self.answer(best, max(bound, self.least))
 
-    def one_choice(self, choice: Choice) -> Solution:
-        """Search ``choice``, then others where it has no plan, and the relaxed problem for a bound."""
-        best = self.search(choice, self.tuning.main_share)
+    def few_choices(self, rivals: Sequence[Choice]) -> Solution:
+        """Search ``rivals``, then others where none has a plan, and the relaxed problem for a bound."""
+        best = self.leading(rivals)
         for other in self.choices.others() if self.limits.pins == Pins() else ():
             tried = {each.choice for each in self.found}
             if best.solution.schedule is None and other not in tried and not best.solution.was_interrupted:
@@ -214,6 +218,35 @@ class _Search:
             _log.info("bound over all choices: %g", bound)
             best = replace(best, solution=replace(best.solution, was_interrupted=least.was_interrupted))
         return self.answer(best, bound)
+
+    def leading(self, rivals: Sequence[Choice]) -> _Found:
+        """The best plan of ``rivals``: each is searched for some of the time, the best of them for the rest.
+
+        What the open forms suggest is by a linear program at some moments, and plans may want less RAM. So
+        the last, which saves most bytes, is searched first.
+        """
+        rivals = list(dict.fromkeys(rivals))[::-1]
+        if len(rivals) == 1 or self.tuning.rivals_share == 0.0:
+            return self.search(rivals[-1], self.tuning.main_share)
+        part = self.tuning.rivals_share / len(rivals)
+        tried: list[_Found] = []
+        for number, choice in enumerate(rivals):
+            tried.append(self.search(choice, part / (1.0 - number * part)))
+            if tried[-1].solution.was_interrupted:
+                return _stopped(min(tried, key=lambda found: found.amount))
+        best = min(tried, key=lambda found: found.amount)
+        unsettled = [
+            found
+            for found in tried
+            if found.solution.status in (Status.FEASIBLE, Status.TIMEOUT) and found.bound < best.amount
+        ]
+        if not unsettled:
+            return best
+        chosen = min(unsettled, key=lambda found: found.amount)
+        again = self.search(chosen.choice, self.tuning.main_share, start=chosen.solution.schedule)
+        if again.amount <= best.amount:
+            return again
+        return _stopped(best) if again.solution.was_interrupted else best
 
     def put_back(self, best: _Found) -> _Found:
         """``best`` with ops in their own forms wherever its plan has room for that and takes less then."""
@@ -242,9 +275,10 @@ class _Search:
 
     # --- what they share ---
 
-    def search(self, choice: Choice, share: float) -> _Found:
+    def search(self, choice: Choice, share: float, *, start: Schedule | None = None) -> _Found:
         """Search the problem of ``choice`` for a share of the time that is left."""
-        start = self.own_start if choice == self.start_choice else None
+        if start is None and choice == self.start_choice:
+            start = self.own_start
         solution = self.searched(self.problem.resolved(choice), share, start=start, progress=self.progress())
         bound = math.inf if solution.status is Status.INFEASIBLE else solution.bound
         found = _Found(choice, solution, -math.inf if bound is None else bound)
@@ -259,7 +293,7 @@ class _Search:
         if allowed is not None:
             allowed = share * self.seconds_left()
         elif share < 1.0:  # without an end of its own
-            allowed = self.tuning.unlimited_seconds
+            allowed = share * self.tuning.unlimited_seconds
         return objectives.solve(
             problem,
             self.limits,
@@ -379,36 +413,6 @@ _OTHER_CHOICES = (
 )
 
 
-def in_own_form(problem: Problem, alternative: Alternative, schedule: Schedule) -> Schedule | None:
-    """``schedule`` of a problem in which ``alternative`` is taken as one in which it is not.
-
-    What its ops read in the place of one tensor is not made, and that tensor is held as long. ``None`` where
-    that is not all there is to it: ops that are left out, several such tensors, transfers or reruns.
-    """
-    own = {op.name: op for op in problem.ops}
-    known = {tensor.name for tensor in problem.tensors}
-    new = {tensor.name for tensor in alternative.tensors} - known
-    if alternative.omits:
-        return None
-    if not new:
-        return schedule
-    instead = {
-        name for op in alternative.ops if new & {*op.inputs} for name in {*own[op.name].inputs} - {*op.inputs}
-    }
-    if len(new) > 1 or len(instead) != 1:
-        return None
-    (short,), (long,) = new, instead
-    makers = [op.name for op in problem.ops if long in op.outputs]
-    runs = [step.op for step in schedule if isinstance(step, Compute) and step.op in makers]
-    moved = any(isinstance(step, PageIn | PageOut) and step.tensor in (short, long) for step in schedule)
-    if moved or len(runs) != 1:
-        return None
-    freed = [index for index, step in enumerate(schedule) if step in (Free(short), Free(long))]
-    last = freed[-1] if len(freed) == 2 else None
-    steps: list[Compute | Free | PageIn | PageOut] = []
-    for index, step in enumerate(schedule):
-        if index == last:
-            steps.append(Free(long))
-        elif index not in freed:
-            steps.append(step)
-    return tuple(steps)
+def _stopped(found: _Found) -> _Found:
+    """``found`` as what Ctrl-C left."""
+    return replace(found, solution=replace(found.solution, message=STOPPED, was_interrupted=True))

@@ -15,8 +15,8 @@ from poet.simulator import simulate
 from poet.solution import Solution, SolveOptions, Status, amount_of
 from poet.solvers import minimum_ram_bytes, solve
 from poet.solvers.heuristics.keep_everything import keep_everything
-from poet.solvers.search import form_guide
-from poet.solvers.search.over_alternatives import in_own_form
+from poet.solvers.search import form_guide, objectives, over_alternatives
+from poet.solvers.search.own_form import in_own_form
 from poet.tuning import DEFAULT
 
 DEAR = Transfer(50.0, 50.0)
@@ -122,6 +122,32 @@ def test_a_plan_to_start_from_says_what_is_taken() -> None:
     assert again.joules is not None
     assert first.joules is not None
     assert again.joules <= first.joules + 1e-9
+
+
+def test_what_saves_most_bytes_is_searched_beside_what_the_guide_takes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    of = chain(6)
+    names = frozenset(each.name for each in of.alternatives)
+    limits = Limits(ram_budget_bytes=keep_bytes(of.resolved(names)) - 1)
+    nothing = form_guide.FormGuide(0.0, names, frozenset())
+    monkeypatch.setattr(over_alternatives, "form_guide", lambda *_arguments, **_options: nothing)
+    searched: list[Problem] = []
+    solve_one = objectives.solve
+
+    def noted(problem: Problem, limits: Limits, options: SolveOptions) -> Solution:
+        searched.append(problem)
+        return solve_one(problem, limits, options)
+
+    monkeypatch.setattr(objectives, "solve", noted)
+    options = dataclasses.replace(ONE_CHOICE, time_limit_seconds=0.5)
+    found = solve(of, limits, options)
+    assert searched[:2] == [of.resolved(names), of.resolved(())]
+    assert taken(of, found) == names
+    del searched[:]
+    alone = options.tuning.without("alternatives.rivals_share")
+    solve(of, limits, dataclasses.replace(options, tuning=alone))
+    assert searched[0] == of.resolved(())
 
 
 def test_pins_name_what_has_to_be_there() -> None:
