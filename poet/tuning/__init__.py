@@ -23,6 +23,7 @@ from poet.tuning.bounds import (
     GridsTuning,
     StatesTuning,
     SuffixTuning,
+    TimedTuning,
     WindowsTuning,
 )
 from poet.tuning.fitting import (
@@ -76,6 +77,7 @@ class Tuning:
     alternatives: AlternativesTuning = field(default_factory=AlternativesTuning)
     rivals: RivalsTuning = field(default_factory=RivalsTuning)
     states: StatesTuning = field(default_factory=StatesTuning)
+    timed: TimedTuning = field(default_factory=TimedTuning)
     copies: CopiesTuning = field(default_factory=CopiesTuning)
     copies_search: CopiesSearchTuning = field(default_factory=CopiesSearchTuning)
     fitting: FittingTuning = field(default_factory=FittingTuning)

@@ -156,6 +156,33 @@ class StatesTuning(Checked):
 
 
 @dataclass(frozen=True, slots=True)
+class TimedTuning(Checked):
+    """The search with two clocks (`poet.solvers.bounds.timed_search`), beside background storage.
+
+    Attributes:
+        most_contents: tensor versions of a problem, at most: steps of 7 ops have up to 15 and mostly take
+            hundreds of labels; with twice as many searches took minutes in vain. Off: it is not tried.
+        most_homes: tensors whose home the plan chooses, at most: each choice is a search of its own.
+        round_share: of the time left, in labels, for a search after the first round, where storage is in the
+            background.
+        round_labels: that one search there goes on from, at most. Off: it is not tried there.
+        restart_labels: the same in the first restart; each restart doubles it. Off: not tried there.
+        most_labels: of any restart: more of them take hundreds of megabytes.
+        looks: between two questions whether to stop: hundredths of a second.
+        label_seconds: that a label counts where work is counted, about what it takes.
+    """
+
+    most_contents: int = tuned(18, off=0)
+    most_homes: int = 4
+    round_share: float = 0.2
+    round_labels: int = tuned(5_000, off=0)
+    restart_labels: int = tuned(20_000, off=0)
+    most_labels: int = 80_000
+    looks: int = 256
+    label_seconds: float = 2e-4
+
+
+@dataclass(frozen=True, slots=True)
 class CopiesTuning(Checked):
     """The search over sets of copies (`poet.solvers.bounds.copies`).
 

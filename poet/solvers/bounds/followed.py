@@ -6,7 +6,7 @@ A set is an integer, whose bit i stands for content i of those that are followed
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from poet.solvers.instance.candidates import last_use_stages, worth_rerunning
@@ -83,6 +83,7 @@ class Followed:
         ends: those that must end in RAM.
         starts: those that are there at the start.
         most_alive: at once.
+        wanted: per stage, those alive that first runs from it on read, or that must end in RAM.
         residents: by content, of those that are not followed.
     """
 
@@ -113,6 +114,12 @@ class Followed:
         self.starts = self.bits_of(content.number for content in self.followed if content.starts_in_ram)
         self.residents = residents(instance, followed_bytes)
         self.most_alive = max(alive.bit_count() for alive in self.alive)
+        wanted = [self.ends] * (self.end + 1)
+        for stage in range(self.end - 1, -1, -1):
+            wanted[stage] = wanted[stage + 1] | self.first[stage].needs
+        self.wanted = [bits & alive for bits, alive in zip(wanted, self.alive, strict=True)]
+        self._sizes: dict[int, int] = {}
+        self._ahead: dict[tuple[int, int, int], float] = {}
 
     def bits_of(self, contents: Iterable[int]) -> int:
         """The set of those of ``contents`` that are followed."""
@@ -121,6 +128,73 @@ class Followed:
             if content in self.number:
                 bits |= 1 << self.number[content]
         return bits
+
+    def left(self, held: int, needed: int, room_bytes: int, look: Callable[[], None]) -> Iterator[int]:
+        """What may be left of ``held`` within ``room_bytes``: no set is freed if a part of it will do.
+
+        ``look`` is called for each set that is looked at; ``needed`` stays.
+        """
+        over = self.held_bytes(held) - room_bytes
+        if over <= 0:
+            yield held
+            return
+        items = sorted(((self.bytes[number], 1 << number) for number in bits(held & ~needed)), reverse=True)
+        left = [0] * (len(items) + 1)
+        for place in range(len(items) - 1, -1, -1):
+            left[place] = left[place + 1] + items[place][0]
+        pending = [(0, over, held)]
+        while pending:
+            look()
+            place, over, kept = pending.pop()
+            if over <= 0:
+                yield kept
+            elif left[place] >= over:
+                size, bit = items[place]
+                pending.append((place + 1, over, kept))
+                pending.append((place + 1, over - size, kept & ~bit))
+
+    def ahead(self, stage: int, held: int, stored: int) -> float:
+        """Joules that a state has to spend at least, of what it holds and has stored; idle power of reruns
+        included: each absent content that a first run reads is paged in, or made again, at its producer's
+        cost and that of those inputs of it, absent as well, that no other of these contents is charged for.
+        """
+        missing = self.wanted[stage] & ~held
+        if not missing:
+            return 0.0
+        key = stage, held, stored & ~held
+        if key not in self._ahead:
+            self._ahead[key] = self._charged(stage, missing, held, stored, [missing])
+        return self._ahead[key]
+
+    def _charged(self, stage: int, missing: int, held: int, stored: int, charged: list[int]) -> float:
+        total, pages = 0.0, dict[int, float]()
+        makers: dict[int, Run] = {}
+        for number in bits(missing):
+            run, joules = self.maker.get(number), self.page_joules(number, stored)
+            if run is None or run.last_stage < stage:
+                total += joules
+            else:
+                makers[run.task] = run
+                pages[run.task] = pages.get(run.task, 0.0) + joules
+        for task in sorted(makers, reverse=True):
+            run = makers[task]
+            joules = run.joules
+            if joules < pages[task]:
+                inputs = run.needs & ~held & ~charged[0]
+                charged[0] |= inputs
+                joules += self._charged(stage, inputs, held, stored, charged)
+            total += min(joules, pages[task])
+        return total
+
+    def page_joules(self, number: int, stored: int) -> float:
+        """Of a page-in, with the page-out that is not paid for yet."""
+        return self.page_in[number] + (0.0 if stored >> number & 1 else self.page_out[number])
+
+    def held_bytes(self, held: int) -> int:
+        """Of RAM, that a set takes."""
+        if held not in self._sizes:
+            self._sizes[held] = sum(self.bytes[number] for number in bits(held))
+        return self._sizes[held]
 
     def _run(self, instance: Instance, number: int, *, again: bool) -> Run:
         task = instance.tasks[number]

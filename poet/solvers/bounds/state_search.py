@@ -15,7 +15,7 @@ so far. Transitions are a rerun, a page-in, and the first run of op t, which lea
 *Proposition.* What is answered is at most the overhead of any schedule that keeps the order of first runs.
 *Proof*: leave out of a schedule what concerns contents that are not followed; put each free off until room is
 needed, each page-out to the first page-in. No step gets dearer, and no memory row fuller, so what is left is
-a path. What a state still has to spend (`_States.ahead`) is charged to different transfers and reruns: each
+a path. What a state still has to spend (`Followed.ahead`) is charged to different transfers and reruns: each
 content that is absent and that a first run reads is paged in or made again, at its producer's cost and that
 of those inputs of it, absent as well, that no other of these contents is charged for.
 
@@ -110,15 +110,9 @@ class _States(Followed):
 
     def __init__(self, instance: Instance, followed_bytes: int, budget_bytes: int) -> None:
         super().__init__(instance, followed_bytes, budget_bytes)
-        self.wanted = [self.ends] * (self.end + 1)  # per stage, what first runs from it on read
-        for stage in range(self.end - 1, -1, -1):
-            self.wanted[stage] = self.wanted[stage + 1] | self.first[stage].needs
-        self.wanted = [wanted & alive for wanted, alive in zip(self.wanted, self.alive, strict=True)]
         self.count = 0
         self._looks, self._tuning = 0, instance.tuning.states
         self._most_states, self._finished = 0, _never
-        self._sizes: dict[int, int] = {}
-        self._ahead: dict[tuple[int, int, int], float] = {}
         self._begun = 0.0  # what the label that is gone on from has spent and has to spend
         self._heap: list[tuple[float, int, int]] = []  # of the stage
 
@@ -210,83 +204,28 @@ class _States(Followed):
         """Each rerun (its task) and each page-in: what it leads to, and its joules."""
         for run in runs:
             if not run.needs & ~held and run.makes & alive & ~held:
-                for kept in self._freed(held, run.needs, self.budget_bytes - run.beside_bytes):
+                for kept in self.left(held, run.needs, self.budget_bytes - run.beside_bytes, self._look):
                     yield run.task, (kept | (run.makes & alive), stored), run.joules
         for number in bits(alive & ~held):
-            joules = self._page_joules(number, stored)
+            joules = self.page_joules(number, stored)
             if joules < math.inf:
                 bit = 1 << number
-                for kept in self._freed(held, 0, self.budget_bytes - self.bytes[number]):
+                for kept in self.left(held, 0, self.budget_bytes - self.bytes[number], self._look):
                     yield None, (kept | bit, stored | bit), joules
 
     def _after_first_run(self, stage: int, label: _Label) -> Iterator[_Label]:
         held, stored = label
         run, alive = self.first[stage], self.alive[stage + 1]
         if not run.needs & ~held:
-            for kept in self._freed(held, run.needs, self.budget_bytes - run.beside_bytes):
+            for kept in self.left(held, run.needs, self.budget_bytes - run.beside_bytes, self._look):
                 yield (kept | run.makes | run.updates) & alive, stored & alive
 
-    def _freed(self, held: int, needed: int, room_bytes: int) -> Iterator[int]:
-        """What may be left of ``held`` within ``room_bytes``: no set is freed if a part of it will do."""
-        over = self._bytes(held) - room_bytes
-        if over <= 0:
-            yield held
-            return
-        items = sorted(((self.bytes[number], 1 << number) for number in bits(held & ~needed)), reverse=True)
-        left = [0] * (len(items) + 1)
-        for place in range(len(items) - 1, -1, -1):
-            left[place] = left[place + 1] + items[place][0]
-        pending = [(0, over, held)]
-        while pending:
-            self._looks += 1
-            late = self._looks % self._tuning.looks == 0 and self._finished()
-            if late or self._looks > self._tuning.most_looks * self._most_states:
-                raise _TooMany
-            place, over, kept = pending.pop()
-            if over <= 0:
-                yield kept
-            elif left[place] >= over:
-                size, bit = items[place]
-                pending.append((place + 1, over, kept))
-                pending.append((place + 1, over - size, kept & ~bit))
-
-    def ahead(self, stage: int, held: int, stored: int) -> float:
-        """Joules that the state has to spend at least, see the module's docstring."""
-        missing = self.wanted[stage] & ~held
-        if not missing:
-            return 0.0
-        key = stage, held, stored & ~held
-        if key not in self._ahead:
-            self._ahead[key] = self._charged(stage, missing, held, stored, [missing])
-        return self._ahead[key]
-
-    def _charged(self, stage: int, missing: int, held: int, stored: int, charged: list[int]) -> float:
-        total, pages = 0.0, dict[int, float]()
-        makers: dict[int, Run] = {}
-        for number in bits(missing):
-            run, joules = self.maker.get(number), self._page_joules(number, stored)
-            if run is None or run.last_stage < stage:
-                total += joules
-            else:
-                makers[run.task] = run
-                pages[run.task] = pages.get(run.task, 0.0) + joules
-        for task in sorted(makers, reverse=True):
-            run = makers[task]
-            joules = run.joules
-            if joules < pages[task]:
-                inputs = run.needs & ~held & ~charged[0]
-                charged[0] |= inputs
-                joules += self._charged(stage, inputs, held, stored, charged)
-            total += min(joules, pages[task])
-        return total
-
-    def _page_joules(self, number: int, stored: int) -> float:
-        return self.page_in[number] + (0.0 if stored >> number & 1 else self.page_out[number])
-
-    def _bytes(self, held: int) -> int:
-        if held not in self._sizes:
-            self._sizes[held] = sum(self.bytes[number] for number in bits(held))
-        return self._sizes[held]
+    def _look(self) -> None:
+        """Count a look at a set of contents that may be freed; ask now and then whether to stop."""
+        self._looks += 1
+        late = self._looks % self._tuning.looks == 0 and self._finished()
+        if late or self._looks > self._tuning.most_looks * self._most_states:
+            raise _TooMany
 
 
 def _traced(

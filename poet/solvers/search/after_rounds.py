@@ -4,7 +4,8 @@ Each restart has another seed, which engines and the neighbourhood search get, a
 
 0. The local search over copies varies the best plan (`poet.solvers.heuristics.copies_search`), the one for
    bounds (`poet.solvers.bounds.copies`) goes on where it was interrupted, and that over
-   states (`poet.solvers.bounds.state_search`) may set twice as many labels as before.
+   states (`poet.solvers.bounds.state_search`) may set twice as many labels as before; so may, beside
+   background storage, that with two clocks (`poet.solvers.bounds.timed_search`).
 1. A relaxed event model that knows every rerun in every stage is much closer to the problem than those of
    the rounds, and slower; half of the time left is for it. Where there are too many, it knows all chains of
    producers up to a depth that doubles from restart to restart. Every second restart asks another engine.
@@ -49,6 +50,7 @@ class Ways:
         vary_copies: looks for better plans near the best one, for a share of the time left.
         follow_copies: goes on with the search over copies for a share of the time left.
         follow_states: searches over so many states at most, for bounds and for reruns to offer.
+        follow_clocks: searches with two clocks, over so many labels at most; true if there is no plan at all.
         relax: solves a relaxed model for a bound, by another engine than usual where that is asked for.
         own_reruns: of the best plan.
         solve_exactly: solves a model with these reruns, by another engine than usual where that is asked for;
@@ -65,6 +67,7 @@ class Ways:
     vary_copies: Callable[[float], None]
     follow_copies: Callable[[float], None]
     follow_states: Callable[[int], None]
+    follow_clocks: Callable[[int], bool]
     relax: Callable[[EventModel, bool], Outcome]
     own_reruns: Callable[[], Reruns]
     solve_exactly: Callable[[dict[int, tuple[int, ...]], bool], bool]
@@ -118,6 +121,11 @@ class _Restarts:
             return False
         states = ways.instance.tuning.states
         ways.follow_states(min(states.restart_states * 2 ** (doublings - 1), states.most_states))
+        if finished():
+            return False
+        timed = ways.instance.tuning.timed
+        if ways.follow_clocks(min(timed.restart_labels * 2 ** (doublings - 1), timed.most_labels)):
+            return True
         if finished():
             return False
         self.known = _with_chains(ways.instance, self.known, depth=2**doublings)

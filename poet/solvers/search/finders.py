@@ -15,6 +15,7 @@ def model_by(engine: str) -> str:
 
 
 STATES = "search over states"
+CLOCKS = "search with two clocks"
 SETS = "local search over copies in storage"
 COPIES = "search over copies in storage"
 EARLIER = "an earlier search"

@@ -17,6 +17,7 @@ from poet.schedule import Schedule
 from poet.solution import ClassBound, Solution, SolveOptions
 from poet.solvers.bounds.copies import CopiesBound, copies_bounds
 from poet.solvers.bounds.state_search import state_bounds
+from poet.solvers.bounds.timed_search import timed_bound
 from poet.solvers.engines import choose_engine
 from poet.solvers.engines.confirm import Confidence, Confirmation
 from poet.solvers.event_model.model import build
@@ -30,7 +31,7 @@ from poet.solvers.search.after_rounds import Ways, go_on
 from poet.solvers.search.answer import answer, no_plan
 from poet.solvers.search.best_bound import refutes
 from poet.solvers.search.bound_rounds import BoundRounds
-from poet.solvers.search.finders import COPIES, GREEDY, LINEAR, SETS, STATES, WHOLE
+from poet.solvers.search.finders import CLOCKS, COPIES, GREEDY, LINEAR, SETS, STATES, WHOLE
 from poet.solvers.search.large import search_large
 from poet.solvers.search.messages import STOPPED, conflict_sentence, impossible_sentence
 from poet.solvers.search.model_runs import ModelRuns
@@ -193,6 +194,12 @@ class _Search:
                 seconds = tuning.round_share * min(self.standing.seconds_left(), 1e9)
                 self._follow_copies(self.options.tuning.copies.round_share)
                 self._follow_states(min(tuning.round_states, int(seconds / tuning.state_seconds)))
+                timed = self.options.tuning.timed
+                seconds = timed.round_share * min(self.standing.seconds_left(), 1e9)
+                if not self.instance.serial and self._follow_clocks(
+                    min(timed.round_labels, int(seconds / timed.label_seconds))
+                ):
+                    return True
             elif self.copies_lead:
                 self._follow_copies(self.options.tuning.copies.round_share)
             far_off = number == 0 and self._far_off()
@@ -220,6 +227,27 @@ class _Search:
                 paths = bound.reruns or paths
             if paths and not self.standing.finished():
                 self.runs.solve_exactly(merged(paths, self.runs.own_reruns()))
+
+    def _follow_clocks(self, most_labels: int) -> bool:
+        """Plan and bound by label-setting beside background storage; true if there is no plan at all."""
+        if most_labels == 0 or self.standing.finished():
+            return False
+        with self.phase("search with two clocks"):
+            trace = self.best.trace
+            found = timed_bound(
+                self.instance,
+                below_joules=math.inf if trace is None else trace.joules - self.baseline_joules,
+                most_labels=most_labels,
+                clock=self.clock,
+                finished=self.standing.finished,
+            )
+            if found is None:
+                return False
+            if found.schedule is not None:
+                self.standing.consider(found.schedule, CLOCKS)
+            self.standing.take_bound(found.overhead_joules, CLOCKS)
+            self.standing.report()
+            return math.isinf(found.overhead_joules)
 
     def _vary_copies(self, share: float) -> None:
         """Plans by local search over what is written to storage, for a share of the time left."""
@@ -292,6 +320,7 @@ class _Search:
             vary_copies=self._vary_copies,
             follow_copies=self._follow_copies,
             follow_states=self._follow_states,
+            follow_clocks=self._follow_clocks,
             relax=partial(self.runs.relax_for, self.options.tuning.restarts.relaxed_share),
             own_reruns=self.runs.own_reruns,
             solve_exactly=self.runs.solve_exactly,

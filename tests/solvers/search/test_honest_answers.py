@@ -62,7 +62,7 @@ def engines_find_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 def ticking(**others: Any) -> SolveOptions:
     """For a search that only its limit ends."""
     tuning = DEFAULT.without("states.round_states").without("states.restart_states")
-    tuning = tuning.without("copies.most_arcs")
+    tuning = tuning.without("copies.most_arcs").without("timed.most_contents")
     return SolveOptions(time_limit_seconds=2.0, engine="highs", clock=Ticking(0.01), tuning=tuning, **others)
 
 

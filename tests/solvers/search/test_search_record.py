@@ -187,7 +187,10 @@ def test_each_room_has_a_logger(caplog: pytest.LogCaptureFixture) -> None:
 
 
 NO_STATES = (
-    DEFAULT.without("states.round_states").without("states.restart_states").without("copies.most_arcs")
+    DEFAULT.without("states.round_states")
+    .without("states.restart_states")
+    .without("copies.most_arcs")
+    .without("timed.most_contents")
 )
 NO_ROUND = dataclasses.replace(OPTIONS, tuning=NO_STATES.without("search.chain_reruns"))
 
@@ -266,13 +269,16 @@ def test_restarts_that_nothing_else_ends_end_when_told(looks: int) -> None:
     ways = Ways(
         instance=instance_of(LARGER, tight(LARGER)), conduct=conduct,
         restart=lambda number: None, vary_copies=does("vary", None), follow_copies=does("copies", None),
-        follow_states=does("states", None),
+        follow_states=does("states", None), follow_clocks=does("clocks", False),
         standing=lambda: (None, 0.0), relax=does("relax", cut_short),
         own_reruns=dict, solve_exactly=does("exact", False), look_longer=does("look", None),
         search_large=does("wide", True),
     )  # fmt: skip
     assert not go_on(ways, {})
-    assert begun == (["vary", "copies", "states", "relax", "exact", "exact", "look", "wide"] * 3)[:looks]
+    assert (
+        begun
+        == (["vary", "copies", "states", "clocks", "relax", "exact", "exact", "look", "wide"] * 3)[:looks]
+    )
 
 
 def test_a_proof_after_the_rounds_that_there_is_no_plan_is_heard() -> None:

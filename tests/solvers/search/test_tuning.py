@@ -68,6 +68,8 @@ NO_TUNING = {
     "bounds/windows.py:_FEW_ROWS",  # which of two ways to write down the same sum has fewer entries
     "bounds/suffix_program.py:_UNITS",
     "bounds/suffix_program.py:_WAYS",
+    "bounds/timed_search.py:_ANY_BYTES",
+    "bounds/timed_search.py:_ROUNDING",
     # turns of a search for fixed places, in a process of its own: `make bench-layout` is what judges them
     "engines/places_child.py:_ANSWER_SECONDS",
     "engines/places_child.py:_FIRST_SECONDS",
