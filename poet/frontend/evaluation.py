@@ -11,7 +11,6 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, fx, nn
-from torch._subclasses.fake_tensor import FakeTensorMode
 
 from poet.errors import ModelError
 from poet.frontend.assemble import StepNames, assemble
@@ -24,6 +23,7 @@ from poet.frontend.module_tensors import looks_at_contents, named_constants, own
 from poet.frontend.parts import in_parts_of
 from poet.frontend.small_operators import small_operators
 from poet.frontend.trace import TrainingStep
+from poet.frontend.true_layouts import TrueLayouts
 from poet.graph import Graph
 from poet.kernel_facts import KernelFacts
 from poet.named import named_parameters
@@ -64,7 +64,7 @@ def trace_evaluation(
     beside = training.graph
     parameters, states = own_tensors(module)
     types = {value.name: value.type for value in beside.values}
-    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    mode = TrueLayouts()
     with mode:
         targets = [
             torch.empty_strided(kind.shape, kind.strides, dtype=arguments.dtype(kind.dtype))[

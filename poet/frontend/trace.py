@@ -14,7 +14,6 @@ from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensorMode
 
 from poet.brief import shortened, told
 from poet.errors import ModelError, nearest, one_of
@@ -48,6 +47,7 @@ from poet.frontend.parts import in_parts_of, tensors_in_parts
 from poet.frontend.save_forms import SaveForms
 from poet.frontend.small_operators import small_operators
 from poet.frontend.strip_choice import with_strips
+from poet.frontend.true_layouts import TrueLayouts
 from poet.graph import Graph
 from poet.kernel_facts import KernelFacts
 from poet.loss import LossSpec
@@ -246,7 +246,7 @@ def _lowered(
     input_names: Sequence[str] | None,
 ) -> _Lowered:
     """Run ``step`` over fake tensors, and lower what that shows; see `trace_training_step`."""
-    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    mode = TrueLayouts()
     run = Functional(step, (*parameters, *states))
     own, fake_inputs = fakes(mode, (parameters | states).values()), fakes(mode, inputs)
     step.is_exported = looks_at_contents(module, inputs)

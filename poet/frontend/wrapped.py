@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensorMode
 
 from poet.errors import InputError, ModelError
 from poet.frontend.assemble import Assembly, StepNames
@@ -36,6 +35,7 @@ from poet.frontend.module_tensors import (
 from poet.frontend.names import with_speaking_names
 from poet.frontend.structure import Structure, arguments_of
 from poet.frontend.trace import TrainingStep, digest_of
+from poet.frontend.true_layouts import TrueLayouts
 from poet.graph import Call, Graph, Op, Ref
 from poet.optimizer import OptimizerSpec
 from poet.runtime.system.process import check_computes
@@ -178,7 +178,7 @@ def trace_wrapped(
         raise ModelError(f"no parameter of {type(module).__name__} requires a gradient: nothing to train")
     step = _CallersStep(module, trained, called, wanted, backward_from)
     function = Functional(step, (*parameters, *states))
-    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    mode = TrueLayouts()
     own, fake_inputs = fakes(mode, (parameters | states).values()), fakes(mode, inputs)
     step.is_exported = looks_at_contents(_Called(module, called), inputs)
     with mode:
