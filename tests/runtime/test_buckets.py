@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
+from fractions import Fraction
 from functools import cache
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 import torch
@@ -133,13 +136,19 @@ def test_what_cannot_be_padded_is_refused_before_the_step(tmp_path: Path) -> Non
             ({"tokens": WORDS}, f"tokens cannot be padded with {WORDS}; the rows of its table are 0 to 10"),
             ({"tokens": 0.5}, "tokens cannot be padded with 0.5; it is int64"),
             ({"mask": float("nan")}, "mask cannot be padded with nan; it is float32"),
+            ({"mask": -1e39}, "mask cannot be padded with -1e[+]39; it is float32"),
+            ({"tokens": 10**400}, r"tokens cannot be padded with 10+\.\.\.; it is int64"),
+            ({"tokens": Fraction(1)}, r"tokens cannot be padded with Fraction\(1, 1\); it is int64"),
+            (None, "Buckets takes what each tensor is padded with"),
             (
                 {"targets": 0},
                 "the loss counts what is padded with 0; .* and -100, which the loss leaves",
             ),
         ):
             with pytest.raises(InputError, match=message):
-                trainer.buckets = Buckets(values)
+                trainer.buckets = Buckets(cast(Any, values))
+        with pytest.raises(InputError, match="buckets is set to poet"):
+            trainer.buckets = cast(Any, VALUES)
         assert trainer.buckets is None
         with pytest.raises(InputError, match=r"the plan takes int64\[4,32\] or int64\[4,24\]"):
             trainer.step(*batch(20))
@@ -154,6 +163,12 @@ def test_what_cannot_be_padded_is_refused_before_the_step(tmp_path: Path) -> Non
             trainer.step((tokens.int(), mask), targets)
         with pytest.raises(InputError, match="targets: sample 0 holds 7"):
             trainer.step((tokens, mask), torch.full_like(targets, 7))
+        with pytest.raises(
+            InputError, match="tokens has 3 in dim 0, and targets 4; every step of the plan has"
+        ):
+            trainer.step((tokens[:3], mask[:3]), targets)
+        with pytest.raises(InputError, match="tokens has 20 in dim 1, and targets 19"):
+            trainer.step((tokens, mask), targets[:, :19])
         assert trainer.steps == 0
         trainer.step((tokens, mask), targets)
 
@@ -182,6 +197,26 @@ def test_targets_that_a_loss_counts_are_not_padded(loss: str, tmp_path: Path) ->
     whole, wanted = torch.full((4, 3), 7.0), torch.full((4, 2), 7.0)
     whole[:3], wanted[:3] = inputs[:3], 0.0
     assert found == float(own(net(whole), wanted).detach())
+
+
+@pytest.mark.parametrize(
+    ("loss", "output", "targets", "message"),
+    [
+        ("focal", (8, 5), torch.zeros(8, dtype=torch.int64), "focal divides by all targets, those that are"),
+        ("focal:reduction=sum", (8, 5), torch.zeros(8, dtype=torch.int64), None),
+        ("ctc", (4, 20, 5), torch.ones(4, 5, dtype=torch.int64), "ctc learns blanks from what is padded"),
+    ],
+)
+def test_losses_that_would_count_padding_are_refused(
+    loss: str, output: tuple[int, ...], targets: Tensor, message: str | None
+) -> None:
+    planned = plan_module(
+        nn.Linear(6, 5), torch.randn(*output[:-1], 6), device="x86-host", ram=None, loss=loss,
+        targets=targets, measure_host=False, evaluation=False,
+    )  # fmt: skip
+    buckets = Buckets({planned.plan.graph.inputs[-1]: -100})
+    with contextlib.nullcontext() if message is None else pytest.raises(InputError, match=message):
+        buckets.check(planned.plan)
 
 
 def test_a_planner_is_not_asked_where_a_bucket_holds_the_batch(tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import dataclasses
 from collections.abc import Callable, Iterator
 from functools import cache, partial
 from pathlib import Path
@@ -115,6 +117,19 @@ def test_results_that_are_kept_move_nothing_of_the_next_step(tmp_path: Path) -> 
     with Trainer.open(tmp_path / "p", seed=0, arena=False) as trainer:
         for given, result in zip(batches, results, strict=True):
             assert torch.equal(trainer.step(*given).predictions[0], result.predictions[0])
+
+
+def test_a_result_is_copied_without_its_arena(tmp_path: Path) -> None:
+    planned(1.0).save(tmp_path / "p")
+    with Trainer.open(tmp_path / "p", seed=0, arena="require") as trainer:
+        for _ in range(2):
+            result = trainer.step(*batch(64))
+        copies = [copy.deepcopy(result).outputs, dataclasses.asdict(result)["outputs"]]
+        make, parts = result.outputs.__reduce__()  # what a file of it would hold
+        copies.append(make(*parts))
+        wanted = result.predictions[0].clone()
+        trainer.step(*batch(64, 3))
+    assert all(torch.equal(outputs.own[0], wanted) for outputs in copies)
 
 
 def test_a_result_that_is_kept_does_not_keep_the_arena(tmp_path: Path) -> None:

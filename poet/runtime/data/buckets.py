@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from numbers import Real
 
 import torch
 
-from poet.brief import brief
+from poet.brief import brief, shortened
 from poet.errors import InputError
 from poet.graph import TensorType
 from poet.loss import PYTHON, LossSpec
@@ -34,6 +34,10 @@ class Buckets:
     values: Mapping[str, float]
 
     __repr__ = brief
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.values, Mapping):
+            raise InputError('Buckets takes what each tensor is padded with: Buckets({"tokens": 0})')
 
     def check(self, plan: Plan) -> None:
         """Do nothing if batches for ``plan`` can be padded so.
@@ -93,6 +97,25 @@ def next_larger(given: Sequence[torch.Tensor], shapes: Sequence[Sequence[TensorT
     return min(holding)[1] if holding else None
 
 
+def check_sizes(
+    given: Sequence[torch.Tensor], names: Sequence[str], shapes: Sequence[Sequence[TensorType]]
+) -> None:
+    """Do nothing if what is one size in all ``shapes``, of which one holds the tensors, is one in them too.
+
+    So a batch whose inputs and targets are not of the same samples is not padded until they seem to be.
+
+    Raises:
+        InputError: the same dim of two tensors is of one size in every shape, and not here.
+    """
+    for (one, left), (other, right) in itertools.combinations(enumerate(given), 2):
+        for dim, (size, beside) in enumerate(zip(left.shape, right.shape, strict=False)):
+            if size != beside and all(kinds[one].shape[dim] == kinds[other].shape[dim] for kinds in shapes):
+                raise InputError(
+                    f"{names[one]} has {size} in dim {dim}, and {names[other]} {beside}; every step of the "
+                    "plan has one size there, and padding would make them seem alike: give both one size"
+                )
+
+
 def _check_holds(name: str, dtype: str, value: object) -> None:
     """Do nothing if a tensor of ``dtype`` holds ``value`` as it is.
 
@@ -100,13 +123,13 @@ def _check_holds(name: str, dtype: str, value: object) -> None:
         InputError: it does not.
     """
     kind: torch.dtype = getattr(torch, dtype)
-    is_held = isinstance(value, Real) and math.isfinite(value)
-    if is_held and not kind.is_floating_point:
-        info = torch.iinfo(torch.uint8 if kind is torch.bool else kind)
-        most = 1 if kind is torch.bool else info.max
-        is_held = value == int(value) and info.min <= value <= most  # type: ignore[call-overload,operator]
+    try:
+        held = torch.tensor(value, dtype=kind)
+        is_held = held.dim() == 0 and math.isfinite(held) and (kind.is_floating_point or held.item() == value)
+    except (RuntimeError, TypeError, ValueError, OverflowError):
+        is_held = False
     if not is_held:
-        raise InputError(f"{name} cannot be padded with {value!r}; it is {dtype}")
+        raise InputError(f"{name} cannot be padded with {shortened(repr(value))}; it is {dtype}")
 
 
 def _check_left_out(name: str, value: float, rule: ranges.Rule, loss: str) -> None:
@@ -115,8 +138,15 @@ def _check_left_out(name: str, value: float, rule: ranges.Rule, loss: str) -> No
     Raises:
         InputError: it counts them.
     """
+    spec = LossSpec.parse(loss)
+    if spec.name == "ctc":
+        raise InputError(f"{name}: ctc learns blanks from what is padded; give it batches of a planned shape")
+    if spec.name == "focal" and spec.option("reduction") != "sum":
+        raise InputError(
+            f"{name}: {loss} divides by all targets, those that are padded too; focal:reduction=sum does not"
+        )
     if rule.below is not None:
-        if value != rule.left_out and not (rule.padded and value < 0):
+        if value != rule.left_out:
             raise InputError(f"{name}: the loss counts what is padded with {value}; {rule}")
-    elif LossSpec.parse(loss).name not in (PYTHON, "output"):
+    elif spec.name not in (PYTHON, "output"):
         raise InputError(f"{name}: {loss} counts every target, so that what is padded would be learned")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 
@@ -28,6 +30,13 @@ class Outputs:
 
     def __repr__(self) -> str:
         return f"<{len(self._tensors)} tensors>"
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Outputs:
+        return Outputs(copy.deepcopy(self.own, memo))
+
+    def __reduce__(self) -> tuple[type[Outputs], tuple[tuple[torch.Tensor, ...]]]:
+        """Whoever stores a result stores tensors, and no arena."""
+        return Outputs, (self.own,)
 
     @property
     def in_place(self) -> tuple[torch.Tensor, ...]:

@@ -14,7 +14,7 @@ from poet.errors import ReplayError
 from poet.graph import TensorType
 from poet.plans.plan_parts import PageSlot
 from poet.plans.training_plan import Plan, Shape
-from poet.runtime.data.buckets import Buckets, next_larger
+from poet.runtime.data.buckets import Buckets, check_sizes, next_larger
 from poet.runtime.data.given import Given, GivenTensors, as_tensors
 from poet.runtime.kernels.cells import Cells
 from poet.runtime.kernels.guards import check_calls
@@ -182,6 +182,7 @@ class OpenPlan:
         number = next_larger(given, self._types)
         if number is None:
             return None, None
+        check_sizes(given, self.plan.graph.inputs, self._types)
         shape = self.shapes[number - 1] if number else None
         return shape, (self.given if shape is None else shape.given).padded(given, buckets)
 

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import torch
 
+from poet.errors import InputError
 from poet.graph import TensorType
 from poet.plans.plan_file import PlanFile
 from poet.plans.training_plan import Plan
@@ -162,6 +163,8 @@ class Trainer(TrainingState):
     @buckets.setter
     def buckets(self, buckets: Buckets | None) -> None:
         if buckets is not None:
+            if not isinstance(buckets, Buckets):
+                raise InputError('buckets is set to poet.runtime.Buckets({"tokens": 0, ...}), or to None')
             buckets.check(self.plan)
         self._buckets = buckets
 

@@ -166,6 +166,8 @@ class _Timed(Followed):
 
     def least(self) -> TimedBound:
         """The least overhead, or what was asked for where it is not less; less where labels are too many."""
+        if self.held_bytes(self.starts) > self.budget_bytes:  # what no op reads is there at the start as well
+            return TimedBound(self.below_joules, None, 0, True)
         order = itertools.count()
         starts = self.starts & self.alive[0]
         stored = self.bits_of(c.number for c in self.followed if c.starts_stored)

@@ -80,6 +80,29 @@ def test_homes_are_a_choice_of_the_plan() -> None:
     assert chosen > 4
 
 
+@pytest.mark.parametrize(
+    ("seed", "ops", "features"),
+    [
+        (681, 2, ("background", "finally", "free")),
+        (848, 4, ("background", "finally", "once", "alignment")),
+        (887, 3, ("background", "updates", "recompute_inputs")),
+        (1130, 4, ("background", "capacity", "free")),
+    ],
+)
+def test_a_home_in_ram_that_does_not_fit_at_the_start_is_no_choice(
+    seed: int, ops: int, features: tuple[str, ...]
+) -> None:
+    """What no op reads is there at the start as well: only the judge had looked at it."""
+    problem = with_homes(random_problem(seed, ops=ops, features=features), seed)
+    limits = random_limits(problem, seed)
+    found, best = bound(problem, limits), least_joules(problem, limits)
+    assert (best is None) == (found.schedule is None)
+    if best is not None and found.schedule is not None:
+        least = simulate(problem, best, limits).joules
+        assert simulate(problem, found.schedule, limits).joules == pytest.approx(least, rel=1e-9)
+        assert found.overhead_joules == pytest.approx(least - problem.compute_joules, abs=1e-9 * least)
+
+
 def test_no_interrupted_search_is_above_the_optimum() -> None:
     above_zero = 0
     for seed, problem, limits in problems(range(300, 325)):
