@@ -4,9 +4,10 @@ It tries everything the judge allows, with first runs in the listed order: recom
 time, page anything out and in at any time. The search is Dijkstra's over states (first runs done,
 tensors in RAM, contents stored); where a deadline, storage or the clock matters, a state keeps
 every label that no other label beats in all respects. Two facts shorten it, and nothing else does:
-freeing costs nothing, so it is put off until room is needed, and then no set of tensors is freed
-if a part of it is enough; a recomputation whose outputs are all there changes nothing; and nobody
-misses a tensor that neither an op to come, nor the end, nor any recomputation towards them reads.
+freeing costs nothing, so it is put off until room is needed or a pin asks, and then no set of
+tensors is freed if a part of it is enough; a recomputation whose outputs are all there changes
+nothing; and nobody misses a tensor that neither an op to come, nor the end, nor any recomputation
+towards them reads.
 """
 
 from __future__ import annotations
@@ -219,7 +220,7 @@ class _Search:
                 yield from self._compute(label, op, again=True)
         for index, tensor in enumerate(self.problem.tensors):
             bit = 1 << index
-            if state.idle & bit:
+            if (state.used | state.idle) & bit:
                 yield self._let_go(label, bit)
             movable = self.limits.paging or Place.STORAGE in (tensor.initially, tensor.finally_)
             movable = movable and not bit & self.unmoved
@@ -273,7 +274,7 @@ class _Search:
             yield _Label(after, label.joules + cost.joules, clock, label.written_bytes, steps, label)
 
     def _let_go(self, label: _Label, bit: int) -> _Label:
-        """Free a tensor that was held while idle, so that it may come back."""
+        """Free a tensor that is, or would next be, held while idle, so that it may come back in time."""
         state = label.state
         after = _State(state.done, state.ram & ~bit, state.stored, state.used & ~bit, state.idle & ~bit)
         clock, steps = self._freed(label.clock, bit), self._free_steps(bit)

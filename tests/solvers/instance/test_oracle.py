@@ -282,3 +282,16 @@ def test_least_ram(seed: int) -> None:
         assert least == floor_bytes(of)  # with paging, the largest op is all that counts
     assert least_joules(of, Limits(ram_budget_bytes=least)) is not None
     assert least_joules(of, Limits(ram_budget_bytes=least - 1)) is None
+
+
+def test_a_tensor_not_to_be_held_idle_may_come_back_before_it_would_be() -> None:
+    """x is there at the start and A leaves it alone; read back while A runs, it is there in time."""
+    quick, slow = Transfer(0.25, 1.0), Transfer(1.0, 1.0)
+    tensors = (Tensor("x", 4, slow, quick), Tensor("a", 4, slow, quick), Tensor("b", 4, slow, quick))
+    ops = (ProblemOp("A", (), ("a",), 1.5, 1.0), ProblemOp("B", ("x", "a"), ("b",), 1.0, 1.0))
+    of = Problem("early", tensors, ops, background_storage=True)
+    limits = Limits(deadline_seconds=2.75, pins=Pins(page=("x",)))
+    found = least_joules(of, limits)
+    assert found is not None
+    assert simulate(of, found, limits).joules == 4.0
+    assert least_joules(of, dataclasses.replace(limits, deadline_seconds=2.5)) is None
