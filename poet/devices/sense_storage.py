@@ -46,6 +46,11 @@ INTERFACES = (
 )
 """What the words of a storage's title speak; the first that is found holds."""
 
+LEAST_SECTOR_BYTES = 512
+"""Of cards and drives, by the standards of SD, eMMC, UFS and NVMe: no smaller transfer can be asked for."""
+
+_SECTORED = ("sd", "emmc", "ufs", "pcie")
+
 _SIZE = re.compile(r"\b(\d{1,4}) (GB|GiB|MB|MiB)\b")
 _SIZE_BYTES = {"GB": 1e9, "GiB": float(1 << 30), "MB": 1e6, "MiB": float(1 << 20)}
 
@@ -167,6 +172,12 @@ def _sizes(profile: Profile, storage: Storage) -> Iterator[str]:
     page = f"storage.page_bytes is {format_bytes(page_bytes)}"
     if page_bytes > ram_bytes:
         yield f"{page}, but memory.ram_bytes is {format_bytes(ram_bytes)}: no page fits"
+    whole, spare = divmod(32 * page_bytes, 33)
+    if page_bytes.bit_count() != 1 and (spare or whole.bit_count() != 1):  # 264, 528, 1056 B: AT45 DataFlash
+        yield f"{page}, which is no power of two"
+    sectored = _sectored(storage)
+    if sectored is not None and page_bytes < LEAST_SECTOR_BYTES:
+        yield f"{page}, but {sectored}, whose sectors have {LEAST_SECTOR_BYTES} B or more"
     capacity = storage.capacity_bytes
     if capacity is not None and page_bytes > capacity.value:
         yield f"{page}, but storage.capacity_bytes is {format_bytes(capacity.value)}"
@@ -192,6 +203,19 @@ def _sizes(profile: Profile, storage: Storage) -> Iterator[str]:
             f"storage.{states} lets storage.capacity_bytes, {format_bytes(capacity.value)}, be written "
             f"{lifetime / capacity.value:.2g} times; expected 1 to {MOST_REWRITES:.0e}"
         )
+
+
+def _sectored(storage: Storage) -> str | None:
+    """What says that the storage moves sectors, its interface or its title; ``None``: nothing does.
+
+    A model that counts single bytes, as published ones do, is of no interface.
+    """
+    if storage.interface is not None:
+        return f"storage.interface is {storage.interface}" if storage.interface in _SECTORED else None
+    for pattern, told, spoken in INTERFACES:
+        if storage.page_bytes.value > 1 and re.search(pattern, storage.title):
+            return f"storage.title names {told}" if spoken[0] in _SECTORED else None
+    return None
 
 
 def _joules_per_byte(profile: Profile, name: str, direction: Direction) -> Iterator[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +62,11 @@ def test_what_cannot_be_is_refused_in_one_line(tmp_path: Path) -> None:
     bad.write_text('version = 1\nname = "x"\ntitle = "y"\ninterface = "sd"\nspeed = 3\n')
     with pytest.raises(ProfileError, match=r"part\.toml: .*'speed' is not a field of a storage part"):
         load_part(bad)
+    thirds = tmp_path / "thirds.toml"
+    shipped = (files("poet.hardware_profiles") / "parts" / "nor-mt25q.toml").read_text()
+    thirds.write_text(shipped.replace("value = 256\n", "value = 3\n", 1))
+    with pytest.raises(ProfileError, match=r"storage\.page_bytes is 3 B, which is no power of two"):
+        with_part(load_profile("stm32h743"), thirds)
     board = tmp_path / "board.toml"
     board.write_text('version = 1\nextends = "rpi5"\nname = "board"\ntitle = "b"\n[storage]\npart = "none"\n')
     with pytest.raises(ProfileError, match="the field 'transfers' is missing"):

@@ -109,6 +109,18 @@ NONSENSE = {
         _on("mkr1000", _figure("storage.page_bytes", 65536)),
         "storage.page_bytes is 64 KiB, but memory.ram_bytes is 32 KiB: no page fits",
     ),
+    "pages of thirds": (
+        _on("nrf52840", _figure("storage.page_bytes", 3)),
+        "storage.page_bytes is 3 B, which is no power of two",
+    ),
+    "a card that moves single bytes": (
+        _on("rpi4b", _figure("storage.page_bytes", 1)),
+        "storage.page_bytes is 1 B, but storage.interface is sd, whose sectors have 512 B or more",
+    ),
+    "a drive with half a sector": (
+        _on("x86-host", '[storage]\ntitle = "NVMe"\n', _figure("storage.page_bytes", 256)),
+        "storage.page_bytes is 256 B, but storage.title names NVMe, whose sectors have 512 B or more",
+    ),
     "blocks of part of a page": (
         _on("nrf52840", _figure("storage.erase.block_bytes", 4000)),
         "storage.erase.block_bytes is 3.906 KiB, which is no number of pages of storage.page_bytes, 256 B",
