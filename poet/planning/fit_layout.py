@@ -18,7 +18,7 @@ from poet.homes import DecidedProblem, decided
 from poet.kernel_facts import KernelFacts
 from poet.memory.compaction import compact
 from poet.memory.demand import PAGE_BYTES, Demand, demand_of, whole_pages_bytes
-from poet.memory.layout import Layout, lay_out
+from poet.memory.layout import Layout, lay_out, lower_bound_bytes
 from poet.planning.exact_layout import exact_layout
 from poet.plans.page_slots import is_paged, least_page_buffer_bytes
 from poet.plans.plan_parts import Arena
@@ -61,9 +61,9 @@ def fit(
 ) -> Fitted | None:
     """Lay out a solution's schedule inside the RAM budget, repeating the search with less RAM where needed.
 
-    The search is not repeated after Ctrl-C, nor when the time limit is used up. Where no layout fits, the
-    first solution comes back with an arena that is larger than the budget, and a message that says so: such
-    a plan runs from the heap.
+    The search is not repeated after Ctrl-C, nor when the time limit is used up, but once and shortly where
+    nothing fits by then. Where no layout fits, the first solution comes back with an arena that is larger
+    than the budget, and a message that says so: such a plan runs from the heap.
 
     Args:
         problem: that was solved. Where it is solved again, homes stay as the first answer has them.
@@ -145,6 +145,7 @@ class _Fit:
             return loose
         record, reserved_bytes, answer = first.record, 0, first
         least_bytes = minimum_ram_bytes(self.problem, self.limits).bytes
+        graces = 1 if self.tuning.grace_seconds > 0.0 else 0
         for round_ in range(self.tuning.rounds):
             missing_bytes = self.missing_bytes(answer, laid, reserved_bytes, record)
             if missing_bytes <= 0:
@@ -157,6 +158,9 @@ class _Fit:
             if self.may_move():  # one more search mostly ends it
                 rounds_left = min(rounds_left, 2)
             again = _with_a_share(self.options, first, self.started, rounds_left=rounds_left)
+            if again is None and self.best is None and graces:
+                graces -= 1
+                again = replace(self.options, time_limit_seconds=self.tuning.grace_seconds)
             if allowed_bytes >= peak_bytes or again is None or answer.was_interrupted:
                 break
             reserved_bytes = budget_bytes - allowed_bytes
@@ -275,13 +279,26 @@ class _Fit:
     def laid_out(self, schedule: Schedule) -> _LaidOut:
         """Fixed places for what ``schedule`` asks for."""
         demand = demand_of(self.problem, schedule, self.kernels)
+        room_bytes = max(self.room_bytes(schedule, demand), 0)
         layout = lay_out(
             demand.blocks,
-            enough_bytes=max(self.room_bytes(schedule, demand), 0),
-            time_limit_seconds=self.tuning.layout_seconds,
+            enough_bytes=room_bytes,
+            time_limit_seconds=self.layout_seconds(demand, room_bytes),
         )
         mapped_bytes = demand.mapped_bytes(layout.offsets_bytes, layout.arena_bytes)
         return _LaidOut(demand, layout, mapped_bytes if self.is_mapped else layout.arena_bytes)
+
+    def layout_seconds(self, demand: Demand, room_bytes: int) -> float:
+        """For one layout: a share of the time that is left, and little where no places can be enough."""
+        seconds = self.tuning.layout_seconds
+        if self.limits.ram_budget_bytes is None:
+            return seconds
+        if lower_bound_bytes(demand.blocks) > room_bytes:  # with the page buffer, mostly: solved again
+            seconds *= self.tuning.hopeless_share
+        if self.options.time_limit_seconds is not None:
+            left_seconds = self.options.time_limit_seconds - self.spent_seconds()
+            seconds = min(seconds, max(self.tuning.layout_share * left_seconds, self.tuning.least_seconds))
+        return seconds
 
     def ram_bytes(self, fitted: Fitted) -> int:
         assert fitted.solution.schedule is not None

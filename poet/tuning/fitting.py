@@ -17,8 +17,12 @@ class FittingTuning(Checked):
         growth_factor: times the missing bytes that are held back, from the second round on: the first may be
             lucky with just what is missing. Off: so are the others.
         layout_seconds: of one layout: those that fit are mostly found at once.
+        layout_share: of the time that is left, for one layout at most: another search may be needed.
+        hopeless_share: of ``layout_seconds``, where not even live tensors fit: another search follows.
         laying_share: of the time limit, that the first search leaves for layouts and repeats. Off: none.
         least_seconds: with less time, the search is not repeated, as it would find nothing.
+        grace_seconds: of one last search, past the time limit, where nothing fits yet: a step from the heap
+            takes twice the time. Off: there is none.
         exact_seconds: of the second search for fixed places, by CP-SAT: it fits many that the first does not,
             and proves of others that nothing does. Off: there is none.
         exact_share: of the time that the first search left, for that at most: searches with less RAM need
@@ -32,8 +36,11 @@ class FittingTuning(Checked):
     rounds: int = 6
     growth_factor: float = tuned(1.5, off=1.0)
     layout_seconds: float = 2.0
+    layout_share: float = 0.5
+    hopeless_share: float = 0.1
     laying_share: float = tuned(0.2, off=0.0)
     least_seconds: float = 0.05
+    grace_seconds: float = tuned(0.5, off=0.0)
     exact_seconds: float = tuned(10.0, off=0.0)
     exact_share: float = tuned(0.25, off=0.0)
     moving_seconds: float = tuned(1.0, off=0.0)

@@ -76,6 +76,23 @@ def test_what_is_missing_is_held_back_and_the_bound_stays() -> None:
     assert max(reserved) > 0
 
 
+@pytest.mark.parametrize("grace_seconds", [0.5, 0.0])
+def test_once_the_time_is_up_one_more_search_keeps_a_plan_off_the_heap(grace_seconds: float) -> None:
+    problem = hand_net.problem(hand_net.graph())
+    most, least = keep_everything_bytes(problem), minimum_ram_bytes(problem, Limits()).bytes
+    limits = Limits(ram_budget_bytes=budget_between(least, most, 0.5))
+    first = solve(problem, limits, OPTIONS)
+    fitting = FittingTuning(grace_seconds=grace_seconds)
+    late = SolveOptions(
+        time_limit_seconds=first.solve_seconds, tuning=replace(OPTIONS.tuning, fitting=fitting)
+    )
+    fitted = fit(problem, limits, first, late, kernels=hand_net.KERNELS)
+    assert fitted is not None
+    fits = fitted.arena.size_bytes <= (limits.ram_budget_bytes or 0)
+    assert fits == (grace_seconds > 0.0)
+    assert ("it runs from the heap" in fitted.solution.message) != fits
+
+
 @pytest.mark.slow
 def test_a_search_with_bytes_held_back_proves_nothing_about_the_budget() -> None:
     """Its proof and the bound of its class hold for less RAM."""
