@@ -152,6 +152,9 @@ class BoundRoundsTuning(Checked):
         time_share: of the time left, that one run may take; the rounds, which find the plans, have as much.
         leading_time_share: the same, while the best bound is from such a run: what leads is worth more than
             half. Off: as ``time_share``.
+        first_time_share: of the time left, for the linear program before the first round: nearly all steps of
+            this size take less, and the rounds need the rest. Off: none.
+        first_most_seconds: for that at most, with any time limit.
         first_look_factor: multiple of the seconds of a short run at which its last program is ended, so that
             it may finish what it began. Off: no longer than the run.
     """
@@ -159,6 +162,8 @@ class BoundRoundsTuning(Checked):
     stall_share: float = tuned(0.1, off=0.0)
     time_share: float = 0.5
     leading_time_share: float = tuned(0.75, off=0.5)
+    first_time_share: float = tuned(0.15, off=0.0)
+    first_most_seconds: float = 4.0
     first_look_factor: float = tuned(3.0, off=1.0)
 
 

@@ -1,5 +1,8 @@
 """When the grids of the windows relaxation are refined between rounds of the event model, and for how long.
 
+Before the first round comes the linear program of that relaxation, with the schedules that follow it: on a
+step of this size it is solved in a fraction of the time of one event model, and where RAM is tight both its
+bound and its schedules are far better than none.
 After the first round of the event model, the bounds of `poet.solvers.bounds.discretisation` get a
 short run, without a suffix program. After each later round that raised the bound by little they get a
 long run. An interrupted long run is resumed by the next one, as long as the best bound is from it.
@@ -12,6 +15,7 @@ from collections.abc import Iterator
 
 from poet.closing import Closing
 from poet.solvers.bounds.discretisation import refined_bounds
+from poet.solvers.bounds.refinement import priced_bound
 from poet.solvers.bounds.relaxation import Bound
 from poet.solvers.engines.highs_process import HighsProcess
 from poet.solvers.heuristics.lp_guided import walks_along
@@ -35,6 +39,7 @@ class BoundRounds(Closing):
         self.instance, self.conduct, self.pays = instance, conduct, pays
         self._tuning = instance.tuning.bound_rounds
         self._best_joules = -math.inf  # of the bounds on the overhead
+        self._heard: Bound | None = None  # of the linear program
         self._child: HighsProcess | None = None
         self._going: Iterator[Bound] | None = None
 
@@ -47,6 +52,25 @@ class BoundRounds(Closing):
         """Start the solver process, which takes a moment, ahead of a run that is likely to come."""
         if self.pays:
             self._child = self._child or HighsProcess(self.instance.tuning, self.conduct.clock)
+
+    def first(self) -> bool:
+        """The linear program, for `first_time_share` of the time left; false if there is no plan at all."""
+        share = self._tuning.first_time_share
+        if not self.pays or share == 0.0 or self.conduct.finished():
+            return True
+        conduct = self.conduct
+        with conduct.phase("windows relaxation: linear program, walks along it"):
+            bound = priced_bound(
+                self.instance,
+                seconds=min(share * self._seconds_left(), self._tuning.first_most_seconds),
+                watcher=self._hear,
+                clock=conduct.clock,
+                finished=conduct.finished,
+            )
+            if bound.overhead_joules == math.inf:
+                return False
+            self._hear(bound)
+        return True
 
     def short(self, seconds: float) -> None:
         """Refine without a suffix program, within ``time_share`` of the time left.
@@ -94,14 +118,25 @@ class BoundRounds(Closing):
                 self._going = iter(())
                 break
             self._best_joules = max(self._best_joules, bound.overhead_joules)
-            for schedule in walks_along(self.instance, bound):
-                self.conduct.found(schedule, WALKS)
-                if self.conduct.finished():
-                    break
+            self._walk_along(bound)
             leads = self._best_joules >= bound_joules
             spent = self.conduct.clock.now() - began
             if self.conduct.finished() or spent > (leading_seconds if leads else seconds):
                 break
+
+    def _hear(self, bound: Bound) -> None:
+        """Pass on a bound of the linear program and what follows its solution, each with more moments."""
+        if self._heard is None or not bound.moments <= self._heard.moments:
+            self._heard = bound
+            self.conduct.bounded(bound.overhead_joules, True)
+            self._walk_along(bound)
+
+    def _walk_along(self, bound: Bound) -> None:
+        """Pass on the schedules that follow the solution of ``bound``."""
+        for schedule in walks_along(self.instance, bound):
+            if self.conduct.finished():
+                break
+            self.conduct.found(schedule, WALKS)
 
     def _begun(self, most_joules: float, end: float) -> Iterator[Bound]:
         """A new run, which is over at ``end`` of the search's clock."""

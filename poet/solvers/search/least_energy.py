@@ -151,7 +151,7 @@ class _Search:
             if not math.isinf(left) and not self._search_as_large(share):
                 return True
         with BoundRounds(self.instance, self._conduct(), pays=pays) as bound_rounds:
-            if self._search_in_rounds(bound_rounds):
+            if not bound_rounds.first() or self._search_in_rounds(bound_rounds):
                 return True
             if ops <= self.tuning.small_ops and not self.standing.finished() and self._search_all_reruns():
                 return True

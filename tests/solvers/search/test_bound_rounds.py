@@ -15,6 +15,8 @@ from helpers.clocks import Given, Ticking, counted
 from poet.clock import Clock
 from poet.problem import Limits, Problem
 from poet.ram_survey import keep_everything_bytes
+from poet.schedule import Schedule
+from poet.simulator import simulate
 from poet.solution import Status
 from poet.solvers import minimum_ram_bytes, solve
 from poet.solvers.bounds.relaxation import Bound, bound_overhead
@@ -85,8 +87,14 @@ def test_the_engine_ends_with_the_search(
     assert not children[0].is_running
 
 
-def conduct(bounded: list[float], clock: Clock | None = None, seconds: float = 100.0) -> Conduct:
+def conduct(
+    bounded: list[float],
+    clock: Clock | None = None,
+    seconds: float = 100.0,
+    found: list[Schedule] | None = None,
+) -> Conduct:
     clock = clock or Given()
+    schedules = list[Schedule]() if found is None else found
 
     def hear(joules: float, proven: bool) -> bool:
         bounded.append(joules)
@@ -95,13 +103,40 @@ def conduct(bounded: list[float], clock: Clock | None = None, seconds: float = 1
     return Conduct(
         seconds_left=lambda: seconds - clock.now(),
         finished=lambda: clock.now() > seconds,
-        found=lambda schedule, found_by: None,
+        found=lambda schedule, found_by: schedules.append(schedule),
         bounded=hear,
         classed=lambda joules, reruns: None,
         threads=1,
         seed=0,
         clock=clock,
     )
+
+
+def test_the_linear_program_and_what_follows_it_come_before_any_event_model(
+    lean: tuple[Problem, Limits],
+) -> None:
+    """No bound is above a schedule that follows it, and both are far better than nothing."""
+    problem, limits = lean
+    heard, found = list[float](), list[Schedule]()
+    tuning = DEFAULT.having("grids.priced_rounds", 1)
+    with BoundRounds(instance_of(*lean, tuning=tuning), conduct(heard, found=found)) as rounds:
+        assert rounds.first()
+    judged = [simulate(problem, schedule, limits).joules - problem.compute_joules for schedule in found]
+    assert heard
+    assert judged
+    assert 0.25 * min(judged) < max(heard) <= min(judged)
+
+
+@pytest.mark.parametrize("pays", [True, False])
+def test_a_linear_program_without_a_solution_says_that_there_is_no_plan(
+    lean: tuple[Problem, Limits], monkeypatch: pytest.MonkeyPatch, pays: bool
+) -> None:
+    none = replace(bound_overhead(instance_of(*lean)), overhead_joules=math.inf)
+    monkeypatch.setattr("poet.solvers.search.bound_rounds.priced_bound", lambda *_, **__: none)
+    heard = list[float]()
+    with BoundRounds(instance_of(*lean), conduct(heard), pays=pays) as rounds:
+        assert rounds.first() is not pays
+    assert heard == []
 
 
 def test_a_look_goes_on_as_long_as_it_leads_whatever_is_rounded(

@@ -218,7 +218,7 @@ def test_a_search_that_finds_and_proves_nothing_goes_on_to_its_limit(
     monkeypatch.setattr(model_runs, "run_engine", silent)
     monkeypatch.setattr(bound_rounds, "refined_bounds", lambda *arguments, **others: iter(()))
     monkeypatch.setattr(search, "search_large", lambda *arguments, **others: True)
-    tuning = NO_STATES.having("search.small_ops", small_ops)
+    tuning = NO_STATES.without("bound_rounds.first_time_share").having("search.small_ops", small_ops)
     asked = dataclasses.replace(OPTIONS, time_limit_seconds=12.0, tuning=tuning, clock=Ticking(0.05))
     solution = solve(LARGER, tight(LARGER), asked)
     assert solution.status is Status.FEASIBLE
