@@ -28,6 +28,7 @@ from poet.search_record import Phase, SearchRecord, joined
 from poet.simulator import Trace, judge
 from poet.solution import Solution, SolveOptions, Status, amount_of
 from poet.solvers import minimum_ram_bytes, solve
+from poet.solvers.heuristics.following import followed
 from poet.units import format_bytes, format_joules
 
 _LEAST_EXACT_SECONDS = 1.0  # its process has to come up
@@ -61,8 +62,8 @@ def fit(
 ) -> Fitted | None:
     """Lay out a solution's schedule inside the RAM budget, repeating the search with less RAM where needed.
 
-    The search is not repeated after Ctrl-C, nor when the time limit is used up, but once and shortly where
-    nothing fits by then. Where no layout fits, the first solution comes back with an arena that is larger
+    The search is not repeated after Ctrl-C, nor when the time limit is used up, but shortly where nothing
+    fits by then. Where no layout fits, the first solution comes back with an arena that is larger
     than the budget, and a message that says so: such a plan runs from the heap.
 
     Args:
@@ -145,7 +146,7 @@ class _Fit:
             return loose
         record, reserved_bytes, answer = first.record, 0, first
         least_bytes = minimum_ram_bytes(self.problem, self.limits).bytes
-        graces = 1 if self.tuning.grace_seconds > 0.0 else 0
+        graces = self.tuning.graces if self.tuning.grace_seconds > 0.0 else 0
         for round_ in range(self.tuning.rounds):
             missing_bytes = self.missing_bytes(answer, laid, reserved_bytes, record)
             if missing_bytes <= 0:
@@ -170,7 +171,11 @@ class _Fit:
                 format_bytes(reserved_bytes),
             )
             spent_seconds = self.spent_seconds()
-            answer = solve(self.problem, replace(self.limits, ram_budget_bytes=allowed_bytes), again)
+            narrower = replace(self.limits, ram_budget_bytes=allowed_bytes)
+            exponents = self.options.tuning.walks.price_exponents
+            start = followed(self.problem, first.schedule, narrower, exponents)
+            again = replace(again, start=start, start_by="the plan of the whole budget, in less RAM")
+            answer = solve(self.problem, narrower, again)
             record = _with_another(record, answer, spent_seconds, reserved_bytes)
             if answer.schedule is None:
                 break

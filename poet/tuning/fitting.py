@@ -21,8 +21,9 @@ class FittingTuning(Checked):
         hopeless_share: of ``layout_seconds``, where not even live tensors fit: another search follows.
         laying_share: of the time limit, that the first search leaves for layouts and repeats. Off: none.
         least_seconds: with less time, the search is not repeated, as it would find nothing.
-        grace_seconds: of one last search, past the time limit, where nothing fits yet: a step from the heap
+        grace_seconds: of a last search, past the time limit, where nothing fits yet: a step from the heap
             takes twice the time. Off: there is none.
+        graces: how often such a search is made, each with less RAM.
         exact_seconds: of the second search for fixed places, by CP-SAT: it fits many that the first does not,
             and proves of others that nothing does. Off: there is none.
         exact_share: of the time that the first search left, for that at most: searches with less RAM need
@@ -41,6 +42,7 @@ class FittingTuning(Checked):
     laying_share: float = tuned(0.2, off=0.0)
     least_seconds: float = 0.05
     grace_seconds: float = tuned(0.5, off=0.0)
+    graces: int = 3
     exact_seconds: float = tuned(10.0, off=0.0)
     exact_share: float = tuned(0.25, off=0.0)
     moving_seconds: float = tuned(1.0, off=0.0)

@@ -37,7 +37,7 @@ def walks_along(instance: Instance, bound: Bound) -> Iterator[Schedule]:
     values, problem, tuning = bound.answer.values, instance.problem, instance.tuning.walks
     if values is None or undecided(problem):
         return
-    facts, told = Facts(problem), set[tuple[tuple[_Absence, ...], ...]]()
+    facts, told = Facts(problem), set[tuple[tuple[Absence, ...], ...]]()
     idle = problem.idle_watts
     weights = Weights(idle, 0.0 if problem.background_storage else idle)
     for surely in tuning.sure_shares:
@@ -54,7 +54,7 @@ def walks_along(instance: Instance, bound: Bound) -> Iterator[Schedule]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Absence:
+class Absence:
     """A tensor is out of RAM between the first runs of two ops; ``way``: how it comes back."""
 
     after: int
@@ -72,7 +72,7 @@ class AsRelaxed(Policy):
     """
 
     def __init__(
-        self, absences: tuple[tuple[_Absence, ...], ...], wanted: tuple[int, ...], bias: float
+        self, absences: tuple[tuple[Absence, ...], ...], wanted: tuple[int, ...], bias: float
     ) -> None:
         self.absences, self.wanted, self.bias = absences, wanted, bias
         self.starts = [[absence.after for absence in mine] for mine in absences]
@@ -111,18 +111,18 @@ class AsRelaxed(Policy):
 
 def _absences(
     facts: Facts, instance: Instance, segments: tuple[Segment, ...], values: Numbers, surely: float
-) -> tuple[tuple[_Absence, ...], ...]:
+) -> tuple[tuple[Absence, ...], ...]:
     """Per tensor, the windows of all versions through which the solution keeps less than ``surely``."""
     back = instance.tuning.walks.back_share
     number = {tensor.name: index for index, tensor in enumerate(facts.problem.tensors)}
-    absences: list[list[_Absence]] = [[] for _ in number]
+    absences: list[list[Absence]] = [[] for _ in number]
     for segment in segments:
         tensor = number[instance.contents[segment.content].tensor]
         for window, kept in enumerate(segment.kept):
             if value(kept, values) < surely:
                 until = (*segment.moments, segment.until)[window + 1]
                 way = _way_back(segment, window, values, back)
-                absences[tensor].append(_Absence(segment.moments[window], until, way))
+                absences[tensor].append(Absence(segment.moments[window], until, way))
     return tuple(tuple(sorted(mine, key=lambda absence: absence.after)) for mine in absences)
 
 
