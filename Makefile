@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 export PYTHONDONTWRITEBYTECODE :=
 STAMP := $(VENV)/.installed
 
-.PHONY: help setup demo demo-c c99-table c99-instructions c99-library-table c99-numbers-table arenas-table test test-cortex-m test-slow lint type models-table nets-table gap-table bench-planner bench-large-graphs bench-large-rivals bench-small-ram language-model bench-layout bench-tuning devices-table calibration-table robust-table fuzz faults-table runtime-table torch-peers torch-solver bits-table stream-table micro-table documents pictures site clean
+.PHONY: help setup demo demo-c c99-table c99-instructions c99-library-table c99-numbers-table c99-operators-table arenas-table test test-cortex-m test-slow lint type models-table nets-table gap-table bench-planner bench-large-graphs bench-large-rivals bench-small-ram language-model bench-layout bench-tuning devices-table calibration-table robust-table fuzz faults-table runtime-table torch-peers torch-solver bits-table stream-table micro-table documents pictures site clean
 
 help: ## this list
 	@grep -E '^[a-z0-9-]+:.*## ' Makefile | sed -E 's/^([a-z0-9-]+):.*## (.*)$$/\1|\2/' | awk -F'|' '{printf "make %-18s %s\n", $$1, $$2}'
@@ -118,6 +118,9 @@ c99-library-table: $(STAMP) ## docs/c99-library.md: steps of five nets by shared
 
 c99-numbers-table: $(STAMP) ## docs/c99-numbers.md: exported C against float64 beside PyTorch, 100 steps of nine nets (ten minutes)
 	PYTHONPATH=tests:examples $(BIN)/python tests/benchmarks/c99_numbers.py $(NUMBERS)
+
+c99-operators-table: $(STAMP) ## docs/c99-operators.md: each C operator's error beside PyTorch's, over random nets (five minutes)
+	PYTHONPATH=tests:examples $(BIN)/python tests/benchmarks/c99_operators.py
 
 test-cortex-m: $(STAMP) ## exported C on a Cortex-M4F in QEMU (apt-get install gcc-arm-none-eabi libnewlib-arm-none-eabi qemu-system-arm)
 	@command -v arm-none-eabi-gcc qemu-system-arm >/dev/null || { echo "no cross compiler or QEMU here: apt-get install gcc-arm-none-eabi libnewlib-arm-none-eabi qemu-system-arm" >&2; exit 2; }

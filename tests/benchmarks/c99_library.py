@@ -19,6 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -155,6 +156,19 @@ def main() -> None:
     return None
 
 
+def _verdict(lines: Sequence[str]) -> str:
+    """Where C takes less time than PyTorch, and where more."""
+    shares = {line.split("|")[1].strip(): float(line.split("|")[4]) for line in lines}
+    wins, losses = ([name for name, share in shares.items() if (share < 1.0) == is_win] for is_win in (1, 0))
+    memory = [[float(line.split("|")[column].split()[0]) for column in (5, 6)] for line in lines]
+    parts = [ours / theirs for ours, theirs in memory]
+    return (
+        f"\nC takes less time for a step of {', '.join(wins) or 'no net'}, "
+        f"more of {', '.join(losses) or 'none'};\n"
+        f"its process has {min(parts):.0%} to {max(parts):.0%} of the memory of PyTorch's.\n"
+    )
+
+
 def _text(name: str, c: dict[str, float], torch: dict[str, float]) -> str:
     (ours, our_bytes), (theirs, their_bytes) = ([side[key] for key in MEASURED] for side in (c, torch))
     return (
@@ -172,7 +186,7 @@ def _write(lines: list[str], steps: int, numpy_bytes: float) -> None:
         numpy=round(numpy_bytes / 2**20),
     )  # fmt: skip
     new = PAGE.with_suffix(".new")
-    new.write_text(head + "\n".join(lines) + "\n")
+    new.write_text(head + "\n".join(lines) + "\n" + _verdict(lines))
     new.replace(PAGE)
 
 

@@ -10,11 +10,13 @@ import random
 import re
 from pathlib import Path
 
+import c99_operators
 import numpy as np
 import pytest
 import torch
-from helpers.c_rows import worst_ratios
+from helpers.c_rows import Errors, errors_of, worst_ratios
 from helpers.pace import few_or_many, with_slow
+from helpers.random_c_nets import KINDS, convolutions
 from helpers.sequence_nets import NETS
 from torch import Tensor, nn
 
@@ -23,6 +25,8 @@ from poet.c99.calls import CCall, OpRun, Placed, float_text
 from poet.c99.rows import ROWS, c_calls
 from poet.errors import UnsupportedOperator
 from poet.graph import Argument, Call, Ref, TensorType
+
+_SLOW_DRAWS = {(kind, seed) for kind in KINDS for seed in (100, 101)} - {("dense", 100)}
 
 
 class _Norms(nn.Module):
@@ -39,38 +43,6 @@ class _Norms(nn.Module):
         return result
 
 
-def _convolutions(rng: random.Random) -> tuple[nn.Module, Tensor]:
-    """Two convolutions of random sizes, strides, paddings, dilations and groups, and pooling."""
-    groups, kernel, stride = (
-        rng.choice([1, 1, 2, 3]),
-        rng.choice([1, 2, 3, 3, 3, 5]),
-        rng.choice([1, 1, 2, 3]),
-    )
-    padding, dilation = rng.randint(0, kernel // 2 + 1), rng.choice([1, 1, 1, 2])
-    height, width = rng.randint(9, 14), rng.randint(9, 14)
-    between = groups * rng.randint(1, 3)
-    module = nn.Sequential(
-        nn.Conv2d(2, between, 1, stride=rng.choice([1, 2]), bias=rng.random() < 0.5),
-        nn.Tanh(),
-        nn.Conv2d(
-            between,
-            groups * rng.randint(1, 3),
-            (kernel, rng.choice([kernel, 1, 3])),
-            stride=stride,
-            padding=padding,
-            dilation=dilation,
-            groups=groups,
-            padding_mode="zeros",
-        ),
-        nn.AvgPool2d(2, stride=1, padding=rng.choice([0, 1]), count_include_pad=rng.random() < 0.5),
-        nn.Flatten(),
-        nn.LazyLinear(3),
-    )
-    inputs = torch.randn(rng.randint(1, 3), 2, height + 4 * stride, width + 4 * stride)
-    module(inputs)
-    return module, inputs
-
-
 @pytest.mark.parametrize("optimizer", ["sgd", "momentum", "adamw"])
 def test_operators_on_views(optimizer: str, tmp_path: Path) -> None:
     torch.manual_seed(0)
@@ -83,10 +55,33 @@ def test_operators_on_views(optimizer: str, tmp_path: Path) -> None:
 def test_convolutions_of_random_shapes(seeds: range, tmp_path: Path) -> None:
     for seed in seeds:
         torch.manual_seed(seed)
-        module, inputs = _convolutions(random.Random(seed))
+        module, inputs = convolutions(random.Random(seed))
         worst = worst_ratios(module, inputs, tmp_path / str(seed), "cross-entropy", "sgd")
         assert {"aten.convolution.default", "aten.convolution_backward.default"} <= worst.keys()
         assert max(worst.values()) <= 1.0, (seed, worst)
+
+
+@pytest.mark.parametrize(
+    ("kind", "seed"), with_slow([(kind, seed) for kind in KINDS for seed in (100, 101)], _SLOW_DRAWS)
+)
+def test_every_operator_of_random_nets(kind: str, seed: int, tmp_path: Path) -> None:
+    """Over random shapes, strides and groups, each tensor that an op makes."""
+    torch.manual_seed(seed)
+    module, inputs, loss = KINDS[kind](np.random.default_rng(seed))
+    optimizer = ("sgd", "momentum", "adamw")[seed % 3]
+    found = errors_of(module, inputs, tmp_path / "c", loss, optimizer)
+    worst = {target: max(each.ratio for each in errors) for target, errors in found.items()}
+    assert max(worst.values()) <= 1.0, worst
+
+
+def test_errors_beyond_four_times_torchs_are_seen() -> None:
+    assert Errors(of_c=4e-6, of_torch=1e-6, largest=0.0).ratio == 1.0
+    assert Errors(of_c=1e-6, of_torch=0.0, largest=1.0).ratio > 2.0
+    assert Errors(of_c=1e-9, of_torch=0.0, largest=0.0).ratio == math.inf
+    assert Errors(of_c=0.0, of_torch=0.0, largest=0.0).ratio == 0.0
+    pooled = c99_operators.judged("op", [Errors(5e-7, 1e-7, 1.0), Errors(1e-8, 1e-7, 1.0)])
+    assert pooled.share == pytest.approx(5.0)
+    assert not pooled.is_right
 
 
 def test_convolutions_whose_windows_have_kernels_of_their_own(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from itertools import pairwise
 
@@ -133,6 +134,38 @@ def _sequence(random: Random) -> tuple[nn.Module, Tensor, str]:
     kind = (nn.GRU, nn.LSTM, nn.RNN)[_between(random, 0, 2)]
     shape = (_between(random, 1, 3), _between(random, 4, 9))
     return _Sequence(width, words, kind), torch.randint(0, words, shape), "cross-entropy"
+
+
+def convolutions(rng: random.Random) -> tuple[nn.Module, Tensor]:
+    """Two convolutions of random sizes, strides, paddings, dilations and groups, and pooling."""
+    groups, kernel, stride = (
+        rng.choice([1, 1, 2, 3]),
+        rng.choice([1, 2, 3, 3, 3, 5]),
+        rng.choice([1, 1, 2, 3]),
+    )
+    padding, dilation = rng.randint(0, kernel // 2 + 1), rng.choice([1, 1, 1, 2])
+    height, width = rng.randint(9, 14), rng.randint(9, 14)
+    between = groups * rng.randint(1, 3)
+    module = nn.Sequential(
+        nn.Conv2d(2, between, 1, stride=rng.choice([1, 2]), bias=rng.random() < 0.5),
+        nn.Tanh(),
+        nn.Conv2d(
+            between,
+            groups * rng.randint(1, 3),
+            (kernel, rng.choice([kernel, 1, 3])),
+            stride=stride,
+            padding=padding,
+            dilation=dilation,
+            groups=groups,
+            padding_mode="zeros",
+        ),
+        nn.AvgPool2d(2, stride=1, padding=rng.choice([0, 1]), count_include_pad=rng.random() < 0.5),
+        nn.Flatten(),
+        nn.LazyLinear(3),
+    )
+    inputs = torch.randn(rng.randint(1, 3), 2, height + 4 * stride, width + 4 * stride)
+    module(inputs)
+    return module, inputs
 
 
 KINDS: dict[str, Callable[[Random], tuple[nn.Module, Tensor, str]]] = {
