@@ -132,7 +132,7 @@ def test_the_search_takes_its_bound_and_offers_its_reruns(monkeypatch: pytest.Mo
     start = page_everything(problem, limits)
     assert start is not None
     tuning = DEFAULT.having("search.small_ops", 1).having("copies.most_arcs", 0)
-    tuning = tuning.having("copies_search.patience_tries", 0)
+    tuning = tuning.having("copies_search.patience_tries", 0).having("bound_rounds.first_time_share", 0.0)
     solution = solve(problem, limits, counted(1.0, engine="highs", tuning=tuning, start=start))
     assert any(bound.by == STATES for bound in solution.record.bounds)
     assert solution.bound_joules == pytest.approx(problem.compute_joules + overhead, rel=1e-9)
