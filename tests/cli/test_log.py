@@ -11,7 +11,7 @@ from poet.cli.main import app
 from typer.testing import CliRunner
 
 INSTANCE = Path(__file__).parents[1] / "instances" / "transformer.m4.json"
-SOLVE = ("solve", str(INSTANCE), "--ram", "33MiB", "--time-limit", "20s")
+SOLVE = ("solve", str(INSTANCE), "--ram", "30MiB", "--time-limit", "20s")
 
 
 def invoke(*arguments: str) -> tuple[int, str, str]:
