@@ -7,7 +7,6 @@ the bits of the plan of the same net and optimizer that keeps everything, compil
 from __future__ import annotations
 
 import random
-import shutil
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from itertools import combinations
@@ -18,7 +17,7 @@ import pytest
 import torch
 from helpers import sequence_nets
 from helpers.c_plans import CNet, traced
-from helpers.c_watched import alive_at_rows, said_by
+from helpers.c_watched import alive_at_rows, can_watch, said_by
 from mlperf_tiny import NETS
 from torch import Tensor, nn
 
@@ -53,7 +52,7 @@ COLUMNS: tuple[Sequence[str | bool], ...] = (
     tuple(KINDS),
     ("sgd", "momentum", "adamw"),
     ("-O0", "-O2", "-O3"),
-    ("gcc", "clang") if shutil.which("clang") else ("gcc",),
+    ("gcc", "clang") if can_watch("clang") else ("gcc",),
     (False, True),
     (False, True),
 )

@@ -6,10 +6,13 @@ the blocks that the plan has alive then; a block that was just asked for is fill
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from helpers.c_build import EXACT, STRICT
 from poet.c99.project import CProject
@@ -42,6 +45,18 @@ static void watch(float *arena, size_t row)
     }}
 }}
 """
+
+
+@cache
+def can_watch(compiler: str) -> bool:
+    """Whether the compiler is here with its sanitizers, whose headers and runtime a clang may lack."""
+    if shutil.which(compiler) is None:
+        return False
+    with TemporaryDirectory() as folder:
+        source = Path(folder) / "empty.c"
+        source.write_text("#include <sanitizer/asan_interface.h>\nint main(void) { return 0; }\n")
+        command = [compiler, *SANITIZED, str(source), "-o", str(source.with_suffix(""))]
+        return subprocess.run(command, capture_output=True, check=False).returncode == 0
 
 
 @dataclass(frozen=True, slots=True)
