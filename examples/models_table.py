@@ -1,12 +1,13 @@
-"""Every model of the test bench imported, planned and verified: writes the table in docs/models.md.
+"""Every model of the test bench imported, planned and verified: writes the tables in docs/models.md.
 
 The nine ``light_*`` networks that ship in the onnx package (batch 1) and the eight nets of `zoo` in
 realistic sizes, exported from plain torch. All parameters are trained by SGD; the device is a
-Raspberry Pi 4B; the budget lies 60 % of the way down from keeping everything to the lower bound, as these
-were before ops ran in strips, slices and parts, so that plans of then and now have the same bytes.
-Each model runs in a process of its own, one thread, and what a failed one said stands in its row.
+Raspberry Pi 4B; budgets are those from before ops ran in strips, slices and parts, so that plans of then and
+now have the same bytes (models_before.json). Each model runs in a process of its own, one thread, smallest
+first. A row is kept in ``--folder`` as soon as it is made, and a row that is there is not made again: a run
+that was interrupted goes on where it was, and the page is written after each row, of those that exist.
 
-    python examples/models_table.py [--only NAME ...] [--time-limit 60] [--output docs/models.md]
+    python examples/models_table.py [--only NAME ...] [--time-limit 10] [--again] [--as-is]
 """
 
 from __future__ import annotations
@@ -19,74 +20,39 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+import traceback
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from models_page import (
+    LIGHT,
+    LOW_SECONDS,
+    LOW_SHARE,
+    MIDDLE_SHARE,
+    MODELS,
+    SHARE,
+    Bound,
+    Forms,
+    Planned,
+    Row,
+    Trial,
+    before,
+    document,
+    keep_row,
+    kept_row,
+    replace_text,
+)
+
+from poet import codec
+
 if TYPE_CHECKING:
-    from poet.api import Planned, Prepared
+    from poet.graph import Graph
+    from poet.planning.prepared import Prepared
 
-SHARE = 0.4
-"""The budget's place, from the lower bound (0) to keeping everything (1)."""
-LOW_SHARE, LOW_SECONDS = 0.05, 5.0
-"""A second plan, so tight that it pages as well, and the time for its search; it is verified too."""
-BEFORE: dict[str, tuple[float, float, float]] = {
-    "bvlc_alexnet": (384.2, 288, 329),
-    "densenet121": (216.7, 31.65, 11.5),
-    "inception_v1": (65.93, 27.27, 6.3),
-    "inception_v2": (102.8, 43.43, 7.14),
-    "resnet50": (197.5, 98.27, 10.9),
-    "shufflenet": (40.01, 5.994, 16),
-    "squeezenet": (24.33, 9.024, 6.9),
-    "vgg19": (1015, 784, 50.1),
-    "zfnet512": (641.1, 576, 67.3),
-    "resnet18": (82.07, 43.27, 53),
-    "mobilenet_v2": (28.44, 8.674, 12.9),
-    "bert": (536.9, 417.6, 49.2),
-    "vit": (50.71, 21.66, 10.8),
-    "unet": (74.73, 29.9, 40.7),
-    "lstm": (23.61, 19.53, 31.4),
-    "convnext": (218.8, 106.7, 5.28),
-    "gpt": (941, 499.2, 170),
-}
-"""Of each model in the version that ran every op whole: MiB for keeping everything, MiB of the lower bound,
-and per cent above running once at the budget between them. The budgets of now are those of then."""
+ROOT = Path(__file__).parents[1]
+DEVICE = "rpi4b-xnnpack"
 MEMORY_BYTES, PROCESS_SECONDS = 12 << 30, 1800
-MIB = 1 << 20
-LIGHT = (
-    "bvlc_alexnet", "densenet121", "inception_v1", "inception_v2", "resnet50", "shufflenet",
-    "squeezenet", "vgg19", "zfnet512",
-)  # fmt: skip
-EXPORTS = ("resnet18", "mobilenet_v2", "bert", "vit", "unet", "lstm", "convnext", "gpt")
-HEADINGS = (
-    "model", "ops", "buffers", "import s", "keep everything", "lower bound", "with homes chosen", "budget",
-    "status", "gap", "above running once", "before", "recomputed", "paged out", "solve s",
-    "verify at 1, 2 threads", "a tight plan", "verify at 1, 2 threads",
-)  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Row:
-    """What one model gave; sizes in bytes, times in seconds, energies in joules."""
-
-    ops: int
-    buffers: int
-    import_seconds: float
-    keep_everything_bytes: int
-    lower_bound_bytes: int
-    homes_bound_bytes: int
-    budget_bytes: int
-    status: str
-    gap: float
-    overhead: float
-    recomputed_runs: int
-    written_bytes: int
-    solve_seconds: float
-    verified: tuple[str, ...]
-    tight_recomputed_runs: int
-    tight_written_bytes: int
-    tight_verified: tuple[str, ...]
 
 
 def model_file(name: str, folder: Path) -> tuple[Path, dict[str, int], str]:
@@ -111,70 +77,183 @@ def measure(name: str, time_limit_seconds: float) -> Row:
     import torch
 
     from poet import api
+    from poet.planning.saves_choice import offered
     from poet.problem import Limits
-    from poet.ram_survey import budget_between, keep_everything_bytes
+    from poet.ram_survey import keep_everything_bytes
     from poet.solvers import minimum_ram_bytes
+    from poet.strips import Gradients
 
     torch.set_num_threads(1)
+    then = before()[name]
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         path, bind, loss = model_file(name, folder)
-        prepared = api.prepare(path, device="rpi4b-xnnpack", loss=loss, bind=bind)
-        most = keep_everything_bytes(prepared.problem)
-        least = minimum_ram_bytes(prepared.problem, Limits()).bytes
-        kept_mib, least_mib, _ = BEFORE[name]
-        then = int(least_mib * MIB), int(kept_mib * MIB)
-        budget = budget_between(*then, SHARE)
-        planned, verified = plan_and_verify(prepared, budget, time_limit_seconds, folder)
-        low_budget = budget_between(*then, LOW_SHARE)
-        tight, tight_verified = plan_and_verify(prepared, low_budget, LOW_SECONDS, folder)
-        graph, solution = planned.plan.graph, planned.solution
-        at_home = api.prepare(path, device="rpi4b-xnnpack", loss=loss, bind=bind, home="either")
-        homes_bound_bytes = minimum_ram_bytes(at_home.problem, Limits()).bytes
+
+        def prepared_with(home: str, gradients: Gradients = Gradients.STREAM) -> Prepared:
+            _say(name, f"import, home {home}, gradients {gradients.value}")
+            return api.prepare(path, device=DEVICE, loss=loss, bind=bind, home=home, gradients=gradients)
+
+        whole = prepared_with("either", Gradients.KEEP)
+        plain_homes_bound = bound_of(whole)
+        _say(name, "trials of weight gradients")
+        trials = tuple(gradient_trials(whole.step.graph))
+        del whole
+        at_home = prepared_with("either")
+        homes_bound, parts = bound_of(at_home), len(at_home.step.graph.wholes)
+        del at_home
+        prepared = prepared_with("ram")
+        graph, choices = prepared.step.graph, offered(prepared, Limits())
+        plan, forms = planned(prepared, name, then.budget_bytes(SHARE), time_limit_seconds, folder)
+        middle, _ = planned(prepared, name, then.budget_bytes(MIDDLE_SHARE), time_limit_seconds, None)
+        low_seconds = min(LOW_SECONDS, time_limit_seconds)
+        tight, _ = planned(prepared, name, then.budget_bytes(LOW_SHARE), low_seconds, folder)
     return Row(
+        time_limit_seconds=time_limit_seconds,
         ops=len(graph.ops),
         buffers=len(graph.buffers),
         import_seconds=prepared.import_seconds,
-        keep_everything_bytes=most,
-        lower_bound_bytes=least,
-        homes_bound_bytes=homes_bound_bytes,
-        budget_bytes=budget,
-        status=solution.status.word,
-        gap=solution.gap or 0.0,
-        overhead=(solution.overhead_joules or 0.0) / solution.baseline_joules,
-        recomputed_runs=planned.plan.trace.recomputed_runs,
-        written_bytes=planned.plan.trace.written_bytes,
-        solve_seconds=solution.solve_seconds,
-        verified=verified,
-        tight_recomputed_runs=tight.plan.trace.recomputed_runs,
-        tight_written_bytes=tight.plan.trace.written_bytes,
-        tight_verified=tight_verified,
+        parameter_bytes=parameter_bytes(graph),
+        keep_everything_bytes=keep_everything_bytes(choices),
+        keep_packed_bytes=keep_everything_bytes(prepared.problem),
+        lower_bound_bytes=minimum_ram_bytes(choices, Limits()).bytes,
+        homes_bound=homes_bound,
+        plain_homes_bound=plain_homes_bound,
+        parts=parts,
+        forms=forms or forms_of(graph),
+        plan=plan,
+        middle=middle,
+        tight=tight,
+        trials=trials,
     )
 
 
-def plan_and_verify(
-    prepared: Prepared, budget_bytes: int, time_limit_seconds: float, folder: Path
-) -> tuple[Planned, tuple[str, ...]]:
-    """A plan, and for one and two threads "equal" or the first difference from plain PyTorch."""
+def planned(
+    prepared: Prepared, name: str, budget_bytes: int, seconds: float, folder: Path | None
+) -> tuple[Planned, Forms | None]:
+    """A plan, and how its ops run; verified with one and two threads where ``folder`` takes its file."""
     from poet import api
+    from poet.errors import Infeasible, OutOfTime
     from poet.problem import Limits
     from poet.solution import SolveOptions
     from poet.verification import verify
 
-    options = SolveOptions(time_limit_seconds=time_limit_seconds)
-    planned = api.plan_step(prepared, Limits(ram_budget_bytes=budget_bytes), options)
-    planned.save(folder / "plan.poet")
-    checked = verify(folder / "plan.poet", steps=1, threads=(1, 2))
-    return planned, tuple(item.difference or "equal" for item in checked.comparisons)
+    _say(name, f"plan in {budget_bytes} B")
+    limits, options = Limits(ram_budget_bytes=budget_bytes), SolveOptions(time_limit_seconds=seconds)
+    try:
+        made = api.plan_step(prepared, limits, options, measure_host=False)
+    except (Infeasible, OutOfTime) as error:
+        return Planned(budget_bytes, f"no plan: {error}"), None
+    verified: tuple[str, ...] = ()
+    if folder is not None:
+        _say(name, "verify")
+        made.save(folder / "plan.poet")
+        checked = verify(folder / "plan.poet", steps=1, threads=(1, 2))
+        verified = tuple(item.difference or "equal" for item in checked.comparisons)
+    solution = made.solution
+    row = Planned(
+        budget_bytes=budget_bytes,
+        status=solution.status.word,
+        gap=solution.gap,
+        overhead=(solution.overhead_joules or 0.0) / solution.baseline_joules,
+        recomputed_runs=made.plan.trace.recomputed_runs,
+        written_bytes=made.plan.trace.written_bytes,
+        solve_seconds=solution.solve_seconds,
+        verified=verified,
+    )
+    return row, forms_of(made.plan.graph)
 
 
-def measured_apart(name: str, time_limit_seconds: float) -> dict[str, object] | str:
-    """The row of ``name`` from a process of its own, or the last line of what went wrong."""
+def parameter_bytes(graph: Graph) -> int:
+    """Of all parameters, shared ones once."""
+    sizes = {buffer.name: buffer.size_bytes for buffer in graph.buffers}
+    return sum(sizes[buffer] for buffer in {graph.buffer_of(item.value) for item in graph.parameters})
+
+
+def bound_of(prepared: Prepared) -> Bound:
+    """The lower bound over all choices, and the op that makes it."""
+    from poet.planning.saves_choice import offered
+    from poet.problem import Limits
+    from poet.solvers import minimum_ram_bytes
+
+    found = minimum_ram_bytes(offered(prepared, Limits()), Limits())
+    if found.op is None:
+        return Bound(found.bytes, "start or end of the step")
+    for op in prepared.step.graph.ops:
+        if op.name == found.op:
+            call = op.call if op.strip is None else op.strip.links[0].call
+            blocks = "" if op.strip is None or op.strip.is_whole else f" in {len(op.strip.bounds)} blocks"
+            return Bound(found.bytes, f"`{found.op}` ({call.target.removesuffix('.default')}{blocks})")
+    return Bound(found.bytes, f"`{found.op}`")
+
+
+def forms_of(graph: Graph) -> Forms:
+    """How the ops of ``graph`` run and what they save."""
+    from poet.report.training import packed_saves
+
+    every = [op.strip for op in graph.ops if op.strip is not None]
+    blocks = [strip for strip in every if strip.overwritten is None]
+    strips = [strip for strip in blocks if strip.inner]
+    packed = packed_saves(graph)
+    return Forms(
+        strips=len(strips),
+        strip_whole_bytes=sum(strip.whole_bytes for strip in strips),
+        strip_block_bytes=sum(strip.block_bytes for strip in strips),
+        slices=len(blocks) - len(strips),
+        overwriting=len(every) - len(blocks),
+        packed=packed.tensors,
+        packed_whole_bytes=packed.whole_bytes,
+        packed_bytes=packed.short_bytes,
+    )
+
+
+def gradient_trials(graph: Graph) -> Iterator[Trial]:
+    """Each distinct gradient of a weight of 256 KiB or more, whole and in blocks, with one and two threads.
+
+    Args:
+        graph: of which every gradient exists whole.
+    """
+    from poet.frontend.strips import LEAST_BYTES, gradient_candidates
+    from poet.runtime.trials import trial_record
+    from poet.runtime.trials.strip_trial import BLOCK_COUNTS, is_exact
+    from poet.runtime.trials.strips import signature
+
+    values = {value.name: value for value in graph.values}
+    seen: set[str] = set()
+    with trial_record.recalled():
+        for parameter, ways in zip(graph.parameters, gradient_candidates(graph), strict=True):
+            size_bytes = values[parameter.value].type.extent_bytes
+            if parameter.gradient is None or size_bytes < LEAST_BYTES:
+                continue
+            distinct = (
+                f"no strip, {parameter.name} of {graph.name}"
+                if not ways
+                else trial_record.digest_of(
+                    tuple(repr(signature(way.strip, way.outputs, values)) for way in ways)
+                )
+            )
+            if distinct in seen:
+                continue
+            seen.add(distinct)
+            exact = [
+                count
+                for count in BLOCK_COUNTS
+                for way in ways
+                if count <= way.strip.size and is_exact(way.in_blocks(count).strip, way.outputs, values)
+            ][:1]
+            yield Trial(parameter.name, distinct, size_bytes, exact[0] if exact else 0 if ways else None)
+
+
+def _say(name: str, what: str) -> None:
+    print(f"{name}: {what}", file=sys.stderr, flush=True)
+
+
+def measured_apart(name: str, time_limit_seconds: float) -> Row | str:
+    """The row of ``name`` from a process of its own, or what went wrong."""
     command = [sys.executable, __file__, "--measure", name, "--time-limit", str(time_limit_seconds)]
     try:
         done = subprocess.run(
             command,
-            capture_output=True,
+            stdout=subprocess.PIPE,
             text=True,
             check=False,
             timeout=PROCESS_SECONDS,
@@ -183,75 +262,72 @@ def measured_apart(name: str, time_limit_seconds: float) -> dict[str, object] | 
         )
     except subprocess.TimeoutExpired:
         return f"not done after {PROCESS_SECONDS} s"
-    if done.returncode != 0:
-        return done.stderr.strip().splitlines()[-1] if done.stderr.strip() else f"exit {done.returncode}"
-    row: dict[str, object] = json.loads(done.stdout.splitlines()[-1])
-    return row
+    lines = done.stdout.splitlines()
+    if done.returncode == 0 and lines:
+        return codec.decode(Row, json.loads(lines[-1]), where=name)
+    return lines[-1] if lines else f"exit {done.returncode}"
 
 
-def cells(row: Row, before: float) -> Iterator[str]:
-    """The row as its table shows it, after the name; ``before`` in per cent."""
-    from poet.units import format_bytes, format_share
-
-    yield from (str(row.ops), str(row.buffers), f"{row.import_seconds:.1f}")
-    yield from map(
-        format_bytes,
-        (row.keep_everything_bytes, row.lower_bound_bytes, row.homes_bound_bytes, row.budget_bytes),
-    )
-    yield from (row.status, format_share(row.gap), format_share(row.overhead), format_share(before / 100))
-    yield from (f"{row.recomputed_runs} runs", format_bytes(row.written_bytes), f"{row.solve_seconds:.1f}")
-    yield ", ".join(row.verified)
-    yield f"{row.tight_recomputed_runs} runs, {format_bytes(row.tight_written_bytes)} paged out"
-    yield ", ".join(row.tight_verified)
+def measure_here(name: str, time_limit_seconds: float) -> int:
+    """Print the row as JSON, or what went wrong as one line, and give the exit code."""
+    try:
+        print(json.dumps(codec.encode(measure(name, time_limit_seconds))))
+    except Exception as error:  # whatever it is, the other models go on
+        traceback.print_exc()
+        print(" ".join(f"{type(error).__name__}: {error}".split()))
+        return 1
+    return 0
 
 
-def document(rows: dict[str, dict[str, object] | str], time_limit_seconds: float) -> str:
-    """The page with the table."""
-    lines = [
-        "# Models",
-        "",
-        "Made by `make models-table`: the nine `light_*` networks of the onnx package at batch 1 and eight",
-        "nets exported from plain torch in training mode (`examples/zoo`, batch 1). All parameters are",
-        "trained by SGD on `rpi4b-xnnpack`; the budget lies 60 % of the way down from what keeping",
-        "everything needed to the lower bound before ops ran in [strips](strips.md), slices and parts, so",
-        f"that *before* is of the same bytes; a search has {time_limit_seconds:.0f} s and one thread.",
-        "*Lower bound* is with parameters at home in RAM, *with homes chosen* as by `--home auto`.",
-        "*Gap* is of the plan's energy; *above running once* is the plan's energy above running every op",
-        "once; *equal* means that loss, predictions, gradients, parameters and states of a step are those",
-        "of plain PyTorch bit for bit. A second, *tight* plan lies 95 % of the way down, where paging is",
-        "needed too. Import and search times are of the machine that made the table, busy with other work.",
-        "",
-        f"| {' | '.join(HEADINGS)} |",
-        "|---|" + "---:|" * 7 + "---|" + "---:|" * 6 + "---|" * 3,
-    ]
-    for name, found in rows.items():
-        title = f"light_{name}" if name in LIGHT else name
-        shown = [found] if isinstance(found, str) else list(cells(Row(**found), BEFORE[name][2]))  # type: ignore[arg-type]
-        lines.append(f"| {' | '.join([title, *shown])} |")
-    missing = [name for name in LIGHT + EXPORTS if name not in rows]
-    if missing:
-        lines += ["", f"Not run when this table was made: {', '.join(missing)}."]
-    return "\n".join(lines) + "\n"
-
-
-def main() -> None:
-    """Write the table, model by model."""
-    parser = argparse.ArgumentParser(description=main.__doc__)
-    parser.add_argument("--only", nargs="*", choices=LIGHT + EXPORTS, default=LIGHT + EXPORTS)
-    parser.add_argument("--time-limit", type=float, default=60.0, help="seconds for each search")
-    parser.add_argument("--output", type=Path, default=Path("docs/models.md"))
-    parser.add_argument("--measure", metavar="NAME", help="one model, in this process, as JSON")
-    arguments = parser.parse_args()
-    if arguments.measure:
-        print(json.dumps(asdict(measure(arguments.measure, arguments.time_limit))))
-        return
-    rows: dict[str, dict[str, object] | str] = {}
-    for name in arguments.only:
+def make(
+    names: Sequence[str], folder: Path, output: Path, time_limit_seconds: float, *, again: bool
+) -> dict[str, str]:
+    """Make the rows that are not there, each kept at once and the page written; what failed, by name."""
+    failed: dict[str, str] = {}
+    then = before()
+    for name in sorted(names, key=lambda name: then[name].keep_everything_mib):
+        if not again and kept_row(folder, name, time_limit_seconds) is not None:
+            _say(name, "is there")
+            continue
         started = time.perf_counter()
-        rows[name] = measured_apart(name, arguments.time_limit)
-        print(f"{name}: {time.perf_counter() - started:.0f} s: {rows[name]}", file=sys.stderr, flush=True)
-        arguments.output.write_text(document(rows, arguments.time_limit), encoding="utf-8")
+        row = measured_apart(name, time_limit_seconds)
+        _say(name, f"{time.perf_counter() - started:.0f} s: {row if isinstance(row, str) else row.plan}")
+        if isinstance(row, str):
+            failed[name] = row
+        else:
+            keep_row(folder, name, row)
+        write_page(folder, output, time_limit_seconds, failed)
+    return failed
+
+
+def write_page(folder: Path, output: Path, time_limit_seconds: float, failed: dict[str, str]) -> None:
+    """Write the page of the rows that are there."""
+    found = ((name, kept_row(folder, name, time_limit_seconds)) for name in MODELS)
+    rows = {name: row for name, row in found if row is not None}
+    replace_text(output, document(rows, time_limit_seconds, failed))
+
+
+def main() -> int:
+    """Make the rows that are not there, smallest model first, and the page of all that are."""
+    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser.add_argument("--only", nargs="+", choices=MODELS, default=MODELS, metavar="NAME")
+    parser.add_argument("--time-limit", type=float, default=10.0, help="seconds for each search")
+    parser.add_argument("--again", action="store_true", help="make rows that are there again")
+    parser.add_argument("--as-is", action="store_true", help="write the page of the rows that are there")
+    parser.add_argument("--folder", type=Path, default=ROOT / "build" / "models", help="of the rows")
+    parser.add_argument("--output", type=Path, default=ROOT / "docs" / "models.md")
+    parser.add_argument(
+        "--measure", metavar="NAME", choices=MODELS, help="one model, in this process, as JSON"
+    )
+    asked = parser.parse_args()
+    if asked.measure:
+        return measure_here(asked.measure, asked.time_limit)
+    if asked.as_is:
+        write_page(asked.folder, asked.output, asked.time_limit, {})
+        return 0
+    failed = make(asked.only, asked.folder, asked.output, asked.time_limit, again=asked.again)
+    return 1 if failed else 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

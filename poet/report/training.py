@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from poet.errors import InputError
 from poet.graph import ITEM_BYTES, Graph, Op, Symbol, TensorType
@@ -69,18 +70,35 @@ def _in_place(graph: Graph) -> list[str]:
     return [f"{ops} with the result over what it is made from, the largest {format_bytes(largest_bytes)}"]
 
 
-def packed_lines(graph: Graph) -> list[str]:
-    """How many tensors are saved for backward as bits or bytes, and what they would take."""
+@dataclass(frozen=True, slots=True)
+class PackedSaves:
+    """Tensors that are saved for backward as bits or bytes: how many, what they take and would take whole."""
+
+    tensors: int
+    short_bytes: int
+    whole_bytes: int
+
+
+def packed_saves(graph: Graph) -> PackedSaves:
+    """What ``graph`` saves for backward as bits or bytes."""
     types = {value.name: value.type for value in graph.values}
     packed = [op for op in graph.ops if op.call.target in _PACKING]
-    if not packed:
-        return []
-    short_bytes = sum(
-        types[name].extent_bytes for op in packed for name in op.outputs[-1:] if name is not None
+    return PackedSaves(
+        tensors=len(packed),
+        short_bytes=sum(
+            types[name].extent_bytes for op in packed for name in op.outputs[-1:] if name is not None
+        ),
+        whole_bytes=sum(_whole_bytes(op, types) for op in packed),
     )
-    whole_bytes = sum(_whole_bytes(op, types) for op in packed)
-    what = "1 tensor" if len(packed) == 1 else f"{len(packed)} tensors"
-    taken = f"{format_bytes(short_bytes)} instead of {format_bytes(whole_bytes)}"
+
+
+def packed_lines(graph: Graph) -> list[str]:
+    """How many tensors are saved for backward as bits or bytes, and what they would take."""
+    packed = packed_saves(graph)
+    if not packed.tensors:
+        return []
+    what = "1 tensor" if packed.tensors == 1 else f"{packed.tensors} tensors"
+    taken = f"{format_bytes(packed.short_bytes)} instead of {format_bytes(packed.whole_bytes)}"
     return [f"{what} saved for backward in bits and bytes: {taken}"]
 
 

@@ -68,7 +68,7 @@ class Row:
 
 def cases() -> dict[str, tuple[str, str, int]]:
     """By name: whose plans, net and batch."""
-    from models_table import EXPORTS, LIGHT
+    from models_page import EXPORTS, LIGHT
     from runtime_table import BATCHES, NETS
 
     found = {f"{name}": ("models", name, 1) for name in (*EXPORTS, *LIGHT)}
@@ -88,14 +88,14 @@ def prepared_for(source: str, net: str, batch: int) -> tuple[Prepared, list[tupl
     torch.manual_seed(0)
     torch.set_num_threads(1)
     if source == "models":
-        from models_table import BEFORE, LOW_SHARE, MIB, SHARE, model_file
+        from models_page import LOW_SHARE, SHARE, before
+        from models_table import model_file
 
-        kept_mib, least_mib, _ = BEFORE[net]
-        ends = int(least_mib * MIB), int(kept_mib * MIB)
+        then = before()[net]
         with tempfile.TemporaryDirectory() as folder:
             path, bind, loss = model_file(net, Path(folder))
             prepared = api.prepare(path, device="rpi4b-xnnpack", loss=loss, bind=bind)
-        return prepared, [(format_share(share), budget_between(*ends, share)) for share in (SHARE, LOW_SHARE)]
+        return prepared, [(format_share(share), then.budget_bytes(share)) for share in (SHARE, LOW_SHARE)]
     if source == "runtime":
         from step_worker import SIZES
         from step_worker import net as build

@@ -1,0 +1,425 @@
+"""The rows of docs/models.md, where they are kept, and the page that is made of them.
+
+What plans were and needed before ops ran in strips, slices and parts stands in models_before.json, as the
+page showed it then: rows of now are made with the same bytes and stand beside it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+from poet import codec
+from poet.errors import InputError
+from poet.ram_survey import budget_between
+from poet.units import format_bytes, format_share
+
+MIB = 1 << 20
+SHARE = 0.4
+"""The first budget's place, from the lower bound (0) to keeping everything (1), as both were before."""
+MIDDLE_SHARE = 0.15
+"""That of a second plan, which is not verified."""
+LOW_SHARE, LOW_SECONDS = 0.05, 5.0
+"""That of a third, so tight that it pages as well, and the time for its search; it is verified too."""
+LIGHT = (
+    "bvlc_alexnet", "densenet121", "inception_v1", "inception_v2", "resnet50", "shufflenet",
+    "squeezenet", "vgg19", "zfnet512",
+)  # fmt: skip
+EXPORTS = ("resnet18", "mobilenet_v2", "bert", "vit", "unet", "lstm", "convnext", "gpt")
+MODELS = LIGHT + EXPORTS
+
+
+@dataclass(frozen=True)
+class Before:
+    """A model in the version that ran every op whole; energies in per cent above running every op once.
+
+    Attributes:
+        keep_everything_mib, lower_bound_mib: parameters at home in RAM.
+        budget_mib: at `SHARE`, as the page showed it; `budget_bytes` has the bytes.
+        overhead_percent, recomputed_runs, written_mib: of the plan at `SHARE`, after a search of 10 s.
+        overhead_at_15_percent: of a plan at `MIDDLE_SHARE`, after 6 to 15 s; ``None``: there was none.
+        tight_recomputed_runs, tight_written_mib: of the plan at `LOW_SHARE`, after 5 s.
+    """
+
+    keep_everything_mib: float
+    lower_bound_mib: float
+    budget_mib: float
+    overhead_percent: float
+    recomputed_runs: int
+    written_mib: float
+    tight_recomputed_runs: int
+    tight_written_mib: float
+    overhead_at_15_percent: float | None
+
+    def budget_bytes(self, share: float) -> int:
+        """The budget at ``share``: the same bytes then and now."""
+        return budget_between(int(self.lower_bound_mib * MIB), int(self.keep_everything_mib * MIB), share)
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A plan inside a budget; ``None`` and 0 where none was found, which ``status`` then says.
+
+    Attributes:
+        overhead: the plan's energy above running every op once, as a share of the latter.
+        verified: for one and two threads "equal" or the first difference; empty where nothing was compared.
+    """
+
+    budget_bytes: int
+    status: str
+    gap: float | None = None
+    overhead: float | None = None
+    recomputed_runs: int = 0
+    written_bytes: int = 0
+    solve_seconds: float = 0.0
+    verified: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Bound:
+    """The RAM below which no schedule exists, and the op that needs it."""
+
+    bytes: int
+    maker: str
+
+
+@dataclass(frozen=True)
+class Forms:
+    """How the ops of a graph run and what they save; bytes of what never exists whole, and of what does."""
+
+    strips: int
+    strip_whole_bytes: int
+    strip_block_bytes: int
+    slices: int
+    overwriting: int
+    packed: int
+    packed_whole_bytes: int
+    packed_bytes: int
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A weight gradient of 256 KiB or more, run whole and in blocks on random tensors.
+
+    Attributes:
+        parameter: the first one whose gradient is made so.
+        digest: of calls and types, alike for alike gradients of all models.
+        bytes: of the gradient.
+        blocks: the most of 16, 8, 4 and 2 that give every bit with one and with two threads; 0: none does;
+            ``None``: no strip can be made of its ops.
+    """
+
+    parameter: str
+    digest: str
+    bytes: int
+    blocks: int | None
+
+
+@dataclass(frozen=True)
+class Row:
+    """What one model gave; sizes in bytes, times in seconds.
+
+    Attributes:
+        time_limit_seconds: of a search, `LOW_SECONDS` at most for the last plan.
+        keep_everything_bytes: with everything that backward reads saved as it is.
+        keep_packed_bytes: with whatever can be saved in bits and bytes saved so.
+        lower_bound_bytes: parameters at home in RAM.
+        homes_bound: parameters at home where the plan likes; ``plain_homes_bound``: with gradients kept.
+        parts: parameters in parts, where the plan chooses homes.
+        forms: of the graph of the first plan.
+    """
+
+    time_limit_seconds: float
+    ops: int
+    buffers: int
+    import_seconds: float
+    parameter_bytes: int
+    keep_everything_bytes: int
+    keep_packed_bytes: int
+    lower_bound_bytes: int
+    homes_bound: Bound
+    plain_homes_bound: Bound
+    parts: int
+    forms: Forms
+    plan: Planned
+    middle: Planned
+    tight: Planned
+    trials: tuple[Trial, ...]
+
+
+def before() -> dict[str, Before]:
+    """Of each model, from the file beside this one."""
+    path = Path(__file__).with_name("models_before.json")
+    data = json.loads(path.read_text(encoding="utf-8"))
+    return {name: codec.decode(Before, row, where=f"{path.name}: {name}") for name, row in data.items()}
+
+
+def keep_row(folder: Path, name: str, row: Row) -> None:
+    """Write a row under a temporary name, then rename it: a row is there whole or not at all."""
+    replace_text(folder / f"{name}.json", json.dumps(codec.encode(row), indent=1) + "\n")
+
+
+def kept_row(folder: Path, name: str, time_limit_seconds: float) -> Row | None:
+    """The row of ``name``; ``None``: there is none of this form, made with this time limit."""
+    path = folder / f"{name}.json"
+    try:
+        row = codec.decode(Row, json.loads(path.read_text(encoding="utf-8")), where=path.name)
+    except (FileNotFoundError, ValueError, InputError):
+        return None
+    return row if row.time_limit_seconds == time_limit_seconds else None
+
+
+def replace_text(path: Path, text: str) -> None:
+    """Write ``text`` under a temporary name in the same folder, then rename it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        temporary.write_text(text, encoding="utf-8")
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def title(name: str) -> str:
+    """As the page calls a model."""
+    return f"light_{name}" if name in LIGHT else name
+
+
+Column = tuple[str, Callable[[str, Before, Row], str]]
+"""Its heading, and its cell for a model."""
+
+
+def _overhead(plan: Planned) -> str:
+    return plan.status if plan.overhead is None else format_share(plan.overhead)
+
+
+def _moved(plan: Planned) -> str:
+    return f"{plan.recomputed_runs} runs, {format_bytes(plan.written_bytes)}"
+
+
+def _mib(amount: float) -> str:
+    return format_bytes(round(amount * MIB))
+
+
+def _verified(plan: Planned) -> str:
+    return ", ".join(plan.verified) or "no plan"
+
+
+def _bound(bound: Bound) -> str:
+    return f"{format_bytes(bound.bytes)}: {bound.maker}"
+
+
+def _packed_above(then: Before, row: Row) -> str:
+    """Of keeping everything above the parameters: by which share packed saves and strips lower it."""
+    return format_share(
+        (row.keep_packed_bytes - row.parameter_bytes) / (then.keep_everything_mib * MIB - row.parameter_bytes)
+        - 1
+    )
+
+
+PLANS: tuple[Column, ...] = (
+    ("model", lambda name, _then, _row: title(name)),
+    ("budget", lambda _name, _then, row: format_bytes(row.plan.budget_bytes)),
+    ("above running once, before", lambda _name, then, _row: format_share(then.overhead_percent / 100)),
+    ("now", lambda _name, _then, row: _overhead(row.plan)),
+    ("status", lambda _name, _then, row: row.plan.status),
+    ("gap", lambda _name, _then, row: "" if row.plan.gap is None else format_share(row.plan.gap)),
+    (
+        "recomputed, paged out, before",
+        lambda _name, then, _row: f"{then.recomputed_runs} runs, {_mib(then.written_mib)}",
+    ),
+    ("now", lambda _name, _then, row: _moved(row.plan)),
+    ("solve s", lambda _name, _then, row: f"{row.plan.solve_seconds:.1f}"),
+    ("verify at 1, 2 threads", lambda _name, _then, row: _verified(row.plan)),
+    ("budget at 15 %", lambda _name, _then, row: format_bytes(row.middle.budget_bytes)),
+    (
+        "above running once, before",
+        lambda _name, then, _row: (
+            "" if then.overhead_at_15_percent is None else format_share(then.overhead_at_15_percent / 100)
+        ),
+    ),
+    ("now", lambda _name, _then, row: _overhead(row.middle)),
+    ("budget at 5 %", lambda _name, _then, row: format_bytes(row.tight.budget_bytes)),
+    (
+        "recomputed, paged out, before",
+        lambda _name, then, _row: f"{then.tight_recomputed_runs} runs, {_mib(then.tight_written_mib)}",
+    ),
+    ("now", lambda _name, _then, row: _moved(row.tight)),
+    ("above running once", lambda _name, _then, row: _overhead(row.tight)),
+    ("verify at 1, 2 threads", lambda _name, _then, row: _verified(row.tight)),
+)
+MEMORY: tuple[Column, ...] = (
+    ("model", lambda name, _then, _row: title(name)),
+    ("parameters", lambda _name, _then, row: format_bytes(row.parameter_bytes)),
+    ("keep everything, before", lambda _name, then, _row: _mib(then.keep_everything_mib)),
+    ("now", lambda _name, _then, row: format_bytes(row.keep_everything_bytes)),
+    ("all saves packed", lambda _name, _then, row: format_bytes(row.keep_packed_bytes)),
+    ("of that above parameters", lambda _name, then, row: _packed_above(then, row)),
+    ("lower bound, before", lambda _name, then, _row: _mib(then.lower_bound_mib)),
+    ("now", lambda _name, _then, row: format_bytes(row.lower_bound_bytes)),
+    ("with homes chosen, all ops whole", lambda _name, _then, row: _bound(row.plain_homes_bound)),
+    ("with homes chosen, now", lambda _name, _then, row: _bound(row.homes_bound)),
+)
+CHOICES: tuple[Column, ...] = (
+    ("model", lambda name, _then, _row: title(name)),
+    ("ops", lambda _name, _then, row: str(row.ops)),
+    ("buffers", lambda _name, _then, row: str(row.buffers)),
+    ("import s", lambda _name, _then, row: f"{row.import_seconds:.1f}"),
+    (
+        "gradients in strips",
+        lambda _name, _then, row: _short_of(
+            row.forms.strips, row.forms.strip_block_bytes, row.forms.strip_whole_bytes
+        ),
+    ),
+    ("ops in slices", lambda _name, _then, row: str(row.forms.slices)),
+    ("results over operands", lambda _name, _then, row: str(row.forms.overwriting)),
+    (
+        "saves packed",
+        lambda _name, _then, row: _short_of(
+            row.forms.packed, row.forms.packed_bytes, row.forms.packed_whole_bytes
+        ),
+    ),
+    ("parameters in parts", lambda _name, _then, row: str(row.parts)),
+    ("weight gradients tried", lambda _name, _then, row: str(len(row.trials))),
+    ("exact", lambda _name, _then, row: str(_exact(row.trials))),
+    ("in 16, 8, 4, 2 blocks", lambda _name, _then, row: ", ".join(map(str, _by_blocks(row.trials)))),
+)
+
+
+def _short_of(count: int, short_bytes: int, whole_bytes: int) -> str:
+    return f"{count}: {format_bytes(short_bytes)} of {format_bytes(whole_bytes)}" if count else "0"
+
+
+def _exact(trials: Iterable[Trial]) -> int:
+    return sum(bool(trial.blocks) for trial in trials)
+
+
+def _by_blocks(trials: Sequence[Trial]) -> Iterator[int]:
+    for blocks in (16, 8, 4, 2):
+        yield sum(trial.blocks == blocks for trial in trials)
+
+
+def _table(columns: Sequence[Column], rows: Mapping[str, Row], then: Mapping[str, Before]) -> Iterator[str]:
+    yield f"| {' | '.join(heading for heading, _ in columns)} |"
+    yield f"|---|{'---:|' * (len(columns) - 1)}"
+    for name, row in rows.items():
+        yield f"| {' | '.join(cell(name, then[name], row) for _, cell in columns)} |"
+
+
+INTRODUCTION = """\
+# Models
+
+Made by `make models-table`: the nine `light_*` networks of the onnx package at batch 1 and eight nets
+exported from plain torch in training mode (`examples/zoo`, batch 1). All parameters are trained by SGD on
+`rpi4b-xnnpack`; a search has {seconds:.0f} s ({low_seconds:.0f} s for the tightest budget) and one thread,
+on a machine busy with other work. *Before* is the version that ran every op whole
+(`examples/models_before.json`): without [strips](strips.md), slices, packed saves, results over operands
+and parameters in parts. **Budgets are the bytes of then**: 40, 15 and 5 % of the way from the lower bound
+to keeping everything, as both were before.
+"""
+PLANS_TEXT = """\
+## Plans
+
+*Above running once* is a plan's energy above running every op once, *gap* how far its energy may be above
+the best plan's. *Equal* means that loss, predictions, gradients, parameters and states of a step are those
+of plain PyTorch bit for bit (`torch.equal`), with one thread and with two. Plans at 15 % were not verified;
+those of before are of searches of 6 to 15 s, on the planning problem alone.
+"""
+MEMORY_TEXT = """\
+## RAM
+
+*Keep everything* and *lower bound* are with parameters at home in RAM. *All saves packed*: with
+[bits and bytes](strips.md#bits-and-bytes-for-backward) wherever they can stand for what backward reads; the
+next column compares that with before, both without the parameters. *With homes chosen* is the lower bound
+as by `--home auto`, with the op that makes it: all ops whole as by `--gradients keep`, and as now.
+"""
+CHOICES_TEXT = """\
+## What runs in strips, and what passed its trial
+
+Of the graph of the first plan: how many gradients run in strips, and the bytes that exist of them at once of
+those that never exist whole; tensors saved as bits or bytes, and what they take of what they would take
+whole. *Parameters in parts* are those of `--home auto`. *Tried* are the distinct gradients of weights from
+256 KiB, each whole and in blocks on random tensors with one thread and with two; the last column counts
+them by the largest number of blocks that gives every bit. Fewer run in strips than pass: what runs so may
+add 2 % to the step's time.
+"""
+
+
+def document(rows: Mapping[str, Row], time_limit_seconds: float, failed: Mapping[str, str]) -> str:
+    """The page: of the rows that exist, with the names of those that do not.
+
+    Args:
+        rows: by name of the model.
+        time_limit_seconds: of a search.
+        failed: what was said where a row was tried and not made.
+    """
+    then = before()
+    ordered = {name: rows[name] for name in MODELS if name in rows}
+    lines = [
+        INTRODUCTION.format(seconds=time_limit_seconds, low_seconds=min(LOW_SECONDS, time_limit_seconds)),
+        *_missing(ordered, failed),
+        *_summary(ordered, then),
+        "",
+        PLANS_TEXT,
+        *_table(PLANS, ordered, then),
+        "",
+        MEMORY_TEXT,
+        *_table(MEMORY, ordered, then),
+        "",
+        CHOICES_TEXT,
+        *_table(CHOICES, ordered, then),
+        "",
+        *_trial_lines(ordered),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _missing(rows: Mapping[str, Row], failed: Mapping[str, str]) -> Iterator[str]:
+    missing = [name for name in MODELS if name not in rows]
+    if missing:
+        told = [title(name) + (f" ({failed[name]})" if name in failed else "") for name in missing]
+        yield f"**Not made, {len(missing)} of {len(MODELS)} rows:** {', '.join(told)}."
+        yield ""
+
+
+def _summary(rows: Mapping[str, Row], then: Mapping[str, Before]) -> Iterator[str]:
+    """What the rows say together."""
+    planned = {name: row for name, row in rows.items() if row.plan.overhead is not None}
+    if not planned:
+        return
+    now = {name: 100 * (row.plan.overhead or 0.0) for name, row in planned.items()}
+    worse = [title(name) for name in planned if now[name] > then[name].overhead_percent]
+    middle_then = median(then[name].overhead_percent for name in planned)
+    compared = [plan for row in rows.values() for plan in (row.plan, row.tight) if plan.verified]
+    equal = sum(set(plan.verified) == {"equal"} for plan in compared)
+    yield (
+        f"- Above running once at the first budget: median {format_share(median(now.values()) / 100)}, "
+        f"{format_share(middle_then / 100)} before; "
+        f"above before: {', '.join(worse) if worse else 'none'} of {len(planned)}."
+    )
+    yield f"- {equal} of {len(compared)} verified plans are equal to plain PyTorch at 1 and 2 threads."
+
+
+def _trial_lines(rows: Mapping[str, Row]) -> Iterator[str]:
+    """Of all models together: gradients that differ, and each that was refused."""
+    distinct = {trial.digest: trial for row in rows.values() for trial in row.trials}
+    tried = list(distinct.values())
+    counts = ", ".join(
+        f"{count} in {blocks}" for blocks, count in zip((16, 8, 4, 2), _by_blocks(tried), strict=True)
+    )
+    yield (
+        f"{_exact(tried)} of {len(tried)} gradients that differ in calls or types, of {len(rows)} models, "
+        f"pass: {counts} blocks."
+    )
+    refused = [
+        f"`{trial.parameter}` of {title(name)} ({format_bytes(trial.bytes)}, "
+        f"{'not a chain of ops that can be cut' if trial.blocks is None else 'other bits'})"
+        for name, row in rows.items()
+        for trial in row.trials
+        if not trial.blocks
+    ]
+    yield f"Refused: {'; '.join(refused)}." if refused else "None was refused."

@@ -1,0 +1,134 @@
+"""The models table goes on where it was interrupted, at the bytes of before, and says what it lacks."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+import models_table
+import pytest
+import torch
+from models_page import (
+    EXPORTS,
+    MIB,
+    MODELS,
+    SHARE,
+    Bound,
+    Forms,
+    Planned,
+    Row,
+    Trial,
+    before,
+    document,
+    keep_row,
+    kept_row,
+)
+
+from poet import api
+
+ROW = Row(
+    time_limit_seconds=10.0,
+    ops=3,
+    buffers=4,
+    import_seconds=0.5,
+    parameter_bytes=MIB,
+    keep_everything_bytes=9 * MIB,
+    keep_packed_bytes=8 * MIB,
+    lower_bound_bytes=2 * MIB,
+    homes_bound=Bound(MIB, "`fc` (aten.mm)"),
+    plain_homes_bound=Bound(3 * MIB, "`fc` (aten.mm)"),
+    parts=1,
+    forms=Forms(1, 8 * MIB, MIB, 0, 0, 0, 0, 0),
+    plan=Planned(5 * MIB, "optimal", 0.0, 0.0123, 7, 0, 1.0, ("equal", "equal")),
+    middle=Planned(4 * MIB, "feasible", 0.1, 0.5, 9, MIB, 9.0),
+    tight=Planned(3 * MIB, "feasible", 0.1, 0.75, 9, MIB, 5.0, ("equal", "loss differs")),
+    trials=(Trial("fc.weight", "a", MIB, 8), Trial("head.weight", "b", MIB, 0)),
+)
+
+
+def test_the_budgets_are_those_the_page_had_before() -> None:
+    then = before()
+    assert tuple(sorted(then)) == tuple(sorted(MODELS))
+    for row in then.values():
+        assert row.budget_bytes(SHARE) / MIB == pytest.approx(row.budget_mib, rel=5e-4)  # four digits
+
+
+def test_a_row_is_there_whole_or_not_at_all(tmp_path: Path) -> None:
+    keep_row(tmp_path, "vit", ROW)
+    assert kept_row(tmp_path, "vit", 10.0) == ROW
+    assert kept_row(tmp_path, "vit", 60.0) is None  # of other searches
+    assert kept_row(tmp_path, "bert", 10.0) is None
+    path = tmp_path / "vit.json"
+    text = path.read_text(encoding="utf-8")
+    for damaged in (text[: len(text) // 2], json.dumps({**json.loads(text), "ops": "3"}), "[]"):
+        path.write_text(damaged, encoding="utf-8")
+        assert kept_row(tmp_path, "vit", 10.0) is None
+    assert [file.name for file in tmp_path.iterdir()] == ["vit.json"]
+
+
+def test_a_run_goes_on_where_it_was_interrupted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[str] = []
+    stop_at = "bert"
+
+    def measured_apart(name: str, time_limit_seconds: float) -> Row | str:
+        if name == stop_at:
+            raise KeyboardInterrupt
+        made.append(name)
+        return "MemoryError: no" if name == "vit" else ROW
+
+    monkeypatch.setattr(models_table, "measured_apart", measured_apart)
+    folder, output = tmp_path / "rows", tmp_path / "models.md"
+    with pytest.raises(KeyboardInterrupt):
+        models_table.make(EXPORTS, folder, output, 10.0, again=False)
+    smallest_first = ["lstm", "mobilenet_v2", "vit", "unet", "resnet18", "convnext"]
+    assert made == smallest_first
+    page = output.read_text(encoding="utf-8")
+    assert "| resnet18 |" in page
+    assert "vit (MemoryError: no)" in page
+
+    made.clear()
+    stop_at = ""
+    assert models_table.make(EXPORTS, folder, output, 10.0, again=False) == {"vit": "MemoryError: no"}
+    assert made == ["vit", "bert", "gpt"]
+
+    made.clear()
+    models_table.make(["lstm", "bert"], folder, output, 10.0, again=True)
+    assert made == ["lstm", "bert"]
+
+
+def test_the_page_has_the_rows_that_exist_and_names_the_others() -> None:
+    worse = dataclasses.replace(ROW, plan=dataclasses.replace(ROW.plan, overhead=0.5))
+    page = document({"resnet18": ROW, "vit": worse}, 10.0, {"gpt": "not done after 1800 s"})
+    missing = next(line for line in page.splitlines() if line.startswith("**Not made"))
+    assert "15 of 17" in missing
+    assert "gpt (not done after 1800 s)" in missing
+    assert "resnet18" not in missing
+    assert "| resnet18 | 5 MiB | 53 % | 1.23 % |" in page
+    assert "above before: vit of 2." in page
+    assert "2 of 4 verified plans are equal" in page
+    assert "1 of 2 gradients that differ" in page
+    assert "`head.weight` of vit (1 MiB, other bits)" in page
+    for table in page.split("\n\n"):
+        lines = [line for line in table.splitlines() if line.startswith("|")]
+        assert len({line.count("|") for line in lines}) <= 1
+
+
+def test_no_row_is_made_up_where_a_search_found_no_plan() -> None:
+    without = dataclasses.replace(ROW, plan=Planned(5 * MIB, "no plan: out of time"))
+    page = document({"resnet18": without}, 10.0, {})
+    assert "| resnet18 | 5 MiB | 53 % | no plan: out of time |" in page
+    assert "median" not in page
+
+
+def test_weight_gradients_are_tried_once_for_each_distinct_one() -> None:
+    torch.manual_seed(0)
+    net = torch.nn.Sequential(*(torch.nn.Linear(256, 256) for _ in range(3)), torch.nn.Linear(256, 8))
+    prepared = api.prepare(net, torch.randn(4, 256), device="rpi4b", gradients="keep")
+    found = list(models_table.gradient_trials(prepared.step.graph))
+    assert [trial.bytes for trial in found] == [256 * 256 * 4] * len(found)
+    assert found[0].parameter == "0.weight"
+    assert len(found) < 3
+    assert any(trial.blocks for trial in found)
+    assert all(trial.blocks in (16, 8, 4, 2, 0) for trial in found)
+    assert len({trial.digest for trial in found}) == len(found)
