@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 export PYTHONDONTWRITEBYTECODE :=
 STAMP := $(VENV)/.installed
 
-.PHONY: help setup demo demo-c c99-table c99-instructions c99-library-table c99-numbers-table c99-operators-table arenas-table test test-cortex-m test-slow lint type models-table nets-table gap-table bench-planner bench-large-graphs bench-large-rivals bench-small-ram language-model bench-layout bench-tuning devices-table calibration-table robust-table fuzz faults-table runtime-table torch-peers torch-solver bits-table stream-table micro-table documents pictures site clean
+.PHONY: help setup demo demo-c c99-table c99-instructions c99-library-table c99-numbers-table c99-operators-table arenas-table test test-cortex-m test-slow lint type models-table strips-picture nets-table gap-table bench-planner bench-large-graphs bench-large-rivals bench-small-ram language-model bench-layout bench-tuning devices-table calibration-table robust-table fuzz faults-table runtime-table torch-peers torch-solver bits-table stream-table micro-table documents pictures site clean
 
 help: ## this list
 	@grep -E '^[a-z0-9-]+:.*## ' Makefile | sed -E 's/^([a-z0-9-]+):.*## (.*)$$/\1|\2/' | awk -F'|' '{printf "make %-18s %s\n", $$1, $$2}'
@@ -37,8 +37,11 @@ lint: $(STAMP) ## ruff: rules and layout
 type: $(STAMP) ## mypy --strict
 	$(BIN)/mypy
 
-models-table: $(STAMP) ## docs/models.md: every model imported, planned and verified (long)
-	$(BIN)/python examples/models_table.py --time-limit 10
+models-table: $(STAMP) ## docs/models.md: every model imported, planned and verified (an hour; goes on where it was; MODELS='--again')
+	$(BIN)/python examples/models_table.py --time-limit 10 $(MODELS)
+
+strips-picture: $(STAMP) ## docs/images/strips-resnet18.svg: RAM over a step of ResNet-18, ops whole and in strips (two minutes)
+	$(BIN)/python examples/strips_picture.py
 
 nets-table: $(STAMP) ## docs/nets.md: fourteen usual nets as modules and by both exporters, trained and loaded back
 	$(BIN)/python examples/nets_table.py
