@@ -6,6 +6,7 @@ moved here either; one that it moves may be, and comes back to its place.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from poet.devices.costs import build_problem, kernels_on
@@ -15,6 +16,7 @@ from poet.homes import DecidedProblem, as_decided
 from poet.kernel_facts import KernelFacts
 from poet.memory.demand import BEFORE, demand_of
 from poet.memory.layout import lay_out_around
+from poet.planning.online_guard import guard
 from poet.planning.planned import Planned, outcome_of
 from poet.plans.page_slots import is_paged
 from poet.plans.plan_parts import Arena, Request, SearchOutcome
@@ -53,7 +55,8 @@ def planned_beside(
         planned: what `poet.planning.planned.plan_with` gave.
         graph: on the same tensors across steps as the training step.
         host_kernels: what torch's kernels need for it on this machine.
-        options: of each search; there is none where everything fits.
+        options: of each search; there is none where everything fits. Where it finds nothing in time, or
+            with a time limit of 0, an online policy decides (`poet.planning.online_guard`).
     """
     prepared, plan = planned.prepared, planned.plan
     kernels = kernels_on(prepared.profile, graph, host_kernels)
@@ -70,23 +73,48 @@ def costed_beside(
     options: SolveOptions,
 ) -> Plan | None:
     """`planned_beside` where costs are known: ``problem`` is that of ``graph``, see `at_home`."""
+    for search in (_search, _guard) if options.time_limit_seconds != 0.0 else (_guard,):
+        found = _in_the_arena(plan, kernels, problem, options, search)
+        if found is not None:
+            schedule, outcome, arena = found
+            return plan_beside(
+                plan, graph, kernels, host_kernels, problem, schedule=schedule, outcome=outcome, arena=arena
+            )
+    return None
+
+
+_Search = Callable[[DecidedProblem, Limits, SolveOptions], tuple[Schedule, SearchOutcome] | None]
+
+
+def _in_the_arena(
+    plan: Plan, kernels: KernelFacts, problem: DecidedProblem, options: SolveOptions, search: _Search
+) -> tuple[Schedule, SearchOutcome, Arena | None] | None:
+    """What ``search`` finds inside the plan's budget, and in its arena if it has one; ``None``: nothing."""
     limits = limits_beside(plan)
     within_bytes = limits.ram_budget_bytes
     if plan.has_fitting_arena and plan.arena is not None:
         within_bytes = plan.arena.size_bytes
     for _ in range(_ROUNDS):
-        found = _search(problem, replace(limits, ram_budget_bytes=within_bytes), options)
+        found = search(problem, replace(limits, ram_budget_bytes=within_bytes), options)
         if found is None:
             return None
         schedule, outcome = found
         arena = arena_beside(plan, problem, schedule, kernels)
         if arena is not None or not plan.has_fitting_arena:
-            return plan_beside(
-                plan, graph, kernels, host_kernels, problem, schedule=schedule, outcome=outcome, arena=arena
-            )
+            return schedule, outcome, arena
         assert within_bytes is not None
         within_bytes = round(_SHRINK * min(within_bytes, judge(problem, schedule, limits).peak_ram_bytes))
     return None
+
+
+def _guard(
+    problem: DecidedProblem, limits: Limits, options: SolveOptions
+) -> tuple[Schedule, SearchOutcome] | None:
+    """A schedule by an online policy; ``None``: none is within ``limits``."""
+    solution = guard(problem, limits, options)
+    return (
+        None if solution is None or solution.schedule is None else (solution.schedule, outcome_of(solution))
+    )
 
 
 def limits_beside(plan: Plan) -> Limits:

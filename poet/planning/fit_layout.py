@@ -90,15 +90,27 @@ def lay_out_instead(
     kernels: KernelFacts | None = None,
 ) -> tuple[Fitted, bool]:
     """Another ``solution`` of the same problem in an arena of its own, and whether that is in the budget."""
+    made, fits = laid_out_alone(fitted.problem, limits, solution, options, kernels=kernels)
+    return replace(made, reserved_bytes=fitted.reserved_bytes), fits
+
+
+def laid_out_alone(
+    problem: DecidedProblem,
+    limits: Limits,
+    solution: Solution,
+    options: SolveOptions,
+    *,
+    kernels: KernelFacts | None = None,
+) -> tuple[Fitted, bool]:
+    """A ``solution`` in an arena, without another search, and whether that is in the budget."""
     assert solution.schedule is not None
-    fitting = _Fit(fitted.problem, limits, solution, options, kernels)
+    fitting = _Fit(problem, limits, solution, options, kernels)
     laid = fitting.laid_out(solution.schedule)
     if limits.ram_budget_bytes is not None:
         fitting.missing_bytes(solution, laid, 0, solution.record)
         if fitting.best is not None:
-            return replace(fitting.best, reserved_bytes=fitted.reserved_bytes), True
-    made = replace(fitted, solution=solution, arena=_arena(laid.layout))
-    return made, limits.ram_budget_bytes is None
+            return fitting.best, True
+    return Fitted(fitting.problem, solution, _arena(laid.layout), 0), limits.ram_budget_bytes is None
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,12 +10,14 @@ from dataclasses import replace
 
 from poet.errors import Infeasible, OutOfTime
 from poet.planning.beside import at_home, costed_beside
-from poet.planning.fit_layout import fit, searching
+from poet.planning.fit_layout import Fitted, fit, searching
+from poet.planning.online_guard import guarded
 from poet.planning.planned import outcome_of
 from poet.plans.plan_parts import Request
 from poet.plans.training_plan import Plan, Shape, make_plan, shape_words
 from poet.problem import Limits
 from poet.solution import SolveOptions, Status
+from poet.solvers import minimum_ram_bytes
 from poet.solvers.search.explain import answered
 from poet.units import format_bytes
 
@@ -37,12 +39,13 @@ def plan_again(
     Args:
         plan: for another budget; what it has for further budgets is left out.
         ram_bytes: the budget.
-        time_limit_seconds: of each search.
+        time_limit_seconds: of each search. One that ends with no plan leaves the step to an online policy
+            (`poet.planning.online_guard`), and so does 0, at once.
         options: of the step's search otherwise: engine, threads, seed, gaps. Its objective is the plan's.
 
     Raises:
         Infeasible: no plan exists inside the budget, or a part of it has no room beside the step.
-        OutOfTime: none was found in time.
+        OutOfTime: none was found in time, and the online policies run out of memory.
     """
     limits = replace(plan.request.limits, ram_budget_bytes=ram_bytes)
     options = replace(
@@ -81,12 +84,11 @@ def plan_again(
 
 def _step_again(plan: Plan, limits: Limits, options: SolveOptions) -> Plan:
     """The step of ``plan`` inside other limits, with nothing beside it; raises as `plan_again`."""
-    solution = answered(plan.problem, limits, searching(options, limits))
-    if solution.status is Status.INFEASIBLE:
-        raise Infeasible(solution.message or solution.status.value)
-    fitted = fit(plan.problem, limits, solution, options, kernels=plan.kernels)
+    fitted, why = _searched(plan, limits, options)
+    if fitted is None:
+        fitted = guarded(plan.problem, limits, options, kernels=plan.kernels)
     if fitted is None or fitted.solution.schedule is None:
-        raise OutOfTime(solution.message or solution.status.value)
+        raise OutOfTime(why)
     return make_plan(
         model=plan.model,
         request=Request(limits, plan.request.loss, plan.request.train, plan.request.gradients),
@@ -103,6 +105,27 @@ def _step_again(plan: Plan, limits: Limits, options: SolveOptions) -> Plan:
         host_kernels=plan.replayed_kernels,
         measured=plan.prediction.measured,
     )
+
+
+def _searched(plan: Plan, limits: Limits, options: SolveOptions) -> tuple[Fitted | None, str]:
+    """What a search finds for the step of ``plan``, and why it finds nothing.
+
+    Raises:
+        Infeasible: nothing exists inside ``limits``.
+    """
+    if options.time_limit_seconds == 0.0:
+        least_bytes, budget_bytes = minimum_ram_bytes(plan.problem, limits).bytes, limits.ram_budget_bytes
+        if budget_bytes is not None and budget_bytes < least_bytes:
+            raise Infeasible(
+                f"no plan exists inside {format_bytes(budget_bytes)}: a step needs at least "
+                f"{format_bytes(least_bytes)} of RAM"
+            )
+        return None, "no plan was found at once; give a search some time"
+    solution = answered(plan.problem, limits, searching(options, limits))
+    if solution.status is Status.INFEASIBLE:
+        raise Infeasible(solution.message or solution.status.value)
+    fitted = fit(plan.problem, limits, solution, options, kernels=plan.kernels)
+    return fitted, solution.message or solution.status.value
 
 
 def _part_again(part: Plan, before: Plan, made: Plan, options: SolveOptions) -> Plan | None:

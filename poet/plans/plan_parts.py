@@ -73,6 +73,10 @@ class Device:
     endurance_bytes: float | None = None
 
 
+ONLINE = "online guard, "
+"""Begins the ``solver`` of a schedule that an online policy made."""
+
+
 @dataclass(frozen=True, slots=True)
 class SearchOutcome:
     """How the search for the schedule ended.
@@ -110,6 +114,11 @@ class SearchOutcome:
     def __post_init__(self) -> None:
         if self.status not in ("optimal", "feasible"):
             raise PlanError(f"a plan is 'optimal' or 'feasible', not {self.status!r}")
+
+    @property
+    def is_online(self) -> bool:
+        """Whether an online policy made the schedule, because no search had one in time."""
+        return self.solver.startswith(ONLINE)
 
 
 @dataclass(frozen=True, slots=True)

@@ -70,7 +70,8 @@ FLOORS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
         (
             "verification", "enforce", "planning", "planning.exact_layout", "planning.fit_layout",
             "planning.rehearsal", "planning.summary", "planning.traced", "planning.prepared",
-            "planning.saves_choice", "planning.planned", "planning.beside", "planning.evaluated",
+            "planning.saves_choice", "planning.planned", "planning.online_guard", "planning.beside",
+            "planning.evaluated",
             "planning.shaped", "planning.shape_planner", "planning.replanning", "planning.budgeted",
             "planning.without_updates", "planning.accumulated", "planning.exported", "api", "calibration",
             "planning.partitioner", "planning.wrapping", "whatif", "planning.kept_plans",

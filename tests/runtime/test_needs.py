@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from typer.testing import CliRunner
 
 import poet
 from poet.planning.planned import Planned
+from poet.planning.replanning import plan_again
 from poet.runtime import Trainer
 from poet.runtime.runs.fit import fit, load_samples
 from poet.verification import verify
@@ -337,7 +339,9 @@ def _budgets(desk: Desk) -> None:
         trainer.step(*batch())
         trainer.set_budget("16KiB")
         trainer.step(*batch())
-        assert trainer.steps == 2
+        trainer.set_budget("15KiB", planner=partial(plan_again, time_limit_seconds=0.0))  # the guard's
+        trainer.step(*batch())
+        assert trainer.steps == 3
 
 
 def _wrapped(desk: Desk) -> None:

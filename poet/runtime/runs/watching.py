@@ -34,7 +34,7 @@ class BudgetChange:
     """A watcher went from one budget to another.
 
     Attributes:
-        before_bytes, after_bytes: the budgets.
+        before_bytes, after_bytes: the budgets; the same where a better plan took the place of the guard's.
         why: for people.
     """
 
@@ -52,7 +52,8 @@ class MemoryWatcher:
     at once. One that has room again is taken when it had it for some time. While tasks stand still for
     memory, no larger one is taken, but the next smaller one, and then none for 10 s, over which the kernel's
     average forgets. A change that need not be and fails is tried again after the time for which a larger
-    budget must have had room.
+    budget must have had room. With a ``guard``, room is made by its plan, at once; the ``planner`` is asked
+    for a better one inside the same budget when no change was made for as long, once for each budget.
     """
 
     def __init__(
@@ -60,6 +61,7 @@ class MemoryWatcher:
         trainer: Trainer,
         *,
         planner: Planner | None = None,
+        guard: Planner | None = None,
         reserve: str | int = RESERVE,
         every_seconds: float = 1.0,
         calm_seconds: float = 30.0,
@@ -71,6 +73,8 @@ class MemoryWatcher:
         Args:
             trainer: of a plan with a budget, opened from a file.
             planner: makes plans that the file does not have: ``poet.plan_again``.
+            guard: makes them where the system wants room and a search has to wait: ``poet.plan_again`` with a
+                time limit of 0, which asks an online policy. Where it fails, the planner is asked.
             reserve: memory to leave to others, in bytes or as text.
             every_seconds: `look` does nothing where the last look is less long ago.
             calm_seconds: for how long a larger budget must have had room, and between attempts that failed.
@@ -83,6 +87,9 @@ class MemoryWatcher:
         if trainer.plan.request.limits.ram_budget_bytes is None:
             raise InputError("the plan has no RAM budget, so there is none to watch; plan with ram=")
         self._trainer, self._planner, self._clock = trainer, planner, clock
+        self._guard = guard
+        self._searched: set[int] = set()  # budgets inside which a better plan than the guard's was searched
+        self._quiet_since: float | None = None  # no change of the budget, in seconds of the clock
         self._reserve_bytes = parse_bytes(reserve) if isinstance(reserve, str) else reserve
         self._every_seconds, self._calm_seconds = every_seconds, calm_seconds
         self._system = system or SystemMemory()
@@ -108,7 +115,7 @@ class MemoryWatcher:
         is_stalled = (reading.stalled_share or 0.0) > MOST_STALLED_SHARE
         fitting = [size for size in self._sizes() if size <= room_bytes]
         if self._now_bytes > room_bytes:
-            self._roomy_since = None
+            self._roomy_since = self._quiet_since = None
             return self._shrink(fitting, max(0, room_bytes), reading)
         if is_stalled:
             self._roomy_since = None
@@ -116,13 +123,13 @@ class MemoryWatcher:
             return self._relieved(smaller, reading, now) if smaller and now >= self._waits_until else None
         if not fitting or fitting[-1] <= self._now_bytes:
             self._roomy_since = None
-            return None
+            return self._bettered(now)
         self._roomy_since = now if self._roomy_since is None else self._roomy_since
         if now - self._roomy_since < self._calm_seconds or now < self._waits_until:
             return None
         self._roomy_since = None
         why = f"there is room for {format_bytes(room_bytes)} again"
-        return self._tried(lambda: self._changed(fitting[-1], why), now)
+        return self._tried(lambda: self._changed(fitting[-1], why, self._planner), now)
 
     @property
     def _now_bytes(self) -> int:
@@ -131,11 +138,11 @@ class MemoryWatcher:
     def _sizes(self) -> list[int]:
         """The budgets, rising, that may be taken."""
         known = {self._now_bytes, *self._trainer.budgets_bytes}
-        if self._planner is None:
+        if self._planner is None and self._guard is None:
             return sorted(known)
         return sorted(known | {max(known) * part // _EIGHTHS for part in range(1, _EIGHTHS)})
 
-    def _tried(self, change: Callable[[], BudgetChange], now: float) -> BudgetChange | None:
+    def _tried(self, change: Callable[[], BudgetChange | None], now: float) -> BudgetChange | None:
         """A change that need not be: where it fails and the trainer may go on, it waits and says so.
 
         ``now``, in seconds, is the time of the look.
@@ -148,6 +155,26 @@ class MemoryWatcher:
             self._waits_until = now + self._calm_seconds
             _log.warning("poet: the budget stays %s: %s", format_bytes(self._now_bytes), error)
             return None
+
+    def _bettered(self, now: float) -> BudgetChange | None:
+        """Search at leisure for a better plan than the guard's inside the budget; ``now`` in seconds."""
+        budget_bytes, planner = self._now_bytes, self._planner
+        is_online = self._trainer.plan.outcome.is_online
+        if planner is None or not is_online or budget_bytes in self._searched:
+            return None
+        self._quiet_since = now if self._quiet_since is None else self._quiet_since
+        if now - self._quiet_since < self._calm_seconds or now < self._waits_until:
+            return None
+        self._searched.add(budget_bytes)
+
+        def searched() -> BudgetChange | None:
+            before = self._trainer.plan
+            self._trainer.set_budget(budget_bytes, planner=planner)
+            if self._trainer.plan == before:
+                return None
+            return BudgetChange(budget_bytes, budget_bytes, "a search found a better plan than the guard's")
+
+        return self._tried(searched, now)
 
     def _shrink(self, fitting: list[int], room_bytes: int, reading: MemoryReading) -> BudgetChange:
         try:
@@ -170,16 +197,18 @@ class MemoryWatcher:
     def _first(self, sizes: list[int], why: str) -> BudgetChange:
         """Go to the largest that has a plan."""
         refused: Infeasible | OutOfTime = Infeasible(f"the smallest is {format_bytes(self._sizes()[0])}")
-        for size in reversed(sizes):
-            try:
-                return self._changed(size, why)
-            except (Infeasible, OutOfTime) as error:
-                refused = error
+        for planner in (self._planner,) if self._guard is None else (self._guard, self._planner):
+            for size in reversed(sizes):
+                try:
+                    return self._changed(size, why, planner)
+                except (Infeasible, OutOfTime) as error:
+                    refused = error
         raise refused
 
-    def _changed(self, size_bytes: int, why: str) -> BudgetChange:
+    def _changed(self, size_bytes: int, why: str, planner: Planner | None) -> BudgetChange:
         change = BudgetChange(self._now_bytes, size_bytes, why)
-        self._trainer.set_budget(size_bytes, planner=self._planner)
+        self._trainer.set_budget(size_bytes, planner=planner)
+        self._quiet_since = None
         _log.warning(
             "poet: %s: from a budget of %s to one of %s after step %d",
             why,

@@ -60,7 +60,8 @@ class Budgets:
 
         The least of what the opened one was to take the least of, then of energy.
 
-        A new one is made where none of the others fits, or each that does was made for a smaller budget.
+        A new one is made where none of the others fits, or each that does was made for a smaller budget or by
+        an online policy, for want of a search.
 
         Raises:
             Infeasible: none fits, and none can be made.
@@ -74,11 +75,21 @@ class Budgets:
             for key, (made_for, made) in zip(keys, asked, strict=True)
             if (plan := self._within(key, made, ram_bytes)) is not None
         ]
-        may_gain = all(made_for is not None and made_for < ram_bytes for made_for, _ in fitting)
+        may_gain = all(
+            plan.outcome.is_online or (made_for is not None and made_for < ram_bytes)
+            for made_for, plan in fitting
+        )
         known = [plan for _, plan in fitting]
+        objective = self._opened.outcome.objective
+
+        def amounts(plan: Plan) -> tuple[float, float]:
+            return _step_amount(plan, objective), plan.step_joules
+
         if planner is not None and may_gain:
             try:
-                self._made[ram_bytes] = made = planner(self._opened, ram_bytes)
+                made, before = planner(self._opened, ram_bytes), self._made.get(ram_bytes)
+                if before is None or amounts(made) < amounts(before):
+                    self._made[ram_bytes] = made
                 known.append(made)
             except (Infeasible, OutOfTime):
                 if not known:
@@ -89,8 +100,7 @@ class Budgets:
                 f"{format_bytes(ram_bytes)}; give set_budget planner=poet.plan_again, or plan "
                 "for less RAM"
             )
-        objective = self._opened.outcome.objective
-        return min(known, key=lambda plan: (_step_amount(plan, objective), plan.step_joules))
+        return min(known, key=amounts)
 
 
 def _step_amount(plan: Plan, objective: Objective) -> float:

@@ -1,0 +1,124 @@
+"""A schedule by an online eviction policy, where a search has no plan in time: made at once.
+
+DELTA pages or recomputes what was not used for long, DTR recomputes it, each when room is needed; where both
+run out of memory, everything is paged, or recomputed. The judge accepts what is taken, and it is laid out
+like any plan. Its bound is that every op runs once, so that its gap shows what a search may still save.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+from poet.errors import InvalidSchedule
+from poet.homes import DecidedProblem
+from poet.kernel_facts import KernelFacts
+from poet.planning.fit_layout import Fitted, laid_out_alone
+from poet.plans.plan_parts import ONLINE
+from poet.problem import Limits, Objective, Problem
+from poet.schedule import Schedule
+from poet.simulator import Trace, judge
+from poet.solution import Solution, SolveOptions, Status, amount_of
+from poet.solvers.heuristics.keep_everything import keep_everything
+from poet.solvers.literature.delta import delta
+from poet.solvers.literature.dtr import dtr
+from poet.solvers.literature.page_everything import page_everything
+from poet.solvers.literature.recompute_all import recompute_all
+
+_POLICIES: dict[str, Callable[[Problem, Limits], Schedule | None]] = {
+    "keep-everything": keep_everything,
+    "delta": delta,
+    "dtr": dtr,
+}
+_LAST: dict[str, Callable[[Problem, Limits], Schedule | None]] = {
+    "page-everything": page_everything,
+    "recompute-all": recompute_all,
+}
+_ROUNDS = 8
+_MOVING_SECONDS = 0.2  # of looking for moves within the arena, in each round
+_SHRINK = 0.93  # of the bytes, where a schedule leaves too large gaps
+_log = logging.getLogger(__name__)
+
+
+def guard(problem: DecidedProblem, limits: Limits, options: SolveOptions) -> Solution | None:
+    """What takes least of the objective among the schedules of the policies; ``None``: none is in ``limits``.
+
+    Args:
+        problem: what to plan.
+        limits: what the schedule must be within.
+        options: whose objective counts, and whose clock; nothing is searched.
+    """
+    began = options.clock.now()
+    found: tuple[float, float, str, Schedule, Trace] | None = None
+    for name, schedule in _schedules(problem, limits):
+        try:
+            trace = judge(problem, schedule, limits)
+        except InvalidSchedule:
+            continue
+        amount = amount_of(options.objective, trace)
+        if found is None or (amount, trace.joules) < found[:2]:
+            found = amount, trace.joules, name, schedule, trace
+        if name == "keep-everything" and options.objective is not Objective.RAM:
+            break
+    if found is None:
+        return None
+    *_, name, schedule, trace = found
+    least = problem.compute_joules
+    return Solution(
+        status=Status.FEASIBLE,
+        schedule=schedule,
+        trace=trace,
+        bound_joules=least,
+        baseline_joules=least,
+        solve_seconds=options.clock.now() - began,
+        solver=f"{ONLINE}{name}",
+        message="No search had a plan in time: this one is of an online policy; a search may find better.",
+        objective=options.objective,
+    )
+
+
+def _schedules(problem: Problem, limits: Limits) -> Iterator[tuple[str, Schedule]]:
+    """Of each policy that does not run out of memory; the last ones only where all others do."""
+    found = False
+    for policies in (_POLICIES, _LAST):
+        for name, policy in policies.items():
+            schedule = policy(problem, limits)
+            if schedule is not None:
+                found = True
+                yield name, schedule
+        if found:
+            return
+
+
+def guarded(
+    problem: DecidedProblem, limits: Limits, options: SolveOptions, *, kernels: KernelFacts | None = None
+) -> Fitted | None:
+    """`guard` with its arena inside the budget, in less RAM where that needs it; ``None``: there is no plan.
+
+    Where no arena fits, the plan comes back that keeps within the budget from the heap.
+
+    Args:
+        problem: what to plan.
+        limits: what the plan must be within.
+        options: whose objective counts, and whose clock; nothing is searched but places.
+        kernels: whose workspaces the problem counts.
+    """
+    quick = options.tuning.having("fitting.moving_seconds", _MOVING_SECONDS)
+    at_once = replace(options, time_limit_seconds=0.0, tuning=quick)
+    loose: Fitted | None = None
+    narrower = limits
+    for _ in range(_ROUNDS):
+        solution = guard(problem, narrower, options)
+        if solution is None or solution.trace is None:
+            break
+        fitted, fits = laid_out_alone(problem, limits, solution, at_once, kernels=kernels)
+        _log.info("%s, %s an arena inside the budget", solution.solver, "with" if fits else "without")
+        if fits:
+            return fitted
+        loose = loose or fitted
+        if narrower.ram_budget_bytes is None:
+            break
+        within_bytes = min(narrower.ram_budget_bytes, solution.trace.peak_ram_bytes)
+        narrower = replace(narrower, ram_budget_bytes=round(_SHRINK * within_bytes))
+    return loose
