@@ -210,6 +210,12 @@ def _rows(*places: int, n: int) -> Rule:
     return rule
 
 
+def _variance(call: CCall, _: Sizes) -> Amounts:
+    outer, n, inner = (_whole(call, place) for place in (4, 5, 6))
+    rows = outer * inner
+    return amounts(call.function, element=rows * n, run=rows * _runs(n), row=rows, call=1)
+
+
 def _power(call: CCall, _: Sizes) -> Amounts:
     n, exponent = _whole(call, -1), _whole(call, -2)
     return amounts(call.function, element=n, product=n * (exponent - 1), call=1)
@@ -253,16 +259,19 @@ def _move(call: CCall, _: Sizes) -> Amounts:
 
 TRANSFERS = ("home_in", "home_out", "page_in", "page_out", "move", "restore")
 _BY_LAST = (
-    "absolute", "add", "add_scalar", "assign", "copy", "count_up", "div", "div_scalar", "equal", "fill",
-    "fill_bits", "fill_mask", "hardsigmoid", "hardsigmoid_backward", "hardswish", "hardswish_backward",
-    "hardtanh", "hardtanh_backward", "inverse", "inverse_root", "leaky_relu", "leaky_relu_backward",
-    "masked_fill", "maximum", "momentum", "mul", "mul_scalar", "not", "relu", "root",
-    "sigmoid_backward", "sign", "tanh_backward", "threshold_backward", "where",
+    "absolute", "add", "add_scalar", "assign", "both_masks", "bounded", "compared", "compared_to",
+    "copy", "count_up", "div", "div_count", "div_scalar", "fill", "fill_bits", "fill_mask",
+    "hardsigmoid", "hardsigmoid_backward", "hardswish", "hardswish_backward", "hardtanh",
+    "hardtanh_backward", "inverse", "inverse_root", "leaky_relu", "leaky_relu_backward",
+    "masked_fill", "maximum", "minimum", "momentum", "mul", "mul_mask", "mul_scalar", "not",
+    "prelu", "prelu_backward", "relu", "root", "sigmoid_backward", "sign", "tanh_backward",
+    "threshold_backward", "where",
 )  # fmt: skip
 """Functions of elements whose last argument says how many."""
 _BY_VALUE = (
-    "elu", "elu_backward", "exponential", "gelu", "gelu_backward", "gelu_tanh", "gelu_tanh_backward", "mish",
-    "mish_backward", "sigmoid", "silu", "silu_backward", "tanh",
+    "elu", "elu_backward", "exponential", "gelu", "gelu_backward", "gelu_tanh",
+    "gelu_tanh_backward", "log_sigmoid", "log_sigmoid_backward", "logarithm", "mish",
+    "mish_backward", "sigmoid", "silu", "silu_backward", "softplus", "softplus_backward", "tanh",
 )  # fmt: skip
 """Likewise; what an element takes depends on its value, so that calls are not told from elements."""
 
@@ -306,6 +315,12 @@ _RULES: dict[str, Rule] = {
     "poet_mse_loss_backward": _elements(4),
     **dict.fromkeys(("poet_weight_norm", "poet_weight_norm_backward"), _rows(-2, n=-1)),
     **dict.fromkeys(("poet_embedding", "poet_embedding_backward"), _rows(3, n=5)),
+    **dict.fromkeys(("poet_extreme", "poet_extreme_at"), _rows(-3, -1, n=-2)),
+    "poet_scatter_at": lambda call, _: amounts(
+        call.function, element=math.prod(_whole(call, place) for place in (3, 4, 5)), call=1
+    ),
+    "poet_variance": _variance,
+    "poet_count_set": _rows(2, 4, n=3),
     "poet_triangle": _rows(4, 5, n=6),
     **dict.fromkeys(("poet_bernoulli", "poet_bernoulli_again"), _drawn),
     **dict.fromkeys(("poet_random_place", "poet_count"), lambda call, _: amounts(call.function, call=1)),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from poet.errors import UnsupportedOperator
 from poet.graph import ITEM_BYTES, Argument, Blank, Call, Ref, TensorType
@@ -42,6 +42,21 @@ class Placed:
                 return False
             reach *= size
         return True
+
+
+def memory_order(kind: TensorType) -> tuple[int, ...]:
+    """The dimensions of a tensor, that whose neighbours lie furthest apart first."""
+    return tuple(sorted(range(len(kind.shape)), key=lambda dim: -kind.strides[dim]))
+
+
+def in_order(tensor: Placed, order: Sequence[int]) -> Placed:
+    """``tensor`` with its dimensions in ``order``; those that it lacks are of one element, and first."""
+    kind, missing = tensor.type, len(order) - len(tensor.type.shape)
+    shape, strides = (1,) * missing + kind.shape, (0,) * missing + kind.strides
+    turned = replace(
+        kind, shape=tuple(shape[dim] for dim in order), strides=tuple(strides[dim] for dim in order)
+    )
+    return replace(tensor, type=turned)
 
 
 def placed_at(kind: TensorType, offset_bytes: int) -> Placed:

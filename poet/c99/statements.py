@@ -119,11 +119,8 @@ def refusals(graph: Graph) -> tuple[str, ...]:
 
 
 _INSTEAD = {
-    "aten._embedding_bag.default": "nn.Embedding and a mean or a sum over its rows",
+    "aten._embedding_bag.default": "bags of one size, rows of a matrix without padding_idx,",
     "aten._embedding_bag_backward.default": "",
-    "aten.amax.default": "F.max_pool1d or F.max_pool2d over that dimension",
-    "aten.max.dim": "F.max_pool1d or F.max_pool2d over that dimension",
-    "aten.scatter.src": "",
 }
 """What to write in place of an operator without a kernel; empty: it falls away with another one."""
 

@@ -1,8 +1,8 @@
-"""For libraries of kernels that have few operators: LSTMs and attention as products, sums and copies.
+"""For libraries of kernels that have few operators: LSTMs, attention, bags of rows as products and sums.
 
 torch has an LSTM of oneDNN's and attention in one kernel, which begin and end in layouts and tensors of their
 own. Inside `small_operators` both fall apart into operators of everyday nets, and so do recurrent layers that
-poet itself makes one op of. The bits are those of torch with these two switched off.
+poet itself makes one op of, and bags of rows of a table. The bits are those of torch with these switched off.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from contextvars import ContextVar
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
 
@@ -58,7 +59,11 @@ class _WithoutOneDnn(TorchFunctionMode):
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        """``func``, an LSTM without oneDNN."""
+        """``func``, an LSTM without oneDNN, a bag of rows as the rows and what becomes of them."""
+        if func is torch.nn.functional.embedding_bag:
+            made = _rows_of_bags(*args, **(kwargs or {}))
+            if made is not None:
+                return made
         if getattr(func, "__name__", "") != "lstm":
             return func(*args, **(kwargs or {}))
         switch: Any = torch.backends.mkldnn.set_flags  # `flags` sets more than it is asked
@@ -67,3 +72,32 @@ class _WithoutOneDnn(TorchFunctionMode):
             return func(*args, **(kwargs or {}))
         finally:
             switch(before)
+
+
+def _rows_of_bags(
+    input: Tensor,  # as torch names it
+    weight: Tensor,
+    offsets: Tensor | None = None,
+    max_norm: float | None = None,
+    norm_type: float = 2.0,
+    scale_grad_by_freq: bool = False,
+    mode: str = "mean",
+    sparse: bool = False,
+    per_sample_weights: Tensor | None = None,
+    include_last_offset: bool = False,
+    padding_idx: int | None = None,
+) -> Tensor | None:
+    """Bags of one size, which are rows of ``input``, looked up and added; ``None``: it is something else.
+
+    torch's operator for bags gives tensors of bookkeeping, which differ with the kernel that it takes.
+    """
+    del norm_type, include_last_offset
+    is_plain = offsets is None and max_norm is None and not (scale_grad_by_freq or sparse)
+    if not is_plain or padding_idx is not None or input.dim() != 2 or not input.shape[1]:
+        return None
+    rows = torch.nn.functional.embedding(input, weight)
+    if per_sample_weights is not None:
+        rows = rows * per_sample_weights.unsqueeze(-1)
+    if mode == "max":
+        return rows.amax(1)
+    return rows.mean(1) if mode == "mean" else rows.sum(1)

@@ -5,6 +5,7 @@ Each run of an op is counted in QEMU by itself. What each thing takes is fitted 
 everything kept and in their budgets, small nets over sequences and other kinds, random nets of other seeds.
 
     python tests/benchmarks/c99_instructions.py --fit [8] [--counts folder]
+    python tests/benchmarks/c99_instructions.py --fit [8] --kind choices    what has no price yet; others stay
     python tests/benchmarks/c99_instructions.py [--plans folder] [--time-limit 60]
 
 Needs gcc-arm-none-eabi, libnewlib-arm-none-eabi and qemu-system-arm. Some minutes each.
@@ -19,7 +20,7 @@ import subprocess
 import sys
 import tempfile
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -145,23 +146,37 @@ def random_counts(kind: str, seed: int, *, as_whole: bool) -> Counted:
         return counted(Path(work) / "c", path, as_whole=as_whole)
 
 
-def fit(count: int, first: int, counts: Path) -> None:
+def fit(count: int, first: int, counts: Path, only: str | None = None) -> None:
     """Fit to ``count`` nets of each kind, whose seeds begin at ``first``, and write what was found.
 
-    What was counted of a net is kept in the folder ``counts``, and taken from there.
+    What was counted of a net is kept in the folder ``counts``, and taken from there. With ``only`` a kind,
+    functions that have a price keep it, and the others are fitted to nets of that kind.
     """
     equations: list[Equation] = []
     for seed in range(first, first + count):
-        for kind in KINDS:
+        for kind in KINDS if only is None else (only,):
             path = counts / f"{kind}-{seed}.json"
             if not path.exists():
                 path.write_text(json.dumps(_equations(random_counts(kind, seed, as_whole=False))))
             for does, taken in json.loads(path.read_text()):
                 equations.append(({(of, what): number for of, what, number in does}, taken))
         print(f"{seed - first + 1} of {count} of each kind", file=sys.stderr, flush=True)
-    fitted = solved(equations)
-    fitted |= _BY_HAND
-    write_factors(fitted, f"{count} nets of each of {len(KINDS)} kinds, {len(equations):,} runs of ops")
+    if only is None:
+        fitted = solved(equations) | _BY_HAND
+        write_factors(fitted, f"{count} nets of each of {len(KINDS)} kinds, {len(equations):,} runs of ops")
+        return
+    known = {(of, what): price for of, things in factors().items() for what, price in things.items()}
+    rest = [_beside_known(equation, known) for equation in equations]
+    fitted = solved([equation for equation in rest if equation[0]])
+    said = re.findall(r"^# ((?:5|8).*), each counted", FACTORS.read_text(), re.MULTILINE)
+    write_factors({**known, **fitted}, f"{said[0]}; what {only!r} adds to {count} nets of it")
+
+
+def _beside_known(equation: Equation, known: Mapping[tuple[str, str], float]) -> Equation:
+    """What of a run has no price yet, and what is left for it."""
+    does, taken = equation
+    spent = sum(number * known[key] for key, number in does.items() if key in known)
+    return {key: number for key, number in does.items() if key not in known}, max(0, round(taken - spent))
 
 
 def _equations(found: Counted) -> list[tuple[list[tuple[str, str, float]], int]]:
@@ -382,6 +397,7 @@ def main() -> None:
     parser.add_argument(
         "--fit", type=int, nargs="?", const=8, help="nets of each kind to fit to, and no page"
     )
+    parser.add_argument("--kind", choices=tuple(KINDS), help="fit what has no price yet to nets of this kind")
     parser.add_argument("--first", type=int, default=0, help="seed of the first net that is fitted to")
     parser.add_argument("--counts", type=Path, help="folder of counts, of earlier fits and of this one")
     parser.add_argument("--tried", type=int, default=1, help="random nets of each kind on the page")
@@ -391,10 +407,10 @@ def main() -> None:
     if asked.fit is not None:
         if asked.counts is None:
             with tempfile.TemporaryDirectory() as work:
-                fit(asked.fit, asked.first, Path(work))
+                fit(asked.fit, asked.first, Path(work), asked.kind)
         else:
             asked.counts.mkdir(exist_ok=True)
-            fit(asked.fit, asked.first, asked.counts)
+            fit(asked.fit, asked.first, asked.counts, asked.kind)
         return
     seeds = range(1000, 1000 + asked.tried)
     if asked.plans is not None:

@@ -136,6 +136,42 @@ def _sequence(random: Random) -> tuple[nn.Module, Tensor, str]:
     return _Sequence(width, words, kind), torch.randint(0, words, shape), "cross-entropy"
 
 
+class _Choices(nn.Module):
+    """What is largest and smallest, masks by comparisons, variances, bounds, logarithms; pixels reordered."""
+
+    def __init__(self, channels: int, width: int) -> None:
+        super().__init__()
+        self.into = nn.Conv1d(2, 4 * channels, 3, padding=1)
+        self.norm = nn.InstanceNorm1d(4 * channels, affine=True)
+        self.slopes, self.slope = nn.PReLU(4 * channels), nn.PReLU()
+        self.mixed, self.out = nn.Linear(16 * channels, width), nn.Linear(4 * width, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Scores; ``x`` is [N, 2, T], T a multiple of 4."""
+        y = self.slopes(self.norm(self.into(x)))
+        z = F.pixel_unshuffle(F.pixel_shuffle(y.unflatten(2, (-1, 4)), 2), 2).flatten(2)
+        means = F.adaptive_avg_pool2d(z.unflatten(2, (-1, 4)), 2).flatten(2)
+        z = torch.cat([F.adaptive_max_pool1d(z, 4), means], 2)
+        z = F.adaptive_max_pool2d(z.unflatten(2, (4, 2)), 2).flatten(2)
+        y = y.transpose(1, 2)  # [N, T, C]
+        wide = torch.cat([y.amax(1), y.min(1)[0], z.amin(2), z.max(2).values], 1)
+        wide = wide - 0.1 * z.amax((1, 2)).unsqueeze(1)
+        w = self.slope(self.mixed(wide))
+        spread = w.std(1, keepdim=True) + w.var(1, keepdim=True, correction=0) + 0.1
+        w = w / spread - torch.max(w.abs().detach() * 0.1) + 0.5 * w.max(0, keepdim=True)[0]
+        bounded = w.clamp(-1.0, 1.5) + 0.2 * w.clamp(min=0.1) - 0.1 * w.clamp(max=0.3)
+        softened = F.softplus(w) + F.softplus(3 * w, beta=2.0, threshold=1.0) - F.logsigmoid(w)
+        logs = torch.log(1.0 + w * w) + torch.minimum(w, 0.5 * bounded) + torch.maximum(0.3 * w, softened)
+        picked = torch.where(w > 0.2, w, 0.5 * w) + torch.where(w <= bounded, w, 0.1 * w)
+        picked = F.rms_norm(picked, picked.shape[1:]) + F.normalize(1.0 - F.celu(w, 0.7))
+        return self.out(torch.cat([bounded, softened, logs, picked], 1))  # type: ignore[no-any-return]
+
+
+def _choices(random: Random) -> tuple[nn.Module, Tensor, str]:
+    x = torch.randn(_between(random, 2, 4), 2, 16 * _between(random, 1, 4))
+    return _Choices(_between(random, 2, 9), _between(random, 8, 40)), x, "cross-entropy"
+
+
 def convolutions(rng: random.Random) -> tuple[nn.Module, Tensor]:
     """Two convolutions of random sizes, strides, paddings, dilations and groups, and pooling."""
     groups, kernel, stride = (
@@ -174,6 +210,7 @@ KINDS: dict[str, Callable[[Random], tuple[nn.Module, Tensor, str]]] = {
     "dense": _dense,
     "elements": _elements,
     "sequence": _sequence,
+    "choices": _choices,
 }
 
 OPTIMIZERS = (("sgd", 0.0), ("momentum", 0.0), ("sgd", 0.01), ("adamw", 0.01))

@@ -189,15 +189,50 @@ class _Causal(nn.Module):
         return found
 
 
+class _Points(nn.Module):
+    """Points, each by itself, and the largest of each feature; lengths made one, spreads, bounds."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.each = nn.Sequential(nn.Linear(3, 8), nn.PReLU(), nn.Linear(8, 6), nn.PReLU(6, 0.1))
+        self.out = nn.Linear(24, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = F.normalize(x - x.mean(1, keepdim=True), dim=2).flatten(0, 1)
+        y = self.each(y).unflatten(0, (x.shape[0], -1))
+        largest = y.transpose(1, 2).amax(2).clamp(min=-0.5)
+        parts = [y.amax(1), y.min(1).values, y.std(1), torch.log(1.5 + largest)]
+        found: Tensor = self.out(torch.cat(parts, 1))
+        return found
+
+
+class _Bags(nn.Module):
+    """Bags of words: their mean, sum and largest, behind softplus."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bags = nn.ModuleList(nn.EmbeddingBag(9, 5, mode=mode) for mode in ("mean", "sum", "max"))
+        self.out = nn.Linear(5, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        first, second, third = (F.softplus(bag(x)) for bag in self.bags)
+        found: Tensor = self.out(first + second - third)
+        return found
+
+
 class StrangeNet(NamedTuple):
     """How to build a net, the shapes of what it reads, and its loss."""
 
     build: Callable[[], nn.Module]
     shapes: tuple[tuple[int, ...], ...]
     loss: str = "cross-entropy"
+    words: int = 0
+    """Where not 0, inputs are whole numbers below it."""
 
     def inputs(self) -> tuple[Tensor, ...]:
         """Of one step."""
+        if self.words:
+            return tuple(torch.randint(self.words, shape) for shape in self.shapes)
         return tuple(torch.randn(shape) for shape in self.shapes)
 
 
@@ -213,4 +248,6 @@ NETS: dict[str, StrangeNet] = {
     "siamese": StrangeNet(_Siamese, ((3, 8), (3, 8)), "mse"),
     "triplet": StrangeNet(_Triplet, ((3, 8), (3, 8), (3, 8)), "mse"),
     "causal": StrangeNet(_Causal, ((2, 5, 8),)),
+    "points": StrangeNet(_Points, ((2, 7, 3),)),
+    "bags": StrangeNet(_Bags, ((3, 4),), words=9),
 }

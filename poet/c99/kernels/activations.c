@@ -104,6 +104,38 @@ void poet_hardtanh_backward(float *gx, const float *gy, int32_t gy_stride, const
     }
 }
 
+/*@ poet_bounded */
+/* y = x, at least (at most where sign is -1) the bound */
+void poet_bounded(float *y, const float *x, int32_t x_stride, float sign, float bound, int32_t n)
+{
+    for (int32_t i = 0; i < n; ++i) {
+        const float value = x[i * x_stride];
+        y[i] = sign * value < sign * bound ? bound : value;
+    }
+}
+
+/*@ poet_prelu */
+/* y = x where it is above 0, else x times a slope that is trained */
+void poet_prelu(float *y, const float *x, int32_t x_stride, const float *slope, int32_t slope_stride, int32_t n)
+{
+    for (int32_t i = 0; i < n; ++i) {
+        const float value = x[i * x_stride];
+        y[i] = value > 0.0f ? value : slope[i * slope_stride] * value;
+    }
+}
+
+/*@ poet_prelu_backward */
+/* The way back to x, and to the slope of each element */
+void poet_prelu_backward(float *gx, float *g_slope, const float *gy, int32_t gy_stride, const float *x, int32_t x_stride,
+                         const float *slope, int32_t slope_stride, int32_t n)
+{
+    for (int32_t i = 0; i < n; ++i) {
+        const float value = x[i * x_stride], gradient = gy[i * gy_stride];
+        gx[i] = value > 0.0f ? gradient : slope[i * slope_stride] * gradient;
+        g_slope[i] = value > 0.0f ? 0.0f : value * gradient;
+    }
+}
+
 /*@ poet_silu */
 /* y = x / (1 + exp(-x)) */
 void poet_silu(float *y, const float *x, int32_t x_stride, int32_t n)

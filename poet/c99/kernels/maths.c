@@ -70,6 +70,17 @@ float poet_log(float x)
     return m + sum + e * 0.693359375f;
 }
 
+/*@ poet_log_of_1_and */
+/* log(1 + e) of e from 0 on, also where 1 + e is rounded (W. Kahan) */
+float poet_log_of_1_and(float e)
+{
+    const float sum = 1.0f + e;
+    if (sum == 1.0f || sum > 3.402823466e38f) {
+        return e;
+    }
+    return sum == e ? poet_log(e) : poet_log(sum) * (e / (sum - 1.0f));
+}
+
 /*@ poet_sqrt */
 /* The square root, correctly rounded: one instruction where the processor has it */
 float poet_sqrt(float x)

@@ -19,6 +19,16 @@ void poet_maximum(float *y, const float *a, int32_t a_stride, const float *b, in
     }
 }
 
+/*@ poet_minimum */
+/* y = the smaller of a and b; what is not a number stays so */
+void poet_minimum(float *y, const float *a, int32_t a_stride, const float *b, int32_t b_stride, int32_t n)
+{
+    for (int32_t i = 0; i < n; ++i) {
+        const float left = a[i * a_stride], right = b[i * b_stride];
+        y[i] = left < right || left != left ? left : right;
+    }
+}
+
 /*@ poet_power */
 /* y = x * x * ... `exponent` times */
 void poet_power(float *y, const float *x, int32_t x_stride, int32_t exponent, int32_t n)

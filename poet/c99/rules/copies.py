@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -99,3 +100,49 @@ def scatter(run: OpRun) -> list[CCall]:
     part = _part(run, out, run.wholes(2), run.wholes(3), run.whole(4))
     whole = [] if out == base else pointwise(run, "poet_copy", [out], [base])
     return [*whole, *pointwise(run, "poet_copy", [part], [source])]
+
+
+def repeat(run: OpRun) -> list[CCall]:
+    """A tensor, repeated along each dimension."""
+    out, x, times = run.output(), run.floats(0), run.wholes(1)
+    missing = len(times) - len(x.type.shape)
+    sizes, strides = (1,) * missing + x.type.shape, (0,) * missing + x.type.strides
+    if missing < 0 or out.type.shape != tuple(a * b for a, b in zip(times, sizes, strict=True)):
+        raise run.refuse(f"from {x.type} to {out.type}")
+    shape = tuple(number for pair in zip(times, sizes, strict=True) for number in pair)
+    whole = _part(run, out, shape, _dense_strides(shape), 0)
+    read = replace(x.type, shape=shape, strides=tuple(n for stride in strides for n in (0, stride)))
+    return pointwise(run, "poet_copy", [whole], [Placed(read, x.word)])
+
+
+def pixel_shuffle(run: OpRun) -> list[CCall]:
+    """Channels laid out as pixels."""
+    x, out = run.dense(0), run.output()
+    return _pixels(run, x, out, small=x)
+
+
+def pixel_unshuffle(run: OpRun) -> list[CCall]:
+    """The way back."""
+    x, out = run.dense(0), run.output()
+    return _pixels(run, x, out, small=out)
+
+
+def _pixels(run: OpRun, x: Placed, out: Placed, *, small: Placed) -> list[CCall]:
+    """Copies between planes, where ``small`` has r x r of them in the place of one of the other."""
+    r, large = run.whole(1), (x if small is out else out).type.shape
+    if len(large) < 3 or r < 1 or large[-2] % r or large[-1] % r:
+        raise run.refuse(f"from {x.type} to {out.type}")
+    *batch, channels, height, width = (*large[:-2], large[-2] // r, large[-1] // r)
+    if small.type.shape != (*batch, channels * r * r, height, width):
+        raise run.refuse(f"from {x.type} to {out.type}")
+    planes = math.prod(batch) * channels
+    shape = (planes, height, r, width, r)  # as the large one lies
+    apart = (r * r * height * width, width, r * height * width, 1, height * width)
+    side_by_side = _dense_strides(shape)
+    written, read = (apart, side_by_side) if small is out else (side_by_side, apart)
+    made = _part(run, out, shape, written, 0)
+    return pointwise(run, "poet_copy", [made], [_part(run, x, shape, read, 0)])
+
+
+def _dense_strides(shape: Sequence[int]) -> tuple[int, ...]:
+    return tuple(math.prod(shape[d + 1 :]) for d in range(len(shape)))

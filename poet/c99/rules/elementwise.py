@@ -43,8 +43,10 @@ def sub(run: OpRun) -> list[CCall]:
 
 
 def mul(run: OpRun) -> list[CCall]:
-    """A product with a tensor or a number."""
+    """A product with a tensor, a mask or a number."""
     other = run.optional(1)
+    if other is not None and "bool" in (run.tensor(0).type.dtype, other.type.dtype):
+        return selection.times_mask(run)
     if other is None:
         factor = run.float_text(run.number(1))
         return pointwise(run, "poet_mul_scalar", run.made(), [run.tensor(0)], factor)
@@ -57,8 +59,10 @@ def neg(run: OpRun) -> list[CCall]:
 
 
 def div(run: OpRun) -> list[CCall]:
-    """By a tensor or a number."""
+    """By a tensor, whole numbers among them, or a number."""
     other = run.optional(1)
+    if other is not None and other.type.dtype == "int64":
+        return selection.over_count(run)
     if other is not None:
         return pointwise(run, "poet_div", run.made(), [run.tensor(0), other])
     divisor = run.float_text(run.number(1))
@@ -79,6 +83,70 @@ def power(run: OpRun) -> list[CCall]:
 def maximum(run: OpRun) -> list[CCall]:
     """The larger of two."""
     return pointwise(run, "poet_maximum", run.made(), [run.tensor(0), run.tensor(1)])
+
+
+def minimum(run: OpRun) -> list[CCall]:
+    """The smaller of two."""
+    return pointwise(run, "poet_minimum", run.made(), [run.tensor(0), run.tensor(1)])
+
+
+def taken_from(run: OpRun) -> list[CCall]:
+    """A number, less a tensor times a factor."""
+    out, factor = run.made(), run.float_text(-run.number(2, 1, name="alpha"))
+    first = pointwise(run, "poet_mul_scalar", out, [run.tensor(0)], factor)
+    return [*first, *pointwise(run, "poet_add_scalar", out, out, run.float_text(run.number(1)))]
+
+
+def clamp(run: OpRun) -> list[CCall]:
+    """Between two numbers, of which one may not be there."""
+    if run.argument(1) is not None and run.argument(2) is not None:
+        return hardtanh(run)
+    return _bounded(run, 1, "1.0f") if run.argument(1) is not None else _bounded(run, 2, "-1.0f")
+
+
+def at_most(run: OpRun) -> list[CCall]:
+    """Below a number."""
+    return _bounded(run, 1, "-1.0f")
+
+
+def _bounded(run: OpRun, place: int, sign: str) -> list[CCall]:
+    bound = run.float_text(run.number(place))
+    return pointwise(run, "poet_bounded", run.made(), [run.tensor(0)], sign, bound)
+
+
+def prelu(run: OpRun) -> list[CCall]:
+    """With a slope below 0 that is trained."""
+    return pointwise(run, "poet_prelu", run.made(), [run.tensor(0), run.tensor(1)])
+
+
+def prelu_backward(run: OpRun) -> list[CCall]:
+    """The way back to both."""
+    written = [run.output(0), run.output(1)]
+    return pointwise(run, "poet_prelu_backward", written, [run.tensor(place) for place in range(3)])
+
+
+def softplus(run: OpRun) -> list[CCall]:
+    """A logarithm of 1 and an exponential."""
+    numbers = (run.float_text(run.number(1, 1.0)), run.float_text(run.number(2, 20.0)))
+    return pointwise(run, "poet_softplus", run.made(), [run.tensor(0)], *numbers)
+
+
+def softplus_backward(run: OpRun) -> list[CCall]:
+    """The way back through it."""
+    numbers = (run.float_text(run.number(2)), run.float_text(run.number(3)))
+    read = [run.tensor(0), run.tensor(1)]
+    return pointwise(run, "poet_softplus_backward", run.made(), read, *numbers)
+
+
+def log_sigmoid(run: OpRun) -> list[CCall]:
+    """The logarithm of the sigmoid, and what the way back reads."""
+    return pointwise(run, "poet_log_sigmoid", [run.output(0), run.output(1)], [run.tensor(0)])
+
+
+def log_sigmoid_backward(run: OpRun) -> list[CCall]:
+    """The way back through it."""
+    read = [run.tensor(place) for place in range(3)]
+    return pointwise(run, "poet_log_sigmoid_backward", run.made(), read)
 
 
 def threshold_backward(run: OpRun) -> list[CCall]:
@@ -139,6 +207,13 @@ def elu(run: OpRun) -> list[CCall]:
     """Exponential below 0, with its factors."""
     alpha, scale, inner = run.number(1, 1.0), run.number(2, 1.0), run.number(3, 1.0)
     factors = (run.float_text(alpha * scale), run.float_text(scale), run.float_text(inner))
+    return pointwise(run, "poet_elu", run.made(), [run.tensor(0)], *factors)
+
+
+def celu(run: OpRun) -> list[CCall]:
+    """Likewise, by one number."""
+    alpha = run.number(1, 1.0)
+    factors = (run.float_text(alpha), run.float_text(1.0), run.float_text(1.0 / alpha))
     return pointwise(run, "poet_elu", run.made(), [run.tensor(0)], *factors)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from poet.c99.calls import CCall, OpRun, Placed
-from poet.c99.rules.sums import folded
+from poet.c99.rules.folds import folded
 
 
 def vector_norm(run: OpRun) -> list[CCall]:

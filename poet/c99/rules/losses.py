@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from poet.c99.calls import CCall, OpRun, Placed
-from poet.c99.rules.sums import folded
+from poet.c99.rules.folds import folded
 from poet.graph import TensorType
 
 

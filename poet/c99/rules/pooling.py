@@ -46,6 +46,45 @@ def avg_pool_backward(run: OpRun) -> list[CCall]:
     return [CCall("poet_avg_pool2d_backward", (gx.pointer(), gy.pointer(), shape))]
 
 
+def _adaptive_shape(run: OpRun, x: TensorType, y: TensorType) -> CStruct:
+    """Windows that share out an image evenly."""
+    _check_planes(run, x, y)
+    sides = tuple(zip(x.shape[-2:], y.shape[-2:], strict=True))
+    if any(made < 1 or size < 1 or size % made for size, made in sides):
+        raise run.refuse(f"from {x} to {y}; to what divides height and width it has")
+    kernel = tuple(size // made for size, made in sides)
+    numbers = (*x.shape[-2:], *y.shape[-2:], *kernel, *kernel, 0, 0, 1, 1)
+    planes = str(math.prod(x.shape[:-2]))
+    return CStruct("poet_pool_shape", (planes, "1", CStruct("poet_plane", tuple(map(str, numbers)))))
+
+
+def adaptive_avg_pool(run: OpRun) -> list[CCall]:
+    """Means of windows that share out the image."""
+    x, y = run.dense(0), run.output()
+    return [CCall("poet_avg_pool2d", (y.pointer(), x.pointer(), _adaptive_shape(run, x.type, y.type)))]
+
+
+def adaptive_avg_pool_backward(run: OpRun) -> list[CCall]:
+    """The way back through them."""
+    gy, gx = run.dense(0), run.output()
+    shape = _adaptive_shape(run, gx.type, gy.type)
+    return [CCall("poet_avg_pool2d_backward", (gx.pointer(), gy.pointer(), shape))]
+
+
+def adaptive_max_pool(run: OpRun) -> list[CCall]:
+    """The largest of such windows, and where they are."""
+    x, y, places = run.dense(0), run.output(), run.made()[-1]
+    if places.type.dtype != "int64" or not places.is_dense or places.type.shape != y.type.shape:
+        raise run.refuse("without the places of what is largest")
+    pointers = (y.pointer(), places.pointer(), x.pointer())
+    return [CCall("poet_max_pool2d", (*pointers, _adaptive_shape(run, x.type, y.type)))]
+
+
+def adaptive_max_pool_backward(run: OpRun) -> list[CCall]:
+    """The way back through them."""
+    return _to_places(run, 2)
+
+
 def _max_pool_shape(run: OpRun, first: int, x: TensorType, y: TensorType) -> CStruct:
     kernel = _both(run, first)
     stride = _both(run, first + 1) if run.wholes(first + 1, ()) else kernel
@@ -78,7 +117,12 @@ def max_pool(run: OpRun) -> list[CCall]:
 
 def max_pool_backward(run: OpRun) -> list[CCall]:
     """The gradient of each window where its largest was."""
-    gy, places, gx = run.dense(0), run.tensor(7), run.output()
+    return _to_places(run, 7)
+
+
+def _to_places(run: OpRun, index: int) -> list[CCall]:
+    """Each gradient at the place in its plane that argument ``index`` gives."""
+    gy, places, gx = run.dense(0), run.tensor(index), run.output()
     if places.type.dtype != "int64" or not places.is_dense:
         raise run.refuse(f"for places of type {places.type}")
     _check_planes(run, gx.type, gy.type)

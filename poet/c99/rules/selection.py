@@ -6,12 +6,15 @@ is repeated then.
 
 from __future__ import annotations
 
+import math
 import struct
 
-from poet.c99.calls import CCall, OpRun, Placed
+from poet.c99.calls import CCall, OpRun, Placed, in_order, memory_order
+from poet.c99.rules.rule import Rule
 
 
-def _mask(run: OpRun, found: Placed | None) -> Placed:
+def mask_of(run: OpRun, found: Placed | None) -> Placed:
+    """``found``, if it is of bytes that lie one after the other."""
     if found is None or found.type.dtype != "bool" or not found.is_dense or found.type.offset:
         raise run.refuse("where a mask is not of bytes side by side")
     return found
@@ -38,7 +41,7 @@ def _bits(number: float) -> str:
 
 def fill_mask(run: OpRun) -> list[CCall]:
     """One truth everywhere."""
-    out = _mask(run, run.outputs[0])
+    out = mask_of(run, run.outputs[0])
     return [CCall("poet_fill_mask", (out.pointer(), str(int(bool(run.argument(3)))), str(out.type.elements)))]
 
 
@@ -50,7 +53,7 @@ def fill_bits(run: OpRun) -> list[CCall]:
 
 def triangle(run: OpRun, *, is_lower: bool) -> list[CCall]:
     """Below or above a diagonal; 0 elsewhere."""
-    x, out = _mask(run, run.tensor(0)), _mask(run, run.outputs[0])
+    x, out = mask_of(run, run.tensor(0)), mask_of(run, run.outputs[0])
     if len(x.type.shape) < 2 or x.type.shape != out.type.shape:
         raise run.refuse(f"for {x.type}")
     height, width = x.type.shape[-2:]
@@ -69,22 +72,114 @@ def upper(run: OpRun) -> list[CCall]:
     return triangle(run, is_lower=False)
 
 
-def equal(run: OpRun) -> list[CCall]:
-    """Whether each element is a number."""
-    x, out = run.dense(0), _mask(run, run.outputs[0])
-    value = run.float_text(run.number(1))
-    return [CCall("poet_equal", (out.pointer(), x.pointer(), value, str(x.type.elements)))]
+LESS, EQUAL, MORE, UNORDERED = 1, 2, 4, 8
+"""How a number stands to another; a comparison asks for some of these, summed."""
+
+
+def repeats(run: OpRun, small: Placed, shape: tuple[int, ...]) -> tuple[str, str]:
+    """How often a tensor side by side is repeated, in runs of how many elements, until it has ``shape``."""
+    kind = small.type
+    sizes = (1,) * (len(shape) - len(kind.shape)) + kind.shape
+    wide = [dim for dim, size in enumerate(shape) if size != 1]
+    missing = [place for place, dim in enumerate(wide) if sizes[dim] == 1]
+    kept = [dim for dim in wide if sizes[dim] != 1]
+    if len(sizes) != len(shape) or not small.is_dense or any(sizes[dim] != shape[dim] for dim in kept):
+        raise run.refuse(f"for {kind} beside a result of shape {list(shape)}")
+    if not missing:
+        return "1", "1"
+    first, end = missing[0], missing[-1] + 1
+    if len(missing) != end - first:
+        raise run.refuse(f"for {kind} repeated in dimensions of {list(shape)} that are not neighbours")
+    count = math.prod(shape[dim] for dim in wide[first:end])
+    return str(count), str(math.prod(shape[dim] for dim in wide[end:]))
+
+
+def _aligned(run: OpRun, *places: int) -> list[Placed]:
+    """The first result and arguments, with their dimensions in the order in which those of the result lie."""
+    out = run.made()[0]
+    order, given = memory_order(out.type), [run.tensor(place) for place in places]
+    if any(len(tensor.type.shape) > len(order) for tensor in given):
+        raise run.refuse(f"from {', '.join(str(tensor.type) for tensor in given)} to {out.type}")
+    return [in_order(tensor, order) for tensor in (out, *given)]
+
+
+def compared(wanted: int) -> Rule:
+    """Whether elements stand so to those of another tensor, or to a number."""
+
+    def rule(run: OpRun) -> list[CCall]:
+        if run.optional(1) is None:
+            return _compared_to(run, wanted, run.float_text(run.number(1)))
+        out, *pair = _aligned(run, 0, 1)
+        mask, read = mask_of(run, out), []
+        for x in pair:
+            read += [run.checked(x).pointer(), *repeats(run, x, out.type.shape)]
+        return [CCall("poet_compared", (mask.pointer(), str(wanted), *read, str(out.type.elements)))]
+
+    return rule
+
+
+def _compared_to(run: OpRun, wanted: int, number: str) -> list[CCall]:
+    out, x = _aligned(run, 0)
+    if x.type.shape != out.type.shape:
+        raise run.refuse(f"for {x.type} beside a result {out.type}")
+    pointers = (mask_of(run, out).pointer(), str(wanted), run.checked(x).pointer())
+    return [CCall("poet_compared_to", (*pointers, number, str(out.type.elements)))]
+
+
+def is_no_number(run: OpRun) -> list[CCall]:
+    """Whether each element is none."""
+    return _compared_to(run, UNORDERED, "0.0f")
+
+
+def joined(*, is_either: bool) -> Rule:
+    """Whether both masks, or either, are set."""
+
+    def rule(run: OpRun) -> list[CCall]:
+        out, *pair = (mask_of(run, found) for found in _aligned(run, 0, 1))
+        read = [text for mask in pair for text in (mask.pointer(), *repeats(run, mask, out.type.shape))]
+        arguments = (out.pointer(), str(int(is_either)), *read, str(out.type.elements))
+        return [CCall("poet_both_masks", arguments)]
+
+    return rule
+
+
+def times_mask(run: OpRun) -> list[CCall]:
+    """A product with a mask, on either side."""
+    out, x, mask = _aligned(run, *((1, 0) if run.tensor(0).type.dtype == "bool" else (0, 1)))
+    if mask.type.shape != out.type.shape:
+        raise run.refuse(f"for a mask {mask.type} beside {list(out.type.shape)}")
+    read = (run.checked(x).pointer(), *repeats(run, x, out.type.shape), mask_of(run, mask).pointer())
+    return [CCall("poet_mul_mask", (run.checked(out).pointer(), *read, str(out.type.elements)))]
+
+
+def whole_numbers(run: OpRun, tensor: Placed | None, elements: int) -> Placed:
+    """``tensor``, if it is of so many whole numbers of 8 bytes that lie one after the other."""
+    is_right = tensor is not None and tensor.type.dtype == "int64" and tensor.is_dense
+    if tensor is None or not is_right or tensor.type.elements != elements:
+        found = "nothing" if tensor is None else f"{tensor.type}"
+        raise run.refuse(f"for {found} in the place of {elements} whole numbers side by side")
+    return tensor
+
+
+def over_count(run: OpRun) -> list[CCall]:
+    """A quotient by whole numbers."""
+    x, out = run.dense(0), run.output()
+    counts = whole_numbers(run, run.tensor(1), out.type.elements)
+    if x.type.elements != out.type.elements:
+        raise run.refuse(f"for {x.type} beside a result of shape {list(out.type.shape)}")
+    count = str(out.type.elements)
+    return [CCall("poet_div_count", (out.pointer(), x.pointer(), counts.pointer(), count))]
 
 
 def negated(run: OpRun) -> list[CCall]:
     """The other truth."""
-    x, out = _mask(run, run.tensor(0)), _mask(run, run.outputs[0])
+    x, out = mask_of(run, run.tensor(0)), mask_of(run, run.outputs[0])
     return [CCall("poet_not", (out.pointer(), x.pointer(), str(x.type.elements)))]
 
 
 def where(run: OpRun) -> list[CCall]:
     """One of two tensors, or numbers, by a mask."""
-    mask, out = _mask(run, run.tensor(0)), run.output()
+    mask, out = mask_of(run, run.tensor(0)), run.output()
     sizes, read = _repeated(run, mask, out.type.shape), []
     for index in (1, 2):
         tensor = run.dense(index)
@@ -96,7 +191,7 @@ def where(run: OpRun) -> list[CCall]:
 
 def masked_fill(run: OpRun) -> list[CCall]:
     """A number where the mask is set."""
-    x, mask, out = run.dense(0), _mask(run, run.tensor(1)), run.output()
+    x, mask, out = run.dense(0), mask_of(run, run.tensor(1)), run.output()
     if x.type.shape != out.type.shape:
         raise run.refuse(f"for {x.type} beside a result of shape {list(out.type.shape)}")
     sizes, value = _repeated(run, mask, out.type.shape), _bits(run.number(2))

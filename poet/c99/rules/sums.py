@@ -1,4 +1,4 @@
-"""Rows of sums and means over neighbouring dimensions."""
+"""Rows of sums and means over neighbouring dimensions, and of sums over all but those."""
 
 from __future__ import annotations
 
@@ -7,23 +7,19 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from poet.c99.calls import CCall, OpRun, Placed
+from poet.c99.rules import extremes
+from poet.c99.rules.folds import folded
 from poet.c99.rules.updates import use
-from poet.graph import TensorType
-
-
-def folded(run: OpRun, dims: Sequence[int], x: TensorType) -> tuple[int, int, int]:
-    """Elements before, in and after ``dims``, which lie side by side."""
-    found = sorted(dim % len(x.shape) for dim in dims) if dims else list(range(len(x.shape)))
-    if found and found != list(range(found[0], found[-1] + 1)):
-        raise run.refuse(f"over dimensions {list(dims)}, which are not neighbours")
-    first, end = (found[0], found[-1] + 1) if found else (0, 0)
-    return math.prod(x.shape[:first]), math.prod(x.shape[first:end]), math.prod(x.shape[end:])
 
 
 def total(run: OpRun, *, is_mean: bool = False) -> list[CCall]:
-    """The sum over some dimensions; its elements may be an update's gradient."""
-    x = run.floats(0)
+    """The sum over some dimensions, whose elements may be an update's gradient; of a mask, how many are 1."""
     dims = run.wholes(1, ()) if len(run.call.args) > 1 and run.argument(1) is not None else ()
+    if run.tensor(0).type.dtype == "bool" and not is_mean and not run.taken:
+        return extremes.count_set(run, dims)
+    x = run.floats(0)
+    if not is_mean and (sizes_apart := _around(dims, x)) is not None:
+        return [CCall("poet_channel_sums", (use(run), x.pointer(), *map(str, sizes_apart)))]
     outer, count, inner = folded(run, dims, x.type)
     divisor = run.float_text(float(count) if is_mean else 1.0)
     if not x.is_dense and dims and not run.taken:
@@ -36,6 +32,19 @@ def total(run: OpRun, *, is_mean: bool = False) -> list[CCall]:
     x = run.checked(x)
     sizes = (str(outer), str(count), str(inner), divisor)
     return [CCall("poet_sum_blocks", (use(run), x.pointer(), *sizes))]
+
+
+def _around(dims: Sequence[int], x: Placed) -> tuple[int, int, int] | None:
+    """Elements before, in and after the neighbours that stay, where some on both sides of them are summed."""
+    shape, rank = x.type.shape, len(x.type.shape)
+    summed = {dim % rank for dim in dims} if rank else set()
+    kept = [dim for dim in range(rank) if dim not in summed]
+    if not kept or not x.is_dense or kept != list(range(kept[0], kept[-1] + 1)):
+        return None
+    first, end = kept[0], kept[-1] + 1
+    if first == 0 or end == rank:
+        return None
+    return math.prod(shape[:first]), math.prod(shape[first:end]), math.prod(shape[end:])
 
 
 def _each(run: OpRun, x: Placed, first: int, sizes: tuple[int, int], divisor: str) -> list[CCall]:
