@@ -168,8 +168,8 @@ def fit(count: int, first: int, counts: Path, only: str | None = None) -> None:
     known = {(of, what): price for of, things in factors().items() for what, price in things.items()}
     rest = [_beside_known(equation, known) for equation in equations]
     fitted = solved([equation for equation in rest if equation[0]])
-    said = re.findall(r"^# ((?:5|8).*), each counted", FACTORS.read_text(), re.MULTILINE)
-    write_factors({**known, **fitted}, f"{said[0]}; what {only!r} adds to {count} nets of it")
+    said = re.findall(r"^# (\d.*),$", FACTORS.read_text(), re.MULTILINE)
+    write_factors({**known, **fitted}, f"{said[0]} (and {count} nets of {only} for what those do not call)")
 
 
 def _beside_known(equation: Equation, known: Mapping[tuple[str, str], float]) -> Equation:
@@ -214,7 +214,8 @@ _HEAD = """\
 What each thing that a C kernel does takes on a Cortex-M4F, in instructions, by function and thing. Names are
 those of poet/c99/call_amounts.py and poet/c99/window_amounts.py. Written by
 `python tests/benchmarks/c99_instructions.py --fit`: least squares of relative errors, nothing below 0, to
-{fitted}, each counted in QEMU (mps2-an386, {compiler}, -O2).
+{fitted},
+each counted in QEMU (mps2-an386, {compiler}, -O2).
 Things that come together in every kernel have one sum that is right and parts that are not known apart.
 """
 

@@ -164,6 +164,54 @@ def test_group_norm_and_mish(tmp_path: Path) -> None:
     assert max(worst.values()) <= 1.0, worst
 
 
+class _Ties(nn.Module):
+    """Rows of few different numbers: where several are largest, one place is named, or all share."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.into, self.out = nn.Linear(4, 6), nn.Linear(12, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Scores; ``x`` is [N, T, 4]."""
+        y = torch.relu(self.into(x))
+        low, high = torch.maximum(y, 0.5 * y).min(1).values, y.max(1).values
+        scores: Tensor = self.out(torch.cat([low + y.amin(1), high + y.transpose(1, 2).amax(2)], 1))
+        return scores - y.amax()
+
+
+@pytest.mark.slow
+def test_the_largest_of_equals(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    worst = worst_ratios(_Ties(), torch.randn(5, 4, 4), tmp_path / "c", "cross-entropy", "sgd")
+    named = ("amax.default", "amin.default", "max.dim", "min.dim", "scatter.src", "eq.Tensor")
+    assert {f"aten.{name}" for name in named} <= worst.keys()
+    assert max(worst.values()) <= 1.0, worst
+
+
+@pytest.mark.parametrize(
+    ("target", "shape", "made", "why"),
+    [
+        ("aten.amax.default", (2, 3, 4), (2, 3), "from float32"),
+        ("aten.amax.default", (2, 0, 4), (2, 4), "over none of the elements"),
+        ("aten.amax.default", (2,), (), "over dimensions"),
+        ("aten._adaptive_avg_pool2d.default", (1, 2, 7, 7), (1, 2, 3, 3), "to what divides height and width"),
+        ("aten.pixel_shuffle.default", (1, 4, 3, 3), (1, 1, 6, 5), "from float32"),
+        ("aten.repeat.default", (3,), (7,), "from float32"),
+        ("aten.lt.Tensor", (3, 4), (3, 5), "where a mask is not of bytes"),
+    ],
+)
+def test_what_reductions_and_copies_cannot_do_is_refused(
+    target: str, shape: tuple[int, ...], made: tuple[int, ...], why: str
+) -> None:
+    values = {name: Placed(_type(*shape), place) for name, place in (("a", 0), ("b", 100))}
+    second: Argument = {"aten.amax.default": (1,), "aten.lt.Tensor": Ref("b")}.get(target, (2,))
+    if target == "aten.pixel_shuffle.default":
+        second = 2
+    run = OpRun("act", Call(target, (Ref("a"), second)), (Placed(_type(*made), 200),), values)
+    with pytest.raises(UnsupportedOperator, match=why):
+        c_calls(run)
+
+
 def _transposed(name: str) -> tuple[nn.Module, Tensor]:
     """Of every kind: strides with and without room at the end, groups, points, dilation, one dimension."""
     if name == "flat":

@@ -149,10 +149,10 @@ class _Choices(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Scores; ``x`` is [N, 2, T], T a multiple of 4."""
         y = self.slopes(self.norm(self.into(x)))
-        z = F.pixel_unshuffle(F.pixel_shuffle(y.unflatten(2, (-1, 4)), 2), 2).flatten(2)
-        means = F.adaptive_avg_pool2d(z.unflatten(2, (-1, 4)), 2).flatten(2)
+        z = F.pixel_unshuffle(F.pixel_shuffle(y.reshape(*y.shape[:2], -1, 4), 2), 2).flatten(2)
+        means = F.adaptive_avg_pool2d(z.view(*z.shape[:2], -1, 4), 2).flatten(2)
         z = torch.cat([F.adaptive_max_pool1d(z, 4), means], 2)
-        z = F.adaptive_max_pool2d(z.unflatten(2, (4, 2)), 2).flatten(2)
+        z = F.adaptive_max_pool2d(z.view(*z.shape[:2], 4, 2), 2).flatten(2)
         y = y.transpose(1, 2)  # [N, T, C]
         wide = torch.cat([y.amax(1), y.min(1)[0], z.amin(2), z.max(2).values], 1)
         wide = wide - 0.1 * z.amax((1, 2)).unsqueeze(1)

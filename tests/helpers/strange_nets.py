@@ -199,7 +199,7 @@ class _Points(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         y = F.normalize(x - x.mean(1, keepdim=True), dim=2).flatten(0, 1)
-        y = self.each(y).unflatten(0, (x.shape[0], -1))
+        y = self.each(y).view(x.shape[0], -1, 6)
         largest = y.transpose(1, 2).amax(2).clamp(min=-0.5)
         parts = [y.amax(1), y.min(1).values, y.std(1), torch.log(1.5 + largest)]
         found: Tensor = self.out(torch.cat(parts, 1))
