@@ -143,7 +143,7 @@ class _Choices(nn.Module):
         super().__init__()
         self.into = nn.Conv1d(2, 4 * channels, 3, padding=1)
         self.norm = nn.InstanceNorm1d(4 * channels, affine=True)
-        self.slopes, self.slope = nn.PReLU(4 * channels), nn.PReLU()
+        self.slopes, self.slope = nn.PReLU(4 * channels), nn.PReLU(width)
         self.mixed, self.out = nn.Linear(16 * channels, width), nn.Linear(4 * width, 4)
 
     def forward(self, x: Tensor) -> Tensor:
