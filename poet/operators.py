@@ -167,6 +167,18 @@ OWN: Mapping[str, tuple[str, ...]] = {
     ),
     "poet.adagrad": ("parameter", "gradient", "sum_of_squares", "step_size", "eps", "weight_decay"),
     "poet.lion": ("parameter", "gradient", "exp_avg", "lr", "decay_factor", "beta1", "beta2"),
+    "poet.adadelta": ("parameter", "gradient", "square_avg", "acc_delta", "lr", "rho", "eps", "weight_decay"),
+    "poet.adamax": (
+        "parameter", "gradient", "exp_avg", "exp_inf", "step_size", "beta1", "beta2", "eps", "weight_decay",
+    ),
+    "poet.nadam": (
+        "parameter", "gradient", "exp_avg", "exp_avg_sq", "decay_factor", "weight_decay",
+        "gradient_step_size", "step_size", "second_moment_correction", "beta1", "beta2", "eps",
+    ),
+    "poet.radam": (
+        "parameter", "gradient", "exp_avg", "exp_avg_sq", "decay_factor", "weight_decay", "lr",
+        "first_moment_correction", "second_moment_correction", "rectification", "beta1", "beta2", "eps",
+    ),
     "poet.clip_coefficient": ("norms", "largest"),
     "poet.callers_loss": ("outputs", "gradients"),
     "poet.accumulate": ("total", "gradient", "is_first"),
@@ -214,6 +226,10 @@ WRITES: Mapping[str, tuple[int, ...]] = {
     "poet.rmsprop": (0, 2, 3, 4),
     "poet.adagrad": (0, 2),
     "poet.lion": (0, 2),
+    "poet.adadelta": (0, 2, 3),
+    "poet.adamax": (0, 2, 3),
+    "poet.nadam": (0, 2, 3),
+    "poet.radam": (0, 2, 3),
     "aten.native_batch_norm.default": (3, 4),
     "poet.norm_relu": (3, 4),
 }

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import fnmatch
 import math
+import struct
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import cache
 from typing import Any
 
 from poet.errors import InputError, nearest
@@ -67,14 +69,19 @@ class OptimizerSpec:
     """An optimizer of `torch.optim` and its settings; those another optimizer uses are ignored.
 
     Attributes:
-        name: ``sgd``, ``momentum`` (`torch.optim.SGD`), ``adam``, ``adamw``, ``rmsprop``, ``adagrad``, or
-            ``lion`` (Chen et al., "Symbolic discovery of optimization algorithms", 2023, algorithm 2).
+        name: ``sgd``, ``momentum`` (`torch.optim.SGD`), ``adam``, ``adamw``, ``rmsprop``, ``adagrad``,
+            ``adadelta``, ``adamax``, ``nadam``, ``radam``, or ``lion`` (Chen et al., "Symbolic discovery of
+            optimization algorithms", 2023, algorithm 2).
         lr: learning rate.
         weight_decay: ``None``: torch's default, 0.01 for ``adamw`` and 0 otherwise.
         momentum: of ``momentum`` and ``rmsprop``; ``None``: 0.9 of the first, none of the second.
         dampening, nesterov: of ``momentum``.
         betas, eps: of those that have them; ``None``: their defaults.
         alpha, centered: of ``rmsprop``.
+        rho: of ``adadelta``: what is kept of both its averages, 0 to 1.
+        momentum_decay: of ``nadam``.
+        decoupled_weight_decay: of ``nadam`` and ``radam``: the decay is of the parameter, as AdamW has it,
+            and does not pass through the gradient.
         lr_decay, initial: of ``adagrad``; ``initial`` is torch's ``initial_accumulator_value``.
         amsgrad: of ``adam`` and ``adamw``.
         maximize: whether the loss is made large: gradients are negated, after they are clipped.
@@ -94,6 +101,9 @@ class OptimizerSpec:
     eps: float | None = None
     alpha: float = 0.99
     centered: bool = False
+    rho: float = 0.9
+    momentum_decay: float = 4e-3
+    decoupled_weight_decay: bool = False
     lr_decay: float = 0.0
     initial: float = 0.0
     amsgrad: bool = False
@@ -105,14 +115,14 @@ class OptimizerSpec:
     def __post_init__(self) -> None:
         where = f"optimizer {self.name}"
         if self.name not in STATES:
-            raise InputError(
-                f"optimizer {self.name!r} is not one of {', '.join(STATES)}{nearest(self.name, STATES)}"
-            )
+            raise _unknown(self.name)
         for field in ("lr", "weight_decay", "momentum", "dampening", "eps", "alpha", "lr_decay", "initial",
-                      "clip_value", "clip_norm"):  # fmt: skip
+                      "rho", "momentum_decay", "clip_value", "clip_norm"):  # fmt: skip
             _check_amount(where, field, getattr(self, field))
         if not all(0.0 <= beta < 1.0 for beta in self.both_betas):
             raise InputError(f"{where}: betas are {self.betas}, not two numbers in [0, 1)")
+        if self.rho > 1.0:
+            raise InputError(f"{where}: rho is {self.rho}, not a number from 0 to 1")
         if self.nesterov and (self.inertia == 0.0 or self.dampening != 0.0):
             raise InputError(f"{where}: nesterov needs momentum and no dampening")
         if len(self.groups) > _MOST_GROUPS:
@@ -133,7 +143,7 @@ class OptimizerSpec:
         """
         name, colon, written = text.partition(":")
         if name not in STATES:
-            raise InputError(f"optimizer {name!r} is not one of {', '.join(STATES)}{nearest(name, STATES)}")
+            raise _unknown(name)
         given = _options(f"optimizer {text!r}", name, written, OPTIONS[name]) if colon else {}
         return OptimizerSpec(name, **given)
 
@@ -167,7 +177,7 @@ class OptimizerSpec:
         """The ``eps`` in force."""
         if self.eps is not None:
             return self.eps
-        return 1e-10 if self.name == "adagrad" else 1e-8
+        return {"adagrad": 1e-10, "adadelta": 1e-6}.get(self.name, 1e-8)
 
     @property
     def has_maximum(self) -> bool:
@@ -176,7 +186,12 @@ class OptimizerSpec:
 
     @property
     def driven(self) -> dict[str, float | tuple[float, float]]:
-        """What schedulers may change beside the learning rate, by torch's name: ``momentum`` or ``betas``."""
+        """What schedulers may change beside the learning rate, by torch's name: ``momentum`` or ``betas``.
+
+        Not the betas of ``nadam``, whose update depends on those of every step before.
+        """
+        if self.name == "nadam":
+            return {}
         if "betas" in OPTIONS[self.name]:
             return {"betas": self.both_betas}
         return {"momentum": self.inertia} if self.inertia and "momentum" in OPTIONS[self.name] else {}
@@ -281,6 +296,21 @@ class OptimizerSpec:
         if self.name == "adagrad":
             return {"step_size": lr / (1 + (count - 1) * self.lr_decay)}
         beta1, beta2 = self.both_betas
+        if self.name == "adamax":
+            return {"step_size": lr / (1 - beta1**count), "beta1": beta1, "beta2": beta2}
+        if self.name == "nadam":
+            return {"decay_factor": 1 - lr * self.decay, **self._nesterov_steps(count, lr)}
+        if self.name == "radam":
+            first, second = 1 - beta1**count, 1 - beta2**count
+            return {
+                "decay_factor": 1 - lr * self.decay,
+                "lr": lr,
+                "first_moment_correction": first,
+                "second_moment_correction": second**0.5,
+                "rectification": _rectification(beta2, count),
+                "beta1": beta1,
+                "beta2": beta2,
+            }
         if self.name in ("adam", "adamw"):
             return {
                 "decay_factor": 1 - lr * self.decay,
@@ -289,10 +319,65 @@ class OptimizerSpec:
                 "beta1": beta1,
                 "beta2": beta2,
             }
+        if self.name == "adadelta":
+            return {"lr": lr}
         made = {"lr": lr, "decay_factor": 1 - lr * self.decay}
         if self.name == "lion":
             made |= {"beta1": beta1, "beta2": beta2}
         return made | ({"momentum": self.inertia} if self.name == "rmsprop" else {})
+
+    def _nesterov_steps(self, count: float, lr: float) -> dict[str, float]:
+        """Of the gradient and of its average, of `torch.optim.NAdam`, and the share that corrects the second.
+
+        torch keeps the product of the momenta so far as a float32.
+        """
+        beta1, beta2 = self.both_betas
+        product = _product_of_momenta(beta1, self.momentum_decay, int(count))
+        now = _momentum(beta1, self.momentum_decay, count)
+        ahead = _momentum(beta1, self.momentum_decay, count + 1)
+        return {
+            "gradient_step_size": lr * (1.0 - now) / (1.0 - product),
+            "step_size": lr * ahead / (1.0 - product * ahead),
+            "second_moment_correction": 1 - beta2**count,
+        }
+
+
+def _momentum(beta1: float, momentum_decay: float, count: float) -> float:
+    """Of step ``count`` of NAdam (Dozat, 2016)."""
+    return float(beta1 * (1.0 - 0.5 * (0.96 ** (count * momentum_decay))))
+
+
+def _product_of_momenta(beta1: float, momentum_decay: float, count: int) -> float:
+    """The product of the momenta of the first ``count`` steps of NAdam, rounded to float32 after each."""
+    known = _products(beta1, momentum_decay)
+    while len(known) <= count:
+        step = _as_float32(_momentum(beta1, momentum_decay, float(len(known))))
+        product = _as_float32(known[-1] * step)
+        if product == known[-1]:  # momenta rise below 1, so that it stays
+            break
+        known.append(product)
+    return known[min(count, len(known) - 1)]
+
+
+@cache
+def _products(beta1: float, momentum_decay: float) -> list[float]:
+    """By step, as far as they were needed."""
+    return [1.0]
+
+
+def _as_float32(number: float) -> float:
+    found: float = struct.unpack("f", struct.pack("f", number))[0]
+    return found
+
+
+def _rectification(beta2: float, count: float) -> float:
+    """The factor of RAdam's step (Liu et al., 2020, equation 5); 0 in the first steps, which have none."""
+    longest = 2 / (1 - beta2) - 1
+    length = longest - 2 * count * (beta2**count) / (1 - beta2**count)
+    if length <= 5.0:
+        return 0.0
+    above = (length - 4) * (length - 2) * longest
+    return float((above / ((longest - 4) * (longest - 2) * length)) ** 0.5)
 
 
 def with_driven_numbers(call: Call) -> Call:
@@ -300,7 +385,7 @@ def with_driven_numbers(call: Call) -> Call:
 
     Any other call is given back as it is.
     """
-    if call.target not in UPDATES:
+    if call.target not in UPDATES or call.target == "poet.nadam":  # see `OptimizerSpec.driven`
         return call
     suffix = next((item.name.partition(".")[1:] for item in call.args if isinstance(item, Symbol)), ("", ""))
 
@@ -314,6 +399,13 @@ def with_driven_numbers(call: Call) -> Call:
 
 
 _Scalar = Callable[[str], Symbol]
+
+
+def _decays(spec: OptimizerSpec, scalar: _Scalar) -> tuple[Argument, Argument]:
+    """What the parameter is multiplied with, and the share of it that is added to the gradient."""
+    return (scalar("decay_factor"), 0.0) if spec.decoupled_weight_decay else (1.0, spec.decay)
+
+
 _FIXED: dict[str, Callable[[OptimizerSpec, _Scalar], tuple[Argument, ...]]] = {
     "sgd": lambda spec, scalar: (scalar("lr"), spec.decay),
     "momentum": lambda spec, scalar: (
@@ -329,6 +421,16 @@ _FIXED: dict[str, Callable[[OptimizerSpec, _Scalar], tuple[Argument, ...]]] = {
     "rmsprop": lambda spec, scalar: (scalar("lr"), spec.alpha, spec.epsilon, spec.inertia, spec.decay),
     "adagrad": lambda spec, scalar: (scalar("step_size"), spec.epsilon, spec.decay),
     "lion": lambda spec, scalar: (scalar("lr"), scalar("decay_factor"), *spec.both_betas),
+    "adadelta": lambda spec, scalar: (scalar("lr"), spec.rho, spec.epsilon, spec.decay),
+    "adamax": lambda spec, scalar: (scalar("step_size"), *spec.both_betas, spec.epsilon, spec.decay),
+    "nadam": lambda spec, scalar: (
+        *_decays(spec, scalar), scalar("gradient_step_size"), scalar("step_size"),
+        scalar("second_moment_correction"), *spec.both_betas, spec.epsilon,
+    ),
+    "radam": lambda spec, scalar: (
+        *_decays(spec, scalar), scalar("lr"), scalar("first_moment_correction"),
+        scalar("second_moment_correction"), scalar("rectification"), *spec.both_betas, spec.epsilon,
+    ),
 }  # fmt: skip
 """Per optimizer, what its kernel is given behind the tensors."""
 
@@ -341,6 +443,10 @@ STATES: dict[str, dict[str, float]] = {
     "rmsprop": {"square_avg": 0.0, "momentum_buffer": 0.0, "grad_avg": 0.0},
     "adagrad": {"sum": 0.0},
     "lion": {"exp_avg": 0.0},
+    "adadelta": {"square_avg": 0.0, "acc_delta": 0.0},
+    "adamax": {"exp_avg": 0.0, "exp_inf": 0.0},
+    "nadam": {"exp_avg": 0.0, "exp_avg_sq": 0.0},
+    "radam": {"exp_avg": 0.0, "exp_avg_sq": 0.0},
 }
 """Per optimizer, the tensors it may keep for each parameter and what they are filled with at first."""
 
@@ -356,8 +462,36 @@ OPTIONS: dict[str, tuple[str, ...]] = {
     "rmsprop": ("lr", "alpha", "momentum", "centered", "eps", "weight_decay", "maximize"),
     "adagrad": ("lr", "lr_decay", "initial", "eps", "weight_decay", "maximize"),
     "lion": ("lr", "betas", "weight_decay", "maximize"),
-}
+    "adadelta": ("lr", "rho", "eps", "weight_decay", "maximize"),
+    "adamax": ("lr", "betas", "eps", "weight_decay", "maximize"),
+    "nadam": (
+        "lr", "betas", "eps", "momentum_decay", "weight_decay", "decoupled_weight_decay", "maximize",
+    ),
+    "radam": ("lr", "betas", "eps", "weight_decay", "decoupled_weight_decay", "maximize"),
+}  # fmt: skip
 """Per optimizer, the settings that it has."""
+
+_IN_A_LOOP = "a loop of your own under poet.wrap keeps it"
+NOT_HAD: dict[str, str] = {
+    "asgd": "the average of the weights that it makes is not what a plan trains, evaluates and saves; "
+    f"{_IN_A_LOOP}",
+    "rprop": f"it compares the signs of whole data sets' gradients, which batches do not give; {_IN_A_LOOP}",
+    "lbfgs": "it computes the loss several times per step, as the values want it, and a plan's step once",
+    "adafactor": "its state is a row and a column of each weight, and its step has the mean square of the "
+    f"whole weight, while updates here go element by element; {_IN_A_LOOP}",
+    "sparseadam": "it takes sparse gradients, and those of a plan are dense",
+    "muon": "its step multiplies each weight's whole gradient with itself, while updates here go element by "
+    f"element; {_IN_A_LOOP}",
+}
+"""The optimizers of torch that poet has not, in small letters, and why."""
+
+
+def _unknown(name: str) -> InputError:
+    """There is no optimizer of this name."""
+    why = NOT_HAD.get(name.lower())
+    if why is not None:
+        return InputError(f"optimizer {name!r} is not one that poet has: {why}")
+    return InputError(f"optimizer {name!r} is not one of {', '.join(STATES)}{nearest(name, STATES)}")
 
 
 def _scalar_name(name: str, group: int) -> str:
@@ -385,7 +519,7 @@ def _options(where: str, name: str, written: str, known: Sequence[str]) -> dict[
 
 
 def _value(option: str, text: str) -> object:
-    if option in ("nesterov", "centered", "amsgrad", "maximize"):
+    if option in ("nesterov", "centered", "amsgrad", "maximize", "decoupled_weight_decay"):
         if text not in ("yes", "no"):
             raise ValueError("is yes or no")
         return text == "yes"

@@ -219,6 +219,10 @@ _ELEMENTWISE = {
     "poet.rmsprop": OperatorCost(OpClass.ADAPTIVE_UPDATE, per_input(18)),
     "poet.adagrad": OperatorCost(OpClass.ADAPTIVE_UPDATE, per_input(14)),
     "poet.lion": OperatorCost(OpClass.ADAPTIVE_UPDATE, per_input(9)),
+    "poet.adadelta": OperatorCost(OpClass.ADAPTIVE_UPDATE, per_input(27)),
+    "poet.adamax": OperatorCost(OpClass.ADAPTIVE_UPDATE, per_input(14)),
+    "poet.nadam": OperatorCost(OpClass.ADAPTIVE_UPDATE, per_input(29)),
+    "poet.radam": OperatorCost(OpClass.ADAPTIVE_UPDATE, per_input(28)),
     "poet.clip_coefficient": OperatorCost(_E, per_read(2)),
     "poet.accumulate": OperatorCost(_E, per_input(1)),
     "poet.relu": OperatorCost(_E, per_input(3), input_passes=2),  # its output is read again for the bits

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from poet.errors import InputError
-from poet.optimizer import OPTIONS, OptimizerSpec, ParameterGroup
+from poet.optimizer import NOT_HAD, OPTIONS, OptimizerSpec, ParameterGroup
 
 
 class Lion(torch.optim.Optimizer):
@@ -64,8 +64,8 @@ def torch_optimizer(spec: OptimizerSpec, parameters: Mapping[str, Tensor]) -> to
 def _arguments(spec: OptimizerSpec) -> dict[str, Any]:
     """What torch calls the settings."""
     given: dict[str, Any] = {"lr": spec.lr, "weight_decay": spec.decay, "maximize": spec.maximize}
-    if "amsgrad" in OPTIONS[spec.name]:
-        given["amsgrad"] = spec.amsgrad
+    same = ("amsgrad", "rho", "momentum_decay", "decoupled_weight_decay")
+    given |= {name: getattr(spec, name) for name in same if name in OPTIONS[spec.name]}
     if spec.name == "momentum":
         given |= {"momentum": spec.inertia, "dampening": spec.dampening, "nesterov": spec.nesterov}
     if "betas" in OPTIONS[spec.name]:
@@ -87,6 +87,10 @@ _CLASSES: dict[str, Any] = {
     "rmsprop": torch.optim.RMSprop,
     "adagrad": torch.optim.Adagrad,
     "lion": Lion,
+    "adadelta": torch.optim.Adadelta,
+    "adamax": torch.optim.Adamax,
+    "nadam": torch.optim.NAdam,
+    "radam": torch.optim.RAdam,
 }
 _NAMES = {
     torch.optim.SGD: "momentum",
@@ -95,6 +99,10 @@ _NAMES = {
     torch.optim.RMSprop: "rmsprop",
     torch.optim.Adagrad: "adagrad",
     Lion: "lion",
+    torch.optim.Adadelta: "adadelta",
+    torch.optim.Adamax: "adamax",
+    torch.optim.NAdam: "nadam",
+    torch.optim.RAdam: "radam",
 }
 _OURS = {"initial_accumulator_value": "initial"}
 _FOR_ANY = frozenset(
@@ -116,7 +124,11 @@ def spec_of(optimizer: torch.optim.Optimizer, module: nn.Module) -> tuple[Optimi
     where = f"torch.optim.{kind.__name__}"
     if kind not in _NAMES:
         known = ", ".join(each.__name__ for each in _NAMES)
-        raise InputError(f"{where} is not an optimizer that poet has: {known}")
+        is_torchs = kind is getattr(torch.optim, kind.__name__, None)
+        why = NOT_HAD.get(kind.__name__.lower()) if is_torchs else None
+        if why is not None:
+            raise InputError(f"{where} is not an optimizer that poet has: {why}")
+        raise InputError(f"{where} is not an optimizer that poet has; it has: {known}")
     if any(state and float(state.get("step", 1)) > 0 for state in optimizer.state.values()):
         raise InputError(f"{where} has made steps already; plan with a new one, whose state begins here")
     names = {id(parameter): name for name, parameter in module.named_parameters()}

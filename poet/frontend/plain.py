@@ -112,5 +112,5 @@ class PlainTrainer:
             (name, state): tensor
             for name, parameter in self._trained.items()
             for state, tensor in self.optimizer.state[parameter].items()
-            if state != "step" and tensor is not None
+            if state not in ("step", "mu_product") and tensor is not None  # counts, of the whole tensor
         }

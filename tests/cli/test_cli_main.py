@@ -126,9 +126,9 @@ def test_bad_usage_is_one_line_and_exit_code_2(
         (("solve", "m", "--loss", "hinge"),
          "loss 'hinge' is not one of cross-entropy, nll, focal, mse, l1, huber, smooth-l1, bce, "
          "bce-with-logits, kl-div, distillation, ctc, output"),
-        (("solve", "m", "--optimizer", "adma"),
-         "optimizer 'adma' is not one of sgd, momentum, adam, adamw, rmsprop, adagrad, lion; "
-         "did you mean 'adam'?"),
+        (("solve", "m", "--optimizer", "adamm"),
+         "optimizer 'adamm' is not one of sgd, momentum, adam, adamw, rmsprop, adagrad, lion, adadelta, "
+         "adamax, nadam, radam; did you mean 'adam'?"),
         (("what-if", "m", "--home", "stroage"),
          "--home 'stroage' is not one of ram, storage, auto; did you mean 'storage'?"),
         (("solve", "m", "--threads", "0"), "--threads '0' is too small; expected 1 or more"),

@@ -65,6 +65,12 @@ SPECS = {
     "maximize clipped": dataclasses.replace(
         OptimizerSpec.parse("momentum:lr=0.1,nesterov=yes,maximize=yes"), clip_value=0.1, clip_norm=0.2
     ),
+    "adadelta": OptimizerSpec.parse("adadelta:lr=0.5,rho=0.8"),
+    "adamax": OptimizerSpec.parse("adamax:lr=0.05,weight_decay=0.1,maximize=yes"),
+    "nadam groups": dataclasses.replace(
+        OptimizerSpec.parse("nadam:lr=0.05,momentum_decay=0.1,decoupled_weight_decay=yes"), groups=GROUPS
+    ),
+    "radam": OptimizerSpec.parse("radam:lr=0.05,betas=0.9/0.95,weight_decay=0.1"),
     "nesterov": OptimizerSpec.parse("momentum:lr=0.05,nesterov=yes,weight_decay=0.01"),
     "sgd groups": dataclasses.replace(OptimizerSpec.parse("sgd:lr=0.1,weight_decay=0.1"), groups=GROUPS),
     "adamw groups": dataclasses.replace(OptimizerSpec.parse("adamw:lr=0.1"), groups=GROUPS),
@@ -81,11 +87,34 @@ SPECS = {
 
 
 @pytest.mark.parametrize(
-    "name", with_slow(SPECS, {"clip norm in vain", "clip norm", "sgd groups", "amsgrad", "maximize clipped"})
+    "name",
+    with_slow(
+        SPECS,
+        {
+            "clip norm in vain",
+            "clip norm",
+            "sgd groups",
+            "amsgrad",
+            "maximize clipped",
+            "adadelta",
+            "adamax",
+        },
+    ),
 )
 def test_training_gives_the_bits_of_torchs_optimizer(name: str, tmp_path: Path) -> None:
     write(tmp_path / "p", SPECS[name])
     verify(tmp_path / "p", module=net(), steps=3).require()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("name", ["adadelta", "adamax", "nadam groups", "radam"])
+def test_many_steps_have_the_bits_as_well(name: str, threads: int, tmp_path: Path) -> None:
+    """RAdam's step has another form from the sixth on (and its memory no other)."""
+    plan = write(tmp_path / "p", SPECS[name])
+    assert plan.trace.recomputed_runs
+    assert plan.trace.written_bytes
+    verify(tmp_path / "p", module=net(), steps=12, threads=(threads,)).require()
 
 
 @pytest.mark.parametrize("name", SPECS)
@@ -153,7 +182,12 @@ def test_schedulers_of_torch_drive_the_trainer(name: str, make: object, tmp_path
     assert all(torch.equal(found[name], tensor) for name, tensor in module.named_parameters())
 
 
-@pytest.mark.parametrize("name", with_slow(("nesterov", "rmsprop", "lion", "amsgrad"), {"rmsprop", "lion"}))
+@pytest.mark.parametrize(
+    "name",
+    with_slow(
+        ("nesterov", "rmsprop", "lion", "amsgrad", "adamax", "radam"), {"rmsprop", "lion", "adamax", "radam"}
+    ),
+)
 def test_momentum_and_betas_are_set_by_hand_as_well(name: str, tmp_path: Path) -> None:
     """In each step anew; and they do change something."""
     plan, module = write(tmp_path / "p", SPECS[name]), net()
@@ -382,14 +416,32 @@ def test_what_torch_is_told_is_what_is_read_back(name: str) -> None:
             "lr_decay",
             "amsgrad",
             "maximize",
+            "rho",
+            "momentum_decay",
+            "decoupled_weight_decay",
         ):
             assert getattr(ours, setting) == getattr(theirs, setting) or setting not in OPTIONS[spec.name]
 
 
 def test_what_cannot_be_taken_is_said() -> None:
     module = net()
-    with pytest.raises(InputError, match="Rprop is not an optimizer that poet has"):
-        spec_of(torch.optim.Rprop(module.parameters()), module)
+    for kind, why in {
+        torch.optim.ASGD: "the average of the weights",
+        torch.optim.Rprop: "whole data sets' gradients",
+        torch.optim.LBFGS: "several times per step",
+        torch.optim.Adafactor: "the mean square of the whole weight",
+        torch.optim.SparseAdam: "takes sparse gradients",
+        torch.optim.Muon: "whole gradient with itself",
+    }.items():
+        with pytest.raises(InputError, match=f"{kind.__name__} is not an optimizer that poet has: .*{why}"):
+            spec_of(kind([module[5].weight]), module)
+        with pytest.raises(InputError, match=f"'{kind.__name__}' is not one that poet has: .*{why}"):
+            OptimizerSpec.parse(kind.__name__)
+    with pytest.raises(InputError, match="Own is not an optimizer that poet has; it has: SGD, Adam, "):
+        spec_of(type("Own", (torch.optim.SGD,), {})(module.parameters()), module)
+    cycled = DrivenOptimizer(SPECS["nadam groups"], [0.1, 0.1, 0.1], {"lr", "step_size"})
+    with pytest.raises(ValueError, match="support momentum or beta1"):
+        lr_scheduler.OneCycleLR(cycled, 0.5, total_steps=6)
     with pytest.raises(InputError, match="decoupled_weight_decay=True is not something that poet has"):
         spec_of(torch.optim.Adam(module.parameters(), decoupled_weight_decay=True), module)
     with pytest.raises(InputError, match="no parameter of the module"):
@@ -421,6 +473,8 @@ def test_what_cannot_be_taken_is_said() -> None:
         ("adam:betas=0.9", "betas are two numbers with / between"),
         ("adam:betas=0.9/1.5", "betas are"),
         ("adam:lr=x", "lr is a number"),
+        ("adadelta:rho=1.5", "rho is 1.5, not a number from 0 to 1"),
+        ("nadam:decoupled_weight_decay=1", "decoupled_weight_decay is yes or no"),
         ("adam:lr=-1", "lr is -1"),
         ("momentum:nesterov=1", "nesterov is yes or no"),
         ("adam:lr=1,lr=2", "gives lr twice"),

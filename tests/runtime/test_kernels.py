@@ -47,7 +47,8 @@ def test_an_operator_writes_what_it_is_said_to_write_and_nothing_else(target: st
     counts = {
         "poet.assign": 2, "poet.accumulate": 2, "poet.sgd": 2, "poet.momentum": 3, "poet.adamw": 4,
         "poet.adam": 4, "poet.rmsprop": 5, "poet.adagrad": 3, "poet.lion": 3,
-        "poet.adamw_amsgrad": 5, "poet.adam_amsgrad": 5,
+        "poet.adamw_amsgrad": 5, "poet.adam_amsgrad": 5, "poet.adadelta": 4, "poet.adamax": 4,
+        "poet.nadam": 4, "poet.radam": 4,
     }  # fmt: skip
     if target in counts:
         tensors = tuple(torch.rand(5) + 1.0 for _ in range(counts[target]))
@@ -285,6 +286,16 @@ SPECS = (
     OptimizerSpec("adagrad", lr=0.01, weight_decay=0.1, lr_decay=0.05, initial=0.25, eps=1e-8),
     OptimizerSpec("lion", lr=0.01),
     OptimizerSpec("lion", lr=0.01, weight_decay=0.1, betas=(0.8, 0.95)),
+    OptimizerSpec("adadelta", lr=0.1),
+    OptimizerSpec("adadelta", lr=0.1, weight_decay=0.1, rho=0.7, eps=1e-4),
+    OptimizerSpec("adamax", lr=0.01),
+    OptimizerSpec("adamax", lr=0.01, weight_decay=0.1, betas=(0.8, 0.95), eps=1e-6),
+    OptimizerSpec("nadam", lr=0.01),
+    OptimizerSpec("nadam", lr=0.01, weight_decay=0.1, betas=(0.8, 0.95), eps=1e-6, momentum_decay=0.5),
+    OptimizerSpec("nadam", lr=0.01, weight_decay=0.1, decoupled_weight_decay=True),
+    OptimizerSpec("radam", lr=0.01),
+    OptimizerSpec("radam", lr=0.01, weight_decay=0.1, betas=(0.8, 0.5), eps=1e-6),
+    OptimizerSpec("radam", lr=0.01, weight_decay=0.1, betas=(0.8, 0.95), decoupled_weight_decay=True),
 )
 
 
@@ -297,7 +308,7 @@ def test_updates_are_those_of_torch(spec: OptimizerSpec) -> None:
         optimizer = torch_optimizer(spec, {"parameter": theirs})
         states = {name: torch.full(shape, fill) for name, fill in spec.states.items()}
         call = spec.update("parameter", "gradient", tuple(states))
-        for step in range(1, 5):
+        for step in range(1, 9):  # RAdam's step changes its form at the sixth
             gradient = F.dropout(torch.randn(shape)) * torch.randn(shape).sign() * 0.5
             theirs.grad = gradient.clone()
             optimizer.step()
@@ -306,6 +317,23 @@ def test_updates_are_those_of_torch(spec: OptimizerSpec) -> None:
             assert _same_bits(ours, theirs.detach())
             for name, state in states.items():
                 assert _same_bits(state, optimizer.state[theirs][name])
+
+
+def test_the_momenta_of_nadam_are_torchs_for_as_long_as_float32_has_their_product() -> None:
+    for settings in ({}, {"betas": (0.3, 0.9), "momentum_decay": 0.1}, {"betas": (0.0, 0.9)}):
+        spec = OptimizerSpec("nadam", lr=0.01, **settings)
+        theirs, gradient = torch.zeros(1).requires_grad_(), torch.ones(1)
+        optimizer = torch_optimizer(spec, {"parameter": theirs})
+        ours, states = torch.zeros(1), {name: torch.zeros(1) for name in spec.states}
+        call = spec.update("parameter", "gradient", tuple(states))
+        given = {"parameter": ours, "gradient": gradient, **states}
+        for step in range(1, 1500):
+            theirs.grad = gradient.clone()
+            optimizer.step()
+            kernels.run(call, given.__getitem__, spec.hyperparameters(step).__getitem__)
+            assert _same_bits(ours, theirs.detach())
+        assert float(optimizer.state[theirs]["mu_product"]) < 1e-44
+        assert spec.hyperparameters(10**6)["gradient_step_size"] > 0.0
 
 
 def _same_bits(one: Tensor, other: Tensor) -> bool:
@@ -324,7 +352,7 @@ def test_a_learning_rate_schedule_reaches_the_update() -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: OptimizerSpec("adma"), "did you mean 'adam'"),
+        (lambda: OptimizerSpec("adamm"), "did you mean 'adam'"),
         (lambda: OptimizerSpec(lr=-1.0), "lr is -1.0"),
         (lambda: OptimizerSpec(lr=float("nan")), "lr is nan"),
         (lambda: OptimizerSpec("adamw", betas=(0.9, 1.0)), "betas"),

@@ -164,7 +164,14 @@ def _own_loss(desk: Desk) -> None:
 
 
 def _optimizers(desk: Desk) -> None:
-    for name in ("momentum:nesterov=yes", "adam:amsgrad=yes", "rmsprop:centered=yes", "lion:maximize=yes"):
+    for name in (
+        "momentum:nesterov=yes",
+        "adam:amsgrad=yes",
+        "rmsprop:centered=yes",
+        "lion:maximize=yes",
+        "radam",
+        "nadam",
+    ):
         verify(desk.made(optimizer=name), module=net(), steps=2, threads=(1,)).require()
 
 
@@ -349,7 +356,7 @@ def _wrapped(desk: Desk) -> None:
     losses = []
     for module in (wrapped, plain):
         torch.manual_seed(1)
-        optimizer = torch.optim.NAdam(module.parameters())
+        optimizer = torch.optim.Adafactor(module.parameters())
         loss = F.cross_entropy(module(batch()[0]), batch()[1])
         torch.autograd.backward(loss)
         optimizer.step()

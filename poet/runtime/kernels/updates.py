@@ -178,3 +178,99 @@ def lion(
     update = exp_avg.mul(beta1).add_(gradient, alpha=1 - beta1).sign_()
     parameter.add_(update, alpha=-lr)
     exp_avg.mul_(beta2).add_(gradient, alpha=1 - beta2)
+
+
+def adadelta(
+    parameter: Tensor,
+    gradient: Tensor,
+    square_avg: Tensor,
+    acc_delta: Tensor,
+    lr: float,
+    rho: float,
+    eps: float,
+    weight_decay: float,
+) -> None:
+    """`torch.optim.Adadelta`, one tensor at a time."""
+    if weight_decay != 0:
+        gradient = gradient.add(parameter, alpha=weight_decay)
+    square_avg.mul_(rho).addcmul_(gradient, gradient, value=1 - rho)
+    delta = acc_delta.add(eps).sqrt_().div_(square_avg.add(eps).sqrt_()).mul_(gradient)
+    acc_delta.mul_(rho).addcmul_(delta, delta, value=1 - rho)
+    parameter.add_(delta, alpha=-lr)
+
+
+def adamax(
+    parameter: Tensor,
+    gradient: Tensor,
+    exp_avg: Tensor,
+    exp_inf: Tensor,
+    step_size: float,
+    beta1: float,
+    beta2: float,
+    eps: float,
+    weight_decay: float,
+) -> None:
+    """`torch.optim.Adamax`, one tensor at a time."""
+    if weight_decay != 0:
+        gradient = gradient.add(parameter, alpha=weight_decay)
+    exp_avg.lerp_(gradient, 1 - beta1)
+    torch.maximum(exp_inf.mul_(beta2), gradient.abs().add_(eps), out=exp_inf)
+    parameter.addcdiv_(exp_avg, exp_inf, value=-step_size)
+
+
+def nadam(
+    parameter: Tensor,
+    gradient: Tensor,
+    exp_avg: Tensor,
+    exp_avg_sq: Tensor,
+    decay_factor: float,
+    weight_decay: float,
+    gradient_step_size: float,
+    step_size: float,
+    second_moment_correction: float,
+    beta1: float,
+    beta2: float,
+    eps: float,
+) -> None:
+    """`torch.optim.NAdam`, one tensor at a time, with one temporary where torch has two."""
+    if decay_factor != 1.0:
+        parameter.mul_(decay_factor)
+    if weight_decay != 0:
+        gradient = gradient.add(parameter, alpha=weight_decay)
+    exp_avg.lerp_(gradient, 1 - beta1)
+    exp_avg_sq.mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
+    denominator = exp_avg_sq.div(second_moment_correction).sqrt_().add_(eps)
+    parameter.addcdiv_(gradient, denominator, value=-gradient_step_size)
+    parameter.addcdiv_(exp_avg, denominator, value=-step_size)
+
+
+def radam(
+    parameter: Tensor,
+    gradient: Tensor,
+    exp_avg: Tensor,
+    exp_avg_sq: Tensor,
+    decay_factor: float,
+    weight_decay: float,
+    lr: float,
+    first_moment_correction: float,
+    second_moment_correction: float,
+    rectification: float,
+    beta1: float,
+    beta2: float,
+    eps: float,
+) -> None:
+    """`torch.optim.RAdam`, one tensor at a time, with two temporaries where torch has more.
+
+    The first steps, whose rectification is 0, take the same memory as all others.
+    """
+    if decay_factor != 1.0:
+        parameter.mul_(decay_factor)
+    if weight_decay != 0:
+        gradient = gradient.add(parameter, alpha=weight_decay)
+    exp_avg.lerp_(gradient, 1 - beta1)
+    exp_avg_sq.mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
+    update = exp_avg.div(first_moment_correction).mul_(lr)
+    adaptive = exp_avg_sq.sqrt().add_(eps).reciprocal_().mul_(second_moment_correction)
+    if rectification != 0.0:
+        update.mul_(adaptive).mul_(rectification)
+    parameter.add_(update, alpha=-1.0)
