@@ -359,7 +359,7 @@ def _wrapped(desk: Desk) -> None:
         optimizer = torch.optim.Adafactor(module.parameters())
         loss = F.cross_entropy(module(batch()[0]), batch()[1])
         torch.autograd.backward(loss)
-        optimizer.step()
+        optimizer.step()  # type: ignore[no-untyped-call]
         losses.append(float(loss.detach()))
     assert losses[0] == losses[1]
 
