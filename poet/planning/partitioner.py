@@ -4,7 +4,8 @@ The partitioner asks a knapsack solver which of its candidates (results that its
 recompute, and is given a fraction. A saved set decides the peak only by way of the graphs that are made of
 it, so here the graphs are made: each set of a pool is partitioned as torch would, both graphs are walked with
 the storages that are alive, and the cheapest set whose peak fits is taken. The pool does not depend on the
-budget, hence a smaller budget never has the higher peak.
+budget, hence a smaller budget never has the higher peak. What draws random numbers is saved in every set:
+torch would draw others in backward, and the gradients would be those of another mask.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ from torch._inductor.custom_graph_pass import CustomKnapsackSolver
 from torch.fx.experimental.proxy_tensor import is_sym_node
 from torch.utils import _pytree as pytree
 from torch.utils._ordered_set import OrderedSet
+from torch.utils.checkpoint import CheckpointPolicy
+from torch.utils.flop_counter import flop_registry
 
 from poet.units import format_bytes, parse_bytes
 
@@ -34,6 +37,10 @@ _SIZES = 14  # nested sets that are tried
 _FRACTIONS = (0.1, 0.25, 0.5, 0.75, 0.9)  # at which torch's own knapsack is asked for more
 _LONGEST_SEGMENT = 8  # candidates between two that are saved
 _FLOPS_PER_SECOND, _BYTES_PER_SECOND = 50e9, 10e9
+_ATEN = torch.ops.aten
+_LIKE = {_ATEN._scaled_dot_product_flash_attention_for_cpu: _ATEN._scaled_dot_product_flash_attention}
+"""Operators that torch has no formula for, with one of the same products."""
+_UNKNOWN_SIZE = 4096  # of a dimension of which torch knows nothing, as in its own estimate
 _ASKED = 1e-9  # a fraction at which the partitioner asks its solver, whatever its other rules would save
 
 
@@ -108,9 +115,14 @@ class TorchSolver(CustomKnapsackSolver):
     ) -> tuple[list[int], list[int]]:
         """Numbers of the candidates to save and to recompute."""
         nodes = all_recomputable_banned_nodes
+        for node in joint_graph.nodes:
+            if _draws(node):
+                node.meta.setdefault("recompute", CheckpointPolicy.MUST_SAVE)
+        drawn = {number for number, node in enumerate(nodes) if _draws(node)}
         partition = _Partition(joint_graph, node_info)
         tried: dict[frozenset[int], tuple[int, float]] = {}
-        for recomputed in _pool(memory, nodes, node_info):
+        for wished in _pool(memory, nodes, node_info):
+            recomputed = wished - drawn
             if recomputed not in tried:
                 tried[recomputed] = partition.judged([nodes[number] for number in recomputed])
         fitting = {chosen: found for chosen, found in tried.items() if found[0] <= self.ram_bytes}
@@ -252,8 +264,31 @@ def _seconds_of(node: fx.Node) -> float:
     if not isinstance(node.target, torch._ops.OpOverload) or node.target.is_view:
         return 0.0
     moved = 2 * sum(_storages([node]).values())
-    with torch.utils._mode_utils.no_dispatch():
-        return partitioners.estimate_runtime(node) / _FLOPS_PER_SECOND + moved / _BYTES_PER_SECOND
+    return _flops_of(node) / _FLOPS_PER_SECOND + moved / _BYTES_PER_SECOND
+
+
+def _flops_of(node: fx.Node) -> float:
+    """By torch's formula for its shapes, at least 1; nothing runs, as what indices hold is not known here."""
+    packet: Any = getattr(node.target, "overloadpacket", None)
+    count = flop_registry.get(_LIKE.get(packet, packet))
+    if count is None:
+        return 1.0
+
+    def shaped(item: object) -> object:
+        value = item.meta.get("val") if isinstance(item, fx.Node) else item
+        if isinstance(value, Tensor):
+            return partitioners._remove_symbols_without_guarding(value, fallback=_UNKNOWN_SIZE)
+        return value
+
+    args, kwargs, out = pytree.tree_map(shaped, (node.args, dict(node.kwargs), node.meta.get("val")))
+    return max(float(count(*args, **kwargs, out_val=out)), 1.0)
+
+
+def _draws(node: fx.Node) -> bool:
+    """Whether it draws random numbers: run again in backward, it would draw others, and torch lets it."""
+    return isinstance(node.target, torch._ops.OpOverload) and (
+        torch.Tag.nondeterministic_seeded in node.target.tags
+    )
 
 
 def _is_primal(node: fx.Node) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
@@ -92,6 +92,50 @@ def test_a_smaller_budget_gives_a_smaller_measured_peak() -> None:
 @pytest.mark.slow
 def test_no_peak_rises_as_the_budget_falls() -> None:
     _falls(8, 6)
+
+
+class _Encoder(nn.Module):
+    """A small encoder over token numbers, as BERT has it."""
+
+    def __init__(self, dropout: float) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        layer = nn.TransformerEncoderLayer(16, 2, 32, dropout, activation="gelu", batch_first=True)
+        self.embed, self.places = nn.Embedding(50, 16), nn.Parameter(torch.randn(32, 16))
+        self.layers = nn.TransformerEncoder(layer, 1, enable_nested_tensor=False)
+        self.head = nn.Linear(16, 50)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Scores [N,L,50] of tokens [N,L]."""
+        scores: Tensor = self.head(self.layers(self.embed(tokens) + self.places[: tokens.shape[1]]))
+        return scores
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dropout", [0.0, 0.1])
+def test_an_encoder_of_token_numbers_has_the_bits_of_the_plain_net(dropout: float) -> None:
+    """Nothing runs while sets are priced, as numbers of rows are not known there; no mask is drawn twice."""
+    tokens, targets = torch.randint(50, (4, 24)), torch.randint(50, (4 * 24,))
+
+    def found(net: nn.Module, called: Callable[[Tensor], Tensor]) -> list[Tensor]:
+        torch.manual_seed(1)
+        loss = F.cross_entropy(called(tokens).flatten(0, 1), targets)
+        torch.autograd.backward(loss)
+        return [loss.detach(), *(item.grad for item in net.parameters() if item.grad is not None)]
+
+    plain = _Encoder(dropout).train()
+    wanted, peaks = found(plain, plain), []
+    for ram in (1 << 60, 1):
+        torch._dynamo.reset()
+        net, solver = _Encoder(dropout).train(), poet.torch_solver(ram)
+        with solver.used(), warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "poet.torch_solver: no saved set")
+            given = found(net, torch.compile(net, backend="aot_eager"))
+        assert all(torch.equal(one, other) for one, other in zip(given, wanted, strict=True))
+        (choice,) = solver.choices
+        peaks.append(choice.peak_bytes)
+        assert choice.tried > 10
+    assert peaks[1] < peaks[0]
 
 
 def test_a_budget_is_a_size() -> None:
