@@ -90,8 +90,8 @@ def lay_out_instead(
     kernels: KernelFacts | None = None,
 ) -> tuple[Fitted, bool]:
     """Another ``solution`` of the same problem in an arena of its own, and whether that is in the budget."""
-    made, fits = laid_out_alone(fitted.problem, limits, solution, options, kernels=kernels)
-    return replace(made, reserved_bytes=fitted.reserved_bytes), fits
+    made, missing_bytes = laid_out_alone(fitted.problem, limits, solution, options, kernels=kernels)
+    return replace(made, reserved_bytes=fitted.reserved_bytes), missing_bytes == 0
 
 
 def laid_out_alone(
@@ -101,16 +101,17 @@ def laid_out_alone(
     options: SolveOptions,
     *,
     kernels: KernelFacts | None = None,
-) -> tuple[Fitted, bool]:
-    """A ``solution`` in an arena, without another search, and whether that is in the budget."""
+) -> tuple[Fitted, int]:
+    """A ``solution`` in an arena, without another search, and the bytes that the budget lacks for it."""
     assert solution.schedule is not None
     fitting = _Fit(problem, limits, solution, options, kernels)
     laid = fitting.laid_out(solution.schedule)
+    missing_bytes = 0
     if limits.ram_budget_bytes is not None:
-        fitting.missing_bytes(solution, laid, 0, solution.record)
+        missing_bytes = fitting.missing_bytes(solution, laid, 0, solution.record)
         if fitting.best is not None:
-            return fitting.best, True
-    return Fitted(fitting.problem, solution, _arena(laid.layout), 0), limits.ram_budget_bytes is None
+            return fitting.best, 0
+    return Fitted(fitting.problem, solution, _arena(laid.layout), 0), missing_bytes
 
 
 @dataclass(frozen=True, slots=True)

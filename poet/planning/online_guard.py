@@ -25,6 +25,7 @@ from poet.solvers.literature.delta import delta
 from poet.solvers.literature.dtr import dtr
 from poet.solvers.literature.page_everything import page_everything
 from poet.solvers.literature.recompute_all import recompute_all
+from poet.units import format_bytes
 
 _POLICIES: dict[str, Callable[[Problem, Limits], Schedule | None]] = {
     "keep-everything": keep_everything,
@@ -37,7 +38,7 @@ _LAST: dict[str, Callable[[Problem, Limits], Schedule | None]] = {
 }
 _ROUNDS = 8
 _MOVING_SECONDS = 0.2  # of looking for moves within the arena, in each round
-_SHRINK = 0.93  # of the bytes, where a schedule leaves too large gaps
+_LEAST_SHRINK = 0.002  # of the bytes, where a schedule leaves too large gaps
 _log = logging.getLogger(__name__)
 
 
@@ -112,13 +113,14 @@ def guarded(
         solution = guard(problem, narrower, options)
         if solution is None or solution.trace is None:
             break
-        fitted, fits = laid_out_alone(problem, limits, solution, at_once, kernels=kernels)
-        _log.info("%s, %s an arena inside the budget", solution.solver, "with" if fits else "without")
-        if fits:
+        fitted, missing_bytes = laid_out_alone(problem, limits, solution, at_once, kernels=kernels)
+        _log.info("%s: %s too much for its arena", solution.solver, format_bytes(missing_bytes))
+        if missing_bytes == 0:
             return fitted
         loose = loose or fitted
         if narrower.ram_budget_bytes is None:
             break
-        within_bytes = min(narrower.ram_budget_bytes, solution.trace.peak_ram_bytes)
-        narrower = replace(narrower, ram_budget_bytes=round(_SHRINK * within_bytes))
+        peak_bytes = solution.trace.peak_ram_bytes
+        less_bytes = max(missing_bytes, round(_LEAST_SHRINK * peak_bytes))
+        narrower = replace(narrower, ram_budget_bytes=peak_bytes - less_bytes)
     return loose
