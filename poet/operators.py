@@ -202,6 +202,14 @@ OWN: Mapping[str, tuple[str, ...]] = {
     "poet.norm_relu_backward": (
         "gradient", "source", "weight", "bias", "saved_mean", "saved_scale", "training", "eps",
     ),
+    "poet.padded_convolution": (
+        "source", "weight", "bias", "stride", "padding", "dilation", "transposed", "output_padding",
+        "groups", "pads",
+    ),
+    "poet.padded_convolution_backward": (
+        "gradient", "source", "weight", "bias_sizes", "stride", "padding", "dilation", "transposed",
+        "output_padding", "groups", "output_mask", "pads",
+    ),
     "poet.max_pool": ("source", "kernel", "stride", "padding", "dilation", "ceil_mode"),
     "poet.max_pool_backward": (
         "gradient", "source", "kernel", "stride", "padding", "dilation", "ceil_mode", "places",

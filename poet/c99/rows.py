@@ -171,6 +171,8 @@ ROWS: dict[str, Rule] = {
     "poet.momentum": updates.momentum,
     "poet.norm_relu": normalisation.norm_relu,
     "poet.norm_relu_backward": normalisation.norm_relu_backward,
+    "poet.padded_convolution": convolutions.convolution,
+    "poet.padded_convolution_backward": convolutions.convolution_backward,
     "poet.rng_state": randomness.random_place,
     "poet.scatter": copies.scatter,
     "poet.sgd": updates.sgd,
@@ -179,7 +181,12 @@ ROWS: dict[str, Rule] = {
 """Per operator, how a run of it becomes calls of functions in ``kernels/``."""
 
 
-FUSED = ("aten.convolution_backward.default", "aten.mm.default", "aten.sum.dim_IntList")
+FUSED = (
+    "aten.convolution_backward.default",
+    "aten.mm.default",
+    "aten.sum.dim_IntList",
+    "poet.padded_convolution_backward",
+)
 """The operators whose kernels hand on the elements of a gradient."""
 
 

@@ -87,12 +87,12 @@ class Plane(_Sizes):
         by_1 = (
             self.stride_x == 1 and 0 <= self.pad_x <= 1 and self.out_width == self.width + 2 * self.pad_x - 2
         )
-        by_2 = self.stride_x == 2 and self.pad_x == 0 and 2 * self.out_width + 1 <= self.width
+        by_2 = self.stride_x == 2 and self.pad_x == 0 and 2 * self.out_width <= self.width
         return (
             (self.kernel_height, self.kernel_width, self.dilation_y, self.dilation_x) == (3, 3, 1, 1)
             and (by_1 or by_2)
             and 0 <= self.pad_y <= 1
-            and (self.out_height - 1) * self.stride_y + 3 <= self.height + 2 * self.pad_y
+            and (self.out_height - 1) * self.stride_y + 2 <= self.height + self.pad_y
         )
 
     @property
@@ -100,8 +100,8 @@ class Plane(_Sizes):
         """As ``poet_gathers``."""
         return (
             self[4:] == (3, 3, 2, 2, 0, 0, 1, 1)
-            and 2 * self.out_width + 1 <= self.width
-            and 2 * self.out_height + 1 <= self.height
+            and 2 * self.out_width <= self.width
+            and 2 * self.out_height <= self.height
         )
 
     @property

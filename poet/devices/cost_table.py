@@ -130,6 +130,12 @@ _PRODUCTS = {
     "aten.convolution_backward": OperatorCost(
         OpClass.CONVOLUTION_BACKWARD, convolution_backward, special_class=convolution_backward_class
     ),
+    "poet.padded_convolution": OperatorCost(
+        OpClass.CONVOLUTION, convolution, special_class=convolution_class
+    ),
+    "poet.padded_convolution_backward": OperatorCost(
+        OpClass.CONVOLUTION_BACKWARD, convolution_backward, special_class=convolution_backward_class
+    ),
     **_aten(OpClass.MATMUL, attention(0, 2.0), "_scaled_dot_product_flash_attention_for_cpu"),
     **_aten(OpClass.MATMUL, attention(1, 5.0), "_scaled_dot_product_flash_attention_for_cpu_backward"),
     **_aten(OpClass.MATMUL, recurrent(1.0), "mkldnn_rnn_layer"),

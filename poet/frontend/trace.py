@@ -42,6 +42,7 @@ from poet.frontend.module_tensors import (
 )
 from poet.frontend.norm_relu import with_norms_and_relus
 from poet.frontend.packed_saves import with_packed_saves
+from poet.frontend.padded_windows import with_padded_windows
 from poet.frontend.part_choice import with_parts
 from poet.frontend.parts import in_parts_of, tensors_in_parts
 from poet.frontend.save_forms import SaveForms
@@ -314,7 +315,7 @@ class _Library:
         if self.wants_dense is not None:
             graph = with_dense_operands(graph, self.wants_dense)
         if self.uses_elements is not None:
-            graph = with_norms_and_relus(graph)
+            graph = with_norms_and_relus(with_padded_windows(graph))
         if self.gradients.are_streamed and self.uses_elements is not None:
             graph = with_updates_fused(graph, self.uses_elements)
         if self.overwrites is not None:

@@ -17,6 +17,7 @@ from poet.c99.statements import uses_elements
 from poet.frontend.fused import with_updates_fused
 from poet.frontend.in_place import with_results_in_place
 from poet.frontend.norm_relu import with_norms_and_relus
+from poet.frontend.padded_windows import with_padded_windows
 from poet.frontend.trace import TrainingStep, trace_training_step
 from poet.kernel_facts import KernelFacts
 from poet.memory.layout import lay_out
@@ -40,7 +41,9 @@ class CNet:
         """The same net with norms and rectifiers as one, fused updates, whether or not that saves memory, and
         results in place.
         """
-        graph = with_updates_fused(with_norms_and_relus(self.step.graph), uses_elements, is_always=True)
+        graph = with_updates_fused(
+            with_norms_and_relus(with_padded_windows(self.step.graph)), uses_elements, is_always=True
+        )
         graph = with_results_in_place(graph, overwrites)
         return CNet(replace(self.step, graph=graph))
 

@@ -21,6 +21,7 @@ from poet.c99.rows import c_calls
 from poet.c99.statements import Statement
 from poet.c99.vectors import PlainSteps, doubled
 from poet.frontend.norm_relu import with_norms_and_relus
+from poet.frontend.padded_windows import with_padded_windows
 from poet.graph import Call, Graph, Op
 from poet.optimizer import OptimizerSpec
 from poet.runtime import kernels
@@ -161,7 +162,7 @@ def errors_of(
     """Of each operator, the errors of every tensor that its ops make in a net's second step."""
     spec = OptimizerSpec(optimizer, lr=0.05, weight_decay=0.01)
     net = traced(module, inputs, loss=loss, optimizer=spec)
-    graph = with_norms_and_relus(net.step.graph)
+    graph = with_norms_and_relus(with_padded_windows(net.step.graph))
     kept = {graph.buffer_of(name): tensor.detach().flatten() for name, tensor in net.step.tensors.items()}
     for parameter in graph.parameters:
         for _, value in parameter.optimizer_state:

@@ -117,7 +117,10 @@ static POET_APART void poet_pairs_of_3x3(float *y, const float *x, const float *
 }
 
 /*@ poet_rows_of_3x3_by_2 */
-/* Likewise where the window moves by two columns and all of them are inside: its last column is the next one's first */
+/*
+ * Likewise where the window moves by two columns: its last column is the next one's first, and all are inside but
+ * perhaps the very last.
+ */
 static POET_APART void poet_rows_of_3x3_by_2(float *y, const float *x1, const float *w, int32_t w_step, int32_t rows,
                                              int inside, const poet_plane *p)
 {
@@ -132,13 +135,18 @@ static POET_APART void poet_rows_of_3x3_by_2(float *y, const float *x1, const fl
         w6 = w[0], w7 = w[w_step], w8 = w[2 * w_step];
     }
     const float *x = inside & 1 ? x1 - p->width : x1, *x2 = inside & 2 ? x1 + p->width : x1;
-    const int32_t skip = p->stride_y * p->width - 2 * p->out_width - 1;
+    const int32_t width = p->out_width, is_outside = 2 * width + 1 > p->width;
+    const int32_t skip = p->stride_y * p->width - 2 * width - 1 + is_outside;
     while (rows--) {
         float a0 = w0 * *x++, a1 = w3 * *x1++, a2 = w6 * *x2++; /* products, as the columns are no longer needed */
-        for (const float *const end = y + p->out_width; y < end;) {
+        for (const float *const end = y + (width - is_outside); y < end;) {
             const float b0 = *x++, b1 = *x1++, b2 = *x2++, c0 = *x++, c1 = *x1++, c2 = *x2++;
             *y++ += a0 + w1 * b0 + w2 * c0 + a1 + w4 * b1 + w5 * c1 + a2 + w7 * b2 + w8 * c2;
             a0 = w0 * c0, a1 = w3 * c1, a2 = w6 * c2;
+        }
+        if (is_outside) {
+            const float b0 = *x++, b1 = *x1++, b2 = *x2++;
+            *y++ += a0 + w1 * b0 + a1 + w4 * b1 + a2 + w7 * b2;
         }
         x += skip;
         x1 += skip;
@@ -177,14 +185,14 @@ static int32_t poet_whole_rows(int32_t top, int32_t left, const poet_plane *p)
 }
 
 /*@ poet_rolls */
-/* Whether a window of 3 x 3 moves by one column, with at most one outside, or by two, all inside; and one row may be */
+/* Whether a window of 3 x 3 moves by one column, with at most one outside, or by two, the last may be; and one row */
 static int poet_rolls(const poet_plane *p)
 {
     const int by_1 = p->stride_x == 1 && p->pad_x >= 0 && p->pad_x <= 1 && p->out_width == p->width + 2 * p->pad_x - 2;
-    const int by_2 = p->stride_x == 2 && p->pad_x == 0 && 2 * p->out_width + 1 <= p->width;
+    const int by_2 = p->stride_x == 2 && p->pad_x == 0 && 2 * p->out_width <= p->width;
     return p->kernel_width == 3 && p->kernel_height == 3 && p->dilation_x == 1 && p->dilation_y == 1
            && (by_1 || by_2) && p->pad_y >= 0 && p->pad_y <= 1
-           && (p->out_height - 1) * p->stride_y + 3 <= p->height + 2 * p->pad_y;
+           && (p->out_height - 1) * p->stride_y + 2 <= p->height + p->pad_y;
 }
 
 /*@ poet_rows_inside */

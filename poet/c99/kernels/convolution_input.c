@@ -24,12 +24,12 @@ void poet_conv2d_backward_input(float *gx, const float *gy, const float *w, cons
 }
 
 /*@ poet_gathers */
-/* Whether a window of 3 x 3 moves by two rows and columns, all of them inside */
+/* Whether a window of 3 x 3 moves by two rows and columns, all of them inside but perhaps the last of both */
 static int poet_gathers(const poet_plane *p)
 {
     return p->kernel_width == 3 && p->kernel_height == 3 && p->dilation_x == 1 && p->dilation_y == 1
            && p->stride_x == 2 && p->stride_y == 2 && p->pad_x == 0 && p->pad_y == 0
-           && 2 * p->out_width + 1 <= p->width && 2 * p->out_height + 1 <= p->height;
+           && 2 * p->out_width <= p->width && 2 * p->out_height <= p->height;
 }
 
 /*@ poet_gather_3x3 */
@@ -42,6 +42,7 @@ static POET_APART void poet_gather_3x3(float *gx, const float *gy, const float *
     const float w0 = w[0], w1 = w[1], w2 = w[2], w3 = w[3], w4 = w[4], w5 = w[5];
     float w6 = 0.0f, w7 = 0.0f, w8 = 0.0f;
     const float *above = gy;
+    const int is_wide = 2 * p->out_width + 1 <= p->width;
     for (int32_t oy = 0; oy < p->out_height; ++oy) {
         float *even = gx + 2 * oy * p->width, *odd = even + p->width;
         float a2 = 0.0f, a5 = 0.0f, b8 = 0.0f; /* products with the places before */
@@ -55,10 +56,15 @@ static POET_APART void poet_gather_3x3(float *gx, const float *gy, const float *
             odd += 2;
             a2 = w2 * c, a5 = w5 * c, b8 = w8 * d;
         }
-        *even += a2 + b8;
-        *odd += a5;
+        if (is_wide) {
+            *even += a2 + b8;
+            *odd += a5;
+        }
         above = gy - p->out_width;
         w6 = w[6], w7 = w[7], w8 = w[8];
+    }
+    if (2 * p->out_height + 1 > p->height) {
+        return;
     }
     float *even = gx + 2 * p->out_height * p->width, b = 0.0f;
     for (const float *const end = gy; above < end;) {
@@ -68,7 +74,9 @@ static POET_APART void poet_gather_3x3(float *gx, const float *gy, const float *
         even += 2;
         b = d;
     }
-    *even += w8 * b;
+    if (is_wide) {
+        *even += w8 * b;
+    }
 }
 
 /*@ poet_scatter_tap */

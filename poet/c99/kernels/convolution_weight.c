@@ -150,22 +150,29 @@ static POET_APART void poet_gradient_pairs_of_3x3(float *g, const float *gy, con
 }
 
 /*@ poet_gradient_rows_of_3x3_by_2 */
-/* Likewise where the window moves by two columns, all inside */
+/* Likewise where the window moves by two columns, all inside but perhaps the last */
 static POET_APART void poet_gradient_rows_of_3x3_by_2(float *g, const float *gy, const float *x1, int32_t rows,
                                                       int inside, const poet_plane *p)
 {
     const float *x = inside & 1 ? x1 - p->width : x1, *x2 = inside & 2 ? x1 + p->width : x1;
-    const int32_t skip = p->stride_y * p->width - 2 * p->out_width - 1;
+    const int32_t width = p->out_width, is_outside = 2 * width + 1 > p->width;
+    const int32_t skip = p->stride_y * p->width - 2 * width - 1 + is_outside;
     while (rows--) {
         float a0 = *x++, a1 = *x1++, a2 = *x2++;
         float s0 = 0.0f, s1 = 0.0f, s2 = 0.0f, s3 = 0.0f, s4 = 0.0f, s5 = 0.0f, s6 = 0.0f, s7 = 0.0f, s8 = 0.0f;
-        for (const float *const end = gy + p->out_width; gy < end;) {
+        for (const float *const end = gy + (width - is_outside); gy < end;) {
             const float v = *gy++;
             const float b0 = *x++, b1 = *x1++, b2 = *x2++, c0 = *x++, c1 = *x1++, c2 = *x2++;
             s0 += v * a0, s1 += v * b0, s2 += v * c0;
             s3 += v * a1, s4 += v * b1, s5 += v * c1;
             s6 += v * a2, s7 += v * b2, s8 += v * c2;
             a0 = c0, a1 = c1, a2 = c2;
+        }
+        if (is_outside) {
+            const float v = *gy++, b0 = *x++, b1 = *x1++, b2 = *x2++;
+            s0 += v * a0, s1 += v * b0;
+            s3 += v * a1, s4 += v * b1;
+            s6 += v * a2, s7 += v * b2;
         }
         if (inside & 1) {
             g[0] += s0, g[1] += s1, g[2] += s2;

@@ -19,7 +19,9 @@ def _image(shape: tuple[int, ...]) -> tuple[int, int, int, int]:
 class _Convolution:
     """The sizes of a convolution from x to y, read from the arguments that it and its backward share.
 
-    Of a transposed one they are those of the plain convolution from what it gives to what it is given.
+    Of a transposed one they are those of the plain convolution from what it gives to what it is given. One
+    that pads for itself has the zeros on the left, right, top and bottom as its last argument; on the left
+    and at the top there are none.
     """
 
     def __init__(self, run: OpRun, first: int, x: TensorType, w: TensorType, y: TensorType) -> None:
@@ -34,6 +36,7 @@ class _Convolution:
         strides, pads, dilations = (run.wholes(first + item) for item in range(3))
         self.stride = (1, strides[0]) if is_flat else (strides[0], strides[-1])
         self.pad = (0, pads[0]) if is_flat else (pads[0], pads[-1])
+        self.behind = self._zeros_behind(run, first)
         self.dilation = (1, dilations[0]) if is_flat else (dilations[0], dilations[-1])
         self.groups = run.whole(first + 5)
         self.images, channels, self.height, self.width = _image(x.shape)
@@ -47,10 +50,20 @@ class _Convolution:
         if found != (self.images, sizes, (out_channels, self.in_channels), 0, 0):
             raise run.refuse(f"from {x} through {w} to {y}")
 
+    @staticmethod
+    def _zeros_behind(run: OpRun, first: int) -> tuple[int, int]:
+        """Rows and columns of zeros that the op adds at the bottom and on the right."""
+        if not run.call.target.startswith("poet.padded"):
+            return 0, 0
+        left, right, top, bottom = run.wholes(first + (6 if first == 3 else 7))
+        if left or top or min(right, bottom) < 0:
+            raise run.refuse("for zeros on the left or at the top, or for fewer than none")
+        return bottom, right
+
     def _windows(self, size: int, axis: int) -> int:
         """How many windows there are along an axis."""
         reach = self.dilation[axis] * (self.kernel[axis] - 1) + 1
-        return (size + 2 * self.pad[axis] - reach) // self.stride[axis] + 1
+        return (size + 2 * self.pad[axis] + self.behind[axis] - reach) // self.stride[axis] + 1
 
     @property
     def is_pointwise(self) -> bool:
@@ -60,7 +73,7 @@ class _Convolution:
     @property
     def is_point(self) -> bool:
         """Whether each of its windows is one place: a product of matrices for each row at least."""
-        return {*self.kernel, self.groups} == {1} and not any(self.pad)
+        return {*self.kernel, self.groups} == {1} and not any((*self.pad, *self.behind))
 
     @property
     def loops(self) -> tuple[int, ...]:

@@ -15,7 +15,7 @@ from torch import Tensor
 from poet.errors import PlanError, nearest
 from poet.graph import Call
 from poet.operators import ATEN, OWN, RANDOM
-from poet.runtime.kernels import ctc, logits, norms, packed, recurrent, tables, updates
+from poet.runtime.kernels import ctc, logits, norms, packed, padded, recurrent, tables, updates
 from poet.runtime.kernels.arguments import resolve
 from poet.runtime.kernels.aten import Kernel, aten
 from poet.runtime.kernels.drawing import DRAWN
@@ -180,6 +180,8 @@ OWN_KERNELS: dict[str, Kernel] = {
     "poet.masked": packed.masked,
     "poet.norm_relu": norms.norm_relu,
     "poet.norm_relu_backward": norms.norm_relu_backward,
+    "poet.padded_convolution": padded.convolution,
+    "poet.padded_convolution_backward": padded.convolution_backward,
     "poet.max_pool": packed.max_pool,
     "poet.max_pool_backward": packed.max_pool_backward,
     **{
