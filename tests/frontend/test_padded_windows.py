@@ -119,7 +119,14 @@ def test_a_plan_that_recomputes_and_pages_replays_exactly(tmp_path: Path) -> Non
     module, x = net.smaller(), torch.randn(net.smaller_shape)
     wide, tight = (
         poet.plan(
-            module, x, device="nrf52840", ram=ram, home="either", time_limit_seconds=2.0, measure_host=False
+            module,
+            x,
+            device="nrf52840",
+            ram=ram,
+            home="either",
+            time_limit_seconds=2.0,
+            measure_host=False,
+            evaluation=False,
         )
         for ram in ("1MiB", "8KiB")
     )
