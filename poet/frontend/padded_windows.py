@@ -93,9 +93,11 @@ class _Uses:
 
     def cut(self, op: Op) -> list[Op]:
         """The way back to a padded image that ``op`` cuts, as one that makes no more than what is left."""
-        pads, source, left = self._pads(op, -1), op.call.args[0], op.outputs[0] if op.outputs else None
-        maker = self._makers.get(self.source(op)) if pads is not None else None
-        if pads is None or maker is None or left is None or not isinstance(source, Ref):
+        pads = self._pads(op, -1)
+        if pads is None:
+            return []
+        maker, source, left = self._makers.get(self.source(op)), op.call.args[0], op.outputs[0]
+        if maker is None or left is None or not isinstance(source, Ref):
             return []
         only = self._readers.get(self.source(op), [])
         is_whole = maker.call.target == _BACK and maker.call.args[10] == (True, False, False)
@@ -111,7 +113,7 @@ class _Uses:
         """Zeros on the left, right, top and bottom of dense images, or with ``sign`` -1 as many cut off."""
         args = op.call.args
         is_plain = op.call.target == _PAD and op.strip is None and op.repeatable and not op.call.kwargs
-        if not is_plain or not isinstance(args[0], Ref) or (len(args) > 2 and args[2] != 0):
+        if not is_plain or len(args) < 2 or not isinstance(args[0], Ref) or (len(args) > 2 and args[2] != 0):
             return None
         pads = args[1]
         types = (self.types[args[0].value], self.types[str(op.outputs[0])])

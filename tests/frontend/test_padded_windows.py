@@ -94,6 +94,16 @@ def test_other_paddings_stay(
     assert (found[FORWARD], found[BACKWARD]) == {0: (1, 2), 1: (0, 1), 2: (0, 0)}[count]
 
 
+def test_ops_without_arguments_are_passed_over() -> None:
+    """Dropout with a mask larger than the generator's state keeps that, by an op that has none."""
+    net = nn.Sequential(
+        nn.ZeroPad2d((0, 1, 0, 1)), nn.Conv2d(1, 2, 3, stride=2), nn.Dropout(0.1), nn.Flatten()
+    )
+    graph = trace_training_step(net, torch.randn(1, 1, 96, 96), measure=False).graph
+    assert any(not op.call.args for op in graph.ops)
+    assert _targets(with_padded_windows(graph))[FORWARD] == 1
+
+
 @pytest.mark.parametrize("threads", [1, 2])
 def test_the_bits_are_those_of_both_apart(step: TrainingStep, threads: int) -> None:
     kept = {step.graph.buffer_of(name): item.detach().flatten() for name, item in step.tensors.items()}
