@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 from poet.clock import Clock, WorkClock
@@ -11,6 +12,22 @@ from poet.solution import SolveOptions
 def counted(seconds: float | None, **options: Any) -> SolveOptions:
     """Options of one search that is cut after ``seconds`` of work, the same on every machine."""
     return SolveOptions(time_limit_seconds=seconds, clock=WorkClock(), **options)
+
+
+class OwnTime(Clock):
+    """The processor's time of this process, or a share of the wall's where that is more.
+
+    Beside other work a search goes on for longer on the wall, but at most ``1 / share`` times as long: what
+    it waits for in another process is no time of its own. An engine counts its own limits on the wall, so
+    that plans still differ from load to load.
+    """
+
+    def __init__(self, share: float = 0.25) -> None:
+        self.share, self.began, self.own = share, time.monotonic(), time.process_time()
+
+    def now(self) -> float:
+        """See `Clock.now`."""
+        return max(time.process_time() - self.own, self.share * (time.monotonic() - self.began))
 
 
 class Given(WorkClock):
