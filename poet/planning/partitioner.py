@@ -93,6 +93,20 @@ class TorchSolver(CustomKnapsackSolver):
     def __init__(self, ram_bytes: int) -> None:
         self.ram_bytes = ram_bytes
         self.choices: list[PartitionChoice] = []
+        self._judged: dict[str, _Judged] = {}  # by graph
+
+    def within(self, ram: str | int) -> TorchSolver:
+        """A solver for another budget, which judges no set anew of a graph that this one has seen.
+
+        Args:
+            ram: bytes, or text.
+
+        Raises:
+            InputError: ``ram`` is no size.
+        """
+        made = torch_solver(ram)
+        made._judged = self._judged
+        return made
 
     def used(self) -> AbstractContextManager[Any]:
         """Compilations inside of the ``with`` block ask this solver."""
@@ -118,13 +132,10 @@ class TorchSolver(CustomKnapsackSolver):
         for node in joint_graph.nodes:
             if _draws(node):
                 node.meta.setdefault("recompute", CheckpointPolicy.MUST_SAVE)
-        drawn = {number for number, node in enumerate(nodes) if _draws(node)}
-        partition = _Partition(joint_graph, node_info)
-        tried: dict[frozenset[int], tuple[int, float]] = {}
-        for wished in _pool(memory, nodes, node_info):
-            recomputed = wished - drawn
-            if recomputed not in tried:
-                tried[recomputed] = partition.judged([nodes[number] for number in recomputed])
+        key = _told(joint_graph, nodes)
+        if key not in self._judged:
+            self._judged[key] = _judged_pool(memory, joint_graph, node_info, nodes)
+        tried = self._judged[key]
         fitting = {chosen: found for chosen, found in tried.items() if found[0] <= self.ram_bytes}
         if fitting:
             chosen = min(fitting, key=lambda item: (fitting[item][1], fitting[item][0], len(item)))
@@ -139,6 +150,33 @@ class TorchSolver(CustomKnapsackSolver):
         self.choices.append(PartitionChoice(peak_bytes, seconds, bool(fitting), len(tried), len(chosen)))
         saved = [number for number in range(len(nodes)) if number not in chosen]
         return saved, sorted(chosen)
+
+
+_Judged = dict[frozenset[int], tuple[int, float]]
+"""Peak in bytes and seconds of what runs twice, by the numbers of the candidates that are recomputed."""
+
+
+def _told(graph: fx.Graph, nodes: Sequence[fx.Node]) -> str:
+    """What the judgement of a pool depends on: the graph's calls and sizes, and its candidates."""
+    calls = [
+        (node.name, str(node.target), str(node.args), str(node.kwargs), [*_storages([node]).values()])
+        for node in graph.nodes
+    ]
+    return repr((calls, [node.name for node in nodes]))
+
+
+def _judged_pool(
+    memory: Sequence[float], graph: fx.Graph, node_info: NodeInfo, nodes: Sequence[fx.Node]
+) -> _Judged:
+    """Every set of the pool, without what draws random numbers."""
+    drawn = {number for number, node in enumerate(nodes) if _draws(node)}
+    partition = _Partition(graph, node_info)
+    judged: _Judged = {}
+    for wished in _pool(memory, nodes, node_info):
+        recomputed = wished - drawn
+        if recomputed not in judged:
+            judged[recomputed] = partition.judged([nodes[number] for number in recomputed])
+    return judged
 
 
 def _pool(memory: Sequence[float], nodes: Sequence[fx.Node], node_info: NodeInfo) -> list[frozenset[int]]:

@@ -181,7 +181,8 @@ def answer(question: Question) -> Answer:
         return Answer.read(path)
     net, name, batch = question.net.split(":")
     size = NETS[net].sizes[name]
-    unlimited, least = poet.torch_solver(1 << 60), poet.torch_solver(1)
+    unlimited = poet.torch_solver(1 << 60)
+    least = unlimited.within(1)
     take = functools.partial(measured, size, int(batch), question.steps)
     most_bytes, _ = take(unlimited.used)
     with warnings.catch_warnings():
@@ -192,7 +193,7 @@ def answer(question: Question) -> Answer:
     points: dict[str, list[Point]] = {"poet": []}
     for number in range(question.budgets):
         ram_bytes = int(above - (above - least_bytes) * number / max(question.budgets - 1, 1))
-        solver = poet.torch_solver(ram_bytes)
+        solver = unlimited.within(ram_bytes)
         peak_bytes, seconds = take(solver.used)
         said = max(choice.peak_bytes for choice in solver.choices)
         points["poet"].append(Point(ram_bytes, said, peak_bytes, seconds))

@@ -125,9 +125,10 @@ def test_an_encoder_of_token_numbers_has_the_bits_of_the_plain_net(dropout: floa
 
     plain = _Encoder(dropout).train()
     wanted, peaks = found(plain, plain), []
-    for ram in (1 << 60, 1):
+    first = poet.torch_solver(1 << 60)
+    for solver in (first, first.within(1)):
         torch._dynamo.reset()
-        net, solver = _Encoder(dropout).train(), poet.torch_solver(ram)
+        net = _Encoder(dropout).train()
         with solver.used(), warnings.catch_warnings():
             warnings.filterwarnings("ignore", "poet.torch_solver: no saved set")
             given = found(net, torch.compile(net, backend="aot_eager"))
@@ -136,6 +137,7 @@ def test_an_encoder_of_token_numbers_has_the_bits_of_the_plain_net(dropout: floa
         peaks.append(choice.peak_bytes)
         assert choice.tried > 10
     assert peaks[1] < peaks[0]
+    assert len(first._judged) == 1  # the pool of the second was judged already
 
 
 def test_a_budget_is_a_size() -> None:
