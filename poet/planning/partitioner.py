@@ -11,8 +11,8 @@ torch would draw others in backward, and the gradients would be those of another
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -108,12 +108,23 @@ class TorchSolver(CustomKnapsackSolver):
         made._judged = self._judged
         return made
 
-    def used(self) -> AbstractContextManager[Any]:
-        """Compilations inside of the ``with`` block ask this solver."""
-        context: AbstractContextManager[Any] = functorch_config.patch(
-            activation_memory_budget=_ASKED, activation_memory_budget_solver=self
-        )
-        return context
+    @contextmanager
+    def used(self) -> Iterator[None]:
+        """Compilations inside of the ``with`` block ask this solver.
+
+        torch asks none where what it saves by its own rules is smaller than parameters and batch together; a
+        warning says so where it never asked.
+        """
+        before = len(self.choices)
+        with functorch_config.patch(activation_memory_budget=_ASKED, activation_memory_budget_solver=self):
+            yield
+        if len(self.choices) == before:
+            warnings.warn(
+                f"poet.torch_solver: torch never asked how to stay within {format_bytes(self.ram_bytes)}: no "
+                "graph was compiled here, or what it saves takes less than parameters and batch together; "
+                "compile with a larger batch, or use poet.wrap",
+                stacklevel=3,
+            )
 
     def uuid(self) -> object:
         """For torch's cache of compiled graphs."""

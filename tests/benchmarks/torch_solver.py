@@ -45,7 +45,7 @@ ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "torch-solver.md"
 KEPT = ROOT / "build" / "torch-solver"
 ROWS = (
-    "resnet18:medium:4", "mobilenet_v2:medium:4", "bert:medium:2", "vit:small:16", "unet:small:8",
+    "resnet18:medium:4", "mobilenet_v2:medium:4", "bert:medium:8", "vit:small:16", "unet:small:8",
     "convnext:small:16",
 )  # fmt: skip
 PEERS = ("dp", "greedy")

@@ -145,7 +145,8 @@ def test_a_budget_is_a_size() -> None:
     assert poet.torch_solver("2MiB").uuid() != poet.torch_solver("3MiB").uuid()
     with pytest.raises(InputError):
         poet.torch_solver("plenty")
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        with poet.torch_solver("1GiB").used():
-            assert torch._functorch.config.activation_memory_budget > 0
+    with (
+        pytest.warns(UserWarning, match="torch never asked how to stay within 1 GiB: no graph"),
+        poet.torch_solver("1GiB").used(),
+    ):
+        assert torch._functorch.config.activation_memory_budget > 0
