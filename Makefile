@@ -92,8 +92,8 @@ runtime-table: $(STAMP) ## docs/runtime.md: predicted and measured peaks and ste
 torch-peers: $(STAMP) ## against checkpointing and torch's memory budget, at their own peaks
 	PYTHONPATH=examples $(BIN)/python tests/benchmarks/torch_peers.py
 
-torch-solver: $(STAMP) ## poet.torch_solver beside torch's own solvers: 6 nets x 10 budgets, measured peak and time (an hour)
-	PYTHONPATH=examples $(BIN)/python tests/benchmarks/torch_solver.py $(TORCH_SOLVER)
+torch-solver: $(STAMP) ## docs/torch-solver.md: poet.torch_solver beside torch's own solvers, 6 nets x 10 budgets, measured peak and time (half an hour)
+	PYTHONPATH=examples $(BIN)/python tests/benchmarks/torch_solver.py --write $(TORCH_SOLVER)
 
 bits-table: $(STAMP) ## docs/bits-table.md: nets x losses x optimizers x what is done beside, against the plain loop (an hour; BITS='--every 8')
 	$(BIN)/python tests/benchmarks/bits.py --write $(BITS)

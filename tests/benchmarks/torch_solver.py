@@ -56,7 +56,8 @@ Made by `make torch-solver` with torch {torch}, {threads} thread, {steps} steps 
 budgets. [`poet.torch_solver`](wrap.md#in-torchcompile) is given bytes, from what the net takes unlimited down
 to the least of its pool of saved sets; torch's solvers are given fractions, from 1 down. *Peak* is what
 torch's allocator handed out at most in a step of forward, loss and backward, parameters and the batch
-included; *time* is the median of the steps, of processor time on a machine with other work.
+included; *time* is the median of the steps, of processor time on a machine with other work. Under torch's
+solvers a mask of dropout may be drawn a second time in backward; poet's saves it.
 
 Of the {pairs} times that poet's budget fell, its measured peak rose {rises}; of torch's solvers it rose
 {theirs} as their fraction fell.
