@@ -1,200 +1,20 @@
-"""The rows of docs/models.md, where they are kept, and the page that is made of them.
-
-What plans were and needed before ops ran in strips, slices and parts stands in models_before.json, as the
-page showed it then: rows of now are made with the same bytes and stand beside it.
-"""
+"""The page docs/models.md: today's plans, bounds and choices beside those of before."""
 
 from __future__ import annotations
 
-import json
-import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
 from statistics import median
 
-from poet import codec
-from poet.errors import InputError
-from poet.ram_survey import budget_between
-from poet.units import format_bytes, format_share
+from models_rows import LOW_SECONDS, MIB, MODELS, Before, Bound, Planned, Reached, Row, Trial, before, title
 
-MIB = 1 << 20
-SHARE = 0.4
-"""The first budget's place, from the lower bound (0) to keeping everything (1), as both were before."""
-MIDDLE_SHARE = 0.15
-"""That of a second plan, which is not verified."""
-LOW_SHARE, LOW_SECONDS = 0.05, 5.0
-"""That of a third, so tight that it pages as well, and the time for its search; it is verified too."""
-LIGHT = (
-    "bvlc_alexnet", "densenet121", "inception_v1", "inception_v2", "resnet50", "shufflenet",
-    "squeezenet", "vgg19", "zfnet512",
-)  # fmt: skip
-EXPORTS = ("resnet18", "mobilenet_v2", "bert", "vit", "unet", "lstm", "convnext", "gpt")
-MODELS = LIGHT + EXPORTS
-
-
-@dataclass(frozen=True)
-class Before:
-    """A model in the version that ran every op whole; energies in per cent above running every op once.
-
-    Attributes:
-        keep_everything_mib, lower_bound_mib: parameters at home in RAM.
-        budget_mib: at `SHARE`, as the page showed it; `budget_bytes` has the bytes.
-        overhead_percent, recomputed_runs, written_mib: of the plan at `SHARE`, after a search of 10 s.
-        overhead_at_15_percent: of a plan at `MIDDLE_SHARE`, after 6 to 15 s; ``None``: there was none.
-        tight_recomputed_runs, tight_written_mib: of the plan at `LOW_SHARE`, after 5 s.
-    """
-
-    keep_everything_mib: float
-    lower_bound_mib: float
-    budget_mib: float
-    overhead_percent: float
-    recomputed_runs: int
-    written_mib: float
-    tight_recomputed_runs: int
-    tight_written_mib: float
-    overhead_at_15_percent: float | None
-
-    def budget_bytes(self, share: float) -> int:
-        """The budget at ``share``: the same bytes then and now."""
-        return budget_between(int(self.lower_bound_mib * MIB), int(self.keep_everything_mib * MIB), share)
-
-
-@dataclass(frozen=True)
-class Planned:
-    """A plan inside a budget; ``None`` and 0 where none was found, which ``status`` then says.
-
-    Attributes:
-        overhead: the plan's energy above running every op once, as a share of the latter.
-        verified: for one and two threads "equal" or the first difference; empty where nothing was compared.
-    """
-
-    budget_bytes: int
-    status: str
-    gap: float | None = None
-    overhead: float | None = None
-    recomputed_runs: int = 0
-    written_bytes: int = 0
-    solve_seconds: float = 0.0
-    verified: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class Bound:
-    """The RAM below which no schedule exists, and the op that needs it."""
-
-    bytes: int
-    maker: str
-
-
-@dataclass(frozen=True)
-class Forms:
-    """How the ops of a graph run and what they save; bytes of what never exists whole, and of what does."""
-
-    strips: int
-    strip_whole_bytes: int
-    strip_block_bytes: int
-    slices: int
-    overwriting: int
-    packed: int
-    packed_whole_bytes: int
-    packed_bytes: int
-
-
-@dataclass(frozen=True)
-class Trial:
-    """A weight gradient of 256 KiB or more, run whole and in blocks on random tensors.
-
-    Attributes:
-        parameter: the first one whose gradient is made so.
-        digest: of calls and types, alike for alike gradients of all models.
-        bytes: of the gradient.
-        blocks: the most of 16, 8, 4 and 2 that give every bit with one and with two threads; 0: none does;
-            ``None``: no strip can be made of its ops.
-    """
-
-    parameter: str
-    digest: str
-    bytes: int
-    blocks: int | None
-
-
-@dataclass(frozen=True)
-class Row:
-    """What one model gave; sizes in bytes, times in seconds.
-
-    Attributes:
-        time_limit_seconds: of a search, `LOW_SECONDS` at most for the last plan.
-        keep_everything_bytes: with everything that backward reads saved as it is.
-        keep_packed_bytes: with whatever can be saved in bits and bytes saved so.
-        lower_bound_bytes: parameters at home in RAM.
-        homes_bound: parameters at home where the plan likes; ``plain_homes_bound``: with gradients kept.
-        parts: parameters in parts, where the plan chooses homes.
-        forms: of the graph of the first plan.
-    """
-
-    time_limit_seconds: float
-    ops: int
-    buffers: int
-    import_seconds: float
-    parameter_bytes: int
-    keep_everything_bytes: int
-    keep_packed_bytes: int
-    lower_bound_bytes: int
-    homes_bound: Bound
-    plain_homes_bound: Bound
-    parts: int
-    forms: Forms
-    plan: Planned
-    middle: Planned
-    tight: Planned
-    trials: tuple[Trial, ...]
-
-
-def before() -> dict[str, Before]:
-    """Of each model, from the file beside this one."""
-    path = Path(__file__).with_name("models_before.json")
-    data = json.loads(path.read_text(encoding="utf-8"))
-    return {name: codec.decode(Before, row, where=f"{path.name}: {name}") for name, row in data.items()}
-
-
-def keep_row(folder: Path, name: str, row: Row) -> None:
-    """Write a row under a temporary name, then rename it: a row is there whole or not at all."""
-    replace_text(folder / f"{name}.json", json.dumps(codec.encode(row), indent=1) + "\n")
-
-
-def kept_row(folder: Path, name: str, time_limit_seconds: float) -> Row | None:
-    """The row of ``name``; ``None``: there is none of this form, made with this time limit."""
-    path = folder / f"{name}.json"
-    try:
-        row = codec.decode(Row, json.loads(path.read_text(encoding="utf-8")), where=path.name)
-    except (FileNotFoundError, ValueError, InputError):
-        return None
-    return row if row.time_limit_seconds == time_limit_seconds else None
-
-
-def replace_text(path: Path, text: str) -> None:
-    """Write ``text`` under a temporary name in the same folder, then rename it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        temporary.write_text(text, encoding="utf-8")
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
-def title(name: str) -> str:
-    """As the page calls a model."""
-    return f"light_{name}" if name in LIGHT else name
-
+from poet.units import format_bytes, format_part, format_share
 
 Column = tuple[str, Callable[[str, Before, Row], str]]
 """Its heading, and its cell for a model."""
 
 
 def _overhead(plan: Planned) -> str:
-    return plan.status if plan.overhead is None else format_share(plan.overhead)
+    return plan.status if plan.overhead is None else format_part(plan.overhead)
 
 
 def _moved(plan: Planned) -> str:
@@ -337,6 +157,13 @@ MEMORY_TEXT = """\
 next column compares that with before, both without the parameters. *With homes chosen* is the lower bound
 as by `--home auto`, with the op that makes it: all ops whole as by `--gradients keep`, and as now.
 """
+REACHED_TEXT = """\
+## In the least RAM
+
+Plans in exactly the bytes of the lower bound with homes chosen: their energy above running every op once,
+with all transfers, what they page out in a step, the arena in which their steps run, and whether a step is
+equal.
+"""
 CHOICES_TEXT = """\
 ## What runs in strips, and what passed its trial
 
@@ -349,11 +176,17 @@ add 2 % to the step's time.
 """
 
 
-def document(rows: Mapping[str, Row], time_limit_seconds: float, failed: Mapping[str, str]) -> str:
+def document(
+    rows: Mapping[str, Row],
+    time_limit_seconds: float,
+    failed: Mapping[str, str],
+    reached: Mapping[str, Reached] | None = None,
+) -> str:
     """The page: of the rows that exist, with the names of those that do not.
 
     Args:
         rows: by name of the model.
+        reached: likewise; the page has no such table where there are none.
         time_limit_seconds: of a search.
         failed: what was said where a row was tried and not made.
     """
@@ -370,12 +203,34 @@ def document(rows: Mapping[str, Row], time_limit_seconds: float, failed: Mapping
         MEMORY_TEXT,
         *_table(MEMORY, ordered, then),
         "",
+        *_reached_lines({name: reached[name] for name in MODELS if reached and name in reached}),
         CHOICES_TEXT,
         *_table(CHOICES, ordered, then),
         "",
         *_trial_lines(ordered),
     ]
     return "\n".join(lines) + "\n"
+
+
+def _reached_lines(rows: Mapping[str, Reached]) -> Iterator[str]:
+    if not rows:
+        return
+    yield REACHED_TEXT
+    yield "| model | budget | status | above running once | paged out | arena | verify at 1, 2 threads |"
+    yield "|---|---:|---:|---:|---:|---:|---:|"
+    for name, row in rows.items():
+        plan = row.plan
+        arena = format_bytes(row.arena_bytes) if row.arena_bytes else "from the heap"
+        cells = (
+            title(name), format_bytes(plan.budget_bytes), plan.status, _overhead(plan),
+            format_bytes(plan.written_bytes), arena if plan.overhead is not None else "", _verified(plan),
+        )  # fmt: skip
+        yield f"| {' | '.join(cells)} |"
+    yield ""
+    missing = [title(name) for name in MODELS if name not in rows]
+    if missing:
+        yield f"Not made: {', '.join(missing)}."
+        yield ""
 
 
 def _missing(rows: Mapping[str, Row], failed: Mapping[str, str]) -> Iterator[str]:

@@ -5,7 +5,8 @@ realistic sizes, exported from plain torch. All parameters are trained by SGD; t
 Raspberry Pi 4B; budgets are those from before ops ran in strips, slices and parts, so that plans of then and
 now have the same bytes (models_before.json). Each model runs in a process of its own, one thread, smallest
 first. A row is kept in ``--folder`` as soon as it is made, and a row that is there is not made again: a run
-that was interrupted goes on where it was, and the page is written after each row, of those that exist.
+that was interrupted goes on where it was, and the page is written after each row, of those that exist. Once
+all rows are tried, each model is planned in the least RAM as well, which is a row of its own.
 
     python examples/models_table.py [--only NAME ...] [--time-limit 10] [--again] [--as-is]
 """
@@ -21,11 +22,12 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from models_page import (
+from models_page import document
+from models_rows import (
     LIGHT,
     LOW_SECONDS,
     LOW_SHARE,
@@ -34,11 +36,12 @@ from models_page import (
     SHARE,
     Bound,
     Forms,
+    Kept,
     Planned,
+    Reached,
     Row,
     Trial,
     before,
-    document,
     keep_row,
     kept_row,
     replace_text,
@@ -49,6 +52,7 @@ from poet import codec
 if TYPE_CHECKING:
     from poet.graph import Graph
     from poet.planning.prepared import Prepared
+    from poet.plans.training_plan import Plan
 
 ROOT = Path(__file__).parents[1]
 DEVICE = "rpi4b-xnnpack"
@@ -103,7 +107,7 @@ def measure(name: str, time_limit_seconds: float) -> Row:
         del at_home
         prepared = prepared_with("ram")
         graph, choices = prepared.step.graph, offered(prepared, Limits())
-        plan, forms = planned(prepared, name, then.budget_bytes(SHARE), time_limit_seconds, folder)
+        plan, made = planned(prepared, name, then.budget_bytes(SHARE), time_limit_seconds, folder)
         middle, _ = planned(prepared, name, then.budget_bytes(MIDDLE_SHARE), time_limit_seconds, None)
         low_seconds = min(LOW_SECONDS, time_limit_seconds)
         tight, _ = planned(prepared, name, then.budget_bytes(LOW_SHARE), low_seconds, folder)
@@ -119,7 +123,7 @@ def measure(name: str, time_limit_seconds: float) -> Row:
         homes_bound=homes_bound,
         plain_homes_bound=plain_homes_bound,
         parts=parts,
-        forms=forms or forms_of(graph),
+        forms=forms_of(graph if made is None else made.graph),
         plan=plan,
         middle=middle,
         tight=tight,
@@ -127,10 +131,28 @@ def measure(name: str, time_limit_seconds: float) -> Row:
     )
 
 
+def measure_reached(name: str, time_limit_seconds: float) -> Reached:
+    """Plan and verify one model in exactly the bytes of its lower bound with homes chosen."""
+    import torch
+
+    from poet import api
+
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        path, bind, loss = model_file(name, folder)
+        _say(name, "import, home either")
+        prepared = api.prepare(path, device=DEVICE, loss=loss, bind=bind, home="either")
+        row, plan = planned(prepared, name, bound_of(prepared).bytes, time_limit_seconds, folder)
+    if plan is None or plan.layout is None or not plan.has_fitting_arena:
+        return Reached(time_limit_seconds, row)
+    return Reached(time_limit_seconds, row, plan.layout.arena_bytes)
+
+
 def planned(
     prepared: Prepared, name: str, budget_bytes: int, seconds: float, folder: Path | None
-) -> tuple[Planned, Forms | None]:
-    """A plan, and how its ops run; verified with one and two threads where ``folder`` takes its file."""
+) -> tuple[Planned, Plan | None]:
+    """A plan, and what the page tells of it; verified where ``folder`` takes its file."""
     from poet import api
     from poet.errors import Infeasible, OutOfTime
     from poet.problem import Limits
@@ -160,7 +182,7 @@ def planned(
         solve_seconds=solution.solve_seconds,
         verified=verified,
     )
-    return row, forms_of(made.plan.graph)
+    return row, made.plan
 
 
 def parameter_bytes(graph: Graph) -> int:
@@ -247,12 +269,18 @@ def _say(name: str, what: str) -> None:
     print(f"{name}: {what}", file=sys.stderr, flush=True)
 
 
-def measured_apart(name: str, time_limit_seconds: float) -> Row | str:
+MEASURES: dict[str, Callable[[str, float], Row | Reached]] = {
+    Row.__name__: measure,
+    Reached.__name__: measure_reached,
+}
+
+
+def measured_apart(name: str, time_limit_seconds: float, kind: type[Kept]) -> Kept | str:
     """The row of ``name`` from a process of its own, or what went wrong."""
-    command = [sys.executable, __file__, "--measure", name, "--time-limit", str(time_limit_seconds)]
+    command: list[str] = [sys.executable, __file__, "--measure", name, "--kind", kind.__name__]
     try:
         done = subprocess.run(
-            command,
+            [*command, "--time-limit", str(time_limit_seconds)],
             stdout=subprocess.PIPE,
             text=True,
             check=False,
@@ -264,14 +292,14 @@ def measured_apart(name: str, time_limit_seconds: float) -> Row | str:
         return f"not done after {PROCESS_SECONDS} s"
     lines = done.stdout.splitlines()
     if done.returncode == 0 and lines:
-        return codec.decode(Row, json.loads(lines[-1]), where=name)
+        return codec.decode(kind, json.loads(lines[-1]), where=name)
     return lines[-1] if lines else f"exit {done.returncode}"
 
 
-def measure_here(name: str, time_limit_seconds: float) -> int:
+def measure_here(name: str, time_limit_seconds: float, kind: str) -> int:
     """Print the row as JSON, or what went wrong as one line, and give the exit code."""
     try:
-        print(json.dumps(codec.encode(measure(name, time_limit_seconds))))
+        print(json.dumps(codec.encode(MEASURES[kind](name, time_limit_seconds))))
     except Exception as error:  # whatever it is, the other models go on
         traceback.print_exc()
         print(" ".join(f"{type(error).__name__}: {error}".split()))
@@ -285,26 +313,38 @@ def make(
     """Make the rows that are not there, each kept at once and the page written; what failed, by name."""
     failed: dict[str, str] = {}
     then = before()
-    for name in sorted(names, key=lambda name: then[name].keep_everything_mib):
-        if not again and kept_row(folder, name, time_limit_seconds) is not None:
-            _say(name, "is there")
-            continue
+    smallest_first = sorted(names, key=lambda name: then[name].keep_everything_mib)
+
+    def tried(name: str, kind: type[Kept]) -> None:
+        if not again and kept_row(folder, name, time_limit_seconds, kind) is not None:
+            _say(name, f"{kind.__name__} is there")
+            return
         started = time.perf_counter()
-        row = measured_apart(name, time_limit_seconds)
+        row = measured_apart(name, time_limit_seconds, kind)
         _say(name, f"{time.perf_counter() - started:.0f} s: {row if isinstance(row, str) else row.plan}")
         if isinstance(row, str):
             failed[name] = row
         else:
             keep_row(folder, name, row)
         write_page(folder, output, time_limit_seconds, failed)
+
+    for name in smallest_first:
+        tried(name, Row)
+    for name in smallest_first:
+        tried(name, Reached)
     return failed
 
 
 def write_page(folder: Path, output: Path, time_limit_seconds: float, failed: dict[str, str]) -> None:
     """Write the page of the rows that are there."""
-    found = ((name, kept_row(folder, name, time_limit_seconds)) for name in MODELS)
-    rows = {name: row for name, row in found if row is not None}
-    replace_text(output, document(rows, time_limit_seconds, failed))
+    rows = _there(folder, time_limit_seconds, Row)
+    reached = _there(folder, time_limit_seconds, Reached)
+    replace_text(output, document(rows, time_limit_seconds, failed, reached))
+
+
+def _there(folder: Path, time_limit_seconds: float, kind: type[Kept]) -> dict[str, Kept]:
+    found = ((name, kept_row(folder, name, time_limit_seconds, kind)) for name in MODELS)
+    return {name: row for name, row in found if row is not None}
 
 
 def main() -> int:
@@ -319,9 +359,10 @@ def main() -> int:
     parser.add_argument(
         "--measure", metavar="NAME", choices=MODELS, help="one model, in this process, as JSON"
     )
+    parser.add_argument("--kind", choices=MEASURES, default=Row.__name__)
     asked = parser.parse_args()
     if asked.measure:
-        return measure_here(asked.measure, asked.time_limit)
+        return measure_here(asked.measure, asked.time_limit, asked.kind)
     if asked.as_is:
         write_page(asked.folder, asked.output, asked.time_limit, {})
         return 0

@@ -13,7 +13,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from models_page import MIB, SHARE, before
+from models_rows import MIB, SHARE, before
 from models_table import DEVICE, model_file
 
 from poet import api

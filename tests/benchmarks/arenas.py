@@ -68,7 +68,7 @@ class Row:
 
 def cases() -> dict[str, tuple[str, str, int]]:
     """By name: whose plans, net and batch."""
-    from models_page import EXPORTS, LIGHT
+    from models_rows import EXPORTS, LIGHT
     from runtime_table import BATCHES, NETS
 
     found = {f"{name}": ("models", name, 1) for name in (*EXPORTS, *LIGHT)}
@@ -88,7 +88,7 @@ def prepared_for(source: str, net: str, batch: int) -> tuple[Prepared, list[tupl
     torch.manual_seed(0)
     torch.set_num_threads(1)
     if source == "models":
-        from models_page import LOW_SHARE, SHARE, before
+        from models_rows import LOW_SHARE, SHARE, before
         from models_table import model_file
 
         then = before()[net]

@@ -9,18 +9,20 @@ from pathlib import Path
 import models_table
 import pytest
 import torch
-from models_page import (
+from models_page import document
+from models_rows import (
     EXPORTS,
     MIB,
     MODELS,
     SHARE,
     Bound,
     Forms,
+    Kept,
     Planned,
+    Reached,
     Row,
     Trial,
     before,
-    document,
     keep_row,
     kept_row,
 )
@@ -45,6 +47,7 @@ ROW = Row(
     tight=Planned(3 * MIB, "feasible", 0.1, 0.75, 9, MIB, 5.0, ("equal", "loss differs")),
     trials=(Trial("fc.weight", "a", MIB, 8), Trial("head.weight", "b", MIB, 0)),
 )
+REACHED = Reached(10.0, Planned(MIB, "feasible", 0.5, 12.5, 3, 64 * MIB, 5.0, ("equal", "equal")), MIB)
 
 
 def test_the_budgets_are_those_the_page_had_before() -> None:
@@ -56,45 +59,57 @@ def test_the_budgets_are_those_the_page_had_before() -> None:
 
 def test_a_row_is_there_whole_or_not_at_all(tmp_path: Path) -> None:
     keep_row(tmp_path, "vit", ROW)
-    assert kept_row(tmp_path, "vit", 10.0) == ROW
-    assert kept_row(tmp_path, "vit", 60.0) is None  # of other searches
-    assert kept_row(tmp_path, "bert", 10.0) is None
+    keep_row(tmp_path, "vit", REACHED)
+    assert kept_row(tmp_path, "vit", 10.0, Reached) == REACHED
+    assert kept_row(tmp_path, "vit", 10.0, Row) == ROW
+    assert kept_row(tmp_path, "vit", 60.0, Row) is None  # of other searches
+    assert kept_row(tmp_path, "bert", 10.0, Row) is None
     path = tmp_path / "vit.json"
     text = path.read_text(encoding="utf-8")
     for damaged in (text[: len(text) // 2], json.dumps({**json.loads(text), "ops": "3"}), "[]"):
         path.write_text(damaged, encoding="utf-8")
-        assert kept_row(tmp_path, "vit", 10.0) is None
-    assert [file.name for file in tmp_path.iterdir()] == ["vit.json"]
+        assert kept_row(tmp_path, "vit", 10.0, Row) is None
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["vit-reached.json", "vit.json"]
 
 
 def test_a_run_goes_on_where_it_was_interrupted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made: list[str] = []
+    made: list[tuple[str, str]] = []
     stop_at = "bert"
 
-    def measured_apart(name: str, time_limit_seconds: float) -> Row | str:
+    def measured_apart(name: str, time_limit_seconds: float, kind: type[Kept]) -> Row | Reached | str:
         if name == stop_at:
             raise KeyboardInterrupt
-        made.append(name)
-        return "MemoryError: no" if name == "vit" else ROW
+        made.append((kind.__name__, name))
+        if (kind, name) == (Row, "vit"):
+            return "MemoryError: no"
+        return ROW if kind is Row else REACHED
 
     monkeypatch.setattr(models_table, "measured_apart", measured_apart)
     folder, output = tmp_path / "rows", tmp_path / "models.md"
     with pytest.raises(KeyboardInterrupt):
         models_table.make(EXPORTS, folder, output, 10.0, again=False)
     smallest_first = ["lstm", "mobilenet_v2", "vit", "unet", "resnet18", "convnext"]
-    assert made == smallest_first
+    assert made == [("Row", name) for name in smallest_first]
     page = output.read_text(encoding="utf-8")
     assert "| resnet18 |" in page
     assert "vit (MemoryError: no)" in page
+    assert "In the least RAM" not in page
 
     made.clear()
-    stop_at = ""
-    assert models_table.make(EXPORTS, folder, output, 10.0, again=False) == {"vit": "MemoryError: no"}
-    assert made == ["vit", "bert", "gpt"]
+    stop_at = "unet"  # the first of the second kind that is not there
+    with pytest.raises(KeyboardInterrupt):
+        models_table.make(EXPORTS, folder, output, 10.0, again=False)
+    assert made == [
+        ("Row", "vit"), ("Row", "bert"), ("Row", "gpt"),
+        ("Reached", "lstm"), ("Reached", "mobilenet_v2"), ("Reached", "vit"),
+    ]  # fmt: skip
+    page = output.read_text(encoding="utf-8")
+    assert "| vit | 1 MiB | feasible | 12.5 times | 64 MiB | 1 MiB | equal, equal |" in page
+    assert "Not made: light_bvlc_alexnet" in page
 
     made.clear()
     models_table.make(["lstm", "bert"], folder, output, 10.0, again=True)
-    assert made == ["lstm", "bert"]
+    assert made == [("Row", "lstm"), ("Row", "bert"), ("Reached", "lstm"), ("Reached", "bert")]
 
 
 def test_the_page_has_the_rows_that_exist_and_names_the_others() -> None:
