@@ -5,7 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from statistics import median
 
-from models_rows import LOW_SECONDS, MIB, MODELS, Before, Bound, Planned, Reached, Row, Trial, before, title
+from models_rows import (
+    LOW_SECONDS,
+    MIB,
+    MODELS,
+    Before,
+    Bound,
+    Planned,
+    Reached,
+    Row,
+    Trial,
+    Whole,
+    before,
+    title,
+)
 
 from poet.units import format_bytes, format_part, format_share
 
@@ -15,6 +28,11 @@ Column = tuple[str, Callable[[str, Before, Row], str]]
 
 def _overhead(plan: Planned) -> str:
     return plan.status if plan.overhead is None else format_part(plan.overhead)
+
+
+def _solved(plan: Planned) -> str:
+    share = "" if plan.core_share is None else f", {plan.core_share:.0%}"
+    return f"{plan.solve_seconds:.1f}{share}"
 
 
 def _moved(plan: Planned) -> str:
@@ -53,7 +71,7 @@ PLANS: tuple[Column, ...] = (
         lambda _name, then, _row: f"{then.recomputed_runs} runs, {_mib(then.written_mib)}",
     ),
     ("now", lambda _name, _then, row: _moved(row.plan)),
-    ("solve s", lambda _name, _then, row: f"{row.plan.solve_seconds:.1f}"),
+    ("solve s, share of a core", lambda _name, _then, row: _solved(row.plan)),
     ("verify at 1, 2 threads", lambda _name, _then, row: _verified(row.plan)),
     ("budget at 15 %", lambda _name, _then, row: format_bytes(row.middle.budget_bytes)),
     (
@@ -104,14 +122,19 @@ CHOICES: tuple[Column, ...] = (
         ),
     ),
     ("parameters in parts", lambda _name, _then, row: str(row.parts)),
-    ("weight gradients tried", lambda _name, _then, row: str(len(row.trials))),
-    ("exact", lambda _name, _then, row: str(_exact(row.trials))),
+    ("weight gradients", lambda _name, _then, row: str(len(row.trials))),
+    ("no strip", lambda _name, _then, row: str(len(row.trials) - len(_tried(row.trials)))),
+    ("passed", lambda _name, _then, row: f"{_exact(row.trials)} of {len(_tried(row.trials))}"),
     ("in 16, 8, 4, 2 blocks", lambda _name, _then, row: ", ".join(map(str, _by_blocks(row.trials)))),
 )
 
 
 def _short_of(count: int, short_bytes: int, whole_bytes: int) -> str:
     return f"{count}: {format_bytes(short_bytes)} of {format_bytes(whole_bytes)}" if count else "0"
+
+
+def _tried(trials: Iterable[Trial]) -> list[Trial]:
+    return [trial for trial in trials if trial.blocks is not None]
 
 
 def _exact(trials: Iterable[Trial]) -> int:
@@ -145,9 +168,10 @@ PLANS_TEXT = """\
 ## Plans
 
 *Above running once* is a plan's energy above running every op once, *gap* how far its energy may be above
-the best plan's. *Equal* means that loss, predictions, gradients, parameters and states of a step are those
-of plain PyTorch bit for bit (`torch.equal`), with one thread and with two. Plans at 15 % were not verified;
-those of before are of searches of 6 to 15 s, on the planning problem alone.
+the best plan's. *Share of a core* is what planning got of one from the machine's other work: a search of 10
+s with 40 % had 4 s. *Equal* means that loss, predictions, gradients, parameters and states of a step are
+those of plain PyTorch bit for bit (`torch.equal`), with one thread and with two. Plans at 15 % were not
+verified; those of before are of searches of 6 to 15 s, on the planning problem alone.
 """
 MEMORY_TEXT = """\
 ## RAM
@@ -156,6 +180,15 @@ MEMORY_TEXT = """\
 [bits and bytes](strips.md#bits-and-bytes-for-backward) wherever they can stand for what backward reads; the
 next column compares that with before, both without the parameters. *With homes chosen* is the lower bound
 as by `--home auto`, with the op that makes it: all ops whole as by `--gradients keep`, and as now.
+"""
+WHOLE_TEXT = """\
+## The same costs and planner, every op whole
+
+Since the table of before was made, poet's rules for what ops cost have changed (running SqueezeNet's once took
+0.561 J then and takes 1.126 J with every op whole now), an LSTM became an op for each layer (1.448 J in
+thousands of ops then, 0.618 J now), and the planner is another. These plans are of today, at the first budget,
+with `--gradients keep`: no strips, slices, packed saves or results over operands. *Energy* is of a step,
+transfers included.
 """
 REACHED_TEXT = """\
 ## In the least RAM
@@ -167,12 +200,13 @@ equal.
 CHOICES_TEXT = """\
 ## What runs in strips, and what passed its trial
 
-Of the graph of the first plan: how many gradients run in strips, and the bytes that exist of them at once of
-those that never exist whole; tensors saved as bits or bytes, and what they take of what they would take
-whole. *Parameters in parts* are those of `--home auto`. *Tried* are the distinct gradients of weights from
-256 KiB, each whole and in blocks on random tensors with one thread and with two; the last column counts
-them by the largest number of blocks that gives every bit. Fewer run in strips than pass: what runs so may
-add 2 % to the step's time.
+Of the graph of the first plan: how many gradients run in strips, and the bytes that exist of them at once
+of those that never exist whole; tensors saved as bits or bytes, and what they take of what they would take
+whole. *Parameters in parts* are those of `--home auto`. *Weight gradients* are the distinct ones of weights
+from 256 KiB. No *strip* is made of what comes from a kernel that cannot make a part of it, as those of
+grouped convolutions and of whole LSTM layers. The others were run whole and in blocks on random tensors,
+with one thread and with two: *passed* did those that give every bit in 2 blocks or more, counted by the
+most blocks. Fewer run in strips than pass: what runs so may add 2 % to the step's time.
 """
 
 
@@ -180,13 +214,16 @@ def document(
     rows: Mapping[str, Row],
     time_limit_seconds: float,
     failed: Mapping[str, str],
+    *,
+    whole: Mapping[str, Whole] | None = None,
     reached: Mapping[str, Reached] | None = None,
 ) -> str:
     """The page: of the rows that exist, with the names of those that do not.
 
     Args:
         rows: by name of the model.
-        reached: likewise; the page has no such table where there are none.
+        whole: likewise; the page has no such table where there are none.
+        reached: likewise.
         time_limit_seconds: of a search.
         failed: what was said where a row was tried and not made.
     """
@@ -196,10 +233,12 @@ def document(
         INTRODUCTION.format(seconds=time_limit_seconds, low_seconds=min(LOW_SECONDS, time_limit_seconds)),
         *_missing(ordered, failed),
         *_summary(ordered, then),
+        *_whole_summary(ordered, whole or {}),
         "",
         PLANS_TEXT,
         *_table(PLANS, ordered, then),
         "",
+        *_whole_lines(ordered, {name: whole[name] for name in MODELS if whole and name in whole}),
         MEMORY_TEXT,
         *_table(MEMORY, ordered, then),
         "",
@@ -210,6 +249,47 @@ def document(
         *_trial_lines(ordered),
     ]
     return "\n".join(lines) + "\n"
+
+
+def _joules(plan: Planned) -> str:
+    if plan.once_joules is None or plan.overhead is None:
+        return plan.status
+    return f"{plan.once_joules * (1 + plan.overhead):.4g} J"
+
+
+def _whole_summary(rows: Mapping[str, Row], whole: Mapping[str, Whole]) -> Iterator[str]:
+    """How many plans take less than those of today with every op whole."""
+    pairs = [
+        (row.plan.once_joules * (1 + row.plan.overhead), other.once_joules * (1 + other.overhead))
+        for name, row in rows.items()
+        if name in whole
+        and (other := whole[name].plan).once_joules is not None
+        and other.overhead is not None
+        if row.plan.once_joules is not None and row.plan.overhead is not None
+    ]
+    if pairs:
+        yield (
+            "- Beside plans of today with every op whole, at the first budget: "
+            f"{sum(now < then for now, then in pairs)} of {len(pairs)} take less energy; "
+            f"median {format_share(1 - median(now / then for now, then in pairs))} less."
+        )
+
+
+def _whole_lines(rows: Mapping[str, Row], whole: Mapping[str, Whole]) -> Iterator[str]:
+    if not whole:
+        return
+    yield WHOLE_TEXT
+    yield "| model | budget | above running once, every op whole | gap | now | energy, every op whole | now |"
+    yield f"|---|{'---:|' * 6}"
+    for name, item in whole.items():
+        plan, now = item.plan, rows[name].plan if name in rows else None
+        cells = (
+            title(name), format_bytes(plan.budget_bytes), _overhead(plan),
+            "" if plan.gap is None else format_share(plan.gap), _overhead(now) if now else "not made",
+            _joules(plan), _joules(now) if now else "not made",
+        )  # fmt: skip
+        yield f"| {' | '.join(cells)} |"
+    yield ""
 
 
 def _reached_lines(rows: Mapping[str, Reached]) -> Iterator[str]:
@@ -262,19 +342,24 @@ def _summary(rows: Mapping[str, Row], then: Mapping[str, Before]) -> Iterator[st
 def _trial_lines(rows: Mapping[str, Row]) -> Iterator[str]:
     """Of all models together: gradients that differ, and each that was refused."""
     distinct = {trial.digest: trial for row in rows.values() for trial in row.trials}
-    tried = list(distinct.values())
+    tried = _tried(distinct.values())
     counts = ", ".join(
         f"{count} in {blocks}" for blocks, count in zip((16, 8, 4, 2), _by_blocks(tried), strict=True)
     )
     yield (
-        f"{_exact(tried)} of {len(tried)} gradients that differ in calls or types, of {len(rows)} models, "
-        f"pass: {counts} blocks."
+        f"Of {len(distinct)} gradients that differ in calls or types, of {len(rows)} models, "
+        f"{len(tried)} were tried and {_exact(tried)} passed: {counts} blocks."
     )
     refused = [
-        f"`{trial.parameter}` of {title(name)} ({format_bytes(trial.bytes)}, "
-        f"{'not a chain of ops that can be cut' if trial.blocks is None else 'other bits'})"
+        f"`{trial.parameter}` of {title(name)} ({format_bytes(trial.bytes)})"
         for name, row in rows.items()
         for trial in row.trials
-        if not trial.blocks
+        if trial.blocks == 0
     ]
-    yield f"Refused: {'; '.join(refused)}." if refused else "None was refused."
+    yield f"Other bits in any number of blocks: {', '.join(refused) if refused else 'none'}."
+    whole = [
+        f"{len(names)} of {title(name)} (`{names[0]}`{' and others' if len(names) > 1 else ''})"
+        for name, row in rows.items()
+        if (names := [trial.parameter for trial in row.trials if trial.blocks is None])
+    ]
+    yield f"No strip: {', '.join(whole) if whole else 'none'}."

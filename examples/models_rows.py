@@ -63,8 +63,9 @@ class Planned:
     """A plan inside a budget; ``None`` and 0 where none was found, which ``status`` then says.
 
     Attributes:
-        overhead: the plan's energy above running every op once, as a share of the latter.
+        overhead: the plan's energy above running every op once, as a share of the latter, ``once_joules``.
         verified: for one and two threads "equal" or the first difference; empty where nothing was compared.
+        core_share: of a core, that planning got from a machine busy with other work.
     """
 
     budget_bytes: int
@@ -75,6 +76,8 @@ class Planned:
     written_bytes: int = 0
     solve_seconds: float = 0.0
     verified: tuple[str, ...] = ()
+    once_joules: float | None = None
+    core_share: float | None = None
 
 
 @dataclass(frozen=True)
@@ -150,6 +153,18 @@ class Row:
 
 
 @dataclass(frozen=True)
+class Whole:
+    """A plan of today with ``--gradients keep``, at the first budget: every op whole, the rest as now.
+
+    It is not verified. Costs of ops have changed since the table of before was made, so shares of running
+    once of then and of now differ by more than strips do.
+    """
+
+    time_limit_seconds: float
+    plan: Planned
+
+
+@dataclass(frozen=True)
 class Reached:
     """A plan in exactly the bytes of the lower bound with homes chosen.
 
@@ -163,7 +178,7 @@ class Reached:
     arena_bytes: int = 0
 
 
-Kept = TypeVar("Kept", Row, Reached)
+Kept = TypeVar("Kept", Row, Whole, Reached)
 
 
 def before() -> dict[str, Before]:
@@ -173,7 +188,7 @@ def before() -> dict[str, Before]:
     return {name: codec.decode(Before, row, where=f"{path.name}: {name}") for name, row in data.items()}
 
 
-def keep_row(folder: Path, name: str, row: Row | Reached) -> None:
+def keep_row(folder: Path, name: str, row: Row | Whole | Reached) -> None:
     """Write a row under a temporary name, then rename it: a row is there whole or not at all."""
     replace_text(_path(folder, name, type(row)), json.dumps(codec.encode(row), indent=1) + "\n")
 
@@ -188,8 +203,8 @@ def kept_row(folder: Path, name: str, time_limit_seconds: float, kind: type[Kept
     return row if row.time_limit_seconds == time_limit_seconds else None
 
 
-def _path(folder: Path, name: str, kind: type[Row | Reached]) -> Path:
-    return folder / f"{name}{'-reached' if kind is Reached else ''}.json"
+def _path(folder: Path, name: str, kind: type[Row | Whole | Reached]) -> Path:
+    return folder / f"{name}{'' if kind is Row else f'-{kind.__name__.lower()}'}.json"
 
 
 def replace_text(path: Path, text: str) -> None:

@@ -6,7 +6,8 @@ Raspberry Pi 4B; budgets are those from before ops ran in strips, slices and par
 now have the same bytes (models_before.json). Each model runs in a process of its own, one thread, smallest
 first. A row is kept in ``--folder`` as soon as it is made, and a row that is there is not made again: a run
 that was interrupted goes on where it was, and the page is written after each row, of those that exist. Once
-all rows are tried, each model is planned in the least RAM as well, which is a row of its own.
+all rows are tried, each model is planned in the least RAM as well. That is a row of its own, and so is the
+plan of today with every op whole.
 
     python examples/models_table.py [--only NAME ...] [--time-limit 10] [--again] [--as-is]
 """
@@ -41,6 +42,7 @@ from models_rows import (
     Reached,
     Row,
     Trial,
+    Whole,
     before,
     keep_row,
     kept_row,
@@ -131,6 +133,23 @@ def measure(name: str, time_limit_seconds: float) -> Row:
     )
 
 
+def measure_whole(name: str, time_limit_seconds: float) -> Whole:
+    """Plan one model at the first budget with every op whole."""
+    import torch
+
+    from poet import api
+    from poet.strips import Gradients
+
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory() as temporary:
+        path, bind, loss = model_file(name, Path(temporary))
+        _say(name, "import, gradients keep")
+        prepared = api.prepare(path, device=DEVICE, loss=loss, bind=bind, gradients=Gradients.KEEP)
+        budget_bytes = before()[name].budget_bytes(SHARE)
+        row, _ = planned(prepared, name, budget_bytes, time_limit_seconds, None)
+    return Whole(time_limit_seconds, row)
+
+
 def measure_reached(name: str, time_limit_seconds: float) -> Reached:
     """Plan and verify one model in exactly the bytes of its lower bound with homes chosen."""
     import torch
@@ -161,10 +180,12 @@ def planned(
 
     _say(name, f"plan in {budget_bytes} B")
     limits, options = Limits(ram_budget_bytes=budget_bytes), SolveOptions(time_limit_seconds=seconds)
+    started, busy_seconds = time.perf_counter(), _processor_seconds()
     try:
         made = api.plan_step(prepared, limits, options, measure_host=False)
     except (Infeasible, OutOfTime) as error:
         return Planned(budget_bytes, f"no plan: {error}"), None
+    core_share = (_processor_seconds() - busy_seconds) / (time.perf_counter() - started)
     verified: tuple[str, ...] = ()
     if folder is not None:
         _say(name, "verify")
@@ -177,6 +198,8 @@ def planned(
         status=solution.status.word,
         gap=solution.gap,
         overhead=(solution.overhead_joules or 0.0) / solution.baseline_joules,
+        once_joules=solution.baseline_joules,
+        core_share=core_share,
         recomputed_runs=made.plan.trace.recomputed_runs,
         written_bytes=made.plan.trace.written_bytes,
         solve_seconds=solution.solve_seconds,
@@ -265,12 +288,19 @@ def gradient_trials(graph: Graph) -> Iterator[Trial]:
             yield Trial(parameter.name, distinct, size_bytes, exact[0] if exact else 0 if ways else None)
 
 
+def _processor_seconds() -> float:
+    """Of this process and of those that it has waited for."""
+    own, others = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
+    return own.ru_utime + own.ru_stime + others.ru_utime + others.ru_stime
+
+
 def _say(name: str, what: str) -> None:
     print(f"{name}: {what}", file=sys.stderr, flush=True)
 
 
-MEASURES: dict[str, Callable[[str, float], Row | Reached]] = {
+MEASURES: dict[str, Callable[[str, float], Row | Whole | Reached]] = {
     Row.__name__: measure,
+    Whole.__name__: measure_whole,
     Reached.__name__: measure_reached,
 }
 
@@ -331,6 +361,8 @@ def make(
     for name in smallest_first:
         tried(name, Row)
     for name in smallest_first:
+        tried(name, Whole)
+    for name in smallest_first:
         tried(name, Reached)
     return failed
 
@@ -338,8 +370,9 @@ def make(
 def write_page(folder: Path, output: Path, time_limit_seconds: float, failed: dict[str, str]) -> None:
     """Write the page of the rows that are there."""
     rows = _there(folder, time_limit_seconds, Row)
+    whole = _there(folder, time_limit_seconds, Whole)
     reached = _there(folder, time_limit_seconds, Reached)
-    replace_text(output, document(rows, time_limit_seconds, failed, reached))
+    replace_text(output, document(rows, time_limit_seconds, failed, whole=whole, reached=reached))
 
 
 def _there(folder: Path, time_limit_seconds: float, kind: type[Kept]) -> dict[str, Kept]:

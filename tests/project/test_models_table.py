@@ -22,6 +22,7 @@ from models_rows import (
     Reached,
     Row,
     Trial,
+    Whole,
     before,
     keep_row,
     kept_row,
@@ -45,9 +46,14 @@ ROW = Row(
     plan=Planned(5 * MIB, "optimal", 0.0, 0.0123, 7, 0, 1.0, ("equal", "equal")),
     middle=Planned(4 * MIB, "feasible", 0.1, 0.5, 9, MIB, 9.0),
     tight=Planned(3 * MIB, "feasible", 0.1, 0.75, 9, MIB, 5.0, ("equal", "loss differs")),
-    trials=(Trial("fc.weight", "a", MIB, 8), Trial("head.weight", "b", MIB, 0)),
+    trials=(
+        Trial("fc.weight", "a", MIB, 8),
+        Trial("head.weight", "b", MIB, 0),
+        Trial("lstm.weight", "c", MIB, None),
+    ),
 )
 REACHED = Reached(10.0, Planned(MIB, "feasible", 0.5, 12.5, 3, 64 * MIB, 5.0, ("equal", "equal")), MIB)
+WHOLE = Whole(10.0, Planned(5 * MIB, "feasible", 0.01, 0.5, 3, 0, 5.0, once_joules=2.0))
 
 
 def test_the_budgets_are_those_the_page_had_before() -> None:
@@ -76,13 +82,14 @@ def test_a_run_goes_on_where_it_was_interrupted(tmp_path: Path, monkeypatch: pyt
     made: list[tuple[str, str]] = []
     stop_at = "bert"
 
-    def measured_apart(name: str, time_limit_seconds: float, kind: type[Kept]) -> Row | Reached | str:
+    def measured_apart(name: str, time_limit_seconds: float, kind: type[Kept]) -> Row | Whole | Reached | str:
         if name == stop_at:
             raise KeyboardInterrupt
         made.append((kind.__name__, name))
         if (kind, name) == (Row, "vit"):
             return "MemoryError: no"
-        return ROW if kind is Row else REACHED
+        rows: dict[str, Row | Whole | Reached] = {"Row": ROW, "Whole": WHOLE, "Reached": REACHED}
+        return rows[kind.__name__]
 
     monkeypatch.setattr(models_table, "measured_apart", measured_apart)
     folder, output = tmp_path / "rows", tmp_path / "models.md"
@@ -96,34 +103,51 @@ def test_a_run_goes_on_where_it_was_interrupted(tmp_path: Path, monkeypatch: pyt
     assert "In the least RAM" not in page
 
     made.clear()
-    stop_at = "unet"  # the first of the second kind that is not there
+    stop_at = "unet"  # its row is there: the next thing that is tried of it is its plan with every op whole
     with pytest.raises(KeyboardInterrupt):
         models_table.make(EXPORTS, folder, output, 10.0, again=False)
     assert made == [
         ("Row", "vit"), ("Row", "bert"), ("Row", "gpt"),
-        ("Reached", "lstm"), ("Reached", "mobilenet_v2"), ("Reached", "vit"),
+        ("Whole", "lstm"), ("Whole", "mobilenet_v2"), ("Whole", "vit"),
     ]  # fmt: skip
+    page = output.read_text(encoding="utf-8")
+    assert "| mobilenet_v2 | 5 MiB | 50 % | 1 % | 1.23 % | 3 J |" in page
+    assert "In the least RAM" not in page
+
+    made.clear()
+    stop_at = ""
+    models_table.make(EXPORTS, folder, output, 10.0, again=False)
     page = output.read_text(encoding="utf-8")
     assert "| vit | 1 MiB | feasible | 12.5 times | 64 MiB | 1 MiB | equal, equal |" in page
     assert "Not made: light_bvlc_alexnet" in page
 
     made.clear()
     models_table.make(["lstm", "bert"], folder, output, 10.0, again=True)
-    assert made == [("Row", "lstm"), ("Row", "bert"), ("Reached", "lstm"), ("Reached", "bert")]
+    assert made == [
+        ("Row", "lstm"), ("Row", "bert"), ("Whole", "lstm"), ("Whole", "bert"),
+        ("Reached", "lstm"), ("Reached", "bert"),
+    ]  # fmt: skip
 
 
 def test_the_page_has_the_rows_that_exist_and_names_the_others() -> None:
     worse = dataclasses.replace(ROW, plan=dataclasses.replace(ROW.plan, overhead=0.5))
-    page = document({"resnet18": ROW, "vit": worse}, 10.0, {"gpt": "not done after 1800 s"})
+    page = document(
+        {"resnet18": ROW, "vit": worse},
+        10.0,
+        {"gpt": "not done after 1800 s"},
+        whole={"unet": WHOLE, "vit": WHOLE},
+    )
     missing = next(line for line in page.splitlines() if line.startswith("**Not made"))
     assert "15 of 17" in missing
     assert "gpt (not done after 1800 s)" in missing
     assert "resnet18" not in missing
     assert "| resnet18 | 5 MiB | 53 % | 1.23 % |" in page
     assert "above before: vit of 2." in page
+    assert "| unet | 5 MiB | 50 % | 1 % | not made | 3 J | not made |" in page
     assert "2 of 4 verified plans are equal" in page
-    assert "1 of 2 gradients that differ" in page
-    assert "`head.weight` of vit (1 MiB, other bits)" in page
+    assert "Of 3 gradients that differ in calls or types, of 2 models, 2 were tried and 1 passed" in page
+    assert "`head.weight` of vit (1 MiB)" in page
+    assert "1 of vit (`lstm.weight`)" in page
     for table in page.split("\n\n"):
         lines = [line for line in table.splitlines() if line.startswith("|")]
         assert len({line.count("|") for line in lines}) <= 1
