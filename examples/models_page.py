@@ -184,11 +184,11 @@ as by `--home auto`, with the op that makes it: all ops whole as by `--gradients
 WHOLE_TEXT = """\
 ## The same costs and planner, every op whole
 
-Since the table of before was made, poet's rules for what ops cost have changed (running SqueezeNet's once took
-0.561 J then and takes 1.126 J with every op whole now), an LSTM became an op for each layer (1.448 J in
-thousands of ops then, 0.618 J now), and the planner is another. These plans are of today, at the first budget,
-with `--gradients keep`: no strips, slices, packed saves or results over operands. *Energy* is of a step,
-transfers included.
+Since the table of before was made, poet's rules for what ops cost have changed (running SqueezeNet's once
+took 0.561 J then and takes 1.126 J with every op whole now), an LSTM became an op for each layer (1.448 J
+in thousands of ops then, 0.618 J now), and the planner is another. These plans are of today, at the first
+budget, with `--gradients keep`: no strips, slices, packed saves or results over operands. *Energy* is of
+a step, transfers included.
 """
 REACHED_TEXT = """\
 ## In the least RAM
