@@ -160,6 +160,7 @@ def test_no_row_is_made_up_where_a_search_found_no_plan() -> None:
     assert "median" not in page
 
 
+@pytest.mark.slow
 def test_weight_gradients_are_tried_once_for_each_distinct_one() -> None:
     torch.manual_seed(0)
     net = torch.nn.Sequential(*(torch.nn.Linear(256, 256) for _ in range(3)), torch.nn.Linear(256, 8))
