@@ -25,6 +25,9 @@ ALLOWANCE = 0.02
 TRIED_SHARE = 1 / 4
 """Of a step's time: what all ops that are tried may take together, each distinct one once."""
 
+LARGE_SHARE = 1 / 8
+"""Of the bytes of all that could run in blocks: what has so many is tried whatever its ops take."""
+
 Ways = tuple[StripCandidate, ...]
 """To cut the same thing."""
 
@@ -76,7 +79,8 @@ def offered(graph: Graph, kernels: KernelFacts) -> Iterator[tuple[StripCandidate
 def worth_trying(graph: Graph, kernels: KernelFacts) -> tuple[Ways, ...]:
     """What of ``graph`` is tried: what could save most for its seconds, within `TRIED_SHARE` of the step.
 
-    A strip costs a share of what its ops take, so what is left out would hardly be chosen.
+    A strip costs a share of what its ops take, so what is left out would hardly be chosen. That says nothing
+    of the few largest, whose blocks stay in the cache: they are tried in any case, and besides the others.
     """
     values = {value.name: value for value in graph.values}
     found = [ways for ways in (*gradient_candidates(graph), *slice_candidates(graph, kernels)) if ways]
@@ -87,13 +91,14 @@ def worth_trying(graph: Graph, kernels: KernelFacts) -> tuple[Ways, ...]:
         for ways, each in zip(found, facts, strict=True)
     ]
     left_seconds = TRIED_SHARE * sum(item.seconds or 0.0 for item in kernels.ops)
+    large_bytes = LARGE_SHARE * sum(own_bytes)
     paid, chosen = set[object](), set[int]()
     for number in sorted(
         range(len(found)), key=lambda number: -own_bytes[number] / max(seconds[number], 1e-9)
     ):
         way = found[number][0]
         distinct = signature(way.strip, way.outputs, values)
-        if distinct not in paid:
+        if distinct not in paid and own_bytes[number] < large_bytes:
             if seconds[number] > left_seconds:
                 continue
             left_seconds -= seconds[number]

@@ -158,6 +158,7 @@ def test_a_folder_that_is_open_to_others_is_not_used(tmp_path: Path) -> None:
 def test_what_could_save_most_for_its_seconds_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
     """A quarter of the step's time, each distinct one once."""
     monkeypatch.setattr(strip_choice, "TRIED_SHARE", 0.25)
+    monkeypatch.setattr(strip_choice, "LARGE_SHARE", math.inf)
     monkeypatch.setattr(slices, "LEAST_BYTES", math.inf)
     layers = (nn.Linear(40, 48), nn.Linear(48, 48), nn.Linear(48, 48), nn.Linear(48, 32))
     graph = trace_training_step(nn.Sequential(*layers), torch_zeros(2, 40), gradients="keep").graph
@@ -175,3 +176,25 @@ def test_what_could_save_most_for_its_seconds_is_tried(monkeypatch: pytest.Monke
     assert tried(5.9) == ["1.weight", "2.weight"]
     monkeypatch.setattr(strip_choice, "TRIED_SHARE", 0.2)
     assert tried(5.9) == []
+
+
+def test_the_largest_are_tried_whatever_they_take(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As AlexNet's first dense layer, three fifths of all gradients, for which others leave no time."""
+    monkeypatch.setattr(slices, "LEAST_BYTES", math.inf)
+    layers = (nn.Linear(640, 32), nn.Linear(32, 64), nn.Linear(64, 32), nn.Linear(32, 40), nn.Linear(40, 32))
+    graph = trace_training_step(nn.Sequential(*layers), torch_zeros(2, 640), gradients="keep").graph
+    seconds_of = {ways[0].last.name: 1.0 for ways in gradient_candidates(graph) if ways}
+
+    def tried(of_the_first: float) -> list[str]:
+        ops = {**seconds_of, next(iter(seconds_of)): of_the_first}
+        rest = OpFacts("rest", seconds=20.0 - sum(ops.values()))
+        facts = KernelFacts("test", (*(OpFacts(name, seconds=each) for name, each in ops.items()), rest))
+        return [ways[0].of for ways in strip_choice.worth_trying(graph, facts)]
+
+    every = [f"{number}.weight" for number in range(5)]
+    assert tried(2.0) == every
+    assert tried(12.0) == every  # it takes nothing from the quarter of the others
+    monkeypatch.setattr(strip_choice, "TRIED_SHARE", 0.1)
+    assert tried(12.0) == ["0.weight", "1.weight", "2.weight"]  # two seconds for the others
+    monkeypatch.setattr(strip_choice, "LARGE_SHARE", math.inf)
+    assert tried(12.0) == ["1.weight", "2.weight"]
