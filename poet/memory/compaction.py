@@ -5,8 +5,11 @@ it if that is free. Where no gap is large enough, room is made at the cheapest p
 moved to other gaps, or a run of neighbours is pushed together. Pushing everything together always makes room,
 as long as the live bytes fit. What begins and ends the step in RAM is brought back to its place at the end.
 
-The passes differ in what they prefer and in chance; the one that moves least is the answer, judged by
-`poet.memory.places`.
+The passes differ in what they prefer and in chance. In turn with passes that begin from nothing, others begin
+from a pass that moved little: what it moved is wanted at once where it went, some of it somewhere else or
+anywhere, and a pass that moves slightly more may be gone on from (threshold accepting: Dueck and Scheuer
+1990).
+The one that moves least is the answer, judged by `poet.memory.places`.
 """
 
 from __future__ import annotations
@@ -16,8 +19,10 @@ import logging
 import math
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+
+import numpy as np
 
 from poet.brief import brief
 from poet.errors import InvalidSchedule
@@ -31,6 +36,12 @@ Gap = tuple[int, int]
 """Start and end, in bytes."""
 _WINDOWS = 12  # cheapest places at which room is tried to be made by moving what is there elsewhere
 _CHANCE = 0.5  # by which a randomized pass may misjudge the cost of a window
+_WORSE_SHARE = 0.03  # of the cost, by which a pass may be worse and yet be gone on from
+_RETURN_TRIES = 20  # without a better pass, after which the best one is gone on from again
+_NEAR_STEPS = (0, 1, 3, 10)  # within so many of a move, others may be made elsewhere as well
+_ELSEWHERE, _ANYWHERE = 0.7, 0.5  # of these, and of what is wanted elsewhere how much is wanted nowhere
+_STRAY_SHARE = 0.005  # of all blocks, that are wanted elsewhere wherever they are, at most
+_MISJUDGING_SHARE = 0.3  # of the passes that begin from another
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,25 +94,96 @@ def compact(
         else weights(block.tensor)
         for number, block in enumerate(demand.blocks)
     ]
+    passes = _Passes(demand, room_bytes, costs, guide_bytes, random.Random(seed))  # noqa: S311 - no secret
     until = time.thread_time() + time_limit_seconds
-    generator = random.Random(seed)  # noqa: S311 - no secret
-    best: Compacted | None = None
-    least = math.inf
-    guides = [guide_bytes, ()] if guide_bytes else [()]
-    tries = 0
-    while least > 0 and (tries < len(guides) or time.thread_time() < until):
-        chance = None if tries < len(guides) else generator
-        found = _Pass(demand, room_bytes, costs, guides[tries % len(guides)], chance).run(least)
-        tries += 1
-        judged = None if found is None else _judged_valid(demand, *found)
-        if found is not None and judged is not None:
-            best, least = judged, _cost(found[1], costs)
-        elif best is None and tries >= len(guides) * 2:
+    while passes.least > 0 and (passes.tries < passes.guides or time.thread_time() < until):
+        if passes.best is None and passes.tries >= passes.guides * 2:
             break
-    return best
+        passes.another()
+    return passes.best
 
 
-def _judged_valid(demand: Demand, offsets: dict[int, int], moves: Sequence[Move]) -> Compacted | None:
+class _Passes:
+    """Passes, each with less moved than those before, from nothing and from one another in turn.
+
+    Attributes:
+        best: of them.
+        least: what it costs.
+        tries: passes so far; the first ``guides`` misjudge nothing.
+    """
+
+    def __init__(
+        self,
+        demand: Demand,
+        room_bytes: int,
+        costs: Sequence[float],
+        guide_bytes: Sequence[int],
+        generator: random.Random,
+    ) -> None:
+        self.demand, self.room_bytes, self.costs, self.generator = demand, room_bytes, costs, generator
+        self._guides: list[Sequence[int]] = [guide_bytes, ()] if guide_bytes else [()]
+        self.guides = len(self._guides)
+        self.best: Compacted | None = None
+        self.least = math.inf
+        self.tries = 0
+        self._from: tuple[dict[int, int], list[Move]] | None = None  # what is gone on from
+        self._from_cost, self._since_better = math.inf, 0
+        self._best_found: tuple[dict[int, int], list[Move]] | None = None
+        self._seconds = [0.0, 0.0]  # of passes from nothing and from another
+
+    def another(self) -> None:
+        """One more pass, of the kind that has taken less time so far."""
+        begins_anew = self.tries < self.guides or self._from is None or self._seconds[0] <= self._seconds[1]
+        before = time.thread_time()
+        if begins_anew:
+            chance = None if self.tries < self.guides else self.generator
+            guide = self._guides[self.tries % self.guides]
+            self._take(_Pass(self.demand, self.room_bytes, self.costs, guide, chance).run(self.least))
+        else:
+            if self._since_better > _RETURN_TRIES:
+                self._from, self._from_cost, self._since_better = self._best_found, self.least, 1
+            chance = self.generator if self.generator.random() < _MISJUDGING_SHARE else None
+            below = self._from_cost * (1.0 + _WORSE_SHARE)
+            found = _Pass(self.demand, self.room_bytes, self.costs, self._wanted(), chance).run(below)
+            self._since_better += 1
+            if found is not None:
+                if found[1]:
+                    self._from, self._from_cost = found, _cost(found[1], self.costs)
+                self._take(found)
+        self._seconds[0 if begins_anew else 1] += time.thread_time() - before
+        self.tries += 1
+
+    def _take(self, found: tuple[dict[int, int], list[Move]] | None) -> None:
+        """``found`` if it costs less than the best, and the judge accepts it."""
+        cost = math.inf if found is None else _cost(found[1], self.costs)
+        if found is None or cost >= self.least:
+            return
+        judged = _judged_valid(self.demand, *found)
+        if judged is not None:
+            self.best, self.least, self._best_found = judged, cost, found
+            self._from, self._from_cost, self._since_better = found, cost, 0  # without a move: the end
+
+    def _wanted(self) -> list[int]:
+        """Where each block is to be, as far as that is free, after the pass that is gone on from."""
+        assert self._from is not None
+        offsets, moves = self._from
+        generator, nowhere = self.generator, self.room_bytes + 1
+        places = [[offsets.get(number, nowhere)] for number in range(len(self.demand.blocks))]
+        for move in moves:
+            places[move.block].append(move.to_bytes)
+        if self._since_better == 0:
+            return [of_block[-1] for of_block in places]
+        wanted = [generator.choice(of_block) for of_block in places]
+        near, steps = generator.choice(moves).step, generator.choice(_NEAR_STEPS)
+        moved = sorted({move.block for move in moves if abs(move.step - near) <= steps})
+        changed = [number for number in moved if generator.random() < _ELSEWHERE]
+        strays = int(_STRAY_SHARE * len(wanted) * generator.random())
+        for number in changed + generator.choices(range(len(wanted)), k=strays):
+            wanted[number] = nowhere if generator.random() < _ANYWHERE else generator.choice(wanted)
+        return wanted
+
+
+def _judged_valid(demand: Demand, offsets: Mapping[int, int], moves: Sequence[Move]) -> Compacted | None:
     """As `_judged`; ``None`` where the judge finds two things at one place, so that it is no answer."""
     try:
         return _judged(demand, offsets, moves)
@@ -114,8 +196,9 @@ def _cost(moves: Sequence[Move], costs: Sequence[float]) -> float:
     return sum(costs[move.block] for move in moves)
 
 
-def _judged(demand: Demand, offsets: dict[int, int], moves: Sequence[Move]) -> Compacted:
+def _judged(demand: Demand, found: Mapping[int, int], moves: Sequence[Move]) -> Compacted:
     """With what stands throughout on top."""
+    offsets = dict(found)
     ends = [offsets[number] + demand.blocks[number].size_bytes for number in offsets]
     ends += [move.to_bytes + demand.blocks[move.block].size_bytes for move in moves]
     top = max(ends, default=0)
@@ -169,7 +252,12 @@ class _Pass:
             for born, died in sorted(block.spans):
                 step = bisect.bisect_right(demand.begins, born) - 1
                 self.births.setdefault(step, []).append(_Birth(number, born, died))
-        self.born = [min(first for first, _ in block.spans) for block in demand.blocks]
+        born = np.array([min(first for first, _ in block.spans) for block in demand.blocks], dtype=np.int64)
+        self.by_birth = np.argsort(born, kind="stable")
+        self.birthdays = born[self.by_birth]
+        self.wanted = np.array(guide_bytes, dtype=np.int64)
+        if len(guide_bytes):
+            self.wanted_ends = self.wanted + np.array(self.sizes, dtype=np.int64)
 
     def run(self, less_than: float) -> tuple[dict[int, int], list[Move]] | None:
         """First places and moves; ``None``: none were found that cost less."""
@@ -256,17 +344,22 @@ class _Pass:
         ]
         if not places:
             return None
-        return min(places, key=lambda place: (self.harm(birth, place[1]), *place))[1]
+        harms = self.harms(birth, [at for _, at in places])
+        return min(zip(harms, places, strict=True))[1][1]
 
-    def harm(self, birth: _Birth, start: int) -> float:
-        """Bytes of others' wanted places that ``birth`` would take while they are asked for."""
-        if not self.guide_bytes:
-            return 0.0
-        end, total = start + self.sizes[birth.number], 0
-        for number, low in enumerate(self.guide_bytes):
-            if birth.born <= self.born[number] <= birth.died and number != birth.number:
-                total += max(0, min(end, low + self.sizes[number]) - max(start, low))
-        return total
+    def harms(self, birth: _Birth, starts: Sequence[int]) -> list[int]:
+        """Bytes of others' wanted places that ``birth`` would take from each of ``starts`` on while they are
+        asked for.
+        """
+        if not len(self.guide_bytes):
+            return [0] * len(starts)
+        first, last = np.searchsorted(self.birthdays, [birth.born, birth.died + 1])
+        others = self.by_birth[first:last]
+        others = others[others != birth.number]
+        low, high = self.wanted[others], self.wanted_ends[others]
+        start = np.array(starts)[:, None]
+        taken = np.minimum(start + self.sizes[birth.number], high) - np.maximum(start, low)
+        return [int(total) for total in np.maximum(taken, 0).sum(axis=1)]
 
     def taken(self) -> list[Gap]:
         return [(start, start + self.sizes[number]) for number, start in self.here.items()]
@@ -359,10 +452,10 @@ class _Pass:
             for last in range(first, len(row) + 1):  # the run is row[first:last]
                 high = row[last][0] if last < len(row) else self.room_bytes
                 if high - low - held >= size:
-                    for split in range(first, last + 1):
-                        option = self.pushed(row[first:split], row[split:last], low, high)
-                        if best is None or option[0] < best[0]:
-                            best = option
+                    run = row[first:last]
+                    price, split = self.cheapest_split(run, low, high)
+                    if best is None or price < best[0]:
+                        best = (price, *self.pushed(run[:split], run[split:], low, high))
                     break
                 if last == len(row) or row[last][2] < 0 or self.costs[row[last][2]] == math.inf:
                     break
@@ -372,22 +465,38 @@ class _Pass:
                     break
         return best
 
+    def cheapest_split(self, run: Sequence[tuple[int, int, int]], low: int, high: int) -> tuple[float, int]:
+        """The least cost of pushing the first of ``run`` down to ``low``, the rest up to ``high``, and how
+        many are the first; what lies where it would be pushed to is not moved.
+        """
+        costs, left = [0.0], low
+        for start, end, number in run:
+            costs.append(costs[-1] + (self.costs[number] if start != left else 0.0))
+            left += end - start
+        price, split = costs[-1], len(run)
+        right, above = high, 0.0
+        for index in range(len(run) - 1, -1, -1):
+            start, end, number = run[index]
+            above += self.costs[number] if end != right else 0.0
+            right -= end - start
+            if costs[index] + above <= price:
+                price, split = costs[index] + above, index
+        return price, split
+
     def pushed(
         self, left: Sequence[tuple[int, int, int]], right: Sequence[tuple[int, int, int]], low: int, high: int
-    ) -> tuple[float, int, list[tuple[int, int]]]:
-        """The cost, where the room then begins, and the moves, in an order in which none meets another."""
-        moves, cost = [], 0.0
+    ) -> tuple[int, list[tuple[int, int]]]:
+        """Where the room then begins, and the moves, in an order in which none meets another."""
+        moves = []
         for start, end, number in left:
             if start != low:
                 moves.append((number, low))
-                cost += self.costs[number]
             low += end - start
         for start, end, number in reversed(right):
             if end != high:
                 moves.append((number, high - (end - start)))
-                cost += self.costs[number]
             high -= end - start
-        return cost, low, moves
+        return low, moves
 
     # --- the end of the step ---
 

@@ -261,7 +261,7 @@ class _Fit:
             room_bytes,
             guide_bytes=laid.layout.offsets_bytes,
             weights=price,
-            time_limit_seconds=self.tuning.moving_seconds,
+            time_limit_seconds=self.seconds_for_moves(),
         )
         if found is None:
             return None
@@ -317,6 +317,14 @@ class _Fit:
             left_seconds = self.options.time_limit_seconds - self.spent_seconds()
             seconds = min(seconds, max(self.tuning.layout_share * left_seconds, self.tuning.least_seconds))
         return seconds
+
+    def seconds_for_moves(self) -> float:
+        """For one search for moves, which make a plan fit at all: never less than one needs."""
+        tuning = self.tuning
+        if self.options.time_limit_seconds is None:
+            return tuning.moving_seconds
+        left_seconds = self.options.time_limit_seconds - self.spent_seconds()
+        return min(tuning.moving_seconds, max(tuning.layout_share * left_seconds, tuning.moving_least_seconds))
 
     def ram_bytes(self, fitted: Fitted) -> int:
         assert fitted.solution.schedule is not None

@@ -28,8 +28,10 @@ class FittingTuning(Checked):
             and proves of others that nothing does. Off: there is none.
         exact_share: of the time that the first search left, for that at most: searches with less RAM need
             some as well. Off: none.
-        moving_seconds: of the search for moves within the arena, where fixed places do not fit: the first
-            passes find some, the later ones fewer. Off: none are made.
+        moving_seconds: of the search for moves within the arena, where fixed places do not fit, at most: the
+            first passes find some, the later ones fewer; as much of the time that is left as one layout may
+            take. Off: none are made.
+        moving_least_seconds: for that, where less time is left.
         moving_share: of a plan's joules, up to which moves are taken without asking what less RAM would cost:
             a search for that takes its time. Off: it is always made.
     """
@@ -45,5 +47,6 @@ class FittingTuning(Checked):
     graces: int = 3
     exact_seconds: float = tuned(10.0, off=0.0)
     exact_share: float = tuned(0.25, off=0.0)
-    moving_seconds: float = tuned(1.0, off=0.0)
+    moving_seconds: float = tuned(3.0, off=0.0)
+    moving_least_seconds: float = 1.0
     moving_share: float = tuned(0.005, off=0.0)
