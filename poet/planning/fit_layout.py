@@ -324,7 +324,8 @@ class _Fit:
         if self.options.time_limit_seconds is None:
             return tuning.moving_seconds
         left_seconds = self.options.time_limit_seconds - self.spent_seconds()
-        return min(tuning.moving_seconds, max(tuning.layout_share * left_seconds, tuning.moving_least_seconds))
+        share_seconds = max(tuning.layout_share * left_seconds, tuning.moving_least_seconds)
+        return min(tuning.moving_seconds, share_seconds)
 
     def ram_bytes(self, fitted: Fitted) -> int:
         assert fitted.solution.schedule is not None
