@@ -252,9 +252,9 @@ class _Pass:
             for born, died in sorted(block.spans):
                 step = bisect.bisect_right(demand.begins, born) - 1
                 self.births.setdefault(step, []).append(_Birth(number, born, died))
-        born = np.array([min(first for first, _ in block.spans) for block in demand.blocks], dtype=np.int64)
-        self.by_birth = np.argsort(born, kind="stable")
-        self.birthdays = born[self.by_birth]
+        births = [min(first for first, _ in block.spans) for block in demand.blocks]
+        self.by_birth = np.argsort(births, kind="stable")
+        self.birthdays = np.array(births, dtype=np.int64)[self.by_birth]
         self.wanted = np.array(guide_bytes, dtype=np.int64)
         if len(guide_bytes):
             self.wanted_ends = self.wanted + np.array(self.sizes, dtype=np.int64)

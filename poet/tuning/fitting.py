@@ -47,6 +47,6 @@ class FittingTuning(Checked):
     graces: int = 3
     exact_seconds: float = tuned(10.0, off=0.0)
     exact_share: float = tuned(0.25, off=0.0)
-    moving_seconds: float = tuned(3.0, off=0.0)
+    moving_seconds: float = tuned(2.0, off=0.0)
     moving_least_seconds: float = 1.0
     moving_share: float = tuned(0.005, off=0.0)

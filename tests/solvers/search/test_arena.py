@@ -139,7 +139,10 @@ def test_moves_make_a_plan_fit_and_are_charged(dear: bool) -> None:
     limits = Limits(ram_budget_bytes=trace.peak_ram_bytes)
     first = Solution(Status.FEASIBLE, schedule, trace, 0.0, problem.compute_joules, 0.0, "by hand")
     share = 0.0 if dear else 1.0
-    fitting = replace(FittingTuning(), exact_seconds=0.0, moving_share=share, layout_seconds=0.3)
+    # one pass of each kind: more of them find places without a move
+    fitting = replace(
+        FittingTuning(), exact_seconds=0.0, moving_share=share, layout_seconds=0.3, moving_seconds=1e-3
+    )
     tuned = replace(OPTIONS, time_limit_seconds=8.0, tuning=replace(OPTIONS.tuning, fitting=fitting))
     fitted = fit(problem, limits, first, tuned)
     assert fitted is not None
