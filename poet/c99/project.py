@@ -130,15 +130,16 @@ def c_project(file: PlanFile) -> CProject:
     used = sources.needed(functions_of((*statements.statements, *foreseen), plan.optimizer))
     step = ExportedStep(interface, statements, spans, prediction, plan.optimizer)
     made = vectors.vectors_of(plan.graph, plan.optimizer, interface, kept)
+    digest = plan_digest(plan)
     files = {
         "Makefile": _makefile(_ram_bytes(plan, step.arena_bytes)),
-        "README.md": _readme(plan, step, len(words)),
+        "README.md": _readme(plan, step, len(words), digest),
         "poet_kernels.c": sources.source_text(used),
         "poet_kernels.h": sources.header_text(used),
-        "poet_library.c": _library(step, plan_digest(plan)),
+        "poet_library.c": _library(step, digest),
         "poet_library.py": Path(library.__file__).read_text(encoding="utf-8"),
         "poet_step.c": step_source(step),
-        "poet_step.h": step_header(step, model=plan.model.name, digest=plan_digest(plan)),
+        "poet_step.h": step_header(step, model=plan.model.name, digest=digest),
         "poet_weights.c": weights_source(words),
         "poet_weights.h": weights_header(),
         "test/vectors.c": vectors.vectors_source(interface, made),
@@ -249,7 +250,7 @@ def _rounded(number: float) -> int:
     return int(float(f"{number:.2e}"))
 
 
-def _readme(plan: Plan, step: ExportedStep, weight_words: int) -> str:
+def _readme(plan: Plan, step: ExportedStep, weight_words: int, digest: str) -> str:
     arena_bytes = step.arena_bytes
     runs = sum(isinstance(step, Compute) for step in plan.schedule)
     budget_bytes = plan.request.limits.ram_budget_bytes
@@ -266,7 +267,7 @@ def _readme(plan: Plan, step: ExportedStep, weight_words: int) -> str:
         .format(
             model=comment(plan.model.name),
             device=comment(plan.device.title),
-            digest=plan_digest(plan),
+            digest=digest,
             arena=arena_bytes,
             net=net_bytes(step),
             ram=_ram_bytes(plan, arena_bytes),
