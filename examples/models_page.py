@@ -27,7 +27,8 @@ Column = tuple[str, Callable[[str, Before, Row], str]]
 
 
 def _overhead(plan: Planned) -> str:
-    return plan.status if plan.overhead is None else format_part(plan.overhead)
+    """The energy above running once; sums of it differ by their rounding."""
+    return plan.status if plan.overhead is None else format_part(round(plan.overhead, 9) + 0.0)
 
 
 def _solved(plan: Planned) -> str:
@@ -201,12 +202,13 @@ CHOICES_TEXT = """\
 ## What runs in strips, and what passed its trial
 
 Of the graph of the first plan: how many gradients run in strips, and the bytes that exist of them at once
-of those that never exist whole; tensors saved as bits or bytes, and what they take of what they would take
-whole. *Parameters in parts* are those of `--home auto`. *Weight gradients* are the distinct ones of weights
-from 256 KiB. No *strip* is made of what comes from a kernel that cannot make a part of it, as those of
-grouped convolutions and of whole LSTM layers. The others were run whole and in blocks on random tensors,
-with one thread and with two: *passed* did those that give every bit in 2 blocks or more, counted by the
-most blocks. Fewer run in strips than pass: what runs so may add 2 % to the step's time.
+of those that never exist whole; tensors saved as bits or bytes, and what they take of what they would
+take whole. *Parameters in parts* are those of `--home auto`. *Weight gradients* are the distinct ones of
+weights from 256 KiB. No *strip* is made of what comes from a kernel that cannot make a part of it, as
+those of grouped and transposed convolutions and of whole LSTM layers, or of what has a further reader.
+The others were run whole and in blocks on random tensors, with one thread and with two: *passed* did
+those that give every bit in 2 blocks or more, counted by the most blocks. Fewer run in strips than pass:
+what runs so may add 2 % to the step's time.
 """
 
 
