@@ -55,12 +55,23 @@ void poet_scatter_at(float *y, const void *places, const float *x, int32_t outer
 }
 
 /*@ poet_variance */
-/* y = the sum of squares over n less their mean, divided by `divisor`, or the root of that */
+/*
+ * y = the sum of squares over n less their mean, divided by `divisor`, or the root of that; what each sum of
+ * squares loses by rounding goes into the next (Kahan 1965), as PyTorch adds them in more digits
+ */
 void poet_variance(float *y, const float *x, float divisor, int is_root, int32_t outer, int32_t n, int32_t inner)
 {
     for (int32_t i = 0; i < outer * inner; ++i) {
         const float *const from = x + i / inner * n * inner + i % inner;
-        const float value = poet_squares(from, inner, n, poet_sum(from, inner, n) / (float)n) / divisor;
-        y[i] = is_root ? poet_sqrt(value) : value;
+        const float mean = poet_sum(from, inner, n) / (float)n;
+        float total = 0.0f, lost = 0.0f;
+        for (int32_t k = 0; k < n; ++k) {
+            const float apart = from[k * inner] - mean;
+            const float term = apart * apart - lost;
+            const float next = total + term;
+            lost = (next - total) - term;
+            total = next;
+        }
+        y[i] = is_root ? poet_sqrt(total / divisor) : total / divisor;
     }
 }
