@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from poet.c99.calls import WORD_BYTES, OpRun, Placed, placed_at
-from poet.c99.rows import c_calls
+from poet.c99.run_calls import c_calls
 from poet.c99.statements import Statement, Statements
 from poet.errors import UnsupportedOperator
 from poet.graph import Call, Graph, Op, Symbol

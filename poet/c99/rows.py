@@ -6,9 +6,6 @@ Those that make a weight's gradient hand on its elements as they are made: to be
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-from poet.c99.calls import CCall, OpRun, Placed
 from poet.c99.rules import (
     convolutions,
     copies,
@@ -26,8 +23,6 @@ from poet.c99.rules import (
     updates,
 )
 from poet.c99.rules.rule import Rule
-from poet.errors import GraphError, UnsupportedOperator
-from poet.graph import Call, Op, Ref, Strip, TensorType
 
 ROWS: dict[str, Rule] = {
     "aten._adaptive_avg_pool2d.default": pooling.adaptive_avg_pool,
@@ -268,103 +263,3 @@ DENSE: dict[str, tuple[int, ...]] = {
 }
 """Per operator, the operands that torch's own kernel copies where they do not lie side by side, or reads to
 the same bits as a copy."""
-
-
-def wants_dense(op: Op, types: Mapping[str, TensorType]) -> tuple[int, ...]:
-    """Places of the operands of ``op`` that its kernel refuses as they lie and torch's copies as well."""
-    found = [
-        place
-        for place in DENSE.get(op.call.target, ())
-        if place < len(op.call.args)
-        and isinstance(item := op.call.args[place], Ref)
-        and not Placed(types[item.value], 0).is_dense
-    ]
-    outputs = tuple(None if name is None else Placed(types[name], 0) for name in op.outputs)
-    if not found or not all(item is None or item.is_dense for item in outputs):
-        return ()  # a result that follows the layout of an operand would follow the copy's
-    try:
-        c_calls(OpRun(op.name, op.call, outputs, {name: Placed(types[name], 0) for name in op.call.refs()}))
-    except (UnsupportedOperator, GraphError):
-        return tuple(found)
-    return ()
-
-
-def overwrites(call: Call) -> tuple[int, ...]:
-    """Places of the operands that the first output of ``call`` may lie on."""
-    return OVERWRITTEN.get(call.target, ())
-
-
-def strip_calls(
-    name: str, strip: Strip, values: Mapping[str, Placed], outputs: Mapping[str, Placed]
-) -> list[CCall]:
-    """The calls of an op whose elements are used as they are made: by updates, or written over an operand.
-
-    Args:
-        name: of the op, for messages.
-        strip: of one block: the first call, then those that use what it makes.
-        values: the graph's, as far as calls read them.
-        outputs: of the op, by name.
-
-    Raises:
-        UnsupportedOperator: as for `c_calls`.
-        GraphError: likewise.
-    """
-    gradient, *users = strip.links
-    if strip.is_whole and users and users[0].call.target == "poet.assign":
-        return _calls_in_place(name, strip, values, outputs)
-    if not strip.is_whole or gradient.call.target not in FUSED:
-        raise UnsupportedOperator(
-            f"op {name}: its strip is cut for PyTorch's kernels; plan for a device with poet-c99"
-        )
-    inner = {value.name: value for value in strip.inner}
-    known = {**values, **{value.name: Placed(value.type, 0) for value in strip.inner}}
-    taken = {}
-    for link in users:
-        run = OpRun(name, link.call, (), known)
-        if link.call.target not in updates.APPLIED or not isinstance(link.call.args[1], Ref):
-            raise run.refuse("that uses a gradient as it is made")
-        made = inner.get(link.call.args[1].value)
-        number = None if made is None else gradient.outputs.index(made.buffer)
-        if number is None or number in taken:
-            raise run.refuse("for a gradient that is used twice, or not made here")
-        taken[number] = run
-    if taken.keys() != {number for number, output in enumerate(gradient.outputs) if output is not None}:
-        raise UnsupportedOperator(f"op {name}: something that it makes is of use to nobody")
-    return c_calls(OpRun(name, gradient.call, (), known, taken))
-
-
-def _calls_in_place(
-    name: str, strip: Strip, values: Mapping[str, Placed], outputs: Mapping[str, Placed]
-) -> list[CCall]:
-    """The calls of an op whose first result is written over one of its operands."""
-    first, *rest = strip.links
-    made = first.outputs[0] if first.outputs else None
-    state, source = (*rest[0].call.args, None, None)[:2]
-    if len(rest) != 1 or not isinstance(state, Ref) or made is None or source != Ref(made):
-        raise UnsupportedOperator(f"op {name}: it does more than to write one result over an operand")
-    place = values[state.value]
-    given = [first.call.args[index] for index in overwrites(first.call) if index < len(first.call.args)]
-    operands = [values[item.value] for item in given if isinstance(item, Ref)]
-    others = [values[ref] for ref in first.call.refs() if values[ref].word == place.word]
-    if place not in operands or any(other != place for other in others):
-        raise UnsupportedOperator(f"op {name}: {first.call.target} cannot be written over {state.value}")
-    made_too = (None if item is None else outputs[item] for item in first.outputs[1:])
-    return c_calls(OpRun(name, first.call, (place, *made_too), values))
-
-
-def c_calls(run: OpRun) -> list[CCall]:
-    """The calls that make one run of an op.
-
-    Raises:
-        UnsupportedOperator: the operator has no row, or its kernel does not do what the run asks for.
-        GraphError: its arguments are not those of the operator.
-    """
-    row = ROWS.get(run.call.target)
-    if row is None:
-        raise run.refuse("at all")
-    try:
-        return row(run)
-    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
-        # the rules read arguments as torch's exporters write them; a stranger's plan may hold others
-        what = f"({type(error).__name__}: {error})"
-        raise GraphError(f"op {run.name}: its arguments are not those of {run.call.target} {what}") from None

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from poet.c99.calls import WORD_BYTES, CCall, OpRun, Placed, placed_at
-from poet.c99.rows import ROWS, c_calls, strip_calls
+from poet.c99.rows import ROWS
+from poet.c99.run_calls import c_calls, strip_calls
 from poet.errors import GraphError, PlanError, UnsupportedOperator
 from poet.graph import Graph
 from poet.memory.demand import BEFORE

@@ -22,7 +22,8 @@ from torch import Tensor, nn
 
 from poet.c99 import sources
 from poet.c99.calls import CCall, OpRun, Placed, float_text
-from poet.c99.rows import ROWS, c_calls
+from poet.c99.rows import ROWS
+from poet.c99.run_calls import c_calls
 from poet.errors import UnsupportedOperator
 from poet.graph import Argument, Call, Ref, TensorType
 
