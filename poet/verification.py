@@ -9,7 +9,7 @@ same, of one step, inside each other budget that the plan has.
 
 from __future__ import annotations
 
-import copy
+import contextlib
 import itertools
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -20,8 +20,8 @@ import torch
 from torch import Tensor, nn
 
 from poet.c99.statements import LIBRARY as C99
-from poet.errors import ModelError, NotExact, PlanError
-from poet.frontend.eager import original
+from poet.errors import InputError, ModelError, NotExact, PlanError, PoetError
+from poet.frontend.eager import copied, original
 from poet.frontend.losses import LossFunction
 from poet.frontend.plain import PlainTrainer
 from poet.frontend.small_operators import small_operators
@@ -31,6 +31,7 @@ from poet.named import named_parameters
 from poet.plans.plan_file import PlanFile
 from poet.plans.training_plan import Plan, shape_words
 from poet.runtime import Trainer
+from poet.runtime.steps.replay import first_line
 from poet.runtime.system.process import torch_threads
 from poet.schedule import Compute, PageIn
 from poet.units import format_bytes
@@ -233,17 +234,17 @@ def _compare(
     seed: int,
     loss: str | LossFunction,
 ) -> BitComparison:
-    copied = copy.deepcopy(module)
-    everything = _tensors(copied)
+    plainly = copied(module)
+    everything = _tensors(plainly)
     with torch.no_grad():
         for name, tensor in trainer.state_dict().items():
             everything[name].copy_(tensor)
     plan, threads, compared = trainer.plan, torch.get_num_threads(), 0
     trained = [item.name for item in named_parameters(plan.graph) if item.is_trained]
-    plain = PlainTrainer(copied, loss=loss, optimizer=plan.optimizer, trained=trained)
+    plain = PlainTrainer(plainly, loss=loss, optimizer=plan.optimizer, trained=trained)
     torch.manual_seed(seed)
-    pairs = _all_pairs(trainer, plain, copied, batches, steps, seed)
-    inside = (_budget_pairs(trainer, plain, copied, batches, seed, other) for other in plan.budgets)
+    pairs = _all_pairs(trainer, plain, plainly, batches, steps, seed)
+    inside = (_budget_pairs(trainer, plain, plainly, batches, seed, other) for other in plan.budgets)
     for name, ours, theirs in itertools.chain(pairs, *inside):
         compared += 1
         difference = _difference(ours, theirs)
@@ -308,7 +309,8 @@ def _step_pairs(
     pieces = [(inputs, targets)] if micro is None else _pieces(inputs, targets, micro.count)
     divisor = 1 if micro is None else micro.divisor
     handed = None if trainer.plan.graph.predictions else 0  # logits in strips are handed to nobody
-    results = plain.step_in_pieces(pieces, divisor=divisor)
+    with _accepting():
+        results = plain.step_in_pieces(pieces, divisor=divisor)
     if micro is not None and micro.runs == 1:
         pieces, results = [(inputs, targets)], [_together(results)]
     *earlier, (loss, outputs) = results
@@ -355,6 +357,20 @@ def _pieces(
     return list(zip(split, wanted, strict=True))
 
 
+@contextlib.contextmanager
+def _accepting() -> Iterator[None]:
+    """A batch that plain PyTorch cannot train on either is said in one line."""
+    try:
+        yield
+    except PoetError:
+        raise
+    except Exception as error:
+        raise InputError(
+            f"plain PyTorch fails on the batch that both sides are given: {first_line(error)}; where it is a "
+            "random one, give samples of yours (poet verify --data FILE, batches= in Python)"
+        ) from error
+
+
 def _evaluation_pairs(
     trainer: Trainer,
     plain: PlainTrainer,
@@ -362,7 +378,8 @@ def _evaluation_pairs(
     targets: Tensor | tuple[Tensor, ...] | None,
 ) -> Iterator[tuple[str, Tensor, Tensor]]:
     """The model in evaluation mode on each side, after the steps: outputs and loss, as of `_step_pairs`."""
-    outputs = plain.predict(inputs)
+    with _accepting():
+        outputs = plain.predict(inputs)
     for number, (ours, theirs) in enumerate(zip(trainer.predict(inputs), outputs, strict=True)):
         yield f"output {number}", ours, theirs
     found, loss = trainer.evaluate([(inputs, targets)], []).loss, plain.evaluate(inputs, targets)

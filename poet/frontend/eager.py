@@ -9,6 +9,7 @@ in eval mode of which nothing needs a gradient, as that of a frozen encoder.
 from __future__ import annotations
 
 import contextlib
+import copy
 import sys
 from collections.abc import Iterator
 
@@ -67,3 +68,50 @@ def evaluating(module: nn.Module) -> Iterator[None]:
     finally:
         for part, was_training in before.items():
             part.training = was_training
+
+
+_OF_TORCH = {"_parameters", "_buffers", "_modules"}
+
+
+@contextlib.contextmanager
+def unchanged(module: nn.Module) -> Iterator[None]:
+    """What ``module`` and its parts keep beside parameters and buffers is afterwards what it was before.
+
+    Attributes that a forward pass sets (an attention map that is looked at later, a table of sines that is
+    made at the first call, a weight that a hook makes) would else hold what a trace runs with: tensors
+    without contents. So do dictionaries and lists, not what lies deeper in them.
+    """
+    before = [
+        (part, {name: value for name, value in vars(part).items() if name not in _OF_TORCH})
+        for part in module.modules()
+    ]
+    contents = [
+        (value, copy.copy(value))
+        for _, kept in before
+        for value in kept.values()
+        if type(value) in (dict, list)
+    ]
+    try:
+        yield
+    finally:
+        for part, kept in before:
+            for name in vars(part).keys() - kept.keys() - _OF_TORCH:
+                del vars(part)[name]
+            vars(part).update(kept)
+        for value, held in contents:
+            value.clear()
+            value.update(held) if isinstance(value, dict) else value.extend(held)
+
+
+def copied(module: nn.Module) -> nn.Module:
+    """A deep copy; tensors beside parameters that autograd made, which torch does not copy, as they are now.
+
+    Old `torch.nn.utils.weight_norm` and `torch.nn.utils.prune` keep the weight that they put together so.
+    """
+    made = {
+        id(value): value.detach().clone()
+        for part in module.modules()
+        for value in vars(part).values()
+        if isinstance(value, torch.Tensor) and not value.is_leaf
+    }
+    return copy.deepcopy(module, made)

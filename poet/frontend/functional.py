@@ -19,8 +19,8 @@ from torch.utils import _pytree as pytree
 
 from poet.errors import ModelError, PoetError
 from poet.frontend.ctc import CtcOfOneSize, LengthsAsTensors
-from poet.frontend.eager import without_short_cuts
-from poet.frontend.exporting import as_exporters_do, line_of
+from poet.frontend.eager import unchanged, without_short_cuts
+from poet.frontend.exporting import as_exporters_do, line_of, without_checks
 from poet.frontend.layouts import dense_like, tensor_type
 from poet.frontend.losses import Loss
 from poet.frontend.recurrent import LstmByGradientMode, OneOpPerLayer
@@ -105,8 +105,9 @@ class Functional:
         }
         has_backward = torch.set_grad_enabled(self.step.has_backward)
         with (
-            speaking(self.step.module), without_short_cuts(), has_backward, OneOpPerLayer(), as_wanted(),
-            LengthsAsTensors(), LstmByGradientMode(), CtcOfOneSize(),  # type: ignore[no-untyped-call]
+            speaking(self.step.module), unchanged(self.step.module), without_short_cuts(), has_backward,
+            without_checks(), OneOpPerLayer(), as_wanted(), LengthsAsTensors(),
+            LstmByGradientMode(), CtcOfOneSize(),  # type: ignore[no-untyped-call]
         ):  # fmt: skip
             results: list[Tensor | None] = torch.func.functional_call(self.step, leaves, (inputs, targets))
         return results

@@ -13,6 +13,8 @@ from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTens
 from torch.nn.parameter import is_lazy
 
 from poet.errors import ModelError, nearest
+from poet.frontend.eager import unchanged
+from poet.frontend.exporting import without_checks
 from poet.frontend.functional import fakes
 from poet.frontend.layouts import tensor_type
 from poet.frontend.recurrent import OneOpPerLayer
@@ -139,7 +141,7 @@ def looks_at_contents(module: nn.Module, inputs: Sequence[Tensor]) -> bool:
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     try:
         fake_own = dict(zip(own, fakes(mode, own.values()), strict=True))
-        with mode, torch.no_grad(), OneOpPerLayer():
+        with unchanged(module), without_checks(), mode, torch.no_grad(), OneOpPerLayer():
             torch.func.functional_call(module, fake_own, tuple(fakes(mode, inputs)))
     except DataDependentOutputException:
         return True

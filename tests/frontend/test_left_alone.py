@@ -1,0 +1,144 @@
+"""Attributes that a module's forward pass sets are left alone; looks at values are left out, or said."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.utils import prune
+
+import poet
+from poet.errors import InputError
+from poet.verification import verify
+
+
+class _Keeping(nn.Module):
+    """Makes a table at the first call, and keeps what it attended to, by length and in order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 3)
+        self.table: Tensor | None = None
+        self.by_length: dict[int, Tensor] = {}
+        self.seen: list[Tensor] = []
+        self.calls = 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.table is None or len(self.table) < len(x):
+            self.table = torch.arange(len(x)).float().sin().unsqueeze(1)
+        self.calls += 1
+        self.by_length[len(x)] = self.last = self.layer(x).softmax(1)
+        self.seen.append(x)
+        scores: Tensor = self.layer(x) + self.table[: len(x)]
+        return scores
+
+
+class _Pruned(nn.Module):
+    """Weights that hooks put together, by torch's older tools."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.out = nn.Linear(4, 6), nn.Linear(6, 3)
+        prune.l1_unstructured(self.first, "weight", amount=0.5)  # type: ignore[no-untyped-call]
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)
+            torch.nn.utils.weight_norm(self.out)
+
+    def forward(self, x: Tensor) -> Tensor:
+        scores: Tensor = self.out(torch.tanh(self.first(x)))
+        return scores
+
+
+class _Gaussian(nn.Module):
+    """Losses of distributions, which look at their parameters unless told otherwise."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 2)
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        mean, spread = self.layer(x).chunk(2, 1)
+        of_x = torch.distributions.Normal(mean, spread.exp())
+        apart = torch.distributions.kl_divergence(of_x, torch.distributions.Normal(0.0, 1.0)).mean()
+        sides: Any = torch.distributions.Categorical(logits=self.layer(x))
+        likely = -sides.log_prob((y[:, 0] > 0).long()).mean()
+        near = F.gaussian_nll_loss(of_x.rsample(), y, F.softplus(spread), full=True, reduction="sum")
+        loss: Tensor = apart + likely + near + F.gaussian_nll_loss(mean, y, F.softplus(spread[:, 0]))
+        return loss
+
+
+class _Bounded(nn.Module):
+    """Wants inputs from 0 to 1, which random ones are not."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.binary_cross_entropy(torch.sigmoid(self.layer(x)), x)
+
+
+def _planned(module: nn.Module, inputs: tuple[Tensor, ...], loss: str, path: Path) -> None:
+    poet.plan(
+        module, inputs, device="rpi4b", ram=None, loss=loss, time_limit_seconds=1.0, measure_host=False
+    ).save(path)
+
+
+def test_a_module_keeps_nothing_of_a_trace(tmp_path: Path) -> None:
+    module = _Keeping()
+    before = {name: copy.copy(value) for name, value in vars(module).items() if name[0] != "_"}
+    _planned(module, (torch.randn(2, 4),), "cross-entropy", tmp_path / "plan.poet")
+    assert {name: value for name, value in vars(module).items() if name[0] != "_"} == before
+    wrapped = poet.wrap(module, torch.randn(2, 4), device="rpi4b", ram=None)
+    assert module.table is None
+    wrapped.eval()
+    assert wrapped(torch.randn(3, 4)).shape == (3, 3)
+    assert type(module.last) is Tensor
+    assert verify(tmp_path / "plan.poet", module=_Keeping(), steps=2).exact
+
+
+def test_weights_that_hooks_put_together_stay_real_and_are_verified(tmp_path: Path) -> None:
+    module = _Pruned()
+    _planned(module, (torch.randn(2, 4),), "cross-entropy", tmp_path / "plan.poet")
+    assert type(module.first.weight) is type(module.out.weight) is Tensor
+    assert verify(tmp_path / "plan.poet", module=module, steps=2).exact
+
+
+def test_distributions_are_planned_as_they_are_and_checked_in_plain_torch(tmp_path: Path) -> None:
+    checks = torch.distributions.Distribution._validate_args
+    module, inputs = _Gaussian(), (torch.randn(3, 4), torch.randn(3, 1))
+    _planned(module, inputs, "output", tmp_path / "plan.poet")
+    assert torch.distributions.Distribution._validate_args == checks
+    assert verify(tmp_path / "plan.poet", module=module, steps=2).exact
+
+
+def test_random_batches_that_the_model_refuses_are_said_in_one_line(tmp_path: Path) -> None:
+    module = _Bounded()
+    _planned(module, (torch.rand(3, 4),), "output", tmp_path / "plan.poet")
+    with pytest.raises(
+        InputError, match=r"plain PyTorch fails on the batch .* between 0 and 1; .*--data FILE"
+    ):
+        verify(tmp_path / "plan.poet", module=module)
+    assert verify(tmp_path / "plan.poet", module=module, batches=[((torch.rand(3, 4),), None)]).exact
+
+
+class _Nearest(nn.Module):
+    """Distances to the rows of a table, of so many points that torch finds them by a product of matrices."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.table = nn.Linear(4, 3), nn.Embedding(5, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return -torch.cdist(self.layer(x), self.table.weight)
+
+
+def test_distances_of_many_points(tmp_path: Path) -> None:
+    _planned(_Nearest(), (torch.randn(30, 4),), "cross-entropy", tmp_path / "plan.poet")
+    assert verify(tmp_path / "plan.poet", module=_Nearest(), steps=2).exact
