@@ -44,7 +44,7 @@ _GROUPS = {
         var_mean.correction""",
     "linear algebra": """
         addbmm addmm addmv addr baddbmm bmm dot linear_backward mm mv outer trace vdot _trilinear
-        _cdist_forward _cdist_backward""",
+        _cdist_forward _cdist_backward _euclidean_dist""",
     "convolution": "convolution convolution_backward im2col col2im conv_tbc",
     "normalisation": """
         native_batch_norm native_batch_norm_backward _native_batch_norm_legit.no_stats

@@ -197,7 +197,7 @@ def linear_backward(o: Operands) -> float:
 
 def distances(o: Operands) -> float:
     """Three FLOPs per coordinate of every pair; the points are the last two matrices given."""
-    first = 0 if o.call.target.startswith("aten._cdist_forward") else 1
+    first = 1 if o.call.target.startswith("aten._cdist_backward") else 0
     left, right = o.tensor(first), o.tensor(first + 1)
     return 3.0 * left.elements * right.shape[-2]
 

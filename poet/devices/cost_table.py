@@ -150,7 +150,7 @@ _PRODUCTS = {
     ),
     "poet.recurrent": OperatorCost(OpClass.MATMUL, recurrent_steps(1.0)),
     "poet.recurrent_backward": OperatorCost(OpClass.MATMUL, recurrent_steps(3.0)),
-    **_aten(OpClass.MATMUL, distances, "_cdist_forward _cdist_backward"),
+    **_aten(OpClass.MATMUL, distances, "_cdist_forward _cdist_backward _euclidean_dist"),
     **_aten(OpClass.MATMUL, per_element(2), "_trilinear"),
 }
 
