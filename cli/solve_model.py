@@ -15,6 +15,7 @@ from poet.errors import InputError
 from poet.loss import DEFAULT_LOSS
 from poet.micro import BATCH_NAMES, MicroBatches, micro_batches
 from poet.planning.accumulated import least_energy
+from poet.planning.beside import seconds_beside
 from poet.planning.budgeted import check_reachable, smaller_budgets
 from poet.planning.fit_layout import searching
 from poet.planning.replanning import SEARCH_SECONDS
@@ -62,9 +63,11 @@ def solve_model(path: Path, ask: Ask, about_model: ModelAsk) -> None:
     planned, comparison = found.planned, found.comparison
     if planned.prepared.names_remark:
         typer.echo(f"poet: {planned.prepared.names_remark}", err=True)
+    beside_seconds = seconds_beside(ask.time_limit_seconds)
     if about_model.output is not None:
-        planned = api.with_evaluation(planned)
-    planned = api.with_shapes(planned, others, evaluation=planned.plan.evaluation is not None)
+        planned = api.with_evaluation(planned, time_limit_seconds=beside_seconds)
+    has_evaluation = planned.plan.evaluation is not None
+    planned = api.with_shapes(planned, others, evaluation=has_evaluation, time_limit_seconds=beside_seconds)
     longest = min(ask.time_limit_seconds or SEARCH_SECONDS, SEARCH_SECONDS)
     planned = api.with_budgets(planned, ask.budgets, time_limit_seconds=longest, options=search_options(ask))
     if planned.budgets_remark:
@@ -143,7 +146,8 @@ def _planned(path: Path, ask: Ask, about_model: ModelAsk, micro: MicroBatches | 
         sensitivity = doubt.sensitivity(fitted)
     if not about_model.no_measure_host:
         prepared = api.measured_on_host(prepared)
-    planned = api.with_accumulation(api.plan_with(prepared, limits, fitted))
+    planned = api.plan_with(prepared, limits, fitted)
+    planned = api.with_accumulation(planned, time_limit_seconds=seconds_beside(ask.time_limit_seconds))
     return _Found(planned, problem, comparison, robust, sensitivity)
 
 

@@ -35,6 +35,7 @@ from poet.errors import InputError, one_of
 from poet.micro import BATCH_NAMES, MicroBatches, micro_batches
 from poet.optimizer import OptimizerSpec
 from poet.planning.accumulated import least_energy, with_accumulation
+from poet.planning.beside import seconds_beside
 from poet.planning.budgeted import check_reachable, smaller_budgets, with_budgets
 from poet.planning.evaluated import with_evaluation
 from poet.planning.planned import (
@@ -213,6 +214,9 @@ def plan(
         has_shapes=bool(shapes),
     )
 
+    asked_options = options or SolveOptions(**short_options)
+    beside_seconds = seconds_beside(asked_options.time_limit_seconds)
+
     def planned_with(pieces: MicroBatches | None) -> Planned:
         prepared = preparing(example_inputs, bind=bind, targets=targets, micro=pieces)
         inside = limits or limits_of(prepared.problem, **short_limits)
@@ -220,10 +224,10 @@ def plan(
         made = plan_step(
             without_choice(prepared) if budgets else prepared,
             inside,
-            options or SolveOptions(**short_options),
+            asked_options,
             measure_host=measure_host,
         )
-        return with_accumulation(made)
+        return with_accumulation(made, time_limit_seconds=beside_seconds)
 
     asked = micro_batches(micro)
     if shapes and asked is not None:
@@ -237,9 +241,9 @@ def plan(
     if planned.prepared.names_remark:
         warnings.warn(planned.prepared.names_remark, stacklevel=2)
     if evaluation:
-        planned = with_evaluation(planned)
-    planned = with_shapes(planned, others, evaluation=evaluation and planned.plan.evaluation is not None)
-    asked_options = options or SolveOptions(**short_options)
+        planned = with_evaluation(planned, time_limit_seconds=beside_seconds)
+    has_evaluation = evaluation and planned.plan.evaluation is not None
+    planned = with_shapes(planned, others, evaluation=has_evaluation, time_limit_seconds=beside_seconds)
     longest_seconds = min(SEARCH_SECONDS, asked_options.time_limit_seconds or SEARCH_SECONDS)
     planned = with_budgets(planned, budgets, time_limit_seconds=longest_seconds, options=asked_options)
     if planned.budgets_remark:

@@ -29,6 +29,7 @@ from poet.solvers import solve
 from poet.solvers.heuristics.keep_everything import keep_everything
 
 SEARCH_SECONDS = 10.0
+_LEAST_SECONDS = 1.0
 _ROUNDS = 6
 _SHRINK = 0.93  # of the bytes, where a schedule leaves too large gaps
 
@@ -46,6 +47,14 @@ def check_comes_first(planned: Planned, what: str) -> None:
         )
 
 
+def seconds_beside(time_limit_seconds: float | None) -> float:
+    """Of a search for what stands beside a plan that was sought for so long: no more than the plan's, or 10.
+
+    One second at least, as without a plan beside it there is no evaluation, or no micro-batches.
+    """
+    return min(SEARCH_SECONDS, max(_LEAST_SECONDS, time_limit_seconds or SEARCH_SECONDS))
+
+
 def planned_beside(
     planned: Planned, graph: Graph, host_kernels: KernelFacts, options: SolveOptions
 ) -> Plan | None:
@@ -55,7 +64,8 @@ def planned_beside(
         planned: what `poet.planning.planned.plan_with` gave.
         graph: on the same tensors across steps as the training step.
         host_kernels: what torch's kernels need for it on this machine.
-        options: of each search; there is none where everything fits. Where it finds nothing in time, or
+        options: of the search, and of all further ones for arenas together; there is none where everything
+            fits. Where it finds nothing in time, or
             with a time limit of 0, an online policy decides (`poet.planning.online_guard`).
     """
     prepared, plan = planned.prepared, planned.plan
@@ -94,6 +104,10 @@ def _in_the_arena(
     within_bytes = limits.ram_budget_bytes
     if plan.has_fitting_arena and plan.arena is not None:
         within_bytes = plan.arena.size_bytes
+    limit_seconds = options.time_limit_seconds
+    again = replace(
+        options, time_limit_seconds=None if limit_seconds is None else limit_seconds / (_ROUNDS - 1)
+    )
     for _ in range(_ROUNDS):
         found = search(problem, replace(limits, ram_budget_bytes=within_bytes), options)
         if found is None:
@@ -104,6 +118,7 @@ def _in_the_arena(
             return schedule, outcome, arena
         assert within_bytes is not None
         within_bytes = round(_SHRINK * min(within_bytes, judge(problem, schedule, limits).peak_ram_bytes))
+        options = again
     return None
 
 

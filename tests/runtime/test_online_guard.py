@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -288,3 +289,26 @@ def test_a_watcher_makes_room_at_once_and_searches_at_leisure(tmp_path: Path) ->
         assert room_bytes - (1 << 17) < budget_bytes <= room_bytes  # an eighth of the largest less
         assert asked == [(7.0, budget_bytes)]  # once
         training.check()
+
+
+def test_searches_beside_a_plan_take_no_longer_than_that_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where no schedule's tensors fit the arena, up to six are sought: the first as long as the plan was, the
+    rest together as long again."""
+    limits_seconds = []
+    found = beside._search
+
+    def search(problem: Any, limits: Limits, options: SolveOptions) -> Any:
+        limits_seconds.append(options.time_limit_seconds)
+        return found(problem, limits, options)
+
+    monkeypatch.setattr(beside, "_search", search)
+    monkeypatch.setattr(beside, "arena_beside", lambda *_: None)
+    monkeypatch.setattr(beside, "_guard", lambda *_: None)
+    module = nn.Sequential(nn.Linear(6, 9), nn.Tanh(), nn.Linear(9, 4))
+    with pytest.warns(UserWarning, match="no evaluation is planned: no room"):
+        plan_module(
+            module, torch.randn(5, 6), device="rpi4b", ram="1MiB", time_limit_seconds=2.0, measure_host=False
+        )
+    assert len(limits_seconds) > 1
+    assert limits_seconds == [2.0, *[pytest.approx(0.4)] * (len(limits_seconds) - 1)]
+    assert [beside.seconds_beside(item) for item in (None, 60.0, 0.1)] == [10.0, 10.0, 1.0]
