@@ -237,6 +237,51 @@ def _upsample(call: CCall, _: Sizes) -> Amounts:
     return amounts(call.function, element=small * down * across, row=rows)
 
 
+def _picked(call: CCall, _: Sizes) -> Amounts:
+    return amounts(call.function, element=math.prod(_whole(call, place) for place in (5, 6, 7)), call=1)
+
+
+def _first_of(call: CCall, _: Sizes) -> Amounts:
+    """Of numbers in any order: each goes past half of those of the first k that are there."""
+    k, outer, n, inner = (_whole(call, place) for place in (4, 5, 6, 7))
+    rows = outer * inner
+    first = min(k, n)
+    past = first * first / 4 + sum(k / (j + 1) * k / 2 for j in range(first, n))
+    return amounts(call.function, element=rows * n, past=round(rows * past), row=rows, call=1)
+
+
+def _borders(call: CCall, _: Sizes) -> Amounts:
+    planes, _height, _width, height, width, _top, _left = _numbers(call.arguments[-1])
+    return amounts(call.function, element=planes * height * width, row=planes * height, call=1)
+
+
+def _resized(call: CCall, _: Sizes) -> Amounts:
+    planes, _height, _width, height, width, *_rest = _numbers(call.arguments[-1])
+    return amounts(call.function, element=planes * height * width, row=planes * height, call=1)
+
+
+def _folded(call: CCall, _: Sizes) -> Amounts:
+    planes, _padding, _height, _width, *sizes = _numbers(call.arguments[-1])
+    return amounts(
+        call.function, element=planes * math.prod(sizes[:4]), row=planes * math.prod(sizes[2:4]), call=1
+    )
+
+
+def _shared_out(call: CCall, _: Sizes) -> Amounts:
+    """Windows that may overlap by a row and a column."""
+    planes, _padding, height, width, down, across, *_rest = _numbers(call.arguments[-1])
+    rows, columns = (
+        sum(-(-(at + 1) * size // made) - at * size // made for at in range(made))
+        for size, made in ((height, down), (width, across))
+    )
+    return amounts(
+        call.function,
+        element=planes * rows * columns,
+        row=planes * rows * across,
+        window=planes * down * across,
+    )
+
+
 def _drawn(call: CCall, _: Sizes) -> Amounts:
     """For the first time, or once more."""
     return amounts("poet_bernoulli", element=_whole(call, 2), call=1)
@@ -261,17 +306,19 @@ TRANSFERS = ("home_in", "home_out", "page_in", "page_out", "move", "restore")
 _BY_LAST = (
     "absolute", "add", "add_scalar", "assign", "both_masks", "bounded", "compared", "compared_to",
     "copy", "count_up", "div", "div_count", "div_scalar", "fill", "fill_bits", "fill_mask",
+    "floats_of_mask", "floats_of_numbers", "floor", "hardshrink",
     "hardsigmoid", "hardsigmoid_backward", "hardswish", "hardswish_backward", "hardtanh",
     "hardtanh_backward", "inverse", "inverse_root", "leaky_relu", "leaky_relu_backward",
     "masked_fill", "maximum", "minimum", "momentum", "mul", "mul_mask", "mul_scalar", "not",
+    "numbers_compared_to", "power_of_quarters", "shrink_backward", "softshrink", "threshold",
     "prelu", "prelu_backward", "relu", "root", "sigmoid_backward", "sign", "tanh_backward",
     "threshold_backward", "where",
 )  # fmt: skip
 """Functions of elements whose last argument says how many."""
 _BY_VALUE = (
-    "elu", "elu_backward", "exponential", "gelu", "gelu_backward", "gelu_tanh",
-    "gelu_tanh_backward", "log_sigmoid", "log_sigmoid_backward", "logarithm", "mish",
-    "mish_backward", "sigmoid", "silu", "silu_backward", "softplus", "softplus_backward", "tanh",
+    "cosine", "elu", "elu_backward", "exponential", "gelu", "gelu_backward", "gelu_tanh",
+    "gelu_tanh_backward", "glu", "glu_backward", "log_sigmoid", "log_sigmoid_backward", "logarithm", "mish",
+    "mish_backward", "sigmoid", "silu", "silu_backward", "sine", "softplus", "softplus_backward", "tanh",
 )  # fmt: skip
 """Likewise; what an element takes depends on its value, so that calls are not told from elements."""
 
@@ -313,6 +360,18 @@ _RULES: dict[str, Rule] = {
     "poet_nll_loss_backward": _rows(4, 6, n=5),
     "poet_mse_loss": _elements(3),
     "poet_mse_loss_backward": _elements(4),
+    **dict.fromkeys(
+        ("poet_bce", "poet_bce_with_logits"), lambda call, _: amounts(call.function, element=_whole(call, 3))
+    ),
+    "poet_bce_backward": _elements(4),
+    **dict.fromkeys(("poet_gather", "poet_scatter_add"), _picked),
+    "poet_first_of": _first_of,
+    **dict.fromkeys(("poet_sum_up", "poet_log_sum_exp"), _rows(-3, -1, n=-2)),
+    "poet_flip": _rows(2, 3, n=4),
+    **dict.fromkeys(("poet_pad_edges", "poet_pad_edges_backward"), _borders),
+    **dict.fromkeys(("poet_resize", "poet_resize_backward"), _resized),
+    **dict.fromkeys(("poet_unfold", "poet_fold"), _folded),
+    **dict.fromkeys(("poet_adaptive_avg_pool2d", "poet_adaptive_avg_pool2d_backward"), _shared_out),
     **dict.fromkeys(("poet_weight_norm", "poet_weight_norm_backward"), _rows(-2, n=-1)),
     **dict.fromkeys(("poet_embedding", "poet_embedding_backward"), _rows(3, n=5)),
     **dict.fromkeys(("poet_extreme", "poet_extreme_at"), _rows(-3, -1, n=-2)),

@@ -1,4 +1,4 @@
-"""From a run of an op to its calls, by the rows of `poet.c99.rows`; what they ask of the graph before that."""
+"""From a run of an op to its calls, by the rows of `poet.c99.rows`; what they ask of the graph before."""
 
 from __future__ import annotations
 

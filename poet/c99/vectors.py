@@ -118,7 +118,9 @@ class PlainSteps:
     def _put(self, name: str, tensor: Tensor) -> None:
         kind = self.types[name].type
         size = 1 + sum((n - 1) * s for n, s in zip(kind.shape, kind.strides, strict=True)) + kind.offset
-        flat = torch.empty(size if tensor.numel() else 0, dtype=tensor.dtype)
+        is_widened = self.is_double and tensor.is_floating_point()  # of what `eye` makes, for one
+        dtype = torch.float64 if is_widened else tensor.dtype
+        flat = torch.empty(size if tensor.numel() else 0, dtype=dtype)
         if tensor.numel():
             flat.as_strided(kind.shape, kind.strides, kind.offset).copy_(tensor)
         self.tensors[self.types[name].buffer] = flat

@@ -167,7 +167,10 @@ def fit(count: int, first: int, counts: Path, only: str | None = None) -> None:
         return
     known = {(of, what): price for of, things in factors().items() for what, price in things.items()}
     rest = [_beside_known(equation, known) for equation in equations]
-    fitted = solved([equation for equation in rest if equation[0]])
+    unknown = [equation for equation in rest if equation[0]]
+    if not unknown:
+        sys.exit(f"nets of {only} call nothing that has no price")
+    fitted = solved(unknown)
     said = re.findall(r"^# (\d.*),$", FACTORS.read_text(), re.MULTILINE)
     write_factors({**known, **fitted}, f"{said[0]} (and {count} nets of {only} for what those do not call)")
 

@@ -195,17 +195,31 @@ def test_the_largest_of_equals(tmp_path: Path) -> None:
         ("aten.amax.default", (2, 3, 4), (1,), (2, 3), "from float32"),
         ("aten.amax.default", (2, 0, 4), (1,), (2, 4), "over none of the elements"),
         ("aten.amax.default", (2,), (1,), (), "over dimensions"),
-        ("aten._adaptive_avg_pool2d.default", (1, 2, 7, 7), (3, 3), (1, 2, 3, 3), "to what divides height"),
+        ("aten._adaptive_avg_pool2d.default", (1, 2, 7, 7), (3, 3), (2, 1, 3, 3), "from float32"),
         ("aten.pixel_shuffle.default", (1, 4, 3, 3), 2, (1, 1, 6, 5), "from float32"),
         ("aten.repeat.default", (3,), (2,), (7,), "from float32"),
         ("aten.lt.Tensor", (3, 4), Ref("b"), (3, 5), "where a mask is not of bytes"),
+        ("aten.constant_pad_nd.default", (2, 3, 4), (1, 1), (2, 3, 7), "for a border of"),
+        ("aten.constant_pad_nd.default", (2, 3, 4, 5), (1, 0, 1, 0, 1, 0), (3, 4, 5, 6), "for more than two"),
+        ("aten.reflection_pad1d.default", (2, 3, 4), (4, 0), (2, 3, 8), "for a border of"),
+        ("aten.reflection_pad2d.default", (1, 3, 4), (1, 1, 1, 1), (1, 5, 7), "for a border of"),
+        ("aten.upsample_bilinear2d.default", (1, 2, 3, 3), (6, 6), (1, 3, 6, 6), "from float32"),
+        ("aten.im2col.default", (1, 2, 5, 5), (3, 3), (1, 18, 8), "where argument 2"),
+        ("aten.cumsum.default", (2, 3), 1, (2, 4), "from float32"),
+        ("aten.flip.default", (2, 3, 4), (0, 2), (2, 3, 4), "which are not neighbours"),
+        ("aten.roll.default", (2, 3), (1, 1), (2, 3), "for 2 shifts of 1 dimensions"),
+        ("aten.glu.default", (2, 5), 1, (2, 2), "for halves along dimension 1"),
+        ("aten.logsumexp.default", (2, 3), (1,), (3,), "from float32"),
+        ("aten._to_copy.default", (2, 3), None, (3, 2), "from float32"),
+        ("aten.pow.Tensor_Scalar", (2, 3), 1.3, (2, 3), "to the power of 1.3"),
     ],
 )
 def test_what_reductions_and_copies_cannot_do_is_refused(
     target: str, shape: tuple[int, ...], second: Argument, made: tuple[int, ...], why: str
 ) -> None:
     values = {name: Placed(_type(*shape), place) for name, place in (("a", 0), ("b", 100))}
-    run = OpRun("act", Call(target, (Ref("a"), second)), (Placed(_type(*made), 200),), values)
+    rest = ("zero",) if "im2col" in target else ()
+    run = OpRun("act", Call(target, (Ref("a"), second, *rest)), (Placed(_type(*made), 200),), values)
     with pytest.raises(UnsupportedOperator, match=why):
         c_calls(run)
 
@@ -343,6 +357,38 @@ def test_a_strangers_arguments_do_not_become_c_that_writes_elsewhere(
     call = Call(target, (*(Ref(name) for name in values), *rest))
     with pytest.raises(UnsupportedOperator, match=why):
         c_calls(OpRun("act", call, outputs, values))
+
+
+_NUMBERS, _OTHERS = Ref("n"), Ref("v")
+
+
+@pytest.mark.parametrize(
+    ("target", "args", "numbers", "made", "why"),
+    [
+        ("aten.gather.default", (_OTHERS, 1, _NUMBERS), (5, 2), (5, 3), "by numbers"),
+        ("aten.gather.default", (_OTHERS, 1, _NUMBERS), (4, 2), (4, 2), "along dimension 1"),
+        ("aten.gather.default", (_OTHERS, 2, _NUMBERS), (5, 2), (5, 2), "for dimension 2"),
+        ("aten.index_select.default", (_OTHERS, 0, _NUMBERS), (2,), (2, 7), "along dimension 0"),
+        ("aten.index.Tensor", (_OTHERS, (None, _NUMBERS)), (2,), (5, 3), "by numbers"),
+        ("aten.index.Tensor", (_OTHERS, (_NUMBERS, _NUMBERS)), (2,), (2,), "by more than one list"),
+        ("aten.scatter_add.default", (_OTHERS, 1, _NUMBERS, _OTHERS), (5, 3), (5, 6), "by numbers"),
+        ("aten.index_put.default", (_OTHERS, (_NUMBERS,), _OTHERS, True), (5,), (4, 6), "to float32"),
+        (
+            "aten.index_put.default",
+            (_OTHERS, (_NUMBERS,), _OTHERS, False),
+            (5,),
+            (5, 6),
+            "does not add to them",
+        ),
+        ("aten.eq.Scalar", (_NUMBERS, 0.5), (2,), (2,), "not of bytes|beside 0.5"),
+    ],
+)
+def test_places_that_do_not_fit_what_they_pick_from_are_refused(
+    target: str, args: tuple[Argument, ...], numbers: tuple[int, ...], made: tuple[int, ...], why: str
+) -> None:
+    values = {"v": Placed(_type(5, 6), 0), "n": Placed(_type(*numbers, dtype="int64"), 100)}
+    with pytest.raises(UnsupportedOperator, match=why):
+        c_calls(OpRun("act", Call(target, args), (Placed(_type(*made), 1000),), values))
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,7 @@ CANCELLED, UNIT = 2.0**-12, 2.0**-24
 """Above which share of the largest result torch's error says that sums cancelled; and the share of the sum of
 absolute products that is allowed then."""
 SUMS = {f"aten.{name}.default" for name in ("convolution", "convolution_backward", "mm", "addmm", "bmm")}
-SUMS.add("aten.sum.dim_IntList")
+SUMS |= {"aten.sum.dim_IntList", "aten.sum.default", "aten.mv.default", "aten.dot.default"}
 
 
 class _Cases:

@@ -172,6 +172,74 @@ def _choices(random: Random) -> tuple[nn.Module, Tensor, str]:
     return _Choices(_between(random, 2, 9), _between(random, 8, 40)), x, "cross-entropy"
 
 
+class _Places(nn.Module):
+    """Rows turned by their places, gated, sorted, summed up, picked by numbers and added to others."""
+
+    def __init__(self, width: int, words: int) -> None:
+        super().__init__()
+        self.table, self.offsets = nn.Embedding(words, 2 * width), nn.Parameter(torch.randn(words, width))
+        self.start, self.gate = nn.Parameter(torch.randn(width)), nn.Linear(width, width)
+        self.out, self.few = nn.Linear(width, 5), max(1, width // 3)
+
+    def forward(self, words: Tensor) -> Tensor:
+        """Scores of classes; ``words`` is [N, T], of whole numbers."""
+        first, second = self.table(words).chunk(2, 2)
+        angles = torch.outer(torch.arange(words.shape[1]).float(), self.start * 3)
+        x = first * angles.cos() - second * angles.sin() + self.offsets[words]
+        x = (
+            torch.roll(x, (1, -2), (1, 2))
+            + F.glu(torch.cat([x, x.flip(1)], 2)) * (words > 1).unsqueeze(2).float()
+        )
+        x = torch.baddbmm(self.start, x, self.gate.weight.expand(len(x), -1, -1)) / 2
+        y = x.sort(2, descending=True).values.cumsum(2) / x.shape[2] + x.flip(1, 2)
+        best, at = self.gate(y).topk(self.few, 2)
+        y = y + torch.zeros_like(y).scatter(2, at, best.softmax(2)) + y.gather(1, y.argsort(1).detach())
+        y = y.index_select(2, at[0, 0]).sum(2, keepdim=True) + y.index_add(1, words[0].float().argsort(), y)
+        y = F.softshrink(y, 0.1) + F.hardshrink(y, 0.2) + F.threshold(y, 0.1, -0.2) - 0.1 * y.detach().floor()
+        level = torch.dot(self.start, self.gate.weight.mv(self.start)) + self.start.norm()
+        z = y.logsumexp(1) + level + (y.transpose(1, 2) @ torch.eye(y.shape[1])).amin(2)
+        return self.out(F.layer_norm(z, z.shape[1:]))  # type: ignore[no-any-return]
+
+
+def _places(random: Random) -> tuple[nn.Module, Tensor, str]:
+    width, words = _between(random, 5, 24), _between(random, 6, 20)
+    shape = (_between(random, 2, 4), _between(random, 3, 9))
+    return _Places(width, words), torch.randint(0, words, shape), "cross-entropy"
+
+
+class _Resized(nn.Module):
+    """Borders of what is there, planes between planes, windows beside each other, chances and their loss."""
+
+    def __init__(self, channels: int, sides: tuple[int, int]) -> None:
+        super().__init__()
+        self.into = nn.Conv2d(2, channels, 3, padding=1, padding_mode="reflect")
+        self.line = nn.Conv1d(channels, channels, 3, padding=1, padding_mode="replicate")
+        self.normed, self.shared = nn.LocalResponseNorm(3), nn.AdaptiveAvgPool2d(sides)
+        self.edges, self.rows = nn.ReplicationPad2d((2, 1, 0, 3)), nn.ReflectionPad1d((2, 1))
+        self.out = nn.Conv2d(9 * channels, 1, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """One number; ``x`` is [N, 2, H, W]."""
+        y = self.normed(torch.relu(self.into(x)))
+        y = F.interpolate(y, scale_factor=2, mode="bilinear") + F.interpolate(
+            y, size=[2 * side for side in y.shape[2:]], mode="bilinear", align_corners=True
+        )
+        y = self.edges(self.shared(y))
+        wide = F.interpolate(self.rows(self.line(y.flatten(2))), size=y.shape[2] * y.shape[3], mode="linear")
+        y = (y + wide.view(y.shape)).abs().add(0.1).pow(1.25)
+        z = F.unfold(y, (3, 3), padding=1).view(len(y), -1, *y.shape[2:])
+        y = self.out(z + F.fold(z.flatten(2), y.shape[2:], (3, 3), padding=1).repeat(1, 9, 1, 1) / 9)
+        wanted = (x.amax((1, 2, 3), keepdim=True) > 1.5).float().expand(y.shape) * 0.8
+        chances = F.binary_cross_entropy(torch.sigmoid(y), wanted.contiguous())
+        return chances + F.binary_cross_entropy_with_logits(y, wanted.contiguous(), reduction="sum")
+
+
+def _resized(random: Random) -> tuple[nn.Module, Tensor, str]:
+    height, width = _between(random, 5, 11), _between(random, 5, 11)
+    x = torch.randn(_between(random, 1, 3), 2, height, width)
+    return _Resized(_between(random, 2, 6), (_between(random, 3, 9), _between(random, 3, 9))), x, "output"
+
+
 def convolutions(rng: random.Random) -> tuple[nn.Module, Tensor]:
     """Two convolutions of random sizes, strides, paddings, dilations and groups, and pooling."""
     groups, kernel, stride = (
@@ -211,6 +279,8 @@ KINDS: dict[str, Callable[[Random], tuple[nn.Module, Tensor, str]]] = {
     "elements": _elements,
     "sequence": _sequence,
     "choices": _choices,
+    "places": _places,
+    "resized": _resized,
 }
 
 OPTIMIZERS = (("sgd", 0.0), ("momentum", 0.0), ("sgd", 0.01), ("adamw", 0.01))

@@ -30,6 +30,19 @@ typedef struct {
     int32_t planes, height, width, out_height, out_width, top, left;
 } poet_pad2d_shape;
 
+/*@ poet_resize_shape */
+/* How far it is in what is read from one made row, and one column, to the next. */
+typedef struct {
+    int32_t planes, height, width, out_height, out_width, is_aligned;
+    float down, across;
+} poet_resize_shape;
+
+/*@ poet_pair */
+typedef struct {
+    int32_t first, second;
+    float share;
+} poet_pair;
+
 /*@ poet_matmul_shape */
 /* How far apart the rows, columns and inner numbers of y, start, a and b lie. */
 typedef struct {

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
-from poet.c99.calls import WORD_BYTES, CCall, CStruct, OpRun, pointwise
+from poet.c99.calls import WORD_BYTES, CCall, CStruct, OpRun, Placed, pointwise
 from poet.c99.rules import selection
 from poet.c99.rules.rule import Rule
 from poet.graph import ITEM_BYTES
@@ -70,11 +71,15 @@ def div(run: OpRun) -> list[CCall]:
 
 
 def power(run: OpRun) -> list[CCall]:
-    """To a whole number from 1 on, a half, or minus a half or one."""
+    """To a whole number from 1 on, or to quarters of either sign."""
     exponent = run.number(1)
+    quarters = abs(exponent) * 4
     named = {0.5: "poet_root", -0.5: "poet_inverse_root", -1.0: "poet_inverse", 1.0: "poet_copy"}
     if exponent in named:
         return pointwise(run, named[exponent], run.made(), [run.tensor(0)])
+    if quarters.is_integer() and 0 < quarters < 4 * _MOST_FACTORS and not 0 < exponent == int(exponent):
+        numbers = (int(quarters) // 4, int(quarters) % 4, int(exponent < 0))
+        return pointwise(run, "poet_power_of_quarters", run.made(), [run.tensor(0)], *map(str, numbers))
     if not exponent.is_integer() or not 1 <= exponent <= _MOST_FACTORS:
         raise run.refuse(f"to the power of {exponent:g}; write it as products, or exp of a log")
     return pointwise(run, "poet_power", run.made(), [run.tensor(0)], str(int(exponent)))
@@ -245,13 +250,83 @@ def assign(run: OpRun) -> list[CCall]:
 
 
 def pad(run: OpRun) -> list[CCall]:
-    """A border of one number."""
+    """A border of one number, around at most two dimensions; unpadded ones behind these count as one."""
     x, y = run.dense(0), run.output()
-    left, right, top, bottom = (*run.wholes(1), 0, 0, 0, 0)[:4]
-    if len(run.wholes(1)) > 4 or not x.type.shape:
+    pads, sides = list(run.wholes(1)), (1, 1, *x.type.shape)
+    while len(pads) > 4 and not any(pads[:4]):
+        pads, sides = pads[2:], (*sides[:-2], sides[-2] * sides[-1])
+    if not 0 < len(pads) <= 4 or not x.type.shape:
         raise run.refuse("for more than two dimensions")
-    height, width = ((1, *x.type.shape) if len(x.type.shape) == 1 else x.type.shape)[-2:]
+    left, right, top, bottom = (*pads, 0, 0)[:4]
+    height, width = sides[-2:]
     planes = x.type.elements // max(height * width, 1)
     sizes = (planes, height, width, height + top + bottom, width + left + right, top, left)
+    if y.type.elements != planes * max(sizes[3], 0) * max(sizes[4], 0):
+        raise run.refuse(f"for a border of {list(run.wholes(1))} from {x.type} to {y.type}")
     shape = CStruct("poet_pad2d_shape", tuple(map(str, sizes)))
     return [CCall("poet_pad2d", (y.pointer(), x.pointer(), run.float_text(run.number(2, 0.0)), shape))]
+
+
+def convert(run: OpRun) -> list[CCall]:
+    """Whole numbers or truths as floats, or floats laid out otherwise."""
+    x, out = run.tensor(0), run.made()[0]
+    if x.type.shape != out.type.shape:
+        raise run.refuse(f"from {x.type} to {out.type}")
+    if x.type.dtype == "float32":
+        return pointwise(run, "poet_copy", [out], [x])
+    count = out.type.elements
+    if x.type.dtype == "int64":
+        pointer, name = selection.whole_numbers(run, x, count).pointer(), "poet_floats_of_numbers"
+    else:
+        pointer, name = selection.mask_of(run, x).pointer(), "poet_floats_of_mask"
+    return [CCall(name, (run.checked(out).pointer(), pointer, str(count)))]
+
+
+def glu(run: OpRun) -> list[CCall]:
+    """One half, times the sigmoid of the other."""
+    first, second = _halves(run, run.floats(0), run.whole(1, -1))
+    return pointwise(run, "poet_glu", run.made(), [first, second])
+
+
+def glu_backward(run: OpRun) -> list[CCall]:
+    """The way back to both halves."""
+    dim = run.whole(2)
+    made, read = _halves(run, run.made()[0], dim), _halves(run, run.floats(1), dim)
+    return pointwise(run, "poet_glu_backward", made, [run.tensor(0), *read])
+
+
+def _halves(run: OpRun, x: Placed, dim: int) -> list[Placed]:
+    kind, rank = x.type, len(x.type.shape)
+    if not -rank <= dim < rank or kind.shape[dim] % 2:
+        raise run.refuse(f"for halves along dimension {dim} of {kind}")
+    dim %= rank
+    half = replace(kind, shape=(*kind.shape[:dim], kind.shape[dim] // 2, *kind.shape[dim + 1 :]))
+    return [Placed(half, x.word), Placed(half, x.word + half.shape[dim] * kind.strides[dim])]
+
+
+def threshold(run: OpRun) -> list[CCall]:
+    """A value of its own at and below a threshold."""
+    numbers = (run.float_text(run.number(1)), run.float_text(run.number(2)))
+    return pointwise(run, "poet_threshold", run.made(), [run.tensor(0)], *numbers)
+
+
+def shrink(function: str) -> Rule:
+    """What is near to 0 made 0."""
+    return lambda run: pointwise(
+        run, function, run.made(), [run.tensor(0)], run.float_text(run.number(1, 0.5))
+    )
+
+
+def shrink_backward(run: OpRun) -> list[CCall]:
+    """The way back through it."""
+    bound = run.float_text(run.number(2))
+    return pointwise(run, "poet_shrink_backward", run.made(), [run.tensor(0), run.tensor(1)], bound)
+
+
+def identity(run: OpRun) -> list[CCall]:
+    """Ones from corner to corner, zeros beside them."""
+    out = run.output()
+    height, width = out.type.shape
+    corners = replace(out.type, shape=(min(height, width),), strides=(width + 1,))
+    zeros = pointwise(run, "poet_fill", [out], [], "0.0f")
+    return [*zeros, *pointwise(run, "poet_fill", [Placed(corners, out.word)], [], "1.0f")]

@@ -33,6 +33,13 @@ def extreme_at(sign: int) -> Rule:
     return rule
 
 
+def log_sum_exp(run: OpRun) -> list[CCall]:
+    """The logarithm of a sum of exponentials, over some dimensions."""
+    (x, out), sizes = aligned(run, run.wholes(1), run.tensor(0), run.made()[0])
+    pointers = (run.checked(out).pointer(), run.checked(x).pointer())
+    return [CCall("poet_log_sum_exp", (*pointers, *map(str, sizes)))]
+
+
 def count_set(run: OpRun, dims: Sequence[int]) -> list[CCall]:
     """How many bytes of a mask are set, over some dimensions."""
     (x, out), sizes = aligned(run, dims, run.tensor(0), run.made()[0])

@@ -49,6 +49,11 @@ def arange(run: OpRun) -> list[CCall]:
     return _in_order(run, 0, run.whole(0), 1)
 
 
+def arange_between(run: OpRun) -> list[CCall]:
+    """Likewise, from a first one."""
+    return _in_order(run, run.whole(0), run.whole(1), 1)
+
+
 def arange_from(run: OpRun) -> list[CCall]:
     """Likewise, from a first one by steps."""
     return _in_order(run, run.whole(0), run.whole(1), run.whole(2, 1))

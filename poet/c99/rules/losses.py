@@ -6,6 +6,7 @@ import math
 
 from poet.c99.calls import CCall, OpRun, Placed
 from poet.c99.rules.folds import folded
+from poet.c99.rules.rule import Rule
 from poet.graph import TensorType
 
 
@@ -120,3 +121,39 @@ def mse_loss_backward(run: OpRun) -> list[CCall]:
     factor = run.float_text(2.0 / count if reduction == 1 else 2.0)
     pointers = (run.output().pointer(), gradient.pointer(), x.pointer(), target.pointer())
     return [CCall("poet_mse_loss_backward", (*pointers, str(count), factor))]
+
+
+def bce(function: str) -> Rule:
+    """The mean or the sum of binary cross-entropies, without weights."""
+    places = (2, 3) if function == "poet_bce_with_logits" else (2,)
+
+    def rule(run: OpRun) -> list[CCall]:
+        x, target, reduction = run.dense(0), run.dense(1), run.whole(places[-1] + 1, 1)
+        is_weighted = any(run.argument(place) is not None for place in places)
+        if reduction not in (1, 2) or is_weighted or x.type.shape != target.type.shape:
+            raise run.refuse("except for the mean or the sum over tensors of one shape, without weights")
+        _check_one(run, run.output())
+        count = x.type.elements
+        divisor = run.float_text(float(count) if reduction == 1 else 1.0)
+        pointers = (run.output().pointer(), x.pointer(), target.pointer())
+        return [CCall(function, (*pointers, str(count), divisor))]
+
+    return rule
+
+
+def bce_backward(run: OpRun) -> list[CCall]:
+    """The way back from probabilities."""
+    gradient, x, target, reduction = run.dense(0), run.dense(1), run.dense(2), run.whole(4, 1)
+    is_weighted = run.argument(3) is not None
+    if (
+        reduction not in (1, 2)
+        or is_weighted
+        or gradient.type.elements != 1
+        or x.type.shape != target.type.shape
+    ):
+        raise run.refuse("except for the mean or the sum over tensors of one shape, without weights")
+    _check_like(run, x.type, run.output())
+    count = x.type.elements
+    factor = run.float_text(1.0 / count if reduction == 1 else 1.0)
+    pointers = (run.output().pointer(), gradient.pointer(), x.pointer(), target.pointer())
+    return [CCall("poet_bce_backward", (*pointers, str(count), factor))]

@@ -89,3 +89,43 @@ def addmm(run: OpRun) -> list[CCall]:
     row, column = (0 if size == 1 else stride for size, stride in zip(sizes, strides, strict=True))
     shape = _product(run, y, a, b, (row, column))
     return [CCall("poet_matmul", (y.pointer(), bias.pointer(), a.pointer(), b.pointer(), shape))]
+
+
+def mv(run: OpRun) -> list[CCall]:
+    """A product with a vector."""
+    y, a, v = run.output(), run.floats(0), run.floats(1)
+    column, made = _column(v), _column(y)
+    shape = _product(run, made, a, column, (0, 0))
+    return [CCall("poet_matmul", (y.pointer(), "0", a.pointer(), v.pointer(), shape))]
+
+
+def dot(run: OpRun) -> list[CCall]:
+    """The product of two vectors."""
+    y, a, b = run.output(), _column(run.floats(0)), _column(run.floats(1))
+    row = Placed(replace(a.type, shape=a.type.shape[::-1], strides=a.type.strides[::-1]), a.word)
+    made = Placed(replace(y.type, shape=(1, 1), strides=(1, 1)), y.word)
+    shape = _product(run, made, row, b, (0, 0))
+    return [CCall("poet_matmul", (y.pointer(), "0", a.pointer(), b.pointer(), shape))]
+
+
+def _column(v: Placed) -> Placed:
+    return Placed(replace(v.type, shape=(*v.type.shape, 1), strides=(*v.type.strides, 1)), v.word)
+
+
+def baddbmm(run: OpRun) -> list[CCall]:
+    """A product for each of a batch, on top of a start that may be repeated."""
+    if run.number(3, 1, name="beta") != 1 or run.number(4, 1, name="alpha") != 1:
+        raise run.refuse("with factors other than 1")
+    placed = (run.made()[0], run.floats(1), run.floats(2))
+    start, made = run.floats(0), placed[0].type.shape
+    missing = len(made) - len(start.type.shape)
+    sizes, strides = (1,) * missing + start.type.shape, (0,) * missing + start.type.strides
+    if len({item.type.shape[:1] for item in placed}) != 1:
+        raise run.refuse("for batches of different sizes")
+    if missing < 0 or any(size not in (1, have) for size, have in zip(sizes, made, strict=True)):
+        raise run.refuse(f"for a start {start.type} beside {list(made)}")
+    steps = [0 if size == 1 else stride for size, stride in zip(sizes, strides, strict=True)]
+    y, a, b = (Placed(_of_one(item), item.word) for item in placed)
+    shape = _product(run, y, a, b, (steps[1], steps[2]))
+    pointers = [item.pointer(item.type.strides[:1]) for item in placed]
+    return [CCall("poet_matmul", (pointers[0], start.pointer(steps[:1]), *pointers[1:], shape), made[:1])]

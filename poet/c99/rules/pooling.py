@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import torch
 
@@ -13,7 +14,7 @@ from poet.graph import TensorType
 def _both(run: OpRun, index: int, otherwise: tuple[int, ...] | None = None) -> tuple[int, int]:
     """An argument for height and width; one number stands for the width alone, or for both in a pooling."""
     found = run.wholes(index, otherwise)
-    return (found[0], found[1]) if len(found) == 2 else (found[0], found[0])
+    return (found[0], found[1]) if len(found) > 1 else (found[0], found[0])
 
 
 def _check_planes(run: OpRun, x: TensorType, y: TensorType) -> None:
@@ -21,7 +22,29 @@ def _check_planes(run: OpRun, x: TensorType, y: TensorType) -> None:
         raise run.refuse(f"from {x} to {y}")
 
 
+def _over_channels(run: OpRun, first: int, *kinds: TensorType) -> list[TensorType]:
+    """Volumes side by side, whose windows have one place of each plane, as planes of channels and places.
+
+    Raises:
+        UnsupportedOperator: windows are of another kind.
+    """
+    kernel, stride = run.wholes(first), run.wholes(first + 1, ())
+    others = (*kernel[-2:], *stride[-2:])
+    if len(kernel) != 3 or set(others) - {1} or any(run.wholes(first + 2, (0, 0, 0))[-2:]):
+        raise run.refuse("for windows over more than the first of three dimensions")
+    made = []
+    for kind in kinds:
+        shape = (*kind.shape[:-2], math.prod(kind.shape[-2:]))
+        strides = tuple(math.prod(shape[at + 1 :]) for at in range(len(shape)))
+        made.append(replace(kind, shape=shape, strides=strides))
+    return made
+
+
 def _pool_shape(run: OpRun, first: int, x: TensorType, y: TensorType) -> CStruct:
+    if len(run.wholes(first)) == 3:
+        x, y = _over_channels(run, first, x, y)
+        if x.shape[-1] != y.shape[-1]:
+            raise run.refuse(f"from {x} to {y}")
     _check_planes(run, x, y)
     kernel = _both(run, first)
     stride = _both(run, first + 1) if run.wholes(first + 1, ()) else kernel
@@ -47,11 +70,11 @@ def avg_pool_backward(run: OpRun) -> list[CCall]:
 
 
 def _adaptive_shape(run: OpRun, x: TensorType, y: TensorType) -> CStruct:
-    """Windows that share out an image evenly."""
+    """Windows that share out an image, evenly where its sides can be divided so."""
     _check_planes(run, x, y)
     sides = tuple(zip(x.shape[-2:], y.shape[-2:], strict=True))
-    if any(made < 1 or size < 1 or size % made for size, made in sides):
-        raise run.refuse(f"from {x} to {y}; to what divides height and width it has")
+    if any(made < 1 or size < 1 for size, made in sides):
+        raise run.refuse(f"from {x} to {y}")
     kernel = tuple(size // made for size, made in sides)
     numbers = (*x.shape[-2:], *y.shape[-2:], *kernel, *kernel, 0, 0, 1, 1)
     planes = str(math.prod(x.shape[:-2]))
@@ -61,14 +84,23 @@ def _adaptive_shape(run: OpRun, x: TensorType, y: TensorType) -> CStruct:
 def adaptive_avg_pool(run: OpRun) -> list[CCall]:
     """Means of windows that share out the image."""
     x, y = run.dense(0), run.output()
-    return [CCall("poet_avg_pool2d", (y.pointer(), x.pointer(), _adaptive_shape(run, x.type, y.type)))]
+    shape = _adaptive_shape(run, x.type, y.type)
+    name = "poet_avg_pool2d" if _is_even(x.type, y.type) else "poet_adaptive_avg_pool2d"
+    return [CCall(name, (y.pointer(), x.pointer(), shape))]
 
 
 def adaptive_avg_pool_backward(run: OpRun) -> list[CCall]:
     """The way back through them."""
     gy, gx = run.dense(0), run.output()
     shape = _adaptive_shape(run, gx.type, gy.type)
-    return [CCall("poet_avg_pool2d_backward", (gx.pointer(), gy.pointer(), shape))]
+    is_even = _is_even(gx.type, gy.type)
+    name = "poet_avg_pool2d_backward" if is_even else "poet_adaptive_avg_pool2d_backward"
+    return [CCall(name, (gx.pointer(), gy.pointer(), shape))]
+
+
+def _is_even(x: TensorType, y: TensorType) -> bool:
+    """Whether windows that share out an image are all of one size, side by side."""
+    return not any(size % made for size, made in zip(x.shape[-2:], y.shape[-2:], strict=True))
 
 
 def adaptive_max_pool(run: OpRun) -> list[CCall]:
@@ -76,6 +108,8 @@ def adaptive_max_pool(run: OpRun) -> list[CCall]:
     x, y, places = run.dense(0), run.output(), run.made()[-1]
     if places.type.dtype != "int64" or not places.is_dense or places.type.shape != y.type.shape:
         raise run.refuse("without the places of what is largest")
+    if not _is_even(x.type, y.type):
+        raise run.refuse(f"from {x.type} to {y.type}; to what divides height and width it has")
     pointers = (y.pointer(), places.pointer(), x.pointer())
     return [CCall("poet_max_pool2d", (*pointers, _adaptive_shape(run, x.type, y.type)))]
 

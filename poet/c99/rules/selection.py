@@ -72,6 +72,7 @@ def upper(run: OpRun) -> list[CCall]:
     return triangle(run, is_lower=False)
 
 
+_LARGEST = 2**31 - 1
 LESS, EQUAL, MORE, UNORDERED = 1, 2, 4, 8
 """How a number stands to another; a comparison asks for some of these, summed."""
 
@@ -107,6 +108,8 @@ def compared(wanted: int) -> Rule:
     """Whether elements stand so to those of another tensor, or to a number."""
 
     def rule(run: OpRun) -> list[CCall]:
+        if run.optional(1) is None and run.tensor(0).type.dtype == "int64":
+            return _numbers_compared_to(run, wanted)
         if run.optional(1) is None:
             return _compared_to(run, wanted, run.float_text(run.number(1)))
         out, *pair = _aligned(run, 0, 1)
@@ -124,6 +127,15 @@ def _compared_to(run: OpRun, wanted: int, number: str) -> list[CCall]:
         raise run.refuse(f"for {x.type} beside a result {out.type}")
     pointers = (mask_of(run, out).pointer(), str(wanted), run.checked(x).pointer())
     return [CCall("poet_compared_to", (*pointers, number, str(out.type.elements)))]
+
+
+def _numbers_compared_to(run: OpRun, wanted: int) -> list[CCall]:
+    out, number = mask_of(run, run.outputs[0]), run.number(1)
+    if not number.is_integer() or abs(number) > _LARGEST:
+        raise run.refuse(f"for whole numbers beside {number}")
+    numbers = whole_numbers(run, run.tensor(0), out.type.elements)
+    arguments = (out.pointer(), str(wanted), numbers.pointer(), str(int(number)), str(out.type.elements))
+    return [CCall("poet_numbers_compared_to", arguments)]
 
 
 def is_no_number(run: OpRun) -> list[CCall]:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from poet.c99.calls import CCall, OpRun, Placed
+from poet.c99.calls import CCall, OpRun, Placed, in_order, memory_order
 from poet.c99.rules import extremes
 from poet.c99.rules.folds import folded
 from poet.c99.rules.updates import use
@@ -29,6 +29,8 @@ def total(run: OpRun, *, is_mean: bool = False) -> list[CCall]:
         if Placed(rest, x.word).is_dense:
             return _each(run, x, first, (count, inner), divisor)
         return _apart(run, x, (first, end), divisor)
+    if not dims and not x.is_dense:
+        x = in_order(x, memory_order(x.type))
     x = run.checked(x)
     sizes = (str(outer), str(count), str(inner), divisor)
     return [CCall("poet_sum_blocks", (use(run), x.pointer(), *sizes))]
