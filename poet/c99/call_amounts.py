@@ -318,6 +318,7 @@ _BY_LAST = (
 _BY_VALUE = (
     "cosine", "elu", "elu_backward", "exponential", "gelu", "gelu_backward", "gelu_tanh",
     "gelu_tanh_backward", "glu", "glu_backward", "log_sigmoid", "log_sigmoid_backward", "logarithm", "mish",
+    "powers_of_number",
     "mish_backward", "sigmoid", "silu", "silu_backward", "sine", "softplus", "softplus_backward", "tanh",
 )  # fmt: skip
 """Likewise; what an element takes depends on its value, so that calls are not told from elements."""

@@ -159,6 +159,7 @@ ROWS: dict[str, Rule] = {
     "aten.norm.ScalarOpt_dim": lengths.vector_norm,
     "aten.pixel_shuffle.default": copies.pixel_shuffle,
     "aten.pixel_unshuffle.default": copies.pixel_unshuffle,
+    "aten.pow.Scalar": elementwise.power_of_number,
     "aten.pow.Tensor_Scalar": elementwise.power,
     "aten.reciprocal.default": elementwise.unary("poet_inverse"),
     "aten.reflection_pad1d.default": resizing.pad_edges(is_mirrored=True),

@@ -118,6 +118,30 @@ def test_activations_of_mobile_nets(tmp_path: Path) -> None:
     assert max(worst.values()) <= 1.0, worst
 
 
+class _Turning(nn.Module):
+    """Sines and cosines of angles from a millionth to 10^36, of both signs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(5, 400)
+        self.register_buffer("sizes", 10.0 ** torch.linspace(-6, 36, 400))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``x`` is [N, 5]."""
+        y: Tensor = self.layer(x)
+        angles = y.detach() * self.sizes
+        return y + angles.sin() + 2 * angles.cos()
+
+
+def test_angles_of_any_size(tmp_path: Path) -> None:
+    """Within two units of float64, wherever the whole circles end."""
+    torch.manual_seed(0)
+    found = errors_of(_Turning(), torch.randn(7, 5), tmp_path / "c", "mse", "sgd")
+    for name in ("sin", "cos"):
+        assert all(each.of_c <= 2 * 2.0**-24 for each in found[f"aten.{name}.default"])
+        assert max(each.ratio for each in found[f"aten.{name}.default"]) <= 1.0
+
+
 @pytest.mark.parametrize("name", with_slow(NETS, set(NETS) - {"transformer-norm-first", "sliced"}))
 def test_nets_over_sequences(name: str, tmp_path: Path) -> None:
     """All ops of a step: recurrent layers, attention, layer norm, GELU, poolings of maxima."""

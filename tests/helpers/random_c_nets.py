@@ -184,7 +184,8 @@ class _Places(nn.Module):
     def forward(self, words: Tensor) -> Tensor:
         """Scores of classes; ``words`` is [N, T], of whole numbers."""
         first, second = self.table(words).chunk(2, 2)
-        angles = torch.outer(torch.arange(words.shape[1]).float(), self.start * 3)
+        speeds = self.start * 3 + 1000 ** (-torch.arange(len(self.start)).float() / len(self.start))
+        angles = torch.outer(torch.arange(words.shape[1]).float(), speeds)
         x = first * angles.cos() - second * angles.sin() + self.offsets[words]
         x = (
             torch.roll(x, (1, -2), (1, 2))
@@ -197,8 +198,8 @@ class _Places(nn.Module):
         y = y.index_select(2, at[0, 0]).sum(2, keepdim=True) + y.index_add(1, words[0].float().argsort(), y)
         y = F.softshrink(y, 0.1) + F.hardshrink(y, 0.2) + F.threshold(y, 0.1, -0.2) - 0.1 * y.detach().floor()
         level = torch.dot(self.start, self.gate.weight.mv(self.start)) + self.start.norm()
-        z = y.logsumexp(1) + level + (y.transpose(1, 2) @ torch.eye(y.shape[1])).amin(2)
-        return self.out(F.layer_norm(z, z.shape[1:]))  # type: ignore[no-any-return]
+        z = y.logsumexp(1) + (y.transpose(1, 2) @ torch.eye(y.shape[1])).amin(2)
+        return self.out(F.layer_norm(z, z.shape[1:]) + level)  # type: ignore[no-any-return]
 
 
 def _places(random: Random) -> tuple[nn.Module, Tensor, str]:

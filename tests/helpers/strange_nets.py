@@ -220,6 +220,72 @@ class _Bags(nn.Module):
         return found
 
 
+class _Rotary(nn.Module):
+    """A decoder of words: angles by places, norms by roots of mean squares, gated layers, grouped keys."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.first, self.second = nn.Embedding(9, 8), nn.RMSNorm(8), nn.RMSNorm(8)
+        self.query, self.keys = nn.Linear(8, 8, bias=False), nn.Linear(8, 8, bias=False)
+        self.gate, self.up, self.down = nn.Linear(8, 12), nn.Linear(8, 12), nn.Linear(12, 8)
+        self.out = nn.Linear(8, 9)
+
+    @staticmethod
+    def _turned(x: Tensor) -> Tensor:
+        angles = torch.outer(torch.arange(x.shape[2]).float(), 0.1 ** torch.arange(x.shape[3] // 2).float())
+        first, second = x[..., ::2], x[..., 1::2]
+        sine, cosine = angles.sin(), angles.cos()
+        parts = [first * cosine - second * sine, first * sine + second * cosine]
+        return torch.stack(parts, -1).flatten(-2)
+
+    def forward(self, words: Tensor) -> Tensor:
+        x = self.words(words)
+        normed = self.first(x)
+        query = self._turned(self.query(normed).unflatten(2, (2, 4)).transpose(1, 2))
+        key, value = self.keys(normed).unflatten(2, (2, 4)).transpose(1, 2).chunk(2, 1)
+        key, value = self._turned(key).repeat_interleave(2, 1), value.repeat_interleave(2, 1)
+        y = F.scaled_dot_product_attention(query, key, value, is_causal=True)
+        x = x + y.transpose(1, 2).flatten(2)
+        normed = self.second(x)
+        x = x + self.down(F.silu(self.gate(normed)) * self.up(normed))
+        found: Tensor = self.out(x[:, -1])
+        return found
+
+
+class _Enlarged(nn.Module):
+    """A small U-Net whose borders mirror the image and whose planes lie between those below."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(1, 3, 3, padding=1, padding_mode="reflect")
+        self.second = nn.Conv2d(3, 4, 3, padding=1, padding_mode="replicate")
+        self.up, self.shared = nn.Upsample(scale_factor=2, mode="bilinear"), nn.AdaptiveAvgPool2d(5)
+        self.out = nn.Conv2d(7, 1, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = torch.relu(self.first(x))
+        z = self.up(torch.relu(self.second(F.avg_pool2d(y, 2))))
+        found: Tensor = self.out(self.shared(torch.cat([y, z], 1)))
+        return found
+
+
+class _Experts(nn.Module):
+    """The best two of four experts for each row, weighted; sorted, gated, summed so far."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate, self.into, self.out = nn.Linear(6, 4), nn.Linear(6, 8), nn.Linear(8, 3)
+        self.scales = nn.Parameter(torch.randn(4, 8))
+
+    def forward(self, x: Tensor) -> Tensor:
+        best, at = self.gate(x).topk(2, 1)
+        weights = torch.zeros(len(x), 4).scatter(1, at, best.softmax(1))
+        y = self.into(x) * (weights @ self.scales)
+        y = y + y.sort(1).values.cumsum(1) / 8 + F.glu(torch.cat([y, y.flip(1)], 1)) + torch.roll(y, 1, 1)
+        found: Tensor = self.out(F.softshrink(y, 0.1))
+        return found
+
+
 class StrangeNet(NamedTuple):
     """How to build a net, the shapes of what it reads, and its loss."""
 
@@ -250,4 +316,7 @@ NETS: dict[str, StrangeNet] = {
     "causal": StrangeNet(_Causal, ((2, 5, 8),)),
     "points": StrangeNet(_Points, ((2, 7, 3),)),
     "bags": StrangeNet(_Bags, ((3, 4),), words=9),
+    "rotary": StrangeNet(_Rotary, ((2, 5),), words=9),
+    "enlarged": StrangeNet(_Enlarged, ((2, 1, 6, 8),), "bce-with-logits"),
+    "experts": StrangeNet(_Experts, ((5, 6),)),
 }

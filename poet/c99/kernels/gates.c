@@ -93,6 +93,31 @@ void poet_power_of_quarters(float *y, const float *x, int32_t x_stride, int32_t 
     }
 }
 
+/*@ poet_powers_of_number */
+/* y = 2 to the power of x * (octaves + rest), of which `octaves` has 12 bits: what is whole is taken off exactly */
+void poet_powers_of_number(float *y, const float *x, int32_t x_stride, float octaves, float rest, int32_t n)
+{
+    for (int32_t i = 0; i < n; ++i) {
+        const float value = x[i * x_stride], about = value * octaves;
+        const float bounded = about > 200.0f ? 200.0f : about < -200.0f ? -200.0f : about == about ? about : 0.0f;
+        const int32_t whole = (int32_t)(bounded + (bounded < 0.0f ? -0.5f : 0.5f)), half = whole / 2;
+        uint32_t bits;
+        memcpy(&bits, &value, sizeof bits);
+        bits &= UINT32_C(0xfffff000);
+        float upper, scale;
+        memcpy(&upper, &bits, sizeof upper);
+        const float left = ((upper * octaves - (float)whole) + (value - upper) * octaves) + value * rest;
+        float result = bounded == about ? poet_exp(left * 0.693147180559945309f) : about == about ? 1.0f : about;
+        /* times 2 to the power of `whole`, in two steps: the first may not reach infinity or zero */
+        bits = (uint32_t)(half + 127) << 23;
+        memcpy(&scale, &bits, sizeof scale);
+        result *= scale;
+        bits = (uint32_t)(whole - half + 127) << 23;
+        memcpy(&scale, &bits, sizeof scale);
+        y[i] = result * scale;
+    }
+}
+
 /*@ poet_log_sum_exp */
 /* y = the logarithm of the sum of exponentials over n, of outer x n x inner; what is largest is taken off first */
 void poet_log_sum_exp(float *y, const float *x, int32_t outer, int32_t n, int32_t inner)

@@ -85,6 +85,18 @@ def power(run: OpRun) -> list[CCall]:
     return pointwise(run, "poet_power", run.made(), [run.tensor(0)], str(int(exponent)))
 
 
+def power_of_number(run: OpRun) -> list[CCall]:
+    """A positive number to the power of each element."""
+    base = run.number(0)
+    if not 0.0 < base < math.inf:
+        raise run.refuse(f"of {base:g}")
+    octaves = math.log2(base)
+    mantissa, power = math.frexp(octaves)
+    rough = math.ldexp(round(mantissa * 4096), power - 12)  # of 12 bits: exact times 12 others
+    numbers = (run.float_text(rough), run.float_text(octaves - rough))
+    return pointwise(run, "poet_powers_of_number", run.made(), [run.tensor(1)], *numbers)
+
+
 def maximum(run: OpRun) -> list[CCall]:
     """The larger of two."""
     return pointwise(run, "poet_maximum", run.made(), [run.tensor(0), run.tensor(1)])
