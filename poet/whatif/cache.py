@@ -56,7 +56,8 @@ SOLVING = (
 """What an answer depends on: the searches and all that they import."""
 
 IMPORTING = (
-    "planning/traced.py", "frontend", "c99/rows.py", "c99/rules", "c99/statements.py", "c99/calls.py",
+    "planning/traced.py", "frontend", "c99/rows.py", "c99/run_calls.py", "c99/rules",
+    "c99/statements.py", "c99/calls.py",
     "runtime", "files", "calls.py", "strips.py", "graph.py", "operators.py",
     "kernel_facts.py", "kernel_allocations.py", "named_options.py", "optimizer.py", "loss.py", "micro.py",
     "untrained.py", "codec.py", "errors.py", "units.py", "version.py", "brief.py", "children.py", "extras.py",

@@ -394,7 +394,7 @@ def test_the_command_writes_a_folder(net_of: NetOf, tmp_path: Path) -> None:
     assert "is there already" in again.stderr
 
 
-@pytest.mark.parametrize(("layer", "code"), [("Relu", 0), ("Sin", 2)])
+@pytest.mark.parametrize(("layer", "code"), [("Relu", 0), ("Erf", 2)])
 def test_check_tells_what_the_kernels_lack(layer: str, code: int, tmp_path: Path) -> None:
     nodes = [
         helper.make_node("Gemm", ["x", "w", "b"], ["h"]),
@@ -412,10 +412,10 @@ def test_check_tells_what_the_kernels_lack(layer: str, code: int, tmp_path: Path
     arguments = ["check", str(path), "--kernels", "poet-c99"]
     result = CliRunner().invoke(app, arguments)
     assert result.exit_code == code, result.stderr
-    assert ("aten.sin.default has no C kernel (1 ops)" in result.stdout) == (code == 2)
+    assert ("aten.erf.default has no C kernel (1 ops)" in result.stdout) == (code == 2)
     assert ("all 14 ops of its training step have a kernel" in result.stdout) == (code == 0)
     data = json.loads(CliRunner().invoke(app, [*arguments, "--json", "-"]).stdout)
-    assert len(data["lacking"]) == code
+    assert len(data["lacking"]) == code // 2
 
 
 class _Tokens(nn.Module):
@@ -450,11 +450,18 @@ def _refused(net: CNet, plan: Plan, path: Path) -> str:
     return str(error.value)
 
 
+class _Turned(nn.Module):
+    """Two functions that have no kernel."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.atan() + x.erf()
+
+
 def test_what_cannot_be_c_is_refused_by_name(net_of: NetOf, tmp_path: Path) -> None:
     torch.manual_seed(0)
-    other = traced(nn.Sequential(nn.Linear(4, 3), nn.Softshrink(), nn.Softmax(1)), torch.randn(2, 4))
-    message = _refused(other, other.plan(), tmp_path / "softshrink.poet")
-    assert "aten.softshrink.default (1 ops), aten.softshrink_backward.default (1 ops)" in message
+    other = traced(nn.Sequential(nn.Linear(4, 3), _Turned(), nn.Softmax(1)), torch.randn(2, 4))
+    message = _refused(other, other.plan(), tmp_path / "turned.poet")
+    assert "aten.atan.default (1 ops), aten.erf.default (1 ops)" in message
     net = net_of("micro", "sgd")
     assert "no arena" in _refused(net, replace(net.plan(), arena=None), tmp_path / "none.poet")
 

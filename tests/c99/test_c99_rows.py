@@ -124,6 +124,7 @@ class _Turning(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.layer = nn.Linear(5, 400)
+        self.sizes: Tensor
         self.register_buffer("sizes", 10.0 ** torch.linspace(-6, 36, 400))
 
     def forward(self, x: Tensor) -> Tensor:
