@@ -41,9 +41,7 @@ def verify(
     ] = None,
     data: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE", help="Samples for --c-library, as for `poet run`; default: random ones."
-        ),
+        typer.Option(metavar="FILE", help="Samples to train on, as for `poet run`; default: random ones."),
     ] = None,
     json_file: JsonOption = None,
 ) -> None:
@@ -60,15 +58,15 @@ def verify(
             raise InputError("--threads is not of --c-library, whose steps have one")
         _verify_library(plan_file, c_library, steps, seed, data, page_file, json_file)
         return
-    if data is not None:
-        raise InputError("--data is of --c-library; without it poet verify takes random batches")
     from poet.report.verify import verify_data, verify_report
     from poet.verification import verify as compare
 
     from .output import answer, check_files
 
-    check_files({"--json": json_file}, reads={"PLAN": plan_file}, page_file=page_file)
-    report = compare(plan_file, steps=steps, threads=tuple(threads or (1, 2)), seed=seed, page_file=page_file)
+    check_files({"--json": json_file}, reads={"PLAN": plan_file, "--data": data}, page_file=page_file)
+    report = compare(
+        plan_file, data=data, steps=steps, threads=tuple(threads or (1, 2)), seed=seed, page_file=page_file
+    )
     answer(verify_report(report), lambda: verify_data(report), json_file=json_file)
     report.require()
 

@@ -31,6 +31,7 @@ from poet.named import named_parameters
 from poet.plans.plan_file import PlanFile
 from poet.plans.training_plan import Plan, shape_words
 from poet.runtime import Trainer
+from poet.runtime.data.samples import batch_of, load_samples
 from poet.runtime.steps.replay import first_line
 from poet.runtime.system.process import torch_threads
 from poet.schedule import Compute, PageIn
@@ -99,6 +100,7 @@ def verify(
     module: nn.Module | None = None,
     loss: LossFunction | None = None,
     batches: Sequence[Batch] | None = None,
+    data: str | Path | None = None,
     steps: int = 3,
     threads: Sequence[int] = (1, 2),
     seed: int = 0,
@@ -112,7 +114,9 @@ def verify(
         module: the model that was planned, in the mode it was planned in; it is not changed. Not
             given: the model is built from the ONNX structure that the plan carries.
         loss: that was planned, where it is a function or module; the plan knows those of `poet.loss` itself.
-        batches: to train on, in turn; not given: random ones.
+        batches: to train on, in turn; not given: those of ``data``, or random ones.
+        data: samples to train on in their order, and over again where they are too few for all steps; see
+            `poet.runtime.data.samples.load_samples`.
         steps: to make; of each other shape that the plan has, and inside each other budget, one more.
         threads: numbers of threads to try.
         seed: of random batches and of dropout.
@@ -121,10 +125,13 @@ def verify(
 
     Raises:
         PlanError: the plan is not usable, or carries no structure and no module is given.
+        InputError: the samples do not fit the plan, or the model fails on a batch.
     """
     with PlanFile(path) as file:
         plan = file.plan
         reference = _from_structure(file) if module is None else original(module)
+    if batches is None and data is not None:
+        batches = batches_of(data, plan, steps)
     given = tuple(batches or (_random_step(plan, seed + number) for number in range(steps)))
     comparisons = []
     for count in threads:
@@ -144,6 +151,21 @@ def verify(
         shapes=len(plan.shapes),
         budgets=len(plan.budgets),
     )
+
+
+def batches_of(data: str | Path, plan: Plan, steps: int) -> list[Batch]:
+    """The first ``steps`` batches of the samples at ``data``, or as many as there are.
+
+    Raises:
+        InputError: they do not fit the plan, or make no batch.
+    """
+    samples, rows = load_samples(data, plan), batch_of(plan)
+    made: list[Batch] = []
+    for number in range(min(steps, samples.count // rows)):
+        parts = samples.batch(torch.arange(rows * number, rows * (number + 1)))
+        inputs, targets = (tuple(tensor.clone() for tensor in part) for part in parts)
+        made.append((inputs, targets[0] if len(targets) == 1 else targets or None))
+    return made
 
 
 def random_batch(plan: Plan, seed: int) -> Batch:
@@ -367,7 +389,7 @@ def _accepting() -> Iterator[None]:
     except Exception as error:
         raise InputError(
             f"plain PyTorch fails on the batch that both sides are given: {first_line(error)}; where it is a "
-            "random one, give samples of yours (poet verify --data FILE, batches= in Python)"
+            "random one, give samples of yours (poet verify --data FILE, data= or batches= in Python)"
         ) from error
 
 

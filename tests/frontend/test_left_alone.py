@@ -7,6 +7,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -125,7 +126,10 @@ def test_random_batches_that_the_model_refuses_are_said_in_one_line(tmp_path: Pa
         InputError, match=r"plain PyTorch fails on the batch .* between 0 and 1; .*--data FILE"
     ):
         verify(tmp_path / "plan.poet", module=module)
-    assert verify(tmp_path / "plan.poet", module=module, batches=[((torch.rand(3, 4),), None)]).exact
+    samples = torch.rand(7, 4)
+    np.savez(tmp_path / "samples.npz", x=samples.numpy())
+    assert verify(tmp_path / "plan.poet", module=module, data=tmp_path / "samples.npz").exact
+    assert verify(tmp_path / "plan.poet", module=module, batches=[((samples[:3],), None)]).exact
 
 
 class _Nearest(nn.Module):

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from helpers import hand_net
@@ -15,9 +16,9 @@ from torch import nn
 from poet.errors import NotExact, PlanError
 from poet.frontend.trace import trace_training_step
 from poet.graph import Call
-from poet.plans.plan_file import read_plan, write_plan
+from poet.plans.plan_file import PlanFile, read_plan, write_plan
 from poet.runtime.storage.state import raw_tensor
-from poet.verification import random_batch, verify
+from poet.verification import batches_of, random_batch, verify
 
 
 @pytest.fixture
@@ -114,3 +115,19 @@ def test_random_batches_stay_inside_tables_and_classes(tokens: Path) -> None:
     assert torch.equal(random_batch(plan, 0)[0][0], ids)
     assert not torch.equal(random_batch(plan, 1)[0][0], ids)
     assert verify(tokens, module=Tokens(), threads=(1,)).exact
+
+
+def test_samples_are_batches_in_their_order(path: Path, tmp_path: Path) -> None:
+    with PlanFile(path) as file:
+        inputs, targets = random_batch(file.plan, 3)
+        assert isinstance(targets, torch.Tensor)
+        x = torch.cat([inputs[0], inputs[0].flip(0), inputs[0][:1]])
+        y = torch.cat([targets, targets, targets[:1]])
+        np.savez(tmp_path / "data.npz", x=x.numpy(), y=y.numpy())
+        found = batches_of(tmp_path / "data.npz", file.plan, 5)
+    assert len(found) == 2
+    for ((ours,), ours_targets), theirs in zip(found, (inputs[0], inputs[0].flip(0)), strict=True):
+        assert torch.equal(ours, theirs)
+        assert isinstance(ours_targets, torch.Tensor)
+        assert torch.equal(ours_targets, targets)
+    assert verify(path, module=hand_net.net(), data=tmp_path / "data.npz", threads=(1,)).exact
