@@ -14,11 +14,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import vl_convert
 from helpers import hand_net
+from helpers.c_plans import traced
 from helpers.random_problems import mixed_problem
 from helpers.schedules import keep_everything, random_schedule
 from poet.cli.main import app
+from torch import nn
 from typer.testing import CliRunner
 
 from poet.errors import InputError
@@ -186,6 +189,17 @@ def test_a_plans_page() -> None:
     assert {row[0] for row in data["tables"]["tensors"]["rows"]} == {t.name for t in plan.problem.tensors}
     assert {row[2] for row in data["tables"]["tensors"]["rows"]} >= {"kept", "paged"}
     assert text == plan_page(plan, command="poet explain plan.poet --html page.html"), "not reproducible"
+
+
+def test_a_page_of_a_plan_that_moves_tensors_has_what_moves_take() -> None:
+    torch.manual_seed(0)
+    plan = traced(nn.Sequential(nn.Linear(6, 9), nn.Tanh(), nn.Linear(9, 4)), torch.randn(3, 6)).plan(
+        0, moves=True
+    )
+    subject = subject_of_plan(plan)
+    assert subject.trace.moves
+    assert {part.what for part in subject.parts} <= set(charts.PARTS)
+    assert "moves in RAM" in plan_page(plan, command="poet explain plan.poet --html page.html")
 
 
 def test_a_plans_page_shows_the_range_of_its_figures() -> None:

@@ -31,8 +31,8 @@ ROLE_ORDER = (
 )  # fmt: skip
 """From the bottom of a stack of RAM upwards: what stays, then what comes and goes."""
 
-PARTS = ("first runs", "recomputation", "page-in", "page-out", "idle power")
-PART_COLOURS = ("var(--quiet)", SERIES[4], SERIES[1], SERIES[0], SERIES[6])
+PARTS = ("first runs", "recomputation", "page-in", "page-out", "moves in RAM", "idle power")
+PART_COLOURS = ("var(--quiet)", SERIES[4], SERIES[1], SERIES[0], SERIES[3], SERIES[6])
 
 
 TEXT_PIXELS = 84
