@@ -159,11 +159,12 @@ def _dense(kind: TensorType) -> tuple[int, ...]:
 
 def _classes(graph: Graph, target: str) -> tuple[int, int]:
     """How many classes there are, and which number is ignored."""
-    types = {value.name: value.type for value in graph.values}
+    types = {value.name: value for value in graph.values}
     for op in graph.ops:
-        scores = op.call.args[0] if op.call.args else None
-        is_loss = op.call.target in _LOSSES_OF_CLASSES and op.call.args[1] == Ref(target)
-        if is_loss and isinstance(scores, Ref):
+        scores, classes = (*op.call.args, None, None)[:2]
+        if op.call.target not in _LOSSES_OF_CLASSES or not isinstance(scores, Ref):
+            continue
+        if isinstance(classes, Ref) and types[classes.value].buffer == types[target].buffer:
             ignored = op.call.args[4] if len(op.call.args) > 4 else -100
-            return types[scores.value].shape[1], ignored if isinstance(ignored, int) else -100
+            return types[scores.value].type.shape[1], ignored if isinstance(ignored, int) else -100
     raise UnsupportedOperator(f"{target}: whole numbers that are no classes of a loss have no C kernel")

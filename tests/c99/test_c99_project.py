@@ -26,6 +26,7 @@ from torch import Tensor, nn
 from typer.testing import CliRunner
 
 from poet import api
+from poet.c99.interface import interface_of
 from poet.c99.project import c_project
 from poet.c99.vectors import PlainSteps, given_tensors
 from poet.errors import InputError, PlanError, UnsupportedOperator
@@ -476,6 +477,16 @@ def test_what_cannot_be_c_is_refused_by_name(net_of: NetOf, tmp_path: Path) -> N
 def test_an_optimizer_that_c_has_not_is_refused(optimizer: OptimizerSpec, says: str, tmp_path: Path) -> None:
     net = traced(nn.Linear(4, 3), torch.randn(2, 4), optimizer=optimizer)
     assert says in _refused(net, net.plan(), tmp_path / "net.poet")
+
+
+def test_a_class_for_each_word_whose_scores_are_last(tmp_path: Path) -> None:
+    """The loss reads the targets as one row of all words."""
+    net = traced(nn.Linear(4, 3), torch.randn(2, 5, 4), loss="cross-entropy:dim=-1")
+    with PlanFile(net.write(tmp_path / "net.poet", net.plan())) as file:
+        interface = interface_of(file.plan.graph, c_project(file).statements)
+    assert interface.classes == 3
+    assert interface.target is not None
+    assert interface.target[1].type.shape == (2, 5)
 
 
 def test_a_run_is_named_after_its_op(net_of: NetOf, tmp_path: Path) -> None:

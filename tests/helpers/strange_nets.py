@@ -248,7 +248,7 @@ class _Rotary(nn.Module):
         x = x + y.transpose(1, 2).flatten(2)
         normed = self.second(x)
         x = x + self.down(F.silu(self.gate(normed)) * self.up(normed))
-        found: Tensor = self.out(x[:, -1])
+        found: Tensor = self.out(x)
         return found
 
 
@@ -316,7 +316,7 @@ NETS: dict[str, StrangeNet] = {
     "causal": StrangeNet(_Causal, ((2, 5, 8),)),
     "points": StrangeNet(_Points, ((2, 7, 3),)),
     "bags": StrangeNet(_Bags, ((3, 4),), words=9),
-    "rotary": StrangeNet(_Rotary, ((2, 5),), words=9),
+    "rotary": StrangeNet(_Rotary, ((2, 5),), "cross-entropy:dim=-1", words=9),
     "enlarged": StrangeNet(_Enlarged, ((2, 1, 6, 8),), "bce-with-logits"),
     "experts": StrangeNet(_Experts, ((5, 6),)),
 }
