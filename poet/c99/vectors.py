@@ -5,6 +5,7 @@ Inputs come from a formula that C and Python share, so that no file of numbers i
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
@@ -14,6 +15,7 @@ from torch import Tensor
 
 from poet.c99.calls import float_text
 from poet.c99.interface import Interface
+from poet.errors import UnsupportedOperator
 from poet.graph import Argument, Blank, Call, Graph, Op, Symbol
 from poet.optimizer import OptimizerSpec
 from poet.runtime import kernels
@@ -25,10 +27,14 @@ _DISTANCES, _SHARE = 8.0, 1e-5
 
 @dataclass(frozen=True, slots=True)
 class Vectors:
-    """The losses of some steps in PyTorch, and how far others may be away; ``None``: not known."""
+    """The losses of some steps in PyTorch, and how far others may be away; ``None``: not known.
+
+    ``are_shares``: the floats that the steps are given are from 0 to 1, as a net wants that fails below 0.
+    """
 
     losses: tuple[float, ...]
     tolerances: tuple[float | None, ...]
+    are_shares: bool = False
 
 
 def numbers(step: int, stream: int, count: int) -> np.ndarray[tuple[int], np.dtype[np.uint32]]:
@@ -48,8 +54,10 @@ def floats(step: int, stream: int, count: int) -> np.ndarray[tuple[int], np.dtyp
     ).astype(np.float32)
 
 
-def given_tensors(graph: Graph, interface: Interface, step: int) -> dict[str, Tensor]:
-    """Inputs and target of a step of the test, by value name."""
+def given_tensors(
+    graph: Graph, interface: Interface, step: int, *, are_shares: bool = False
+) -> dict[str, Tensor]:
+    """Inputs and target of a step of the test, by value name; floats from -1 or (``are_shares``) 0 to 1."""
     streams = [*interface.inputs, *([interface.target] if interface.target else [])]
     found = {}
     for stream, (name, placed) in enumerate(streams):
@@ -62,7 +70,8 @@ def given_tensors(graph: Graph, interface: Interface, step: int) -> dict[str, Te
             classes = numbers(step, stream, count).astype(np.int64) % interface.classes
             found[name] = torch.from_numpy(classes).reshape(shape)
         else:
-            found[name] = torch.from_numpy(floats(step, stream, count).copy()).reshape(shape)
+            drawn = torch.from_numpy(floats(step, stream, count).copy()).reshape(shape)
+            found[name] = (drawn + 1) / 2 if are_shares else drawn
     return found
 
 
@@ -146,14 +155,42 @@ def vectors_of(
     """Losses of `STEPS` steps from ``kept``; tolerances follow PyTorch's own distance from float64.
 
     A step that draws random numbers has none: C draws others.
+
+    Raises:
+        UnsupportedOperator: PyTorch fails on inputs from -1 to 1 and on those from 0 to 1, or its loss is not
+            finite there.
     """
+    try:
+        found = _losses_of(graph, spec, interface, kept, are_shares=False)
+    except RuntimeError:  # of a kernel: a logarithm's argument, a probability
+        found = None
+    if found is None or not all(map(math.isfinite, found.losses)):
+        try:
+            found = _losses_of(graph, spec, interface, kept, are_shares=True)
+        except RuntimeError as error:
+            raise UnsupportedOperator(f"PyTorch fails on the test's inputs from 0 to 1: {error}") from None
+    if not all(map(math.isfinite, found.losses)):
+        raise UnsupportedOperator(
+            "PyTorch's loss is not finite for the test's inputs, neither from -1 to 1 nor from 0 to 1"
+        )
+    return found
+
+
+def _losses_of(
+    graph: Graph,
+    spec: OptimizerSpec,
+    interface: Interface,
+    kept: Mapping[str, Tensor],
+    *,
+    are_shares: bool,
+) -> Vectors:
     plain = PlainSteps(graph, spec, kept)
     is_random = any(op.random for op in graph.ops)
     exact = None if is_random else PlainSteps(graph, spec, kept, is_double=True)
     losses, tolerances = [], list[float | None]()
     distance = 0.0
     for step in range(STEPS):
-        given = given_tensors(graph, interface, step)
+        given = given_tensors(graph, interface, step, are_shares=are_shares)
         plain.fill(given)
         losses.append(plain.step())
         if exact is None:
@@ -162,7 +199,7 @@ def vectors_of(
         exact.fill(given)
         distance = max(distance, abs(exact.step() - losses[-1]))
         tolerances.append(_DISTANCES * distance + _SHARE * (1.0 + abs(losses[-1])))
-    return Vectors(tuple(losses), tuple(tolerances))
+    return Vectors(tuple(losses), tuple(tolerances), are_shares)
 
 
 def vectors_header() -> str:
@@ -215,14 +252,15 @@ def vectors_source(interface: Interface, vectors: Vectors) -> str:
     losses = ", ".join(float_text(loss) for loss in vectors.losses)
     allowed = ", ".join("3e38f" if item is None else float_text(item) for item in vectors.tolerances)
     remark = "" if None not in vectors.tolerances else " /* random: its masks are not PyTorch's */"
+    drawn = "* 0x1p-24f" if vectors.are_shares else "* 0x1p-23f - 1.0f"
     fill = (
-        """
+        f"""
 static void fill(float *y, int32_t step, int32_t stream, int32_t count)
-{
-    for (int32_t i = 0; i < count; ++i) {
-        y[i] = (float)(number(step, stream, i) >> 8) * 0x1p-23f - 1.0f;
-    }
-}
+{{
+    for (int32_t i = 0; i < count; ++i) {{
+        y[i] = (float)(number(step, stream, i) >> 8) {drawn};
+    }}
+}}
 """
         if 0 in interface.rows or (interface.target is not None and interface.classes is None)
         else ""

@@ -479,6 +479,44 @@ def test_an_optimizer_that_c_has_not_is_refused(optimizer: OptimizerSpec, says: 
     assert says in _refused(net, net.plan(), tmp_path / "net.poet")
 
 
+class _Shares(nn.Module):
+    """Wants inputs above 0: their root, and the loss of what it makes of them as chances."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.nn.functional.binary_cross_entropy(torch.sigmoid(self.layer(x.sqrt())), x)
+
+
+def test_inputs_are_from_0_to_1_where_torch_fails_below(tmp_path: Path) -> None:
+    """The step in C gives PyTorch's losses for them."""
+    torch.manual_seed(0)
+    net = traced(_Shares(), torch.rand(2, 4), loss="output")
+    with PlanFile(net.write(tmp_path / "net.poet", net.plan())) as file:
+        c_project(file).write(tmp_path / "c")
+    assert "0x1p-24f" in (tmp_path / "c" / "test" / "vectors.c").read_text()
+    done = subprocess.run(
+        ["make", "-C", str(tmp_path / "c"), "test"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_a_loss_that_is_never_finite_is_said(tmp_path: Path) -> None:
+    class Never(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(4, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            scores: Tensor = self.layer(x)
+            return scores + (-1 - x.abs()).log().sum()
+
+    net = traced(Never(), torch.rand(2, 4))
+    assert "loss is not finite" in _refused(net, net.plan(), tmp_path / "net.poet")
+
+
 def test_a_class_for_each_word_whose_scores_are_last(tmp_path: Path) -> None:
     """The loss reads the targets as one row of all words."""
     net = traced(nn.Linear(4, 3), torch.randn(2, 5, 4), loss="cross-entropy:dim=-1")
