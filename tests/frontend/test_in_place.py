@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 import poet
 from poet.c99.calls import Placed
@@ -103,3 +103,24 @@ def test_c_writes_over_operands_alone() -> None:
 
 def test_the_rows_that_overwrite_are_operators() -> None:
     assert set(OVERWRITTEN) <= ATEN | OWN.keys()
+
+
+def test_a_single_number_is_written_over_another_and_replayed(tmp_path: Path) -> None:
+    """Where the loss is the negative of a mean, its first gradient is a number without dimensions."""
+
+    class Negative(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(4, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            scores: Tensor = self.layer(x)
+            return -scores.square().mean()
+
+    planned = poet.plan(
+        Negative(), torch.randn(2, 4), device="stm32h743", ram=None, loss="output", time_limit_seconds=1.0,
+        measure_host=False,
+    )  # fmt: skip
+    assert any(op.strip is not None and op.strip.inner[0].type.shape == () for op in planned.plan.graph.ops)
+    planned.save(tmp_path / "plan.poet")
+    assert verify(tmp_path / "plan.poet", module=Negative(), steps=2).exact

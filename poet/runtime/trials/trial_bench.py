@@ -64,7 +64,9 @@ class Trial:
 
         def compare(name: str, dim: int, block: Tensor, start: int) -> None:
             nonlocal equal
-            expected = whole.inner[name].narrow(dim, start, block.shape[dim])
+            expected = whole.inner[name]
+            if block.dim():  # a single number has no dimension to be cut along
+                expected = expected.narrow(dim, start, block.shape[dim])
             equal = equal and same_bits(expected, block)
 
         results = self._run(count, compare)
