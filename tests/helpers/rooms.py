@@ -68,7 +68,8 @@ FLOORS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
         "Planning a model",
         "verification, enforcement, the way from a model to a plan, sweeps",
         (
-            "verification", "enforce", "planning", "planning.exact_layout", "planning.fit_layout",
+            "verification", "enforce", "planning", "planning.exact_layout", "planning.arena_room",
+            "planning.arena_search", "planning.held_back", "planning.fit_layout",
             "planning.rehearsal", "planning.summary", "planning.traced", "planning.prepared",
             "planning.saves_choice", "planning.planned", "planning.online_guard", "planning.beside",
             "planning.evaluated",

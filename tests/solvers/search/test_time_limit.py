@@ -174,8 +174,8 @@ def test_laying_out_keeps_the_limit(clock: Clock, monkeypatch: pytest.MonkeyPatc
         return dataclasses.replace(found, arena_bytes=2 * (limits.ram_budget_bytes or 0))
 
     monkeypatch.setattr(arena, "solve", again)
-    monkeypatch.setattr("poet.planning.fit_layout.lay_out", loose)
-    monkeypatch.setattr("poet.planning.fit_layout._Fit.placed_exactly", lambda *arguments: None)
+    monkeypatch.setattr("poet.planning.arena_search.lay_out", loose)
+    monkeypatch.setattr("poet.planning.arena_search.ArenaSearch.placed_exactly", lambda *arguments: None)
     for spent in (0.0, 8.0, 9.9, 12.0):
         rounds.clear()
         fitted = arena.fit(STEP, limits, dataclasses.replace(first, solve_seconds=spent), OPTIONS)
