@@ -196,7 +196,7 @@ class _Search:
             chosen = [i for i, size in enumerate(self.sizes) if size >= share * self.goal_bytes]
             if len(chosen) == len(kept):
                 continue
-            starts = self.starts(chosen, kept, fit)
+            starts = self.starts(chosen, kept, fit, deadline)
             best = starts[0]
             until = (
                 deadline
@@ -222,13 +222,18 @@ class _Search:
             lambda i: (-length[i], -size[i]),
         )
 
-    def starts(self, chosen: list[int], kept: list[int], fit: Fit) -> list[_Found]:
-        """Orders to begin with, best first: those that sort all, and what was kept with the rest behind."""
+    def starts(self, chosen: list[int], kept: list[int], fit: Fit, deadline: float) -> list[_Found]:
+        """Orders to begin with, best first: those that sort all, and what was kept with the rest behind.
+
+        Past the deadline there is one.
+        """
         keys = self.keys()
         added = set(chosen) - set(kept)
         found = [self.placed([*kept, *sorted(added, key=key)], fit) for key in keys[: 2 if kept else 0]]
         for key, other in itertools.product(keys, (_tightest, _lowest)):
             if min((f.size_bytes for f in found), default=self.goal_bytes + 1) <= self.goal_bytes:
+                break
+            if found and time.thread_time() > deadline:
                 break
             found.append(self.placed(sorted(chosen, key=key), other))
         return sorted(found, key=lambda item: item.size_bytes)

@@ -13,6 +13,7 @@ import logging
 import math
 from dataclasses import dataclass, replace
 
+from poet.errors import InvalidSchedule
 from poet.homes import DecidedProblem, decided
 from poet.kernel_facts import KernelFacts
 from poet.planning.arena_search import ArenaSearch, LaidOut
@@ -20,7 +21,8 @@ from poet.planning.held_back import for_the_budget, with_another, with_its_moves
 from poet.plans.plan_parts import Arena
 from poet.problem import Limits, Problem
 from poet.search_record import SearchRecord
-from poet.solution import Solution, SolveOptions, amount_of
+from poet.simulator import judge
+from poet.solution import Solution, SolveOptions, Status, amount_of
 from poet.solvers import minimum_ram_bytes, solve
 from poet.solvers.heuristics.following import followed
 from poet.units import format_bytes, format_joules
@@ -101,10 +103,40 @@ def laid_out_alone(
     laid = fitting.arenas.laid_out(solution.schedule)
     missing_bytes = 0
     if limits.ram_budget_bytes is not None:
-        missing_bytes = fitting.missing_bytes(solution, laid, 0, solution.record)
+        missing_bytes = fitting.missing_bytes(_Candidate(solution, laid, 0, solution.record))
         if fitting.best is not None:
+            fitting.move_less()
             return fitting.best, 0
     return Fitted(fitting.problem, solution, laid.arena, 0), missing_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class _Candidate:
+    """A schedule that may become the plan, at fixed places that may not fit.
+
+    Attributes:
+        answer: with the schedule.
+        laid: out.
+        reserved_bytes: of the budget, that it is without.
+        record: of all searches up to it.
+    """
+
+    answer: Solution
+    laid: LaidOut
+    reserved_bytes: int
+    record: SearchRecord
+
+    @property
+    def joules(self) -> float:
+        """Of a step, without moves."""
+        assert self.answer.trace is not None
+        return self.answer.trace.joules
+
+    @property
+    def peak_bytes(self) -> int:
+        """Of the schedule."""
+        assert self.answer.trace is not None
+        return self.answer.trace.peak_ram_bytes
 
 
 class _Fit:
@@ -113,6 +145,7 @@ class _Fit:
     Attributes:
         arenas: the search for places.
         best: what takes least of what fits so far, with its arena.
+        cheapest: the candidate that this was.
     """
 
     def __init__(
@@ -128,6 +161,7 @@ class _Fit:
         self.options, self.tuning = options, options.tuning.fitting
         self.arenas = ArenaSearch(self.problem, limits, options, kernels, spent_seconds=first.solve_seconds)
         self.best: Fitted | None = None
+        self.cheapest: _Candidate | None = None
 
     def run(self) -> Fitted:
         first, budget_bytes = self.first, self.limits.ram_budget_bytes
@@ -136,17 +170,22 @@ class _Fit:
         loose, loose_bytes = Fitted(self.problem, first, laid.arena, 0), laid.ram_bytes
         if budget_bytes is None:
             return loose
-        record, reserved_bytes, answer = first.record, 0, first
+        candidate = _Candidate(first, laid, 0, first.record)
         least_bytes = minimum_ram_bytes(self.problem, self.limits).bytes
         graces = self.tuning.graces if self.tuning.grace_seconds > 0.0 else 0
         for round_ in range(self.tuning.rounds):
-            missing_bytes = self.missing_bytes(answer, laid, reserved_bytes, record)
+            answer = candidate.answer
+            missing_bytes = self.missing_bytes(candidate)
             if missing_bytes <= 0:
                 break
-            assert answer.trace is not None
-            peak_bytes = answer.trace.peak_ram_bytes  # holding back less than leads below it changes nothing
-            wanted_bytes = peak_bytes - round(missing_bytes * (self.tuning.growth_factor if round_ else 1.0))
-            allowed_bytes = max(wanted_bytes, (peak_bytes + least_bytes) // 2)
+            held_bytes = 0 if self.is_near(answer) else self.follow(candidate)
+            self.move_less()
+            if self.is_near(answer):
+                break
+            if not held_bytes:
+                held_bytes = round(missing_bytes * (self.tuning.growth_factor if round_ else 1.0))
+            peak_bytes = candidate.peak_bytes  # holding back less than leads below it changes nothing
+            allowed_bytes = max(peak_bytes - held_bytes, (peak_bytes + least_bytes) // 2)
             rounds_left = self.tuning.rounds - round_
             if self.arenas.may_move:  # one more search mostly ends it
                 rounds_left = min(rounds_left, 2)
@@ -168,58 +207,135 @@ class _Fit:
             start = followed(self.problem, first.schedule, narrower, exponents)
             again = replace(again, start=start, start_by="the plan of the whole budget, in less RAM")
             answer = solve(self.problem, narrower, again)
-            record = with_another(record, answer, spent_seconds, reserved_bytes)
             if answer.schedule is None:
                 break
-            laid = self.arenas.laid_out(answer.schedule)
+            record = with_another(candidate.record, answer, spent_seconds, reserved_bytes)
+            candidate = _Candidate(answer, self.arenas.laid_out(answer.schedule), reserved_bytes, record)
         return self.best or _from_the_heap(loose, loose_bytes)
 
-    def missing_bytes(
-        self, answer: Solution, laid: LaidOut, reserved_bytes: int, record: SearchRecord
-    ) -> int:
-        """What an answer's arena lacks of RAM, 0 where nothing is left to search for; the best is kept."""
-        assert answer.trace is not None
+    def missing_bytes(self, candidate: _Candidate) -> int:
+        """What its arena lacks of RAM at fixed places, or even with moves; 0: it fits. What fits is kept."""
+        answer, laid = candidate.answer, candidate.laid
         missing_bytes = self.arenas.missing_bytes(laid)
         if missing_bytes <= 0:
-            self.keep(answer, laid.arena, reserved_bytes, record)
+            self.keep(candidate, answer, laid.arena)
             return 0
         if laid.lacking_bytes and self.arenas.may_move:
-            return laid.lacking_bytes  # as much is missing with moves
-        moved = self.arenas.with_moves(laid)
-        price_joules = math.inf if moved is None else moved[1].joules - answer.trace.joules
+            return laid.lacking_bytes
+        moved = self.arenas.with_moves(laid, most_seconds=self.tuning.glance_seconds)
+        price_joules = math.inf if moved is None else moved[1].joules - candidate.joules
         if price_joules > self.options.overhead_gap * (answer.overhead_joules or 0.0):
             exact = self.arenas.placed_exactly(laid)
             if exact is not None:
-                self.keep(answer, exact, reserved_bytes, record)
+                self.keep(candidate, answer, exact)
                 return 0
-        if moved is None:
-            return missing_bytes
-        arena, trace = moved
-        self.keep(replace(answer, trace=trace), arena, reserved_bytes, record)
-        _log.info(
-            "%d moves within the arena, of %s, make the plan fit; they take %s",
-            trace.moves,
-            format_bytes(trace.moved_bytes),
-            format_joules(price_joules),
-        )
-        return 0 if price_joules <= self.tuning.moving_share * trace.joules else missing_bytes
+        if moved is not None:
+            arena, trace = moved
+            self.keep(candidate, replace(answer, trace=trace), arena)
+        return missing_bytes
 
-    def keep(self, answer: Solution, arena: Arena, reserved_bytes: int, record: SearchRecord) -> None:
-        """``answer`` if it takes less than the best one that fits so far."""
-        assert answer.trace is not None
-        if self.best is not None:
-            assert self.best.solution.trace is not None
-            objective = self.options.objective
-            traces = self.best.solution.trace, answer.trace
-            before, now = ((amount_of(objective, trace), trace.joules) for trace in traces)
-            if before <= now:
-                return
+    def follow(self, candidate: _Candidate) -> int:
+        """Keep the cheapest plan that follows ``candidate`` in a little less RAM, in its arena.
+
+        A few thousandths of the RAM held back may take fewer joules than the moves that gaps ask for.
+
+        Args:
+            candidate: whose moves are dear, or that has no arena.
+
+        Returns:
+            The bytes below its peak that the cheapest was without; 0: none takes less than what fits already,
+            or too many are lacking.
+        """
+        tuning, peak_bytes = self.tuning, candidate.peak_bytes
+        lacking_bytes, cheapest_bytes = candidate.laid.lacking_bytes, 0
+        if candidate.answer.was_interrupted or lacking_bytes > tuning.followed_lacking_share * peak_bytes:
+            return 0
+        until_seconds = (1.0 - tuning.followed_share) * self.arenas.left_seconds()
+        for share in tuning.followed_shares:
+            if self.arenas.left_seconds() < max(until_seconds, tuning.least_seconds):
+                break
+            held_bytes = lacking_bytes + round(share * peak_bytes)
+            following = self.followed_below(candidate, peak_bytes - held_bytes)
+            if following is None or not self.is_less(following.answer):
+                break
+            if following.joules > (1.0 + tuning.followed_dear_share) * candidate.joules:
+                break
+            if self.is_kept(following, most_seconds=tuning.glance_seconds):
+                cheapest_bytes = held_bytes
+        if cheapest_bytes and self.best is not None:
+            _log.info(
+                "the plan followed with %s less RAM takes %s in its arena",
+                format_bytes(cheapest_bytes),
+                format_joules(self.best.solution.joules or 0.0),
+            )
+        return cheapest_bytes
+
+    def followed_below(self, candidate: _Candidate, allowed_bytes: int) -> _Candidate | None:
+        """``candidate`` followed in ``allowed_bytes``; ``None``: it cannot be, or not within the limits."""
+        assert candidate.answer.schedule is not None
+        assert self.limits.ram_budget_bytes is not None
+        narrower = replace(self.limits, ram_budget_bytes=allowed_bytes)
+        exponents = self.options.tuning.walks.price_exponents
+        schedule = followed(self.problem, candidate.answer.schedule, narrower, exponents)
+        if schedule is None:
+            return None
+        try:
+            trace = judge(self.problem, schedule, narrower)
+        except InvalidSchedule:  # too late or too dear
+            return None
+        answer = replace(candidate.answer, status=Status.FEASIBLE, schedule=schedule, trace=trace)
+        laid = self.arenas.laid_out(schedule, most_seconds=self.tuning.glance_seconds)
+        return _Candidate(answer, laid, self.limits.ram_budget_bytes - allowed_bytes, candidate.record)
+
+    def move_less(self) -> None:
+        """Search for longer what the best one needs to move."""
+        if self.cheapest is not None and self.best is not None and self.best.arena.moves:
+            self.is_kept(self.cheapest)
+            _log.info(
+                "%d moves within the arena make the plan fit; it takes %s with them",
+                len(self.best.arena.moves),
+                format_joules(self.best.solution.joules or 0.0),
+            )
+
+    def is_kept(self, candidate: _Candidate, *, most_seconds: float = math.inf) -> bool:
+        """Keep it at its fixed places, else with moves, if it then takes less than all before."""
+        answer, laid = candidate.answer, candidate.laid
+        if self.arenas.missing_bytes(laid) <= 0:
+            return self.keep(candidate, answer, laid.arena)
+        moved = self.arenas.with_moves(laid, most_seconds=most_seconds)
+        return moved is not None and self.keep(candidate, replace(answer, trace=moved[1]), moved[0])
+
+    def keep(self, candidate: _Candidate, answer: Solution, arena: Arena) -> bool:
+        """Keep ``answer``, a candidate's with its moves, if it takes the least so far; whether it does."""
+        if not self.is_less(answer):
+            return False
+        reserved_bytes = candidate.reserved_bytes
         if reserved_bytes:
             answer = for_the_budget(answer, self.first, self.options, reserved_bytes)
-            answer = replace(answer, solve_seconds=self.arenas.spent_seconds(), record=record)
+            answer = replace(answer, solve_seconds=self.arenas.spent_seconds(), record=candidate.record)
         elif arena.moves:
             answer = with_its_moves(answer, self.options)
-        self.best = Fitted(self.problem, answer, arena, reserved_bytes)
+        self.best, self.cheapest = Fitted(self.problem, answer, arena, reserved_bytes), candidate
+        return True
+
+    def is_near(self, answer: Solution) -> bool:
+        """Whether the best that fits takes so little more than ``answer`` that no search is worth it."""
+        assert answer.trace is not None
+        if self.best is None or self.best.solution.trace is None:
+            return False
+        now, joules = self.best.solution.trace.joules, answer.trace.joules
+        return now - joules <= self.tuning.moving_share * joules
+
+    def is_less(self, answer: Solution) -> bool:
+        """Whether ``answer`` takes less than the best one that fits so far."""
+        assert answer.trace is not None
+        if self.best is None:
+            return True
+        assert self.best.solution.trace is not None
+        objective = self.options.objective
+        traces = answer.trace, self.best.solution.trace
+        now, before = ((amount_of(objective, trace), trace.joules) for trace in traces)
+        return now < before
 
     def with_a_share(self, rounds_left: int) -> SolveOptions | None:
         """Options with an equal share of what is left of the time limit; ``None`` where that is nothing."""

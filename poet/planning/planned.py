@@ -12,6 +12,7 @@ from poet.devices.spread import Price, spread
 from poet.errors import Infeasible, InputError, OutOfTime
 from poet.files.apart import check_apart
 from poet.homes import decided
+from poet.planning.arena_room import answered_beside
 from poet.planning.fit_layout import Fitted, fit, searching
 from poet.planning.prepared import Prepared
 from poet.planning.saves_choice import solve_choosing
@@ -33,7 +34,6 @@ from poet.ram_survey import keep_everything_bytes
 from poet.schedule import Schedule
 from poet.solution import Solution, SolveOptions, Status
 from poet.solvers import minimum_ram_bytes
-from poet.solvers.search.explain import answered
 from poet.units import format_bytes, parse_bytes, parse_joules
 
 
@@ -160,7 +160,7 @@ def solve_step(prepared: Prepared, limits: Limits, options: SolveOptions | None 
     Some of the time limit is left for `fit_step`.
     """
     options = options or SolveOptions()
-    return answered(prepared.problem, limits, searching(options, limits))
+    return answered_beside(prepared.problem, limits, searching(options, limits))
 
 
 def fit_step(

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from poet.errors import Infeasible, OutOfTime
+from poet.planning.arena_room import answered_beside
 from poet.planning.beside import at_home, costed_beside
 from poet.planning.fit_layout import Fitted, fit, searching
 from poet.planning.online_guard import guarded
@@ -18,7 +19,6 @@ from poet.plans.training_plan import Plan, Shape, make_plan, shape_words
 from poet.problem import Limits
 from poet.solution import SolveOptions, Status
 from poet.solvers import minimum_ram_bytes
-from poet.solvers.search.explain import answered
 from poet.units import format_bytes
 
 SEARCH_SECONDS = 10.0
@@ -121,7 +121,7 @@ def _searched(plan: Plan, limits: Limits, options: SolveOptions) -> tuple[Fitted
                 f"{format_bytes(least_bytes)} of RAM"
             )
         return None, "no plan was found at once; give a search some time"
-    solution = answered(plan.problem, limits, searching(options, limits))
+    solution = answered_beside(plan.problem, limits, searching(options, limits))
     if solution.status is Status.INFEASIBLE:
         raise Infeasible(solution.message or solution.status.value)
     fitted = fit(plan.problem, limits, solution, options, kernels=plan.kernels)

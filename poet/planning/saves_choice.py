@@ -15,10 +15,11 @@ from poet.alternatives import taken_by, without_names
 from poet.devices.costs import build_problem, kernels_on
 from poet.graph import Graph
 from poet.kernel_facts import KernelFacts
+from poet.planning.arena_room import answered_beside
 from poet.planning.prepared import Prepared
 from poet.problem import Alternative, Limits, Pins, Problem
 from poet.solution import Solution, SolveOptions
-from poet.solvers.search.explain import answered, explained
+from poet.solvers.search.explain import explained
 
 if TYPE_CHECKING:
     from poet.frontend.packed_saves import Change
@@ -98,5 +99,5 @@ def solve_choosing(prepared: Prepared, limits: Limits, options: SolveOptions) ->
     ``options`` are those of the search alone, see `poet.planning.fit_layout.searching`.
     """
     problem = offered(prepared, limits)
-    solution = answered(problem, limits, options)
+    solution = answered_beside(problem, limits, options)
     return as_chosen(prepared, limits, options, problem, solution)

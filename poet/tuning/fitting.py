@@ -32,14 +32,23 @@ class FittingTuning(Checked):
             first passes find some, the later ones fewer; as much of the time that is left as one layout may
             take. Off: none are made.
         moving_least_seconds: for that, where less time is left.
+        glance_seconds: of a first search for moves, as a pass or two tell what they cost about: only the plan
+            that is cheapest with its moves is then searched for longer.
         moving_share: of a plan's joules, up to which moves are taken without asking what less RAM would cost:
             a search for that takes its time. Off: it is always made.
+        followed_shares: of its peak, that a plan is followed without where its moves are dear, in turn, until
+            that takes more by itself than the best so far with its moves. Off: it is not followed.
+        followed_lacking_share: of its peak, that may be lacking even with moves, as whole pages do: where it
+            is more, following costs too much, and it is searched again first.
+        followed_dear_share: of its joules, that following may add: where it adds more, a search mostly finds
+            a better way to do with less RAM, and has the time.
+        followed_share: of the time that is left, for all of these: a search with as much held back follows.
     """
 
     rounds: int = 6
     growth_factor: float = tuned(1.5, off=1.0)
     layout_seconds: float = 2.0
-    layout_share: float = 0.5
+    layout_share: float = 0.25
     hopeless_share: float = 0.1
     laying_share: float = tuned(0.2, off=0.0)
     least_seconds: float = 0.05
@@ -48,5 +57,10 @@ class FittingTuning(Checked):
     exact_seconds: float = tuned(10.0, off=0.0)
     exact_share: float = tuned(0.25, off=0.0)
     moving_seconds: float = tuned(2.0, off=0.0)
-    moving_least_seconds: float = 1.0
+    moving_least_seconds: float = 0.5
+    glance_seconds: float = 0.1
     moving_share: float = tuned(0.005, off=0.0)
+    followed_shares: tuple[float, ...] = tuned((0.0025, 0.005, 0.01, 0.02), off=())
+    followed_lacking_share: float = 0.01
+    followed_dear_share: float = 0.05
+    followed_share: float = 0.5

@@ -14,8 +14,10 @@ from helpers.shuffled import movable
 
 from poet.memory.demand import demand_of
 from poet.memory.layout import Layout, check_layout
-from poet.planning.fit_layout import fit
-from poet.problem import Limits, Problem
+from poet.planning.arena_room import answered_beside, beside_page_buffer
+from poet.planning.fit_layout import Fitted, fit
+from poet.plans.page_slots import is_paged
+from poet.problem import Limits, Problem, Transfer
 from poet.ram_survey import budget_between, keep_everything_bytes
 from poet.schedule import Schedule
 from poet.simulator import simulate
@@ -155,8 +157,82 @@ def test_moves_make_a_plan_fit_and_are_charged(dear: bool) -> None:
     moves = fitted.solution.trace.moves
     assert 0 < moves <= len(fitted.arena.moves)
     assert fitted.solution.trace.joules == pytest.approx(trace.joules + moves * 2e-4)
-    without = replace(tuned.tuning, fitting=replace(fitting, moving_seconds=0.0, rounds=1))
+    without = replace(
+        tuned.tuning, fitting=replace(fitting, moving_seconds=0.0, rounds=1, followed_shares=())
+    )
     loose = fit(problem, limits, first, replace(tuned, tuning=without))
     assert loose is not None
     assert loose.arena.size_bytes > trace.peak_ram_bytes
     assert "it runs from the heap" in loose.solution.message
+
+
+def test_a_plan_is_followed_in_less_ram_where_that_takes_less_than_its_moves() -> None:
+    """Nothing is searched again: what fits is the plan itself with dear moves, or one that follows it."""
+    problem, schedule = _with_gaps()
+    dear = replace(problem, tensors=tuple(replace(item, move=Transfer(0.1, 0.5)) for item in problem.tensors))
+    trace = simulate(dear, schedule)
+    limits = Limits(ram_budget_bytes=trace.peak_ram_bytes)
+    first = Solution(Status.FEASIBLE, schedule, trace, 0.0, dear.compute_joules, 0.0, "by hand")
+
+    def fitted_with(shares: tuple[float, ...]) -> Fitted:
+        fitting = FittingTuning(
+            rounds=1, exact_seconds=0.0, layout_seconds=0.3, moving_seconds=1e-3, followed_shares=shares
+        )
+        options = replace(OPTIONS, time_limit_seconds=8.0, tuning=replace(OPTIONS.tuning, fitting=fitting))
+        found = fit(dear, limits, first, options)
+        assert found is not None
+        assert found.solution.schedule is not None
+        assert found.solution.trace is not None
+        assert found.arena.size_bytes <= trace.peak_ram_bytes
+        simulate(dear, found.solution.schedule, limits)
+        return found
+
+    moved, followed = fitted_with(()), fitted_with(FittingTuning().followed_shares)
+    assert moved.reserved_bytes == 0
+    assert moved.arena.moves
+    assert followed.reserved_bytes > 0
+    assert (followed.solution.joules or 0.0) < (moved.solution.joules or 0.0)
+    assert followed.solution.bound_joules == first.bound_joules
+
+
+def _in_mebibytes(seed: int) -> Problem:
+    """A random problem that pages, of tensors so large that a page buffer is left beside them."""
+    problem = random_problem(seed, ops=8, features=("outputs", "workspace"))
+    return replace(
+        problem,
+        tensors=tuple(replace(item, bytes=item.bytes << 20) for item in problem.tensors),
+        ops=tuple(replace(op, workspace_bytes=op.workspace_bytes << 20) for op in problem.ops),
+    )
+
+
+def test_the_page_buffer_is_left_out_where_every_schedule_pages() -> None:
+    seen = set[bool]()
+    for seed in range(12):
+        problem = _in_mebibytes(seed)
+        least = minimum_ram_bytes(problem, Limits()).bytes
+        unpaged = minimum_ram_bytes(problem, Limits(paging=False)).bytes
+        for budget in (least, least + (1 << 20), unpaged - 1, unpaged, unpaged + 1):
+            limits = Limits(ram_budget_bytes=budget)
+            within = beside_page_buffer(problem, limits)
+            is_sure = unpaged > budget >= least + (1 << 16)
+            assert within == (replace(limits, ram_budget_bytes=budget - (1 << 16)) if is_sure else limits)
+            seen.add(is_sure)
+            if is_sure:
+                solution = solve(problem, limits, SolveOptions(time_limit_seconds=0.2))
+                assert solution.schedule is None or is_paged(solution.schedule)
+            assert beside_page_buffer(problem, replace(limits, paging=False)).ram_budget_bytes == budget
+    assert seen == {True, False}
+
+
+def test_what_no_plan_is_found_in_names_the_page_buffer() -> None:
+    problem = next(
+        found
+        for found in map(_in_mebibytes, range(12))
+        if minimum_ram_bytes(found, Limits(paging=False)).bytes
+        > minimum_ram_bytes(found, Limits()).bytes + (1 << 16)
+    )
+    budget = minimum_ram_bytes(problem, Limits()).bytes + (1 << 16)
+    limits = Limits(ram_budget_bytes=budget, deadline_seconds=1e-9)
+    answer = answered_beside(problem, limits, SolveOptions(time_limit_seconds=2.0))
+    assert answer.schedule is None
+    assert answer.message.startswith("Every plan pages, and 64 KiB of the budget are for the page buffer.")
