@@ -95,7 +95,7 @@ torch-peers: $(STAMP) ## against checkpointing and torch's memory budget, at the
 torch-solver: $(STAMP) ## docs/torch-solver.md: poet.torch_solver beside torch's own solvers, 6 nets x 10 budgets, measured peak and time (half an hour)
 	PYTHONPATH=examples $(BIN)/python tests/benchmarks/torch_solver.py --write $(TORCH_SOLVER)
 
-bits-table: $(STAMP) ## docs/bits-table.md: nets x losses x optimizers x what is done beside, against the plain loop (an hour; BITS='--every 8')
+bits-table: $(STAMP) ## docs/bits-table.md: nets x losses x optimizers x what is done beside, against the plain loop (two hours; goes on where it was; BITS='--most 100')
 	$(BIN)/python tests/benchmarks/bits.py --write $(BITS)
 
 stream-table: $(STAMP) ## docs/stream-of-shapes.md: 500 steps of mixed lengths, planned between steps (ten minutes)

@@ -32,6 +32,7 @@ from poet.plans.training_plan import Plan, make_plan
 from poet.problem import Limits, Pins, Place, Problem
 from poet.ram_survey import keep_everything_bytes
 from poet.schedule import Schedule
+from poet.simulator import judge
 from poet.solution import Solution, SolveOptions, Status
 from poet.solvers import minimum_ram_bytes
 from poet.units import format_bytes, parse_bytes, parse_joules
@@ -240,12 +241,19 @@ def plan_with(prepared: Prepared, limits: Limits, fitted: Fitted) -> Planned:
     return Planned(made, solution, prepared)
 
 
-def price_range(prepared: Prepared, schedule: Schedule, arena: Arena | None) -> PriceRange:
-    """What ``schedule`` takes at the ends of all of the device's figures, and between which it is likely."""
+def price_range(prepared: Prepared, schedule: Schedule, arena: Arena | None) -> PriceRange | None:
+    """What ``schedule`` takes at the ends of all of the device's figures, and between which it is likely.
+
+    ``None`` where ``prepared.problem`` has other costs than the device's, as that of `poet.devices.host` has.
+    """
     graph, profile = prepared.step.graph, prepared.profile
     problem = decided(prepared.problem, schedule)
     moves = moved_in(arena, problem, schedule, prepared.kernels)
     found = spread(problem, graph, schedule, profile, moves=moves)
+    trace = judge(problem, schedule, moves=moves)
+    stated = (found.stated.seconds, trace.seconds), (found.stated.joules, trace.joules)
+    if not all(math.isclose(*pair, rel_tol=1e-6) for pair in stated):
+        return None
     likely = PriceEnds(*_ends(found.likely_good, found.likely_bad))
     return PriceRange(*_ends(found.all_good, found.all_bad), likely)
 

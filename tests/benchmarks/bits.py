@@ -1,20 +1,24 @@
 """Bits: nets x losses x optimizers x {accumulate, clip, groups, schedule} beside the plain loop.
 
-    python tests/benchmarks/bits.py [--every N] [--write]
+    python tests/benchmarks/bits.py [--most N] [--optimizers NAME,...] [--as-is] [--fresh] [--write]
 
 Schedules are drawn at random, so that they recompute and page. After each of some steps, at 1 and 2 threads,
 every output, every tensor of the module and every tensor of the optimizer is compared bit for bit.
-``--every`` takes each N-th row. Ends with an error where a bit differs.
+Rows are made in a shuffled order, which is always the same, so that those which are done are a fair sample.
+They are kept in ``--kept``, so that an interrupted run goes on where it was; ``--as-is`` makes none.
+Ends with an error where a bit differs.
 """
 
 from __future__ import annotations
 
 import argparse
 import itertools
+import json
+import random
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import torch
@@ -42,12 +46,15 @@ from poet.schedule import Compute, PageIn  # noqa: E402
 from poet.verification import random_batch  # noqa: E402
 
 PAGE = ROOT / "docs" / "bits-table.md"
+KEPT = ROOT / "build" / "bits-table.jsonl"
 CHOSEN = (
     "cnn", "mobile", "dropout", "transformer", "masked-attention", "lstm", "gru", "norms", "normed-weights",
     "shared-norm", "channels-last", "bags",
 )  # fmt: skip
 LOSSES = ("cross-entropy", "cross-entropy:label_smoothing=0.1", "focal", "mse")
-OPTIMIZERS = ("sgd", "momentum", "adam", "adamw", "rmsprop", "adagrad", "lion")
+OPTIMIZERS = (
+    "sgd", "momentum", "adam", "adamw", "rmsprop", "adagrad", "adadelta", "adamax", "nadam", "radam", "lion",
+)  # fmt: skip
 FEATURES = ("accumulate", "clip", "groups", "schedule")
 THREADS = (1, 2)
 PIECES, STEPS = 2, 3
@@ -227,28 +234,61 @@ def _span(numbers: Sequence[int]) -> str:
     return str(numbers[0]) if len({*numbers}) == 1 else f"{min(numbers)} to {max(numbers)}"
 
 
-def main() -> None:
-    """Make the rows, and print or write the page."""
+def shuffled(optimizers: Sequence[str] = OPTIMIZERS) -> list[Row]:
+    """The rows of these optimizers, in an order by chance that is always the same."""
+    order = list(ROWS)
+    random.Random(0).shuffle(order)  # noqa: S311 - no secret
+    return [row for row in order if row.optimizer in optimizers]
+
+
+def kept_in(path: Path) -> dict[Row, list[Found]]:
+    """The rows that are done, in the order of the table."""
+    if not path.exists():
+        return {}
+    done = {}
+    for line in path.read_text().splitlines():
+        kept = json.loads(line)
+        done[Row(**kept["row"])] = [Found(**item) for item in kept["found"]]
+    return {row: done[row] for row in ROWS if row in done}
+
+
+def keep(path: Path, row: Row, found: Sequence[Found]) -> None:
+    """One more row."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a") as file:
+        file.write(json.dumps({"row": asdict(row), "found": [asdict(item) for item in found]}) + "\n")
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Make the rows that are not done, and print or write the page; an error where a bit differs."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--every", type=int, default=1, help="each N-th row")
+    parser.add_argument("--most", type=int, default=len(ROWS), help="rows to make in this run")
+    parser.add_argument("--optimizers", default=",".join(OPTIMIZERS), help="only rows of these")
+    parser.add_argument("--kept", type=Path, default=KEPT, help="the file of rows that are done")
+    parser.add_argument("--as-is", action="store_true", help="of the rows that are done")
+    parser.add_argument("--fresh", action="store_true", help="make all rows anew")
     parser.add_argument("--write", action="store_true", help=f"into {PAGE.relative_to(ROOT)}")
-    asked = parser.parse_args()
-    rows = []
-    for row in ROWS[:: asked.every]:
+    asked = parser.parse_args(arguments)
+    if asked.fresh:
+        asked.kept.unlink(missing_ok=True)
+    done = kept_in(asked.kept)
+    left = [row for row in shuffled(asked.optimizers.split(",")) if row not in done]
+    for row in [] if asked.as_is else left[: asked.most]:
         found = [compared(row, threads) for threads in THREADS]
-        rows.append((row, found))
+        keep(asked.kept, row, found)
         for threads, item in zip(THREADS, found, strict=True):
             if item.difference:
-                print(f"{row} at {threads} threads: {item.difference} differs", file=sys.stderr)
-    text = page(rows)
+                print(f"{row} at {threads} threads: {item.difference} differs", file=sys.stderr, flush=True)
+    done = kept_in(asked.kept)
+    text = page(list(done.items()))
     if asked.write:
         PAGE.write_text(text)
     else:
         print(text)
-    sys.exit(any(item.difference for _, found in rows for item in found))
+    return int(any(item.difference for found in done.values() for item in found))
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main(sys.argv[1:]))

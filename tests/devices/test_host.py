@@ -6,11 +6,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 from helpers import hand_net
 from helpers.schedules import keep_everything, random_schedule
 
+from poet import api
 from poet.devices.host import HostStorage, Line, host_step_seconds, on_host
 from poet.kernel_facts import KernelFacts, OpFacts
+from poet.problem import Limits
 from poet.runtime.storage.storage_speed import measure_storage
 from poet.schedule import Compute, PageIn, PageOut
 
@@ -46,3 +49,16 @@ def test_storage_is_tried_and_nothing_is_left_behind(buffer_bytes: int, tmp_path
         assert line.latency_seconds >= 0
         assert line.seconds_per_byte >= 0
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_step_is_planned_at_the_times_of_this_machine() -> None:
+    """The device's figures say nothing about them, so that the plan has no range."""
+    prepared = api.prepare(torch.nn.Linear(4, 3), torch.zeros(2, 4), device="x86-host")
+    times = tuple(OpFacts(op.name, seconds=0.5) for op in prepared.step.graph.ops)
+    hosted = on_host(prepared.problem, KernelFacts("pytorch-cpu", times), STORAGE)
+    assert hosted is not None
+    here = replace(prepared, problem=hosted)
+    found = [api.plan_step(each, Limits(), measure_host=False).plan.prediction for each in (prepared, here)]
+    assert found[0].range is not None
+    assert found[1].range is None
+    assert found[1].seconds == pytest.approx(0.5 * len(times))

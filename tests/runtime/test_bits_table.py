@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -37,3 +38,26 @@ def test_the_page_counts_what_differs() -> None:
     assert f"1 of the {len(bits.ROWS)} rows" in text
     assert "- Equal: 1 of 2 trainings; 17 tensors were compared." in text
     assert f"| {row.net} | 1 | 1 | 2 | 17 | 1 of 2 |" in text
+
+
+def test_rows_that_are_done_are_not_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = []
+
+    def compared(row: Any, threads: int) -> Any:
+        made.append((row, threads))
+        return bits.Found(1, 2, 10, "")
+
+    monkeypatch.setattr(bits, "compared", compared)
+    kept = ["--kept", str(tmp_path / "kept.jsonl"), "--optimizers", "radam"]
+    for number in (1, 2):
+        assert bits.main([*kept, "--most", "3"]) == 0
+        assert f"{3 * number} of the {len(bits.ROWS)} rows" in capsys.readouterr().out
+    assert len(made) == len(set(made)) == 6 * len(bits.THREADS)
+    assert {row.optimizer for row, _ in made} == {"radam"}
+    assert bits.main([*kept, "--as-is"]) == 0
+    assert f"6 of the {len(bits.ROWS)} rows" in capsys.readouterr().out
+    assert len(made) == 12
+    bits.keep(tmp_path / "kept.jsonl", bits.ROWS[0], [bits.Found(1, 2, 7, "step 1: output 0")])
+    assert bits.main([*kept, "--as-is"]) == 1
