@@ -68,6 +68,7 @@ def compact(
     below_bytes: int,
     *,
     guide_bytes: Sequence[int] = (),
+    fixed_bytes: Mapping[int, int] | None = None,
     weights: Callable[[str], float] | None = None,
     time_limit_seconds: float = 1.0,
     seed: int = 0,
@@ -78,23 +79,29 @@ def compact(
         demand: what is to be placed.
         below_bytes: what the arena may take, what stands throughout included.
         guide_bytes: the offsets of a layout that is too large: what it places inside stays there.
+        fixed_bytes: of a step beside another: the place of each block that has one when it begins. What lies
+            below ``below_bytes``, where all others are to end, may be moved and is brought back; what lies
+            above it, which the other step never moves, stays.
         weights: what one move of a tensor costs; infinite where it must not be moved. ``None``: its bytes.
         time_limit_seconds: of the search, as time of this thread; one pass of each kind is always made.
         seed: of its choices.
     """
-    standing_bytes = sum(demand.blocks[number].size_bytes for number in demand.standing)
-    room_bytes = below_bytes - standing_bytes
+    fixed = fixed_bytes or {}
+    unmoved = {number for number in demand.standing if fixed.get(number, below_bytes) >= below_bytes}
+    stacked = unmoved.difference(fixed)
+    room_bytes = below_bytes - sum(demand.blocks[number].size_bytes for number in stacked)
     if demand.blocks:
         room_bytes -= room_bytes % max(block.alignment_bytes for block in demand.blocks)
     costs = [
         math.inf
-        if block.tensor is None or number in set(demand.standing)
+        if block.tensor is None or number in unmoved
         else float(block.size_bytes)
         if weights is None
         else weights(block.tensor)
         for number, block in enumerate(demand.blocks)
     ]
-    passes = _Passes(demand, room_bytes, costs, guide_bytes, random.Random(seed))  # noqa: S311 - no secret
+    generator = random.Random(seed)  # noqa: S311 - no secret
+    passes = _Passes(demand, room_bytes, costs, guide_bytes, fixed, generator)
     until = time.thread_time() + time_limit_seconds
     while passes.least > 0 and (passes.tries < passes.guides or time.thread_time() < until):
         if passes.best is None and passes.tries >= passes.guides * 2:
@@ -118,9 +125,11 @@ class _Passes:
         room_bytes: int,
         costs: Sequence[float],
         guide_bytes: Sequence[int],
+        fixed_bytes: Mapping[int, int],
         generator: random.Random,
     ) -> None:
         self.demand, self.room_bytes, self.costs, self.generator = demand, room_bytes, costs, generator
+        self.fixed_bytes = fixed_bytes
         self._guides: list[Sequence[int]] = [guide_bytes, ()] if guide_bytes else [()]
         self.guides = len(self._guides)
         self.best: Compacted | None = None
@@ -138,13 +147,13 @@ class _Passes:
         if begins_anew:
             chance = None if self.tries < self.guides else self.generator
             guide = self._guides[self.tries % self.guides]
-            self._take(_Pass(self.demand, self.room_bytes, self.costs, guide, chance).run(self.least))
+            self._take(self._pass(guide, chance).run(self.least))
         else:
             if self._since_better > _RETURN_TRIES:
                 self._from, self._from_cost, self._since_better = self._best_found, self.least, 1
             chance = self.generator if self.generator.random() < _MISJUDGING_SHARE else None
             below = self._from_cost * (1.0 + _WORSE_SHARE)
-            found = _Pass(self.demand, self.room_bytes, self.costs, self._wanted(), chance).run(below)
+            found = self._pass(self._wanted(), chance).run(below)
             self._since_better += 1
             if found is not None:
                 if found[1]:
@@ -152,6 +161,9 @@ class _Passes:
                 self._take(found)
         self._seconds[0 if begins_anew else 1] += time.thread_time() - before
         self.tries += 1
+
+    def _pass(self, guide_bytes: Sequence[int], chance: random.Random | None) -> _Pass:
+        return _Pass(self.demand, self.room_bytes, self.costs, guide_bytes, self.fixed_bytes, chance)
 
     def _take(self, found: tuple[dict[int, int], list[Move]] | None) -> None:
         """``found`` if it costs less than the best, and the judge accepts it."""
@@ -197,12 +209,13 @@ def _cost(moves: Sequence[Move], costs: Sequence[float]) -> float:
 
 
 def _judged(demand: Demand, found: Mapping[int, int], moves: Sequence[Move]) -> Compacted:
-    """With what stands throughout on top."""
+    """With what stands throughout, and has no place yet, on top."""
     offsets = dict(found)
     ends = [offsets[number] + demand.blocks[number].size_bytes for number in offsets]
     ends += [move.to_bytes + demand.blocks[move.block].size_bytes for move in moves]
     top = max(ends, default=0)
-    for number in sorted(demand.standing, key=lambda number: -demand.blocks[number].alignment_bytes):
+    stacked = [number for number in demand.standing if number not in offsets]
+    for number in sorted(stacked, key=lambda number: -demand.blocks[number].alignment_bytes):
         alignment = demand.blocks[number].alignment_bytes
         offsets[number] = -(-top // alignment) * alignment
         top = offsets[number] + demand.blocks[number].size_bytes
@@ -232,10 +245,11 @@ class _Pass:
         room_bytes: int,
         costs: Sequence[float],
         guide_bytes: Sequence[int],
+        fixed_bytes: Mapping[int, int],
         generator: random.Random | None,
     ) -> None:
         self.demand, self.room_bytes, self.costs = demand, room_bytes, costs
-        self.guide_bytes, self.generator = guide_bytes, generator
+        self.guide_bytes, self.fixed_bytes, self.generator = guide_bytes, fixed_bytes, generator
         self.blocks = demand.blocks
         self.sizes = [block.size_bytes for block in demand.blocks]
         self.offsets: dict[int, int] = {}  # the first place of each block
@@ -263,12 +277,16 @@ class _Pass:
         """First places and moves; ``None``: none were found that cost less."""
         steps = len(self.demand.begins) - 1
         dying: dict[int, list[int]] = {}
+        for number, start in self.fixed_bytes.items():
+            if start < self.room_bytes:
+                self.put(number, start)
+            else:
+                self.offsets[number] = start
         try:
             for step in sorted({*self.births, *range(-1, steps + 1)}):
                 self.step = max(step, 0)
                 births = self.births.get(step, [])
-                if births:
-                    self.give_places(births)
+                self.give_places([birth for birth in births if birth.number not in self.here])
                 for birth in births:
                     last = bisect.bisect_right(self.demand.begins, birth.died) - 1
                     dying.setdefault(last, []).append(birth.number)
@@ -286,6 +304,8 @@ class _Pass:
 
     def give_places(self, births: list[_Birth]) -> None:
         """Places for all that one step asks for, largest first; room is made where there is none."""
+        if not births:
+            return
         before = dict(self.here), len(self.moves), self.cost
         try:
             self.give_one_by_one(births)
@@ -502,7 +522,9 @@ class _Pass:
 
     def go_home(self) -> None:
         """Bring what begins and ends the step in RAM to where it began it."""
-        tied = {number for number in self.here if len(self.blocks[number].spans) > 1}
+        tied = {
+            number for number in self.here if len(self.blocks[number].spans) > 1 or number in self.fixed_bytes
+        }
         left = sorted(
             (number for number in tied if self.here[number] != self.offsets[number]),
             key=lambda number: -self.sizes[number],

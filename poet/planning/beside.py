@@ -14,10 +14,10 @@ from poet.errors import InputError
 from poet.graph import Graph
 from poet.homes import DecidedProblem, as_decided
 from poet.kernel_facts import KernelFacts
-from poet.memory.demand import BEFORE, demand_of
-from poet.memory.layout import lay_out_around
+from poet.memory.demand import demand_of
 from poet.planning.online_guard import guard
 from poet.planning.planned import Planned, outcome_of
+from poet.planning.room_beside import arena_around
 from poet.plans.page_slots import is_paged
 from poet.plans.plan_parts import Arena, Request, SearchOutcome
 from poet.plans.training_plan import Plan, make_plan
@@ -113,7 +113,8 @@ def _in_the_arena(
         if found is None:
             return None
         schedule, outcome = found
-        arena = arena_beside(plan, problem, schedule, kernels)
+        demand = demand_of(problem, schedule, kernels)
+        arena = arena_around(plan, problem, schedule, demand, time_limit_seconds=options.time_limit_seconds)
         if arena is not None or not plan.has_fitting_arena:
             return schedule, outcome, arena
         assert within_bytes is not None
@@ -199,23 +200,3 @@ def _search(
         )
     solution = solve(problem, limits, options)
     return None if solution.schedule is None else (solution.schedule, outcome_of(solution))
-
-
-def arena_beside(
-    plan: Plan, problem: DecidedProblem, schedule: Schedule, kernels: KernelFacts
-) -> Arena | None:
-    """Places in the plan's arena around what is there between steps; ``None`` without such an arena."""
-    layout = plan.layout
-    if layout is None or not plan.has_fitting_arena:
-        return None
-    demand = demand_of(problem, schedule, kernels)
-    persistent = plan.graph.persistent()
-    places = {name: offset for name, offset in plan.begun_bytes.items() if name in persistent}
-    fixed = {}
-    for item in demand.requests:
-        tensor = demand.blocks[item.block].tensor
-        if tensor in places and item.step == BEFORE:
-            fixed[item.block] = places[tensor]
-    divide_bytes, _ = plan.demand.parts_bytes(layout.offsets_bytes, layout.arena_bytes)
-    offsets = lay_out_around(demand.blocks, fixed, below_bytes=divide_bytes)
-    return None if offsets is None else Arena(layout.arena_bytes, offsets)

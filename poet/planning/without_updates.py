@@ -5,13 +5,11 @@ What a search finds for the accumulating step is better or as good; this is ther
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from poet.graph import Graph
 from poet.homes import DecidedProblem
 from poet.kernel_facts import KernelFacts
 from poet.memory.demand import BEFORE, Demand, demand_of
-from poet.memory.layout import lay_out_around
+from poet.planning.room_beside import arena_around, places_begun
 from poet.plans.plan_parts import Arena
 from poet.plans.training_plan import Plan
 from poet.problem import Place
@@ -78,21 +76,16 @@ def arena_of(
     demand = demand_of(problem, schedule, kernels)
     has_moves = plan.arena is not None and bool(plan.arena.moves)
     theirs = {} if has_moves else _by_step(plan.demand)  # a place that is left is another's
-    fixed: dict[int, int] = {}
+    fixed = places_begun(demand, plan.begun_bytes)
     for step, requests in _by_step(demand).items():
-        origin = BEFORE if step == BEFORE else origins[step]
-        known = theirs.get(origin, [])
-        if step == BEFORE:
-            fixed |= dict(_begun(plan, demand))
-        elif [size for size, _ in requests] == [size for size, _ in known]:
+        known = [] if step == BEFORE else theirs.get(origins[step], [])
+        if [size for size, _ in requests] == [size for size, _ in known]:
             fixed |= {
                 mine: layout.offsets_bytes[other]
                 for (_, mine), (_, other) in zip(requests, known, strict=True)
                 if mine not in fixed
             }
-    divide_bytes, _ = plan.demand.parts_bytes(layout.offsets_bytes, layout.arena_bytes)
-    offsets = lay_out_around(demand.blocks, fixed, below_bytes=divide_bytes)
-    return None if offsets is None else Arena(layout.arena_bytes, offsets)
+    return arena_around(plan, problem, schedule, demand, known_bytes=fixed)
 
 
 def _by_step(demand: Demand) -> dict[int, list[tuple[int, int]]]:
@@ -101,12 +94,3 @@ def _by_step(demand: Demand) -> dict[int, list[tuple[int, int]]]:
     for item in demand.requests:
         found.setdefault(item.step, []).append((item.size_bytes, item.block))
     return found
-
-
-def _begun(plan: Plan, demand: Demand) -> Iterator[tuple[int, int]]:
-    """Block and place of what begins in RAM."""
-    places = plan.begun_bytes
-    for item in demand.requests:
-        tensor = demand.blocks[item.block].tensor
-        if item.step == BEFORE and tensor is not None and tensor in places:
-            yield item.block, places[tensor]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from poet.errors import PlanError
 from poet.plans.lasting_values import lasting_values
+from poet.plans.plan_parts import Arena
 from poet.plans.planned_step import PlannedStep
 from poet.problem import Place
 from poet.schedule import Free
@@ -70,10 +71,31 @@ def check_beside(plan: PlannedStep, other: PlannedStep, what: str, *, has_other_
         found = {name: at for name, at in other.begun_bytes.items() if name in persistent}
         if other.arena is None or plan.arena is None or begun != found:
             raise PlanError(f"the {what} does not lie in the plan's arena, where the plan's tensors lie")
-        if other.arena.moves:
-            raise PlanError(f"the {what} moves tensors within the arena")
         if other.arena.size_bytes > plan.arena.size_bytes:
             raise PlanError(f"the {what} needs a larger arena than the training step")
+        _check_places(plan, plan.arena, other, what)
+
+
+def _check_places(plan: PlannedStep, arena: Arena, other: PlannedStep, what: str) -> None:
+    """What the training step never moves is not moved here either, and all else stays below it.
+
+    That nothing shares a byte with it, and that everything comes back, a planned step has checked itself.
+    """
+    divide_bytes, _ = plan.demand.parts_bytes(arena.offsets_bytes, arena.size_bytes)
+    places, blocks = other.places, other.demand.blocks
+    assert places is not None  # as there is an arena
+    moved = {move.tensor for move in places.moves} & plan.standing
+    if moved:
+        raise PlanError(f"the {what} moves {min(moved)} within the arena, which has its place throughout")
+    ends = [
+        offset + item.size_bytes
+        for item, offset in zip(other.demand.requests, places.requests_bytes, strict=True)
+        if blocks[item.block].tensor not in plan.standing
+    ]
+    if max(ends, default=0) > divide_bytes or any(
+        move.to_bytes + move.size_bytes > divide_bytes for move in places.moves
+    ):
+        raise PlanError(f"the {what} has something where the training step has what stays throughout")
 
 
 def check_outputs(plan: PlannedStep, other: PlannedStep, what: str) -> None:

@@ -237,7 +237,7 @@ def _span(numbers: Sequence[int]) -> str:
 def shuffled(optimizers: Sequence[str] = OPTIMIZERS) -> list[Row]:
     """The rows of these optimizers, in an order by chance that is always the same."""
     order = list(ROWS)
-    random.Random(0).shuffle(order)  # noqa: S311 - no secret
+    random.Random(0).shuffle(order)
     return [row for row in order if row.optimizer in optimizers]
 
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import bisect
 import random
+from collections.abc import Sequence
 from dataclasses import replace
 
 from poet.memory.demand import Demand
-from poet.memory.layout import lay_out
+from poet.memory.layout import lay_out, lay_out_around
 from poet.memory.places import Move, replayed
+from poet.planning.room_beside import places_begun
 from poet.plans.plan_parts import Arena
 from poet.plans.training_plan import Plan
 from poet.problem import Limits, Problem, Transfer
@@ -25,7 +27,29 @@ def shuffled(demand: Demand, seed: int, *, share: float = 0.5) -> Arena:
 
     Outside of the spare part each block has a place of its own, so that it can always come back.
     """
-    return _Shuffle(demand, random.Random(seed), share).arena()
+    layout = lay_out(demand.blocks, time_limit_seconds=0.05)
+    below, _ = demand.parts_bytes(layout.offsets_bytes, layout.arena_bytes)
+    sizes = [block.size_bytes for block in demand.blocks]
+    unit = demand.blocks[0].alignment_bytes
+    spare = -(-(2 * max(sizes) + sum(sizes) // 2) // unit) * unit
+    own = [at + spare if at >= below else at for at in layout.offsets_bytes]
+    size = layout.arena_bytes + spare
+    return _Shuffle(demand, random.Random(seed), share, own, (below, below + spare), size).arena()
+
+
+def shuffled_beside(plan: Plan, demand: Demand, seed: int, *, share: float = 0.5) -> Arena:
+    """Likewise of a schedule beside ``plan``, whose arena has room to spare: tensors that begin where the
+    plan leaves them move as well.
+    """
+    assert plan.arena is not None
+    divide, _ = plan.demand.parts_bytes(plan.arena.offsets_bytes, plan.arena.size_bytes)
+    persistent = plan.graph.persistent()
+    begun = places_begun(demand, {name: at for name, at in plan.begun_bytes.items() if name in persistent})
+    own = lay_out_around(demand.blocks, begun, below_bytes=divide)
+    assert own is not None
+    ends = [at + block.size_bytes for at, block in zip(own, demand.blocks, strict=True) if at < divide]
+    spare = max(ends, default=0), divide
+    return _Shuffle(demand, random.Random(seed), share, own, spare, plan.arena.size_bytes).arena()
 
 
 def with_arena(plan: Plan, arena: Arena) -> Plan:
@@ -38,17 +62,18 @@ def with_arena(plan: Plan, arena: Arena) -> Plan:
 
 
 class _Shuffle:
-    def __init__(self, demand: Demand, rng: random.Random, share: float) -> None:
+    def __init__(
+        self,
+        demand: Demand,
+        rng: random.Random,
+        share: float,
+        own: Sequence[int],
+        spare: tuple[int, int],
+        size: int,
+    ) -> None:
         self.demand, self.rng, self.share = demand, rng, share
-        layout = lay_out(demand.blocks, time_limit_seconds=0.05)
-        below, _ = demand.parts_bytes(layout.offsets_bytes, layout.arena_bytes)
-        sizes = [block.size_bytes for block in demand.blocks]
-        spare = 2 * max(sizes) + sum(sizes) // 2
         self.unit = demand.blocks[0].alignment_bytes
-        spare = -(-spare // self.unit) * self.unit
-        self.own = [at + spare if at >= below else at for at in layout.offsets_bytes]
-        self.spare = below, below + spare
-        self.size = layout.arena_bytes + spare
+        self.own, self.spare, self.size = own, spare, size
         self.now = list(self.own)
         self.moves: list[Move] = []
 
@@ -57,7 +82,7 @@ class _Shuffle:
         for step in range(steps + 1):
             tick = self.demand.begins[step]
             for number, block in enumerate(self.demand.blocks):
-                if block.tensor is None or number in self.demand.standing:
+                if block.tensor is None or self.own[number] >= self.spare[1]:  # it stands throughout
                     continue
                 here = any(born < tick <= died for born, died in block.spans)
                 comes = any(

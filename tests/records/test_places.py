@@ -20,7 +20,7 @@ from poet.errors import InvalidSchedule, PlanError
 from poet.homes import decided
 from poet.memory.compaction import compact
 from poet.memory.demand import Demand, MemoryRequest, demand_of
-from poet.memory.layout import Block, Layout, check_layout, lay_out
+from poet.memory.layout import Block, Layout, check_layout, lay_out, lower_bound_bytes
 from poet.memory.places import Move, replayed
 from poet.plans.plan_parts import Arena
 from poet.plans.training_plan import Plan
@@ -168,12 +168,18 @@ def test_a_strangers_moves_are_judged() -> None:
     assert plan.arena is not None
     first = plan.arena.moves[0]
     temporary = len(plan.demand.blocks)
+    standing = plan.demand.standing
+    ends = [
+        at + block.size_bytes for at, block in zip(plan.arena.offsets_bytes, plan.demand.blocks, strict=True)
+    ]
+    free = max(end for number, end in enumerate(ends) if number not in standing)
+    away = Move(len(plan.schedule), standing[0], free)
     changes = {
         "a move stands before no step": [replace(first, step=1 << 40)],
         "not in the order": [*plan.arena.moves[::-1]],
         "of no block": [replace(first, block=temporary)],
         "leaves the arena": [replace(first, to_bytes=1 << 60)],
-        "must stay at its place": [Move(0, number, 0) for number in plan.demand.standing],
+        "does not end the step where it began it": [*plan.arena.moves, away],
         "is not at a multiple of 64": [replace(first, to_bytes=first.to_bytes + 1)],
         "the predictions are not": plan.arena.moves[:0],
     }
@@ -183,6 +189,31 @@ def test_a_strangers_moves_are_judged() -> None:
         data["arena"]["moves"] = told
         with pytest.raises(PlanError, match=complaint):
             Plan.from_json(data)
+
+
+def test_what_is_no_tensor_must_stay_at_its_place() -> None:
+    of = demand(1)
+    arena = shuffled(of, 1)
+    workspaces = [number for number, block in enumerate(of.blocks) if block.tensor is None]
+    assert workspaces
+    for number in workspaces:
+        with pytest.raises(InvalidSchedule, match="must stay at its place"):
+            replayed(of, arena.offsets_bytes, arena.size_bytes, [Move(0, number, 0)])
+
+
+def test_what_stands_throughout_may_move_and_comes_back() -> None:
+    of = _plan().demand
+    arena = _plan().arena
+    assert arena is not None
+    number, steps = of.standing[0], len(of.begins) - 1
+    ends = [at + block.size_bytes for at, block in zip(arena.offsets_bytes, of.blocks, strict=True)]
+    free = max(end for other, end in enumerate(ends) if other not in of.standing)
+    there, back = Move(steps, number, free), Move(steps, number, arena.offsets_bytes[number])
+    moves = (*arena.moves, there, back)
+    bytes_held(of, replace(arena, moves=moves))
+    assert replayed(of, arena.offsets_bytes, arena.size_bytes, moves).moves[-1].to_bytes == back.to_bytes
+    with pytest.raises(InvalidSchedule, match="does not end the step where it began it"):
+        replayed(of, arena.offsets_bytes, arena.size_bytes, moves[:-1])
 
 
 def test_what_has_no_price_must_stay_at_its_place() -> None:
@@ -265,3 +296,37 @@ def test_what_must_not_be_moved_is_not() -> None:
     least = lay_out(of.blocks).lower_bound_bytes
     found = compact(of, least, weights=lambda _: math.inf, time_limit_seconds=0.02)
     assert found is None or found.moves == ()
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_beside_another_step_what_lies_below_moves_and_comes_back(seed: int) -> None:
+    """Some of what stands throughout lies among what changes, where the other step has left it."""
+    of = demand(seed, share=0.3)
+    begun = [n for n, block in enumerate(of.blocks) if min(block.spans)[0] == 0 and block.tensor is not None]
+    kept = [n for n in begun if n in of.standing][::2]
+    room = 2 * sum(block.size_bytes for block in of.blocks)
+    fixed: dict[int, int] = {}
+    above, at = room, 0
+    for number in begun:
+        size = of.blocks[number].size_bytes
+        if number in kept:
+            fixed[number], above = above, above + size
+        else:
+            fixed[number], at = at + 7, at + 7 + size  # gaps of seven bytes
+    live = lower_bound_bytes(of.blocks) - (above - room)
+    found = None
+    for below in (max(at, live), max(at, live) + 20, room):
+        shifted = {n: place - room + below if n in kept else place for n, place in fixed.items()}
+        found = compact(of, below, fixed_bytes=shifted, time_limit_seconds=0.02, seed=seed)
+        if found is None:
+            continue
+        size = below + above - room
+        bytes_held(of, Arena(size, found.offsets_bytes, found.moves))
+        replayed(of, found.offsets_bytes, size, found.moves)
+        assert {n: found.offsets_bytes[n] for n in begun} == shifted
+        assert not {move.block for move in found.moves}.intersection(kept)
+        places = [*enumerate(found.offsets_bytes), *((move.block, move.to_bytes) for move in found.moves)]
+        assert all(
+            place + of.blocks[number].size_bytes <= below for number, place in places if number not in kept
+        )
+    assert found is not None

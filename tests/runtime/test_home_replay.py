@@ -18,7 +18,7 @@ from poet.runtime import Trainer
 NET = NETS["bert"].small
 pytestmark = pytest.mark.slow
 HOMES = ("storage", "either")
-RAM = "120KiB"  # the parameters with their momentum take 230 KiB; in 110 there is no room for an evaluation
+RAM = "110KiB"
 
 
 @functools.cache

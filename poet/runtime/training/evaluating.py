@@ -105,7 +105,7 @@ class Evaluations:
         evaluator = chosen.evaluator()
         try:
             with torch.no_grad(), self._draws.undone_on_failure():
-                return evaluator.run(given, placed=self._tensors.placed, generator=self._draws.generator)
+                return evaluator.run(given, generator=self._draws.generator)
         except BaseException as error:
             if not self._tensors.is_all_there:
                 self._tensors.broken = f"an evaluation failed ({error})"
@@ -146,7 +146,7 @@ class _OpenEvaluation:
             )
         if self._made is None:
             self._made = Evaluator(
-                self._plan, self._evaluation, self._tensors.cells, self._pager, called=self._called
+                self._plan, self._evaluation, self._tensors, self._pager, called=self._called
             )
         return self._made
 

@@ -10,7 +10,6 @@ import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 
@@ -21,10 +20,8 @@ from poet.runtime.data.metrics import Metric, metric_named
 from poet.runtime.kernels.cells import Cells, new_buffer
 from poet.runtime.steps import instructions, program
 from poet.runtime.steps.companions import CompanionPages
+from poet.runtime.steps.lasting import LastingTensors
 from poet.runtime.storage.background import Pager
-
-if TYPE_CHECKING:
-    from poet.runtime.steps.placed import PlacedSteps
 
 Batch = tuple[torch.Tensor | Sequence[torch.Tensor], torch.Tensor | Sequence[torch.Tensor] | None]
 """A model's inputs, and the loss's targets where it has any; samples stand in the first dimension."""
@@ -53,21 +50,21 @@ class Evaluator:
     """An evaluation of an open plan."""
 
     def __init__(
-        self, plan: Plan, evaluation: Plan, cells: Cells, pager: Pager | None, *, called: str
+        self, plan: Plan, evaluation: Plan, tensors: LastingTensors, pager: Pager | None, *, called: str
     ) -> None:
         """Bind it.
 
         Args:
             plan: that is open for training.
             evaluation: of the plan, or of one of its other shapes.
-            cells: of the training step, which hold what lives across steps.
+            tensors: that live across steps.
             pager: of the trainer's page file, which has the slots of
             `poet.runtime.steps.companions.slots_of`.
             called: what begins the names of its page slots.
         """
         self._plan, self._evaluation = plan, evaluation
         self._graph = self._evaluation.graph
-        self._theirs = cells
+        self._tensors, self._theirs = tensors, tensors.cells
         self._cells = Cells(self._graph)
         self._pages = None if pager is None else CompanionPages(called, self._evaluation, pager)
         self._program: program.Program | None = None
@@ -78,14 +75,12 @@ class Evaluator:
         self,
         given: Sequence[torch.Tensor],
         *,
-        placed: PlacedSteps | None,
         generator: torch.Generator | None,
     ) -> tuple[float, tuple[torch.Tensor, ...]]:
         """The loss and the model's outputs for one batch.
 
         Args:
             given: the model's inputs and the targets; targets may be left out, and zeros stand for them.
-            placed: where the memory of steps comes from.
             generator: that random ops draw from.
 
         Raises:
@@ -93,8 +88,13 @@ class Evaluator:
         """
         if self._program is None:
             self._program = program.compile_plan(
-                self._evaluation, self._cells, pages=self._pages, generator=generator
+                self._evaluation,
+                self._cells,
+                pages=self._pages,
+                generator=generator,
+                moving=self._tensors.moving,
             )
+        placed = self._tensors.placed
         try:
             self._take()
             if placed is None:
