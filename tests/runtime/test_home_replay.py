@@ -18,7 +18,7 @@ from poet.runtime import Trainer
 NET = NETS["bert"].small
 pytestmark = pytest.mark.slow
 HOMES = ("storage", "either")
-RAM = "110KiB"
+RAM = "110KiB"  # the parameters with their momentum take 230 KiB
 
 
 @functools.cache
@@ -51,7 +51,7 @@ def test_the_plan_says_where_everything_is_at_home(home: str) -> None:
     at_home = {t.name: t.initially for t in plan.problem.tensors}
     assert Place.EITHER not in at_home.values()
     assert Place.STORAGE in at_home.values()
-    assert plan.trace.peak_ram_bytes <= 120 * 1024
+    assert plan.trace.peak_ram_bytes <= 110 * 1024
 
 
 @pytest.mark.parametrize("home", HOMES)

@@ -16,7 +16,7 @@ from helpers.shuffled import movable, shuffled, with_arena
 from poet.errors import PlanError, ReplayError
 from poet.frontend.trace import TrainingStep, trace_training_step
 from poet.homes import decided
-from poet.memory.places import MadeMove
+from poet.memory.places import MadeMove, Move
 from poet.optimizer import OptimizerSpec
 from poet.plans.plan_file import write_plan
 from poet.plans.plan_parts import Prediction
@@ -184,6 +184,27 @@ def test_a_step_that_fails_after_moves_leaves_the_last_state(step: TrainingStep,
             assert losses[0] == losses[1]
         mine, theirs = trainer.parameters(), other.parameters()
         assert all(torch.equal(mine[name], theirs[name]) for name in mine)
+
+
+def test_what_stands_throughout_has_no_memory_to_move_in(step: TrainingStep, tmp_path: Path) -> None:
+    """A stranger's plan that moves it, and back, is right, and runs from the heap."""
+    plan = write_shuffled(tmp_path / "p", step, 3, share=0.0)
+    assert plan.arena is not None
+    blocks, number, end = plan.demand.blocks, plan.demand.standing[0], len(plan.schedule)
+    ends = [at + block.size_bytes for at, block in zip(plan.arena.offsets_bytes, blocks, strict=True)]
+    free = max(each for other, each in enumerate(ends) if other not in plan.demand.standing)
+    moves = Move(end, number, free), Move(end, number, plan.arena.offsets_bytes[number])
+    moved = with_arena(plan, replace(plan.arena, moves=(*plan.arena.moves, *moves)))
+    write_plan(tmp_path / "q", moved, {name: raw_tensor(item) for name, item in step.tensors.items()})
+    with pytest.raises(ReplayError, match="mixes what stands throughout"):
+        Trainer.open(tmp_path / "q", arena="require")
+    found = []
+    for name in ("p", "q"):
+        with Trainer.open(tmp_path / name, seed=0) as trainer:
+            losses = [trainer.step(*random_batch(plan, batch)).loss for batch in range(2)]
+            found.append((losses, trainer.parameters()))
+    assert found[0][0] == found[1][0]
+    assert all(torch.equal(found[1][1][name], tensor) for name, tensor in found[0][1].items())
 
 
 # --- what a plan says ---------------------------------------------------------------------------

@@ -263,9 +263,8 @@ def test_nothing_of_an_evaluation_lies_among_what_training_never_moves() -> None
     gap_bytes, gap = 4096, places[lowest] + plan.demand.blocks[lowest].size_bytes
     for number in others:
         places[number] += gap_bytes
-    plan = replace(plan, evaluation=None)
     larger = Arena(plan.arena.size_bytes + gap_bytes, tuple(places), plan.arena.moves)
-    plan = with_evaluation(with_arena(plan, larger), 2, share=0.05)
+    plan = with_evaluation(with_arena(replace(plan, evaluation=None), larger), 2, share=0.05)
     evaluation = plan.evaluation
     assert evaluation is not None
     assert evaluation.layout is not None
