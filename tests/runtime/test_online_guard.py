@@ -186,7 +186,7 @@ def test_a_budget_that_halves_and_comes_back_changes_no_bit(
 
 def test_a_search_without_a_plan_leaves_the_guards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     planned().save(tmp_path / "p.poet")
-    monkeypatch.setattr(replanning, "answered", finds_nothing)
+    monkeypatch.setattr(replanning, "answered_beside", finds_nothing)
     monkeypatch.setattr(beside, "solve", finds_nothing)
     with Trainer.open(tmp_path / "p.poet", seed=3) as trainer:
         training = Training(trainer)
@@ -302,7 +302,7 @@ def test_searches_beside_a_plan_take_no_longer_than_that_for_it(monkeypatch: pyt
         return found(problem, limits, options)
 
     monkeypatch.setattr(beside, "_search", search)
-    monkeypatch.setattr(beside, "arena_beside", lambda *_: None)
+    monkeypatch.setattr(beside, "arena_around", lambda *_, **__: None)
     monkeypatch.setattr(beside, "_guard", lambda *_: None)
     module = nn.Sequential(nn.Linear(6, 9), nn.Tanh(), nn.Linear(9, 4))
     with pytest.warns(UserWarning, match="no evaluation is planned: no room"):
