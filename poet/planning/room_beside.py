@@ -22,8 +22,8 @@ from poet.schedule import Schedule
 from poet.simulator import judge
 
 MOVING_SHARE = 0.1
-"""Of the time of a search, that one for moves takes, at most `MOVING_SECONDS`."""
-MOVING_SECONDS = 1.0
+"""Of the time of a search, that one for moves takes, within `MOVING_SECONDS`."""
+MOVING_SECONDS = 0.05, 1.0  # moves make a schedule fit at all
 
 
 def arena_around(
@@ -62,9 +62,9 @@ def arena_around(
         cost = costs[tensor]
         return math.inf if cost is None else cost.joules + problem.idle_watts * cost.seconds + 1e-12
 
-    seconds = MOVING_SECONDS
+    least, seconds = MOVING_SECONDS
     if time_limit_seconds is not None:
-        seconds = min(seconds, MOVING_SHARE * time_limit_seconds)
+        seconds = max(least, min(seconds, MOVING_SHARE * time_limit_seconds))
     found = compact(
         demand,
         divide_bytes,
