@@ -17,7 +17,7 @@ from poet.units import format_bytes
 
 @dataclass(frozen=True, slots=True)
 class ArenaRoom:
-    """A budget, as arenas see it.
+    """What a RAM budget allows an arena.
 
     Attributes:
         ram_budget_bytes: for everything; ``None``: as much as there is.
@@ -53,7 +53,7 @@ class ArenaRoom:
 
 
 def beside_page_buffer(problem: Problem, limits: Limits) -> Limits:
-    """``limits`` without the page buffer, where every schedule of ``problem`` pages: a search's own.
+    """The limits of a search: ``limits`` less the page buffer, where every schedule of ``problem`` pages.
 
     A plan that pages has its arena beside that buffer. Where some schedule may do without paging, where
     budgets are too little for a buffer, and where none would be left for a schedule, ``limits`` stay.
@@ -69,12 +69,17 @@ def beside_page_buffer(problem: Problem, limits: Limits) -> Limits:
 
 
 def with_buffer_named(solution: Solution, limits: Limits, within: Limits) -> Solution:
-    """A solution without a plan ``within`` the limits of `beside_page_buffer`, which then says so."""
-    if solution.schedule is not None or within == limits:
+    """A solution within the limits of `beside_page_buffer`, whose bound or, without a plan, message says so.
+
+    A schedule that uses the page buffer's bytes as well may take less, but has no arena beside the buffer.
+    """
+    if within == limits:
         return solution
     assert limits.ram_budget_bytes is not None
     assert within.ram_budget_bytes is not None
     buffer = format_bytes(limits.ram_budget_bytes - within.ram_budget_bytes)
+    if solution.schedule is not None:
+        return replace(solution, bound_scope=f"{solution.bound_scope} beside a page buffer of {buffer}")
     what = f"Every plan pages, and {buffer} of the budget are for the page buffer."
     return replace(solution, message=" ".join(filter(None, (what, solution.message))))
 

@@ -6,18 +6,17 @@ import logging
 import math
 from dataclasses import dataclass
 
-from poet.errors import InvalidSchedule
 from poet.homes import DecidedProblem
 from poet.kernel_facts import KernelFacts
-from poet.memory.compaction import compact
 from poet.memory.demand import Demand, demand_of
 from poet.memory.layout import Layout, lay_out, lower_bound_bytes
 from poet.planning.arena_room import ArenaRoom
 from poet.planning.exact_layout import exact_layout
+from poet.planning.moved_places import moved_places
 from poet.plans.plan_parts import Arena
 from poet.problem import Limits
 from poet.schedule import Schedule
-from poet.simulator import Trace, judge
+from poet.simulator import Trace
 from poet.solution import SolveOptions
 
 _LEAST_EXACT_SECONDS = 1.0  # its process has to come up
@@ -49,7 +48,7 @@ class LaidOut:
 
     @property
     def lacking_bytes(self) -> int:
-        """What even moves cannot do without, as it is live at once; 0: only gaps are in the way."""
+        """By how much what is live at once exceeds the room, so that moves do not help; 0: only gaps do."""
         return max(0, self.layout.lower_bound_bytes - self.room_bytes)
 
 
@@ -134,26 +133,18 @@ class ArenaSearch:
         """Places inside the room where tensors may move, and what a step then takes; ``None``: none."""
         if not self.may_move or laid.lacking_bytes:
             return None
-        costs = {tensor.name: tensor.move for tensor in self.problem.tensors}
-        idle_watts = self.problem.idle_watts
-
-        def price(tensor: str) -> float:
-            cost = costs[tensor]
-            return math.inf if cost is None else cost.joules + idle_watts * cost.seconds + 1e-12
-
-        found = compact(
+        moved = moved_places(
+            self.problem,
+            laid.schedule,
             laid.demand,
             laid.room_bytes,
+            limits=self.limits,
             guide_bytes=laid.layout.offsets_bytes,
-            weights=price,
             time_limit_seconds=min(self._seconds_for_moves(), most_seconds),
         )
-        if found is None:
+        if moved is None:
             return None
-        try:
-            trace = judge(self.problem, laid.schedule, self.limits, found.places.moved())
-        except InvalidSchedule:  # too late or too dear with its moves
-            return None
+        found, trace = moved
         return Arena(found.arena_bytes, found.offsets_bytes, found.moves), trace
 
     def _layout_seconds(self, demand: Demand, room_bytes: int) -> float:

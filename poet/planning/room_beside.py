@@ -7,19 +7,16 @@ the training step itself never moves stays where it is. `poet.plans.companion_ch
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 
-from poet.errors import InvalidSchedule
 from poet.homes import DecidedProblem
-from poet.memory.compaction import compact
 from poet.memory.demand import BEFORE, Demand
 from poet.memory.layout import lay_out_around, lower_bound_bytes
+from poet.planning.moved_places import moved_places
 from poet.plans.plan_checks import LARGEST_BYTES
 from poet.plans.plan_parts import Arena
 from poet.plans.training_plan import Plan
 from poet.schedule import Schedule
-from poet.simulator import judge
 
 MOVING_SHARE = 0.1
 """Of the time of a search, that one for moves takes, within `MOVING_SECONDS`."""
@@ -54,31 +51,24 @@ def arena_around(
     offsets = lay_out_around(demand.blocks, {**(known_bytes or {}), **begun}, below_bytes=divide_bytes)
     if offsets is not None:
         return Arena(layout.arena_bytes, offsets)
-    costs = {tensor.name: tensor.move for tensor in problem.tensors}
-    if not any(costs.values()) or lower_bound_bytes(demand.blocks) > layout.arena_bytes:
+    may_move = any(tensor.move for tensor in problem.tensors)
+    if not may_move or lower_bound_bytes(demand.blocks) > layout.arena_bytes:
         return None
-
-    def price(tensor: str) -> float:
-        cost = costs[tensor]
-        return math.inf if cost is None else cost.joules + problem.idle_watts * cost.seconds + 1e-12
-
     least, seconds = MOVING_SECONDS
     if time_limit_seconds is not None:
         seconds = max(least, min(seconds, MOVING_SHARE * time_limit_seconds))
-    found = compact(
+    moved = moved_places(
+        problem,
+        schedule,
         demand,
         divide_bytes,
         guide_bytes=lay_out_around(demand.blocks, begun, below_bytes=LARGEST_BYTES) or (),
         fixed_bytes=begun,
-        weights=price,
         time_limit_seconds=seconds,
     )
-    if found is None:
+    if moved is None:
         return None
-    try:
-        judge(problem, schedule, moves=found.places.moved())
-    except InvalidSchedule:  # what stands still cannot wait for the moves
-        return None
+    found, _ = moved
     return Arena(layout.arena_bytes, found.offsets_bytes, found.moves)
 
 

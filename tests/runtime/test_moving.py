@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from helpers import hand_net
+from helpers.moves_noted import moves_noted
 from helpers.nets import small_net
 from helpers.schedules import keep_everything, random_schedule
 from helpers.shuffled import movable, shuffled, with_arena
@@ -16,13 +17,12 @@ from helpers.shuffled import movable, shuffled, with_arena
 from poet.errors import PlanError, ReplayError
 from poet.frontend.trace import TrainingStep, trace_training_step
 from poet.homes import decided
-from poet.memory.places import MadeMove, Move
+from poet.memory.places import Move
 from poet.optimizer import OptimizerSpec
 from poet.plans.plan_file import write_plan
 from poet.plans.plan_parts import Prediction
 from poet.plans.training_plan import Plan
 from poet.runtime import Trainer, native
-from poet.runtime.kernels.cells import Cells
 from poet.runtime.steps import moving
 from poet.runtime.storage.state import raw_tensor
 from poet.schedule import Compute
@@ -116,16 +116,7 @@ def test_every_move_is_made_and_every_request_is_at_its_place(
 ) -> None:
     plan = write_shuffled(tmp_path / "p", step, 3)
     assert plan.places is not None
-    made: list[tuple[int, str, int]] = []
-    move = moving.Moving._move
-
-    def noted(self: moving.Moving, item: MadeMove, cells: Cells) -> None:
-        assert cells.raw(item.tensor).data_ptr() == self._first + item.from_bytes
-        move(self, item, cells)
-        assert cells.raw(item.tensor).data_ptr() == self._first + item.to_bytes
-        made.append((item.step, item.tensor, item.to_bytes))
-
-    monkeypatch.setattr(moving.Moving, "_move", noted)
+    made = moves_noted(monkeypatch)
     with Trainer.open(tmp_path / "p", arena="require") as trainer:
         for number in range(3):
             trainer.step(*random_batch(plan, number))

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from helpers import hand_net
+from helpers.moves_noted import moves_noted
 from helpers.nets import small_net
 from helpers.schedules import random_schedule
 from helpers.shuffled import movable, shuffled, shuffled_beside, with_arena
@@ -138,16 +139,7 @@ def test_every_move_of_an_evaluation_is_made(tmp_path: Path, monkeypatch: pytest
     assert evaluation is not None
     assert evaluation.places is not None
     write(tmp_path / "p", plan)
-    made: list[tuple[int, str, int]] = []
-    move = moving.Moving._move
-
-    def noted(self: moving.Moving, item: MadeMove, cells: Cells) -> None:
-        assert cells.raw(item.tensor).data_ptr() == self._first + item.from_bytes
-        move(self, item, cells)
-        assert cells.raw(item.tensor).data_ptr() == self._first + item.to_bytes
-        made.append((item.step, item.tensor, item.to_bytes))
-
-    monkeypatch.setattr(moving.Moving, "_move", noted)
+    made = moves_noted(monkeypatch)
     planned = [(item.step, item.tensor, item.to_bytes) for item in evaluation.places.moves]
     stand = {evaluation.demand.blocks[number].tensor for number in evaluation.demand.standing} - plan.standing
     assert stand.intersection(name for _, name, _ in planned)

@@ -224,7 +224,7 @@ def test_the_page_buffer_is_left_out_where_every_schedule_pages() -> None:
     assert seen == {True, False}
 
 
-def test_what_no_plan_is_found_in_names_the_page_buffer() -> None:
+def test_answers_beside_the_page_buffer_say_so() -> None:
     problem = next(
         found
         for found in map(_in_mebibytes, range(12))
@@ -236,3 +236,7 @@ def test_what_no_plan_is_found_in_names_the_page_buffer() -> None:
     answer = answered_beside(problem, limits, SolveOptions(time_limit_seconds=2.0))
     assert answer.schedule is None
     assert answer.message.startswith("Every plan pages, and 64 KiB of the budget are for the page buffer.")
+    loose = replace(limits, deadline_seconds=None)
+    found = answered_beside(problem, loose, SolveOptions(time_limit_seconds=2.0))
+    assert found.schedule is not None
+    assert found.bound_scope.endswith(" beside a page buffer of 64 KiB")
