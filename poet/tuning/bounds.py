@@ -211,6 +211,11 @@ class CopiesTuning(Checked):
         round_share: of the time left, after the first round of the event model: where it closes the gap, it
             mostly does so soon. Off: it is not tried there.
         restart_share: of the time left, in each restart. Off: not tried there.
+        promising_share: of the time left when a turn began, to which it may go on while the bound's pace
+            promises something: half, as nothing else moves a bound that this one would, and plans need the rest.
+            Off: no turn is longer than its share.
+        promise_share: of the joules open between plan and best bound, that the pace must promise to close by
+            then: less, and other parts have the better chances.
         most_seconds: of either, where there is much time or no limit: other parts are to have a turn.
         arc_seconds: that a transition counts in each column where work is counted, about what it takes.
     """
@@ -230,5 +235,7 @@ class CopiesTuning(Checked):
     lasting_share: float = 0.7
     round_share: float = tuned(0.15, off=0.0)
     restart_share: float = tuned(0.25, off=0.0)
+    promising_share: float = tuned(0.5, off=0.0)
+    promise_share: float = 0.1
     most_seconds: float = 60.0
     arc_seconds: float = 5e-9

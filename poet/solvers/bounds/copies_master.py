@@ -7,6 +7,9 @@ copy and t stands for D,
 
     t >= v - (v - D0) * sum of y[c] over c in W.
 
+What stays in RAM all the time, because it has no copy and nothing makes it again, must fit beside each op that
+runs, with what the op reads and makes. Such a row for each op tells what many cuts would.
+
 The master program takes the least of sum of out(c) * y[c] + t over these cuts in whole numbers (a logic-based
 Benders decomposition: Hooker and Ottosson 2003; where D is either 0 or the cap, an implicit hitting set:
 Moreno-Centeno and Karp 2013). What it takes bounds every schedule that is below the plan. D of its solution S
@@ -21,6 +24,7 @@ z[k] is 1 as well, which it can be where residents' page-outs take k steps or mo
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -91,6 +95,7 @@ class MasterSearch:
         self._joules = self._columns_of_copies()
         largest = max(map(program.sets_at, range(of.end + 1)))
         self._at_once = max(1, min(tuning.columns, tuning.most_values // largest))
+        self._tried = set[frozenset[int]]()
         self._importance = dict.fromkeys(self._joules, 0.0)
         self._cuts = list[_Cut]()
         self.known = list[tuple[frozenset[int], float]]()
@@ -109,6 +114,8 @@ class MasterSearch:
             return False
         if copies in self._own:
             return False
+        if self._alike(copies):
+            return True
         (joules,) = self._least([copies])
         self._own[copies] = self._page_outs(copies) + joules
         self._learn(frozenset(self._joules) - copies, joules)
@@ -152,6 +159,8 @@ class MasterSearch:
         for copy in self._joules:
             if copy < -1:
                 master.row([(1.0, place[copy]), (-1.0, place[copy + 1])], 0.0)
+        for number in range(self.of.end):
+            self._make_room(number, master, place)
         able = {steps: self._so_many(steps, master, place) for steps in {cut.steps for cut in self._cuts}}
         for cut in self._cuts:
             more = (cut.joules - self._least_joules) / self.below
@@ -169,6 +178,24 @@ class MasterSearch:
         copies = frozenset(c for c in self._joules if values[place[c]] > 0.5)
         return copies, (found.bound - _MARGIN) * self.below
 
+    def _make_room(self, number: int, master: MatrixBuilder, place: dict[int, int]) -> None:
+        """What is a resident, has no copy and is not read by the op of a stage fits beside that op."""
+        room, own = self.program.room_at_first_run(number)
+        there = self.program.residents_at(number)
+        elsewhere = [c for c in self.listed if c in there and c not in own]
+        room -= sum(self.of.residents[c].bytes for c in self.listed if c in own)
+        steps = sorted((c for c in self._joules if c < 0), reverse=True)
+        left = [self.program.resident_bytes(number, k) for k in range(len(steps))]
+        left.append(self.program.resident_bytes(number, None))
+        over = left[0] + sum(self.of.residents[c].bytes for c in elsewhere) - room
+        if over <= 0:
+            return
+        terms = [(-self.of.residents[c].bytes / over, place[c]) for c in elsewhere]
+        terms += [
+            ((more - less) / over, place[c]) for c, less, more in zip(steps, left[:-1], left[1:], strict=True)
+        ]
+        master.row([term for term in terms if term[0]], -1.0)
+
     def _so_many(self, steps: int, master: MatrixBuilder, place: dict[int, int]) -> list[int]:
         """The column that can be 1 where residents' page-outs take so many steps of the list; 0: none."""
         if steps == 0:
@@ -180,6 +207,42 @@ class MasterSearch:
         terms += [(-(self.below + self._own_step_joules) / unit, place[c]) for c in own[-1:]]  # or more
         master.row([(1.0, column), *terms], self._own_step_joules / unit)
         return [column]
+
+    def _alike(self, copies: frozenset[int]) -> bool:
+        """Whether a cut like a known one, with others of the same sizes in place of ``copies``, cuts them off.
+
+        All such cuts that one look at D can tell are learnt.
+        """
+        elsewhere: dict[tuple[bool, int], list[int]] = {}
+        for c in sorted(self._joules.keys() - copies):
+            elsewhere.setdefault(self._kind(c), []).append(c)
+        likely = dict[frozenset[int], float]()
+        for cut in reversed(self._cuts):
+            have = cut.without & copies
+            if cut.steps or len(have) > 2 or cut.joules < 0.999 * self.below:
+                continue
+            kinds = [elsewhere.get(self._kind(c), ()) for c in sorted(have)]
+            for others in itertools.islice(itertools.product(*kinds), 16):
+                other = (cut.without - have).union(others)
+                if len(other) == len(cut.without):
+                    likely.setdefault(other, cut.joules)
+            if len(likely) >= 4 * self._at_once:
+                break
+        tried = [one for one in likely if one not in self._tried][: self._at_once]
+        self._tried.update(tried)
+        if not tried:
+            return False
+        everything = frozenset(self._joules)
+        found = False
+        for without, joules in zip(tried, self._least([everything - one for one in tried]), strict=True):
+            if joules >= likely[without] * (1.0 - 1e-9):
+                self._learn(without, joules)
+                found = True
+        return found
+
+    def _kind(self, copy: int) -> tuple[bool, int]:
+        """Those of one kind may well stand for one another: what it is, and its bytes."""
+        return copy in self.of.residents, self._bytes(copy)
 
     def _grow(self, copies: frozenset[int], joules: float) -> None:
         """Learn of larger and larger sets that hold ``copies`` and whose D is still high."""

@@ -19,7 +19,7 @@ F allows more. Costs are rounded down to whole units, which only lowers D.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -153,6 +153,16 @@ class RamProgram:
     def sets_at(self, number: int) -> int:
         """How many sets fit when a stage begins."""
         return len(self._stages[number].sets.masks)
+
+    def residents_at(self, number: int) -> Collection[int]:
+        """Contents that are residents in a stage."""
+        return self._there[number]
+
+    def room_at_first_run(self, number: int) -> tuple[int, tuple[int, ...]]:
+        """Bytes for residents beside the first run of a stage and what it reads, and which of them it reads."""
+        run = self.of.first[number]
+        own = self._own(number, run)
+        return self._room(run, own) - self.of.held_bytes(run.needs), own
 
     def count_in_steps(self, joules: float, most: int, listed: Iterable[int] = ()) -> None:
         """Count joules of residents' page-outs in steps of so many, up to ``most`` of them.

@@ -9,13 +9,11 @@ the relaxed model has no solution and no plan was found.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from functools import partial
 
 from poet.problem import Limits, Problem
 from poet.schedule import Schedule
 from poet.solution import ClassBound, Solution, SolveOptions
-from poet.solvers.bounds.copies import CopiesBound, copies_bounds
 from poet.solvers.bounds.state_search import state_bounds
 from poet.solvers.bounds.timed_search import timed_bound
 from poet.solvers.engines import choose_engine
@@ -31,12 +29,13 @@ from poet.solvers.search.after_rounds import Ways, go_on
 from poet.solvers.search.answer import answer, no_plan
 from poet.solvers.search.best_bound import refutes
 from poet.solvers.search.bound_rounds import BoundRounds
-from poet.solvers.search.finders import CLOCKS, COPIES, GREEDY, LINEAR, SETS, STATES, WHOLE
+from poet.solvers.search.copies_turns import CopiesTurns
+from poet.solvers.search.finders import CLOCKS, GREEDY, LINEAR, SETS, STATES, WHOLE
 from poet.solvers.search.large import search_large
 from poet.solvers.search.messages import STOPPED, conflict_sentence, impossible_sentence
 from poet.solvers.search.model_runs import ModelRuns
 from poet.solvers.search.second_opinion import SecondOpinion
-from poet.solvers.search.slots_of_plans import followed_by, merged, suggested
+from poet.solvers.search.slots_of_plans import merged, suggested
 from poet.solvers.search.standing import Standing
 
 
@@ -77,8 +76,7 @@ class _Search:
         self.baseline_joules, self.phase = problem.compute_joules, self.standing.recorder.phase
         self.runs = ModelRuns(self.standing, self.engine)
         self.opinion = SecondOpinion(self.runs)
-        self.copies: Iterator[CopiesBound] | None = None
-        self.copies_lead = False  # their last turn raised the best bound
+        self.copies = CopiesTurns(self.runs)
         self.varied = False  # the local search over copies has begun
         self.varying_leads = False  # its last turn found a better plan
         self.offered: dict[int, tuple[int, ...]] = {}  # reruns that the next relaxed model knows, by stage
@@ -192,7 +190,7 @@ class _Search:
             if number == 0:
                 tuning = self.options.tuning.states
                 seconds = tuning.round_share * min(self.standing.seconds_left(), 1e9)
-                self._follow_copies(self.options.tuning.copies.round_share)
+                self.copies.turn(self.options.tuning.copies.round_share)
                 self._follow_states(min(tuning.round_states, int(seconds / tuning.state_seconds)))
                 timed = self.options.tuning.timed
                 seconds = timed.round_share * min(self.standing.seconds_left(), 1e9)
@@ -200,8 +198,8 @@ class _Search:
                     min(timed.round_labels, int(seconds / timed.label_seconds))
                 ):
                     return True
-            elif self.copies_lead:
-                self._follow_copies(self.options.tuning.copies.round_share)
+            elif self.copies.leads:
+                self.copies.turn(self.options.tuning.copies.round_share)
             far_off = number == 0 and self._far_off()
             if far_off and not self._search_as_large(self.tuning.large_share):
                 return True
@@ -273,33 +271,6 @@ class _Search:
                 self.standing.report()
         self.varied, self.varying_leads = True, self.best.schedule is not schedule
 
-    def _follow_copies(self, share: float) -> None:
-        """Bounds by sets of copies, plans with the reruns of the cheapest, for a share of the time left."""
-        if self.best.trace is None or share == 0.0 or self.standing.finished():
-            return
-        with self.phase("search over copies"):
-            overhead_joules = self.best.trace.joules - self.baseline_joules
-            most_seconds = self.options.tuning.copies.most_seconds
-            end = self.clock.now() + min(share * self.standing.seconds_left(), most_seconds)
-            if self.copies is None:
-                self.copies = copies_bounds(
-                    self.instance,
-                    below_joules=overhead_joules,
-                    clock=self.clock,
-                    finished=self.standing.finished,
-                    seconds_left=self.standing.seconds_left,
-                )
-            paths, before_joules = dict[int, tuple[int, ...]](), self.standing.bound.joules
-            for bound in self.copies:
-                self.standing.take_bound(bound.overhead_joules, COPIES, proven=bound.proven)
-                self.standing.report()
-                paths = bound.reruns or paths
-                if self.standing.finished() or self.clock.now() >= end:
-                    break
-            self.copies_lead = self.standing.bound.joules > before_joules
-            if paths and not self.standing.finished():
-                self.runs.solve_exactly(followed_by(paths, self.runs.own_reruns()))
-
     def _ways(self, bound_rounds: BoundRounds) -> Ways:
         """What can be tried after the rounds."""
 
@@ -318,7 +289,7 @@ class _Search:
             restart=restart,
             standing=self._amounts,
             vary_copies=self._vary_copies,
-            follow_copies=self._follow_copies,
+            follow_copies=self.copies.turn,
             follow_states=self._follow_states,
             follow_clocks=self._follow_clocks,
             relax=partial(self.runs.relax_for, self.options.tuning.restarts.relaxed_share),
