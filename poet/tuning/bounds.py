@@ -214,8 +214,8 @@ class CopiesTuning(Checked):
         promising_share: of the time left when a turn began, to which it may go on while the bound's pace
             promises something: half, as nothing else moves a bound that this one would, and plans need the rest.
             Off: no turn is longer than its share.
-        promise_share: of the joules open between plan and best bound, that the pace must promise to close by
-            then: less, and other parts have the better chances.
+        promise_share: of the joules open between plan and best bound, that the pace must promise to close
+            by then: less, and other parts have the better chances.
         most_seconds: of either, where there is much time or no limit: other parts are to have a turn.
         arc_seconds: that a transition counts in each column where work is counted, about what it takes.
     """

@@ -7,8 +7,8 @@ copy and t stands for D,
 
     t >= v - (v - D0) * sum of y[c] over c in W.
 
-What stays in RAM all the time, because it has no copy and nothing makes it again, must fit beside each op that
-runs, with what the op reads and makes. Such a row for each op tells what many cuts would.
+What stays in RAM all the time, because it has no copy and nothing makes it again, must fit beside each op
+that runs, with what the op reads and makes. Such a row for each op tells what many cuts would.
 
 The master program takes the least of sum of out(c) * y[c] + t over these cuts in whole numbers (a logic-based
 Benders decomposition: Hooker and Ottosson 2003; where D is either 0 or the cap, an implicit hitting set:
@@ -209,7 +209,7 @@ class MasterSearch:
         return [column]
 
     def _alike(self, copies: frozenset[int]) -> bool:
-        """Whether a cut like a known one, with others of the same sizes in place of ``copies``, cuts them off.
+        """Whether a cut like a known one, with others of the same sizes for ``copies``, cuts them off.
 
         All such cuts that one look at D can tell are learnt.
         """

@@ -159,7 +159,7 @@ class RamProgram:
         return self._there[number]
 
     def room_at_first_run(self, number: int) -> tuple[int, tuple[int, ...]]:
-        """Bytes for residents beside the first run of a stage and what it reads, and which of them it reads."""
+        """Bytes for residents beside a stage's first run and what it reads, and which of them that is."""
         run = self.of.first[number]
         own = self._own(number, run)
         return self._room(run, own) - self.of.held_bytes(run.needs), own

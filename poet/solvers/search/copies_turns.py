@@ -1,8 +1,8 @@
 """When the search over copies goes on, and for how long: the longer, the more its own pace promises.
 
 Its bound starts at nothing, and rises for a long time before it is the best one, or it stands still at once:
-which, no size of a problem tells. So each turn has a share of the time left, and goes on beyond that as long as
-the bound, at the pace of late, would close some of the gap within what a longer turn may take.
+which, no size of a problem tells. So each turn has a share of the time left, and goes on beyond that as long
+as the bound, at the pace of late, would close some of the gap within what a longer turn may take.
 """
 
 from __future__ import annotations
