@@ -7,8 +7,8 @@ copy and t stands for D,
 
     t >= v - (v - D0) * sum of y[c] over c in W.
 
-What stays in RAM all the time, because it has no copy and nothing makes it again, must fit beside each op
-that runs, with what the op reads and makes. Such a row for each op tells what many cuts would.
+Residents without a copy stay in RAM, and must fit beside each op that runs and what it reads and makes: where
+they do not, D is out of reach. Such a row for each op (a knapsack) says at once what many cuts would.
 
 The master program takes the least of sum of out(c) * y[c] + t over these cuts in whole numbers (a logic-based
 Benders decomposition: Hooker and Ottosson 2003; where D is either 0 or the cap, an implicit hitting set:
@@ -28,6 +28,7 @@ import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -95,6 +96,7 @@ class MasterSearch:
         self._joules = self._columns_of_copies()
         largest = max(map(program.sets_at, range(of.end + 1)))
         self._at_once = max(1, min(tuning.columns, tuning.most_values // largest))
+        self._ram_rows = self._rows_of_ram()
         self._tried = set[frozenset[int]]()
         self._importance = dict.fromkeys(self._joules, 0.0)
         self._cuts = list[_Cut]()
@@ -159,8 +161,8 @@ class MasterSearch:
         for copy in self._joules:
             if copy < -1:
                 master.row([(1.0, place[copy]), (-1.0, place[copy + 1])], 0.0)
-        for number in range(self.of.end):
-            self._make_room(number, master, place)
+        for shares in self._ram_rows:
+            master.row([(-share, place[copy]) for copy, share in shares], -1.0)
         able = {steps: self._so_many(steps, master, place) for steps in {cut.steps for cut in self._cuts}}
         for cut in self._cuts:
             more = (cut.joules - self._least_joules) / self.below
@@ -178,23 +180,24 @@ class MasterSearch:
         copies = frozenset(c for c in self._joules if values[place[c]] > 0.5)
         return copies, (found.bound - _MARGIN) * self.below
 
-    def _make_room(self, number: int, master: MatrixBuilder, place: dict[int, int]) -> None:
-        """What is a resident, has no copy and is not read by the op of a stage fits beside that op."""
-        room, own = self.program.room_at_first_run(number)
-        there = self.program.residents_at(number)
-        elsewhere = [c for c in self.listed if c in there and c not in own]
-        room -= sum(self.of.residents[c].bytes for c in self.listed if c in own)
+    def _rows_of_ram(self) -> list[list[tuple[int, float]]]:
+        """Per op whose RAM asks for copies: what each resident's copy frees, as a share of what must be free.
+
+        No row asks for more than `RamProgram.least` does at the op's first run; alike rows are one.
+        """
         steps = sorted((c for c in self._joules if c < 0), reverse=True)
-        left = [self.program.resident_bytes(number, k) for k in range(len(steps))]
-        left.append(self.program.resident_bytes(number, None))
-        over = left[0] + sum(self.of.residents[c].bytes for c in elsewhere) - room
-        if over <= 0:
-            return
-        terms = [(-self.of.residents[c].bytes / over, place[c]) for c in elsewhere]
-        terms += [
-            ((more - less) / over, place[c]) for c, less, more in zip(steps, left[:-1], left[1:], strict=True)
-        ]
-        master.row([term for term in terms if term[0]], -1.0)
+        rows = dict[tuple[tuple[int, int], ...], int]()
+        for number in range(self.of.end):
+            read, room = self.program.beside_first_run(number)
+            others = [c for c in self.program.residents_at(number) if c in self._joules and c not in read]
+            unlisted = [self.program.resident_bytes(number, k) for k in (*range(len(steps)), None)]
+            freed = [more - less for more, less in pairwise(unlisted)]
+            over = unlisted[0] + sum(map(self._bytes, others)) - room
+            if over > 0:
+                leaves = [(c, self._bytes(c)) for c in others] + list(zip(steps, freed, strict=True))
+                terms = tuple((c, size) for c, size in leaves if size)
+                rows[terms] = max(over, rows.get(terms, 0))
+        return [[(c, min(1.0, size / over)) for c, size in terms] for terms, over in rows.items()]
 
     def _so_many(self, steps: int, master: MatrixBuilder, place: dict[int, int]) -> list[int]:
         """The column that can be 1 where residents' page-outs take so many steps of the list; 0: none."""

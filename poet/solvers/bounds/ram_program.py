@@ -158,11 +158,13 @@ class RamProgram:
         """Contents that are residents in a stage."""
         return self._there[number]
 
-    def room_at_first_run(self, number: int) -> tuple[int, tuple[int, ...]]:
-        """Bytes for residents beside a stage's first run and what it reads, and which of them that is."""
+    def beside_first_run(self, number: int) -> tuple[frozenset[int], int]:
+        """Listed residents that a stage's first run reads, and bytes that it leaves for all the others."""
         run = self.of.first[number]
         own = self._own(number, run)
-        return self._room(run, own) - self.of.held_bytes(run.needs), own
+        read = frozenset(c for c in own if c in self._listed)
+        read_bytes = sum(self.of.residents[c].bytes for c in read)
+        return read, self._room(run, own) - self.of.held_bytes(run.needs) - read_bytes
 
     def count_in_steps(self, joules: float, most: int, listed: Iterable[int] = ()) -> None:
         """Count joules of residents' page-outs in steps of so many, up to ``most`` of them.
