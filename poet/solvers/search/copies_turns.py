@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
+from itertools import pairwise
 
 from poet.solvers.bounds.copies import CopiesBound, copies_bounds
 from poet.solvers.search.finders import COPIES
@@ -56,8 +57,8 @@ class CopiesTurns:
                 self._pace.add(now - begun, bound.overhead_joules)
                 if standing.finished():
                     break
-                self._promised = self._promises(max(latest - now, 0.0))
-                if now >= (max(end, latest) if self._promised else end):
+                self._promised = self._promises(latest - now)
+                if now >= end and not (self._promised and now + self._pace.longest_round() <= latest):
                     break
             else:
                 self._promised = False
@@ -72,7 +73,7 @@ class CopiesTurns:
         trace, bound_joules = standing.best.trace, standing.bound.joules
         if trace is None:
             return False
-        reached_joules = standing.baseline_joules + self._pace.after(seconds)
+        reached_joules = standing.baseline_joules + self._pace.after(max(seconds, 0.0))
         return reached_joules >= bound_joules + self.tuning.promise_share * (trace.joules - bound_joules)
 
     def _bounds(self, overhead_joules: float) -> Iterator[CopiesBound]:
@@ -90,22 +91,29 @@ class CopiesTurns:
 
 
 class Pace:
-    """How fast something that is worked on in turns rises, of late: in the later half of the time spent."""
+    """How fast something that is worked on in turns rises, of late: in the later half of the time spent.
+
+    What is seen first is where it stands, and no rise yet.
+    """
 
     def __init__(self) -> None:
-        self._seen = deque[tuple[float, float]]([(0.0, 0.0)])  # seconds of all turns, height
-        self._before_seconds = 0.0
+        self._seen = deque[tuple[float, float]]()  # seconds of all turns, height
+        self._spent_seconds = self._begun_seconds = 0.0  # so far, and when this turn began
 
     def add(self, seconds: float, height: float) -> None:
-        """Seconds since this turn began."""
-        now = self._before_seconds + seconds
-        self._seen.append((now, height))
-        while len(self._seen) > 2 and self._seen[1][0] <= 0.5 * now:
+        """Seen ``seconds`` after this turn began."""
+        self._spent_seconds = self._begun_seconds + seconds
+        self._seen.append((self._spent_seconds, height))
+        while len(self._seen) > 2 and self._seen[1][0] <= 0.5 * self._spent_seconds:
             self._seen.popleft()
 
     def pause(self) -> None:
         """The turn is over."""
-        self._before_seconds = self._seen[-1][0]
+        self._begun_seconds = self._spent_seconds
+
+    def longest_round(self) -> float:
+        """Seconds between two looks, of late, at most."""
+        return max((after[0] - before[0] for before, after in pairwise(self._seen)), default=0.0)
 
     def after(self, seconds: float) -> float:
         """The height in so many seconds at that pace."""

@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
+import random
 from itertools import pairwise
 
 import pytest
 from helpers.oracle import least_joules
+from helpers.pace import few_or_many
 from helpers.random_problems import mixed_problem, random_limits
 
 from poet.clock import WALL, WorkClock
 from poet.problem import Limits, Place, Problem, ProblemOp, Tensor, Transfer
 from poet.simulator import simulate
+from poet.solvers import minimum_ram_bytes
 from poet.solvers.bounds.copies import CopiesBound, copies_bounds
+from poet.solvers.bounds.copies_master import MasterSearch
+from poet.solvers.bounds.followed import Followed
+from poet.solvers.bounds.ram_program import RamProgram
 from poet.solvers.instance.instance import Instance, instance_of
 from poet.tuning import DEFAULT, Tuning
 
@@ -49,6 +56,32 @@ def tight_weights() -> tuple[Problem, Limits]:
         ProblemOp("u1", ("c", "a", "w1", "bias"), (), 1.0, 0.5, updates=("w1", "bias")),
     )
     return Problem("tight weights", tuple(tensors), ops), Limits(ram_budget_bytes=23)
+
+
+def weights_in_turn(seed: int) -> tuple[Problem, Limits]:
+    """Two or three layers of random weights, in RAM that is at most a few bytes above the least."""
+    draw = random.Random(seed)
+    layers = range(draw.choice([2, 3, 3]))
+
+    def transfers() -> tuple[Transfer, Transfer]:
+        write, read = draw.uniform(0.5, 1.5), draw.uniform(0.05, 0.15)
+        return Transfer(write, write), Transfer(read, read)
+
+    sizes = {f"w{n}": draw.randint(1, 6) for n in layers} | {"bias": 1}
+    tensors = [
+        Tensor(name, size, *transfers(), initially=Place.RAM, finally_=Place.RAM)
+        for name, size in sizes.items()
+    ]
+    tensors += [Tensor(f"a{n}", draw.randint(6, 9), *transfers()) for n in layers]
+    inputs = ["bias", *(f"a{n}" for n in layers)]
+    ops = [ProblemOp(f"f{n}", (f"w{n}", inputs[n]), (f"a{n}",), draw.uniform(0.5, 2.0), 0.5) for n in layers]
+    for n in reversed(layers):
+        reads = tuple(dict.fromkeys((inputs[-1], f"w{n}", inputs[n])))
+        updates = (f"w{n}",) if n else ("w0", "bias")
+        ops.append(ProblemOp(f"u{n}", reads, (), draw.uniform(0.5, 2.0), 0.5, updates=updates))
+    problem = Problem(f"weights in turn {seed}", tuple(tensors), tuple(ops))
+    least = minimum_ram_bytes(problem, Limits()).bytes
+    return problem, Limits(ram_budget_bytes=least + draw.randint(0, 3))
 
 
 @functools.cache
@@ -113,6 +146,40 @@ def test_listed_residents_and_steps_are_no_bound_above_the_optimum(divisor: int)
     joules = [bound.overhead_joules for bound in bounds(instance, 9.0)]
     assert max(joules) == pytest.approx(tight_overhead(), rel=1e-5)
     assert max(joules) <= tight_overhead() * (1.0 + 1e-9)
+
+
+@few_or_many("seeds", range(5), range(5, 60))
+def test_weights_that_leave_in_turn_are_proven_with_every_way_to_count_them(seeds: range) -> None:
+    """Large ones by themselves, small ones in steps of joules, and the RAM that they leave as rows."""
+    divisors, by_a_master = (1, 2, 32), 0
+    for seed in seeds:
+        problem, limits = weights_in_turn(seed)
+        best = least_joules(problem, limits)
+        assert best is not None
+        overhead = simulate(problem, best, limits).joules - problem.compute_joules
+        tuning = EACH_SIZE.having("copies.listed_divisor", divisors[seed % 3])
+        found = bounds(instance_of(problem, limits, tuning=tuning), 1.5 * overhead + 1.0)
+        assert max(bound.overhead_joules for bound in found) <= overhead * (1.0 + TOLERANCE), seed
+        assert found[-1].overhead_joules >= overhead * (1.0 - TOLERANCE), seed
+        by_a_master += any(not bound.proven for bound in found)
+    assert by_a_master > len(seeds) / 2
+
+
+def test_before_any_cut_is_known_the_master_program_knows_what_must_leave_for_an_op() -> None:
+    problem, limits = tight_weights()
+    instance = instance_of(problem, limits, tuning=EACH_SIZE)
+    assert limits.ram_budget_bytes is not None
+    of, below, tuning = Followed(instance, 8, limits.ram_budget_bytes), 9.0, instance.tuning.copies
+    program = RamProgram(
+        of, most_joules=below, most_arcs=tuning.most_arcs, parts=tuning.parts, finished=lambda: False
+    )
+    search = MasterSearch(
+        program, below, tuning, [], step_joules=0.0, clock=WALL, seconds_left=lambda: math.inf
+    )
+    with_all_copies = search.bound_joules
+    assert search.round()
+    # 12 bytes of weights beside two of the three results, 16 bytes, in 23: at least one of 5 bytes leaves
+    assert search.bound_joules >= with_all_copies + 1.0 - 1e-3
 
 
 @pytest.mark.parametrize(("field", "value"), [("most_sets", 3), ("columns", 1), ("most_values", 1)])

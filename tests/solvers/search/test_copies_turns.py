@@ -1,0 +1,115 @@
+"""Turns of the search over copies: their share of the time, and more where their pace promises to pay."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pytest
+from helpers.random_problems import training_like
+
+from poet.clock import WorkClock
+from poet.problem import Limits
+from poet.ram_survey import budget_between, keep_everything_bytes
+from poet.solution import SolveOptions
+from poet.solvers import minimum_ram_bytes
+from poet.solvers.bounds.copies import CopiesBound
+from poet.solvers.heuristics.greedy import greedy
+from poet.solvers.search import copies_turns
+from poet.solvers.search.copies_turns import CopiesTurns, Pace
+from poet.solvers.search.finders import GREEDY
+from poet.solvers.search.model_runs import ModelRuns
+from poet.solvers.search.standing import Standing
+
+STEP = training_like(8, seed=3)
+LIMIT_SECONDS = 100.0
+
+
+def turns(shares: Sequence[float], monkeypatch: pytest.MonkeyPatch, *, seconds: float = 1.0) -> CopiesTurns:
+    """Turns of a search that has a greedy plan, and whose bound over copies is such shares of its overhead,
+    one after the other, each after so many seconds of work.
+    """
+    clock = WorkClock()
+    least, most = minimum_ram_bytes(STEP, Limits()).bytes, keep_everything_bytes(STEP)
+    limits = Limits(ram_budget_bytes=budget_between(least, most, 0.3))
+    standing = Standing(STEP, limits, SolveOptions(LIMIT_SECONDS, clock=clock), "highs", None)
+    schedule = greedy(STEP, limits, seconds=0.2)
+    assert schedule is not None
+    standing.consider(schedule, GREEDY)
+    assert standing.best.trace is not None
+    overhead_joules = standing.best.trace.joules - standing.baseline_joules
+    assert overhead_joules > 0.0
+
+    def bounds(*_: object, **__: Any) -> Iterator[CopiesBound]:
+        for share in shares:
+            clock.spend(engine_seconds=seconds)
+            yield CopiesBound(share * overhead_joules, 1, False, {}, proven=False)
+
+    monkeypatch.setattr(copies_turns, "copies_bounds", bounds)
+    return CopiesTurns(ModelRuns(standing, "highs"))
+
+
+def spent(turns: CopiesTurns, share: float) -> float:
+    """Seconds of one turn."""
+    begun = turns.standing.clock.now()
+    turns.turn(share)
+    return turns.standing.clock.now() - begun
+
+
+def test_a_bound_that_stands_still_has_its_share_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    still = turns([0.4] * 200, monkeypatch)
+    assert spent(still, 0.15) == pytest.approx(15.0, abs=1.0)
+    assert still.leads  # the first turn raised the best bound
+    assert spent(still, 0.15) == pytest.approx(13.0, abs=1.0)
+    assert not still.leads
+
+
+def test_a_bound_that_rises_goes_on_to_about_half_of_the_time_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    rising = turns([0.009 * n for n in range(100)], monkeypatch)
+    assert 40.0 < spent(rising, 0.15) <= 50.0  # the last seconds alone promise nothing
+    assert rising.leads
+
+
+def test_a_bound_that_rises_and_then_stands_still_ends_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    tired = turns([min(0.02 * n, 0.4) for n in range(100)], monkeypatch)
+    assert 20.0 < spent(tired, 0.15) <= 42.0  # a window of the later half of the time shows no rise any more
+    assert not tired._promised
+
+
+def test_what_rises_too_slowly_promises_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    slow = turns([0.4 + 0.0005 * n for n in range(200)], monkeypatch)
+    assert spent(slow, 0.15) == pytest.approx(15.0, abs=1.0)
+
+
+def test_no_longer_round_is_begun_than_the_longer_turn_has_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A round of 9 s, begun at 45 s of 50, would end at 54."""
+    long = turns([0.15 * n for n in range(7)], monkeypatch, seconds=9.0)
+    assert spent(long, 0.15) == pytest.approx(45.0, abs=0.1)
+
+
+def test_a_search_that_is_over_promises_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    over = turns([0.1, 0.2, 0.3], monkeypatch)
+    assert spent(over, 0.15) == pytest.approx(3.0, abs=0.1)
+    assert over.leads
+    assert spent(over, 0.15) == 0.0
+    assert not over.leads
+
+
+def test_a_bound_at_the_plan_ends_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    proven = turns([0.5, 1.0, 1.0, 1.0], monkeypatch)
+    assert spent(proven, 0.15) == pytest.approx(2.0, abs=0.1)
+    assert proven.standing.finished()
+
+
+def test_the_pace_is_that_of_the_later_half_of_the_time() -> None:
+    pace = Pace()
+    pace.add(1.0, 5.0)
+    assert pace.after(10.0) == 5.0  # where it stands is no rise
+    for second in range(2, 11):
+        pace.add(float(second), 5.0 + 2.0 * (second - 1))
+    assert pace.after(3.0) == pytest.approx(23.0 + 6.0)
+    pace.pause()
+    for second in range(1, 11):
+        pace.add(float(second), 23.0)
+    assert pace.after(3.0) == pytest.approx(23.0)
+    assert pace.longest_round() == pytest.approx(1.0)
