@@ -2,9 +2,10 @@
 
 A corner has each of computing, reads and writes (`poet.devices.spread.AXES`) at its good or its bad end. The
 regret of a plan there is the share by which it takes more than the best plan for that corner. The plans to
-choose from are those of the stated figures, of the corners, and of blends of corners: a blend's prices are
-weighted means of what the corners charge, so that no plan can have a smaller largest regret than the cheapest
-one has in a blend (weak duality). Weights come from the game between plans and corners.
+choose from are those of the stated figures, of the corners, of blends of corners, and of blends where the
+joules at one corner are limited. Bounds: what the cheapest plan has in a blend is no more than the largest
+regret of any plan, for a mean is no larger than the largest; of the plans that a limit leaves out, each has
+more than the limit at that corner.
 """
 
 from __future__ import annotations
@@ -12,39 +13,44 @@ from __future__ import annotations
 import itertools
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 
 from poet.devices.profile import Profile
 from poet.devices.spread import AXES, SIDES, Side, at_ends, uncertain_groups
 from poet.errors import Infeasible, InvalidSchedule, OutOfTime
 from poet.graph import Graph
 from poet.homes import DecidedProblem
-from poet.problem import Limits, Problem, Tensor, Transfer
+from poet.problem import Limits, Problem
 from poet.schedule import Schedule
 from poet.simulator import judge
 from poet.solution import Status
 from poet.units import format_seconds
+from poet.whatif.blended import at_pace, blend, joules_as_seconds
 from poet.whatif.cache import SolvedCell
+from poet.whatif.regrets import Numbers, Regrets, hardest_weights
 from poet.whatif.searches import Solver, Wanted
 
-CORNER_SHARE, BLEND_SHARE = 0.6, 0.8
-"""Of the time of the plan's own search, for that of a corner and of a blend."""
+CORNER_SHARE, BLEND_SHARE, CAPPED_SHARE = 0.4, 0.8, 1.2
+"""Of the time of the plan's own search, for that of a corner, of a blend and of a blend below a cap."""
+
+MOST_BLENDS = 2
+"""Where plans below a cap are searched afterwards."""
 
 ALL_SHARE = 8.8
 """Of all further searches together; what the others leave goes to the last blend, for its bound."""
 
-MOST_BLENDS = 4
-GOOD_RATIO = 1.5
+GOOD_RATIO = 1.1
 """A largest regret of so many times its lower bound ends the search."""
+
+_NOTABLE_SHARE = 0.25
+"""Of what is open between the bound and the largest regret: a search that proves so much was worth it."""
 
 LEAST_SECONDS = 0.25
 _LEAST_REGRET = 1e-4  # below which nothing is to be gained
 _GRID = 1.25  # time limits are rounded down to powers of it, so that a search that is repeated is found again
-_GAME_ROUNDS = 4000
 
 Report = Callable[[str], None]
 
@@ -137,7 +143,7 @@ def robust(
     complete = True
     try:
         hunt.corners()
-        hunt.blends()
+        hunt.between()
     except KeyboardInterrupt:
         complete = False
     return hunt.result(accepts or (lambda schedule: True), complete=complete)
@@ -166,80 +172,125 @@ class _Hunt:
         self.ends = [
             tuple(zip(moved, sides, strict=True)) for sides in itertools.product(SIDES, repeat=len(moved))
         ]
-        self.problems = [at_ends(problem, graph, profile, dict(ends), AXES) for ends in self.ends]
-        self.slow = self.problems[-1]
+        self.pool = Regrets([at_ends(problem, graph, profile, dict(ends), AXES) for ends in self.ends])
+        self.slow = self.pool.problems[-1]
         self.limits, self.solver, self.report = limits, solver, report
         self.nominal_seconds = nominal_seconds
         self.bounds = [0.0 for _ in self.ends]
         self.regret_bound = 0.0
-        self.pool: list[Schedule] = []
-        self.joules: list[list[float]] = []
+        self.failed_cap, self.failed_searches = 0.0, 0
         self.searches, self.search_seconds, self.spent_share = 0, 0.0, 0.0
         self.nominal = nominal
-        self.nominal_joules = [self._judged(number, nominal) for number in range(len(self.ends))]
         self.nominal_is_late = not self._add(nominal)
 
     def corners(self) -> None:
         """Search the best plan for each corner."""
         for number in reversed(range(len(self.ends))):  # the slow end first: there may be no plan for it
-            corner = self.problems[number]
-            asked = corner if self.limits.deadline_seconds is None else _at_pace(corner, self.slow)
+            corner = self.pool.problems[number]
+            asked = corner if self.limits.deadline_seconds is None else at_pace(corner, self.slow)
             name = f"corner {len(self.ends) - number} of {len(self.ends)}"
-            answer = self._search(asked, name, CORNER_SHARE, self._start(number))
+            answer = self._search(asked, name, CORNER_SHARE, self.pool.best_at(number))
             if answer is None:
                 continue
             self.bounds[number] = answer.bound_joules
             if answer.schedule is not None:
                 self._add(answer.schedule)
-            elif not self.pool and answer.status is Status.INFEASIBLE:
+            elif not self.pool.plans and answer.status is Status.INFEASIBLE:
                 raise Infeasible(f"{Status.INFEASIBLE.value} {self._needed()}")
 
-    def blends(self) -> None:
-        """Search where the game between plans and corners says that corners hurt most together."""
-        for number in range(MOST_BLENDS if self.pool else 0):
-            regrets = self._regrets()
-            largest = float(regrets.max(axis=1).min())
-            if largest <= max(_LEAST_REGRET, GOOD_RATIO * self.regret_bound):
-                return
-            weights = _hardest_weights(regrets)
-            best = self._best_joules()
-            blend = _blend(self.problems, [w / j for w, j in zip(weights, best, strict=True)], self.slow)
-            held = self.pool[int(np.argmin(regrets @ weights))]
-            left = ALL_SHARE - self.spent_share
-            for share in (BLEND_SHARE, left - BLEND_SHARE):
-                if share < BLEND_SHARE:
-                    return
-                answer = self._search(blend, f"blend {number + 1}", share, held)
-                if answer is None:
-                    return
-                self.regret_bound = max(self.regret_bound, answer.bound_joules - 1.0)
-                if answer.schedule is not None and self._add(answer.schedule):
-                    break
-            else:
-                return
+    def between(self) -> None:
+        """Search plans between those of the corners, and prove how good one can be.
+
+        First the cheapest where the game between plans and corners says that corners hurt most together. That
+        leaves gaps: a plan in between may be the cheapest in no blend. So then, by bisection: of the plans
+        whose regret at one corner is below a cap, the cheapest in a blend of the other corners.
+        """
+        capped = self.limits.deadline_seconds is None and not self.slow.background_storage
+        blends = 0
+        while self._goes_on(BLEND_SHARE) and not (capped and blends == MOST_BLENDS):
+            blends += 1
+            if not self._blend(BLEND_SHARE):
+                break
+        while capped and self._goes_on(CAPPED_SHARE) and self._capped():
+            pass
+        if self._goes_on(BLEND_SHARE):
+            self._blend(ALL_SHARE - self.spent_share)
+
+    def _goes_on(self, share: float) -> bool:
+        """Whether there is time for another search, and something to gain."""
+        if not self.pool.plans or ALL_SHARE - self.spent_share < share:
+            return False
+        return self.pool.least_largest() > max(_LEAST_REGRET, GOOD_RATIO * self.regret_bound)
+
+    def _blend(self, share: float) -> bool:
+        """Search the cheapest plan of the hardest blend; whether that is a new one."""
+        regrets = self.pool.table()
+        weights = hardest_weights(regrets)
+        start = self.pool.plans[int(np.argmin(regrets @ weights))]
+        answer = self._search(self._blended(weights, self.slow), "blend of corners", share, start)
+        if answer is None:
+            return False
+        self.regret_bound = max(self.regret_bound, answer.bound_joules - 1.0)
+        return answer.schedule is not None and self._add(answer.schedule)
+
+    def _capped(self) -> bool:
+        """Search below a cap of the regret at one corner; whether the search came to an end.
+
+        The cap is half way between what is proven and what the best plan known does. The corner is one of the
+        two that hurt most together: where one brings nothing it is the other's turn, at a higher cap.
+        """
+        regrets, largest = self.pool.table(), self.pool.least_largest()
+        corner = int(np.argsort(-hardest_weights(regrets))[self.failed_searches % 2])
+        low = max(self.regret_bound, self.failed_cap)
+        cap = low + (largest - low) / 2
+        below = np.flatnonzero(regrets[:, corner] <= cap)
+        others = [other for other in range(len(self.ends)) if other != corner]
+        weights = np.zeros(len(self.ends))
+        weights[others] = hardest_weights(regrets[np.ix_(below, np.array(others))])
+        pace = joules_as_seconds(self.pool.problems[corner], self.pool.best_joules()[corner])
+        start = self.pool.plans[below[int(np.argmin(regrets[below] @ weights))]]
+        asked = self._blended(weights, pace)
+        answer = self._search(asked, "plan between corners", CAPPED_SHARE, start, cap=cap)
+        if answer is None:
+            return False
+        # Any plan's regret is above the cap at this corner, or at another no less than the blend's bound.
+        proven = cap if answer.status is Status.INFEASIBLE else min(cap, answer.bound_joules - 1.0)
+        gained = proven - self.regret_bound > _NOTABLE_SHARE * (largest - self.regret_bound)
+        self.regret_bound = max(self.regret_bound, proven)
+        added = answer.schedule is not None and self._add(answer.schedule)
+        if gained or self.pool.least_largest() < largest:
+            self.failed_cap = 0.0
+        elif not added:  # with another plan in the pool the weights would be others
+            self.failed_cap, self.failed_searches = cap, self.failed_searches + 1
+        return True
+
+    def _blended(self, weights: Numbers, pace: Problem) -> Problem:
+        """The blend in which the best plans known for each corner together take ``weights``' sum."""
+        shares = [weight / joules for weight, joules in zip(weights, self.pool.best_joules(), strict=True)]
+        return blend(self.pool.problems, shares, pace)
 
     def result(self, accepts: Callable[[Schedule], bool], *, complete: bool) -> Robust:
         """The best of the pool that is accepted, or the plan of the stated figures."""
-        if not self.pool:
+        if not self.pool.plans:
             if not complete:
                 raise KeyboardInterrupt
             raise OutOfTime(f"{Status.TIMEOUT.value} {self._needed()}")
-        regrets, best = self._regrets(), self._best_joules()
-        order = [int(number) for number in np.argsort(regrets.max(axis=1), kind="stable")]
-        taken = (number for number in order if accepts(self.pool[number]))
-        chosen = next(taken, None if self.nominal_is_late else self.pool.index(self.nominal))
+        order = np.argsort(self.pool.table().max(axis=1), kind="stable")
+        taken = (plan for number in order if accepts(plan := self.pool.plans[int(number)]))
+        chosen = next(taken, None if self.nominal_is_late else self.nominal)
         if chosen is None:
             raise OutOfTime(f"No plan that meets the limits at the bad end fits an arena. {self._needed()}")
+        joules, nominal_joules = self.pool.joules(chosen), self.pool.joules(self.nominal)
         corners = tuple(
-            Corner(ends, joules, nominal, least, bound)
-            for ends, joules, nominal, least, bound in zip(
-                self.ends, self.joules[chosen], self.nominal_joules, best, self.bounds, strict=True
+            Corner(ends, *each)
+            for ends, *each in zip(
+                self.ends, joules, nominal_joules, self.pool.best_joules(), self.bounds, strict=True
             )
         )
         return Robust(
-            schedule=self.pool[chosen],
+            schedule=chosen,
             corners=corners,
-            regret=float(regrets[chosen].max()),
+            regret=max(corner.joules / corner.best_joules - 1.0 for corner in corners),
             regret_at_most=max(
                 corner.joules / corner.bound_joules - 1.0 if corner.bound_joules else math.inf
                 for corner in corners
@@ -247,27 +298,29 @@ class _Hunt:
             nominal_regret=max(corner.nominal_joules / corner.best_joules - 1.0 for corner in corners),
             regret_bound=self.regret_bound,
             nominal_is_late=self.nominal_is_late,
-            slow_seconds=judge(DecidedProblem(self.slow), self.pool[chosen]).seconds,
+            slow_seconds=judge(DecidedProblem(self.slow), chosen).seconds,
             searches=self.searches,
             search_seconds=self.search_seconds,
             complete=complete,
         )
 
-    def _search(self, asked: Problem, name: str, share: float, start: Schedule | None) -> SolvedCell | None:
+    def _search(
+        self, asked: Problem, name: str, share: float, start: Schedule | None, *, cap: float | None = None
+    ) -> SolvedCell | None:
+        """Solve ``asked``; with a ``cap`` its seconds are joules at a corner, in units of the best there."""
         if self.report is not None:
             self.report(name)
         limit_seconds = max(LEAST_SECONDS, _on_grid(share * self.nominal_seconds))
         solver = replace(self.solver, options=replace(self.solver.options, time_limit_seconds=limit_seconds))
+        limits = replace(self.limits, joules_budget=None)  # joules of a blend are no joules
+        if cap is not None:
+            limits = replace(limits, deadline_seconds=1.0 + cap)
         started = time.monotonic()
-        unpriced = replace(self.limits, joules_budget=None)  # joules of a blend are no joules
-        (answer,) = solver.solve([Wanted(asked, unpriced, name, start)])
+        (answer,) = solver.solve([Wanted(asked, limits, name, start)])
         self.searches += 1
         self.spent_share += share
         self.search_seconds += time.monotonic() - started
         return answer
-
-    def _judged(self, number: int, schedule: Schedule) -> float:
-        return judge(DecidedProblem(self.problems[number]), schedule).joules
 
     def _add(self, schedule: Schedule) -> bool:
         """Take a plan into the pool, unless it is there or breaks a limit at the slow end."""
@@ -275,24 +328,7 @@ class _Hunt:
             judge(DecidedProblem(self.slow), schedule, self.limits)
         except InvalidSchedule:
             return False
-        if schedule in self.pool:
-            return False
-        self.pool.append(schedule)
-        self.joules.append([self._judged(number, schedule) for number in range(len(self.ends))])
-        return True
-
-    def _start(self, number: int) -> Schedule | None:
-        """The best plan known for a corner."""
-        known = [row[number] for row in self.joules]
-        return self.pool[known.index(min(known))] if known else None
-
-    def _best_joules(self) -> list[float]:
-        return [min(column) for column in zip(*self.joules, strict=True)]
-
-    def _regrets(self) -> npt.NDArray[np.float64]:
-        """Of each plan, a row, at each corner."""
-        regrets: npt.NDArray[np.float64] = np.array(self.joules) / np.array(self._best_joules()) - 1.0
-        return regrets
+        return self.pool.add(schedule)
 
     def _needed(self) -> str:
         deadline = self.limits.deadline_seconds
@@ -309,68 +345,3 @@ class _Hunt:
 def _on_grid(seconds: float) -> float:
     """``seconds`` rounded down to a power of the grid."""
     return _GRID ** math.floor(math.log(seconds, _GRID)) if seconds > 0.0 else 0.0
-
-
-def _hardest_weights(regrets: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """Weights of corners in the game in which plans may be mixed: multiplicative weights, averaged.
-
-    Any weights give a valid bound; these are within a few per cent of the best.
-    """
-    corners = regrets.shape[1]
-    scale = float(regrets.max()) or 1.0
-    rate = math.sqrt(8.0 * math.log(max(corners, 2)) / _GAME_ROUNDS)
-    score, mean = np.zeros(corners), np.zeros(corners)
-    for _ in range(_GAME_ROUNDS):
-        weights = np.exp(rate * (score - score.max()))
-        weights /= weights.sum()
-        mean += weights
-        score += regrets[int(np.argmin(regrets @ weights))] / scale
-    return np.asarray(mean / mean.sum(), dtype=np.float64)
-
-
-# --- problems with the prices of one corner or of several -------------------------------------------------
-
-
-def _at_pace(corner: Problem, slow: Problem) -> Problem:
-    """``corner``'s joules with the seconds of ``slow``: what is cheapest here and in time there.
-
-    Idle power becomes part of the joules of what makes the step longer. Where transfers run beside the ops it
-    is charged for the ops alone, so that no plan is made dearer than it is.
-    """
-    return _blend([corner], [1.0], slow)
-
-
-def _blend(problems: Sequence[Problem], weights: Sequence[float], slow: Problem) -> Problem:
-    """The weighted sum of the joules of ``problems``, at the seconds of ``slow``, idle power as above."""
-    beside = slow.background_storage
-    ops = tuple(
-        replace(
-            op,
-            joules=sum(
-                weight * (each.ops[index].joules + each.idle_watts * each.ops[index].seconds)
-                for weight, each in zip(weights, problems, strict=True)
-            ),
-        )
-        for index, op in enumerate(slow.ops)
-    )
-
-    def blended(index: int, tensor: Tensor, pick: Callable[[Tensor], Transfer | None]) -> Transfer | None:
-        paced = pick(tensor)
-        if paced is None:
-            return None
-        joules = 0.0
-        for weight, each in zip(weights, problems, strict=True):
-            transfer = pick(each.tensors[index])
-            assert transfer is not None
-            joules += weight * (transfer.joules + (0.0 if beside else each.idle_watts * transfer.seconds))
-        return Transfer(paced.seconds, joules)
-
-    tensors = tuple(
-        replace(
-            tensor,
-            page_in=blended(index, tensor, lambda item: item.page_in),
-            page_out=blended(index, tensor, lambda item: item.page_out),
-        )
-        for index, tensor in enumerate(slow.tensors)
-    )
-    return replace(slow, ops=ops, tensors=tensors, idle_watts=0.0)
