@@ -46,8 +46,8 @@ takes more joules than the best plan known, over the eight corners of the device
 and writes, each good or bad). *Bound*: no plan's largest regret is smaller. *Time*: of all further searches
 together, in units of the plan's own, which had {seconds:g} s. The machine was busy with other work.
 
-Where both plans have the same regret, the plan of the stated figures is as good as any that was found, and the
-bound says how much better one could be.
+Where both plans have the same regret, the plan of the stated figures is as good as any that was found, and
+the bound says how much better one could be.
 
 | step | RAM | regret, stated figures' plan | regret, robust plan | bound | robust / bound | searches | time |
 |---|---|---|---|---|---|---|---|
