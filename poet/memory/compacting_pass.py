@@ -1,14 +1,13 @@
 """One way through a schedule that gives every block a place, and moves tensors where none is free.
 
 What is asked for goes into a gap, where it is wanted if that is free. Where no gap is large enough, room is
-made at the cheapest place: what lies in a window is moved to other gaps, or a run of neighbours is pushed
-together. What begins and ends the step in RAM is brought back to its place at the end.
+made (`poet.memory.making_room`). What begins and ends the step in RAM comes back to where it began: as it is
+asked for again, if what lies there costs less to move, else at the end of the step.
 """
 
 from __future__ import annotations
 
 import bisect
-import math
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,12 +17,8 @@ import numpy as np
 from poet.errors import InvalidSchedule
 from poet.memory.demand import Demand
 from poet.memory.layout import Block, lay_out
+from poet.memory.making_room import Gap, Occupancy
 from poet.memory.places import Move
-
-Gap = tuple[int, int]
-"""Start and end, in bytes."""
-_WINDOWS = 12  # cheapest places at which room is tried to be made by moving what is there elsewhere
-_CHANCE = 0.5  # by which a randomized pass may misjudge the cost of a window
 
 
 def cost_of(moves: Sequence[Move], costs: Sequence[float]) -> float:
@@ -54,6 +49,7 @@ class Pass:
         guide_bytes: where each block is wanted; beyond the room: nowhere. Empty: none is wanted anywhere.
         fixed_bytes: places of blocks that have one when the step begins.
         generator: by whose chance costs are misjudged; ``None``: they are not.
+        clears_homes: whether what lies where a block began the step makes way as the block comes back.
     """
 
     def __init__(
@@ -64,14 +60,16 @@ class Pass:
         guide_bytes: Sequence[int],
         fixed_bytes: Mapping[int, int],
         generator: random.Random | None,
+        *,
+        clears_homes: bool = True,
     ) -> None:
         self.demand, self.room_bytes, self.costs = demand, room_bytes, costs
-        self.guide_bytes, self.fixed_bytes, self.generator = guide_bytes, fixed_bytes, generator
+        self.guide_bytes, self.fixed_bytes, self.clears_homes = guide_bytes, fixed_bytes, clears_homes
         self.blocks = demand.blocks
         self.sizes = [block.size_bytes for block in demand.blocks]
+        self.now = Occupancy(room_bytes, self.sizes, costs, guide_bytes, generator)
         self.offsets: dict[int, int] = {}  # the first place of each block
         self.last: dict[int, int] = {}  # and the latest
-        self.here: dict[int, int] = {}  # places of what is there
         self.moves: list[Move] = []
         self.cost = 0.0
         self.step = 0
@@ -103,14 +101,14 @@ class Pass:
             for step in sorted({*self.births, *range(-1, steps + 1)}):
                 self.step = max(step, 0)
                 births = self.births.get(step, [])
-                self.give_places([birth for birth in births if birth.number not in self.here])
+                self.give_places([birth for birth in births if birth.number not in self.now.here])
                 for birth in births:
                     last = bisect.bisect_right(self.demand.begins, birth.died) - 1
                     dying.setdefault(last, []).append(birth.number)
                 if step == steps:
                     self.go_home()
                 for number in dying.pop(step, ()):
-                    del self.here[number]
+                    del self.now.here[number]
                 if self.cost >= less_than:
                     return None
         except (_NoRoom, InvalidSchedule):
@@ -123,13 +121,13 @@ class Pass:
         """Places for all that one step asks for, largest first; room is made where there is none."""
         if not births:
             return
-        before = dict(self.here), len(self.moves), self.cost
+        before = dict(self.now.here), len(self.moves), self.cost
         try:
             self.give_one_by_one(births)
         except _NoRoom:
-            self.here, self.cost = before[0], before[2]
+            self.now.here, self.cost = before[0], before[2]
             del self.moves[before[1] :]
-            self.last.update(self.here)
+            self.last.update(self.now.here)
             self.give_together(births)
 
     def give_one_by_one(self, births: list[_Birth]) -> None:
@@ -137,8 +135,10 @@ class Pass:
         for birth in sorted(births, key=lambda item: (-self.sizes[item.number], item.born)):
             rivals = [(at, at + self.sizes[other.number]) for other, at in placed if _meet(birth, other)]
             start = self.gap_for(birth, rivals)
+            fixed = [(at, at + self.sizes[other.number]) for other, at in placed]
+            if start != self.offsets.get(birth.number, start) and self.is_cleared(birth.number, fixed):
+                start = self.offsets[birth.number]
             if start is None:
-                fixed = [(at, at + self.sizes[other.number]) for other, at in placed]
                 start = self.make_room(self.sizes[birth.number], fixed)
             placed.append((birth, start))
         for birth, start in placed:
@@ -161,16 +161,51 @@ class Pass:
         for birth, offset in zip(births, layout.offsets_bytes, strict=True):
             self.put(birth.number, start + offset)
 
+    def is_cleared(self, number: int, fixed: Sequence[Gap]) -> bool:
+        """Whether the place at which a block began the step is made free again, for less than another move of
+        the block: where two large ones lie at each other's place in the end, a full arena has no way back.
+        """
+        low, high = self.offsets[number], self.offsets[number] + self.sizes[number]
+        if not self.clears_homes or any(start < high and low < end for start, end in fixed):
+            return False
+        inside = self.now.within(low, high)
+        unpaid = [other for other in inside if not self.must_come_home(other)]
+        if sum(self.costs[other] for other in unpaid) > self.costs[number]:
+            return False
+        moves = self.now.moved_away(inside, (low, high), fixed)
+        for other, to in moves or ():
+            self.move(other, to)
+        return moves is not None
+
+    def must_come_home(self, number: int) -> bool:
+        """Whether a block is away from where it has to end the step, so that it is moved once more anyway."""
+        return len(self.blocks[number].spans) > 1 and self.now.here[number] != self.offsets[number]
+
+    def make_room(self, size: int, fixed: Sequence[Gap]) -> int:
+        """Move what is cheapest, so that ``size`` bytes are free in one piece and meet none of ``fixed``."""
+        found = self.now.room_for(size, fixed)
+        if found is None:
+            raise _NoRoom
+        start, moves = found
+        for number, to in moves:
+            self.move(number, to)
+        return start
+
+    def move(self, number: int, to: int) -> None:
+        self.moves.append(Move(self.step, number, to))
+        self.cost += self.costs[number]
+        self.now.here[number] = self.last[number] = to
+
     def put(self, number: int, start: int) -> None:
         if number in self.offsets and self.last[number] != start:  # it was there before, elsewhere
             self.moves.append(Move(self.step, number, start))
         self.offsets.setdefault(number, start)
-        self.here[number] = self.last[number] = start
+        self.now.here[number] = self.last[number] = start
 
     def gap_for(self, birth: _Birth, rivals: list[Gap]) -> int | None:
         """Where ``birth`` fits as things are: at its place, else where it is least in the way of others'."""
         size = self.sizes[birth.number]
-        gaps = self.gaps([*self.taken(), *rivals])
+        gaps = self.now.gaps([*self.now.taken(), *rivals])
         wanted = self.offsets.get(birth.number)  # back to where it began the step
         if wanted is None and self.guide_bytes and self.guide_bytes[birth.number] + size <= self.room_bytes:
             wanted = self.guide_bytes[birth.number]
@@ -198,152 +233,17 @@ class Pass:
         taken = np.minimum(start + self.sizes[birth.number], high) - np.maximum(start, low)
         return [int(total) for total in np.maximum(taken, 0).sum(axis=1)]
 
-    def taken(self) -> list[Gap]:
-        return [(start, start + self.sizes[number]) for number, start in self.here.items()]
-
-    def gaps(self, taken: Sequence[Gap]) -> list[Gap]:
-        """What is free between ``taken``."""
-        found, position = [], 0
-        for start, end in sorted(taken):
-            if start > position:
-                found.append((position, start))
-            position = max(position, end)
-        if position < self.room_bytes:
-            found.append((position, self.room_bytes))
-        return found
-
-    # --- making room ---
-
-    def make_room(self, size: int, fixed: Sequence[Gap]) -> int:
-        """Move what is cheapest, so that ``size`` bytes are free in one piece and meet none of ``fixed``."""
-        options = list(filter(None, (self.by_moving_away(size, fixed), self.by_pushing(size, fixed))))
-        if not options:
-            raise _NoRoom
-        _, start, moves = min(options, key=lambda option: option[:2])
-        for number, to in moves:
-            self.move(number, to)
-        return start
-
-    def move(self, number: int, to: int) -> None:
-        self.moves.append(Move(self.step, number, to))
-        self.cost += self.costs[number]
-        self.here[number] = self.last[number] = to
-
-    def misjudged(self, cost: float) -> float:
-        return cost if self.generator is None else cost * (1 + _CHANCE * self.generator.random())
-
-    def by_moving_away(
-        self, size: int, fixed: Sequence[Gap]
-    ) -> tuple[float, int, list[tuple[int, int]]] | None:
-        """A window out of which everything can be moved into gaps elsewhere."""
-        items = sorted((start, start + self.sizes[number], number) for number, start in self.here.items())
-        edges = {
-            0,
-            self.room_bytes - size,
-            *(end for _, end, _ in items),
-            *(start - size for start, _, _ in items),
-        }
-        edges.update((end for _, end in fixed), (start - size for start, _ in fixed))
-        windows = []
-        for low in edges:
-            high = low + size
-            if low < 0 or high > self.room_bytes or any(a < high and low < b for a, b in fixed):
-                continue
-            inside = [number for a, b, number in items if a < high and low < b]
-            cost = sum(self.costs[number] for number in inside)
-            if cost < math.inf:
-                windows.append((self.misjudged(cost), low, inside, cost))
-        for _, low, inside, cost in sorted(windows)[:_WINDOWS]:
-            moves = self.moved_away(inside, (low, low + size), fixed)
-            if moves is not None:
-                return cost, low, moves
-        return None
-
-    def moved_away(
-        self, inside: Sequence[int], window: Gap, fixed: Sequence[Gap]
-    ) -> list[tuple[int, int]] | None:
-        """New places outside of ``window``, one after the other; a tensor may go where it partly is."""
-        here, moves = dict(self.here), []
-        for number in sorted(inside, key=lambda number: -self.sizes[number]):
-            del here[number]
-            size = self.sizes[number]
-            taken = [(start, start + self.sizes[other]) for other, start in here.items()]
-            gaps = [gap for gap in self.gaps([*taken, *fixed, window]) if gap[1] - gap[0] >= size]
-            if not gaps:
-                return None
-            low, high = min(gaps, key=lambda gap: (gap[1] - gap[0], gap))
-            wanted = self.guide_bytes[number] if self.guide_bytes else low
-            here[number] = wanted if low <= wanted <= high - size else low
-            moves.append((number, here[number]))
-        return moves
-
-    def by_pushing(self, size: int, fixed: Sequence[Gap]) -> tuple[float, int, list[tuple[int, int]]] | None:
-        """A run of neighbours that is pushed together, to its left, to its right or to both."""
-        items = sorted((start, start + self.sizes[number], number) for number, start in self.here.items())
-        walls = [(start, end, -1) for start, end in _joined(fixed)]
-        row = sorted([*items, *walls])
-        best: tuple[float, int, list[tuple[int, int]]] | None = None
-        for first in range(len(row) + 1):
-            low = row[first - 1][1] if first else 0
-            held, cost = 0, 0.0
-            for last in range(first, len(row) + 1):  # the run is row[first:last]
-                high = row[last][0] if last < len(row) else self.room_bytes
-                if high - low - held >= size:
-                    run = row[first:last]
-                    price, split = self.cheapest_split(run, low, high)
-                    if best is None or price < best[0]:
-                        best = (price, *self.pushed(run[:split], run[split:], low, high))
-                    break
-                if last == len(row) or row[last][2] < 0 or self.costs[row[last][2]] == math.inf:
-                    break
-                held += row[last][1] - row[last][0]
-                cost += self.costs[row[last][2]]
-                if best is not None and cost > best[0] * 4:
-                    break
-        return best
-
-    def cheapest_split(self, run: Sequence[tuple[int, int, int]], low: int, high: int) -> tuple[float, int]:
-        """The least cost of pushing the first of ``run`` down to ``low``, the rest up to ``high``, and how
-        many are the first; what lies where it would be pushed to is not moved.
-        """
-        costs, left = [0.0], low
-        for start, end, number in run:
-            costs.append(costs[-1] + (self.costs[number] if start != left else 0.0))
-            left += end - start
-        price, split = costs[-1], len(run)
-        right, above = high, 0.0
-        for index in range(len(run) - 1, -1, -1):
-            start, end, number = run[index]
-            above += self.costs[number] if end != right else 0.0
-            right -= end - start
-            if costs[index] + above <= price:
-                price, split = costs[index] + above, index
-        return price, split
-
-    def pushed(
-        self, left: Sequence[tuple[int, int, int]], right: Sequence[tuple[int, int, int]], low: int, high: int
-    ) -> tuple[int, list[tuple[int, int]]]:
-        """Where the room then begins, and the moves, in an order in which none meets another."""
-        moves = []
-        for start, end, number in left:
-            if start != low:
-                moves.append((number, low))
-            low += end - start
-        for start, end, number in reversed(right):
-            if end != high:
-                moves.append((number, high - (end - start)))
-            high -= end - start
-        return low, moves
-
     # --- the end of the step ---
 
     def go_home(self) -> None:
         """Bring what begins and ends the step in RAM to where it began it."""
         tied = {
-            number for number in self.here if len(self.blocks[number].spans) > 1 or number in self.fixed_bytes
+            number
+            for number in self.now.here
+            if len(self.blocks[number].spans) > 1 or number in self.fixed_bytes
         }
         left = sorted(
-            (number for number in tied if self.here[number] != self.offsets[number]),
+            (number for number in tied if self.now.here[number] != self.offsets[number]),
             key=lambda number: -self.sizes[number],
         )
         for _ in range(4 * len(left)):
@@ -352,15 +252,11 @@ class Pass:
             number = left.pop(0)
             low = self.offsets[number]
             window = low, low + self.sizes[number]
-            inside = [
-                other
-                for other, start in self.here.items()
-                if other != number and start < window[1] and window[0] < start + self.sizes[other]
-            ]
+            inside = [other for other in self.now.within(*window) if other != number]
             homes = [(self.offsets[other], self.offsets[other] + self.sizes[other]) for other in tied]
-            moves = self.moved_away(inside, window, [gap for gap in homes if gap != window])
+            moves = self.now.moved_away(inside, window, [gap for gap in homes if gap != window])
             if moves is None:
-                moves = self.moved_away(inside, window, [])
+                moves = self.now.moved_away(inside, window, [])
             if moves is None:
                 left.append(number)
                 continue
@@ -371,17 +267,6 @@ class Pass:
             self.move(number, low)
         if left:
             raise _NoRoom
-
-
-def _joined(taken: Sequence[Gap]) -> list[Gap]:
-    """``taken`` without overlaps: two things that one step needs one after the other may share bytes."""
-    found: list[Gap] = []
-    for start, end in sorted(taken):
-        if found and start < found[-1][1]:
-            found[-1] = found[-1][0], max(end, found[-1][1])
-        else:
-            found.append((start, end))
-    return found
 
 
 def _meet(one: _Birth, other: _Birth) -> bool:

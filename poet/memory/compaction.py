@@ -32,6 +32,8 @@ _RETURN_TRIES = 20  # without a better pass, after which the best one is gone on
 _NEAR_STEPS = (0, 1, 3, 10)  # within so many of a move, others may be made elsewhere as well
 _ELSEWHERE, _ANYWHERE = 0.7, 0.5  # of these, and of what is wanted elsewhere how much is wanted nowhere
 _STRAY_SHARE = 0.005  # of all blocks, that are wanted elsewhere wherever they are, at most
+_VAIN_ROUNDS = 4  # of passes without any places, after which there are taken to be none
+_CLEARING_SHARE = 0.5  # of the passes, in which tensors come home as soon as they come back
 _MISJUDGING_SHARE = 0.3  # of the passes that begin from another
 
 
@@ -95,7 +97,7 @@ def compact(
     passes = _Passes(demand, room_bytes, costs, guide_bytes, fixed, generator)
     until = time.thread_time() + time_limit_seconds
     while passes.least > 0 and (passes.tries < passes.guides or time.thread_time() < until):
-        if passes.best is None and passes.tries >= passes.guides * 2:
+        if passes.best is None and passes.tries >= passes.guides * _VAIN_ROUNDS:
             break
         passes.another()
     return passes.best
@@ -154,7 +156,12 @@ class _Passes:
         self.tries += 1
 
     def _pass(self, guide_bytes: Sequence[int], chance: random.Random | None) -> Pass:
-        return Pass(self.demand, self.room_bytes, self.costs, guide_bytes, self.fixed_bytes, chance)
+        """That brings tensors home as they come back, as the first ones do, or at the end of the step."""
+        clears_homes = self.tries < self.guides or self.generator.random() < _CLEARING_SHARE
+        demand, room_bytes, fixed_bytes = self.demand, self.room_bytes, self.fixed_bytes
+        return Pass(
+            demand, room_bytes, self.costs, guide_bytes, fixed_bytes, chance, clears_homes=clears_homes
+        )
 
     def _take(self, found: tuple[dict[int, int], list[Move]] | None) -> None:
         """``found`` if it costs less than the best, and the judge accepts it."""

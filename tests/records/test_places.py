@@ -18,8 +18,9 @@ from helpers.shuffled import movable, shuffled
 
 from poet.errors import InvalidSchedule, PlanError
 from poet.homes import decided
+from poet.memory.compacting_pass import Pass
 from poet.memory.compaction import compact
-from poet.memory.demand import Demand, MemoryRequest, demand_of
+from poet.memory.demand import BEFORE, Demand, MemoryRequest, demand_of
 from poet.memory.layout import Block, Layout, check_layout, lay_out, lower_bound_bytes
 from poet.memory.places import Move, replayed
 from poet.plans.plan_parts import Arena
@@ -281,6 +282,21 @@ def test_workspaces_that_share_a_place_are_no_room(seed: int, caplog: pytest.Log
         if found is not None:
             bytes_held(of, Arena(found.arena_bytes, found.offsets_bytes, found.moves))
     assert not caplog.messages
+
+
+def test_what_comes_back_finds_its_place_free_again() -> None:
+    """Two tensors that each lie where the other is to end cannot change places in what is left of the RAM."""
+    first = Block("", "first", 4, ((0, 1), (4, 7)))
+    second = Block("", "second", 4, ((0, 1), (3, 7)))
+    between = Block("", "between", 6, ((2, 3),))
+    asked = ((BEFORE, 4, 0), (BEFORE, 4, 1), (1, 6, 2), (2, 4, 1), (3, 4, 0))
+    requests = tuple(MemoryRequest(*request) for request in asked)
+    of = Demand((first, second, between), requests, (), (1, 2, 3, 4, 5, 6, 7))
+    wanted, costs = (0, 4, 4), (4.0, 4.0, 6.0)
+    assert Pass(of, 10, costs, wanted, {}, None, clears_homes=False).run(math.inf) is None
+    found = compact(of, 10, guide_bytes=wanted, time_limit_seconds=0.0)
+    assert found is not None
+    bytes_held(of, Arena(found.arena_bytes, found.offsets_bytes, found.moves))
 
 
 def test_what_fits_at_fixed_places_is_not_moved() -> None:
