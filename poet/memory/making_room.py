@@ -63,7 +63,7 @@ class Occupancy:
         return found
 
     def room_for(self, size: int, fixed: Sequence[Gap]) -> tuple[int, list[tuple[int, int]]] | None:
-        """Where ``size`` bytes become free in one piece, and the cheapest moves: each a block and its new place.
+        """Where ``size`` bytes become free in one piece, by the cheapest moves: blocks and new places.
 
         Args:
             size: in bytes.
