@@ -120,6 +120,8 @@ def measured(
     prepared: Prepared, name: str, budgets: Sequence[tuple[str, int]], seconds: float
 ) -> Iterator[Row]:
     """The plans of ``prepared`` inside ``budgets``."""
+    from helpers.clocks import OwnTime
+
     from poet.memory.compaction import compact
     from poet.memory.demand import demand_of
     from poet.memory.layout import lay_out
@@ -130,7 +132,8 @@ def measured(
     from poet.solution import SolveOptions
 
     for share, budget_bytes in budgets:
-        limits, options = Limits(ram_budget_bytes=budget_bytes), SolveOptions(time_limit_seconds=seconds)
+        limits = Limits(ram_budget_bytes=budget_bytes)
+        options = SolveOptions(time_limit_seconds=seconds, clock=OwnTime())
         chosen, first = solve_choosing(prepared, limits, searching(options, limits))
         fitted = fit_step(chosen, limits, first, options)
         solution = fitted.solution
@@ -160,7 +163,7 @@ def rows_of(name: str, folder: Path, seconds: float, *, as_is: bool) -> list[Row
     kept = folder / f"{name.replace(' ', '-').replace(',', '')}.json"
     if not kept.exists() and not as_is:
         command = [sys.executable, __file__, "--measure", name, "--time-limit", str(seconds)]
-        paths = [str(ROOT / "examples"), str(ROOT / "tests" / "benchmarks")]
+        paths = [str(ROOT / folder) for folder in ("examples", "tests/benchmarks", "tests")]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1"}
         done = subprocess.run(
             command, check=True, env=environment, stdout=subprocess.PIPE, text=True, timeout=PROCESS_SECONDS
@@ -190,7 +193,8 @@ def page(rows: Sequence[Row], missing: Sequence[str], seconds: float) -> str:
     lines = [
         "# Arenas of whole nets",
         "",
-        f"Made by `make arenas-table`, {seconds:.0f} s for each search, on a machine busy with other work.",
+        f"Made by `make arenas-table`, {seconds:.0f} s of the processor's time for each plan, on a machine busy",
+        "with other work.",
         *__doc__.split("\n\n")[2].splitlines()[:4],
         "",
         f"- {placed} of {len(rows)} plans have an arena inside their budget, beside the page buffer and in",
