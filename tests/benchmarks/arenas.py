@@ -193,8 +193,8 @@ def page(rows: Sequence[Row], missing: Sequence[str], seconds: float) -> str:
     lines = [
         "# Arenas of whole nets",
         "",
-        f"Made by `make arenas-table`, {seconds:.0f} s of the processor's time for each plan, on a machine busy",
-        "with other work.",
+        f"Made by `make arenas-table`, {seconds:.0f} s of the processor's time for each plan, on a machine",
+        "busy with other work.",
         *__doc__.split("\n\n")[2].splitlines()[:4],
         "",
         f"- {placed} of {len(rows)} plans have an arena inside their budget, beside the page buffer and in",
