@@ -11,6 +11,7 @@ from rich.text import Text
 
 from poet.api import limits_of
 from poet.errors import Infeasible, InputError, OutOfTime
+from poet.planning.beside_buffer import answered_beside, bounded_limits
 from poet.planning.kept_plans import KeptPlans, default_folder
 from poet.problem import Limits, Objective, Problem
 from poet.ram_survey import SURVEY_SHARES, survey
@@ -73,11 +74,12 @@ def show_trade_off(problem: Problem, limits: Limits, ask: Ask, about: Sequence[s
 
 
 def search(
-    problem: Problem, limits: Limits, ask: Ask, options: SolveOptions
+    problem: Problem, limits: Limits, ask: Ask, options: SolveOptions, *, has_arena: bool = False
 ) -> tuple[Solution, Comparison | None]:
     """Solve with ``options`` and progress on stderr; where it is asked for, compare as well.
 
-    The search starts from what earlier ones found for this model, and its plan is kept for later ones.
+    The search starts from what earlier ones found for this model, and its plan is kept for later ones. A plan
+    that ``has_arena`` has it beside the page buffer: so have those that it is compared with, if it pages.
     """
     kept = _kept_plans() if ask.kept_plans else None
     if kept is not None:
@@ -87,7 +89,9 @@ def search(
             _remark(error)
             kept = None
     with progress(ask.minimise, quiet=ask.verbose) as show_progress:
-        solution = answered(problem, limits, dataclasses.replace(options, progress=show_progress))
+        find = answered_beside if has_arena else answered
+        solution = find(problem, limits, dataclasses.replace(options, progress=show_progress))
+    limits = bounded_limits(solution, limits)
     if kept is not None:
         try:
             kept.keep(problem, limits, solution)

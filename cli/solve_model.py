@@ -15,7 +15,6 @@ from poet.errors import InputError
 from poet.loss import DEFAULT_LOSS
 from poet.micro import BATCH_NAMES, MicroBatches, micro_batches
 from poet.planning.accumulated import least_energy
-from poet.planning.arena_room import beside_page_buffer, with_buffer_named
 from poet.planning.beside import seconds_beside
 from poet.planning.budgeted import check_reachable, smaller_budgets
 from poet.planning.fit_layout import searching
@@ -134,9 +133,7 @@ def _planned(path: Path, ask: Ask, about_model: ModelAsk, micro: MicroBatches | 
         return None
     options = searching(search_options(ask), limits)
     asked = problem if ask.budgets else offered(prepared, limits)
-    within = beside_page_buffer(asked, limits)
-    solution, comparison = search(asked, within, ask, options)
-    solution = with_buffer_named(solution, limits, within)
+    solution, comparison = search(asked, limits, ask, options, has_arena=True)
     prepared, solution = as_chosen(prepared, limits, options, asked, solution)
     problem = prepared.problem
     if solution.status is Status.INFEASIBLE:

@@ -12,7 +12,7 @@ from poet.devices.spread import Price, spread
 from poet.errors import Infeasible, InputError, OutOfTime
 from poet.files.apart import check_apart
 from poet.homes import decided
-from poet.planning.arena_room import answered_beside
+from poet.planning.beside_buffer import answered_beside
 from poet.planning.fit_layout import Fitted, fit, searching
 from poet.planning.prepared import Prepared
 from poet.planning.saves_choice import solve_choosing

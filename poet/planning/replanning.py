@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from poet.errors import Infeasible, OutOfTime
-from poet.planning.arena_room import answered_beside
 from poet.planning.beside import at_home, costed_beside
+from poet.planning.beside_buffer import answered_beside
 from poet.planning.fit_layout import Fitted, fit, searching
 from poet.planning.online_guard import guarded
 from poet.planning.planned import outcome_of

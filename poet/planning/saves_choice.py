@@ -15,7 +15,7 @@ from poet.alternatives import taken_by, without_names
 from poet.devices.costs import build_problem, kernels_on
 from poet.graph import Graph
 from poet.kernel_facts import KernelFacts
-from poet.planning.arena_room import answered_beside
+from poet.planning.beside_buffer import answered_beside
 from poet.planning.prepared import Prepared
 from poet.problem import Alternative, Limits, Pins, Problem
 from poet.solution import Solution, SolveOptions

@@ -16,6 +16,9 @@ class FittingTuning(Checked):
             have held back several times what the first lacked.
         growth_factor: times the missing bytes that are held back, from the second round on: the first may be
             lucky with just what is missing. Off: so are the others.
+        looking_share: of the time limit, for a look whether good plans page, where schedules may do without.
+        unpaged_share: of the time limit, for plans that do not page, where good ones do.
+        short_seconds: for either of these at most.
         layout_seconds: of one layout: those that fit are mostly found at once.
         layout_share: of the time that is left, for one layout at most: another search may be needed.
         hopeless_share: of ``layout_seconds``, where not even live tensors fit: another search follows.
@@ -47,6 +50,9 @@ class FittingTuning(Checked):
 
     rounds: int = 6
     growth_factor: float = tuned(1.5, off=1.0)
+    looking_share: float = 0.05
+    unpaged_share: float = 0.1
+    short_seconds: float = 5.0
     layout_seconds: float = 2.0
     layout_share: float = 0.25
     hopeless_share: float = 0.1

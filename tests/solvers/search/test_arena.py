@@ -14,7 +14,7 @@ from helpers.shuffled import movable
 
 from poet.memory.demand import demand_of
 from poet.memory.layout import Layout, check_layout
-from poet.planning.arena_room import answered_beside, beside_page_buffer
+from poet.planning.beside_buffer import answered_beside, bounded_limits, less_page_buffer
 from poet.planning.fit_layout import Fitted, fit
 from poet.plans.page_slots import is_paged
 from poet.problem import Limits, Problem, Transfer
@@ -195,9 +195,9 @@ def test_a_plan_is_followed_in_less_ram_where_that_takes_less_than_its_moves() -
     assert followed.solution.bound_joules == first.bound_joules
 
 
-def _in_mebibytes(seed: int) -> Problem:
+def _in_mebibytes(seed: int, *, ops: int = 8) -> Problem:
     """A random problem that pages, of tensors so large that a page buffer is left beside them."""
-    problem = random_problem(seed, ops=8, features=("outputs", "workspace"))
+    problem = random_problem(seed, ops=ops, features=("outputs", "workspace"))
     return replace(
         problem,
         tensors=tuple(replace(item, bytes=item.bytes << 20) for item in problem.tensors),
@@ -205,23 +205,39 @@ def _in_mebibytes(seed: int) -> Problem:
     )
 
 
-def test_the_page_buffer_is_left_out_where_every_schedule_pages() -> None:
-    seen = set[bool]()
-    for seed in range(12):
-        problem = _in_mebibytes(seed)
+def test_plans_that_page_leave_room_for_the_page_buffer_and_others_need_not() -> None:
+    """The answer is the better of both kinds, each proven by a search of its own, its bound no higher."""
+    kinds = set[tuple[bool, bool]]()
+    for seed in range(4):
+        problem = _in_mebibytes(seed, ops=6)
         least = minimum_ram_bytes(problem, Limits()).bytes
         unpaged = minimum_ram_bytes(problem, Limits(paging=False)).bytes
-        for budget in (least, least + (1 << 20), unpaged - 1, unpaged, unpaged + 1):
+        for budget in (least + (1 << 16), unpaged - 1, unpaged, unpaged + (1 << 20)):
             limits = Limits(ram_budget_bytes=budget)
-            within = beside_page_buffer(problem, limits)
-            is_sure = unpaged > budget >= least + (1 << 16)
-            assert within == (replace(limits, ram_budget_bytes=budget - (1 << 16)) if is_sure else limits)
-            seen.add(is_sure)
-            if is_sure:
-                solution = solve(problem, limits, SolveOptions(time_limit_seconds=0.2))
-                assert solution.schedule is None or is_paged(solution.schedule)
-            assert beside_page_buffer(problem, replace(limits, paging=False)).ram_budget_bytes == budget
-    assert seen == {True, False}
+            within = less_page_buffer(limits)
+            assert within.ram_budget_bytes == budget - (1 << 16)
+            options = SolveOptions(time_limit_seconds=20.0)
+            both = [solve(problem, each, options) for each in (within, replace(limits, paging=False))]
+            joules = min((each.joules for each in both if each.joules is not None), default=None)
+            found = answered_beside(problem, limits, options)
+            if joules is None:  # nothing fits beside a buffer: all of the budget is searched
+                assert bounded_limits(found, limits) == limits
+                continue
+            assert found.status is Status.OPTIMAL
+            assert found.schedule is not None
+            assert found.joules == pytest.approx(joules, rel=1e-4)
+            assert found.bound_joules <= joules * (1.0 + 1e-9)
+            trace = simulate(problem, found.schedule, limits)
+            if is_paged(found.schedule):
+                assert trace.peak_ram_bytes <= budget - (1 << 16)
+            kinds.add((unpaged <= budget, bounded_limits(found, limits) == limits))
+    assert kinds == {(False, False), (True, False), (True, True)}
+
+
+def test_where_none_page_or_budgets_are_little_all_of_it_is_searched() -> None:
+    limits = Limits(ram_budget_bytes=1 << 21)
+    assert less_page_buffer(limits) == limits
+    assert less_page_buffer(Limits(ram_budget_bytes=1 << 24, paging=False)).ram_budget_bytes == 1 << 24
 
 
 def test_answers_beside_the_page_buffer_say_so() -> None:
