@@ -89,7 +89,12 @@ def figures_doubted(prepared: Prepared, limits: Limits, ask: Ask) -> Iterator[Do
     """What asks, while the context is open; searches run one after the other in this process."""
     cache = Cache(default_folder() if ask.robust or ask.sensitivity else None)
     with working(Workers(1)) as run:
-        yield Doubt(prepared, limits, ask, Solver(searching(search_options(ask), limits), cache, run))
+        yield Doubt(
+            prepared,
+            limits,
+            ask,
+            Solver(searching(search_options(ask), limits, prepared.problem), cache, run),
+        )
 
 
 def _answer(fitted: Fitted, schedule: Schedule) -> Solution:

@@ -131,7 +131,7 @@ def _planned(path: Path, ask: Ask, about_model: ModelAsk, micro: MicroBatches | 
     graph = prepared.step.graph
     if show_without_plan(problem, limits, ask, training_lines(graph, prepared.step.loss, prepared.train)):
         return None
-    options = searching(search_options(ask), limits)
+    options = searching(search_options(ask), limits, problem)
     asked = problem if ask.budgets else offered(prepared, limits)
     solution, comparison = search(asked, limits, ask, options, has_arena=True)
     prepared, solution = as_chosen(prepared, limits, options, asked, solution)

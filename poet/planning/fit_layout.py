@@ -356,9 +356,13 @@ def _from_the_heap(loose: Fitted, taken_bytes: int) -> Fitted:
     return replace(loose, solution=replace(loose.solution, message=message))
 
 
-def searching(options: SolveOptions, limits: Limits) -> SolveOptions:
-    """``options`` of a first search that leaves some of the time limit to `fit`."""
-    if options.time_limit_seconds is None or limits.ram_budget_bytes is None:
+def searching(options: SolveOptions, limits: Limits, problem: Problem) -> SolveOptions:
+    """``options`` of a first search that leaves some of the time limit to `fit`, more for many tensors."""
+    allowed_seconds, tuning = options.time_limit_seconds, options.tuning.fitting
+    if allowed_seconds is None or limits.ram_budget_bytes is None:
         return options
-    share = 1.0 - options.tuning.fitting.laying_share
-    return replace(options, time_limit_seconds=share * options.time_limit_seconds)
+    needed_seconds = min(
+        tuning.laying_tensor_seconds * len(problem.tensors), tuning.laying_most_share * allowed_seconds
+    )
+    laying_seconds = max(tuning.laying_share * allowed_seconds, needed_seconds)
+    return replace(options, time_limit_seconds=allowed_seconds - laying_seconds)

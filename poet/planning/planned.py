@@ -148,7 +148,7 @@ def plan_step(
         OutOfTime: none was found in time.
     """
     options = options or SolveOptions()
-    prepared, solution = solve_choosing(prepared, limits, searching(options, limits))
+    prepared, solution = solve_choosing(prepared, limits, searching(options, limits, prepared.problem))
     fitted = fit_step(prepared, limits, solution, options)
     return plan_with(measured_on_host(prepared) if measure_host else prepared, limits, fitted)
 
@@ -161,7 +161,7 @@ def solve_step(prepared: Prepared, limits: Limits, options: SolveOptions | None 
     Some of the time limit is left for `fit_step`.
     """
     options = options or SolveOptions()
-    return answered_beside(prepared.problem, limits, searching(options, limits))
+    return answered_beside(prepared.problem, limits, searching(options, limits, prepared.problem))
 
 
 def fit_step(

@@ -121,7 +121,7 @@ def _searched(plan: Plan, limits: Limits, options: SolveOptions) -> tuple[Fitted
                 f"{format_bytes(least_bytes)} of RAM"
             )
         return None, "no plan was found at once; give a search some time"
-    solution = answered_beside(plan.problem, limits, searching(options, limits))
+    solution = answered_beside(plan.problem, limits, searching(options, limits, plan.problem))
     if solution.status is Status.INFEASIBLE:
         raise Infeasible(solution.message or solution.status.value)
     fitted = fit(plan.problem, limits, solution, options, kernels=plan.kernels)

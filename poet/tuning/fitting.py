@@ -23,6 +23,9 @@ class FittingTuning(Checked):
         layout_share: of the time that is left, for one layout at most: another search may be needed.
         hopeless_share: of ``layout_seconds``, where not even live tensors fit: another search follows.
         laying_share: of the time limit, that the first search leaves for layouts and repeats. Off: none.
+        laying_tensor_seconds: that it leaves at least for each tensor of the problem: with thousands, a
+            layout takes a second, and so does the search for moves. Off: none.
+        laying_most_share: of the time limit, that is left for that at most.
         least_seconds: with less time, the search is not repeated, as it would find nothing.
         grace_seconds: of a last search, past the time limit, where nothing fits yet: a step from the heap
             takes twice the time. Off: there is none.
@@ -57,6 +60,8 @@ class FittingTuning(Checked):
     layout_share: float = 0.25
     hopeless_share: float = 0.1
     laying_share: float = tuned(0.2, off=0.0)
+    laying_tensor_seconds: float = tuned(0.001, off=0.0)
+    laying_most_share: float = 0.4
     least_seconds: float = 0.05
     grace_seconds: float = tuned(0.5, off=0.0)
     graces: int = 3

@@ -190,9 +190,12 @@ def test_laying_out_keeps_the_limit(clock: Clock, monkeypatch: pytest.MonkeyPatc
     assert stopped is not None
     assert stopped.solution.schedule == first.schedule
     assert not rounds
-    whole = arena.searching(OPTIONS, limits).time_limit_seconds
+    whole = arena.searching(OPTIONS, limits, STEP).time_limit_seconds
     assert whole is not None
     assert whole < LIMIT_SECONDS
+    tuning = OPTIONS.tuning.having("fitting.laying_tensor_seconds", LIMIT_SECONDS)  # as of very many tensors
+    many = arena.searching(dataclasses.replace(OPTIONS, tuning=tuning), limits, STEP).time_limit_seconds
+    assert many == pytest.approx((1.0 - tuning.fitting.laying_most_share) * LIMIT_SECONDS)
 
 
 def test_greedy_stops_at_the_end_even_without_a_plan(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
