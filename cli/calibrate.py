@@ -52,7 +52,8 @@ def calibrate(
             output, folder=storage, time_limit=time_limit, power=power, phase=phase, storage=not no_storage
         )
     except KeyboardInterrupt:
-        typer.echo(f"poet: the same command goes on with {output}", err=True)
+        measured = f"goes on with {output}" if output.exists() else "begins anew, nothing is measured yet"
+        typer.echo(f"poet: the same command {measured}", err=True)
         raise typer.Exit(INTERRUPTED) from None
     typer.echo(f"written to {output}")
     for text in warnings:

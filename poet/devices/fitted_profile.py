@@ -15,7 +15,7 @@ from scipy.optimize import nnls
 
 from poet.devices.amounts import amounts_of
 from poet.devices.costs import op_seconds
-from poet.devices.fitting import RESAMPLINGS, Known, Speeds, fit_speeds
+from poet.devices.fitting import MOST_FACTOR, RESAMPLINGS, Known, Speeds, fit_speeds
 from poet.devices.load import validated
 from poet.devices.measurements import (
     FIT,
@@ -167,6 +167,30 @@ def _figure(known: Known, found: Measurements, locator: str, kind: str = "measur
     }  # fmt: skip
 
 
+def _refusals(speeds: Speeds) -> Iterator[str]:
+    """Classes that the model does not describe, each with the factor by which half of its ops are off."""
+
+    def told(classes: Sequence[OpClass]) -> str:
+        return ", ".join(f"{c.value} (by {speeds.factors[c]:.2g})" for c in classes)
+
+    refused = speeds.refused
+    if left := [op_class for op_class in refused if op_class not in _NEEDED]:
+        yield (
+            f"refused, for half of a class's ops are off by a factor above {MOST_FACTOR:g}: {told(left)}; "
+            "each costs what its parent does"
+        )
+    if stands := [op_class for op_class in refused if op_class in _NEEDED]:
+        yield (
+            f"half of a class's ops are off by a factor above {MOST_FACTOR:g}: {told(stands)}; their fits "
+            "stand all the same, for no profile does without them"
+        )
+    if 2 * len(refused) > len(speeds.factors):
+        yield (
+            "most classes are not described by their ops' sizes, as on a busy machine: calibrate again, into "
+            "another file, when nothing else runs"
+        )
+
+
 def _compute(
     speeds: Speeds, base: Profile | None, share: float, found: Measurements, notes: list[str]
 ) -> dict[str, Any]:
@@ -174,17 +198,10 @@ def _compute(
     overheads = list(speeds.overhead_seconds.values())
     usual = sorted(overheads, key=lambda known: known.value)[len(overheads) // 2]
     compute["call_overhead_seconds"] = _figure(usual, found, "of the middle class")
+    notes += _refusals(speeds)
     for op_class, speed in speeds.flops_per_second.items():
-        if op_class in speeds.refused:
-            notes.append(
-                f"{op_class.value}: refused, half of its ops are off by more than a factor of "
-                f"{speeds.factors[op_class]:.2g}; it costs what its parent does"
-            )
-            if op_class not in _NEEDED:
-                continue
-            notes[-1] = notes[-1].replace(
-                "it costs what its parent does", "its fit stands all the same, for no profile does without it"
-            )
+        if op_class in speeds.refused and op_class not in _NEEDED:
+            continue
         factor = f"half of its ops within a factor of {speeds.factors[op_class]:.2f}"
         compute[op_class.value] = {
             "flops_per_second": _figure(speed, found, factor),

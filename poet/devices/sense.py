@@ -20,7 +20,7 @@ MOST_NAMED = 8
 LEAST_JOULES_PER_FLOP, MOST_JOULES_PER_FLOP = 1e-13, 1e-5
 """An fp32 addition alone takes 0.9 pJ in 45 nm; software floating point on an old controller, 0.4 µJ."""
 
-MOST_WATTS_PER_CORE = 200.0
+MOST_WATTS_PER_CORE = 100.0
 LEAST_SHARE_OF_PEAK = 1e-6
 """An exponential on a core without floating-point unit reaches a two-thousandth."""
 

@@ -20,6 +20,11 @@ MOST_ERASE_WATTS = 100.0
 MOST_TRANSFER_WATTS = 100.0
 """Of one card, chip or drive with its host: a PCIe slot gives 75."""
 
+MOST_SMALL_PART_WATTS = 30.0
+"""Of what a board feeds by its pins, with its host: a microSD card may take 2.88 W, eMMC and UFS less than 5."""
+
+_SMALL_PARTS = ("sd", "emmc", "ufs", "qspi", "spi")
+
 LEAST_READ_BYTES_PER_SECOND = (
     (r"\bNVMe\b", "an NVMe drive", 10e6),
     (r"\bUFS\b", "UFS", 10e6),
@@ -127,6 +132,11 @@ def _parts(storage: Storage) -> Iterator[str]:
             )
 
 
+def _interfaces(storage: Storage) -> tuple[str, ...]:
+    """Which the title's words speak; none if they say nothing of it."""
+    return next((spoken for word, _, spoken in INTERFACES if re.search(word, storage.title)), ())
+
+
 def _direction(profile: Profile, storage: Storage, name: str, direction: Direction) -> Iterator[str]:
     bandwidth = direction.bandwidth_bytes_per_second.value
     yield from _bounds(profile, storage, name, direction)
@@ -146,10 +156,13 @@ def _direction(profile: Profile, storage: Storage, name: str, direction: Directi
 def _bounds(profile: Profile, storage: Storage, name: str, direction: Direction) -> Iterator[str]:
     """What is out of all proportion: too much power, too quick, too slow for what the title says."""
     watts = profile.marginal_watts(direction.active_watts.value)
-    if watts > MOST_TRANSFER_WATTS:
+    interfaces = (storage.interface,) if storage.interface is not None else _interfaces(storage)
+    small = bool(interfaces) and all(spoken in _SMALL_PARTS for spoken in interfaces)
+    most_watts = MOST_SMALL_PART_WATTS if small else MOST_TRANSFER_WATTS
+    if watts > most_watts:
         yield (
             f"storage.{name}.active_watts adds {shown(watts, 'W')}, but storage.title is "
-            f"{storage.title!r}: more than {MOST_TRANSFER_WATTS:g} W for one part"
+            f"{storage.title!r}: more than {most_watts:g} W for one part"
         )
     latency_seconds, chip = direction.latency_seconds.value, profile.chip
     if chip is not None and 0.0 < latency_seconds < 1.0 / chip.clock_hertz.value:

@@ -72,7 +72,12 @@ def _factors(item: Contrast) -> str:
     if item.factors is None:
         return ""
     low, high = item.factors
-    return f"{low:.3g}" if low == high else f"{low:.2g} to {high:.2g}"
+    return f"{low:.3g}" if low == high else f"{_two_digits(low)} to {_two_digits(high)}"
+
+
+def _two_digits(factor: float) -> str:
+    """``160``, not ``1.6e+02``."""
+    return f"{float(f'{factor:.2g}'):g}"
 
 
 def _distance(item: Contrast) -> float:

@@ -184,7 +184,8 @@ def test_a_class_that_the_model_does_not_describe_is_refused(noisy: Measurements
     assert profile.calibration is not None
     assert profile.calibration.refused == "gelu"
     assert profile.compute.gelu is None
-    assert any(note.startswith("gelu: refused") for note in notes)
+    assert any(note.startswith("refused, ") and ": gelu (by " in note for note in notes)
+    assert not any("most classes" in note for note in notes)
 
 
 @pytest.mark.slow

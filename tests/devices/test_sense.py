@@ -148,7 +148,7 @@ NONSENSE = {
     ),
     "a core like a stove": (
         _on("rpi4b", _figure("compute.active_watts", 6000.0)),
-        "compute.active_watts is 6.00 kW, but chip.cores is 4: more than 200 W for each",
+        "compute.active_watts is 6.00 kW, but chip.cores is 4: more than 100 W for each",
     ),
     "memory beyond its addresses": (
         _on("stm32h743", _figure("memory.ram_bytes", 16 << 30)),
@@ -230,7 +230,20 @@ NONSENSE = {
     "a card like a heater": (
         _on("rpi4b", _figure("storage.read.active_watts", 500.0)),
         "storage.read.active_watts adds 497 W, but storage.title is 'microSD card, UHS-I DDR50, ext4, cache "
-        "bypassed': more than 100 W for one part",
+        "bypassed': more than 30 W for one part",
+    ),
+    "a card like a lamp": (
+        _on("rpi5", _figure("storage.write.active_watts", 40.0)),
+        "storage.write.active_watts adds 37.0 W, but storage.title is 'microSD card of class A2 (Raspberry "
+        "Pi 64 GB) with command queue': more than 30 W for one part",
+    ),
+    "a drive like a heater": (
+        _on("jetson-orin-nano", _figure("storage.read.active_watts", 150.0)),
+        "more than 100 W for one part",
+    ),
+    "cores like lamps": (
+        _on("jetson-nano", _figure("compute.active_watts", 450.0)),
+        "compute.active_watts is 450 W, but chip.cores is 4: more than 100 W for each",
     ),
     "storage that answers within a cycle": (
         _on("rpi4b", _figure("storage.read.latency_seconds", 1e-12)),
