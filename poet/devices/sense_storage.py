@@ -21,7 +21,7 @@ MOST_TRANSFER_WATTS = 100.0
 """Of one card, chip or drive with its host: a PCIe slot gives 75."""
 
 MOST_SMALL_PART_WATTS = 30.0
-"""Of what a board feeds by its pins, with its host: a microSD card may take 2.88 W, eMMC and UFS less than 5."""
+"""Of what a board feeds by its pins, with its host: a microSD card may take 2.88 W, eMMC or UFS below 5."""
 
 _SMALL_PARTS = ("sd", "emmc", "ufs", "qspi", "spi")
 
