@@ -48,6 +48,8 @@ GOOD_RATIO = 1.1
 _NOTABLE_SHARE = 0.25
 """Of what is open between the bound and the largest regret: a search that proves so much was worth it."""
 
+_LEAST_TIMED_SECONDS = 1.0  # of the plan's own search: beginning one of a shorter limit takes as long
+
 LEAST_SECONDS = 0.25
 _LEAST_REGRET = 1e-4  # below which nothing is to be gained
 _GRID = 1.25  # time limits are rounded down to powers of it, so that a search that is repeated is found again
@@ -214,13 +216,18 @@ class _Hunt:
         while capped and self._goes_on(CAPPED_SHARE) and self._capped():
             pass
         if self._goes_on(BLEND_SHARE):
-            self._blend(ALL_SHARE - self.spent_share)
+            self._blend(self._left_share())
 
     def _goes_on(self, share: float) -> bool:
         """Whether there is time for another search, and something to gain."""
-        if not self.pool.plans or ALL_SHARE - self.spent_share < share:
+        if not self.pool.plans or self._left_share() < share:
             return False
         return self.pool.least_largest() > max(_LEAST_REGRET, GOOD_RATIO * self.regret_bound)
+
+    def _left_share(self) -> float:
+        """Of the time for all searches. Large ones, or on a busy machine, take longer than they may."""
+        took_share = self.search_seconds / max(self.nominal_seconds, _LEAST_TIMED_SECONDS)
+        return ALL_SHARE - max(self.spent_share, took_share)
 
     def _blend(self, share: float) -> bool:
         """Search the cheapest plan of the hardest blend; whether that is a new one."""

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import importlib
 import itertools
 import json
 import random
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -50,6 +53,7 @@ from poet.whatif.sensitivity import Slack, sensitivity, slack_words, slacks
 from poet.whatif.workers import Task, Workers, working
 
 OPTIONS = SolveOptions(time_limit_seconds=0.5)
+robust_module: Any = importlib.import_module("poet.whatif.robust")
 
 
 @pytest.fixture
@@ -162,6 +166,17 @@ def test_searches_together_take_nine_times_the_plans_own_at_most() -> None:
     assert sum(limits_seconds) <= 8 * CORNER_SHARE * 10.0
     assert 8 * CORNER_SHARE + MOST_BLENDS * BLEND_SHARE + 3 * CAPPED_SHARE <= ALL_SHARE + 1e-9
     assert found.schedule == solution.schedule
+
+
+@pytest.mark.slow
+def test_where_searches_take_longer_than_they_may_there_are_fewer(
+    solver: Solver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = itertools.count(step=5)
+    monkeypatch.setattr(robust_module, "time", SimpleNamespace(monotonic=lambda: next(clock)))
+    found, *_ = _robust("mkr1000", solver, share=0.2)
+    assert found.regret > 1e-3
+    assert (found.searches, found.search_seconds) == (8, 40)
 
 
 @pytest.mark.parametrize("device", ["mkr1000", "rpi4b", "pixel"])
