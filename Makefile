@@ -58,7 +58,7 @@ bench-large-graphs: $(STAMP) ## docs/large-graphs.md: seven exported nets x thre
 bench-large-rivals: $(STAMP) ## docs/large-graphs-rivals.md: the other planners on the same problems, after bench-large-graphs
 	$(BIN)/python tests/benchmarks/large_rivals.py
 
-bench-small-ram: $(STAMP) ## plan, bound and what is open: nets of microcontrollers in little RAM, 30 s each (an hour)
+bench-small-ram: $(STAMP) ## docs/small-nets.md: plan, bound and what is open, nets of microcontrollers in little RAM, 30 s each (an hour)
 	$(BIN)/python tests/benchmarks/small_ram.py $(SMALL_RAM)
 
 language-model: $(STAMP) ## docs/language-model.md: adapters of a decoder of 494 M parameters in 256 MiB, planned, verified, tried under --enforce (half an hour, 8 GB of RAM and storage)

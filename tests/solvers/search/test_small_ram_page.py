@@ -1,0 +1,69 @@
+"""The page of small nets in little RAM: goals beside what was reached, a reason for each search left open."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+from typing import Any
+
+from poet.solution import Status
+from poet.solvers.search.finders import COPIES, relaxed_by
+
+bench: Any = importlib.import_module("benchmarks.small_ram")
+
+PROVEN = bench.Row(
+    net="mlp",
+    device="stm32h743",
+    share=0.05,
+    ops=30,
+    budget_bytes=4096,
+    limit_seconds=30.0,
+    status=Status.OPTIMAL.word,
+    plan=0.5,
+    bound=0.5,
+    open_share=0.0,
+    seconds=2.0,
+    plan_seconds=1.0,
+    bound_seconds=2.0,
+    bound_by=relaxed_by("highs"),
+)
+OPEN = dataclasses.replace(
+    PROVEN, net="ds-cnn", ops=99, status=Status.FEASIBLE.word, bound=0.25, open_share=0.5, seconds=30.0,
+    bound_seconds=29.0, bound_by=COPIES,
+)  # fmt: skip
+
+
+def test_goals_stand_beside_what_was_reached() -> None:
+    met = bench.page([PROVEN] * 10)
+    assert "**missed**" not in met
+    assert "it may be too low" not in met
+    missed = bench.page([PROVEN, PROVEN, OPEN])
+    assert "| proven or at most 2% open | 90% | 2 of 3 | **missed** |" in missed
+    assert "| at most 10% open | 100% | 2 of 3 | **missed** |" in missed
+    assert "| steps of fewer than 60 ops proven | 100% | 2 of 2 | met |" in missed
+    assert "| proven or the time used up | 100% | 3 of 3 | met |" in missed
+
+
+def test_what_is_open_has_a_reason() -> None:
+    page = bench.page([PROVEN, OPEN])
+    assert "the bound still rose in the last fifth of the time in 1, and the plan became better in 0" in page
+    assert f"| {COPIES} | 1 | it cuts off sets of copies" in page
+    (row,) = [line for line in page.splitlines() if line.startswith("| ds-cnn")]
+    assert f"| 50 % | 30.0 | bound by {COPIES}, better until 29.0 s; plan until 1.0 s |" in row
+    assert "| 2.0 |  |" in next(line for line in page.splitlines() if line.startswith("| mlp"))
+
+
+def test_the_page_says_which_rows_it_has() -> None:
+    assert "SMALL_RAM='--only mlp --devices stm32h743 --shares 0.05'" in bench.page([PROVEN])
+    every = [
+        dataclasses.replace(PROVEN, net=net, device=device, share=share)
+        for net in bench.NETS
+        for device in bench.DEVICES
+        for share in bench.SHARES
+    ]
+    assert "All nets, devices and budgets." in bench.page(every)
+
+
+def test_a_search_that_ended_early_with_a_gap_is_counted() -> None:
+    early = dataclasses.replace(OPEN, seconds=8.0)
+    assert "| proven or the time used up | 100% | 1 of 2 | **missed** |" in bench.page([PROVEN, early])
