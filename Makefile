@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 export PYTHONDONTWRITEBYTECODE :=
 STAMP := $(VENV)/.installed
 
-.PHONY: help setup demo demo-c c99-table c99-instructions c99-library-table c99-numbers-table c99-operators-table arenas-table test test-cortex-m test-slow lint type models-table strips-picture nets-table gap-table bench-planner bench-large-graphs bench-large-rivals bench-small-ram language-model bench-layout bench-tuning devices-table calibration-table robust-table fuzz faults-table runtime-table torch-peers torch-solver bits-table stream-table micro-table documents pictures site clean
+.PHONY: help setup demo demo-c c99-table c99-instructions c99-library-table c99-numbers-table c99-operators-table arenas-table test test-cortex-m test-slow lint type models-table strips-picture nets-table gap-table bench-planner bench-large-graphs bench-large-rivals bench-small-ram language-model bench-layout bench-tuning devices-table calibration-table robust-table fuzz faults-table runtime-table torch-peers torch-solver bits-table stream-table micro-table shape-bytes-table documents pictures site clean
 
 help: ## this list
 	@grep -E '^[a-z0-9-]+:.*## ' Makefile | sed -E 's/^([a-z0-9-]+):.*## (.*)$$/\1|\2/' | awk -F'|' '{printf "make %-18s %s\n", $$1, $$2}'
@@ -100,6 +100,9 @@ bits-table: $(STAMP) ## docs/bits-table.md: nets x losses x optimizers x what is
 
 stream-table: $(STAMP) ## docs/stream-of-shapes.md: 500 steps of mixed lengths, planned between steps (ten minutes)
 	$(BIN)/python tests/benchmarks/stream.py --write
+
+shape-bytes-table: $(STAMP) ## docs/shape-bytes.md: what other shapes take, foreseen and exact, and the largest that fits (one minute)
+	$(BIN)/python tests/benchmarks/shape_bytes.py --write
 
 micro-table: $(STAMP) ## docs/micro-batches.md: a ViT in little RAM and a BERT in storage, in k pieces (ten minutes)
 	PYTHONPATH=examples $(BIN)/python tests/benchmarks/micro_batches.py --write $(MICRO)

@@ -39,10 +39,14 @@ class Formula:
 
     def at(self, sizes: Sizes) -> int | float | None:
         """The number for ``sizes``; ``None``: it is no whole number, and should be one."""
-        exact = self.constant + self.factor * _product(sizes, self.powers)
+        exact = self.exact(sizes)
         if self.is_float:
             return float(exact)
         return int(exact) if exact.denominator == 1 else None
+
+    def exact(self, sizes: Sizes) -> Fraction:
+        """What the formula gives for ``sizes``."""
+        return self.constant + self.factor * _product(sizes, self.powers)
 
 
 def formula_of(values: Sequence[int | float], sizes: Sequence[Sizes]) -> Formula | None:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from poet.calls import ITEM_BYTES, TensorType, Value
+from poet.calls import ITEM_BYTES, TensorType, Value, contiguous
 from poet.errors import GraphError, InputError
 from poet.formulas import Formula, Sizes, formula_of
 from poet.graph import Buffer, Graph, Op, Ref, Role
@@ -60,7 +60,7 @@ class Reshaping:
         Raises:
             InputError: they vary where the known shapes do not, or have no step.
         """
-        sizes = self._sizes(types)
+        sizes = self.sizes(types)
         changed = {path: formula.at(sizes) for path, formula in self._formulas.items()}
         if None in changed.values():
             raise InputError(
@@ -71,7 +71,34 @@ class Reshaping:
         except GraphError as error:
             raise InputError(f"{self._base.name}: sizes {sizes} have no step ({error})") from None
 
-    def _sizes(self, types: Sequence[TensorType]) -> Sizes:
+    @property
+    def places(self) -> tuple[tuple[tuple[int, int], ...], ...]:
+        """Per size that varies: where it stands, as (number of the tensor, dim)."""
+        return tuple(map(tuple, self._places))
+
+    def types(self, sizes: Sizes) -> tuple[TensorType, ...]:
+        """The inputs and targets of these ``sizes``, row by row in memory; those that do not vary as ever."""
+        shapes = [list(kind.shape) for kind in self._types]
+        for size, places in zip(sizes, self._places, strict=True):
+            for index, dim in places:
+                shapes[index][dim] = size
+        return tuple(
+            contiguous(kind.dtype, tuple(shape)) for kind, shape in zip(self._types, shapes, strict=True)
+        )
+
+    def buffer_bytes(self) -> dict[str, Formula | int]:
+        """Of each buffer, by name."""
+        return {
+            buffer.name: self._formulas.get(("buffers", place, "size_bytes"), buffer.size_bytes)
+            for place, buffer in enumerate(self._base.buffers)
+        }
+
+    def sizes(self, types: Sequence[TensorType]) -> Sizes:
+        """What varies in ``types``.
+
+        Raises:
+            InputError: something else does, or torch may compute in another way at such a size.
+        """
         if len(types) != len(self._types):
             raise InputError(f"{len(types)} tensors were given, the plan takes {len(self._types)}")
         named = {place: number for number, places in enumerate(self._places) for place in places}

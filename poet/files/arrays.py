@@ -7,11 +7,12 @@ a dozen kinds of error. Here sizes are held against the file first, and whatever
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import tempfile
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -33,23 +34,29 @@ _ENCRYPTED = 0x1  # flag of a zip's member
 Array = npt.NDArray[Any]
 
 
+@contextlib.contextmanager
+def _reading(path: Path, kind: str) -> Iterator[None]:
+    """What cannot be read is told in one line: a ``kind`` of file."""
+    try:
+        yield
+    except InputError as error:
+        raise InputError(f"{path}: not a readable .{kind} file ({error})") from None
+    except Exception as error:  # zlib, zipfile and numpy raise a dozen kinds; each means the same here
+        if isinstance(error, OSError) and error.strerror:
+            raise InputError(f"{path}: cannot be opened ({error.strerror})") from None
+        raise InputError(f"{path}: not a readable .{kind} file ({_said(error)})") from None
+
+
 def read_npz(path: Path) -> dict[str, Array]:
     """The arrays of a ``.npz`` file, by name.
 
     Raises:
         InputError: it is no such file, damaged, encrypted, holds objects, or unpacks to more than fits.
     """
-    try:
-        with open_regular(path) as file, zipfile.ZipFile(file) as archive:
-            members = [member for member in archive.infolist() if member.filename.endswith(_SUFFIX)]
-            _check_members(members)
-            return {
-                member.filename.removesuffix(_SUFFIX): _read_member(archive, member) for member in members
-            }
-    except InputError as error:
-        raise InputError(f"{path}: not a readable .npz file ({error})") from None
-    except Exception as error:  # zlib, zipfile and numpy raise a dozen kinds; each means the same here
-        raise InputError(f"{path}: not a readable .npz file ({_said(error)})") from None
+    with _reading(path, "npz"), open_regular(path) as file, zipfile.ZipFile(file) as archive:
+        members = [member for member in archive.infolist() if member.filename.endswith(_SUFFIX)]
+        _check_members(members)
+        return {member.filename.removesuffix(_SUFFIX): _read_member(archive, member) for member in members}
 
 
 def read_npy(path: Path) -> Array:
@@ -58,13 +65,8 @@ def read_npy(path: Path) -> Array:
     Raises:
         InputError: it is no such file, is damaged, or holds objects.
     """
-    try:
-        with open_regular(path) as file:
-            return _read_array(file, os.fstat(file.fileno()).st_size)
-    except InputError as error:
-        raise InputError(f"{path}: not a readable .npy file ({error})") from None
-    except Exception as error:
-        raise InputError(f"{path}: not a readable .npy file ({_said(error)})") from None
+    with _reading(path, "npy"), open_regular(path) as file:
+        return _read_array(file, os.fstat(file.fileno()).st_size)
 
 
 def npy_column(path: Path) -> Column:
@@ -73,14 +75,9 @@ def npy_column(path: Path) -> Column:
     Raises:
         InputError: as of `read_npy`.
     """
-    try:
-        with open_regular(path) as file:
-            shape, in_columns, dtype = _header(file, os.fstat(file.fileno()).st_size)
-            start = file.tell()
-    except InputError as error:
-        raise InputError(f"{path}: not a readable .npy file ({error})") from None
-    except Exception as error:
-        raise InputError(f"{path}: not a readable .npy file ({_said(error)})") from None
+    with _reading(path, "npy"), open_regular(path) as file:
+        shape, in_columns, dtype = _header(file, os.fstat(file.fileno()).st_size)
+        start = file.tell()
     if in_columns or not shape:
         return ArrayColumn(read_npy(path))
     return StoredColumn(open_regular(path, buffering=0), path.name, start, shape, dtype)
@@ -92,18 +89,13 @@ def npz_columns(path: Path, folder: Path) -> dict[str, Column]:
     Raises:
         InputError: as of `read_npz`, or ``folder`` has no room.
     """
-    try:
-        with open_regular(path) as file, zipfile.ZipFile(file) as archive:
-            members = [member for member in archive.infolist() if member.filename.endswith(_SUFFIX)]
-            _check_members(members, held=False)
-            return {
-                member.filename.removesuffix(_SUFFIX): _member_column(archive, member, folder)
-                for member in members
-            }
-    except InputError as error:
-        raise InputError(f"{path}: not a readable .npz file ({error})") from None
-    except Exception as error:
-        raise InputError(f"{path}: not a readable .npz file ({_said(error)})") from None
+    with _reading(path, "npz"), open_regular(path) as file, zipfile.ZipFile(file) as archive:
+        members = [member for member in archive.infolist() if member.filename.endswith(_SUFFIX)]
+        _check_members(members, held=False)
+        return {
+            member.filename.removesuffix(_SUFFIX): _member_column(archive, member, folder)
+            for member in members
+        }
 
 
 def _member_column(archive: zipfile.ZipFile, member: zipfile.ZipInfo, folder: Path) -> Column:

@@ -26,6 +26,8 @@ from poet.graph import Graph, Op
 from poet.homes import DecidedProblem
 from poet.kernel_facts import KernelFacts
 from poet.planning.beside import at_home, costed_beside, limits_beside
+from poet.planning.largest_shape import Largest, SizeSearch
+from poet.planning.shape_bytes import Foreseen, ShapeBytes
 from poet.plans.training_plan import Plan, Shape, shape_words
 from poet.reshaping import Reshaping
 from poet.schedule import Schedule
@@ -80,6 +82,7 @@ class ShapePlanner:
         """
         self._device, self._time_limit_seconds = device, time_limit_seconds
         self._reshaping: Reshaping | None = None
+        self._bytes: ShapeBytes | None = None
         self._of: Graph | None = None
         self._profile: Profile | None = None
         self.timed: list[Timed] = []
@@ -93,6 +96,39 @@ class ShapePlanner:
             Infeasible: there is no room for it in the plan's RAM and arena.
         """
         return self._planned(plan, types, self._time_limit_seconds)
+
+    def foresee(self, plan: Plan, types: Sequence[TensorType]) -> Foreseen:
+        """What a step for these ``types`` takes, at once: by laws that the plan's shapes follow.
+
+        Raises:
+            InputError: no step follows from those that the plan has, or the plan has no RAM budget.
+        """
+        sizes = self._reshaping_of(plan).sizes(types)
+        return self._bytes_of(plan).at(sizes, _within_bytes(plan))
+
+    def largest(self, plan: Plan, *, dim: int, tensor: int = 0, multiple_of: int = 1) -> Largest:
+        """The largest size of a dim that has a step inside the plan's RAM and arena, others as in its own.
+
+        Sizes are tried where the laws say; each one that is tried is planned, so that the answer holds.
+
+        Args:
+            plan: that runs.
+            dim: whose size varies between the plan's shapes.
+            tensor: its number among the inputs and targets.
+            multiple_of: what sizes the model takes, such as resolutions it halves three times: 8.
+
+        Raises:
+            InputError: the size does not vary between the plan's shapes, or the plan has no RAM budget.
+        """
+        reshaping, known = self._reshaping_of(plan), self._bytes_of(plan)
+        number = next((n for n, places in enumerate(reshaping.places) if (tensor, dim) in places), None)
+        if number is None:
+            raise InputError(
+                f"{plan.model.name}: dim {dim} of tensor {tensor} has one size in all of the plan's shapes, "
+                "so that no other follows; plan a second one"
+            )
+        search = SizeSearch(self, plan, reshaping, known, _within_bytes(plan))
+        return search.largest(number, multiple_of)
 
     def improve(self, plan: Plan, *, time_limit_seconds: float = IMPROVING_SECONDS) -> Shape | None:
         """A better step for the shape of ``plan`` that is furthest from its bound; ``None``: none was found.
@@ -123,10 +159,7 @@ class ShapePlanner:
         from poet.runtime.trials.measure import Findings, measured
 
         began = time.perf_counter()
-        if self._reshaping is None or self._of is not plan.graph:
-            self._reshaping = Reshaping([plan.graph, *(item.step.graph for item in plan.shapes)])
-            self._of = plan.graph
-        graph = self._reshaping.graph(types)
+        graph = self._reshaping_of(plan).graph(types)
         traced = time.perf_counter()
         known: Findings = {}
         told = _alike(plan, graph)
@@ -145,12 +178,36 @@ class ShapePlanner:
         self.timed.append(Timed(traced - began, run - traced, time.perf_counter() - run))
         model = replace(plan.model, binding=())
         if found is None:
-            budget_bytes = plan.request.limits.ram_budget_bytes or plan.arena_ram_bytes
             raise Infeasible(
-                f"no schedule was found for {shape_words(graph, model)} inside {format_bytes(budget_bytes)}, "
-                "where the plan has its tensors; plan this shape before, or give smaller batches"
+                f"no schedule was found for {shape_words(graph, model)} inside "
+                f"{format_bytes(_within_bytes(plan))}, where the plan has its tensors; plan this shape "
+                f"before, or give smaller batches{self._room(plan, types)}"
             )
         return Shape(replace(found, model=model))
+
+    def _room(self, plan: Plan, types: Sequence[TensorType]) -> str:
+        """How large each size of ``types`` may be beside the others, in words."""
+        reshaping, known, within_bytes = self._reshaping_of(plan), self._bytes_of(plan), _within_bytes(plan)
+        sizes, said = reshaping.sizes(types), []
+        for number, places in enumerate(reshaping.places):
+            most, kept = (known.largest(sizes, number, within_bytes, kept=each) for each in (False, True))
+            if 0 < most < sizes[number]:
+                index, dim = places[0]
+                said.append(f"{most} in dim {dim} of {plan.graph.inputs[index]}, {kept} with everything kept")
+        return f" (at most {'; or '.join(said)}, by what its shapes take)" if said else ""
+
+    def _reshaping_of(self, plan: Plan) -> Reshaping:
+        if self._reshaping is None or self._of is not plan.graph:
+            self._reshaping = Reshaping([plan.graph, *(item.step.graph for item in plan.shapes)])
+            self._of, self._bytes = plan.graph, None
+        return self._reshaping
+
+    def _bytes_of(self, plan: Plan) -> ShapeBytes:
+        reshaping = self._reshaping_of(plan)
+        if self._bytes is None:
+            self._bytes = ShapeBytes(reshaping, plan)
+        self._bytes.learn(plan)
+        return self._bytes
 
     def _profile_of(self, plan: Plan) -> Profile:
         if self._profile is None:
@@ -245,6 +302,20 @@ def _begun(plan: Plan, graph: Graph, problem: DecidedProblem, options: SolveOpti
         if found is None or joules < found[0]:
             found = joules, schedule, solver
     return options if found is None else replace(options, start=found[1], start_by=found[2])
+
+
+def _within_bytes(plan: Plan) -> int:
+    """What a step beside the plan's own may take.
+
+    Raises:
+        InputError: it has no bound.
+    """
+    if plan.has_fitting_arena and plan.arena is not None:
+        return plan.arena.size_bytes
+    budget_bytes = plan.request.limits.ram_budget_bytes
+    if budget_bytes is None:
+        raise InputError(f"{plan.model.name}: any size fits a plan without a RAM budget; plan it with ram=")
+    return budget_bytes
 
 
 def _elements(graph: Graph) -> int:

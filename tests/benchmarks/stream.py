@@ -189,6 +189,10 @@ def page(rows: Sequence[str], steps: int, peace_seconds: float) -> str:
         f"{COMPARED} of these at most, furthest from their bounds, were searched {peace_seconds:g} s more.",
         "**Bits**: the losses of all steps, and all tensors after the last.",
         "",
+        "What a shape takes is foreseen from the shapes that are planned, before any graph is re-shaped: the",
+        "sizes of tensors by their formulas, kernels' workspaces fitted (after Mimose).",
+        "`ShapePlanner.largest` finds the largest length that fits so; [how far off it is](shape-bytes.md).",
+        "",
     ]
     return "\n".join(lines)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from poet.alternatives import leanest, relaxed
 from poet.problem import Alternative, Limits, Problem
@@ -22,12 +22,17 @@ def minimum_ram_bytes(problem: Problem, limits: Limits | None = None) -> LowerBo
     """
     if problem.alternatives:
         return _least_over_choices(problem, limits or Limits())
-    instance = instance_of(problem, limits or Limits())
+    return max(least_moments(problem, limits or Limits()), key=_bytes)
+
+
+def least_moments(problem: Problem, limits: Limits) -> Iterator[LowerBound]:
+    """What must be in RAM before the first op, at each op and after the last; no alternatives."""
+    instance = instance_of(problem, limits)
     last_needed = [len(instance.tasks) if content.ends_in_ram else -1 for content in instance.contents]
     for task in instance.tasks:
         for content in task.reads:
             last_needed[content] = task.number
-    best = _moment(instance, (c for c in instance.contents if c.starts_in_ram), None, 0)
+    yield _moment(instance, (c for c in instance.contents if c.starts_in_ram), None, 0)
     unpageable = [content for content in instance.contents if not _pageable(content)]
     for task in instance.tasks:
         touched = {*task.reads, *task.outputs}
@@ -39,8 +44,8 @@ def minimum_ram_bytes(problem: Problem, limits: Limits | None = None) -> LowerBo
             if not _may_be_remade(instance, content, task.number)
         )
         held = (instance.contents[c] for c in touched.union(stuck))
-        best = max(best, _moment(instance, held, task.name, task.workspace_bytes), key=_bytes)
-    return max(best, _moment(instance, (c for c in instance.contents if c.ends_in_ram), None, 0), key=_bytes)
+        yield _moment(instance, held, task.name, task.workspace_bytes)
+    yield _moment(instance, (c for c in instance.contents if c.ends_in_ram), None, 0)
 
 
 _MOST_TRIED = 10
