@@ -316,7 +316,7 @@ def _refuse_what_is_of_models(problem: Path, about_model: ModelAsk, ask: Ask) ->
 
 def _check_model(model: Path, ask: Ask, about_model: ModelAsk) -> None:
     """Refuse a file of another kind, and a model of which too little is said."""
-    expect(model, FileKind.ONNX, FileKind.PROBLEM)
+    expect(model, FileKind.ONNX, FileKind.EXPORTED, FileKind.PROBLEM)
     if about_model.device is None:
         raise InputError("a model needs --device; `poet devices list` shows the names, e.g. --device rpi4b")
     if ask.ram is None and about_model.output is not None and ask.minimise is not Objective.RAM:

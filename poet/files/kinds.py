@@ -43,8 +43,8 @@ class FileKind(enum.Enum):
     JSON = ("a JSON file", "of these `poet solve` takes planning problems")
     PYTHON = ("Python source", _NO_MODEL)
     EXPORTED = (
-        "a program of torch.export (.pt2), whose loading may unpickle",
-        "where you trust it: poet.plan(torch.export.load(FILE), ...) from Python",
+        "a program of torch.export (.pt2)",
+        "`poet solve` takes it",
     )
     TORCH = ("a file of torch.save", _NO_MODEL)
     TFLITE = ("a TensorFlow Lite model", "convert it to ONNX, for example with tf2onnx")

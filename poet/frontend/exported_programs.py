@@ -1,9 +1,4 @@
-"""Programs of ``torch.export`` as models: the objects, not their files.
-
-A ``.pt2`` file is not opened here. `torch.export.load` reads its weights with ``weights_only=True`` but,
-where that fails, once more as a pickle, which may run anything. Whoever trusts a file loads it with torch
-and gives the program.
-"""
+"""Programs of ``torch.export`` as models: the objects. `poet.frontend.program_file` reads files of them."""
 
 from __future__ import annotations
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from poet.errors import InputError, ModelError, one_of
+from poet.files.kinds import FileKind, kind_of
 from poet.files.reading import printable_name
 from poet.micro import BATCH_NAMES, MicroBatches
 from poet.optimizer import OptimizerSpec
@@ -92,7 +93,7 @@ def trace_model(
 
     in_blocks = one_of(Gradients, gradients, "gradients")
     patterns = None if train is None else tuple(train)
-    is_file = isinstance(model, str | Path)
+    is_file = isinstance(model, str | Path) and kind_of(Path(model)) is not FileKind.EXPORTED
     source = _source(model, example_inputs, _piece_bound(dict(bind or {}), micro if is_file else None), names)
     inputs = source.inputs if is_file else _pieces(source.inputs, micro)
     examples = None if targets is None else _pieces(targets, micro)
@@ -109,7 +110,7 @@ def trace_model(
         optimizer=spec,
         train=patterns,
         targets=examples,
-        name=source.identity.name if source.identity else None,
+        name=source.identity.name if source.identity else source.name,
         input_names=source.input_names,
         gradients=in_blocks,
         uses_elements=uses_elements if form.for_c99 else None,
@@ -189,7 +190,7 @@ def _taken(
 
 @dataclass(frozen=True, slots=True)
 class _Source:
-    """A module to trace; ``identity``, ``structure`` and ``input_names`` where it comes from a file."""
+    """A module to trace; the others where it comes from a file."""
 
     module: nn.Module
     inputs: Tensor | Sequence[Tensor]
@@ -198,6 +199,7 @@ class _Source:
     input_names: tuple[str, ...] | None = None
     path: Path | None = None
     names_remark: str = ""
+    name: str | None = None
 
 
 def _source(
@@ -218,10 +220,12 @@ def _source(
             raise ModelError("a module has its own names; names are for an ONNX file")
         return _Source(model, example_inputs)
     if example_inputs is not None:
-        raise ModelError(f"{model}: an ONNX file brings its own input shapes; leave example_inputs out")
+        raise ModelError(f"{model}: a file brings its own input shapes; leave example_inputs out")
+    path = Path(model)
+    if kind_of(path) is FileKind.EXPORTED:
+        return _program_source(path, bind, names)
     from poet.frontend.onnx.importer import load_onnx, strip_weights
 
-    path = Path(model)
     imported = load_onnx(path, bind=bind, names=names)
     return _Source(
         module=imported.module,
@@ -232,3 +236,19 @@ def _source(
         path=path,
         names_remark=imported.remark,
     )
+
+
+def _program_source(path: Path, bind: dict[str, int], names: object) -> _Source:
+    """A program of ``torch.export``, read from its file.
+
+    Raises:
+        ModelError: it cannot be read, or sizes or names are given.
+    """
+    from poet.frontend.program_file import read_program
+
+    if bind:
+        raise ModelError(f"{path}: an exported program has no dimensions to bind; export it for these sizes")
+    if names is not None:
+        raise ModelError(f"{path}: an exported program has its module's names; names are for an ONNX file")
+    program = read_program(path)
+    return _Source(program.module, program.inputs, input_names=program.input_names, name=printable_name(path))

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from poet.api import plan as plan_module
-from poet.errors import InputError, ModelError
+from poet.errors import ModelError
 from poet.files.kinds import FileKind, other_kind
 from poet.frontend.plain import PlainTrainer
 from poet.optimizer import OptimizerSpec
@@ -59,11 +59,21 @@ def test_named_arguments_are_refused() -> None:
         prepare(program, device="x86-host")
 
 
-def test_a_file_is_refused_with_the_reason(tmp_path: Path) -> None:
-    torch.export.save(torch.export.export(Named(), (torch.zeros(2, 3),)), tmp_path / "net.pt2")
-    assert "may unpickle" in other_kind(tmp_path / "net.pt2", FileKind.ONNX)
-    with pytest.raises(InputError, match="may unpickle"):
-        prepare(tmp_path / "net.pt2", device="x86-host")
+def test_a_file_is_a_model(tmp_path: Path) -> None:
+    """Its inputs and names are those of the program; what is for ONNX files is refused."""
+    torch.export.save(torch.export.export(Named().train(), (torch.zeros(2, 3),)), tmp_path / "net.pt2")
+    prepared = prepare(tmp_path / "net.pt2", device="x86-host")
+    assert prepared.step.graph.name == "net"
+    assert [parameter.name for parameter in prepared.step.graph.parameters] == [
+        "linear.weight",
+        "linear.bias",
+    ]
+    assert prepared.step.graph.inputs[0] == "features"
+    with pytest.raises(ModelError, match="no dimensions to bind; export it for these sizes"):
+        prepare(tmp_path / "net.pt2", device="x86-host", bind={"N": 4})
+    with pytest.raises(ModelError, match="names are for an ONNX file"):
+        prepare(tmp_path / "net.pt2", device="x86-host", names=Named())
+    assert "`poet solve` takes it" in other_kind(tmp_path / "net.pt2", FileKind.ONNX)
 
 
 def test_what_is_no_model_is_refused() -> None:

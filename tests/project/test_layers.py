@@ -22,8 +22,8 @@ HOMES = {
     },
     "scipy": {"devices"},
     "numpy": {
-        "files", "devices", "solvers", "memory", "frontend", "runtime", "verification", "whatif", "cli",
-        "c99",
+        "files", "devices", "solvers", "memory", "frontend", "runtime", "verification", "planning", "whatif",
+        "cli", "c99",
     },
     "onnx": {"frontend"},
     "onnxruntime": {"frontend"},  # where it is installed, it checks an exported file

@@ -1,0 +1,302 @@
+"""``.pt2`` files of ``torch.export`` as models, read without running anything in them.
+
+`torch.export.load` unpickles sample inputs, weights that were pickled and custom objects, evaluates sizes as
+Python (sympy), and calls any function below ``torch`` that a node names. Here the archive's JSON and its raw
+weights are read, and nodes call operators of ``torch.ops.aten`` alone, with arguments that name no file.
+Sample inputs are not read: inputs are made from their types, as those of an ONNX file are.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import zipfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from poet.errors import ModelError
+from poet.files.reading import open_regular, shown
+from poet.frontend.program_archive import DTYPES, Archive, Type, refuse, type_of
+
+_SCHEMA = 8  # of torch 2.13
+_ATEN = re.compile(r"torch\.ops\.aten\.([a-z_0-9]+)\.([A-Za-z_0-9]+)")
+_TEXTS = frozenset({"approximate", "equation", "indexing", "mode", "padding", "reduce", "rounding_mode"})
+"""Arguments of operators that are texts and name no file."""
+_FORMATS = {
+    1: torch.contiguous_format,
+    2: torch.channels_last,
+    3: torch.channels_last_3d,
+    4: torch.preserve_format,
+}
+_FLOATS = {"Infinity": math.inf, "-Infinity": -math.inf, "NaN": math.nan}
+_PLAIN = {
+    "as_int": int, "as_ints": list, "as_float": float, "as_floats": list, "as_bool": bool, "as_bools": list,
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramFile:
+    """What a file holds.
+
+    Attributes:
+        module: runs it, in the mode in which it was exported; several outputs are a tuple.
+        inputs: examples of the types it takes.
+        input_names: theirs.
+    """
+
+    module: nn.Module
+    inputs: tuple[Tensor, ...]
+    input_names: tuple[str, ...]
+
+
+def read_program(path: Path) -> ProgramFile:
+    """The program in the file at ``path``.
+
+    Raises:
+        ModelError: it is damaged, of another version, or needs what is not read here; the message says what.
+    """
+    try:
+        with open_regular(path) as file, zipfile.ZipFile(file) as archive:
+            return _program(Archive(archive))
+    except OSError as error:
+        raise ModelError(f"{path}: cannot be read: {error.strerror or error}") from None
+    except ModelError as error:
+        raise ModelError(f"{path}: {error}") from None
+    except (
+        zipfile.BadZipFile,
+        KeyError,
+        TypeError,
+        ValueError,
+        ArithmeticError,
+        IndexError,
+        AttributeError,
+        RuntimeError,
+    ) as error:
+        said = " ".join(str(error).split())
+        raise ModelError(
+            f"{path}: not a readable program of torch.export ({type(error).__name__}: {said})"
+        ) from None
+
+
+@dataclass(frozen=True, slots=True)
+class _Name:
+    """Of a value that a node is given."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Node:
+    """A call. Arguments are numbers, `_Name`s, or lists of them; outputs names, lists of them or nothing."""
+
+    operator: torch._ops.OpOverload
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    outputs: tuple[Any, ...]
+
+
+class Program(nn.Module):
+    """Runs the nodes of a program in their order; its mode is fixed, as in torch's own."""
+
+    def __init__(
+        self, nodes: Sequence[_Node], held: Mapping[str, str], given: Sequence[str], outputs: Sequence[str]
+    ) -> None:
+        """Keep what is to run.
+
+        Args:
+            nodes: the calls.
+            held: per value that a tensor of the module is, the tensor's name.
+            given: names of the values that inputs are.
+            outputs: names of those that are given back.
+        """
+        super().__init__()
+        self._nodes, self._held, self._given, self._outputs = nodes, held, given, outputs
+
+    def forward(self, *inputs: Tensor) -> Tensor | tuple[Tensor, ...]:
+        """The outputs for ``inputs``."""
+        values: dict[str, Any] = dict(zip(self._given, inputs, strict=True))
+        values |= {value: _tensor_called(self, name) for value, name in self._held.items()}
+        for node in self._nodes:
+            made = node.operator(*_filled(node.args, values), **_filled(node.kwargs, values))
+            for names, result in zip(node.outputs, made if len(node.outputs) > 1 else (made,), strict=True):
+                if isinstance(names, str):
+                    values[names] = result
+                elif names is not None:
+                    values |= zip(names, result, strict=True)
+        found = tuple(values[name] for name in self._outputs)
+        return found[0] if len(found) == 1 else found
+
+    def train(self, mode: bool = True) -> Program:
+        """Refuse: the mode is that of the export."""
+        raise NotImplementedError("an exported program has one mode")
+
+
+def _filled(given: Any, values: Mapping[str, Any]) -> Any:
+    if isinstance(given, _Name):
+        return values[given.text]
+    if isinstance(given, list | tuple):
+        return type(given)(_filled(item, values) for item in given)
+    return {key: _filled(item, values) for key, item in given.items()} if isinstance(given, dict) else given
+
+
+def _tensor_called(module: nn.Module, name: str) -> Tensor:
+    *parts, last = name.split(".")
+    for part in parts:
+        module = module._modules[part]  # type: ignore[assignment]
+    parameter, buffer = module._parameters.get(last), module._buffers.get(last)
+    found = buffer if parameter is None else parameter
+    assert found is not None
+    return found
+
+
+def _program(archive: Archive) -> ProgramFile:
+    data = archive.json("models/model.json")
+    if data["schema_version"]["major"] != _SCHEMA:
+        refuse(f"its format has version {shown(data['schema_version']['major'])}, this poet reads {_SCHEMA}")
+    graph, signature = data["graph_module"]["graph"], data["graph_module"]["signature"]
+    weights, constants = archive.tensors("weights", "weight"), archive.tensors("constants", "constant")
+    held: dict[str, tuple[str, str]] = {}
+    given: list[str] = []
+    for item in signature["input_specs"]:
+        ((kind, spec),) = item.items()
+        if kind == "user_input" and set(spec["arg"]) == {"as_tensor"}:
+            given.append(spec["arg"]["as_tensor"]["name"])
+        elif kind in ("parameter", "buffer", "tensor_constant"):
+            held[spec["arg"]["name"]] = kind, spec[f"{kind}_name"]
+        else:
+            refuse(f"an input of it is no tensor ({shown(kind)}); export it with tensors alone")
+    outputs = []
+    for item in signature["output_specs"]:
+        ((kind, spec),) = item.items()
+        if kind != "user_output" or set(spec["arg"]) != {"as_tensor"}:
+            refuse(
+                f"an output of it is no tensor of the model ({shown(kind)}); use torch.export.export as it is"
+            )
+        outputs.append(spec["arg"]["as_tensor"]["name"])
+    nodes = [_node(item) for item in graph["nodes"] if item["outputs"]]  # of checks nothing comes
+    _check_defined(nodes, (*given, *held), outputs)
+    module = Program(nodes, {value: name for value, (_, name) in held.items()}, given, outputs)
+    made: dict[int, Tensor] = {}
+    for kind, name in held.values():
+        _hold(
+            module, name, weights[name] if name in weights else constants[name], kind, name in weights, made
+        )
+    types = graph["tensor_values"]
+    return ProgramFile(module, tuple(_examples(type_of(types[name]) for name in given)), tuple(given))
+
+
+def _hold(
+    module: nn.Module, name: str, tensor: Tensor, kind: str, is_stored: bool, made: dict[int, Tensor]
+) -> None:
+    """Give ``module`` a tensor under its dotted name; one that has several names stays one."""
+    *parts, last = name.split(".")
+    for part in parts:
+        if part not in module._modules:
+            module.add_module(part, nn.Module())
+        module = module._modules[part]  # type: ignore[assignment]
+    if kind == "parameter":
+        module.register_parameter(last, made.setdefault(id(tensor), nn.Parameter(tensor)))  # type: ignore[arg-type]
+    else:
+        module.register_buffer(last, tensor, persistent=is_stored)
+
+
+def _examples(types: Iterator[Type]) -> Iterator[Tensor]:
+    """Floats normally distributed, whole numbers zero."""
+    generator = torch.Generator().manual_seed(0)
+    for kind in types:
+        if kind.dtype.is_floating_point:
+            yield torch.randn(kind.shape, generator=generator).to(kind.dtype)
+        else:
+            yield torch.zeros(kind.shape, dtype=kind.dtype)
+
+
+def _node(data: Mapping[str, Any]) -> _Node:
+    target = data["target"]
+    found = _ATEN.fullmatch(target)
+    packet = getattr(torch.ops.aten, found[1], None) if found else None
+    operator = getattr(packet, found[2], None) if found else None
+    if not isinstance(operator, torch._ops.OpOverload):
+        refuse(f"it calls {shown(target)}; of a file, operators of torch.ops.aten alone are called")
+    args: list[Any] = []
+    kwargs: dict[str, Any] = {}
+    for item in data["inputs"]:
+        ((kind, value),) = item["arg"].items()
+        if kind == "as_string" and item["name"] not in _TEXTS:
+            refuse(f"it gives {shown(target)} a text as {shown(item['name'])}, which might name a file")
+        argument = _argument(kind, value, target)
+        if item.get("kind") == 1:
+            args.append(argument)
+        else:
+            kwargs[item["name"]] = argument
+    return _Node(operator, tuple(args), kwargs, tuple(map(_output, data["outputs"])))
+
+
+def _argument(kind: str, value: Any, target: str) -> Any:
+    if kind == "as_none":
+        return None
+    if kind == "as_tensor":
+        return _Name(value["name"])
+    if kind == "as_tensors":
+        return [_Name(item["name"]) for item in value]
+    if kind in ("as_optional_tensor", "as_optional_tensors"):
+        several = value if isinstance(value, list) else [value]
+        pairs = [next(iter(item.items())) for item in several]
+        filled = [_argument(key, each, target) for key, each in pairs]
+        return filled if isinstance(value, list) else filled[0]
+    if kind == "as_string" and isinstance(value, str):
+        return value
+    if kind in ("as_float", "as_floats"):
+        return (
+            [_FLOATS.get(item, item) for item in value]
+            if isinstance(value, list)
+            else _FLOATS.get(value, value)
+        )
+    if kind in _PLAIN and isinstance(value, _PLAIN[kind]):
+        return value
+    if kind == "as_scalar_type":
+        return DTYPES[value]
+    if kind == "as_memory_format":
+        return _FORMATS[value]
+    if kind == "as_layout" and value == 7:
+        return torch.strided
+    if kind == "as_device" and value["type"] == "cpu":
+        return torch.device("cpu")
+    what = (
+        "sizes that vary; export it without dynamic_shapes" if "sym" in kind else f"an argument {shown(kind)}"
+    )
+    raise ModelError(f"it gives {shown(target)} {what}")
+
+
+def _output(item: Mapping[str, Any]) -> Any:
+    ((kind, value),) = item.items()
+    if kind == "as_tensor":
+        return value["name"]
+    if kind == "as_tensors":
+        return [each["name"] for each in value]
+    return None if kind == "as_none" else refuse(f"a call of it gives back {shown(kind)}")
+
+
+def _names(given: Any) -> Iterator[str]:
+    if isinstance(given, _Name):
+        yield given.text
+    elif isinstance(given, list | tuple):
+        for item in given:
+            yield from _names(item)
+
+
+def _check_defined(nodes: Sequence[_Node], known: Sequence[str], outputs: Sequence[str]) -> None:
+    """Do nothing if each value is made before it is read."""
+    seen = set(known)
+    for node in nodes:
+        missing = set(_names([*node.args, *node.kwargs.values()])) - seen
+        if missing:
+            refuse(f"{shown(min(missing))} is read before it is made")
+        for names in node.outputs:
+            seen |= {names} if isinstance(names, str) else set(names or ())
+    if not outputs or not seen.issuperset(outputs):
+        refuse("it gives back nothing that it makes")
