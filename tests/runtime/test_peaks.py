@@ -97,6 +97,19 @@ def test_a_step_of_any_shape_has_nothing_beside_a_full_arena(tmp_path: Path) -> 
     assert max(peaks) - before_bytes <= budget_of(made)
 
 
+def test_a_state_is_saved_without_a_byte_beside_a_full_arena(tmp_path: Path) -> None:
+    """Also where it is looked at for NaN first, as `fit` does."""
+    made = planned(1.0)
+    made.save(tmp_path / "p")
+    with Trainer.open(tmp_path / "p", seed=0, arena="require") as trainer:
+        for _ in range(3):
+            trainer.step(*batch(64))
+        with allocator().tracking() as tracked:
+            assert trainer.not_finite() is None
+            trainer.save(tmp_path / "s")
+        assert tracked.usage().footprint_peak_bytes == tracked.usage().footprint_bytes
+
+
 def test_results_that_are_kept_move_nothing_of_the_next_step(tmp_path: Path) -> None:
     """They take their own bytes beside the budget; every tensor of the steps has its planned place."""
     made = planned(1.0)
