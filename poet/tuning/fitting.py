@@ -18,7 +18,7 @@ class FittingTuning(Checked):
             lucky with just what is missing. Off: so are the others.
         looking_share: of the time limit, for a look whether good plans page, where schedules may do without.
         unpaged_share: of the time limit, for plans that do not page, where good ones do.
-        short_seconds: for either of these at most.
+        short_seconds: for either of these at most, so that a long limit is spent on the search itself.
         layout_seconds: of one layout: those that fit are mostly found at once.
         layout_share: of the time that is left, for one layout at most: another search may be needed.
         hopeless_share: of ``layout_seconds``, where not even live tensors fit: another search follows.
