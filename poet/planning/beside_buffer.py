@@ -9,12 +9,16 @@ kind takes less than the lower of the two bounds.
 
 from __future__ import annotations
 
+import contextlib
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 
+from poet.errors import InvalidSchedule
 from poet.plans.page_slots import is_paged, least_page_buffer_bytes
 from poet.problem import Limits, Objective, Problem
 from poet.search_record import MOST_ENTRIES, Advance, Phase, SearchRecord, joined
+from poet.simulator import simulate
 from poet.solution import WORD_OF, KnownBound, Solution, SolveOptions, Status, is_confirmed
 from poet.solvers import minimum_ram_bytes, solve
 from poet.solvers.search.explain import answered
@@ -101,7 +105,7 @@ class _Search:
         if unpaged.was_interrupted:
             return replace(look, was_interrupted=True, solve_seconds=self.spent_seconds())
         begun_seconds = self.spent_seconds()
-        paged = self.rest(self.within, look, look if unpaged.schedule is None else unpaged)
+        paged = self.rest(self.within, look, unpaged)
         return self.of_both(look, unpaged, paged, begun_seconds)
 
     def lacks_buffer(self, look: Solution) -> bool:
@@ -114,7 +118,7 @@ class _Search:
     def whole(self, look: Solution) -> Solution:
         """The answer where the whole budget may be taken."""
         begun_seconds = self.spent_seconds()
-        answer = self.rest(self.limits, look, look)
+        answer = self.rest(self.limits, look)
         record = joined(look.record, answer.record, after_seconds=begun_seconds)
         return replace(answer, solve_seconds=self.spent_seconds(), record=record)
 
@@ -172,19 +176,36 @@ class _Search:
             seconds = min(seconds, share * allowed_seconds)
         return solve(self.problem, limits, replace(options, time_limit_seconds=seconds))
 
-    def rest(self, limits: Limits, look: Solution, start: Solution) -> Solution:
-        """The answer of a search that has the rest of the time, and what is known from before."""
-        options = replace(self.options, known_bound=self.known_bound(look))
+    def rest(self, limits: Limits, *before: Solution) -> Solution:
+        """The answer of a search that has the rest of the time, and what is known from ``before``."""
+        options = self.started_within(limits, before)
         if options.time_limit_seconds is not None:
             left_seconds = max(options.time_limit_seconds - self.spent_seconds(), 0.0)
             options = replace(options, time_limit_seconds=left_seconds)
-        if start.schedule is not None:
-            options = replace(options, start=start.schedule, start_by=start.solver)
-        return answered(self.problem, limits, options)
+        return answered(self.problem, limits, replace(options, known_bound=self.known_bound(before[0])))
 
-    def known_bound(self, look: Solution) -> KnownBound:
-        """The higher of what ``look`` and an earlier search know of the whole budget."""
-        found, known = KnownBound(self.problem, self.limits, look.bound_joules), self.options.known_bound
+    def started_within(self, limits: Limits, before: Sequence[Solution]) -> SolveOptions:
+        """The options with the start that takes least of those that ``limits`` allow."""
+        options, least_joules = replace(self.options, start=None), math.inf
+        starts = [
+            (self.options.start, self.options.start_by),
+            *((each.schedule, each.solver) for each in before),
+        ]
+        for schedule, by in starts:
+            if schedule is None:
+                continue
+            with contextlib.suppress(InvalidSchedule):
+                joules = simulate(self.problem, schedule, limits).joules
+                if joules < least_joules:
+                    options, least_joules = replace(options, start=schedule, start_by=by), joules
+        return options
+
+    def known_bound(self, look: Solution) -> KnownBound | None:
+        """The higher of what ``look``, if it has a plan, and an earlier search know of the whole budget."""
+        known = self.options.known_bound
+        if look.schedule is None:
+            return known
+        found = KnownBound(self.problem, self.limits, look.bound_joules)
         if known is None or not known.holds_for(self.problem, self.limits) or known.joules < found.joules:
             return found
         return known

@@ -22,10 +22,10 @@ from poet.memory.layout import lay_out
 from poet.plans.plan_parts import Arena, Device, Model, Request, SearchOutcome
 from poet.plans.training_plan import Plan, make_plan
 from poet.problem import Limits, Place, Problem, ProblemOp, Tensor
+from poet.random_batches import random_batch
 from poet.runtime.system.memory import available_bytes
 from poet.runtime.training.step_clock import seconds_in_steps
 from poet.solvers.heuristics.keep_everything import keep_everything
-from poet.verification import random_batch
 
 _LONGEST_SECONDS = 1.0
 """Of one step, as its ops take by themselves; longer ones keep these times, which are truer of large ops."""

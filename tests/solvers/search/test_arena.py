@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from dataclasses import replace
 
@@ -232,6 +233,37 @@ def test_plans_that_page_leave_room_for_the_page_buffer_and_others_need_not() ->
                 assert trace.peak_ram_bytes <= budget - (1 << 16)
             kinds.add((unpaged <= budget, bounded_limits(found, limits) == limits))
     assert kinds == {(False, False), (True, False), (True, True)}
+
+
+@pytest.mark.parametrize("seed", [8, 10, 58])
+def test_a_start_beside_the_page_buffer_is_not_lost(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where a look at the whole budget finds a better plan, which leaves no room for the buffer."""
+    problem = _in_mebibytes(seed, ops=6)
+    limits = Limits(ram_budget_bytes=_unpaged_bytes(problem))
+    within, asked = less_page_buffer(limits), list[SolveOptions]()
+    options = SolveOptions(time_limit_seconds=20.0)
+    best = solve(problem, within, options)
+    assert (
+        _joules(problem, limits) < _joules(problem, within) < _joules(problem, replace(limits, paging=False))
+    )
+
+    def answered(problem: Problem, limits: Limits, options: SolveOptions) -> Solution:
+        asked.append(options)
+        return solve(problem, limits, options)
+
+    monkeypatch.setattr("poet.planning.beside_buffer.answered", answered)
+    options = replace(options, start=best.schedule, start_by="an earlier search")
+    assert answered_beside(problem, limits, options).joules == best.joules
+    assert [(each.start, each.start_by) for each in asked] == [(best.schedule, "an earlier search")]
+
+
+def _unpaged_bytes(problem: Problem) -> int:
+    return minimum_ram_bytes(problem, Limits(paging=False)).bytes
+
+
+def _joules(problem: Problem, limits: Limits) -> float:
+    joules = solve(problem, limits, SolveOptions(time_limit_seconds=20.0)).joules
+    return math.inf if joules is None else joules
 
 
 def test_where_none_page_or_budgets_are_little_all_of_it_is_searched() -> None:
