@@ -90,10 +90,11 @@ def fit(
     """
     from dataclasses import replace
 
-    from poet.devices.fitted_profile import fit_profile, profile_text, typed_watts
+    from poet.devices.fitted_profile import fit_profile, typed_watts
     from poet.devices.load import load_profile, profile_path
     from poet.devices.measurements import read_measurements
     from poet.devices.meter import phases_by_meter
+    from poet.devices.profile_text import profile_text
     from poet.errors import InputError
     from poet.report.fitted import fitted_report
 

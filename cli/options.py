@@ -17,7 +17,8 @@ from poet.errors import InputError, nearest
 from poet.files.reading import LARGEST_WHOLE, shown
 from poet.loss import LOSSES, LossSpec
 from poet.micro import micro_batches
-from poet.optimizer import OPTIONS, OptimizerSpec, ParameterGroup
+from poet.optimizer import OptimizerSpec, ParameterGroup
+from poet.optimizer_kinds import OPTIONS
 from poet.problem import Objective, Pins, Place
 from poet.units import parse_seconds
 

@@ -10,7 +10,7 @@ import typer
 from poet.devices.load import profile_path
 from poet.errors import InputError
 from poet.files.kinds import FileKind, expect
-from poet.optimizer import OPTIONS
+from poet.optimizer_kinds import OPTIONS
 from poet.problem import Objective, Pins
 
 from .log import check_log, listening

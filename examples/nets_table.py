@@ -70,10 +70,11 @@ def _measured(name: str, net: UsualNet, route: str, folder: Path) -> Row:
     from poet import api
     from poet.problem import Limits
     from poet.ram_survey import budget_between, keep_everything_bytes
+    from poet.random_batches import random_batch
     from poet.runtime import Trainer
     from poet.solution import SolveOptions
     from poet.solvers import minimum_ram_bytes
-    from poet.verification import random_batch, verify
+    from poet.verification import verify
 
     torch.manual_seed(0)
     module, inputs = net.build().train(), net.inputs()

@@ -1,6 +1,6 @@
-"""The optimizers a plan may use: what they keep per parameter and what changes with each step.
+"""An optimizer of a plan with its settings: what it keeps per parameter and what changes with each step.
 
-The arithmetic of the update itself is a kernel of the runtime; here is the arithmetic that
+The arithmetic of the update itself is a kernel of the runtime (`poet.runtime.kernels`); here is what
 `torch.optim` does in Python floats, operation for operation, so that replay gives the same bits.
 """
 
@@ -8,18 +8,17 @@ from __future__ import annotations
 
 import fnmatch
 import math
-import struct
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from functools import cache
 from typing import Any
 
-from poet.errors import InputError, nearest
+from poet.errors import InputError
 from poet.graph import Argument, Call, Ref, Symbol
-from poet.named_options import options_of
 from poet.operators import OWN
+from poet.optimizer_kinds import MAXIMUM, OPTIONS, STATES, UPDATES, unknown
+from poet.optimizer_steps import LARGEST_STEP, nadam_steps, radam_rectification
+from poet.optimizer_text import options_in, written
 
-_LARGEST_STEP = 2**24  # torch.optim counts steps in a float32, which stays there
 _MOST_GROUPS = 10_000
 _OF_GROUPS = ("lr", "weight_decay", "momentum")
 
@@ -53,7 +52,7 @@ class ParameterGroup:
         if not colon or not pattern:
             raise InputError(f"parameter group {text!r}: write for example 'norm*:lr=1e-4,weight_decay=0'")
         where = f"parameter group {text!r}"
-        return ParameterGroup((pattern,), **_options(where, "a group", written, _OF_GROUPS))
+        return ParameterGroup((pattern,), **options_in(where, "a group", written, _OF_GROUPS))
 
     @property
     def called(self) -> str:
@@ -61,7 +60,7 @@ class ParameterGroup:
         return self.patterns[0] if self.patterns else ""
 
     def __str__(self) -> str:
-        return f"{self.called}:{_written(self, _OF_GROUPS)}"
+        return f"{self.called}:{written(self, _OF_GROUPS)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +114,7 @@ class OptimizerSpec:
     def __post_init__(self) -> None:
         where = f"optimizer {self.name}"
         if self.name not in STATES:
-            raise _unknown(self.name)
+            raise unknown(self.name)
         for field in ("lr", "weight_decay", "momentum", "dampening", "eps", "alpha", "lr_decay", "initial",
                       "rho", "momentum_decay", "clip_value", "clip_norm"):  # fmt: skip
             _check_amount(where, field, getattr(self, field))
@@ -143,13 +142,13 @@ class OptimizerSpec:
         """
         name, colon, written = text.partition(":")
         if name not in STATES:
-            raise _unknown(name)
-        given = _options(f"optimizer {text!r}", name, written, OPTIONS[name]) if colon else {}
+            raise unknown(name)
+        given = options_in(f"optimizer {text!r}", name, written, OPTIONS[name]) if colon else {}
         return OptimizerSpec(name, **given)
 
     def __str__(self) -> str:
         """Name and settings; groups and clipping stand beside it."""
-        return ":".join(filter(None, (self.name, _written(self, OPTIONS[self.name]))))
+        return ":".join(filter(None, (self.name, written(self, OPTIONS[self.name]))))
 
     @property
     def decay(self) -> float:
@@ -203,7 +202,7 @@ class OptimizerSpec:
             kept = {"square_avg": True, "momentum_buffer": self.inertia > 0, "grad_avg": self.centered}
             return {name: 0.0 for name, is_kept in kept.items() if is_kept}
         if self.has_maximum:
-            return {**STATES[self.name], _MAXIMUM: 0.0}
+            return {**STATES[self.name], MAXIMUM: 0.0}
         return {"sum": self.initial} if self.name == "adagrad" else STATES[self.name]
 
     @property
@@ -283,12 +282,12 @@ class OptimizerSpec:
 
         names, target = [*STATES[spec.name]], f"poet.{spec.name}"
         if spec.has_maximum:
-            names, target = [*names, _MAXIMUM], f"{target}_amsgrad"
+            names, target = [*names, MAXIMUM], f"{target}_amsgrad"
         tensors = (Ref(parameter), Ref(gradient), *map(state, names))
         return Call(target, (*tensors, *_FIXED[spec.name](spec, scalar)))
 
     def _scalars(self, step: int, lr: float) -> dict[str, float]:
-        count = float(min(step, _LARGEST_STEP))
+        count = float(min(step, LARGEST_STEP))
         if self.name == "momentum":
             # torch.optim.SGD puts the first gradient into an empty buffer as it is
             share = 1.0 if step == 1 else 1 - self.dampening
@@ -299,7 +298,10 @@ class OptimizerSpec:
         if self.name == "adamax":
             return {"step_size": lr / (1 - beta1**count), "beta1": beta1, "beta2": beta2}
         if self.name == "nadam":
-            return {"decay_factor": 1 - lr * self.decay, **self._nesterov_steps(count, lr)}
+            return {
+                "decay_factor": 1 - lr * self.decay,
+                **nadam_steps(lr, self.both_betas, self.momentum_decay, int(count)),
+            }
         if self.name == "radam":
             first, second = 1 - beta1**count, 1 - beta2**count
             return {
@@ -307,7 +309,7 @@ class OptimizerSpec:
                 "lr": lr,
                 "first_moment_correction": first,
                 "second_moment_correction": second**0.5,
-                "rectification": _rectification(beta2, count),
+                "rectification": radam_rectification(beta2, count),
                 "beta1": beta1,
                 "beta2": beta2,
             }
@@ -325,59 +327,6 @@ class OptimizerSpec:
         if self.name == "lion":
             made |= {"beta1": beta1, "beta2": beta2}
         return made | ({"momentum": self.inertia} if self.name == "rmsprop" else {})
-
-    def _nesterov_steps(self, count: float, lr: float) -> dict[str, float]:
-        """Of the gradient and of its average, of `torch.optim.NAdam`, and the share that corrects the second.
-
-        torch keeps the product of the momenta so far as a float32.
-        """
-        beta1, beta2 = self.both_betas
-        product = _product_of_momenta(beta1, self.momentum_decay, int(count))
-        now = _momentum(beta1, self.momentum_decay, count)
-        ahead = _momentum(beta1, self.momentum_decay, count + 1)
-        return {
-            "gradient_step_size": lr * (1.0 - now) / (1.0 - product),
-            "step_size": lr * ahead / (1.0 - product * ahead),
-            "second_moment_correction": 1 - beta2**count,
-        }
-
-
-def _momentum(beta1: float, momentum_decay: float, count: float) -> float:
-    """Of step ``count`` of NAdam (Dozat, 2016)."""
-    return float(beta1 * (1.0 - 0.5 * (0.96 ** (count * momentum_decay))))
-
-
-def _product_of_momenta(beta1: float, momentum_decay: float, count: int) -> float:
-    """The product of the momenta of the first ``count`` steps of NAdam, rounded to float32 after each."""
-    known = _products(beta1, momentum_decay)
-    while len(known) <= count:
-        step = _as_float32(_momentum(beta1, momentum_decay, float(len(known))))
-        product = _as_float32(known[-1] * step)
-        if product == known[-1]:  # momenta rise below 1, so that it stays
-            break
-        known.append(product)
-    return known[min(count, len(known) - 1)]
-
-
-@cache
-def _products(beta1: float, momentum_decay: float) -> list[float]:
-    """By step, as far as they were needed."""
-    return [1.0]
-
-
-def _as_float32(number: float) -> float:
-    found: float = struct.unpack("f", struct.pack("f", number))[0]
-    return found
-
-
-def _rectification(beta2: float, count: float) -> float:
-    """The factor of RAdam's step (Liu et al., 2020, equation 5); 0 in the first steps, which have none."""
-    longest = 2 / (1 - beta2) - 1
-    length = longest - 2 * count * (beta2**count) / (1 - beta2**count)
-    if length <= 5.0:
-        return 0.0
-    above = (length - 4) * (length - 2) * longest
-    return float((above / ((longest - 4) * (longest - 2) * length)) ** 0.5)
 
 
 def with_driven_numbers(call: Call) -> Call:
@@ -434,65 +383,6 @@ _FIXED: dict[str, Callable[[OptimizerSpec, _Scalar], tuple[Argument, ...]]] = {
 }  # fmt: skip
 """Per optimizer, what its kernel is given behind the tensors."""
 
-STATES: dict[str, dict[str, float]] = {
-    "sgd": {},
-    # from minus zero the first update gives the gradient bit for bit, its own minus zeros included
-    "momentum": {"momentum_buffer": -0.0},
-    "adam": {"exp_avg": 0.0, "exp_avg_sq": 0.0},
-    "adamw": {"exp_avg": 0.0, "exp_avg_sq": 0.0},
-    "rmsprop": {"square_avg": 0.0, "momentum_buffer": 0.0, "grad_avg": 0.0},
-    "adagrad": {"sum": 0.0},
-    "lion": {"exp_avg": 0.0},
-    "adadelta": {"square_avg": 0.0, "acc_delta": 0.0},
-    "adamax": {"exp_avg": 0.0, "exp_inf": 0.0},
-    "nadam": {"exp_avg": 0.0, "exp_avg_sq": 0.0},
-    "radam": {"exp_avg": 0.0, "exp_avg_sq": 0.0},
-}
-"""Per optimizer, the tensors it may keep for each parameter and what they are filled with at first."""
-
-_MAXIMUM = "max_exp_avg_sq"
-UPDATES = frozenset({f"poet.{name}" for name in STATES} | {"poet.adam_amsgrad", "poet.adamw_amsgrad"})
-"""The operators that `OptimizerSpec.update` calls."""
-
-OPTIONS: dict[str, tuple[str, ...]] = {
-    "sgd": ("lr", "weight_decay", "maximize"),
-    "momentum": ("lr", "momentum", "dampening", "nesterov", "weight_decay", "maximize"),
-    "adam": ("lr", "betas", "eps", "weight_decay", "amsgrad", "maximize"),
-    "adamw": ("lr", "betas", "eps", "weight_decay", "amsgrad", "maximize"),
-    "rmsprop": ("lr", "alpha", "momentum", "centered", "eps", "weight_decay", "maximize"),
-    "adagrad": ("lr", "lr_decay", "initial", "eps", "weight_decay", "maximize"),
-    "lion": ("lr", "betas", "weight_decay", "maximize"),
-    "adadelta": ("lr", "rho", "eps", "weight_decay", "maximize"),
-    "adamax": ("lr", "betas", "eps", "weight_decay", "maximize"),
-    "nadam": (
-        "lr", "betas", "eps", "momentum_decay", "weight_decay", "decoupled_weight_decay", "maximize",
-    ),
-    "radam": ("lr", "betas", "eps", "weight_decay", "decoupled_weight_decay", "maximize"),
-}  # fmt: skip
-"""Per optimizer, the settings that it has."""
-
-_IN_A_LOOP = "a loop of your own under poet.wrap keeps it"
-NOT_HAD: dict[str, str] = {
-    "asgd": "the average of the weights that it makes is not what a plan trains, evaluates and saves; "
-    f"{_IN_A_LOOP}",
-    "rprop": f"it compares the signs of whole data sets' gradients, which batches do not give; {_IN_A_LOOP}",
-    "lbfgs": "it computes the loss several times per step, as the values want it, and a plan's step once",
-    "adafactor": "its state is a row and a column of each weight, and its step has the mean square of the "
-    f"whole weight, while updates here go element by element; {_IN_A_LOOP}",
-    "sparseadam": "it takes sparse gradients, and those of a plan are dense",
-    "muon": "its step multiplies each weight's whole gradient with itself, while updates here go element by "
-    f"element; {_IN_A_LOOP}",
-}
-"""The optimizers of torch that poet has not, in small letters, and why."""
-
-
-def _unknown(name: str) -> InputError:
-    """There is no optimizer of this name."""
-    why = NOT_HAD.get(name.lower())
-    if why is not None:
-        return InputError(f"optimizer {name!r} is not one that poet has: {why}")
-    return InputError(f"optimizer {name!r} is not one of {', '.join(STATES)}{nearest(name, STATES)}")
-
 
 def _scalar_name(name: str, group: int) -> str:
     return f"{name}.{group}" if group else name
@@ -501,49 +391,3 @@ def _scalar_name(name: str, group: int) -> str:
 def _check_amount(where: str, field: str, amount: float | None) -> None:
     if amount is not None and (not math.isfinite(amount) or amount < 0):
         raise InputError(f"{where}: {field} is {amount}, not a number from 0 up")
-
-
-def _options(where: str, name: str, written: str, known: Sequence[str]) -> dict[str, Any]:
-    """What ``option=value,...`` gives.
-
-    Raises:
-        InputError: ``name`` has no such option, it is given twice, or has another kind of value.
-    """
-    found: dict[str, Any] = {}
-    for option, value in options_of(where, name, written, known):
-        try:
-            found[option] = _value(option, value)
-        except ValueError as error:
-            raise InputError(f"{where}: {option} {error}") from None
-    return found
-
-
-def _value(option: str, text: str) -> object:
-    if option in ("nesterov", "centered", "amsgrad", "maximize", "decoupled_weight_decay"):
-        if text not in ("yes", "no"):
-            raise ValueError("is yes or no")
-        return text == "yes"
-    try:
-        numbers = tuple(map(float, text.split("/")))
-    except ValueError:
-        numbers = ()
-    if option == "betas":
-        if len(numbers) != 2:
-            raise ValueError("are two numbers with / between, for example 0.9/0.999")
-        return numbers
-    if len(numbers) != 1:
-        raise ValueError("is a number")
-    return numbers[0]
-
-
-def _written(record: OptimizerSpec | ParameterGroup, options: Sequence[str]) -> str:
-    """``option=value,...`` of what is not as usual, read back by `_options`."""
-    usual = {field.name: field.default for field in fields(record)}
-    given = {name: getattr(record, name) for name in options if getattr(record, name) != usual[name]}
-    return ",".join(f"{name}={_text(amount)}" for name, amount in given.items())
-
-
-def _text(amount: object) -> str:
-    if isinstance(amount, bool):
-        return "yes" if amount else "no"
-    return "/".join(map(repr, amount)) if isinstance(amount, tuple) else repr(amount)

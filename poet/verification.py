@@ -20,25 +20,20 @@ import torch
 from torch import Tensor, nn
 
 from poet.c99.statements import LIBRARY as C99
-from poet.errors import InputError, ModelError, NotExact, PlanError, PoetError
+from poet.errors import InputError, NotExact, PlanError, PoetError
 from poet.frontend.eager import copied, original
 from poet.frontend.losses import LossFunction
 from poet.frontend.plain import PlainTrainer
 from poet.frontend.small_operators import small_operators
-from poet.graph import Graph, TensorType, classes_in_strips
-from poet.loss import LossSpec
 from poet.named import named_parameters
 from poet.plans.plan_file import PlanFile
 from poet.plans.training_plan import Plan, shape_words
+from poet.random_batches import Batch, batches_of, random_batch, random_step
 from poet.runtime import Trainer
-from poet.runtime.data.samples import batch_of, load_samples
 from poet.runtime.steps.replay import first_line
 from poet.runtime.system.process import torch_threads
 from poet.schedule import Compute, PageIn
 from poet.units import format_bytes
-
-Batch = tuple[tuple[Tensor, ...], Tensor | tuple[Tensor, ...] | None]
-"""The model's inputs, and the loss's targets where it has any."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +127,7 @@ def verify(
         reference = _from_structure(file) if module is None else original(module)
     if batches is None and data is not None:
         batches = batches_of(data, plan, steps)
-    given = tuple(batches or (_random_step(plan, seed + number) for number in range(steps)))
+    given = tuple(batches or (random_step(plan, seed + number) for number in range(steps)))
     comparisons = []
     for count in threads:
         with (
@@ -151,101 +146,6 @@ def verify(
         shapes=len(plan.shapes),
         budgets=len(plan.budgets),
     )
-
-
-def batches_of(data: str | Path, plan: Plan, steps: int) -> list[Batch]:
-    """The first ``steps`` batches of the samples at ``data``, or as many as there are.
-
-    Raises:
-        InputError: they do not fit the plan, or make no batch.
-    """
-    samples, rows = load_samples(data, plan), batch_of(plan)
-    made: list[Batch] = []
-    for number in range(min(steps, samples.count // rows)):
-        parts = samples.batch(torch.arange(rows * number, rows * (number + 1)))
-        inputs, targets = (tuple(tensor.clone() for tensor in part) for part in parts)
-        made.append((inputs, targets[0] if len(targets) == 1 else targets or None))
-    return made
-
-
-def random_batch(plan: Plan, seed: int) -> Batch:
-    """Inputs and targets of the plan's shapes.
-
-    Floats are normally distributed, whole numbers small enough for every table that they index,
-    targets are classes, numbers between 0 and 1, or probabilities where the loss takes those.
-    """
-    graph = plan.graph
-    generator = torch.Generator().manual_seed(seed)
-    types = {value.name: value.type for value in graph.values}
-    drawn = [_random_tensor(types[name], _rows(graph, name), generator) for name in graph.inputs]
-    if not graph.targets:
-        return tuple(drawn), None
-    inputs, targets = drawn[: -graph.targets], drawn[-graph.targets :]
-    classes = classes_in_strips(graph)
-    if classes is not None:
-        return tuple(inputs), _random_tensor(types[graph.inputs[-1]], classes, generator)
-    loss, output = LossSpec.parse(plan.request.loss), types[graph.predictions[0]].shape
-    if loss.targets_are_classes:
-        _check_classes(plan, loss, output, types[graph.inputs[-1]].shape)
-        targets = [_random_tensor(types[graph.inputs[-1]], output[loss.class_dim(len(output))], generator)]
-    elif loss.name == "ctc":
-        targets = [_random_sequences(loss, output, types[graph.inputs[-1]].shape, generator)]
-    elif loss.name in ("bce", "bce-with-logits"):
-        targets = [targets[0].sigmoid()]
-    elif loss.name == "kl-div":
-        probabilities = targets[0].softmax(dim=-1)
-        targets = [probabilities.log() if loss.option("log_target") else probabilities]
-    return tuple(inputs), targets[0] if len(targets) == 1 else tuple(targets)
-
-
-def _random_step(plan: Plan, seed: int) -> Batch:
-    """What a whole step takes: `random_batch`, or one for each micro-batch in one."""
-    count = 1 if plan.request.micro is None else plan.request.micro.runs
-    if count == 1:
-        return random_batch(plan, seed)
-    drawn = [random_batch(plan, seed * count + number) for number in range(count)]
-    inputs = tuple(torch.cat(tensors) for tensors in zip(*(batch[0] for batch in drawn), strict=True))
-    targets = [batch[1] for batch in drawn]
-    if isinstance(targets[0], Tensor):
-        return inputs, torch.cat([item for item in targets if isinstance(item, Tensor)])
-    if targets[0] is None:
-        return inputs, None
-    several = (item for item in targets if isinstance(item, tuple))
-    return inputs, tuple(torch.cat(tensors) for tensors in zip(*several, strict=True))
-
-
-def _random_sequences(
-    loss: LossSpec, output: Sequence[int], targets: Sequence[int], generator: torch.Generator
-) -> Tensor:
-    """Classes that are not the blank, for at most half of the moments, so that a sequence can be found."""
-    _, moments, classes, _ = loss.sequences(output)
-    samples, longest = targets
-    blank = loss.option("blank", 0)
-    drawn = torch.randint(0, max(int(classes) - 1, 1), (samples, longest), generator=generator)
-    drawn += drawn >= blank if isinstance(blank, int) else 0
-    most = min(longest, int(moments) // 2) if int(classes) > 1 else 0
-    counts = torch.randint(0, most + 1, (samples, 1), generator=generator)
-    return torch.where(torch.arange(longest) < counts, drawn, -1)
-
-
-def _check_classes(plan: Plan, loss: LossSpec, output: tuple[int, ...], targets: tuple[int, ...]) -> None:
-    """Refuse targets that the loss does not take: before it had a dim, [N,T,C] was taken for what it is not.
-
-    Raises:
-        PlanError: says how to plan again.
-    """
-    try:
-        fits = loss.class_dim_of(output, targets) is not None or targets == output
-    except ModelError as error:
-        raise PlanError(f"{plan.model.name}: {error}") from None
-    if not fits:
-        raise PlanError(
-            f"{plan.model.name}: {loss} of an output {list(output)} does not take targets {list(targets)}; "
-            "if its classes are last, plan again with the loss cross-entropy:dim=-1"
-        )
-
-
-# --- both sides -------------------------------------------------------------------------------
 
 
 def _compare(
@@ -429,9 +329,6 @@ def _tensors(module: nn.Module) -> dict[str, Tensor]:
     }
 
 
-# --- helpers ----------------------------------------------------------------------------------
-
-
 def _difference(ours: Tensor, theirs: Tensor) -> str | None:
     """How two tensors differ in type or in any bit, or ``None``."""
     theirs = theirs.detach()
@@ -443,24 +340,3 @@ def _difference(ours: Tensor, theirs: Tensor) -> str | None:
     differing = int((bits[0] != bits[1]).reshape(ours.numel(), -1).any(dim=1).sum())
     largest = float((ours.double() - theirs.double()).abs().max())
     return f"differs from plain PyTorch in {differing} of {ours.numel()} elements, by up to {largest:.3g}"
-
-
-def _random_tensor(kind: TensorType, below: int, generator: torch.Generator) -> Tensor:
-    dtype: torch.dtype = getattr(torch, kind.dtype)
-    if dtype.is_floating_point:
-        return torch.randn(kind.shape, generator=generator).to(dtype)
-    return torch.randint(below, kind.shape, generator=generator).to(dtype)
-
-
-def _rows(graph: Graph, name: str) -> int:
-    """Rows of the smallest table that the input ``name`` indexes; 2 if there is none."""
-    types = {value.name: value.type for value in graph.values}
-    buffer = graph.buffer_of(name)
-    rows = []
-    for op in graph.ops:
-        if op.call.target in {"aten.embedding.default", "poet.look_up"}:
-            refs, count = tuple(op.call.refs()), op.call.args[-2]
-            if graph.buffer_of(refs[1]) == buffer:
-                whole = types[refs[0]].shape[0]
-                rows.append(count if op.call.target == "poet.look_up" and isinstance(count, int) else whole)
-    return min(rows, default=2)

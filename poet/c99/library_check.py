@@ -24,8 +24,8 @@ from poet.c99.vectors import PlainSteps
 from poet.errors import InputError, NotExact, PlanError
 from poet.plans.plan_file import PlanFile, plan_digest
 from poet.plans.training_plan import Plan
+from poet.random_batches import random_batch
 from poet.runtime.data.samples import load_samples
-from poet.verification import random_batch
 
 ALLOWED = 8.0
 """How often PyTorch's own error in float32."""

@@ -15,10 +15,10 @@ from poet.errors import PageFileError
 from poet.frontend.trace import TrainingStep, trace_training_step
 from poet.optimizer import OptimizerSpec
 from poet.planning.rehearsal import keeping_plan
+from poet.random_batches import random_batch
 from poet.runtime.storage.storage_speed import keep_transferring, transfer_seconds
 from poet.runtime.system.process import torch_threads
 from poet.runtime.training.step_clock import seconds_in_steps
-from poet.verification import random_batch
 
 Sample = Callable[[], None]
 """To be called now and then by what takes long, where nothing else samples the sensors."""

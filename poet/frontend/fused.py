@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from poet.graph import Graph, Link, Op, Parameter, Strip
-from poet.optimizer import STATES
+from poet.optimizer_kinds import STATES
 
 HasKernel = Callable[[Strip, Graph], bool]
 """Whether a library's kernels can use each element of a strip's gradient as it is made."""

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from poet.errors import InputError
-from poet.optimizer import NOT_HAD, OPTIONS, OptimizerSpec, ParameterGroup
+from poet.optimizer import OptimizerSpec, ParameterGroup
+from poet.optimizer_kinds import NOT_HAD, OPTIONS
 
 
 class Lion(torch.optim.Optimizer):

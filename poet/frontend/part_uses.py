@@ -22,7 +22,7 @@ from poet.graph import (
     lasting_of,
 )
 from poet.named import Bounds
-from poet.optimizer import STATES
+from poet.optimizer_kinds import STATES
 from poet.wholes import Axis, PartedCall
 
 IsExact = Callable[[PartedCall, Bounds], bool]

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from poet.frontend.cuts import Cut, gradient_cut, passing_cut, update_cut
 from poet.frontend.strip_candidates import StripCandidate
 from poet.graph import Graph, Link, Op, Parameter, Ref, Strip, Value
-from poet.optimizer import STATES
+from poet.optimizer_kinds import STATES
 from poet.runtime.trials.strip_trial import BLOCK_COUNTS
 from poet.strips import outermost
 

@@ -136,7 +136,7 @@ class Pass:
             rivals = [(at, at + self.sizes[other.number]) for other, at in placed if _meet(birth, other)]
             start = self.gap_for(birth, rivals)
             fixed = [(at, at + self.sizes[other.number]) for other, at in placed]
-            if start != self.offsets.get(birth.number, start) and self.is_cleared(birth.number, fixed):
+            if start != self.offsets.get(birth.number, start) and self.clear_home(birth.number, fixed):
                 start = self.offsets[birth.number]
             if start is None:
                 start = self.make_room(self.sizes[birth.number], fixed)
@@ -161,9 +161,10 @@ class Pass:
         for birth, offset in zip(births, layout.offsets_bytes, strict=True):
             self.put(birth.number, start + offset)
 
-    def is_cleared(self, number: int, fixed: Sequence[Gap]) -> bool:
-        """Whether the place at which a block began the step is made free again, for less than another move of
-        the block: where two large ones lie at each other's place in the end, a full arena has no way back.
+    def clear_home(self, number: int, fixed: Sequence[Gap]) -> bool:
+        """Move away what lies where a block began the step, if that costs less; whether it was done.
+
+        Where two large blocks lie at each other's place in the end, a full arena has no way back.
         """
         low, high = self.offsets[number], self.offsets[number] + self.sizes[number]
         if not self.clears_homes or any(start < high and low < end for start, end in fixed):

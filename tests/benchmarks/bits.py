@@ -39,11 +39,11 @@ from poet.optimizer import OptimizerSpec, ParameterGroup  # noqa: E402
 from poet.planning.beside import at_home  # noqa: E402
 from poet.plans.plan_file import write_plan  # noqa: E402
 from poet.plans.training_plan import Plan  # noqa: E402
+from poet.random_batches import random_batch  # noqa: E402
 from poet.runtime import Trainer  # noqa: E402
 from poet.runtime.storage.state import raw_tensor  # noqa: E402
 from poet.runtime.system.process import torch_threads  # noqa: E402
 from poet.schedule import Compute, PageIn  # noqa: E402
-from poet.verification import random_batch  # noqa: E402
 
 PAGE = ROOT / "docs" / "bits-table.md"
 KEPT = ROOT / "build" / "bits-table.jsonl"

@@ -19,12 +19,13 @@ from typer.main import get_command
 
 from poet.calibration.calibrate import Settings, calibrate
 from poet.devices.amounts import amounts_of
-from poet.devices.fitted_profile import fit_profile, predicted_seconds, profile_text, typed_watts
+from poet.devices.fitted_profile import fit_profile, predicted_seconds, typed_watts
 from poet.devices.fitting import fit_speeds
 from poet.devices.load import load_profile
 from poet.devices.measurements import FIT, JUDGE, Measurements, write_measurements
 from poet.devices.meter import phases_by_meter
 from poet.devices.profile import OpClass, Profile
+from poet.devices.profile_text import profile_text
 from poet.devices.sense import contradictions
 from poet.errors import InputError
 

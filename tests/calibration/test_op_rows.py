@@ -19,7 +19,7 @@ from poet.calibration.added import add_to, begun, steps_of_model
 from poet.calibration.bench import op_times
 from poet.devices import op_rows
 from poet.devices.costs import estimate
-from poet.devices.fitted_profile import fit_profile, profile_text
+from poet.devices.fitted_profile import fit_profile
 from poet.devices.load import MAX_FILE_BYTES, load_profile
 from poet.devices.machine import Machine
 from poet.devices.measurements import (
@@ -36,6 +36,7 @@ from poet.devices.measurements import (
 )
 from poet.devices.op_rows import LEAST_WIDTH, rows_of
 from poet.devices.profile import Profile
+from poet.devices.profile_text import profile_text
 from poet.errors import InputError
 from poet.frontend.trace import TrainingStep, trace_training_step
 from poet.planning.planned import limits_of, plan_step

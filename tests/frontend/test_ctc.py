@@ -17,10 +17,11 @@ from poet.errors import InputError, ModelError
 from poet.frontend.trace import trace_training_step
 from poet.loss import LossSpec
 from poet.plans.plan_file import write_plan
+from poet.random_batches import Batch
 from poet.runtime import Trainer
 from poet.runtime.kernels import ctc
 from poet.runtime.storage.state import raw_tensor
-from poet.verification import Batch, verify
+from poet.verification import verify
 
 SAMPLES, MOMENTS, CLASSES = 3, 12, 5
 TARGETS = torch.tensor([[1, 2, 2, 4], [3, 1, -1, -1], [0, 0, 0, 0]])

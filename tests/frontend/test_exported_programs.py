@@ -7,15 +7,14 @@ from pathlib import Path
 
 import pytest
 import torch
+from helpers.beside_plain import assert_trains_alike
 from torch import nn
 
 from poet.api import plan as plan_module
 from poet.errors import ModelError
 from poet.files.kinds import FileKind, other_kind
-from poet.frontend.plain import PlainTrainer
 from poet.optimizer import OptimizerSpec
 from poet.planning.prepared import prepare
-from poet.runtime import Trainer
 
 
 class Named(nn.Module):
@@ -40,17 +39,7 @@ def test_a_program_trains_with_the_bits_of_its_module(tmp_path: Path) -> None:
     with pytest.warns(UserWarning, match="no other mode than that in which it was exported"):
         planned = plan_module(program, device="x86-host", ram=None, optimizer=spec, measure_host=False)
     planned.save(tmp_path / "p.poet")
-    names = [name for name, _ in net.named_parameters()]
-    plain = PlainTrainer(net.train(), loss="cross-entropy", optimizer=spec, trained=names)
-    with Trainer.open(tmp_path / "p.poet", seed=1) as trainer:
-        torch.manual_seed(1)
-        for number in range(3):
-            generator = torch.Generator().manual_seed(number)
-            inputs = torch.randn(4, 1, 4, 4, generator=generator)
-            targets = torch.randint(3, (4,), generator=generator)
-            assert trainer.step(inputs, targets).loss == float(plain.step([inputs], targets)[0])
-        state = trainer.state_dict()
-        assert all(torch.equal(tensor, state[name]) for name, tensor in net.state_dict().items())
+    assert_trains_alike(tmp_path / "p.poet", net.train(), spec, (4, 1, 4, 4))
 
 
 def test_named_arguments_are_refused() -> None:

@@ -25,11 +25,12 @@ from poet.optimizer import OptimizerSpec
 from poet.plans.plan_file import read_plan, write_plan
 from poet.plans.plan_parts import Request
 from poet.problem import Limits
+from poet.random_batches import random_batch
 from poet.report.training import loss_reads
 from poet.runtime import Trainer
 from poet.runtime.runs.fit import Samples, fit
 from poet.runtime.storage.state import raw_tensor
-from poet.verification import random_batch, verify
+from poet.verification import verify
 
 
 class Words(nn.Module):

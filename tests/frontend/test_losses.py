@@ -19,9 +19,10 @@ from poet.frontend.losses import as_loss
 from poet.frontend.trace import trace_training_step
 from poet.loss import LOSSES, LossSpec
 from poet.plans.plan_file import read_plan, write_plan
+from poet.random_batches import random_batch
 from poet.runtime import Trainer
 from poet.runtime.storage.state import raw_tensor
-from poet.verification import random_batch, verify
+from poet.verification import verify
 
 NAMED = (
     "cross-entropy:label_smoothing=0.1,ignore_index=2,weight=1.0/2.0/0.5/1.0",

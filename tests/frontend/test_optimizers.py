@@ -22,15 +22,17 @@ from poet.errors import InputError, ModelError
 from poet.frontend.optimizers import Lion, spec_of
 from poet.frontend.plain import PlainTrainer
 from poet.frontend.trace import trace_training_step
-from poet.optimizer import OPTIONS, STATES, OptimizerSpec, ParameterGroup
+from poet.optimizer import OptimizerSpec, ParameterGroup
+from poet.optimizer_kinds import OPTIONS, STATES
 from poet.plans.plan_file import write_plan
 from poet.plans.rate_schedule import RateSchedule
 from poet.plans.training_plan import Plan
+from poet.random_batches import random_batch
 from poet.runtime import Trainer
 from poet.runtime.storage.state import raw_tensor
 from poet.runtime.training.driven import DrivenOptimizer
 from poet.schedule import Compute
-from poet.verification import random_batch, verify
+from poet.verification import verify
 
 
 def net() -> nn.Sequential:

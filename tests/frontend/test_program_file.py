@@ -15,15 +15,14 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from helpers.beside_plain import assert_trains_alike
 from helpers.pace import with_slow
 from torch import Tensor, nn
 
 from poet.api import plan as plan_module
 from poet.errors import ModelError
-from poet.frontend.plain import PlainTrainer
 from poet.frontend.program_file import read_program
 from poet.optimizer import OptimizerSpec
-from poet.runtime import Trainer
 from poet.runtime.system.process import torch_threads
 
 MOMENTUM = OptimizerSpec("momentum", lr=0.05)
@@ -156,17 +155,7 @@ def test_a_plan_of_a_file_trains_with_the_bits_of_plain_torch(tmp_path: Path, th
         )  # fmt: skip
         assert planned.plan.trace.recomputed_runs or planned.plan.trace.written_bytes
         planned.save(tmp_path / "p.poet")
-        names = [name for name, _ in net.named_parameters()]
-        plain = PlainTrainer(net, loss="cross-entropy", optimizer=MOMENTUM, trained=names)
-        with Trainer.open(tmp_path / "p.poet", seed=1) as trainer:
-            torch.manual_seed(1)
-            for number in range(3):
-                generator = torch.Generator().manual_seed(number)
-                inputs = torch.randn(4, 1, 8, 8, generator=generator)
-                targets = torch.randint(3, (4,), generator=generator)
-                assert trainer.step(inputs, targets).loss == float(plain.step([inputs], targets)[0])
-            state = trainer.state_dict()
-            assert all(torch.equal(tensor, state[name]) for name, tensor in net.state_dict().items())
+        assert_trains_alike(tmp_path / "p.poet", net, MOMENTUM, (4, 1, 8, 8))
 
 
 # --- files from strangers --------------------------------------------------------------------------

@@ -31,6 +31,7 @@ from poet.plans.plan_parts import Request
 from poet.plans.run_request import RunRequest
 from poet.plans.training_plan import Plan
 from poet.problem import Limits
+from poet.random_batches import random_batch
 from poet.runtime import Trainer, native
 from poet.runtime.data import counting
 from poet.runtime.data.metrics import metric_named
@@ -39,7 +40,7 @@ from poet.runtime.runs.requested import metered_epochs, validation_samples
 from poet.runtime.storage.state import raw_tensor
 from poet.schedule import PageIn
 from poet.simulator import simulate
-from poet.verification import random_batch, verify
+from poet.verification import verify
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

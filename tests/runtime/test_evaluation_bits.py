@@ -25,11 +25,12 @@ from poet.planning.beside import at_home
 from poet.plans.plan_file import write_plan
 from poet.plans.plan_parts import Request
 from poet.plans.training_plan import Plan
+from poet.random_batches import random_batch
 from poet.runtime import Trainer
 from poet.runtime.storage.state import raw_tensor
 from poet.schedule import Compute, PageIn
 from poet.simulator import simulate
-from poet.verification import random_batch, verify
+from poet.verification import verify
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

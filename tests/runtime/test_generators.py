@@ -17,11 +17,11 @@ from poet.operators import RANDOM
 from poet.plans.plan_file import write_plan
 from poet.plans.training_plan import Plan
 from poet.problem import Limits
+from poet.random_batches import random_batch
 from poet.runtime import Trainer, kernels, native
 from poet.runtime.storage.state import raw_tensor
 from poet.schedule import Compute
 from poet.solvers.literature.recompute_all import recompute_all
-from poet.verification import random_batch
 
 STEPS = 3
 

@@ -21,7 +21,8 @@ from poet.frontend.optimizers import torch_optimizer
 from poet.frontend.rules import SPECIAL
 from poet.graph import Blank, Call, Ref, Symbol, TensorType
 from poet.operators import OWN, WRITES
-from poet.optimizer import STATES, OptimizerSpec
+from poet.optimizer import OptimizerSpec
+from poet.optimizer_kinds import STATES
 from poet.runtime import kernels
 from poet.runtime.kernels import arguments
 

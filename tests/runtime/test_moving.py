@@ -22,12 +22,13 @@ from poet.optimizer import OptimizerSpec
 from poet.plans.plan_file import write_plan
 from poet.plans.plan_parts import Prediction
 from poet.plans.training_plan import Plan
+from poet.random_batches import random_batch
 from poet.runtime import Trainer, native
 from poet.runtime.steps import moving
 from poet.runtime.storage.state import raw_tensor
 from poet.schedule import Compute
 from poet.simulator import judge
-from poet.verification import random_batch, verify
+from poet.verification import verify
 
 pytestmark = pytest.mark.skipif(not native.available(), reason="needs a C++ compiler")
 

@@ -25,11 +25,11 @@ from poet.planning.beside import at_home
 from poet.plans.plan_file import read_plan, write_plan
 from poet.plans.plan_parts import Arena
 from poet.plans.training_plan import Plan
+from poet.random_batches import random_batch
 from poet.runtime import Trainer, native
 from poet.runtime.kernels.cells import Cells
 from poet.runtime.steps import moving
 from poet.runtime.storage.state import raw_tensor
-from poet.verification import random_batch
 
 pytestmark = pytest.mark.skipif(not native.available(), reason="needs a C++ compiler")
 

@@ -29,6 +29,7 @@ from poet.optimizer import OptimizerSpec
 from poet.planning.exported import export_state
 from poet.plans.plan_file import read_plan, write_plan
 from poet.plans.training_plan import Plan
+from poet.random_batches import random_batch
 from poet.report.data import parts_data
 from poet.report.training import part_lines
 from poet.runtime import Trainer
@@ -36,7 +37,7 @@ from poet.runtime.steps.joining import joined
 from poet.runtime.storage.state import raw_tensor
 from poet.runtime.trials import part_trial
 from poet.runtime.trials.part_trial import is_exact_in_parts
-from poet.verification import random_batch, verify
+from poet.verification import verify
 from poet.wholes import Axis, PartedCall, Whole, check_whole, cuts_of
 
 

@@ -21,10 +21,11 @@ from poet.plans.plan_parts import Arena
 from poet.plans.training_plan import Plan
 from poet.problem import Limits
 from poet.ram_survey import budget_between, keep_everything_bytes
+from poet.random_batches import random_batch
 from poet.runtime import Trainer, native
 from poet.solution import SolveOptions
 from poet.solvers import minimum_ram_bytes
-from poet.verification import random_batch, verify
+from poet.verification import verify
 
 pytestmark = pytest.mark.skipif(not native.available(), reason="needs a C++ compiler")
 

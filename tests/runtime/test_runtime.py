@@ -28,12 +28,13 @@ from poet.graph import Graph
 from poet.optimizer import OptimizerSpec
 from poet.plans.plan_file import write_plan
 from poet.plans.training_plan import Plan
+from poet.random_batches import random_batch
 from poet.runtime import Trainer, native
 from poet.runtime.storage.page_file import PageFile
 from poet.runtime.storage.state import raw_tensor
 from poet.runtime.system.memory import PeakMeter, return_freed_memory
 from poet.schedule import Compute, PageIn, PageOut
-from poet.verification import random_batch, verify
+from poet.verification import verify
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

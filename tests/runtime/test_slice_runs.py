@@ -27,6 +27,7 @@ from poet.plans.plan_file import write_plan
 from poet.plans.training_plan import Plan
 from poet.problem import Limits
 from poet.ram_survey import keep_everything_bytes
+from poet.random_batches import random_batch
 from poet.report.training import strip_lines
 from poet.runtime import Trainer, kernels
 from poet.runtime.kernels.arguments import tensor_type
@@ -37,7 +38,7 @@ from poet.runtime.trials.strips import StripRun
 from poet.schedule import Compute
 from poet.solution import SolveOptions
 from poet.strips import check_strip
-from poet.verification import random_batch, verify
+from poet.verification import verify
 
 CONV, CONV_BACK = "aten.convolution.default", "aten.convolution_backward.default"
 NORM_BACK = "aten.native_batch_norm_backward.default"

@@ -27,6 +27,7 @@ from poet.kernel_facts import KernelFacts, OpFacts
 from poet.optimizer import OptimizerSpec
 from poet.plans.plan_file import read_plan, write_plan
 from poet.plans.training_plan import Plan
+from poet.random_batches import random_batch
 from poet.report.data import strips_data
 from poet.report.html.subject import subject_of_plan
 from poet.report.training import strip_lines
@@ -34,7 +35,7 @@ from poet.runtime import Trainer
 from poet.runtime.storage.state import raw_tensor
 from poet.runtime.trials import strip_trial, trial_bench
 from poet.runtime.trials.strip_trial import Offer
-from poet.verification import random_batch, verify
+from poet.verification import verify
 
 
 @pytest.fixture(autouse=True)

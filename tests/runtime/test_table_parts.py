@@ -24,13 +24,14 @@ from poet.frontend.trace import TrainingStep, trace_training_step
 from poet.optimizer import OptimizerSpec
 from poet.plans.plan_file import read_plan, write_plan
 from poet.plans.training_plan import Plan
+from poet.random_batches import random_batch
 from poet.runtime import Trainer
 from poet.runtime.kernels import tables
 from poet.runtime.storage.page_file import PageFile
 from poet.runtime.storage.state import raw_tensor
 from poet.runtime.trials import part_trial
 from poet.runtime.trials.part_trial import is_exact_in_parts
-from poet.verification import random_batch, verify
+from poet.verification import verify
 from poet.wholes import Axis, PartedCall, Whole, cuts_of
 
 

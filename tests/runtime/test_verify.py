@@ -17,8 +17,9 @@ from poet.errors import NotExact, PlanError
 from poet.frontend.trace import trace_training_step
 from poet.graph import Call
 from poet.plans.plan_file import PlanFile, read_plan, write_plan
+from poet.random_batches import batches_of, random_batch
 from poet.runtime.storage.state import raw_tensor
-from poet.verification import batches_of, random_batch, verify
+from poet.verification import verify
 
 
 @pytest.fixture

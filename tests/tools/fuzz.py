@@ -303,8 +303,8 @@ def use_plan(path: Path) -> str:
     import torch
 
     from poet.errors import ReplayError
+    from poet.random_batches import random_batch
     from poet.runtime import Trainer
-    from poet.verification import random_batch
 
     with Trainer.open(path, seed=0) as trainer:
         if sum(kind.extent_bytes for kind in trainer.input_types) > 1 << 20:
