@@ -140,7 +140,7 @@ def test_a_plan_of_a_module_says_why_plain_is_not_tried(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_bad_data_is_told_like_everywhere(request_: RunRequest, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"none\.npz: not a readable \.npz file"):
+    with pytest.raises(InputError, match=r"none\.npz: cannot be opened \(No such file or directory\)"):
         enforce(replace(request_, data=str(tmp_path / "none.npz")), on_epoch=print)
 
 

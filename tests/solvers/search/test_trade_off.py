@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 
 import pytest
+from helpers.clocks import OwnTime
 from helpers.oracle import least_joules, least_ram_bytes
 from helpers.pace import with_slow
 from helpers.random_problems import mixed_problem, training_like
@@ -82,7 +83,9 @@ def test_each_point_is_the_least_that_its_limit_allows(seed: int, x: str, y: str
 
 @pytest.mark.slow
 def test_a_sample_is_monotone_bounded_and_says_so() -> None:
-    curve = trade_off(training_like(6), options=SolveOptions(time_limit_seconds=4.0), points=5)
+    curve = trade_off(
+        training_like(6), options=SolveOptions(time_limit_seconds=4.0, clock=OwnTime()), points=5
+    )
     assert not curve.exact
     assert len(curve.points) >= 3
     for before, after in zip(curve.points, curve.points[1:], strict=False):
