@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from poet.tuning.fields import Checked, tuned
@@ -92,6 +93,8 @@ class CopiesSearchTuning(Checked):
         round_share: of the time left, after the first round of the event model: a good plan makes the bounds
             that follow, which look at nothing above it, much shorter. Off: it is not tried there.
         restart_share: of the time left, in each restart. Off: not tried there.
+        large_steps: times that a large step's first plan takes what running every op once does, above that,
+            from which on it is tried there as well: below it, reruns count for as much. Off: never.
         most_seconds: of either, where there is much time or no limit.
         open_share: of the overhead, from which on a gap is worth it: a small one is closed by the event
             model sooner.
@@ -107,6 +110,7 @@ class CopiesSearchTuning(Checked):
     exponents: tuple[float, ...] = (0.3, 0.5, 0.7, 1.0, 1.4)
     round_share: float = tuned(0.15, off=0.0)
     restart_share: float = tuned(0.05, off=0.0)
+    large_steps: float = tuned(4.0, off=math.inf)
     most_seconds: float = 20.0
     open_share: float = 0.05
     try_schedules: int = 6

@@ -28,7 +28,7 @@ import numpy as np
 
 from poet.clock import Clock
 from poet.solvers.bounds.copies_master import MasterSearch
-from poet.solvers.bounds.followed import Followed, bits
+from poet.solvers.bounds.followed import Followed, bits, too_dear
 from poet.solvers.bounds.ram_program import ROUNDING, RamProgram, Stopped, TooLarge
 from poet.solvers.instance.candidates import last_use_stages, worth_rerunning
 from poet.solvers.instance.instance import Instance
@@ -79,18 +79,14 @@ def copies_bounds(
     chosen = any(content.home is not None for content in instance.contents)
     if budget is None or not instance.serial or chosen or below_joules <= 0.0 or tuning.most_arcs == 0:
         return
+    if Followed(instance, 0, budget).fixed_joules >= below_joules:
+        yield CopiesBound(below_joules, 0, True, {})
+        return
     search: _Search | MasterSearch | None = None
     joules, proven = 0.0, True
-    for size in _levels(instance):
-        of = Followed(instance, size, budget)
-        below = below_joules - of.fixed_joules
-        if below <= 0.0:
-            yield CopiesBound(below_joules, size, True, {})
-            return
-        try:
-            arcs, parts = tuning.most_arcs, tuning.parts
-            program = RamProgram(of, most_joules=below, most_arcs=arcs, parts=parts, finished=finished)
-            told = 0
+    try:
+        for program in _programs(instance, budget, below_joules, finished):
+            of, told, below = program.of, 0, program.most_joules
             for searching in _searches(instance, program, below, search, clock, seconds_left):
                 search, more = searching, True
                 while more:
@@ -100,11 +96,57 @@ def copies_bounds(
                     found = min(search.bound_joules + of.fixed_joules, below_joules)
                     if found > joules:
                         joules, proven = found, search.proven
-                    yield CopiesBound(joules, size, not more, {} if more else search.reruns(), proven)
-        except (TooLarge, Stopped):
-            return
-        if joules >= below_joules:
-            return
+                    reruns = {} if more else search.reruns()
+                    yield CopiesBound(joules, of.followed_bytes, not more, reruns, proven)
+            if joules >= below_joules:
+                return
+    except Stopped:
+        return
+
+
+def _programs(
+    instance: Instance, budget_bytes: int, below_joules: float, finished: Callable[[], bool]
+) -> Iterator[RamProgram]:
+    """Following more and more: smaller and smaller contents, at last of one size those that live shortly.
+
+    What no plan below ``below_joules`` pages, and no rerun makes, is not followed: where it is, is known.
+    """
+    tuning, known = instance.tuning.copies, too_dear(instance, below_joules)
+
+    def program(of: Followed) -> RamProgram | None:
+        try:
+            return RamProgram(
+                of,
+                most_joules=below_joules - of.fixed_joules,
+                most_arcs=tuning.most_arcs,
+                parts=tuning.parts,
+                finished=finished,
+            )
+        except TooLarge:
+            return None
+
+    followed = frozenset[int]()
+    for size in _levels(instance):
+        of = Followed(instance, size, budget_bytes, but=known)
+        if of.number.keys() == followed:
+            continue
+        found = program(of)
+        if found is not None:
+            followed = frozenset(of.number)
+            yield found
+            continue
+        stages = {c: sum(alive >> place & 1 for alive in of.alive) for c, place in of.number.items()}
+        lives = sorted({stages[c] for c in of.number if c not in followed})
+        first, last = 0, len(lives)  # what lives as long as one of the first of these can be followed
+        while first + 1 < last:
+            middle = (first + last) // 2
+            longer = frozenset(c for c in of.number if c not in followed and stages[c] > lives[middle - 1])
+            some = program(Followed(instance, size, budget_bytes, but=known | longer))
+            first, last = (first, middle) if some is None else (middle, last)
+            found = some or found
+        if found is not None:
+            yield found
+        return
 
 
 def _searches(

@@ -6,7 +6,7 @@ A set is an integer, whose bit i stands for content i of those that are followed
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 
 from poet.solvers.instance.candidates import last_use_stages, worth_rerunning
@@ -48,8 +48,8 @@ class Resident:
     page_out: float | None
 
 
-def residents(instance: Instance, below_bytes: int) -> dict[int, Resident]:
-    """By content, those of fewer than ``below_bytes``."""
+def residents(instance: Instance, followed: Collection[int] = ()) -> dict[int, Resident]:
+    """By content, those that are not among ``followed``."""
     worth, end = worth_rerunning(instance), len(instance.tasks)
     last = {content.number: end for content in instance.contents if content.ends_in_ram}
     for task in instance.tasks:
@@ -60,7 +60,7 @@ def residents(instance: Instance, below_bytes: int) -> dict[int, Resident]:
         away = (
             content.ends_stored or content.starts_stored or (content.birth < 0 and not content.starts_in_ram)
         )
-        if content.bytes >= below_bytes or made_again or away or content.number not in last:
+        if content.number in followed or made_again or away or content.number not in last:
             continue
         pageable = content.page_in is not None and content.page_out is not None
         page_out = _page_out_joules(content) if pageable else None
@@ -70,8 +70,27 @@ def residents(instance: Instance, below_bytes: int) -> dict[int, Resident]:
     return found
 
 
+def too_dear(instance: Instance, below_joules: float) -> frozenset[int]:
+    """Contents that no plan below so many joules pages, and that no rerun makes: where they are last read by
+    a first run, they are in RAM up to then.
+    """
+    last_use = last_use_stages(instance, worth_rerunning(instance))
+    return frozenset(
+        number
+        for number, one in residents(instance).items()
+        if (one.page_out is None or one.page_out >= below_joules)
+        and one.last >= min(last_use[number], instance.contents[number].death)
+    )
+
+
 class Followed:
     """The contents of ``instance`` of at least ``followed_bytes``, the runs, and which contents exist when.
+
+    Args:
+        instance: what they are of.
+        followed_bytes: of the smallest.
+        budget_bytes: of RAM.
+        but: contents that are not followed all the same.
 
     Attributes:
         followed, number: the contents, and the number of each content among them.
@@ -87,9 +106,16 @@ class Followed:
         residents: by content, of those that are not followed.
     """
 
-    def __init__(self, instance: Instance, followed_bytes: int, budget_bytes: int) -> None:
+    def __init__(
+        self,
+        instance: Instance,
+        followed_bytes: int,
+        budget_bytes: int,
+        *,
+        but: frozenset[int] = frozenset(),
+    ) -> None:
         self.followed_bytes, self.budget_bytes, self.end = followed_bytes, budget_bytes, len(instance.tasks)
-        self.followed = [content for content in instance.contents if content.bytes >= followed_bytes]
+        self.followed = [c for c in instance.contents if c.bytes >= followed_bytes and c.number not in but]
         self.number = {content.number: number for number, content in enumerate(self.followed)}
         self.bytes = [content.bytes for content in self.followed]
         self.page_in = [_page_in_joules(content) for content in self.followed]
@@ -112,7 +138,7 @@ class Followed:
         ]
         self.ends = self.bits_of(content.number for content in self.followed if content.ends_in_ram)
         self.starts = self.bits_of(content.number for content in self.followed if content.starts_in_ram)
-        self.residents = residents(instance, followed_bytes)
+        self.residents = residents(instance, self.number.keys())
         self.most_alive = max(alive.bit_count() for alive in self.alive)
         wanted = [self.ends] * (self.end + 1)
         for stage in range(self.end - 1, -1, -1):

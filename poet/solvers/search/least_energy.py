@@ -141,6 +141,8 @@ class _Search:
         """Run the models for this size of problem; true if one shows that there is no plan at all."""
         ops = len(self.instance.tasks)
         if ops > self.tuning.large_ops:
+            if self._copies_decide():
+                self._vary_copies(self.options.tuning.copies_search.round_share)
             return not self._search_as_large(1.0, goes_on=True)
         pays = self.tuning.small_ops < ops <= self.tuning.sizeable_ops
         left, first_share = self.standing.seconds_left(), self.tuning.sizeable_first_share
@@ -246,6 +248,11 @@ class _Search:
             self.standing.take_bound(found.overhead_joules, CLOCKS)
             self.standing.report()
             return math.isinf(found.overhead_joules)
+
+    def _copies_decide(self) -> bool:
+        """The best plan takes many times what running every op once does: so much only transfers take."""
+        steps, trace = self.options.tuning.copies_search.large_steps, self.best.trace
+        return trace is not None and trace.joules - self.baseline_joules >= steps * self.baseline_joules
 
     def _vary_copies(self, share: float) -> None:
         """Plans by local search over what is written to storage, for a share of the time left."""

@@ -19,7 +19,7 @@ from poet.simulator import simulate
 from poet.solvers import minimum_ram_bytes
 from poet.solvers.bounds.copies import CopiesBound, copies_bounds
 from poet.solvers.bounds.copies_master import MasterSearch
-from poet.solvers.bounds.followed import Followed
+from poet.solvers.bounds.followed import Followed, too_dear
 from poet.solvers.bounds.ram_program import RamProgram
 from poet.solvers.instance.instance import Instance, instance_of
 from poet.tuning import DEFAULT, Tuning
@@ -185,6 +185,35 @@ def test_before_any_cut_is_known_the_master_program_knows_what_must_leave_for_an
 @pytest.mark.parametrize(("field", "value"), [("most_sets", 3), ("columns", 1), ("most_values", 1)])
 def test_with_fewer_sets_and_columns_no_bound_is_above_the_optimum(field: str, value: int) -> None:
     check(range(200, 225), EACH_SIZE.having(f"copies.{field}", value))
+
+
+@few_or_many("seeds", range(400, 420), range(2400, 2600))
+@pytest.mark.parametrize("most_arcs", [24, 60, 150])
+def test_where_all_of_a_size_are_too_many_those_that_live_shortly_are_followed(
+    most_arcs: int, seeds: range
+) -> None:
+    """No bound is above the optimum by it, and some are higher for it than of whole sizes alone."""
+    few = EACH_SIZE.having("copies.most_arcs", most_arcs)
+    check(seeds, few)
+    check(seeds, few.having("copies.alike_factor", 1e9))
+
+
+def test_what_is_dearer_to_write_than_the_plan_takes_its_ram_without_being_followed() -> None:
+    """In sets with and without it, a weight that stays would be too much to follow."""
+    problem, limits = tight_weights()
+    dear = Transfer(100.0, 100.0)
+    stays = [
+        dataclasses.replace(tensor, page_out=dear) if tensor.name == "w1" else tensor
+        for tensor in problem.tensors
+    ]
+    problem, limits = dataclasses.replace(problem, tensors=tuple(stays)), Limits(ram_budget_bytes=25)
+    best = least_joules(problem, limits)
+    assert best is not None
+    overhead = simulate(problem, best, limits).joules - problem.compute_joules
+    instance = instance_of(problem, limits, tuning=EACH_SIZE)
+    assert {instance.contents[number].tensor for number in too_dear(instance, 1.5 * overhead)} == {"w1"}
+    assert not too_dear(instance, 1e3)
+    assert bounds(instance, 1.5 * overhead)[-1].overhead_joules == pytest.approx(overhead, rel=1e-5)
 
 
 @pytest.mark.slow
