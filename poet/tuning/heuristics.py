@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 from poet.tuning.fields import Checked, tuned
@@ -110,7 +109,7 @@ class CopiesSearchTuning(Checked):
     exponents: tuple[float, ...] = (0.3, 0.5, 0.7, 1.0, 1.4)
     round_share: float = tuned(0.15, off=0.0)
     restart_share: float = tuned(0.05, off=0.0)
-    large_steps: float = tuned(4.0, off=math.inf)
+    large_steps: float = tuned(4.0, off=1e9)
     most_seconds: float = 20.0
     open_share: float = 0.05
     try_schedules: int = 6

@@ -14,10 +14,11 @@ from poet.problem import Limits, Place, Problem
 from poet.ram_survey import budget_between, keep_everything_bytes
 from poet.schedule import PageOut, Schedule
 from poet.simulator import simulate
-from poet.solvers import minimum_ram_bytes
+from poet.solution import Solution, SolveOptions
+from poet.solvers import minimum_ram_bytes, solve
 from poet.solvers.heuristics.copies_search import better_copies
 from poet.solvers.literature.page_everything import page_everything
-from poet.tuning import DEFAULT
+from poet.tuning import DEFAULT, Tuning
 
 TUNING = dataclasses.replace(DEFAULT.copies_search, patience_tries=60, return_tries=20)
 
@@ -113,3 +114,22 @@ def test_sets_by_size_come_first_and_are_better_than_many_tries_from_a_bad_start
     assert simulate(problem, by_size[-1], limits).joules < simulate(problem, start, limits).joules
     assert first(anew=False) == first(anew=True, exponents=()) != by_size
     assert any(isinstance(step, PageOut) and step.tensor not in made for step in by_size[-1])
+
+
+def test_a_large_step_begins_with_it_where_a_plan_takes_many_times_what_ops_alone_do() -> None:
+    """Neither where it takes less, nor where the tuning has it off."""
+    dear, as_large = dear_storage(1), DEFAULT.having("search.large_ops", 1)
+    cheaper = (dataclasses.replace(op, joules=0.1 * op.joules) for op in dear.ops)
+    dear = dataclasses.replace(dear, ops=tuple(cheaper))
+    off = as_large.without("copies_search.large_steps")
+    phases = [
+        [phase.name for phase in searched(problem, tuning).record.phases]
+        for problem, tuning in ((dear, as_large), (dear, off), (training_like(3, seed=1), as_large))
+    ]
+    assert [names.count("local search over copies") for names in phases] == [1, 0, 0]
+    assert phases[0][:2] == ["greedy plans", "local search over copies"]
+
+
+def searched(problem: Problem, tuning: Tuning) -> Solution:
+    options = SolveOptions(time_limit_seconds=2.0, clock=WorkClock(), tuning=tuning)
+    return solve(problem, tight(problem), options)
