@@ -189,6 +189,8 @@ class CopiesTuning(Checked):
     Attributes:
         most_arcs: transitions between sets that fit into RAM, over all stages: they take some 8 bytes each,
             and memory is to stay below 500 MB. Off: nothing is looked at.
+        most_short_arcs: the same, where only those of a size are followed that live shortly: they tell less
+            than a whole size, in rounds that would take as long. Off: no size is followed in part.
         most_sets: of copies that are listed: 24 bytes each, and each round looks at all.
         most_residents: steps of the joules of residents' page-outs that are listed, beyond which all count as
             paged: each more makes the list longer. Off: all are free.
@@ -221,6 +223,7 @@ class CopiesTuning(Checked):
     """
 
     most_arcs: int = tuned(12_000_000, off=0)
+    most_short_arcs: int = tuned(2_000_000, off=0)
     most_sets: int = 2_000_000
     most_residents: int = tuned(16, off=0)
     listed_divisor: int = 32

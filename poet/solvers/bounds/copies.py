@@ -113,12 +113,12 @@ def _programs(
     """
     tuning, known = instance.tuning.copies, too_dear(instance, below_joules)
 
-    def program(of: Followed) -> RamProgram | None:
+    def program(of: Followed, most_arcs: int) -> RamProgram | None:
         try:
             return RamProgram(
                 of,
                 most_joules=below_joules - of.fixed_joules,
-                most_arcs=tuning.most_arcs,
+                most_arcs=most_arcs,
                 parts=tuning.parts,
                 finished=finished,
             )
@@ -130,7 +130,7 @@ def _programs(
         of = Followed(instance, size, budget_bytes, but=known)
         if of.number.keys() == followed:
             continue
-        found = program(of)
+        found = program(of, tuning.most_arcs)
         if found is not None:
             followed = frozenset(of.number)
             yield found
@@ -141,7 +141,7 @@ def _programs(
         while first + 1 < last:
             middle = (first + last) // 2
             longer = frozenset(c for c in of.number if c not in followed and stages[c] > lives[middle - 1])
-            some = program(Followed(instance, size, budget_bytes, but=known | longer))
+            some = program(Followed(instance, size, budget_bytes, but=known | longer), tuning.most_short_arcs)
             first, last = (first, middle) if some is None else (middle, last)
             found = some or found
         if found is not None:

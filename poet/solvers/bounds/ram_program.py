@@ -84,6 +84,14 @@ def most_bytes(items: Sequence[tuple[int, float]], unit_joules: float, units: in
     return most
 
 
+def _units_by_column(move: _Arcs, free: Sequence[int]) -> int | Values | None:
+    """What a transition takes, per set of copies; ``None``: it pages in what has a copy in none."""
+    if move.content is None:
+        return move.units
+    paid = [one >> move.content & 1 for one in free]
+    return np.where(paid, move.units, _UNITS).astype(np.int32) if any(paid) else None
+
+
 class RamProgram:
     """The sets and transitions of what is followed.
 
@@ -307,7 +315,9 @@ class RamProgram:
         stage = self._stages[number]
         values = np.full((len(stage.sets.masks), following.shape[1]), _UNITS, dtype=np.int32)
         reached = following[stage.first.end]
-        self._forbid(reached, stage.first, self._residents(number))
+        blocked = self._blocked(stage.first, self._residents(number))
+        if blocked is not None:
+            np.copyto(reached, _UNITS, where=blocked)
         values[stage.first.begin] = reached
         return values
 
@@ -331,31 +341,35 @@ class RamProgram:
         more: Masks = resident + sizes @ self._away[mine]
         return more
 
-    def _forbid(self, reached: Values, move: _Arcs, resident: Masks) -> None:
-        """Raise to the cap, in place, what there is no room for beside the residents."""
+    def _blocked(self, move: _Arcs, resident: Masks) -> npt.NDArray[np.bool_] | None:
+        """Where there is no room for ``move`` beside the residents, per column; ``None``: nowhere."""
         resident = self._beside(move, resident)
-        if len(move.slack) and move.slack.min() < resident.max():
-            np.copyto(reached, _UNITS, where=move.slack[:, None] < resident[None, :])
+        if not len(move.slack) or move.slack.min() >= resident.max():
+            return None
+        blocked: npt.NDArray[np.bool_] = move.slack[:, None] < resident[None, :]
+        return blocked
 
     def _relax(self, number: int, values: Values, free: Sequence[int]) -> None:
         """Lower ``values``, in place, to the least over any sequence of transitions within the stage."""
         if self._finished():
             raise Stopped
-        stage = self._stages[number]
+        stage, resident = self._stages[number], self._residents(number)
         arcs = sum(len(move.begin) for move in stage.moves) + sum(map(len, stage.sets.without))
-        before, resident = int(values.sum(dtype=np.int64)), self._residents(number)
+        moves = [
+            (move.begin, move.end, units, self._blocked(move, resident))
+            for move in stage.moves
+            if (units := _units_by_column(move, free)) is not None
+        ]
+        before = int(values.sum(dtype=np.int64))
         while True:
             self.worked += arcs * len(free)
-            for move in stage.moves:
-                units: int | Values = move.units
-                if move.content is not None:
-                    paid = [move.units if one >> move.content & 1 else _UNITS for one in free]
-                    units = np.array(paid, dtype=np.int32)
-                reached = values.take(move.end, axis=0)
+            for begin, end, units, blocked in moves:
+                reached = values.take(end, axis=0)
                 reached += units
-                self._forbid(reached, move, resident)
-                np.minimum(reached, values.take(move.begin, axis=0), out=reached)
-                values[move.begin] = reached
+                if blocked is not None:
+                    np.copyto(reached, _UNITS, where=blocked)
+                np.minimum(reached, values.take(begin, axis=0), out=reached)
+                values[begin] = reached
             for without, having in zip(stage.sets.without, stage.sets.having, strict=True):
                 reached = values.take(without, axis=0)
                 np.minimum(reached, values.take(having, axis=0), out=reached)
