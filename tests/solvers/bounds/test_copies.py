@@ -188,14 +188,21 @@ def test_with_fewer_sets_and_columns_no_bound_is_above_the_optimum(field: str, v
 
 
 @few_or_many("seeds", range(400, 420), range(2400, 2600))
-@pytest.mark.parametrize("most_arcs", [24, 60, 150])
-def test_where_all_of_a_size_are_too_many_those_that_live_shortly_are_followed(
-    most_arcs: int, seeds: range
-) -> None:
-    """No bound is above the optimum by it, and some are higher for it than of whole sizes alone."""
-    few = EACH_SIZE.having("copies.most_arcs", most_arcs)
-    check(seeds, few)
-    check(seeds, few.having("copies.alike_factor", 1e9))
+def test_where_all_of_a_size_are_too_many_those_that_live_shortly_are_followed(seeds: range) -> None:
+    """No bound is above the optimum by it, and some are above what whole sizes alone tell."""
+    higher = 0
+    for most_arcs, factor in ((24, 1.0), (60, 1e9), (150, 1e9)):
+        few = EACH_SIZE.having("copies.most_arcs", most_arcs).having("copies.alike_factor", factor)
+        check(seeds, few.having("copies.most_short_arcs", most_arcs))
+        for seed in seeds:
+            told = []
+            for short_arcs in (0, most_arcs):
+                instance, overhead = case(seed, few.having("copies.most_short_arcs", short_arcs))
+                if overhead:
+                    found = bounds(instance, 2.0 * overhead)
+                    told.append(max((bound.overhead_joules for bound in found), default=0.0))
+            higher += bool(told) and told[1] > told[0] + TOLERANCE
+    assert higher > 3
 
 
 def test_what_is_dearer_to_write_than_the_plan_takes_its_ram_without_being_followed() -> None:
@@ -233,7 +240,8 @@ def test_what_is_not_below_is_a_proof_of_what_was_asked_for() -> None:
 def test_too_many_sets_are_no_bound_and_work_is_counted() -> None:
     instance, overhead = next((of, joules) for of, joules in map(case, range(100)) if joules)
     assert overhead is not None
-    few = dataclasses.replace(instance, tuning=DEFAULT.having("copies.most_arcs", 1))
+    tuning = DEFAULT.having("copies.most_arcs", 1).having("copies.most_short_arcs", 1)
+    few = dataclasses.replace(instance, tuning=tuning)
     assert not bounds(few, overhead)
     clock = WorkClock()
     assert list(copies_bounds(instance, below_joules=overhead, clock=clock))
