@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import typer
 from rich.console import Group
@@ -50,18 +50,30 @@ def asked_limits(problem: Problem, ask: Ask) -> tuple[Problem, Limits]:
     return dataclasses.replace(problem, storage_capacity_bytes=parse_bytes(ask.storage)), limits
 
 
-def show_without_plan(problem: Problem, limits: Limits, ask: Ask, about: Sequence[str] = ()) -> bool:
+def show_without_plan(
+    problem: Problem,
+    limits: Limits,
+    ask: Ask,
+    about: Sequence[str] = (),
+    *,
+    of: Callable[[Problem, Limits], Problem] = lambda problem, _: problem,
+) -> bool:
     """Show a curve or a survey, below the lines ``about`` the model, where no single plan is asked for.
 
-    Whether that was so.
+    Whether that was so. ``of``: what is searched inside a budget of a survey.
     """
     if ask.trade_off is not None:
         show_trade_off(problem, limits, ask, about)
-    elif ask.ram is None and ask.minimise is not Objective.RAM:
-        show_survey(problem, limits, ask, about)
+    elif is_survey(ask):
+        show_survey(problem, limits, ask, about, of)
     else:
         return False
     return True
+
+
+def is_survey(ask: Ask) -> bool:
+    """Whether no single plan is asked for, but which RAM budgets make sense."""
+    return ask.trade_off is None and ask.ram is None and ask.minimise is not Objective.RAM
 
 
 def show_trade_off(problem: Problem, limits: Limits, ask: Ask, about: Sequence[str] = ()) -> None:
@@ -147,14 +159,20 @@ def require_plan(problem: Problem, solution: Solution, ask: Ask) -> None:
     raise Infeasible(message) if solution.status is Status.INFEASIBLE else OutOfTime(message)
 
 
-def show_survey(problem: Problem, limits: Limits, ask: Ask, about: Sequence[str] = ()) -> None:
+def show_survey(
+    problem: Problem,
+    limits: Limits,
+    ask: Ask,
+    about: Sequence[str],
+    of: Callable[[Problem, Limits], Problem],
+) -> None:
     """Report which RAM budgets make sense; each is searched for its share of the time limit."""
     options = search_options(ask)
     if options.time_limit_seconds is not None:
         each_seconds = options.time_limit_seconds / len(SURVEY_SHARES)
         options = dataclasses.replace(options, time_limit_seconds=each_seconds)
     with progress(ask.minimise, quiet=ask.verbose) as show_progress:
-        found = survey(problem, limits, dataclasses.replace(options, progress=show_progress))
+        found = survey(problem, limits, dataclasses.replace(options, progress=show_progress), of=of)
     answer(survey_report(found, about), lambda: survey_data(problem, found), json_file=ask.json_file)
     if any(solution.was_interrupted for _, solution in found.points):
         raise KeyboardInterrupt  # the survey is not complete

@@ -19,7 +19,7 @@ from poet.planning.beside import seconds_beside
 from poet.planning.budgeted import check_reachable, smaller_budgets
 from poet.planning.fit_layout import searching
 from poet.planning.replanning import SEARCH_SECONDS
-from poet.planning.saves_choice import as_chosen, offered
+from poet.planning.saves_choice import as_chosen, offered, surveyed, weighed
 from poet.planning.shaped import bindings_of
 from poet.problem import Problem
 from poet.report.doubts import doubts_data, with_doubts
@@ -35,7 +35,7 @@ from .compare import json_with, report_with
 from .doubts import figures_doubted
 from .options import Ask, Gradient, Home, ModelAsk, read_bindings, read_shapes, with_batch
 from .output import answer
-from .search import asked_limits, require_plan, search, search_options, show_without_plan
+from .search import asked_limits, is_survey, require_plan, search, search_options, show_without_plan
 
 
 def solve_model(path: Path, ask: Ask, about_model: ModelAsk) -> None:
@@ -129,11 +129,13 @@ def _planned(path: Path, ask: Ask, about_model: ModelAsk, micro: MicroBatches | 
     prepared = dataclasses.replace(prepared, problem=problem)
     check_reachable(problem, limits, ask.budgets)
     graph = prepared.step.graph
-    if show_without_plan(problem, limits, ask, training_lines(graph, prepared.step.loss, prepared.train)):
+    shown = surveyed(prepared, limits) if is_survey(ask) else problem
+    about = training_lines(graph, prepared.step.loss, prepared.train)
+    if show_without_plan(shown, limits, ask, about, of=weighed):
         return None
     options = searching(search_options(ask), limits, problem)
     asked = problem if ask.budgets else offered(prepared, limits)
-    solution, comparison = search(asked, limits, ask, options, has_arena=True)
+    solution, comparison = search(weighed(asked, limits, ask.minimise), limits, ask, options, has_arena=True)
     prepared, solution = as_chosen(prepared, limits, options, asked, solution)
     problem = prepared.problem
     if solution.status is Status.INFEASIBLE:

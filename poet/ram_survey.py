@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 from poet.brief import brief
@@ -40,6 +40,7 @@ def survey(
     options: SolveOptions | None = None,
     *,
     shares: Iterable[float] = SURVEY_SHARES,
+    of: Callable[[Problem, Limits], Problem] = lambda problem, _: problem,
 ) -> Survey:
     """What keeping everything needs, the lower bound, and the answers for budgets between.
 
@@ -48,6 +49,7 @@ def survey(
         limits: all but the RAM budget, which is not used.
         options: for the search of each budget.
         shares: where the budgets lie, from the lower bound (0) to keeping everything (1).
+        of: what is searched inside each of them: the problem, or a part of its choices.
     """
     limits, options = limits or Limits(), options or SolveOptions(time_limit_seconds=10.0)
     most, least = keep_everything_bytes(problem), minimum_ram_bytes(problem, limits)
@@ -55,7 +57,7 @@ def survey(
     points = []
     for budget in budgets:
         inside = replace(limits, ram_budget_bytes=budget)
-        points.append((budget, solve(problem, inside, options)))
+        points.append((budget, solve(of(problem, inside), inside, options)))
         if points[-1][1].was_interrupted:
             break
     return Survey(most, least, tuple(points))

@@ -53,12 +53,15 @@ class Link:
         cuts: (place among the arguments, dimension) of what a run on a block is given a block of: a tensor,
             a blank, or one number in a list of sizes.
         made: (place among the outputs, dimension) along which its results are blocks of the whole.
+        sums: places among the outputs of which each block gives a summand, as large as the whole; they are
+            added up in the order of the blocks.
     """
 
     call: Call
     outputs: tuple[str | None, ...]
     cuts: tuple[tuple[int, int], ...]
     made: tuple[tuple[int, int], ...] = ()
+    sums: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +188,7 @@ class _StripCheck:
         if target in RANDOM or target in (Strip.TARGET, "poet.with_rng_state"):
             raise self.fail(f"{target} cannot run in blocks")
         places = dict(link.cuts)
-        if self.strip.is_whole and (link.cuts or link.made):
+        if self.strip.is_whole and (link.cuts or link.made or link.sums):
             raise self.fail(f"{target} is cut in a strip of one block")
         if not self.strip.is_whole and (not places or len(places) < len(link.cuts)):
             raise self.fail(f"{target} is given no block, or two of one argument")
@@ -252,13 +255,21 @@ class _StripCheck:
                     f"{link.call.target} gives {name!r}, which is not an output, or is one already"
                 )
             dim, shape = made.get(place, -1), known[name].type.shape
-            if self.strip.is_whole:
+            if place in link.sums:
+                self.summed(link, place, name)
+            elif self.strip.is_whole:
                 dim = 0
             elif not 0 <= dim < len(shape) or shape[dim] != self.strip.size:
                 raise self.fail(f"{link.call.target} gives {name} in no blocks of its {self.strip.size}")
             self.dims[name] = dim
-        if not made.keys() <= {place for place, name in enumerate(link.outputs) if name is not None}:
+        given = {place for place, name in enumerate(link.outputs) if name is not None}
+        if not {*made, *link.sums} <= given:
             raise self.fail(f"{link.call.target} has fewer outputs than it gives blocks of")
+
+    def summed(self, link: Link, place: int, name: str) -> None:
+        """The output at ``place`` is a sum over blocks: an output of the op, there after the last one."""
+        if name in self.inner or place in dict(link.made) or link.sums.count(place) > 1:
+            raise self.fail(f"{link.call.target} sums up {name}, of which there are blocks, or twice")
 
     def results(self, outputs: set[str]) -> None:
         """Everything that is named was made, and nothing else."""

@@ -210,6 +210,7 @@ def _strip_cost(op: Op, strip: Strip, types: Mapping[str, TensorType], profile: 
             tuple(stays[name] for name in link.outputs if name in stays),
         )
         costs.append(_call_cost(_amounts(op, operands), profile, runs=len(strip.bounds)))
+        costs += [_sum_cost(types[str(link.outputs[place])], strip, profile) for place in link.sums]
     return OpCost(
         max(costs, key=lambda cost: cost.seconds).op_class,
         sum(cost.flops for cost in costs),
@@ -217,6 +218,13 @@ def _strip_cost(op: Op, strip: Strip, types: Mapping[str, TensorType], profile: 
         sum(cost.seconds for cost in costs),
         sum(cost.joules for cost in costs),
     )
+
+
+def _sum_cost(total: TensorType, strip: Strip, profile: Profile) -> OpCost:
+    """Of adding what each block of ``strip`` after the first gives to the ``total``."""
+    additions = len(strip.bounds) - 1
+    amounts = OpClass.ELEMENTWISE, float(additions * total.elements), 3 * additions * total.extent_bytes
+    return _call_cost(amounts, profile, runs=additions)
 
 
 def buffer_cost(size_bytes: int, profile: Profile) -> BufferCost:

@@ -23,10 +23,12 @@ class Cut:
     Attributes:
         arguments: that are cut.
         outputs: that come out in blocks then.
+        sums: places of outputs that are sums over the blocks.
     """
 
     arguments: Cuts
     outputs: Cuts = ((0, 0),)
+    sums: tuple[int, ...] = ()
 
 
 Types = Mapping[str, TensorType]
@@ -55,7 +57,16 @@ def update_cut(call: Call, dim: int) -> Cut:
 
 def slice_cuts(call: Call, types: Types) -> Iterator[tuple[int, Cut]]:
     """Ways to cut ``call`` by itself, each with the elements along what is cut; none where none is known."""
-    rule = _SLICES.get(call.target)
+    yield from _ways_of(_SLICES, call, types)
+
+
+def sum_cuts(call: Call, types: Types) -> Iterator[tuple[int, Cut]]:
+    """Likewise, where what ``call`` makes is a sum over the blocks."""
+    yield from _ways_of(_SUMS, call, types)
+
+
+def _ways_of(rules: Mapping[str, SliceRule], call: Call, types: Types) -> Iterator[tuple[int, Cut]]:
+    rule = rules.get(call.target)
     if rule is not None and not any(isinstance(item, Ref) for _, item in call.kwargs):
         yield from rule(call, types)
 
@@ -168,6 +179,14 @@ def _convolution_backward_slices(call: Call, types: Types) -> Ways:
             yield weight[incoming], Cut(_along(call, {1: 1, 2: incoming}), ((1, incoming),))
 
 
+def _input_gradient_sums(call: Call, types: Types) -> Ways:
+    """A convolution's gradient of its input is a sum over output channels."""
+    transposed, groups, mask = call.args[7], call.args[9], call.args[10]
+    if groups == 1 and isinstance(mask, tuple) and mask[0] and not (mask[1] or mask[2]):
+        outgoing = 1 if transposed else 0
+        yield _shape(call.args[2], types)[outgoing], Cut(_along(call, {0: 1, 2: outgoing}), (), (0,))
+
+
 def _batch_norm_backward_slices(call: Call, types: Types) -> Ways:
     """By channels."""
     channels = _shape(call.args[1], types)[1]
@@ -220,6 +239,8 @@ _SLICES: dict[str, SliceRule] = {
     "aten.bmm.default": _bmm_slices,
 }
 
+
+_SUMS: dict[str, SliceRule] = {"aten.convolution_backward.default": _input_gradient_sums}
 
 _GRADIENTS: dict[str, Rule] = {
     "aten.mm.default": _mm,

@@ -1,4 +1,8 @@
-"""A training step whose backward may read what plain training saves, or a short form, tensor by tensor."""
+"""A training step with the other forms of its ops, of which a plan takes any.
+
+Backward may read what plain training saves, or a short form, tensor by tensor; and ops that decide in how
+little RAM the step can run may do so in more blocks (`poet.frontend.finer_blocks`).
+"""
 
 from __future__ import annotations
 
@@ -6,8 +10,10 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
 from poet.brief import brief
+from poet.frontend.finer_blocks import Finer
 from poet.frontend.in_place import Takeovers, with_takeovers
 from poet.frontend.packed_saves import Change, packable, with_packed_saves
+from poet.frontend.strip_candidates import with_candidates
 from poet.graph import Graph
 from poet.kernel_facts import KernelFacts
 
@@ -21,6 +27,7 @@ class SaveForms:
         short, short_kernels: all is that can be.
         plain: ``long`` before anything is written over an operand; ``None``: nothing is.
         taken_over: what is, in every form.
+        finer: ops in more blocks, by name; none of them is of ``changes``. ``long`` and ``short`` have none.
         changes: what may be saved in short form, by the op that makes the long one.
     """
 
@@ -30,6 +37,7 @@ class SaveForms:
     short_kernels: KernelFacts
     plain: Graph | None = None
     taken_over: Takeovers = field(default_factory=dict)
+    finer: Mapping[str, Finer] = field(default_factory=dict)
     changes: Mapping[str, Change] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -38,22 +46,29 @@ class SaveForms:
     __repr__ = brief
 
     def graph(self, taken: Collection[str]) -> Graph:
-        """The step with short forms of what the ops in ``taken`` make."""
-        made = with_takeovers(with_packed_saves(self.plain or self.long, taken), self.taken_over)
-        new = {value.name for name in taken for value in self.changes[name].packed}
+        """The step with short forms of what the ops in ``taken`` make, and these in more blocks."""
+        packed = [name for name in taken if name in self.changes]
+        made = with_takeovers(with_packed_saves(self.plain or self.long, packed), self.taken_over)
+        new = {value.name for name in packed for value in self.changes[name].packed}
         values = {value.name: value for value in self.short.values if value.name in new}
         buffers = {item.name: item for item in self.short.buffers if item.name in new}
-        return replace(
+        made = replace(
             made,
             values=tuple(values.get(value.name, value) for value in made.values),
             buffers=tuple(buffers.get(item.name, item) for item in made.buffers),
         )
+        return with_candidates(made, (each.candidate for name, each in self.finer.items() if name in taken))
 
     def kernels(self, taken: Collection[str]) -> KernelFacts:
         """The facts of the kernels that run it."""
-        changed = {op for name in taken for op in self.changes[name].ops}
+        changed = {op for name in taken if name in self.changes for op in self.changes[name].ops}
+        known = {name: each.facts for name, each in self.finer.items() if name in taken}
         ops = (
-            self.short_kernels.of(op.name) if op.name in changed else self.long_kernels.of(op.name)
+            known[op.name]
+            if op.name in known
+            else self.short_kernels.of(op.name)
+            if op.name in changed
+            else self.long_kernels.of(op.name)
             for op in self.graph(taken).ops
         )
         return replace(self.long_kernels, ops=tuple(ops))

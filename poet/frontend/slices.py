@@ -6,19 +6,24 @@ are, or a share of it in blocks of output channels. Each way to cut a call is a 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
-from poet.frontend.cuts import slice_cuts
+from poet.frontend.cuts import Cut, slice_cuts, sum_cuts
 from poet.frontend.strip_candidates import StripCandidate
 from poet.graph import Graph, Link, Op, Strip, TensorType
 from poet.kernel_facts import KernelFacts
 from poet.runtime.trials.strip_trial import BLOCK_COUNTS
+from poet.strips import MOST_BLOCKS
 
 LEAST_BYTES = 256 * 1024
 """Of a kernel's workspace: less is little beside what a call costs."""
 
 LEAST_SHARE = 1 / 8
 """Of the largest workspace of the step: a smaller one decides no peak, and each trial takes time."""
+
+SUMMED_CHANNELS = (16, 8)
+"""In a block of a sum, the best first: as many as kernels add up before they write, one vector's or half."""
 
 
 def slice_candidates(graph: Graph, kernels: KernelFacts) -> Iterator[tuple[StripCandidate, ...]]:
@@ -27,19 +32,45 @@ def slice_candidates(graph: Graph, kernels: KernelFacts) -> Iterator[tuple[Strip
     largest_bytes = max((kernels.of(op.name).workspace_bytes for op in graph.ops), default=0)
     least_bytes = max(LEAST_BYTES, LEAST_SHARE * largest_bytes)
     for op in graph.ops:
-        is_plain = op.strip is None and not (op.updates or op.random or op.repeat_call)
-        if is_plain and kernels.of(op.name).workspace_bytes >= least_bytes:
-            yield tuple(_ways(op, types))
+        if is_plain(op) and kernels.of(op.name).workspace_bytes >= least_bytes:
+            yield tuple(slices_of(op, types))
 
 
-def _ways(op: Op, types: dict[str, TensorType]) -> Iterator[StripCandidate]:
+def is_plain(op: Op) -> bool:
+    """Whether ``op`` is one call without an effect."""
+    return op.strip is None and not (op.updates or op.random or op.repeat_call)
+
+
+def slices_of(op: Op, types: Mapping[str, TensorType]) -> Iterator[StripCandidate]:
+    """The ways to make the results of a plain op block by block."""
     for size, cut in slice_cuts(op.call, types):
-        if size < min(BLOCK_COUNTS):
-            continue
-        made = dict(cut.outputs)
-        places = [place for place, name in enumerate(op.outputs) if name is not None]
-        if not made.keys() >= set(places):
-            continue
-        along = tuple((place, made[place]) for place in places)
-        strip = Strip((Link(op.call, op.outputs, cut.arguments, along),), (), size, min(BLOCK_COUNTS))
-        yield StripCandidate(op.name, op, frozenset({op.name}), strip, outputs=op.outputs)
+        if size >= min(BLOCK_COUNTS):
+            yield from _candidate(op, size, cut, min(BLOCK_COUNTS))
+
+
+def sums_of(op: Op, types: Mapping[str, TensorType]) -> Iterator[tuple[StripCandidate, tuple[int, ...]]]:
+    """The ways to add up its result block by block, each with the numbers of blocks to be tried."""
+    for size, cut in sum_cuts(op.call, types):
+        counts = {-(-size // channels): None for channels in SUMMED_CHANNELS}
+        tried = tuple(count for count in counts if 2 <= count <= MOST_BLOCKS)
+        for candidate in _candidate(op, size, cut, tried[0]) if tried else ():
+            yield candidate, tried
+
+
+def _candidate(op: Op, size: int, cut: Cut, blocks: int) -> Iterator[StripCandidate]:
+    """``op`` in so many ``blocks``; nothing where it makes what does not come out so."""
+    made = dict(cut.outputs)
+    places = [place for place, name in enumerate(op.outputs) if name is not None]
+    if {*made, *cut.sums} >= set(places):
+        along = tuple((place, made[place]) for place in places if place in made)
+        link = Link(op.call, op.outputs, cut.arguments, along, cut.sums)
+        yield StripCandidate(
+            op.name, op, frozenset({op.name}), Strip((link,), (), size, blocks), outputs=op.outputs
+        )
+
+
+def uncut(op: Op) -> Op:
+    """An op that runs in slices as the one call that it is whole."""
+    assert op.strip is not None
+    (link,) = op.strip.links
+    return replace(op, call=link.call, strip=None)

@@ -21,6 +21,7 @@ from poet.frontend.assemble import StepNames, assemble
 from poet.frontend.beside import beside
 from poet.frontend.dense_operands import WantsDense, with_dense_operands
 from poet.frontend.eager import original
+from poet.frontend.finer_blocks import Finer, finer_blocks
 from poet.frontend.functional import Functional, Step, fakes, trace_step
 from poet.frontend.fused import HasKernel, with_updates_fused
 from poet.frontend.in_place import Overwrites, with_results_in_place, with_takeovers
@@ -41,7 +42,7 @@ from poet.frontend.module_tensors import (
     unsaved_states,
 )
 from poet.frontend.norm_relu import with_norms_and_relus
-from poet.frontend.packed_saves import with_packed_saves
+from poet.frontend.packed_saves import packable, with_packed_saves
 from poet.frontend.padded_windows import with_padded_windows
 from poet.frontend.part_choice import with_parts
 from poet.frontend.parts import in_parts_of, tensors_in_parts
@@ -83,7 +84,8 @@ class TrainingStep:
         accumulation: what all micro-batches of a step but the last do; ``None``: there are none.
         digest: SHA-256 of the graph as traced; machines that run it in other strips agree on it.
         has_small_operators: see `trace_training_step`.
-        forms: of what backward reads; ``graph`` has all of it in short form. ``None``: there is one form.
+        forms: of its ops; ``graph`` has all that backward reads in short form, and none in more blocks than
+            its time allows. ``None``: there is one form.
         together: micro-batches that ``graph`` trains, layer by layer.
     """
 
@@ -205,7 +207,10 @@ def trace_training_step(
     digest = digest_of(graph)
     if not has_small_operators:  # C code has them as constants
         graph = replace(graph, ops=tuple(replace(op, call=with_driven_numbers(op.call)) for op in graph.ops))
-    library = _Library(wanted, uses_elements, overwrites, wants_dense, measure, in_parts, in_short_forms)
+    library = _Library(
+        wanted, uses_elements, overwrites, wants_dense, measure, in_parts, in_short_forms,
+        has_choice=micro is None and together == 1,
+    )  # fmt: skip
     graph, tensors = library.divided(graph, tensors)
     graph, kernel_facts, forms = library.fitted(graph)
     accumulation = None
@@ -291,6 +296,7 @@ class _Library:
     measure: bool
     in_parts: bool
     in_short_forms: bool
+    has_choice: bool  # whether a plan chooses forms of ops
     known: Findings = field(default_factory=dict)
 
     @property
@@ -330,10 +336,21 @@ class _Library:
         taken = chosen_takeovers(plain, short)
         if taken:
             graph, facts = measured(with_takeovers(plain, taken), known=self.known)
+        finer = self.finer(graph, facts, plain) if self.has_choice else {}
         if short is plain:
-            return graph, facts, None
+            forms = SaveForms(graph, facts, graph, facts, plain, taken, finer) if finer else None
+            return graph, facts, forms
         short, short_facts = measured(with_takeovers(short, taken), known=self.known)
-        return short, short_facts, SaveForms(graph, facts, short, short_facts, plain, taken)
+        return short, short_facts, SaveForms(graph, facts, short, short_facts, plain, taken, finer)
+
+    def finer(self, graph: Graph, facts: KernelFacts, plain: Graph) -> dict[str, Finer]:
+        """What of ``graph`` may run in more blocks, beside the short forms that ``plain`` may have."""
+        changed = {name for change in packable(plain).values() for name in change.ops}
+
+        def measure(finer: Graph, told: KernelFacts) -> tuple[Graph, KernelFacts]:
+            return measured(finer, known=self.known, told=told)
+
+        return finer_blocks(graph, facts, measure=measure, others=changed)
 
 
 def digest_of(graph: Graph) -> str:

@@ -15,7 +15,7 @@ from poet.homes import decided
 from poet.planning.beside_buffer import answered_beside
 from poet.planning.fit_layout import Fitted, fit, searching
 from poet.planning.prepared import Prepared
-from poet.planning.saves_choice import solve_choosing
+from poet.planning.saves_choice import offered, solve_choosing
 from poet.planning.summary import as_html, as_text, summary_rows
 from poet.plans.plan_file import write_plan
 from poet.plans.plan_parts import (
@@ -306,8 +306,16 @@ def home_hint(prepared: Prepared, limits: Limits) -> str:
     profile, budget_bytes = prepared.profile, limits.ram_budget_bytes
     if profile.storage is None or budget_bytes is None:
         return ""
-    elsewhere = build_problem(prepared.step.graph, profile, prepared.kernels, home=Place.EITHER)
-    least, now = minimum_ram_bytes(elsewhere, limits), minimum_ram_bytes(prepared.problem, limits)
+    elsewhere = replace(
+        prepared,
+        home=Place.EITHER,
+        problem=replace(
+            build_problem(prepared.step.graph, profile, prepared.kernels, home=Place.EITHER),
+            storage_capacity_bytes=prepared.problem.storage_capacity_bytes,
+        ),
+    )
+    least = minimum_ram_bytes(offered(elsewhere, limits), limits)
+    now = minimum_ram_bytes(offered(prepared, limits), limits)
     at_home_in_ram = all(tensor.initially is not Place.STORAGE for tensor in prepared.problem.tensors)
     if least.bytes >= now.bytes or not at_home_in_ram:
         return ""

@@ -1,23 +1,25 @@
-"""Which tensors a plan saves for backward in short form: offered to the search as alternatives, and chosen.
+"""Which forms of its ops a plan takes: offered to the search as alternatives, and chosen.
 
-A short form takes less RAM and more work, by as much as the device's profile says: where there is RAM for the
-long forms, a plan keeps them. Steps of micro-batches, and plans for several budgets in one file, compute one
-graph, in which all that can be is in short form.
+A short form of what backward reads, and an op in more blocks (`poet.frontend.finer_blocks`), take less RAM
+and more work, by as much as the device's profile says: where there is RAM for the others, a plan keeps them.
+Steps of micro-batches, and plans for several budgets in one file, compute one graph, in which all that can be
+is in short form, and nothing in more blocks than the step's time allows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import math
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from poet.alternatives import taken_by, without_names
+from poet.alternatives import most_at_once, taken_by, without_names
 from poet.devices.costs import build_problem, kernels_on
 from poet.graph import Graph
 from poet.kernel_facts import KernelFacts
 from poet.planning.beside_buffer import answered_beside
 from poet.planning.prepared import Prepared
-from poet.problem import Alternative, Limits, Pins, Problem
+from poet.problem import Alternative, Limits, Objective, Pins, Problem
 from poet.solution import Solution, SolveOptions
 from poet.solvers.search.explain import explained
 
@@ -25,22 +27,76 @@ if TYPE_CHECKING:
     from poet.frontend.packed_saves import Change
 
 
-def offered(prepared: Prepared, limits: Limits) -> Problem:
-    """The problem of ``prepared`` with its short forms as alternatives; itself where nothing is to choose.
+LEAST_SHARE = 1 / 2
+"""Of a RAM budget, that an op holds at once: what holds less is not weighed in more blocks."""
 
-    Nothing is where pins name tensors: these have to be there.
+
+def offered(prepared: Prepared, limits: Limits) -> Problem:
+    """The problem of ``prepared`` with other forms of its ops as alternatives; itself where there are none.
+
+    There are none where pins name tensors: these have to be there.
     """
     forms, short = prepared.step.forms, prepared.problem
-    if forms is None or prepared.micro is not None or limits.pins != Pins():
-        return short
-    is_own = prepared.step.kernels == forms.short_kernels
-    if (
-        not is_own or _problem(prepared, forms.short, forms.short_kernels) != short
-    ):  # somebody has costs of his own
+    if forms is None or not _has_choice(prepared) or limits.pins != Pins():
         return short
     long = _problem(prepared, forms.long, forms.long_kernels)
     alternatives = (_alternative(name, change, short) for name, change in forms.changes.items())
-    return replace(long, alternatives=tuple(alternatives))
+    return replace(long, alternatives=(*alternatives, *_in_finer_blocks(prepared, long)))
+
+
+def surveyed(prepared: Prepared, limits: Limits) -> Problem:
+    """The problem of ``prepared`` with what may run in more blocks as alternatives: for a survey."""
+    if not _has_choice(prepared) or limits.pins != Pins():
+        return prepared.problem
+    alternatives = tuple(_in_finer_blocks(prepared, prepared.problem))
+    return replace(prepared.problem, alternatives=alternatives)
+
+
+def weighed(problem: Problem, limits: Limits, objective: Objective = Objective.ENERGY) -> Problem:
+    """An `offered` problem without the alternatives that a search inside ``limits`` does not weigh.
+
+    More blocks of an op, the alternatives that make no tensors, help where the op is most of what fits: those
+    that hold less than `LEAST_SHARE` of the RAM budget stay in their own form, all of them without a budget.
+    Where least RAM is the objective, all are weighed.
+    """
+    if objective is Objective.RAM:
+        return problem
+    budget_bytes = math.inf if limits.ram_budget_bytes is None else limits.ram_budget_bytes
+    ops = {op.name: op for op in problem.ops}
+    kept = tuple(
+        each
+        for each in problem.alternatives
+        if each.tensors
+        or most_at_once(problem, [ops[name] for name in each.touched]) > LEAST_SHARE * budget_bytes
+    )
+    return replace(problem, alternatives=kept)
+
+
+def _has_choice(prepared: Prepared) -> bool:
+    """Whether a plan chooses forms: not with micro-batches, nor where somebody has costs of his own."""
+    forms = prepared.step.forms
+    return (
+        forms is not None
+        and prepared.micro is None
+        and prepared.step.kernels == forms.short_kernels
+        and _problem(prepared, forms.short, forms.short_kernels) == prepared.problem
+    )
+
+
+def _in_finer_blocks(prepared: Prepared, problem: Problem) -> Iterator[Alternative]:
+    """Ops of ``problem`` in more blocks, where they need less at once by the device's kernels."""
+    forms = prepared.step.forms
+    assert forms is not None
+    if not forms.finer:
+        return
+    made = _problem(prepared, forms.graph(forms.finer), forms.kernels(forms.finer))
+    ops, own = {op.name: op for op in made.ops}, {op.name: op for op in problem.ops}
+    for name, finer in forms.finer.items():
+        omits = tuple(sorted(finer.candidate.merged - {name}))
+        alternative = Alternative(name, (ops[name],), omits)
+        before = most_at_once(problem, [own[each] for each in alternative.touched])
+        if most_at_once(made, alternative.ops) < before:
+            yield alternative
 
 
 def _problem(prepared: Prepared, graph: Graph, host_kernels: KernelFacts) -> Problem:
@@ -61,7 +117,7 @@ def _alternative(name: str, change: Change, short: Problem) -> Alternative:
 
 
 def with_choice(prepared: Prepared, taken: Collection[str]) -> Prepared:
-    """``prepared`` with short forms of what the ops in ``taken`` make, and long forms of everything else."""
+    """``prepared`` with the forms of ``taken``, and the others' own: long, in no more blocks."""
     forms = prepared.step.forms
     assert forms is not None
     graph, host_kernels = forms.graph(taken), forms.kernels(taken)
@@ -74,7 +130,7 @@ def with_choice(prepared: Prepared, taken: Collection[str]) -> Prepared:
 
 
 def without_choice(prepared: Prepared) -> Prepared:
-    """``prepared`` with all in short form that can be, and nothing to choose."""
+    """``prepared`` with all in short form that can be, nothing in more blocks, and nothing to choose."""
     return replace(prepared, step=replace(prepared.step, forms=None))
 
 
@@ -83,21 +139,22 @@ def as_chosen(
 ) -> tuple[Prepared, Solution]:
     """``prepared`` with the choice that ``solution`` of the offered ``problem`` made, and its solution.
 
-    Without a plan, ``prepared`` itself, and what would help if all is in short form.
+    Without a plan, ``prepared`` itself, and what would help if all alternatives are taken.
     """
     if not problem.alternatives:
         return prepared, solution
     if solution.schedule is None:
-        return prepared, explained(prepared.problem, limits, options, solution)
+        least = problem.resolved({each.name for each in problem.alternatives})
+        return prepared, explained(least, limits, options, solution)
     chosen = replace(with_choice(prepared, taken_by(problem, solution.schedule)), offered=problem)
     return chosen, replace(solution, schedule=without_names(solution.schedule))
 
 
 def solve_choosing(prepared: Prepared, limits: Limits, options: SolveOptions) -> tuple[Prepared, Solution]:
-    """Search the schedule and what it saves in short form: the step with that choice, and its solution.
+    """Search the schedule and the forms of its ops: the step with that choice, and its solution.
 
     ``options`` are those of the search alone, see `poet.planning.fit_layout.searching`.
     """
     problem = offered(prepared, limits)
-    solution = answered_beside(problem, limits, options)
+    solution = answered_beside(weighed(problem, limits, options.objective), limits, options)
     return as_chosen(prepared, limits, options, problem, solution)

@@ -138,6 +138,8 @@ WRONG: dict[str, tuple[Callable[[Strip], Strip], str]] = {
     "an output that is nobody's": (link(0, outputs=("other",)), "'other', which is not an output"),
     "an output without blocks": (link(0, made=()), "in no blocks of its 50"),
     "blocks of no output": (link(0, made=((0, 0), (1, 0))), "fewer outputs"),
+    "a sum of what flows between": (link(0, made=(), sums=(0,)), "sums up w.grad"),
+    "a sum of no output": (link(1, sums=(0,)), "fewer outputs"),
     "made twice": (
         lambda given: replace(given, links=(given.links[0], *given.links)),
         "is one already",
@@ -163,6 +165,34 @@ WRONG: dict[str, tuple[Callable[[Strip], Strip], str]] = {
         "two values are called 'w'",
     ),
 }
+
+
+def sum_over_batch(**changes: object) -> Graph:
+    """A product, as the sum over blocks of what is summed over; ``changes`` of its link."""
+    link = Link(Call("aten.mm.default", (Ref("g"), Ref("x"))), ("y",), ((0, 1), (1, 0)), (), (0,))
+    given = Strip((replace(link, **changes),), (), BATCH, 3)  # type: ignore[arg-type]
+    types = {"g": float32(ROWS, BATCH), "x": float32(BATCH, COLUMNS), "y": float32(ROWS, COLUMNS)}
+    return Graph(
+        name="net",
+        buffers=tuple(Buffer(name, type_.extent_bytes, Role.INPUT) for name, type_ in types.items()),
+        values=tuple(Value(name, name, type_) for name, type_ in types.items()),
+        ops=(Op("product", given.call, ("y",), strip=given),),
+        inputs=("g", "x"),
+        targets=0,
+        loss="y",
+        predictions=(),
+    )
+
+
+def test_an_output_may_be_a_sum_over_blocks() -> None:
+    graph = sum_over_batch()
+    assert Graph.from_json(graph.to_json()) == graph
+    with pytest.raises(GraphError, match="in no blocks of its 3"):
+        sum_over_batch(sums=())
+    with pytest.raises(GraphError, match="sums up y, of which there are blocks"):
+        sum_over_batch(made=((0, 0),))
+    with pytest.raises(GraphError, match="or twice"):
+        sum_over_batch(sums=(0, 0))
 
 
 @pytest.mark.parametrize("what", WRONG)

@@ -22,6 +22,7 @@ from poet.runtime.system.process import likely_thread_counts, torch_threads
 from poet.runtime.trials import trial_record
 from poet.runtime.trials.strips import signature
 from poet.runtime.trials.trial_bench import WHOLE, Trial, fits
+from poet.strips import MOST_BLOCKS
 
 BLOCK_COUNTS = (16, 8, 4, 2)
 """That are tried, the best first: each halving of a block's memory matters less than the one before."""
@@ -103,7 +104,7 @@ def _is_offer(told: object) -> bool:
     if not isinstance(told, list) or [type(item) for item in told] != [int, int, float]:
         return False
     blocks, saved_bytes, block_seconds = told
-    return blocks in BLOCK_COUNTS and saved_bytes > 0 and 0 <= block_seconds < math.inf
+    return 2 <= blocks <= MOST_BLOCKS and saved_bytes > 0 and 0 <= block_seconds < math.inf
 
 
 def is_exact(strip: Strip, outputs: Sequence[str | None], values: Mapping[str, Value]) -> bool:

@@ -47,6 +47,7 @@ class StripRun:
         self._outputs = tuple(outputs)
         self._types = {name: types[name] for name in outputs if name is not None}
         self._made: dict[str, int] = {}
+        self._sums: set[str] = set()
         inner = {value.name: value.type for value in strip.inner}
         roots = {value.name: value.buffer for value in strip.inner}
         last = {
@@ -72,6 +73,7 @@ class StripRun:
             self._made |= {
                 name: made.get(place, 0) for place, name in enumerate(link.outputs) if name is not None
             }
+            self._sums |= {str(link.outputs[place]) for place in link.sums}
         self._bounds = ((0, strip.size),) if is_whole else strip.bounds
 
     def run(
@@ -113,13 +115,28 @@ class StripRun:
                 blocks[name] = block
             elif len(self._bounds) == 1:
                 whole[name] = block
+            elif name in self._sums:
+                self._add(whole, name, block)
             else:
                 self._put(whole, name, block, start)
 
+    def _add(self, whole: dict[str, Tensor], name: str, block: Tensor) -> None:
+        """The first summand is the sum so far; a copy of it where that is laid out otherwise."""
+        type_ = self._types[name]
+        if name in whole:
+            whole[name].add_(block)
+        elif (block.shape, block.stride()) == (type_.shape, type_.strides):
+            whole[name] = block
+        else:
+            whole[name] = self._empty(name).copy_(block)
+
+    def _empty(self, name: str) -> Tensor:
+        type_ = self._types[name]
+        return torch.empty_strided(type_.shape, type_.strides, dtype=arguments.dtype(type_.dtype))
+
     def _put(self, whole: dict[str, Tensor], name: str, block: Tensor, start: int) -> None:
         if name not in whole:
-            type_ = self._types[name]
-            whole[name] = torch.empty_strided(type_.shape, type_.strides, dtype=arguments.dtype(type_.dtype))
+            whole[name] = self._empty(name)
         dim = self._made[name]
         whole[name].narrow(dim, start, block.shape[dim]).copy_(block)
 
@@ -273,6 +290,7 @@ def signature(strip: Strip, outputs: Sequence[str | None], values: Mapping[str, 
             tuple(map(made, link.outputs)),
             link.cuts,
             link.made,
+            link.sums,
         )
         for link in strip.links
     )

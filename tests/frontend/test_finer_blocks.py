@@ -1,0 +1,206 @@
+"""Ops in more blocks as another form: what they save, when a plan takes them, and the bits of the step."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from helpers import hand_net
+from helpers.pace import with_slow
+from helpers.schedules import keep_everything, random_schedule
+from torch import nn
+
+from poet import api
+from poet.frontend import strip_choice
+from poet.frontend.finer_blocks import LEAST_SAVED_BYTES, finer_blocks
+from poet.frontend.save_forms import SaveForms
+from poet.frontend.trace import TrainingStep, trace_training_step
+from poet.micro import MicroBatches
+from poet.planning.prepared import Prepared
+from poet.planning.saves_choice import LEAST_SHARE, offered, solve_choosing, surveyed, weighed, with_choice
+from poet.plans.plan_file import read_plan, write_plan
+from poet.problem import Limits, Objective, Pins
+from poet.ram_survey import keep_everything_bytes
+from poet.runtime.storage.state import raw_tensor
+from poet.runtime.trials import trial_bench
+from poet.runtime.trials.measure import measured
+from poet.simulator import simulate
+from poet.solution import SolveOptions, Status
+from poet.solvers import minimum_ram_bytes
+from poet.verification import verify
+
+QUICK = SolveOptions(time_limit_seconds=2.0)
+X = torch.zeros(1, 3, 8, 8)
+
+
+def net() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Conv2d(3, 128, 3, padding=1), nn.ReLU(),
+        nn.Conv2d(128, 256, 3, padding=1), nn.ReLU(),
+        nn.Conv2d(256, 256, 3, padding=1, bias=False), nn.ReLU(),
+        nn.MaxPool2d(2), nn.Flatten(), nn.Linear(256 * 16, 10),
+    ).train()  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def _no_time_for_blocks() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(strip_choice, "ALLOWANCE", 0.0)
+        patch.setattr(trial_bench.Trial, "slowdown_seconds", lambda *_: 1.0)
+        yield
+
+
+@pytest.fixture(scope="module")
+def step(_no_time_for_blocks: None) -> TrainingStep:
+    return trace_training_step(net(), X)
+
+
+@pytest.fixture(scope="module")
+def prepared(_no_time_for_blocks: None) -> Prepared:
+    return api.prepare(net(), X, device="rpi4b-xnnpack", home="either")
+
+
+def forms_of(step: TrainingStep) -> SaveForms:
+    assert step.forms is not None
+    return step.forms
+
+
+def test_what_runs_whole_may_run_in_blocks_and_needs_less(step: TrainingStep) -> None:
+    forms = forms_of(step)
+    assert not any(op.strip is not None and not op.strip.is_whole for op in step.graph.ops)
+    assert "4.convolution" in forms.finer
+    assert not set(forms.finer) & {op for each in forms.changes.values() for op in each.ops}
+    every = {*forms.changes, *forms.finer}
+    for taken in ((), every, {*forms.changes}, {*forms.finer}):
+        graph, kernels = forms.graph(taken), forms.kernels(taken)
+        assert [facts.name for facts in kernels.ops] == [op.name for op in graph.ops]
+        assert {op.name for op in graph.ops if op.strip is not None and not op.strip.is_whole} == {
+            name for name in forms.finer if name in taken
+        }
+        assert measured(graph, told=kernels)[0] == graph
+    assert forms.graph(()) == forms.long
+    assert forms.graph(forms.changes) == step.graph
+
+
+def test_what_is_left_whole_is_small_or_has_no_blocks(step: TrainingStep) -> None:
+    """Of ops that could be cut: after one search, another finds nothing more."""
+    forms = forms_of(step)
+    graph, kernels = forms.graph(forms.finer), forms.kernels(forms.finer)
+    again = finer_blocks(graph, kernels, measure=lambda graph, told: measured(graph, told=told))
+    assert not {*again} & {*forms.finer}
+
+
+def test_the_problem_of_a_choice_is_that_of_its_graph(prepared: Prepared) -> None:
+    of = offered(prepared, Limits())
+    finer = forms_of(prepared.step).finer
+    names = [each.name for each in of.alternatives]
+    assert {*finer} < {*names}
+    for taken in (names, [], names[::2], [*finer]):
+        resolved, own = of.resolved(taken), with_choice(prepared, taken).problem
+        assert own.ops == resolved.ops
+        assert {tensor.name: tensor.bytes for tensor in own.tensors} == {
+            tensor.name: tensor.bytes for tensor in resolved.tensors
+        }
+    survey = surveyed(prepared, Limits())
+    assert {each.name for each in survey.alternatives} == {*finer}
+    assert survey.resolved(()) == prepared.problem
+    pinned = Limits(pins=Pins(keep=("*",)))
+    assert offered(prepared, pinned) == surveyed(prepared, pinned) == prepared.problem
+
+
+def test_the_lower_bound_is_the_least_over_all_choices(prepared: Prepared) -> None:
+    of = offered(prepared, Limits())
+    names = [each.name for each in of.alternatives]
+    assert len(names) <= 12
+    choices = itertools.chain.from_iterable(
+        itertools.combinations(names, count) for count in range(len(names) + 1)
+    )
+    least = min(minimum_ram_bytes(of.resolved(choice)).bytes for choice in choices)
+    assert minimum_ram_bytes(of).bytes == least
+    without = of.resolved([name for name in names if name not in forms_of(prepared.step).finer])
+    assert least < minimum_ram_bytes(without).bytes - LEAST_SAVED_BYTES
+
+
+def test_only_what_is_most_of_the_budget_is_weighed(prepared: Prepared) -> None:
+    of, finer = offered(prepared, Limits()), forms_of(prepared.step).finer
+    packed = {each.name for each in of.alternatives} - {*finer}
+    least = minimum_ram_bytes(of).bytes
+    for budget_bytes in (least, 2 * least, 4 * least, 100 * least):
+        limits = Limits(ram_budget_bytes=budget_bytes)
+        kept = {each.name for each in weighed(of, limits).alternatives}
+        assert kept >= packed
+        for name in finer:
+            (alternative,) = (each for each in of.alternatives if each.name == name)
+            ops = [op for op in of.ops if op.name in alternative.touched]
+            sizes = {tensor.name: of.aligned_bytes(tensor.bytes) for tensor in of.tensors}
+            needs = max(
+                sum(sizes[tensor] for tensor in {*op.inputs, *op.outputs})
+                + of.aligned_bytes(op.workspace_bytes)
+                for op in ops
+            )
+            assert (name in kept) == (needs > LEAST_SHARE * budget_bytes)
+    assert {each.name for each in weighed(of, Limits()).alternatives} == packed
+    assert weighed(of, Limits(), Objective.RAM) == of
+
+
+def test_where_ram_is_plenty_nothing_runs_in_more_blocks(prepared: Prepared) -> None:
+    of = offered(prepared, Limits())
+    plenty = Limits(ram_budget_bytes=2 * keep_everything_bytes(of))
+    for limits in (plenty, Limits()):
+        chosen, found = solve_choosing(prepared, limits, QUICK)
+        assert found.status is Status.OPTIMAL
+        assert chosen.step.graph == forms_of(prepared.step).long
+    tight = Limits(ram_budget_bytes=minimum_ram_bytes(of).bytes)
+    chosen, found = solve_choosing(prepared, tight, QUICK)
+    assert found.schedule is not None
+    assert found.trace == simulate(chosen.problem, found.schedule, tight)
+    assert found.bound_joules <= (found.joules or 0.0)
+    assert any(op.strip is not None and not op.strip.is_whole for op in chosen.step.graph.ops)
+
+
+def test_without_a_plan_it_says_how_little_is_needed(prepared: Prepared) -> None:
+    least = minimum_ram_bytes(offered(prepared, Limits())).bytes
+    same, answer = solve_choosing(prepared, Limits(ram_budget_bytes=least - 64), QUICK)
+    assert same is prepared
+    assert answer.status is Status.INFEASIBLE
+
+
+@pytest.mark.slow
+def test_a_plan_at_the_lower_bound_trains_as_pytorch_does(prepared: Prepared, tmp_path: Path) -> None:
+    least = minimum_ram_bytes(offered(prepared, Limits())).bytes
+    planned = api.plan_step(prepared, Limits(ram_budget_bytes=least + 64 * 1024), QUICK, measure_host=False)
+    planned.save(tmp_path / "p")
+    plan = read_plan(tmp_path / "p")
+    assert plan.graph == planned.prepared.step.graph
+    assert plan.prediction.lower_bound_ram_bytes == least
+    assert {op.name for op in plan.graph.ops} & {*forms_of(prepared.step).finer}
+    verify(tmp_path / "p", module=net(), steps=2, threads=(1, 2)).require()
+
+
+@pytest.mark.parametrize("seed", with_slow([None, 1, 2], {1, 2}))
+def test_any_schedule_gives_the_bits_of_plain_pytorch(
+    step: TrainingStep, seed: int | None, tmp_path: Path
+) -> None:
+    forms = forms_of(step)
+    graph, kernels = (
+        forms.graph({*forms.changes, *forms.finer}),
+        forms.kernels({*forms.changes, *forms.finer}),
+    )
+    of = hand_net.problem(graph, kernels=kernels, parameters_in_storage=seed == 2)
+    schedule = keep_everything(of) if seed is None else random_schedule(of, seed)
+    plan = hand_net.plan(
+        of, graph, schedule, optimizer=step.optimizer, loss="cross-entropy", slack=1.0, kernels=kernels
+    )
+    write_plan(tmp_path / "p", plan, {name: raw_tensor(item) for name, item in step.tensors.items()})
+    verify(tmp_path / "p", module=net(), steps=1, threads=(1, 2)).require()
+
+
+def test_with_micro_batches_and_several_shapes_there_is_one_form() -> None:
+    forms = trace_training_step(net(), X, micro=MicroBatches(2)).forms
+    assert forms is not None
+    assert not forms.finer
+    assert trace_training_step(net(), X, in_short_forms=False).forms is None
