@@ -190,7 +190,8 @@ class _Chain:
         for op in joined:
             for buffer in self.graph.reads(op.call):
                 for updater in self.index.updaters.get(buffer, ()):
-                    if updater.name not in self.cuts and self.index.places[updater.name] < end:
+                    place = self.index.places[updater.name]
+                    if updater.name not in self.cuts and self.index.places[op.name] < place < end:
                         raise _NoStrip
             for buffer in op.updates:
                 for reader in self.index.readers.get(buffer, ()):

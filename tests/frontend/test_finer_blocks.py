@@ -33,7 +33,7 @@ from poet.solvers import minimum_ram_bytes
 from poet.verification import verify
 
 QUICK = SolveOptions(time_limit_seconds=2.0)
-X = torch.zeros(1, 3, 8, 8)
+X = torch.zeros(1, 3, 16, 16)
 
 
 def net() -> nn.Module:
@@ -42,7 +42,7 @@ def net() -> nn.Module:
         nn.Conv2d(3, 128, 3, padding=1), nn.ReLU(),
         nn.Conv2d(128, 256, 3, padding=1), nn.ReLU(),
         nn.Conv2d(256, 256, 3, padding=1, bias=False), nn.ReLU(),
-        nn.MaxPool2d(2), nn.Flatten(), nn.Linear(256 * 16, 10),
+        nn.MaxPool2d(4), nn.Flatten(), nn.Linear(256 * 16, 10),
     ).train()  # fmt: skip
 
 
