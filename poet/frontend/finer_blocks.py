@@ -21,6 +21,9 @@ from poet.runtime.trials.strip_trial import BLOCK_COUNTS, is_exact, offer
 LEAST_SHARE = 1 / 2
 """Of what the neediest op holds once others run in more blocks: what holds less decides no plan."""
 
+LEAST_BYTES = 256 * 1024
+"""Of what a kernel, or what flows between an op's calls, takes: less is not worth a trial."""
+
 LEAST_SAVED_BYTES = 64 * 1024
 """Of what an op holds: less is not worth its calls."""
 
@@ -92,7 +95,7 @@ class _Search:
 
     def __init__(self, graph: Graph, kernels: KernelFacts, others: Container[str]) -> None:
         self.graph, self.others = graph, others
-        self.needs_bytes = _Needs(graph, kernels)
+        self.kernels, self.needs_bytes = kernels, _Needs(graph, kernels)
         self.values = {value.name: value for value in graph.values}
         self.types = {name: value.type for name, value in self.values.items()}
         self.ops = {op.name: op for op in graph.ops}
@@ -125,7 +128,7 @@ class _Search:
         best: StripCandidate | None = None
         most_bytes = 0
         for way, counts in self.ways(op):
-            if any(name in taken or name in self.others for name in way.merged):
+            if any(name in taken or name in self.others for name in way.merged) or not self.is_large(way):
                 continue
             if way.strip.links[0].sums and best is not None and best.strip.blocks >= max(BLOCK_COUNTS):
                 break  # as many blocks without a sum
@@ -156,6 +159,11 @@ class _Search:
             for way in slices_of(bare, self.types):
                 yield way, BLOCK_COUNTS
             yield from sums_of(bare, self.types)
+
+    def is_large(self, way: StripCandidate) -> bool:
+        """Whether enough is there while ``way`` runs that blocks would make smaller."""
+        own_bytes = max(self.kernels.of(name).workspace_bytes for name in way.merged)
+        return max(own_bytes, way.strip.whole_bytes) >= LEAST_BYTES
 
     def most_blocks(self, way: StripCandidate, counts: Iterable[int]) -> tuple[int, StripCandidate | None]:
         """The most blocks of ``way`` that are exact at all numbers of threads, and what that saves."""

@@ -104,7 +104,7 @@ def _is_offer(told: object) -> bool:
     if not isinstance(told, list) or [type(item) for item in told] != [int, int, float]:
         return False
     blocks, saved_bytes, block_seconds = told
-    return 2 <= blocks <= MOST_BLOCKS and saved_bytes > 0 and 0 <= block_seconds < math.inf
+    return bool(2 <= blocks <= MOST_BLOCKS and saved_bytes > 0 and 0 <= block_seconds < math.inf)
 
 
 def is_exact(strip: Strip, outputs: Sequence[str | None], values: Mapping[str, Value]) -> bool:
