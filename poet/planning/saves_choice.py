@@ -8,7 +8,6 @@ is in short form, and nothing in more blocks than the step's time allows.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -21,14 +20,16 @@ from poet.planning.beside_buffer import answered_beside
 from poet.planning.prepared import Prepared
 from poet.problem import Alternative, Limits, Objective, Pins, Problem
 from poet.solution import Solution, SolveOptions
+from poet.solvers.heuristics.keep_everything import keep_everything
 from poet.solvers.search.explain import explained
 
 if TYPE_CHECKING:
     from poet.frontend.packed_saves import Change
 
 
-LEAST_SHARE = 1 / 2
-"""Of a RAM budget, that an op holds at once: what holds less is not weighed in more blocks."""
+NEEDY_SHARE = 1 / 2
+SAVED_SHARE = 1 / 32
+"""Of a RAM budget, what an op holds at once, or holds less in more blocks: with that these are weighed."""
 
 
 def offered(prepared: Prepared, limits: Limits) -> Problem:
@@ -55,21 +56,24 @@ def surveyed(prepared: Prepared, limits: Limits) -> Problem:
 def weighed(problem: Problem, limits: Limits, objective: Objective = Objective.ENERGY) -> Problem:
     """An `offered` problem without the alternatives that a search inside ``limits`` does not weigh.
 
-    More blocks of an op, the alternatives that make no tensors, help where the op is most of what fits: those
-    that hold less than `LEAST_SHARE` of the RAM budget stay in their own form, all of them without a budget.
-    Where least RAM is the objective, all are weighed.
+    More blocks of an op are the alternatives that make no tensors. Where keeping everything fits without them,
+    none is weighed; else those of ops that hold more than `NEEDY_SHARE` of the RAM budget, and those that save
+    `SAVED_SHARE` of it. Where least RAM is the objective, all are.
     """
-    if objective is Objective.RAM:
+    budget_bytes, finer = limits.ram_budget_bytes, [each for each in problem.alternatives if not each.tensors]
+    if objective is Objective.RAM or not finer:
         return problem
-    budget_bytes = math.inf if limits.ram_budget_bytes is None else limits.ram_budget_bytes
-    ops = {op.name: op for op in problem.ops}
-    kept = tuple(
-        each
-        for each in problem.alternatives
-        if each.tensors
-        or most_at_once(problem, [ops[name] for name in each.touched]) > LEAST_SHARE * budget_bytes
+    left_out = {each.name for each in finer}
+    if budget_bytes is not None and keep_everything(problem.resolved(()), limits) is None:
+        ops = {op.name: op for op in problem.ops}
+        for each in finer:
+            own_bytes = most_at_once(problem, [ops[name] for name in each.touched])
+            saved_bytes = own_bytes - most_at_once(problem, each.ops)
+            if own_bytes > NEEDY_SHARE * budget_bytes or saved_bytes >= SAVED_SHARE * budget_bytes:
+                left_out.remove(each.name)
+    return replace(
+        problem, alternatives=tuple(each for each in problem.alternatives if each.name not in left_out)
     )
-    return replace(problem, alternatives=kept)
 
 
 def _has_choice(prepared: Prepared) -> bool:

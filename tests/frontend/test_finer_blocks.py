@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -20,9 +20,17 @@ from poet.frontend.save_forms import SaveForms
 from poet.frontend.trace import TrainingStep, trace_training_step
 from poet.micro import MicroBatches
 from poet.planning.prepared import Prepared
-from poet.planning.saves_choice import LEAST_SHARE, offered, solve_choosing, surveyed, weighed, with_choice
+from poet.planning.saves_choice import (
+    NEEDY_SHARE,
+    SAVED_SHARE,
+    offered,
+    solve_choosing,
+    surveyed,
+    weighed,
+    with_choice,
+)
 from poet.plans.plan_file import read_plan, write_plan
-from poet.problem import Limits, Objective, Pins
+from poet.problem import Limits, Objective, Pins, ProblemOp
 from poet.ram_survey import keep_everything_bytes
 from poet.runtime.storage.state import raw_tensor
 from poet.runtime.trials import trial_bench
@@ -125,25 +133,28 @@ def test_the_lower_bound_is_the_least_over_all_choices(prepared: Prepared) -> No
     assert least < minimum_ram_bytes(without).bytes - LEAST_SAVED_BYTES
 
 
-def test_only_what_is_most_of_the_budget_is_weighed(prepared: Prepared) -> None:
+def test_what_holds_or_saves_much_of_a_budget_is_weighed(prepared: Prepared) -> None:
     of, finer = offered(prepared, Limits()), forms_of(prepared.step).finer
     packed = {each.name for each in of.alternatives} - {*finer}
-    least = minimum_ram_bytes(of).bytes
-    for budget_bytes in (least, 2 * least, 4 * least, 100 * least):
-        limits = Limits(ram_budget_bytes=budget_bytes)
-        kept = {each.name for each in weighed(of, limits).alternatives}
+    least, most = minimum_ram_bytes(of).bytes, keep_everything_bytes(of)
+    sizes = {tensor.name: of.aligned_bytes(tensor.bytes) for tensor in of.tensors}
+
+    def needs_bytes(ops: Iterable[ProblemOp]) -> int:
+        return max(
+            sum(sizes[name] for name in {*op.inputs, *op.outputs}) + of.aligned_bytes(op.workspace_bytes)
+            for op in ops
+        )
+
+    for budget_bytes in (least, (least + most) // 2, most - 1):
+        kept = {each.name for each in weighed(of, Limits(ram_budget_bytes=budget_bytes)).alternatives}
         assert kept >= packed
-        for name in finer:
-            (alternative,) = (each for each in of.alternatives if each.name == name)
-            ops = [op for op in of.ops if op.name in alternative.touched]
-            sizes = {tensor.name: of.aligned_bytes(tensor.bytes) for tensor in of.tensors}
-            needs = max(
-                sum(sizes[tensor] for tensor in {*op.inputs, *op.outputs})
-                + of.aligned_bytes(op.workspace_bytes)
-                for op in ops
-            )
-            assert (name in kept) == (needs > LEAST_SHARE * budget_bytes)
-    assert {each.name for each in weighed(of, Limits()).alternatives} == packed
+        for each in of.alternatives:
+            own_bytes = needs_bytes(op for op in of.ops if op.name in each.touched)
+            if each.name in finer:
+                is_much = own_bytes - needs_bytes(each.ops) >= SAVED_SHARE * budget_bytes
+                assert (each.name in kept) == (is_much or own_bytes > NEEDY_SHARE * budget_bytes)
+    for limits in (Limits(), Limits(ram_budget_bytes=most)):
+        assert {each.name for each in weighed(of, limits).alternatives} == packed
     assert weighed(of, Limits(), Objective.RAM) == of
 
 
