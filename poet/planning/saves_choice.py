@@ -56,9 +56,10 @@ def surveyed(prepared: Prepared, limits: Limits) -> Problem:
 def weighed(problem: Problem, limits: Limits, objective: Objective = Objective.ENERGY) -> Problem:
     """An `offered` problem without the alternatives that a search inside ``limits`` does not weigh.
 
-    More blocks of an op are the alternatives that make no tensors. Where keeping everything fits without them,
-    none is weighed; else those of ops that hold more than `NEEDY_SHARE` of the RAM budget, and those that save
-    `SAVED_SHARE` of it. Where least RAM is the objective, all are.
+    More blocks of an op are the alternatives that make no tensors. Where keeping everything fits, none is
+    weighed; else those of ops that hold more than `NEEDY_SHARE` of the RAM budget, and those that cost
+    more and save `SAVED_SHARE` of it. Where least RAM is the objective, all are. (Blocks that stay in the
+    cache may cost less than the whole: a plan in less RAM would then take less than the best one in more.)
     """
     budget_bytes, finer = limits.ram_budget_bytes, [each for each in problem.alternatives if not each.tensors]
     if objective is Objective.RAM or not finer:
@@ -69,7 +70,8 @@ def weighed(problem: Problem, limits: Limits, objective: Objective = Objective.E
         for each in finer:
             own_bytes = most_at_once(problem, [ops[name] for name in each.touched])
             saved_bytes = own_bytes - most_at_once(problem, each.ops)
-            if own_bytes > NEEDY_SHARE * budget_bytes or saved_bytes >= SAVED_SHARE * budget_bytes:
+            saves_much = saved_bytes >= SAVED_SHARE * budget_bytes and min(problem.extra_cost(each)) >= 0
+            if own_bytes > NEEDY_SHARE * budget_bytes or saves_much:
                 left_out.remove(each.name)
     return replace(
         problem, alternatives=tuple(each for each in problem.alternatives if each.name not in left_out)

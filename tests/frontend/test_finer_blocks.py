@@ -152,7 +152,9 @@ def test_what_holds_or_saves_much_of_a_budget_is_weighed(prepared: Prepared) -> 
             own_bytes = needs_bytes(op for op in of.ops if op.name in each.touched)
             if each.name in finer:
                 is_much = own_bytes - needs_bytes(each.ops) >= SAVED_SHARE * budget_bytes
-                assert (each.name in kept) == (is_much or own_bytes > NEEDY_SHARE * budget_bytes)
+                is_dearer = min(of.extra_cost(each)) >= 0
+                is_needy = own_bytes > NEEDY_SHARE * budget_bytes
+                assert (each.name in kept) == (is_needy or (is_much and is_dearer))
     for limits in (Limits(), Limits(ram_budget_bytes=most)):
         assert {each.name for each in weighed(of, limits).alternatives} == packed
     assert weighed(of, Limits(), Objective.RAM) == of
