@@ -215,15 +215,19 @@ def parameter_bytes(graph: Graph) -> int:
 
 
 def bound_of(prepared: Prepared) -> Bound:
-    """The lower bound over all choices, and the op that makes it."""
+    """The lower bound over all choices, and the op that makes it, in the form that needs least."""
+    from poet.alternatives import leanest
     from poet.planning.saves_choice import offered
     from poet.problem import Limits
     from poet.solvers import minimum_ram_bytes
 
-    found = minimum_ram_bytes(offered(prepared, Limits()), Limits())
+    choices = offered(prepared, Limits())
+    found = minimum_ram_bytes(choices, Limits())
     if found.op is None:
         return Bound(found.bytes, "start or end of the step")
-    for op in prepared.step.graph.ops:
+    forms = prepared.step.forms
+    graph = prepared.step.graph if forms is None else forms.graph(leanest(choices))
+    for op in graph.ops:
         if op.name == found.op:
             call = op.call if op.strip is None else op.strip.links[0].call
             blocks = "" if op.strip is None or op.strip.is_whole else f" in {len(op.strip.bounds)} blocks"
