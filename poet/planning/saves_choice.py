@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 NEEDY_SHARE = 1 / 2
-SAVED_SHARE = 1 / 32
+SAVED_SHARE = 1 / 8
 """Of a RAM budget, what an op holds at once, or holds less in more blocks: with that these are weighed."""
 
 
