@@ -98,8 +98,9 @@ def test_a_file_that_is_none_of_ours_says_nothing(said: str, tmp_path: Path) -> 
 
 def test_an_offer_that_cannot_be_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for told in (True, [1, 2], [16, 5, math.inf], [3, 5, 0.1], [16, 5, -1.0], [32, 5, 0.1], "[]"):
-        assert not strip_trial._is_offer(told), told
-    assert strip_trial._is_offer([16, 5, 0.1])
+        assert not strip_trial._is_offer(told, strip_trial.BLOCK_COUNTS), told
+    assert strip_trial._is_offer([16, 5, 0.1], strip_trial.BLOCK_COUNTS)
+    assert strip_trial._is_offer([32, 5, 0.1], (32, 64))
     traced()
     (path,) = (tmp_path / "poet" / "trials").iterdir()
     kept = json.loads(path.read_text())

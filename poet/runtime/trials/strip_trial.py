@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,7 +22,6 @@ from poet.runtime.system.process import likely_thread_counts, torch_threads
 from poet.runtime.trials import trial_record
 from poet.runtime.trials.strips import signature
 from poet.runtime.trials.trial_bench import WHOLE, Trial, fits
-from poet.strips import MOST_BLOCKS
 
 BLOCK_COUNTS = (16, 8, 4, 2)
 """That are tried, the best first: each halving of a block's memory matters less than the one before."""
@@ -78,16 +77,17 @@ def offer(
         values: of the graph, by name.
         counts: to be tried, in this order.
     """
-    key = (signature(strip, outputs, values), tuple(counts), torch.get_num_threads())
+    counts = tuple(counts)
+    key = (signature(strip, outputs, values), counts, torch.get_num_threads())
     if key not in _offers:
         digest = trial_record.digest_of(("offer", key))
-        if _is_offer(told := trial_record.told(digest)):
+        if _is_offer(told := trial_record.told(digest), counts):
             _offers[key] = None if told is None else Offer(*told)
             return _offers[key]
         if not fits(strip, values):
             return None
         try:
-            found = _offered(strip, outputs, values, tuple(counts))
+            found = _offered(strip, outputs, values, counts)
         except _FAILURES:
             found = None
         _offers[key] = found
@@ -97,14 +97,14 @@ def offer(
     return _offers[key]
 
 
-def _is_offer(told: object) -> bool:
-    """Whether a record says what an offer was, or that there was none."""
+def _is_offer(told: object, counts: Container[int]) -> bool:
+    """Whether a record says what an offer of so many blocks was, or that there was none."""
     if told is None:
         return True
     if not isinstance(told, list) or [type(item) for item in told] != [int, int, float]:
         return False
     blocks, saved_bytes, block_seconds = told
-    return bool(2 <= blocks <= MOST_BLOCKS and saved_bytes > 0 and 0 <= block_seconds < math.inf)
+    return blocks in counts and saved_bytes > 0 and 0 <= block_seconds < math.inf
 
 
 def is_exact(strip: Strip, outputs: Sequence[str | None], values: Mapping[str, Value]) -> bool:
