@@ -105,6 +105,22 @@ def _fused(problem: Problem, rng: random.Random, name: str) -> Alternative | Non
     return None
 
 
+def with_workspaces(problem: Problem, seed: int) -> Problem:
+    """``problem`` with two ops that ask for memory of their own, and for less in another, dearer form."""
+    rng = random.Random(f"workspaces {problem.name} {seed}")
+    needy = {op.name: rng.choice([2, 5, 9]) for op in rng.sample(problem.ops, min(2, len(problem.ops)))}
+    ops = tuple(
+        dataclasses.replace(op, workspace_bytes=op.workspace_bytes + needy.get(op.name, 0))
+        for op in problem.ops
+    )
+    lean = [op for op in problem.ops if op.name in needy]
+    return dataclasses.replace(
+        problem,
+        ops=ops,
+        alternatives=tuple(Alternative(op.name, (_priced(op, rng),)) for op in lean),
+    )
+
+
 def choices_of(problem: Problem) -> list[frozenset[str]]:
     """All of them, the empty one first."""
     names = [each.name for each in problem.alternatives]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 
 import pytest
 from helpers import forms
@@ -85,8 +86,8 @@ def test_the_guide_takes_what_is_cheaper(objective: Objective) -> None:
     assert form_guide(two_layers(), Limits(), options, seconds=5.0) is None
 
 
-def _judge(seed: int) -> None:
-    of = forms.with_alternatives(mixed_problem(seed, largest=5), seed)
+def _judge(seed: int, make: Callable[[Problem, int], Problem] = forms.with_alternatives) -> None:
+    of = make(mixed_problem(seed, largest=5), seed)
     limits = random_limits(of.resolved(forms.choices_of(of)[-1]), seed, deadline=seed % 3 == 0)
     best = forms.least_joules(of, limits)
     if best is None:
@@ -102,6 +103,11 @@ def _judge(seed: int) -> None:
 @pytest.mark.parametrize("seed", [2, 5, 7, 11])
 def test_no_bound_is_above_the_optimum_of_all_choices(seed: int) -> None:
     _judge(seed)
+
+
+@pytest.mark.parametrize("seed", range(1, 7))
+def test_nor_where_the_forms_need_other_workspaces(seed: int) -> None:
+    _judge(seed, forms.with_workspaces)
 
 
 @pytest.mark.slow

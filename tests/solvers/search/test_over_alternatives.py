@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 
 import pytest
 from helpers import forms
+from helpers.pace import with_slow
 from helpers.random_problems import mixed_problem, random_limits
 
 from poet.alternatives import taken_by, with_names, without_names
@@ -284,8 +286,10 @@ def test_a_start_outside_the_limits_does_not_say_what_is_taken() -> None:
     assert (found.schedule is None) == (fresh.schedule is None)
 
 
-def _judge_against_the_oracle(seed: int, *, tries_all: bool) -> None:
-    of = forms.with_alternatives(mixed_problem(seed, largest=5), seed)
+def _judge_against_the_oracle(
+    seed: int, *, tries_all: bool, make: Callable[[Problem, int], Problem] = forms.with_alternatives
+) -> None:
+    of = make(mixed_problem(seed, largest=5), seed)
     limits = random_limits(of.resolved(forms.choices_of(of)[-1]), seed, deadline=seed % 3 == 0)
     best = forms.least_joules(of, limits)
     found = solve(of, limits, SHORT_SEARCH if tries_all else ONE_CHOICE)
@@ -307,6 +311,11 @@ def _judge_against_the_oracle(seed: int, *, tries_all: bool) -> None:
 @pytest.mark.parametrize("tries_all", [True, False])
 def test_no_bound_is_above_the_optimum(seed: int, *, tries_all: bool) -> None:
     _judge_against_the_oracle(seed, tries_all=tries_all)
+
+
+@pytest.mark.parametrize("seed", with_slow(range(1, 13), {2, 3, 5, 6, 8, 9, 11, 12}))
+def test_nor_where_the_forms_need_other_workspaces(seed: int) -> None:
+    _judge_against_the_oracle(seed, tries_all=seed % 2 == 0, make=forms.with_workspaces)
 
 
 @pytest.mark.slow
