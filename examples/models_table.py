@@ -180,12 +180,12 @@ def planned(
 
     _say(name, f"plan in {budget_bytes} B")
     limits, options = Limits(ram_budget_bytes=budget_bytes), SolveOptions(time_limit_seconds=seconds)
-    started, busy_seconds = time.perf_counter(), _processor_seconds()
+    started, busy_seconds = time.perf_counter(), processor_seconds()
     try:
         made = api.plan_step(prepared, limits, options, measure_host=False)
     except (Infeasible, OutOfTime) as error:
         return Planned(budget_bytes, f"no plan: {error}"), None
-    core_share = (_processor_seconds() - busy_seconds) / (time.perf_counter() - started)
+    core_share = (processor_seconds() - busy_seconds) / (time.perf_counter() - started)
     verified: tuple[str, ...] = ()
     if folder is not None:
         _say(name, "verify")
@@ -292,7 +292,7 @@ def gradient_trials(graph: Graph) -> Iterator[Trial]:
             yield Trial(parameter.name, distinct, size_bytes, exact[0] if exact else 0 if ways else None)
 
 
-def _processor_seconds() -> float:
+def processor_seconds() -> float:
     """Of this process and of those that it has waited for."""
     own, others = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
     return own.ru_utime + own.ru_stime + others.ru_utime + others.ru_stime

@@ -12,21 +12,19 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from apart import ROOT, found_apart
+
 from poet.units import format_bytes, format_share
 
 if TYPE_CHECKING:
     from poet.planning.prepared import Prepared
 
-ROOT = Path(__file__).parents[2]
 PROCESS_SECONDS = 1200.0
 RUNTIME_SHARES = (0.7, 0.4, 0.2)
 BERT_BYTES = 64 << 20
@@ -161,15 +159,9 @@ def measured(
 def rows_of(name: str, folder: Path, seconds: float, *, as_is: bool) -> list[Row]:
     """The rows of a net, from ``folder`` where they are done."""
     kept = folder / f"{name.replace(' ', '-').replace(',', '')}.json"
-    if not kept.exists() and not as_is:
-        command = [sys.executable, __file__, "--measure", name, "--time-limit", str(seconds)]
-        paths = [str(ROOT / folder) for folder in ("examples", "tests/benchmarks", "tests")]
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1"}
-        done = subprocess.run(
-            command, check=True, env=environment, stdout=subprocess.PIPE, text=True, timeout=PROCESS_SECONDS
-        )
-        kept.write_text(done.stdout.splitlines()[-1])
-    return [Row(**row) for row in json.loads(kept.read_text())] if kept.exists() else []
+    command = (__file__, "--measure", name, "--time-limit", str(seconds))
+    found = found_apart(kept, command, timeout_seconds=PROCESS_SECONDS, is_kept_only=as_is)
+    return [Row(**row) for row in found or ()]
 
 
 def cells(row: Row) -> tuple[str, ...]:

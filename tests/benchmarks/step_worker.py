@@ -3,7 +3,7 @@
     python tests/benchmarks/step_worker.py plain|checkpoint|budget:0.5|PLAN.poet NET THREADS FOLDER
 
 Commands come on stdin, one per line, and answers go to stdout as JSON: ``step`` makes a step and tells its
-loss and seconds, ``peak`` makes three and tells the most memory they held, ``digest`` hashes the parameters.
+loss and seconds, those of a plan's own as well, ``peak`` makes three and tells the most memory they held, ``digest`` hashes the parameters.
 Every kind starts from the same weights (seed 0), takes the batch in ``FOLDER/batch.pt`` and draws dropout
 from seed 0, so equal steps give equal digests.
 """
@@ -68,7 +68,7 @@ class Stepper(Protocol):
     """One kind of training."""
 
     @abstractmethod
-    def step(self) -> tuple[float, float]:
+    def step(self) -> dict[str, float]:
         """Make a step; its loss and seconds."""
 
     @abstractmethod
@@ -105,7 +105,7 @@ class Plain:
             self._forward = torch.compile(self._module, backend="aot_eager")
         torch.manual_seed(0)
 
-    def step(self) -> tuple[float, float]:
+    def step(self) -> dict[str, float]:
         begin = time.perf_counter()
         self._optimizer.zero_grad()
         outputs = self._forward(*self._inputs)
@@ -115,7 +115,7 @@ class Plain:
             loss = functional.cross_entropy(outputs, self._targets)
         loss.backward()  # type: ignore[no-untyped-call]
         self._optimizer.step()
-        return loss.item(), time.perf_counter() - begin
+        return {"loss": loss.item(), "seconds": time.perf_counter() - begin}
 
     def parameters(self) -> dict[str, torch.Tensor]:
         return dict(self._module.named_parameters())
@@ -144,9 +144,9 @@ class Planned:
         self._trainer = Trainer.open(path, page_file=path.with_suffix(".pages"), seed=0, arena=arena)
         self._inputs, self._targets = tensors[:-1], tensors[-1]
 
-    def step(self) -> tuple[float, float]:
+    def step(self) -> dict[str, float]:
         result = self._trainer.step(self._inputs, self._targets)
-        return result.loss, result.seconds
+        return {"loss": result.loss, "seconds": result.seconds, "own_seconds": result.own_seconds}
 
     def parameters(self) -> dict[str, torch.Tensor]:
         return self._trainer.parameters()
@@ -185,8 +185,7 @@ def main() -> None:
     for line in sys.stdin:
         command = line.strip()
         if command == "step":
-            loss, seconds = stepper.step()
-            answer: dict[str, object] = {"loss": loss, "seconds": seconds}
+            answer: dict[str, object] = {**stepper.step()}
         elif command == "peak":
             answer = stepper.peak()
         else:
