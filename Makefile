@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 export PYTHONDONTWRITEBYTECODE :=
 STAMP := $(VENV)/.installed
 
-.PHONY: help setup demo demo-c c99-table c99-instructions c99-library-table c99-numbers-table c99-operators-table arenas-table test test-cortex-m test-slow lint type models-table strips-picture nets-table gap-table bench-planner bench-large-graphs bench-large-rivals bench-small-ram language-model bench-layout bench-tuning devices-table calibration-table robust-table fuzz faults-table runtime-table torch-peers torch-solver bits-table stream-table micro-table shape-bytes-table documents pictures site clean
+.PHONY: help setup demo demo-c c99-table c99-instructions c99-library-table c99-numbers-table c99-operators-table arenas-table time-table test test-cortex-m test-slow lint type models-table strips-picture nets-table gap-table bench-planner bench-large-graphs bench-large-rivals bench-small-ram language-model bench-layout bench-tuning devices-table calibration-table robust-table fuzz faults-table runtime-table torch-peers torch-solver bits-table stream-table micro-table shape-bytes-table documents pictures site clean
 
 help: ## this list
 	@grep -E '^[a-z0-9-]+:.*## ' Makefile | sed -E 's/^([a-z0-9-]+):.*## (.*)$$/\1|\2/' | awk -F'|' '{printf "make %-18s %s\n", $$1, $$2}'
@@ -109,6 +109,9 @@ micro-table: $(STAMP) ## docs/micro-batches.md: a ViT in little RAM and a BERT i
 
 arenas-table: $(STAMP) ## docs/arenas.md: arenas of whole nets beside the peaks and energies of their searches (half an hour; goes on where it was)
 	PYTHONPATH=examples $(BIN)/python tests/benchmarks/arenas.py
+
+time-table: $(STAMP) ## docs/least-time.md: plans of least time at shares of the activation memory, 17 nets; steps, imports (an hour; goes on where it was)
+	PYTHONPATH=examples:tests $(BIN)/python tests/benchmarks/time_table.py $(TIME_TABLE)
 
 demo-c: $(STAMP) ## ResNet-8 as C99: planned, exported, linked into its RAM, trained here and on a Cortex-M4F in QEMU
 	$(BIN)/python examples/demo_c.py

@@ -3,7 +3,8 @@
     python tests/benchmarks/step_worker.py plain|checkpoint|budget:0.5|PLAN.poet NET THREADS FOLDER
 
 Commands come on stdin, one per line, and answers go to stdout as JSON: ``step`` makes a step and tells its
-loss and seconds, those of a plan's own as well, ``peak`` makes three and tells the most memory they held, ``digest`` hashes the parameters.
+loss and seconds, and a plan's own seconds, ``peak`` makes three and tells the most memory they held,
+``digest`` hashes the parameters.
 Every kind starts from the same weights (seed 0), takes the batch in ``FOLDER/batch.pt`` and draws dropout
 from seed 0, so equal steps give equal digests.
 """

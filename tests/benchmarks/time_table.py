@@ -1,10 +1,11 @@
 """Plans of least time at half and at 30 % of the activation memory, whole nets: docs/least-time.md.
 
-    PYTHONPATH=examples:tests python tests/benchmarks/time_table.py [--only NAME ...] [--time-limit 10] [--as-is]
+    PYTHONPATH=examples:tests python tests/benchmarks/time_table.py [--only NAME ...] [--kinds KIND ...]
+                                                                    [--time-limit 10] [--as-is]
 
-The nets of docs/models.md at batch 1 on the profile `x86-host`, SGD, parameters at home in RAM, planned for least
-time. Six of them make steps here, and all are imported with and without strips. What is done is kept in
-``--folder``: an interrupted run goes on.
+The nets of docs/models.md at batch 1 on the profile `x86-host`, SGD, parameters at home in RAM, planned for
+least time. Six of them make steps here, and all are imported with and without strips. What is done is kept
+in ``--folder``: an interrupted run goes on.
 """
 
 from __future__ import annotations
