@@ -179,8 +179,14 @@ def plan_path(plans: Path, name: str, share: float | None) -> Path:
     return plans / f"{name}-{'kept' if share is None else f'{share:.0%}'.rstrip('%')}.poet"
 
 
-def measured(name: str, plans: Path) -> list[Measured]:
-    """Steps of the plans of `planned` in turn, each in a process of its own, from the same random batch."""
+def measured(name: str, plans: Path, *, seconds: float = ROUND_SECONDS) -> list[Measured]:
+    """Steps of the plans of `planned` in turn, each in a process of its own, from the same random batch.
+
+    Args:
+        name: of the net.
+        plans: the folder of their files.
+        seconds: for so long, and `ROUNDS` rounds at least.
+    """
     import torch
 
     from poet.plans.plan_file import read_plan
@@ -196,7 +202,7 @@ def measured(name: str, plans: Path) -> list[Measured]:
         for worker in workers:
             for _ in range(WARM_STEPS):
                 worker.ask("step")
-        times = in_turn(workers, seconds=ROUND_SECONDS, least=ROUNDS, of="own_seconds")
+        times = in_turn(workers, seconds=seconds, least=ROUNDS, of="own_seconds")
         digests = [worker.ask("digest")["digest"] for worker in workers]
     shares = [share for share, path in zip(SHARES, paths[1:], strict=True) if path in there]
     return [
