@@ -101,7 +101,8 @@ def _plan_goal(share: float, plans: Mapping[str, Sequence[Planned]], of_what: st
     middle = statistics.median(slower)
     within = sum(item <= SHARES[share] for item in slower)
     below = len(there) - len(able)
-    said = f"{_percent(middle)}; {within} of {len(able)} plans are"
+    least = statistics.median(row.bound or 0.0 for row in able)
+    said = f"{_percent(middle)}, {_percent(least)} by the bounds; {within} of {len(able)} plans are"
     said += f"; {below} more budgets are below the lower bound" if below else ""
     return f"| {words} | {said} | {_met(middle <= SHARES[share])} |"
 
@@ -151,7 +152,9 @@ def _reasons(plans: Mapping[str, Sequence[Planned]], begin: str) -> Iterable[str
             continue
         counted = "; ".join(f"{reasons.count(reason)}: {reason}" for reason in dict.fromkeys(reasons))
         missed = f"the goal at {share:.0%} is missed by {len(reasons)} of {len(rows)} plans"
-        yield f"{begin}, {missed}. {counted}.\n"
+        least = statistics.median(row.bound or 0.0 for row in rows)
+        proven = " No plans have a median within it: that of the bounds is above." if least > goal else ""
+        yield f"{begin}, {missed}. {counted}.{proven}\n"
 
 
 def why(row: Planned) -> str:

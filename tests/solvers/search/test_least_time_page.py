@@ -29,9 +29,11 @@ def test_goals_stand_beside_what_was_reached() -> None:
     assert "is missed by" not in met
     slow = dataclasses.replace(GOOD, plans=[SLOW, THIRD])
     missed = page({**dict.fromkeys(MEASURED, slow), "resnet18": GOOD}, 10.0)
-    assert "| at 50%, the median plan at most 5% slower | +20.0 %; 1 of 6 plans are | **missed** |" in missed
-    assert "| at 30%, the median plan at most 10% slower | +8.0 %; 6 of 6 plans are | met |" in missed
-    assert "In short forms, the goal at 50% is missed by 5 of 6 plans. 5: open." in missed
+    assert "5% slower | +20.0 %, +3.0 % by the bounds; 1 of 6 plans are | **missed** |" in missed
+    assert "10% slower | +8.0 %, +1.0 % by the bounds; 6 of 6 plans are | met |" in missed
+    assert "In short forms, the goal at 50% is missed by 5 of 6 plans. 5: open.\n" in missed
+    bound = dataclasses.replace(GOOD, plans=[dataclasses.replace(SLOW, bound=0.06), THIRD])
+    assert "by the bound. No plans have a median within it" in page({"vit": bound}, 10.0)
 
 
 def test_steps_need_equal_bits_on_all_nets() -> None:
@@ -56,7 +58,10 @@ def test_a_slow_plan_has_a_reason() -> None:
 def test_a_budget_below_the_bound_is_counted_and_not_in_the_median() -> None:
     below = dataclasses.replace(HALF, budget_bytes=1 << 20, slower=None, bound=None)
     text = page({"bert": dataclasses.replace(GOOD, plans=[below]), "vit": GOOD}, 10.0)
-    assert "| +4.0 %; 1 of 1 plans are; 1 more budgets are below the lower bound | met |" in text
+    assert (
+        "| +4.0 %, +3.0 % by the bounds; 1 of 1 plans are; 1 more budgets are below the lower bound | met |"
+        in text
+    )
     assert "| below the bound |" in line("bert", below)
     assert why(below) == ""
 
