@@ -3,8 +3,8 @@
     python tests/benchmarks/step_worker.py plain|checkpoint|budget:0.5|PLAN.poet NET THREADS FOLDER
 
 Commands come on stdin, one per line, and answers go to stdout as JSON: ``step`` makes a step and tells its
-loss and seconds, and a plan's own seconds, ``peak`` makes three and tells the most memory they held,
-``digest`` hashes the parameters.
+loss and seconds, of a plan's step its own and the processor's as well, ``peak`` makes three and tells the
+most memory they held, ``digest`` hashes the parameters.
 Every kind starts from the same weights (seed 0), takes the batch in ``FOLDER/batch.pt`` and draws dropout
 from seed 0, so equal steps give equal digests.
 """
@@ -146,8 +146,14 @@ class Planned:
         self._inputs, self._targets = tensors[:-1], tensors[-1]
 
     def step(self) -> dict[str, float]:
+        begin = time.thread_time()
         result = self._trainer.step(self._inputs, self._targets)
-        return {"loss": result.loss, "seconds": result.seconds, "own_seconds": result.own_seconds}
+        return {
+            "loss": result.loss,
+            "seconds": result.seconds,
+            "own_seconds": result.own_seconds,
+            "processor_seconds": time.thread_time() - begin,
+        }
 
     def parameters(self) -> dict[str, torch.Tensor]:
         return self._trainer.parameters()

@@ -80,6 +80,7 @@ def page(every: Mapping[str, Found], seconds: float) -> str:
             "limits, make steps in turn, in processes of their own, from the same random batch. *Slower* is",
             "the median of the paired ratios of a step's own seconds: of its thread on the processor and of",
             "waits for storage. *Equal*: the bits of all parameters after as many steps.\n",
+            *_step_reasons(steps),
             *_step_table(steps, plans),
             "## Imports\n",
             "Processor seconds of `poet.api.prepare` in a process of its own, one thread: with `--gradients",
@@ -203,11 +204,26 @@ def line(name: str, row: Planned) -> str:
     return f"| {' | '.join((*cells, why(row)))} |"
 
 
+def _step_reasons(steps: Mapping[str, Sequence[Measured]]) -> Iterable[str]:
+    """Whether plans are slower than the goal by waits for storage."""
+    slow = [row for rows in steps.values() for row in rows if row.slower > SHARES[row.share]]
+    if slow:
+        waits = sum(row.busy <= SHARES[row.share] for row in slow)
+        yield (
+            f"{len(slow)} plans are slower than the median may be, {waits} of them by waits for storage: on "
+            "the processor alone they are within it.\n"
+        )
+
+
 def _step_table(
     steps: Mapping[str, Sequence[Measured]], plans: Mapping[str, Sequence[Planned]]
 ) -> Iterable[str]:
-    yield "| net | share | keeping everything | slower, predicted | slower, measured | rounds | equal |"
-    yield "|---|--:|--:|--:|--:|--:|---|"
+    headings = (
+        "net", "share", "keeping everything", "slower, predicted", "measured", "on the processor alone",
+        "waits for storage", "rounds", "equal",
+    )  # fmt: skip
+    yield f"| {' | '.join(headings)} |"
+    yield "|---|" + "--:|" * (len(headings) - 2) + "---|"
     for name, rows in steps.items():
         foreseen = {row.share: row.slower for row in plans[name]}
         for row in rows:
@@ -218,6 +234,8 @@ def _step_table(
                 format_seconds(row.kept_seconds),
                 "" if predicted is None else _percent(predicted),
                 _percent(row.slower),
+                _percent(row.busy),
+                format_seconds(row.waited_seconds),
                 str(row.rounds),
                 "yes" if row.is_equal else "**no**",
             )

@@ -77,7 +77,9 @@ class Measured:
     Attributes:
         share: of the activation memory.
         kept_seconds: of a step that keeps everything, the median of its own seconds.
-        slower: the median of the paired ratios, less 1.
+        slower: the median of the paired ratios of own seconds, less 1.
+        busy: the same of the processor's seconds alone, without waits for storage.
+        waited_seconds: for storage in a step, the median.
         rounds: that were timed.
         is_equal: whether all parameters had the same bits after as many steps.
     """
@@ -85,6 +87,8 @@ class Measured:
     share: float
     kept_seconds: float
     slower: float
+    busy: float
+    waited_seconds: float
     rounds: int
     is_equal: bool
 
@@ -202,18 +206,24 @@ def measured(name: str, plans: Path, *, seconds: float = ROUND_SECONDS) -> list[
         for worker in workers:
             for _ in range(WARM_STEPS):
                 worker.ask("step")
-        times = in_turn(workers, seconds=seconds, least=ROUNDS, of="own_seconds")
+        answers = in_turn(workers, seconds=seconds, least=ROUNDS)
         digests = [worker.ask("digest")["digest"] for worker in workers]
+    own, busy = (
+        [[answer[of] for answer in of_plan] for of_plan in answers]
+        for of in ("own_seconds", "processor_seconds")
+    )
     shares = [share for share, path in zip(SHARES, paths[1:], strict=True) if path in there]
     return [
         Measured(
             share=share,
-            kept_seconds=statistics.median(times[0]),
-            slower=ratio((own, times[0])) - 1.0,
-            rounds=len(own),
-            is_equal=digest == digests[0],
+            kept_seconds=statistics.median(own[0]),
+            slower=ratio((own[number], own[0])) - 1.0,
+            busy=ratio((busy[number], busy[0])) - 1.0,
+            waited_seconds=statistics.median(a - b for a, b in zip(own[number], busy[number], strict=True)),
+            rounds=len(own[number]),
+            is_equal=digests[number] == digests[0],
         )
-        for share, own, digest in zip(shares, times[1:], digests[1:], strict=True)
+        for number, share in enumerate(shares, start=1)
     ]
 
 

@@ -54,29 +54,27 @@ class Worker:
 
 def paired(mine: Worker, other: Worker, *, seconds: float, least: int = 4) -> tuple[list[float], list[float]]:
     """Step times of both in alternating order, for so many ``seconds``, ``least`` pairs at least."""
-    of_mine, of_other = in_turn((mine, other), seconds=seconds, least=least)
+    answers = in_turn((mine, other), seconds=seconds, least=least)
+    of_mine, of_other = ([answer["seconds"] for answer in answers_of] for answers_of in answers)
     return of_mine, of_other
 
 
-def in_turn(
-    workers: Sequence[Worker], *, seconds: float, least: int = 4, of: str = "seconds"
-) -> list[list[float]]:
-    """Step times of each worker, in rounds of alternating order.
+def in_turn(workers: Sequence[Worker], *, seconds: float, least: int = 4) -> list[list[dict[str, float]]]:
+    """Answers to ``step`` of each worker, in rounds of alternating order.
 
     Args:
         workers: to ask.
         seconds: for so long, and at most 40 rounds.
         least: rounds at least.
-        of: what of a step's answer is told: ``seconds``, or ``own_seconds`` of a plan's step.
     """
-    times: list[list[float]] = [[] for _ in workers]
+    answers: list[list[dict[str, float]]] = [[] for _ in workers]
     end = time.monotonic() + seconds
-    while len(times[0]) < least or (time.monotonic() < end and len(times[0]) < 40):
-        turn = list(zip(workers, times, strict=True))
-        for worker, into in reversed(turn) if len(times[0]) % 2 else turn:
+    while len(answers[0]) < least or (time.monotonic() < end and len(answers[0]) < 40):
+        turn = list(zip(workers, answers, strict=True))
+        for worker, into in reversed(turn) if len(answers[0]) % 2 else turn:
             time.sleep(_REST_SECONDS)
-            into.append(worker.ask("step")[of])
-    return times
+            into.append(worker.ask("step"))
+    return answers
 
 
 def ratio(times: tuple[Sequence[float], Sequence[float]]) -> float:

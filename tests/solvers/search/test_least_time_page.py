@@ -16,7 +16,9 @@ HALF = Planned(
 )  # fmt: skip
 SLOW = dataclasses.replace(HALF, slower=0.2)
 THIRD = dataclasses.replace(HALF, share=0.3, budget_bytes=9 << 19, slower=0.08, bound=0.01)
-STEP = Measured(share=0.5, kept_seconds=0.1, slower=0.03, rounds=12, is_equal=True)
+STEP = Measured(
+    share=0.5, kept_seconds=0.1, slower=0.03, busy=0.02, waited_seconds=0.001, rounds=12, is_equal=True
+)
 GOOD = Found(
     plans=[HALF, THIRD], steps=[STEP, dataclasses.replace(STEP, share=0.3)], long_plans=[],
     keep_seconds=2.0, later_seconds=2.0, anew_seconds=2.9,
@@ -41,7 +43,10 @@ def test_steps_need_equal_bits_on_all_nets() -> None:
     text = page({**dict.fromkeys(MEASURED, GOOD), "vit": other}, 10.0)
     assert "at 50%, measured on 6 nets, with equal bits | +3.0 % on 6; equal bits on 5 | **missed** |" in text
     assert "at 30%, measured on 6 nets, with equal bits | +3.0 % on 5; equal bits on 5 | **missed** |" in text
-    assert "| vit | 50% | 100 ms | +4.0 % | +3.0 % | 12 | **no** |" in text
+    assert "| vit | 50% | 100 ms | +4.0 % | +3.0 % | +2.0 % | 1 ms | 12 | **no** |" in text
+    waiting = dataclasses.replace(STEP, slower=0.09)
+    text = page({"vit": dataclasses.replace(GOOD, steps=[waiting])}, 10.0)
+    assert "1 plans are slower than the median may be, 1 of them by waits for storage" in text
 
 
 def test_a_slow_plan_has_a_reason() -> None:
