@@ -169,6 +169,8 @@ def why(row: Planned) -> str:
         return "no plan is within the goal, by the bound"
     if row.is_from_heap:
         return "no arena was found"
+    if row.slower - row.moved <= allowed:
+        return "moves within the arena, without them it is within the goal"
     if row.budget_bytes <= NEAR_FACTOR * row.least_bytes:
         return f"open, within {NEAR_FACTOR - 1:.0%} of the least RAM"
     return "open"
@@ -199,7 +201,11 @@ def line(name: str, row: Planned) -> str:
             str(row.recomputed_runs),
             format_bytes(row.read_bytes),
             format_bytes(row.written_bytes),
-            "from the heap" if row.is_from_heap else str(row.moves),
+            "from the heap"
+            if row.is_from_heap
+            else f"{row.moves}: {_percent(row.moved)}"
+            if row.moves
+            else "0",
         ]
     return f"| {' | '.join((*cells, why(row)))} |"
 

@@ -44,7 +44,7 @@ class Planned:
         bound: no plan is less.
         more_joules: of the plan.
         recomputed_runs, read_bytes, written_bytes: of a step.
-        moves: of tensors within the arena.
+        moves: of tensors within the arena; ``moved``: the part of ``slower`` that these are.
         is_from_heap: whether no arena was found.
     """
 
@@ -62,6 +62,7 @@ class Planned:
     read_bytes: int = 0
     written_bytes: int = 0
     moves: int = 0
+    moved: float = 0.0
     is_from_heap: bool = False
 
     @property
@@ -141,6 +142,8 @@ def planned(name: str, limit_seconds: float, plans: Path, *, long_forms: bool = 
 def _row(asked: Planned, prepared: Prepared, choices: Problem, *, file: Path | None) -> Planned:
     """``asked`` with its plan, which is saved as ``file``."""
     from poet.errors import Infeasible, OutOfTime
+    from poet.homes import decided
+    from poet.simulator import judge
 
     print(f"{prepared.model.name}: {asked.share:.0%}, {asked.budget_bytes} B", file=sys.stderr, flush=True)
     if not asked.has_schedules:
@@ -151,6 +154,9 @@ def _row(asked: Planned, prepared: Prepared, choices: Problem, *, file: Path | N
         return replace(asked, status=f"no plan: {error}")
     if file is not None:
         made.save(file)
+    schedule = made.solution.schedule
+    assert schedule is not None
+    without_moves = judge(decided(made.prepared.problem, schedule), schedule)
     bound, plan, once_seconds = made.solution.objective_bound, made.plan, choices.compute_seconds
     return replace(
         asked,
@@ -162,6 +168,7 @@ def _row(asked: Planned, prepared: Prepared, choices: Problem, *, file: Path | N
         read_bytes=plan.trace.read_bytes,
         written_bytes=plan.trace.written_bytes,
         moves=0 if plan.arena is None else len(plan.arena.moves),
+        moved=(made.seconds - without_moves.seconds) / once_seconds,
         is_from_heap=not plan.has_fitting_arena,
     )
 
@@ -219,7 +226,9 @@ def measured(name: str, plans: Path, *, seconds: float = ROUND_SECONDS) -> list[
             kept_seconds=statistics.median(own[0]),
             slower=ratio((own[number], own[0])) - 1.0,
             busy=ratio((busy[number], busy[0])) - 1.0,
-            waited_seconds=statistics.median(a - b for a, b in zip(own[number], busy[number], strict=True)),
+            waited_seconds=statistics.median(
+                max(a - b, 0.0) for a, b in zip(own[number], busy[number], strict=True)
+            ),
             rounds=len(own[number]),
             is_equal=digests[number] == digests[0],
         )
