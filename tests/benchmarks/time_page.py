@@ -80,7 +80,7 @@ def page(every: Mapping[str, Found], seconds: float) -> str:
             "limits, make steps in turn, in processes of their own, from the same random batch. *Slower* is",
             "the median of the paired ratios of a step's own seconds: of its thread on the processor and of",
             "waits for storage. *Equal*: the bits of all parameters after as many steps.\n",
-            *_step_reasons(steps),
+            *_step_reasons(steps, plans),
             *_step_table(steps, plans),
             "## Imports\n",
             "Processor seconds of `poet.api.prepare` in a process of its own, one thread: with `--gradients",
@@ -210,15 +210,28 @@ def line(name: str, row: Planned) -> str:
     return f"| {' | '.join((*cells, why(row)))} |"
 
 
-def _step_reasons(steps: Mapping[str, Sequence[Measured]]) -> Iterable[str]:
-    """Whether plans are slower than the goal by waits for storage."""
-    slow = [row for rows in steps.values() for row in rows if row.slower > SHARES[row.share]]
-    if slow:
-        waits = sum(row.busy <= SHARES[row.share] for row in slow)
-        yield (
-            f"{len(slow)} plans are slower than the median may be, {waits} of them by waits for storage: on "
-            "the processor alone they are within it.\n"
-        )
+def _step_reasons(
+    steps: Mapping[str, Sequence[Measured]], plans: Mapping[str, Sequence[Planned]]
+) -> Iterable[str]:
+    """Why steps are slower than the median may be, counted."""
+    foreseen = {(name, row.share): _slower(row) for name, rows in plans.items() for row in rows}
+    reasons = []
+    for name, rows in steps.items():
+        for row in rows:
+            goal = SHARES[row.share]
+            if row.slower <= goal:
+                continue
+            if foreseen.get((name, row.share), 0.0) > goal:
+                reasons.append("as predicted above the goal")
+            elif row.busy <= goal:
+                reasons.append("by waits for storage alone")
+            else:
+                reasons.append("as ops and transfers are dearer here than by the profile")
+    if reasons:
+        counted = ", ".join(f"{reasons.count(reason)} {reason}" for reason in dict.fromkeys(reasons))
+        yield f"{len(reasons)} plans are slower than the median may be: {counted}. What waits for storage"
+        yield "add is this machine's, which others used as well; that kernels of short forms take longer here"
+        yield "than profiles know, [strips.md](strips.md#bits-and-bytes-for-backward) says.\n"
 
 
 def _step_table(

@@ -46,7 +46,9 @@ def test_steps_need_equal_bits_on_all_nets() -> None:
     assert "| vit | 50% | 100 ms | +4.0 % | +3.0 % | +2.0 % | 1 ms | 12 | **no** |" in text
     waiting = dataclasses.replace(STEP, slower=0.09)
     text = page({"vit": dataclasses.replace(GOOD, steps=[waiting])}, 10.0)
-    assert "1 plans are slower than the median may be, 1 of them by waits for storage" in text
+    assert "1 plans are slower than the median may be: 1 by waits for storage alone." in text
+    text = page({"vit": dataclasses.replace(GOOD, plans=[SLOW], steps=[waiting])}, 10.0)
+    assert "1 plans are slower than the median may be: 1 as predicted above the goal." in text
 
 
 def test_a_slow_plan_has_a_reason() -> None:
