@@ -115,7 +115,8 @@ def _step_goal(share: float, steps: Mapping[str, Sequence[Measured]]) -> str:
         return f"| {words} | no rows | **missed** |"
     middle = statistics.median(row.slower for row in rows)
     equal = sum(row.is_equal for row in rows)
-    said = f"{_percent(middle)} on {len(rows)}; equal bits on {equal}"
+    busy = _percent(statistics.median(row.busy for row in rows))
+    said = f"{_percent(middle)} on {len(rows)}, {busy} on the processor alone; equal bits on {equal}"
     is_met = middle <= SHARES[share] and equal == len(rows) == len(MEASURED)
     return f"| {words} | {said} | {_met(is_met)} |"
 
@@ -169,8 +170,10 @@ def why(row: Planned) -> str:
         return "no plan is within the goal, by the bound"
     if row.is_from_heap:
         return "no arena was found"
-    if row.slower - row.moved <= allowed:
+    if row.moved is not None and row.slower - row.moved <= allowed:
         return "moves within the arena, without them it is within the goal"
+    if row.moved is not None and row.moved > 0.5 * row.slower:
+        return "open, most of it moves within the arena"
     if row.budget_bytes <= NEAR_FACTOR * row.least_bytes:
         return f"open, within {NEAR_FACTOR - 1:.0%} of the least RAM"
     return "open"
@@ -201,13 +204,14 @@ def line(name: str, row: Planned) -> str:
             str(row.recomputed_runs),
             format_bytes(row.read_bytes),
             format_bytes(row.written_bytes),
-            "from the heap"
-            if row.is_from_heap
-            else f"{row.moves}: {_percent(row.moved)}"
-            if row.moves
-            else "0",
+            "from the heap" if row.is_from_heap else _moves(row),
         ]
     return f"| {' | '.join((*cells, why(row)))} |"
+
+
+def _moves(row: Planned) -> str:
+    """How many, and what they add where that is known."""
+    return str(row.moves) if not row.moves or row.moved is None else f"{row.moves}: {_percent(row.moved)}"
 
 
 def _step_reasons(
@@ -254,7 +258,7 @@ def _step_table(
                 "" if predicted is None else _percent(predicted),
                 _percent(row.slower),
                 _percent(row.busy),
-                format_seconds(row.waited_seconds),
+                format_seconds(max(row.waited_seconds, 0.0)),
                 str(row.rounds),
                 "yes" if row.is_equal else "**no**",
             )

@@ -44,7 +44,8 @@ class Planned:
         bound: no plan is less.
         more_joules: of the plan.
         recomputed_runs, read_bytes, written_bytes: of a step.
-        moves: of tensors within the arena; ``moved``: the part of ``slower`` that these are.
+        moves: of tensors within the arena; ``moved``: the part of ``slower`` that these
+            are; ``None``: not known.
         is_from_heap: whether no arena was found.
     """
 
@@ -62,7 +63,7 @@ class Planned:
     read_bytes: int = 0
     written_bytes: int = 0
     moves: int = 0
-    moved: float = 0.0
+    moved: float | None = None
     is_from_heap: bool = False
 
     @property

@@ -41,8 +41,8 @@ def test_goals_stand_beside_what_was_reached() -> None:
 def test_steps_need_equal_bits_on_all_nets() -> None:
     other = dataclasses.replace(GOOD, steps=[dataclasses.replace(STEP, is_equal=False)])
     text = page({**dict.fromkeys(MEASURED, GOOD), "vit": other}, 10.0)
-    assert "at 50%, measured on 6 nets, with equal bits | +3.0 % on 6; equal bits on 5 | **missed** |" in text
-    assert "at 30%, measured on 6 nets, with equal bits | +3.0 % on 5; equal bits on 5 | **missed** |" in text
+    assert "+3.0 % on 6, +2.0 % on the processor alone; equal bits on 5 | **missed** |" in text
+    assert "+3.0 % on 5, +2.0 % on the processor alone; equal bits on 5 | **missed** |" in text
     assert "| vit | 50% | 100 ms | +4.0 % | +3.0 % | +2.0 % | 1 ms | 12 | **no** |" in text
     waiting = dataclasses.replace(STEP, slower=0.09)
     text = page({"vit": dataclasses.replace(GOOD, steps=[waiting])}, 10.0)
@@ -60,6 +60,11 @@ def test_a_slow_plan_has_a_reason() -> None:
         why(dataclasses.replace(SLOW, budget_bytes=SLOW.least_bytes)) == "open, within 10% of the least RAM"
     )
     assert why(dataclasses.replace(SLOW, slower=None, status="no plan: late")) == "no plan was found"
+    moving = dataclasses.replace(SLOW, moves=9, moved=0.16)
+    assert why(moving) == "moves within the arena, without them it is within the goal"
+    assert why(dataclasses.replace(moving, moved=0.12)) == "open, most of it moves within the arena"
+    assert "| 9: +16.0 % |" in line("vit", moving)
+    assert "| 9 |" in line("vit", dataclasses.replace(moving, moved=None))
 
 
 def test_a_budget_below_the_bound_is_counted_and_not_in_the_median() -> None:
