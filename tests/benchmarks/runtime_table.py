@@ -3,11 +3,12 @@
     python tests/benchmarks/runtime_table.py [--only NET ...] [--folder .runtime-table] [--fresh] [--as-is]
 
 A net is planned for this machine: each op costs the seconds that it takes here in steps that keep everything,
-a transfer what the storage under ``--folder`` takes after the processor has worked on other memory. Budgets
-lie 100, 70, 40 and 20 % of the way from the lower bound to keeping everything. Each row is measured in two
-lean processes that make steps in turn, one with the plan and one in plain PyTorch that keeps everything;
-their losses and parameters are compared bit for bit. Rows that are done are kept in ``--folder``, so an
-interrupted run goes on where it was.
+a transfer what the storage under ``--folder`` takes after the processor has worked on other memory. Which
+forms its ops have inside a budget is chosen before, by the figures of ``x86-host``. Budgets lie 100, 70, 40
+and 20 % of the way from the lower bound to keeping everything. Each row is measured in two lean processes
+that make steps in turn, one with the plan and one in plain PyTorch that keeps everything; their losses and
+parameters are compared bit for bit. Rows that are done are kept in ``--folder``, so an interrupted run goes
+on where it was.
 """
 
 from __future__ import annotations
@@ -77,6 +78,8 @@ def plan_all(net: str, batch: int, threads: int, shares: Sequence[float], folder
 
     from poet import api
     from poet.devices.host import on_host
+    from poet.planning.fit_layout import searching
+    from poet.planning.saves_choice import offered, solve_choosing, without_choice
     from poet.problem import Limits
     from poet.ram_survey import budget_between, keep_everything_bytes
     from poet.runtime.storage.storage_speed import measure_storage
@@ -89,16 +92,20 @@ def plan_all(net: str, batch: int, threads: int, shares: Sequence[float], folder
     module = build(net)
     prepared = api.prepare(module, size.inputs(batch), device="x86-host", loss=loss, optimizer="momentum")
     storage = measure_storage(folder, buffer_bytes=PAGE_BUFFER_BYTES)
-    prepared = api.measured_on_host(prepared)
-    hosted = on_host(prepared.problem, prepared.step.kernels, storage)
-    assert hosted is not None
-    prepared = replace(prepared, problem=hosted)
-    most, least = keep_everything_bytes(hosted), minimum_ram_bytes(hosted, Limits()).bytes
+    forms = offered(prepared, Limits())
+    most, least = keep_everything_bytes(forms), minimum_ram_bytes(forms, Limits()).bytes
     rows = []
     for share in shares:
         budget_bytes = budget_between(least, most, share)
-        options = SolveOptions(time_limit_seconds=SOLVE_SECONDS)
-        planned = api.plan_step(prepared, Limits(ram_budget_bytes=budget_bytes), options)
+        limits, options = (
+            Limits(ram_budget_bytes=budget_bytes),
+            SolveOptions(time_limit_seconds=SOLVE_SECONDS),
+        )
+        chosen, _ = solve_choosing(prepared, limits, searching(options, limits, prepared.problem))
+        chosen = api.measured_on_host(chosen)
+        hosted = on_host(chosen.problem, chosen.step.kernels, storage)
+        assert hosted is not None
+        planned = api.plan_step(replace(without_choice(chosen), problem=hosted), limits, options)
         planned.save(folder / plan_name(share))
         plan = planned.plan
         rows.append(
