@@ -15,7 +15,7 @@ from poet.frontend.in_place import Takeovers, with_takeovers
 from poet.frontend.packed_saves import Change, packable, with_packed_saves
 from poet.frontend.strip_candidates import with_candidates
 from poet.graph import Graph
-from poet.kernel_facts import KernelFacts
+from poet.kernel_facts import KernelFacts, OpFacts
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,13 +62,11 @@ class SaveForms:
     def kernels(self, taken: Collection[str]) -> KernelFacts:
         """The facts of the kernels that run it."""
         changed = {op for name in taken if name in self.changes for op in self.changes[name].ops}
-        known = {name: each.facts for name, each in self.finer.items() if name in taken}
-        ops = (
-            known[op.name]
-            if op.name in known
-            else self.short_kernels.of(op.name)
-            if op.name in changed
-            else self.long_kernels.of(op.name)
-            for op in self.graph(taken).ops
-        )
+        own = {name: each.facts for name, each in self.finer.items() if name in taken}
+
+        def facts_of(name: str) -> OpFacts:
+            forms = self.short_kernels if name in changed else self.long_kernels
+            return own[name] if name in own else forms.of(name)
+
+        ops = (facts_of(op.name) for op in self.graph(taken).ops)
         return replace(self.long_kernels, ops=tuple(ops))

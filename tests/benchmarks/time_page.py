@@ -200,7 +200,7 @@ def line(name: str, row: Planned) -> str:
         cells += [
             _percent(row.slower),
             "" if row.bound is None else _percent(row.bound),
-            "" if row.more_joules is None else _percent(row.more_joules),
+            "" if row.more_energy is None else _percent(row.more_energy),
             str(row.recomputed_runs),
             format_bytes(row.read_bytes),
             format_bytes(row.written_bytes),

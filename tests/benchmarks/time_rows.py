@@ -42,7 +42,7 @@ class Planned:
         status: of the answer; of no plan, why.
         slower: than running every op once without a transfer, as a share of that; so all below.
         bound: no plan is less.
-        more_joules: of the plan.
+        more_energy: of the plan, above running every op once, as a share of that.
         recomputed_runs, read_bytes, written_bytes: of a step.
         moves: of tensors within the arena; ``moved``: the part of ``slower`` that these
             are; ``None``: not known.
@@ -58,7 +58,7 @@ class Planned:
     status: str
     slower: float | None = None
     bound: float | None = None
-    more_joules: float | None = None
+    more_energy: float | None = None
     recomputed_runs: int = 0
     read_bytes: int = 0
     written_bytes: int = 0
@@ -164,7 +164,7 @@ def _row(asked: Planned, prepared: Prepared, choices: Problem, *, file: Path | N
         status=made.solution.status.word,
         slower=made.seconds / once_seconds - 1.0,
         bound=None if bound is None else bound / once_seconds - 1.0,
-        more_joules=made.joules / choices.compute_joules - 1.0,
+        more_energy=made.joules / choices.compute_joules - 1.0,
         recomputed_runs=plan.trace.recomputed_runs,
         read_bytes=plan.trace.read_bytes,
         written_bytes=plan.trace.written_bytes,

@@ -23,6 +23,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -113,7 +114,8 @@ def _programs(
     """
     tuning, known = instance.tuning.copies, too_dear(instance, below_joules)
 
-    def program(of: Followed, most_arcs: int) -> RamProgram | None:
+    def program(size: int, most_arcs: int, longer: frozenset[int] = frozenset()) -> RamProgram | None:
+        of = Followed(instance, size, budget_bytes, left_out=known | longer)
         try:
             return RamProgram(
                 of,
@@ -127,26 +129,44 @@ def _programs(
 
     followed = frozenset[int]()
     for size in _levels(instance):
-        of = Followed(instance, size, budget_bytes, but=known)
+        of = Followed(instance, size, budget_bytes, left_out=known)
         if of.number.keys() == followed:
             continue
-        found = program(of, tuning.most_arcs)
-        if found is not None:
-            followed = frozenset(of.number)
-            yield found
-            continue
-        stages = {c: sum(alive >> place & 1 for alive in of.alive) for c, place in of.number.items()}
-        lives = sorted({stages[c] for c in of.number if c not in followed})
-        first, last = 0, len(lives)  # what lives as long as one of the first of these can be followed
-        while first + 1 < last:
-            middle = (first + last) // 2
-            longer = frozenset(c for c in of.number if c not in followed and stages[c] > lives[middle - 1])
-            some = program(Followed(instance, size, budget_bytes, but=known | longer), tuning.most_short_arcs)
-            first, last = (first, middle) if some is None else (middle, last)
-            found = some or found
-        if found is not None:
-            yield found
-        return
+        whole = program(size, tuning.most_arcs)
+        if whole is None:
+            most = partial(program, size, tuning.most_short_arcs)
+            some = _with_most_stages(_stages_of(of, followed), most)
+            if some is not None:
+                yield some
+            return
+        followed = frozenset(of.number)
+        yield whole
+
+
+def _stages_of(of: Followed, followed: frozenset[int]) -> dict[int, int]:
+    """In how many stages each content exists that is not among ``followed``."""
+    new = ((content, place) for content, place in of.number.items() if content not in followed)
+    return {content: sum(alive >> place & 1 for alive in of.alive) for content, place in new}
+
+
+def _with_most_stages(
+    stages: dict[int, int], program: Callable[[frozenset[int]], RamProgram | None]
+) -> RamProgram | None:
+    """The program that follows the longest lives for which there is one, by bisection.
+
+    Args:
+        stages: of contents, in how many they exist.
+        program: without these contents; ``None``: too large.
+    """
+    lives, best = sorted(set(stages.values())), None
+    able, unable = 0, len(lives)  # so many of the shortest lives can be followed, and so many cannot
+    while able + 1 < unable:
+        middle = (able + unable) // 2
+        longer = frozenset(content for content, life in stages.items() if life > lives[middle - 1])
+        found = program(longer)
+        able, unable = (able, middle) if found is None else (middle, unable)
+        best = found or best
+    return best
 
 
 def _searches(

@@ -71,8 +71,10 @@ def residents(instance: Instance, followed: Collection[int] = ()) -> dict[int, R
 
 
 def too_dear(instance: Instance, below_joules: float) -> frozenset[int]:
-    """Contents that no plan below so many joules pages, and that no rerun makes: where they are last read by
-    a first run, they are in RAM up to then.
+    """Contents that stay in RAM from birth to their last read, in every plan of less overhead than this.
+
+    Nothing makes them again, and a page-out alone takes ``below_joules`` or more. What a rerun may read
+    after the last first run that does is not among them.
     """
     last_use = last_use_stages(instance, worth_rerunning(instance))
     return frozenset(
@@ -90,7 +92,7 @@ class Followed:
         instance: what they are of.
         followed_bytes: of the smallest.
         budget_bytes: of RAM.
-        but: contents that are not followed all the same.
+        left_out: contents of that size that are not followed all the same.
 
     Attributes:
         followed, number: the contents, and the number of each content among them.
@@ -112,10 +114,12 @@ class Followed:
         followed_bytes: int,
         budget_bytes: int,
         *,
-        but: frozenset[int] = frozenset(),
+        left_out: frozenset[int] = frozenset(),
     ) -> None:
         self.followed_bytes, self.budget_bytes, self.end = followed_bytes, budget_bytes, len(instance.tasks)
-        self.followed = [c for c in instance.contents if c.bytes >= followed_bytes and c.number not in but]
+        self.followed = [
+            c for c in instance.contents if c.bytes >= followed_bytes and c.number not in left_out
+        ]
         self.number = {content.number: number for number, content in enumerate(self.followed)}
         self.bytes = [content.bytes for content in self.followed]
         self.page_in = [_page_in_joules(content) for content in self.followed]

@@ -12,7 +12,7 @@ from time_rows import MEASURED, Measured, Planned
 
 HALF = Planned(
     share=0.5, budget_bytes=6 << 20, always_bytes=2 << 20, kept_bytes=10 << 20, least_bytes=3 << 20,
-    limit_seconds=10.0, status="feasible", slower=0.04, bound=0.03, more_joules=0.02, recomputed_runs=7,
+    limit_seconds=10.0, status="feasible", slower=0.04, bound=0.03, more_energy=0.02, recomputed_runs=7,
 )  # fmt: skip
 SLOW = dataclasses.replace(HALF, slower=0.2)
 THIRD = dataclasses.replace(HALF, share=0.3, budget_bytes=9 << 19, slower=0.08, bound=0.01)
