@@ -10,21 +10,23 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from poet.devices.costs import build_problem, kernels_on
-from poet.errors import InputError
+from poet.errors import InputError, InvalidSchedule
 from poet.graph import Graph
 from poet.homes import DecidedProblem, as_decided
 from poet.kernel_facts import KernelFacts
 from poet.memory.demand import demand_of
+from poet.memory.places import replayed
+from poet.planning.held_back import for_the_budget, with_its_moves
 from poet.planning.online_guard import guard
 from poet.planning.planned import Planned, outcome_of
-from poet.planning.room_beside import arena_around
+from poet.planning.room_beside import arena_around, arena_like
 from poet.plans.page_slots import is_paged
 from poet.plans.plan_parts import Arena, Request, SearchOutcome
 from poet.plans.training_plan import Plan, make_plan
 from poet.problem import Limits, Place, Problem, Tensor
 from poet.schedule import Schedule
 from poet.simulator import judge
-from poet.solution import SolveOptions
+from poet.solution import Solution, SolveOptions, Status
 from poet.solvers import solve
 from poet.solvers.heuristics.keep_everything import keep_everything
 
@@ -81,56 +83,119 @@ def costed_beside(
     host_kernels: KernelFacts,
     problem: DecidedProblem,
     options: SolveOptions,
+    *,
+    near: Plan | None = None,
 ) -> Plan | None:
-    """`planned_beside` where costs are known: ``problem`` is that of ``graph``, see `at_home`."""
-    for search in (_search, _guard) if options.time_limit_seconds != 0.0 else (_guard,):
-        found = _in_the_arena(plan, kernels, problem, options, search)
+    """`planned_beside` where costs are known: ``problem`` is that of ``graph``, see `at_home`.
+
+    A step ``near`` it, such as that of another shape, has the schedule that ``options`` start from: its
+    places are tried for that one.
+    """
+    for search in (_search, guard) if options.time_limit_seconds != 0.0 else (guard,):
+        found = _Rounds(plan, kernels, problem, options, near).run(search)
         if found is not None:
-            schedule, outcome, arena = found
+            solution, arena = found
+            assert solution.schedule is not None
             return plan_beside(
-                plan, graph, kernels, host_kernels, problem, schedule=schedule, outcome=outcome, arena=arena
+                plan,
+                graph,
+                kernels,
+                host_kernels,
+                problem,
+                schedule=solution.schedule,
+                outcome=outcome_of(solution),
+                arena=arena,
             )
     return None
 
 
-_Search = Callable[[DecidedProblem, Limits, SolveOptions], tuple[Schedule, SearchOutcome] | None]
+_Search = Callable[[DecidedProblem, Limits, SolveOptions], Solution | None]
 
 
-def _in_the_arena(
-    plan: Plan, kernels: KernelFacts, problem: DecidedProblem, options: SolveOptions, search: _Search
-) -> tuple[Schedule, SearchOutcome, Arena | None] | None:
-    """What ``search`` finds inside the plan's budget, and in its arena if it has one; ``None``: nothing."""
-    limits = limits_beside(plan)
-    within_bytes = limits.ram_budget_bytes
-    if plan.has_fitting_arena and plan.arena is not None:
-        within_bytes = plan.arena.size_bytes
-    limit_seconds = options.time_limit_seconds
-    again = replace(
-        options, time_limit_seconds=None if limit_seconds is None else limit_seconds / (_ROUNDS - 1)
-    )
-    for _ in range(_ROUNDS):
-        found = search(problem, replace(limits, ram_budget_bytes=within_bytes), options)
-        if found is None:
-            return None
-        schedule, outcome = found
-        demand = demand_of(problem, schedule, kernels)
-        arena = arena_around(plan, problem, schedule, demand, time_limit_seconds=options.time_limit_seconds)
-        if arena is not None or not plan.has_fitting_arena:
-            return schedule, outcome, arena
-        assert within_bytes is not None
-        within_bytes = round(_SHRINK * min(within_bytes, judge(problem, schedule, limits).peak_ram_bytes))
-        options = again
-    return None
+class _Rounds:
+    """Searches for a schedule inside a plan's budget that has places in its arena, each with less RAM.
 
+    Attributes:
+        best: what takes least of those with an arena so far, with it.
+    """
 
-def _guard(
-    problem: DecidedProblem, limits: Limits, options: SolveOptions
-) -> tuple[Schedule, SearchOutcome] | None:
-    """A schedule by an online policy; ``None``: none is within ``limits``."""
-    solution = guard(problem, limits, options)
-    return (
-        None if solution is None or solution.schedule is None else (solution.schedule, outcome_of(solution))
-    )
+    def __init__(
+        self,
+        plan: Plan,
+        kernels: KernelFacts,
+        problem: DecidedProblem,
+        options: SolveOptions,
+        near: Plan | None,
+    ) -> None:
+        self.plan, self.kernels, self.problem, self.options, self.near = plan, kernels, problem, options, near
+        self.best: tuple[Solution, Arena] | None = None
+
+    def run(self, search: _Search) -> tuple[Solution, Arena | None] | None:
+        """What takes least of what ``search`` finds, and its arena if the plan has one; ``None``: nothing."""
+        plan, limits = self.plan, limits_beside(self.plan)
+        if not plan.has_fitting_arena or plan.arena is None:
+            alone = search(self.problem, limits, self.options)
+            return None if alone is None else (alone, None)
+        arena_bytes = within_bytes = plan.arena.size_bytes
+        options, limit_seconds = self.options, self.options.time_limit_seconds
+        first: Solution | None = None
+        for _ in range(_ROUNDS):
+            answer = search(self.problem, replace(limits, ram_budget_bytes=within_bytes), options)
+            if answer is None:
+                break
+            schedule, trace = answer.schedule, answer.trace
+            assert schedule is not None
+            assert trace is not None
+            if first is not None:
+                answer = for_the_budget(answer, first, self.options, arena_bytes - within_bytes)
+            demand, seconds = demand_of(self.problem, schedule, self.kernels), options.time_limit_seconds
+            arena = arena_around(plan, self.problem, schedule, demand, time_limit_seconds=seconds)
+            self.offer(answer, arena)
+            if first is None and (arena is None or arena.moves):
+                self.offer_the_start(answer)
+            if self.is_near(answer):
+                break
+            first = first or answer
+            within_bytes = round(_SHRINK * min(within_bytes, trace.peak_ram_bytes))
+            share = None if limit_seconds is None else limit_seconds / (_ROUNDS - 1)
+            options = replace(self.options, time_limit_seconds=share)
+        return self.best
+
+    def offer(self, answer: Solution, arena: Arena | None) -> None:
+        """Keep ``answer`` in ``arena``, if it has one and takes least with its moves."""
+        if arena is None:
+            return
+        assert answer.schedule is not None
+        moved = replayed(
+            demand_of(self.problem, answer.schedule, self.kernels),
+            arena.offsets_bytes,
+            arena.size_bytes,
+            arena.moves,
+        ).moved()
+        trace = judge(self.problem, answer.schedule, limits_beside(self.plan), moved)
+        if self.best is None or trace.joules < (self.best[0].joules or 0.0):
+            self.best = with_its_moves(replace(answer, trace=trace), self.options), arena
+
+    def offer_the_start(self, answer: Solution) -> None:
+        """Keep the start of the search in the places of its own step, if it takes least there."""
+        start, near = self.options.start, self.near
+        if start is None or near is None or start != near.schedule:
+            return
+        try:
+            trace = judge(self.problem, start, limits_beside(self.plan))
+        except InvalidSchedule:
+            return
+        begun = replace(answer, schedule=start, trace=trace, solver=self.options.start_by)
+        if trace.joules > (answer.joules or 0.0):
+            begun = replace(begun, status=Status.FEASIBLE, proof="", message="")
+        self.offer(begun, arena_like(self.plan, near, demand_of(self.problem, start, self.kernels)))
+
+    def is_near(self, answer: Solution) -> bool:
+        """Whether the best takes so little more than ``answer`` without moves that no search is worth it."""
+        if self.best is None:
+            return False
+        now, joules = self.best[0].joules or 0.0, answer.joules or 0.0
+        return now - joules <= self.options.tuning.fitting.moving_share * joules
 
 
 def limits_beside(plan: Plan) -> Limits:
@@ -188,15 +253,20 @@ def at_home(problem: Problem, plan: Plan) -> DecidedProblem:
     return as_decided(replace(problem, tensors=tuple(there(tensor) for tensor in problem.tensors)))
 
 
-def _search(
-    problem: DecidedProblem, limits: Limits, options: SolveOptions
-) -> tuple[Schedule, SearchOutcome] | None:
+def _search(problem: DecidedProblem, limits: Limits, options: SolveOptions) -> Solution | None:
     """A schedule within ``limits`` and how it was found; ``None``: there is none."""
     schedule = keep_everything(problem, limits)
     if schedule is not None and not is_paged(schedule):  # every op once and no transfer: nothing takes less
-        joules = judge(problem, schedule, limits).joules
-        return schedule, SearchOutcome(
-            "optimal", joules, "every schedule", joules, 0.0, 0.0, "keep-everything", 0.0
+        trace = judge(problem, schedule, limits)
+        return Solution(
+            status=Status.OPTIMAL,
+            schedule=schedule,
+            trace=trace,
+            bound_joules=trace.joules,
+            baseline_joules=trace.joules,
+            solve_seconds=0.0,
+            solver="keep-everything",
+            bound_scope="every schedule",
         )
     solution = solve(problem, limits, options)
-    return None if solution.schedule is None else (solution.schedule, outcome_of(solution))
+    return None if solution.schedule is None else solution

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from poet.errors import InvalidSchedule
 from poet.homes import DecidedProblem
 from poet.memory.demand import BEFORE, Demand
 from poet.memory.layout import lay_out_around, lower_bound_bytes
+from poet.memory.places import replayed
 from poet.planning.moved_places import moved_places
 from poet.plans.plan_checks import LARGEST_BYTES
 from poet.plans.plan_parts import Arena
@@ -70,6 +72,26 @@ def arena_around(
         return None
     found, _ = moved
     return Arena(layout.arena_bytes, found.offsets_bytes, found.moves)
+
+
+def arena_like(plan: Plan, near: Plan, demand: Demand) -> Arena | None:
+    """The arena of ``near``, which is ``plan`` or stands beside it, for ``demand``: the same blocks.
+
+    ``None``: it has none that lies in the plan's, or a block is too large for its place there.
+    """
+    arena = near.arena
+    if arena is None or plan.arena is None or not plan.has_fitting_arena:
+        return None
+    theirs = near.demand.blocks
+    if [block.owner for block in theirs] != [block.owner for block in demand.blocks]:
+        return None
+    if arena.size_bytes > plan.arena.size_bytes:
+        return None
+    try:
+        replayed(demand, arena.offsets_bytes, arena.size_bytes, arena.moves)
+    except InvalidSchedule:
+        return None
+    return arena
 
 
 def places_begun(demand: Demand, begun_bytes: Mapping[str, int]) -> dict[int, int]:

@@ -30,7 +30,6 @@ from poet.planning.largest_shape import Largest, SizeSearch
 from poet.planning.shape_bytes import Foreseen, ShapeBytes
 from poet.plans.training_plan import Plan, Shape, shape_words
 from poet.reshaping import Reshaping
-from poet.schedule import Schedule
 from poet.simulator import judge
 from poet.solution import SolveOptions
 from poet.solvers.heuristics.keep_everything import keep_everything
@@ -145,8 +144,10 @@ class ShapePlanner:
         shape = max(open_ended, key=lambda item: item.step.outcome.gap)
         step, options = shape.step, SolveOptions(time_limit_seconds=time_limit_seconds)
         problem = at_home(step.problem, plan)
-        options = _begun(plan, step.graph, problem, options)
-        found = costed_beside(plan, step.graph, step.kernels, step.replayed_kernels, problem, options)
+        options, near = _begun(plan, step.graph, problem, options)
+        found = costed_beside(
+            plan, step.graph, step.kernels, step.replayed_kernels, problem, options, near=near
+        )
         if found is None or found.prediction.joules >= step.prediction.joules:
             self._settled.append(shape)
             return None
@@ -173,8 +174,8 @@ class ShapePlanner:
         profile = self._profile_of(plan)
         kernels = kernels_on(profile, graph, facts)
         problem = at_home(build_problem(graph, profile, kernels), plan)
-        options = _begun(plan, graph, problem, SolveOptions(time_limit_seconds=limit_seconds))
-        found = costed_beside(plan, graph, kernels, facts, problem, options)
+        options, near = _begun(plan, graph, problem, SolveOptions(time_limit_seconds=limit_seconds))
+        found = costed_beside(plan, graph, kernels, facts, problem, options, near=near)
         self.timed.append(Timed(traced - began, run - traced, time.perf_counter() - run))
         model = replace(plan.model, binding=())
         if found is None:
@@ -279,29 +280,38 @@ class ShapeImprovement:
         return improved
 
 
-def _begun(plan: Plan, graph: Graph, problem: DecidedProblem, options: SolveOptions) -> SolveOptions:
+def _begun(
+    plan: Plan, graph: Graph, problem: DecidedProblem, options: SolveOptions
+) -> tuple[SolveOptions, Plan | None]:
     """``options`` with a start: of the steps nearest in size the cheapest schedule that ``problem`` allows.
 
     The plan's own step is one of them. Steps of other shapes have the same ops and tensors, so that a
     schedule of one is most often one of the other, and the better the longer it was searched for. The judge
-    decides; without one that it accepts, and where everything fits, ``options`` are as they were.
+    decides, with what their own places ask to move; without one that it accepts, and where everything fits,
+    ``options`` are as they were.
+
+    Returns:
+        And the step whose schedule it is, if there is one.
     """
     limits = limits_beside(plan)
     if keep_everything(problem, limits) is not None:
-        return options
+        return options, None
     size = _elements(graph)
-    own = plan.graph, plan.schedule, plan.outcome.solver
-    known = [own, *((item.step.graph, item.step.schedule, item.step.outcome.solver) for item in plan.shapes)]
-    near = sorted(known, key=lambda item: abs(_elements(item[0]) - size))
-    found: tuple[float, Schedule, str] | None = None
-    for _, schedule, solver in near[:_NEIGHBOURS]:
+    known = [plan, *(item.step for item in plan.shapes)]
+    near = sorted(known, key=lambda item: abs(_elements(item.graph) - size))
+    found: tuple[float, Plan] | None = None
+    for step in near[:_NEIGHBOURS]:
         try:
-            joules = judge(problem, schedule, limits).joules
+            moved = None if step.places is None else step.places.moved()
+            joules = judge(problem, step.schedule, limits, moved).joules
         except InvalidSchedule:  # other blocks of gradients, or it is for a smaller shape
             continue
         if found is None or joules < found[0]:
-            found = joules, schedule, solver
-    return options if found is None else replace(options, start=found[1], start_by=found[2])
+            found = joules, step
+    if found is None:
+        return options, None
+    _, step = found
+    return replace(options, start=step.schedule, start_by=step.outcome.solver), step
 
 
 def _within_bytes(plan: Plan) -> int:

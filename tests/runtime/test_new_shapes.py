@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -19,9 +20,12 @@ from poet.formulas import formula_of
 from poet.frontend.plain import PlainTrainer
 from poet.graph import Graph
 from poet.optimizer import OptimizerSpec
-from poet.planning import shape_planner
+from poet.planning import beside, shape_planner
+from poet.planning.beside import at_home
 from poet.planning.prepared import prepare
+from poet.planning.room_beside import arena_around
 from poet.planning.shape_planner import ShapeImprovement, ShapePlanner
+from poet.plans.plan_parts import Arena
 from poet.plans.training_plan import Plan
 from poet.reshaping import Reshaping, without_strips
 from poet.runtime import Trainer
@@ -331,7 +335,7 @@ def test_shapes_get_better_between_steps_with_the_same_bits(tmp_path: Path) -> N
 
 @pytest.mark.slow
 def test_a_hasty_plan_begins_where_that_of_a_shape_nearby_ended(tmp_path: Path) -> None:
-    """A length without time to search takes no more than its neighbour's schedule takes of it."""
+    """A length without time to search takes no more than its neighbour's schedule takes in its own places."""
     planned(Attention, 0.7).save(tmp_path / "p.poet")
     with Trainer.open(tmp_path / "p.poet", seed=3) as trainer:
         trainer.shape_planner = ShapePlanner(time_limit_seconds=2.0)
@@ -341,8 +345,36 @@ def test_a_hasty_plan_begins_where_that_of_a_shape_nearby_ended(tmp_path: Path) 
         hasty = ShapePlanner(time_limit_seconds=0.001)
         found = hasty(trainer.plan, types_of(batch(4, 14))).step
     limits = found.request.limits
-    assert found.trace.joules <= judge(found.problem, near.schedule, limits).joules * (1 + 1e-9)
+    assert near.places is not None
+    start = judge(found.problem, near.schedule, limits, near.places.moved())
+    assert found.trace.joules <= start.joules * (1 + 1e-9)
     assert found.held_bytes <= (limits.ram_budget_bytes or 0)
+
+
+def test_a_step_found_with_less_ram_has_the_bound_of_all_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the best schedule has no places in the arena, the next one is not said to be the best."""
+    plan = planned(Attention, 0.7).plan
+    step = plan.shapes[0].step
+    problem, options = at_home(step.problem, plan), SolveOptions(time_limit_seconds=5.0)
+    whole = beside.costed_beside(plan, step.graph, step.kernels, step.replayed_kernels, problem, options)
+    monkeypatch.setattr(beside, "keep_everything", lambda *_: None)
+    refused: list[object] = []
+
+    def no_places_at_first(*given: Any, **named: Any) -> Arena | None:
+        if not refused:
+            refused.append(given)
+            return None
+        return arena_around(*given, **named)
+
+    monkeypatch.setattr(beside, "arena_around", no_places_at_first)
+    again = beside.costed_beside(plan, step.graph, step.kernels, step.replayed_kernels, problem, options)
+    assert whole is not None
+    assert again is not None
+    assert again.outcome.bound_joules <= whole.trace.joules * (1 + 1e-9)
+    assert again.trace.peak_ram_bytes < whole.trace.peak_ram_bytes
+    is_dearer = again.trace.joules > whole.trace.joules * (1 + 1e-3)
+    assert is_dearer
+    assert again.outcome.status == "feasible"
 
 
 def test_the_plans_own_schedule_is_a_start_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -350,7 +382,9 @@ def test_the_plans_own_schedule_is_a_start_as_well(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(shape_planner, "keep_everything", lambda *_: None)
     plan = planned(Attention).plan
     step, options = plan.shapes[0].step, SolveOptions()
-    begun = shape_planner._begun(replace(plan, shapes=()), step.graph, step.problem, options)
+    alone = replace(plan, shapes=())
+    begun, near = shape_planner._begun(alone, step.graph, step.problem, options)
+    assert near is alone
     assert begun.start == plan.schedule
     assert begun.start_by == plan.outcome.solver
 
@@ -362,7 +396,8 @@ def test_a_hasty_plan_begins_with_the_plans_own_schedule_as_well(tmp_path: Path)
     with Trainer.open(tmp_path / "p.poet") as trainer:
         plan = trainer.plan
         found = ShapePlanner(time_limit_seconds=0.001)(plan, types_of(batch(4, 15))).step
-    of_main = judge(found.problem, plan.schedule, found.request.limits).joules
+    assert plan.places is not None
+    of_main = judge(found.problem, plan.schedule, found.request.limits, plan.places.moved()).joules
     assert found.trace.joules <= of_main * (1 + 1e-9)
     of_shapes = []
     for shape in plan.shapes:
