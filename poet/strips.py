@@ -23,6 +23,10 @@ from poet.operators import RANDOM, WRITES
 MOST_BLOCKS = 256
 _EVEN = 16
 
+_COPIED_BLOCKS = 16
+_COPIED_BLOCK_BYTES = 64 * 1024
+"""Of what is made in blocks and copied over an operand: more or smaller blocks save nothing worth a call."""
+
 BY_NUMBER = frozenset({"aten.embedding_dense_backward.default", "poet.logits_weight_gradient"})
 """Operators of which a number says how many rows they make, and which can make some of the rows alone."""
 
@@ -41,6 +45,20 @@ class Gradients(enum.Enum):
     def are_streamed(self) -> bool:
         """Whether what can be made in blocks is."""
         return self is not Gradients.KEEP
+
+
+def copied_blocks(size_bytes: int, channels: int) -> tuple[tuple[int, int], ...]:
+    """The first channel of each block, and the one after its last, in which PyTorch's batch norm goes back.
+
+    Its kernel writes over no operand: each block is made apart and copied over the gradient that it is from.
+
+    Args:
+        size_bytes: of the gradient.
+        channels: of it.
+    """
+    count = max(1, min(_COPIED_BLOCKS, size_bytes // _COPIED_BLOCK_BYTES))
+    step = -(-channels // count)
+    return tuple((start, min(start + step, channels)) for start in range(0, channels, step))
 
 
 @dataclass(frozen=True, slots=True)

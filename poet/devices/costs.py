@@ -25,9 +25,12 @@ from poet.graph import Buffer, Graph, Op, Ref, Strip, TensorType
 from poet.kernel_facts import KernelFacts, stated
 from poet.operators import WRITES
 from poet.problem import Place, Problem, ProblemOp, Tensor, Transfer
+from poet.strips import copied_blocks
 from poet.units import parse_factor, parse_seconds
 
 _WORD_BYTES = 4
+PYTORCH = "pytorch-cpu"
+"""The library of kernels of which some results are copied over operands block by block."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,6 +201,10 @@ def _strip_cost(op: Op, strip: Strip, types: Mapping[str, TensorType], profile: 
     inner = {value.name: value.type for value in strip.inner}
     stays = inner if cache is not None and strip.block_bytes <= cache.value else {}
     costs = []
+    runs = len(strip.bounds)
+    if strip.overwritten is not None and profile.kernels.name == PYTORCH:
+        runs, copies = _in_copied_blocks(strip, profile)
+        costs.append(copies)
     for link in strip.links:
         written = WRITES.get(link.call.target, ())
         updated = [argument for place in written if isinstance(argument := link.call.args[place], Ref)]
@@ -209,7 +216,7 @@ def _strip_cost(op: Op, strip: Strip, types: Mapping[str, TensorType], profile: 
             frozenset(stays),
             tuple(stays[name] for name in link.outputs if name in stays),
         )
-        costs.append(_call_cost(_amounts(op, operands), profile, runs=len(strip.bounds)))
+        costs.append(_call_cost(_amounts(op, operands), profile, runs=runs))
         costs += [_sum_cost(types[str(link.outputs[place])], strip, profile) for place in link.sums]
     return OpCost(
         max(costs, key=lambda cost: cost.seconds).op_class,
@@ -218,6 +225,21 @@ def _strip_cost(op: Op, strip: Strip, types: Mapping[str, TensorType], profile: 
         sum(cost.seconds for cost in costs),
         sum(cost.joules for cost in costs),
     )
+
+
+def _in_copied_blocks(strip: Strip, profile: Profile) -> tuple[int, OpCost]:
+    """In how many blocks ``strip`` is copied over an operand, and what copies of other things take for it.
+
+    A block of channels lies apart in each sample, so that both operands' are copied before, and so are all
+    sums after. The blocks themselves, which the next call finds in the cache, are counted with that call.
+    """
+    made = strip.inner[0].type
+    runs = len(copied_blocks(made.extent_bytes, made.shape[1] if len(made.shape) > 1 else 1))
+    sums = sum(name is not None for name in strip.links[0].outputs[1:])
+    blocks = 2 if made.shape[0] > 1 else 0
+    copies = OpClass.MOVEMENT, float(blocks * made.elements), 0
+    cost = _call_cost(copies, profile, runs=(blocks + sums) * runs)
+    return runs, cost
 
 
 def _sum_cost(total: TensorType, strip: Strip, profile: Profile) -> OpCost:

@@ -1,7 +1,8 @@
 """Which gradients PyTorch's kernels write over what they are made from: those that a trial shows to be exact.
 
 Where nothing is copied for it (`poet.runtime.kernels.overwriting`) it takes no time. A batch norm's backward
-copies blocks of channels, which is worth its time where the gradient is large.
+copies blocks of channels, which is worth its time where the gradient is large and RAM is dear: a plan makes
+it apart where there is room for both (`poet.planning.saves_choice`).
 """
 
 from __future__ import annotations
@@ -26,6 +27,11 @@ def chosen_takeovers(*forms: Graph) -> Takeovers:
     return {
         name: operand for name, operand in first.items() if all(other.get(name) == operand for other in rest)
     }
+
+
+def copied_takeovers(graph: Graph, taken: Takeovers) -> tuple[str, ...]:
+    """The ops of ``graph`` among ``taken`` whose result is copied over the operand, which takes time."""
+    return tuple(op.name for op in graph.ops if op.name in taken and op.call.target in overwriting.COPIED)
 
 
 def _chosen(graph: Graph) -> Takeovers:

@@ -1,7 +1,8 @@
 """A training step with the other forms of its ops, of which a plan takes any.
 
 Backward may read what plain training saves, or a short form, tensor by tensor; and ops that decide in how
-little RAM the step can run may do so in more blocks (`poet.frontend.finer_blocks`).
+little RAM the step can run may do so in more blocks (`poet.frontend.finer_blocks`). A gradient that is copied
+over what it is made from, block by block, may be made apart instead (`poet.frontend.in_place_choice`).
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ class SaveForms:
         short, short_kernels: all is that can be.
         plain: ``long`` before anything is written over an operand; ``None``: nothing is.
         taken_over: what is, in every form.
+        apart: what an op of ``taken_over`` needs that makes its result apart, for those that would copy it.
         finer: ops in more blocks, by name; none of them is of ``changes``. ``long`` and ``short`` have none.
         changes: what may be saved in short form, by the op that makes the long one.
     """
@@ -38,6 +40,7 @@ class SaveForms:
     plain: Graph | None = None
     taken_over: Takeovers = field(default_factory=dict)
     finer: Mapping[str, Finer] = field(default_factory=dict)
+    apart: Mapping[str, OpFacts] = field(default_factory=dict)
     changes: Mapping[str, Change] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -62,7 +65,8 @@ class SaveForms:
     def kernels(self, taken: Collection[str]) -> KernelFacts:
         """The facts of the kernels that run it."""
         changed = {op for name in taken if name in self.changes for op in self.changes[name].ops}
-        own = {name: each.facts for name, each in self.finer.items() if name in taken}
+        own = {name: facts for name, facts in self.apart.items() if name not in self.taken_over}
+        own |= {name: each.facts for name, each in self.finer.items() if name in taken}
 
         def facts_of(name: str) -> OpFacts:
             forms = self.short_kernels if name in changed else self.long_kernels
@@ -70,3 +74,15 @@ class SaveForms:
 
         ops = (facts_of(op.name) for op in self.graph(taken).ops)
         return replace(self.long_kernels, ops=tuple(ops))
+
+    def with_apart(self, names: Collection[str]) -> SaveForms:
+        """These forms with the results of the ops ``names``, some of ``apart``, in memory of their own."""
+        kept = {name: operand for name, operand in self.taken_over.items() if name not in names}
+        made = replace(self, taken_over=kept)
+        return replace(
+            made,
+            long=made.graph(()),
+            long_kernels=made.kernels(()),
+            short=made.graph(self.changes),
+            short_kernels=made.kernels(self.changes),
+        )

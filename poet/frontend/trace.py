@@ -25,7 +25,7 @@ from poet.frontend.finer_blocks import Finer, finer_blocks
 from poet.frontend.functional import Functional, Step, fakes, trace_step
 from poet.frontend.fused import HasKernel, with_updates_fused
 from poet.frontend.in_place import Overwrites, with_results_in_place, with_takeovers
-from poet.frontend.in_place_choice import chosen_takeovers
+from poet.frontend.in_place_choice import chosen_takeovers, copied_takeovers
 from poet.frontend.layer_order import in_layer_order
 from poet.frontend.layouts import compact
 from poet.frontend.logits import with_logits_in_strips
@@ -334,14 +334,16 @@ class _Library:
             return graph, facts, None
         plain, short = graph, with_packed_saves(graph)
         taken = chosen_takeovers(plain, short)
+        apart = {name: facts.of(name) for name in copied_takeovers(plain, taken)} if self.has_choice else {}
         if taken:
             graph, facts = measured(with_takeovers(plain, taken), known=self.known)
         finer = self.finer(graph, facts, plain) if self.has_choice else {}
         if short is plain:
-            forms = SaveForms(graph, facts, graph, facts, plain, taken, finer) if finer else None
-            return graph, facts, forms
+            if not finer and not apart:
+                return graph, facts, None
+            return graph, facts, SaveForms(graph, facts, graph, facts, plain, taken, finer, apart)
         short, short_facts = measured(with_takeovers(short, taken), known=self.known)
-        return short, short_facts, SaveForms(graph, facts, short, short_facts, plain, taken, finer)
+        return short, short_facts, SaveForms(graph, facts, short, short_facts, plain, taken, finer, apart)
 
     def finer(self, graph: Graph, facts: KernelFacts, plain: Graph) -> dict[str, Finer]:
         """What of ``graph`` may run in more blocks, beside the short forms that ``plain`` may have."""

@@ -2,12 +2,15 @@
 
 A short form of what backward reads, and an op in more blocks (`poet.frontend.finer_blocks`), take less RAM
 and more work, by as much as the device's profile says: where there is RAM for the others, a plan keeps them.
+What is copied over the operand that it is made from is made apart instead, where keeping everything leaves
+room for both.
 Steps of micro-batches, and plans for several budgets in one file, compute one graph, in which all that can be
 is in short form, and nothing in more blocks than the step's time allows.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -15,10 +18,13 @@ from typing import TYPE_CHECKING
 from poet.alternatives import most_at_once, taken_by, without_names
 from poet.devices.costs import build_problem, kernels_on
 from poet.graph import Graph
+from poet.homes import decided
 from poet.kernel_facts import KernelFacts
 from poet.planning.beside_buffer import answered_beside
 from poet.planning.prepared import Prepared
 from poet.problem import Alternative, Limits, Objective, Pins, Problem
+from poet.schedule import Compute
+from poet.simulator import judge
 from poet.solution import Solution, SolveOptions
 from poet.solvers.heuristics.keep_everything import keep_everything
 from poet.solvers.search.explain import explained
@@ -51,6 +57,36 @@ def surveyed(prepared: Prepared, limits: Limits) -> Problem:
         return prepared.problem
     alternatives = tuple(_in_finer_blocks(prepared, prepared.problem))
     return replace(prepared.problem, alternatives=alternatives)
+
+
+def with_room(prepared: Prepared, limits: Limits, objective: Objective = Objective.ENERGY) -> Prepared:
+    """``prepared`` with results apart from their operands where both have room beside all that can be kept.
+
+    That is asked op by op: where an op's moment fits the RAM budget even in a step that keeps everything,
+    copies of blocks over the operand would save nothing. Least RAM is sought with all of them.
+    """
+    forms = prepared.step.forms
+    if forms is None or not forms.apart or not _has_choice(prepared) or limits.pins != Pins():
+        return prepared
+    roomy = forms.with_apart(forms.apart)
+    problem = _problem(prepared, roomy.long, roomy.long_kernels)
+    schedule = keep_everything(problem, Limits())
+    if objective is Objective.RAM or schedule is None:
+        return prepared
+    budget_bytes = math.inf if limits.ram_budget_bytes is None else limits.ram_budget_bytes
+    moments = zip(schedule, judge(decided(problem, schedule), schedule).moments, strict=True)
+    held_bytes = {step.op: moment.ram_bytes for step, moment in moments if isinstance(step, Compute)}
+    apart = {name for name in forms.apart if held_bytes[name] <= budget_bytes}
+    if not apart:
+        return prepared
+    forms = forms.with_apart(apart)
+    step = replace(prepared.step, graph=forms.short, kernels=forms.short_kernels, forms=forms)
+    return replace(
+        prepared,
+        step=step,
+        kernels=kernels_on(prepared.profile, forms.short, forms.short_kernels),
+        problem=_problem(prepared, forms.short, forms.short_kernels),
+    )
 
 
 def weighed(problem: Problem, limits: Limits, objective: Objective = Objective.ENERGY) -> Problem:
@@ -161,6 +197,7 @@ def solve_choosing(prepared: Prepared, limits: Limits, options: SolveOptions) ->
 
     ``options`` are those of the search alone, see `poet.planning.fit_layout.searching`.
     """
+    prepared = with_room(prepared, limits, options.objective)
     problem = offered(prepared, limits)
     solution = answered_beside(weighed(problem, limits, options.objective), limits, options)
     return as_chosen(prepared, limits, options, problem, solution)

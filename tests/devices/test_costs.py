@@ -21,16 +21,26 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from poet.devices.cost_rules import Operands
 from poet.devices.cost_table import TABLE, row_of
-from poet.devices.costs import buffer_cost, build_problem, deadline_seconds, estimate, kernels_on, op_seconds
+from poet.devices.costs import (
+    _op_cost,
+    buffer_cost,
+    build_problem,
+    deadline_seconds,
+    estimate,
+    kernels_on,
+    op_seconds,
+)
 from poet.devices.load import load_profile, profile_names
 from poet.devices.profile import PARENT, OpClass, Profile
 from poet.errors import InputError, ProfileError, UnsupportedOperator
+from poet.frontend.in_place import strip_over
 from poet.graph import Argument, Blank, Buffer, Call, Graph, Op, Ref, Role, TensorType, Value
 from poet.kernel_allocations import KernelAllocation
 from poet.kernel_facts import KernelFacts, OpFacts
 from poet.operators import ATEN, OWN
 from poet.problem import Place, Problem
 from poet.simulator import simulate
+from poet.strips import copied_blocks
 
 PROFILES = {name: load_profile(name) for name in profile_names()}
 WITH_STORAGE = tuple(name for name, profile in PROFILES.items() if profile.storage is not None)
@@ -547,3 +557,30 @@ def test_deadlines() -> None:
 def test_parameters_have_one_home() -> None:
     with pytest.raises(InputError, match="not in both"):
         _problem(hand_net.graph(), load_profile("rpi4b"), home=Place.BOTH)
+
+
+@pytest.mark.parametrize("samples", [1, 4])
+def test_what_is_copied_over_an_operand_costs_its_blocks(samples: int) -> None:
+    """A call for each block and what copies ask for: of channels, which lie apart in several samples."""
+    profile = PROFILES["rpi4b"]
+    kind, of_channel = _contiguous(samples, 64, 32, 32), _contiguous(64)
+    values = [Value(name, name, kind) for name in ("g", "x")]
+    values += [Value(name, name, of_channel) for name in ("w", "m", "s", "gw", "gb")]
+    given = ("g", "x", "w", None, None, "m", "s")
+    arguments = tuple(None if name is None else Ref(name) for name in given)
+    call = Call("aten.native_batch_norm_backward.default", (*arguments, True, 1e-5, (True, True, True)))
+    apart = Op("b", call, ("r", "gw", "gb"))
+    result = Value("r", "r", kind)
+    over = strip_over(apart, "g", result)
+    costs = []
+    for op in (apart, Op("b", over.call, ("gw", "gb"), updates=("g",), repeatable=False, strip=over)):
+        types = {value.name: value.type for value in (*values, result)}
+        costs.append(_op_cost(op, types, {"g": kind.extent_bytes}, profile, None))
+    blocks = copied_blocks(kind.extent_bytes, 64)
+    assert len(blocks) == (4 if samples == 1 else 16)
+    assert [stop for _, stop in blocks[:-1]] == [start for start, _ in blocks[1:]]
+    call_seconds = profile.compute.overhead_seconds(OpClass.MOVEMENT)
+    calls = len(blocks) * (4 if samples == 1 else 6)  # kernel, its result, two sums; both operands
+    more_seconds = costs[1].seconds - costs[0].seconds
+    assert more_seconds >= (calls - 1) * call_seconds
+    assert more_seconds <= calls * call_seconds + 2.5 * kind.extent_bytes / 1e9

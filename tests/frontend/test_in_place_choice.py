@@ -14,7 +14,7 @@ from helpers.random_problems import floor_bytes, keep_bytes
 from torch import Tensor, nn
 
 import poet
-from poet import api
+from poet import api, strips
 from poet.errors import ReplayError
 from poet.frontend import in_place_choice
 from poet.frontend.in_place_choice import chosen_takeovers
@@ -22,14 +22,16 @@ from poet.frontend.trace import trace_training_step
 from poet.graph import Graph
 from poet.micro import MicroBatches
 from poet.planning.prepared import Prepared
+from poet.planning.saves_choice import with_room
 from poet.plans.plan_file import read_plan
-from poet.problem import Limits, Problem, ProblemOp, Transfer
+from poet.problem import Limits, Objective, Pins, Problem, ProblemOp, Transfer
 from poet.problem import Tensor as Bytes
 from poet.ram_survey import keep_everything_bytes
 from poet.report.training import strip_lines
 from poet.runtime import Trainer
 from poet.runtime.kernels import overwriting
 from poet.runtime.trials import strip_trial
+from poet.runtime.trials.measure import measured
 from poet.simulator import simulate
 from poet.solution import SolveOptions, Status
 from poet.solvers import minimum_ram_bytes, solve
@@ -63,7 +65,7 @@ X = torch.zeros(2, 2, 24, 24)
 def _small_ones_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(in_place_choice, "LEAST_BYTES", 16 * 1024)
     monkeypatch.setattr(in_place_choice, "LEAST_COPIED_BYTES", 16 * 1024)
-    monkeypatch.setattr(overwriting, "_BLOCK_BYTES", 8 * 1024)
+    monkeypatch.setattr(strips, "_COPIED_BLOCK_BYTES", 8 * 1024)
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +73,7 @@ def prepared() -> Prepared:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(in_place_choice, "LEAST_BYTES", 16 * 1024)
         patch.setattr(in_place_choice, "LEAST_COPIED_BYTES", 16 * 1024)
-        patch.setattr(overwriting, "_BLOCK_BYTES", 8 * 1024)
+        patch.setattr(strips, "_COPIED_BLOCK_BYTES", 8 * 1024)
         return api.prepare(_Net(), X, device="rpi4b")
 
 
@@ -133,6 +135,65 @@ def test_the_bits_are_those_of_plain_training(
     assert written_over(plan.graph)
     assert simulate(plan.problem, plan.schedule, limits).peak_ram_bytes <= budget
     verify(path, module=_Net(), steps=2, threads=(1, 2)).require()
+
+
+def copied(graph: Graph) -> set[str]:
+    """The ops of ``graph`` whose result is copied over an operand."""
+    over = {
+        op.name: op.strip for op in graph.ops if op.strip is not None and op.strip.overwritten is not None
+    }
+    return {name for name, strip in over.items() if strip.links[0].call.target in overwriting.COPIED}
+
+
+def test_where_there_is_room_nothing_is_copied(prepared: Prepared) -> None:
+    """As many results are copied over operands as the budget asks for, and none where all fits apart."""
+    every = copied(prepared.step.graph)
+    assert len(every) == 2
+    ample = with_room(prepared, Limits())
+    assert not copied(ample.step.graph)
+    assert written_over(ample.step.graph), "what takes no time stays"
+    most = keep_everything_bytes(ample.problem)
+    counts = []
+    for share in range(20):
+        limits = Limits(ram_budget_bytes=round((1.0 - share / 20) * most))
+        here = with_room(prepared, limits)
+        counts.append(len(copied(here.step.graph)))
+        forms = here.step.forms
+        assert forms is not None
+        assert forms.long_kernels == forms.kernels(())
+        assert forms.graph(forms.changes) == forms.short == here.step.graph
+        if not counts[-1]:
+            continue
+        assert here.problem.compute_joules > ample.problem.compute_joules
+    assert counts == sorted(counts)
+    assert counts[0] == 0
+    assert counts[-1] == len(every)
+    assert with_room(prepared, Limits(), Objective.RAM) is prepared
+    assert with_room(prepared, Limits(pins=Pins(keep=("y",)))) is prepared
+
+
+def test_the_bits_of_what_is_made_apart(prepared: Prepared, tmp_path: Path) -> None:
+    """Between everything kept and least RAM lie plans of which some results are copied and some are not."""
+    path, found = tmp_path / "net.poet", set()
+    most = keep_everything_bytes(with_room(prepared, Limits()).problem)
+    for share in (1.0, 0.9, 0.75):
+        limits = Limits(ram_budget_bytes=round(share * most))
+        planned = api.plan_step(prepared, limits, QUICK, measure_host=False)
+        planned.save(path)
+        found.add(len(copied(read_plan(path).graph)))
+        verify(path, module=_Net(), steps=2, threads=(1, 2)).require()
+    assert 0 in found
+
+
+def test_what_is_apart_is_measured_so(prepared: Prepared) -> None:
+    forms = prepared.step.forms
+    assert forms is not None
+    assert set(forms.apart) == copied(prepared.step.graph)
+    ample = with_room(prepared, Limits())
+    _, facts = measured(ample.step.graph, known={})
+    for name in forms.apart:
+        assert ample.step.kernels.of(name).workspace_bytes == facts.of(name).workspace_bytes
+        assert ample.step.kernels.of(name).workspace_bytes < forms.long_kernels.of(name).workspace_bytes
 
 
 @pytest.mark.slow

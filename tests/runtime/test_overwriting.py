@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from poet import strips
 from poet.errors import PlanError
 from poet.graph import Call, Link, Ref, Strip, Symbol, TensorType, Value
 from poet.operators import ATEN, OWN
@@ -113,7 +114,7 @@ def test_own_kernels_of_short_forms(is_compiled: bool, monkeypatch: pytest.Monke
 @pytest.mark.parametrize("mask", [[True, True, True], [True, False, True]])
 def test_batch_norm_by_channels(batch: int, mask: list[bool], monkeypatch: pytest.MonkeyPatch) -> None:
     """In blocks that do not divide the channels, contiguous and with channels last."""
-    monkeypatch.setattr(overwriting, "_BLOCK_BYTES", 4096)
+    monkeypatch.setattr(strips, "_COPIED_BLOCK_BYTES", 4096)
     for layout in (torch.contiguous_format, torch.channels_last):
         x, gradient = (
             numbers(batch, 37, 16, 16, seed=seed, special=False).contiguous(memory_format=layout)

@@ -377,3 +377,22 @@ def test_a_call_that_kernels_would_not_survive_is_not_even_tried(in_two_blocks: 
     write(tmp_path / "p", "convolutions", replace(step, graph=graph), seed=None)
     with pytest.raises(PlanError, match=r"calls aten\.avg_pool2d_backward\.default in blocks, which poet"):
         Trainer.open(tmp_path / "p")
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_busy_machine_makes_no_blocks_free(threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the wall's clock others' time counts, and comes to whole runs as often as to those in blocks."""
+    step = trace_training_step(Tied(), torch.zeros(2, 5, dtype=torch.int64), gradients="keep")
+    ways = next(iter(strips.gradient_candidates(step.graph)))
+    strip, outputs = ways[0].strip, ways[0].outputs
+    torch.set_num_threads(threads)
+    trial = trial_bench.Trial(strip, outputs, {value.name: value for value in step.graph.values})
+    others = iter([9.0, 0.0, 9.0, 0.0, 0.0, 9.0] + [0.0] * 40)  # first and third whole run are held up
+
+    def seconds_of(run: Callable[[int], object], count: int) -> float:
+        run(count)
+        own_seconds = 1.0 if count == trial_bench.WHOLE else 1.5
+        return own_seconds + (next(others) if threads > 1 else 0.0)
+
+    monkeypatch.setattr(trial_bench, "_seconds_of", seconds_of)
+    assert trial.slowdown_seconds(2) == pytest.approx(0.5)

@@ -18,7 +18,7 @@ from torch import Tensor
 from poet.errors import PlanError
 from poet.graph import Call, TensorType
 from poet.runtime.kernels import packed
-from poet.strips import Strip
+from poet.strips import Strip, copied_blocks
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,10 +87,7 @@ def _batch_norm_backward(
     """
     channels = source.shape[1]
     sums = [torch.empty(channels, dtype=source.dtype) if wanted else None for wanted in mask[1:]]
-    count = max(1, min(_MOST_BLOCKS, source.nbytes // _BLOCK_BYTES))
-    step = -(-channels // count)
-    for start in range(0, channels, step):
-        stop = min(start + step, channels)
+    for start, stop in copied_blocks(source.nbytes, channels):
 
         def some(item: Tensor | None, begin: int = start, end: int = stop) -> Tensor | None:
             return None if item is None else item[begin:end]
@@ -108,10 +105,6 @@ def _batch_norm_backward(
 def _dense(block: Tensor) -> Tensor:
     return block if block.is_contiguous() else block.clone()
 
-
-_MOST_BLOCKS = 16
-_BLOCK_BYTES = 64 * 1024
-"""Of a block at least: more blocks save nothing worth a call."""
 
 _OWN: dict[str, Callable[..., Any]] = {
     "aten.native_batch_norm_backward.default": _batch_norm_backward,

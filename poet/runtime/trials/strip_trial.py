@@ -78,9 +78,10 @@ def offer(
         counts: to be tried, in this order.
     """
     counts = tuple(counts)
-    key = (signature(strip, outputs, values), counts, torch.get_num_threads())
+    threads = torch.get_num_threads()
+    key = (signature(strip, outputs, values), counts, threads)
     if key not in _offers:
-        digest = trial_record.digest_of(("offer", key))
+        digest = trial_record.digest_of(("offer" if threads == 1 else "offer by least times", key))
         if _is_offer(told := trial_record.told(digest), counts):
             _offers[key] = None if told is None else Offer(*told)
             return _offers[key]

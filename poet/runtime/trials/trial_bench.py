@@ -25,7 +25,7 @@ WHOLE = 0
 """In place of a number of blocks."""
 
 _LEAST_PAIRS, _MOST_PAIRS = 3, 9
-_CLEAR_PAIRS = 2  # are enough where blocks were no slower in any
+_CLEAR_PAIRS = 2  # are enough where blocks were no slower in any, and one thread's own time was taken
 _TIMING_SECONDS = 0.03  # more pairs of runs than the least only within this time
 _RAM_SHARE = 0.5  # of what is available, that a trial may take
 _TILE_ELEMENTS = 500_009  # a prime: no two rows of a tensor that is filled with tiles are alike
@@ -101,21 +101,34 @@ class Trial:
     def slowdown_seconds(self, count: int) -> float:
         """How much longer ``count`` blocks take than the whole, each in memory that is mapped already.
 
-        The median over pairs of runs right after each other: what else the machine does comes to both.
+        One thread has a clock of its own: the median over pairs of runs right after each other. The wall's
+        clock, by which several are timed, also counts the time in which others have the processors, often
+        more than a run's own: the least of the runs of each.
         """
-        more_seconds: list[float] = []
+        whole_seconds: list[float] = []
+        blocks_seconds: list[float] = []
+        least_pairs = _LEAST_PAIRS if torch.get_num_threads() == 1 else _MOST_PAIRS
         spent_seconds = 0.0
         with self._placed((WHOLE, count)) as run:
             for warms in (WHOLE, count):
                 run(warms)
-            while len(more_seconds) < _LEAST_PAIRS or (
-                len(more_seconds) < _MOST_PAIRS and spent_seconds < _TIMING_SECONDS
+            while len(whole_seconds) < least_pairs or (
+                len(whole_seconds) < _MOST_PAIRS and spent_seconds < _TIMING_SECONDS
             ):
-                whole, blocks = _seconds_of(run, WHOLE), _seconds_of(run, count)
-                more_seconds.append(blocks - whole)
-                spent_seconds += whole + blocks
-                if len(more_seconds) == _CLEAR_PAIRS and max(more_seconds) <= 0:
+                whole_seconds.append(_seconds_of(run, WHOLE))
+                blocks_seconds.append(_seconds_of(run, count))
+                spent_seconds += whole_seconds[-1] + blocks_seconds[-1]
+                more_seconds = [
+                    blocks - whole for blocks, whole in zip(blocks_seconds, whole_seconds, strict=True)
+                ]
+                if (
+                    least_pairs == _LEAST_PAIRS
+                    and len(more_seconds) == _CLEAR_PAIRS
+                    and max(more_seconds) <= 0
+                ):
                     break
+        if least_pairs > _LEAST_PAIRS:
+            return min(blocks_seconds) - min(whole_seconds)
         return statistics.median(more_seconds)
 
     @contextmanager
