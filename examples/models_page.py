@@ -31,11 +31,6 @@ def _overhead(plan: Planned) -> str:
     return plan.status if plan.overhead is None else format_part(round(plan.overhead, 9) + 0.0)
 
 
-def _solved(plan: Planned) -> str:
-    share = "" if plan.core_share is None else f", {plan.core_share:.0%}"
-    return f"{plan.solve_seconds:.1f}{share}"
-
-
 def _moved(plan: Planned) -> str:
     return f"{plan.recomputed_runs} runs, {format_bytes(plan.written_bytes)}"
 
@@ -72,7 +67,7 @@ PLANS: tuple[Column, ...] = (
         lambda _name, then, _row: f"{then.recomputed_runs} runs, {_mib(then.written_mib)}",
     ),
     ("now", lambda _name, _then, row: _moved(row.plan)),
-    ("solve s, share of a core", lambda _name, _then, row: _solved(row.plan)),
+    ("solve s", lambda _name, _then, row: f"{row.plan.solve_seconds:.1f}"),
     ("verify at 1, 2 threads", lambda _name, _then, row: _verified(row.plan)),
     ("budget at 15 %", lambda _name, _then, row: format_bytes(row.middle.budget_bytes)),
     (
@@ -159,8 +154,8 @@ INTRODUCTION = """\
 
 Made by `make models-table`: the nine `light_*` networks of the onnx package at batch 1 and eight nets
 exported from plain torch in training mode (`examples/zoo`, batch 1). All parameters are trained by SGD on
-`rpi4b-xnnpack`; a search has {seconds:.0f} s ({low_seconds:.0f} s for the tightest budget) and one thread,
-on a machine busy with other work. *Before* is the version that ran every op whole
+`rpi4b-xnnpack`; a search has {seconds:.0f} s of a core ({low_seconds:.0f} s for the tightest budget) and
+one thread. *Before* is the version that ran every op whole
 (`examples/models_before.json`): without [strips](strips.md), slices, packed saves, results over operands
 and parameters in parts. **Budgets are the bytes of then**: 40, 15 and 5 % of the way from the lower bound
 to keeping everything, as both were before.
@@ -169,14 +164,12 @@ PLANS_TEXT = """\
 ## Plans
 
 *Above running once* is a plan's energy above running every op once, *gap* how far its energy may be above
-the best plan's. *Share of a core* is what planning got of one from the machine's other work: a search of 10
-s with 40 % had 4 s. *Equal* means that loss, predictions, gradients, parameters and states of a step are
+the best plan's. *Equal* means that loss, predictions, gradients, parameters and states of a step are
 those of plain PyTorch bit for bit (`torch.equal`), with one thread and with two. Plans at 15 % were not
 verified; those of before are of searches of 6 to 15 s, on the planning problem alone.
 
-A plan has an arena inside its budget, for which it is searched again with bytes held back where gaps leave no
-room. That is most of what is above before: the search alone, 8 s at the first budget, found 6.9 % for
-MobileNetV2, 9.12 % for ShuffleNet and 12.8 % for DenseNet-121.
+A plan has an arena inside its budget, which plans of before did not have: tensors are moved within it, or
+the plan is searched again with bytes held back, where gaps leave no room.
 """
 MEMORY_TEXT = """\
 ## RAM

@@ -65,7 +65,6 @@ class Planned:
     Attributes:
         overhead: the plan's energy above running every op once, as a share of the latter, ``once_joules``.
         verified: for one and two threads "equal" or the first difference; empty where nothing was compared.
-        core_share: of a core, that planning got from a machine busy with other work.
     """
 
     budget_bytes: int
@@ -77,7 +76,6 @@ class Planned:
     solve_seconds: float = 0.0
     verified: tuple[str, ...] = ()
     once_joules: float | None = None
-    core_share: float | None = None
 
 
 @dataclass(frozen=True)

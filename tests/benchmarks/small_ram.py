@@ -17,14 +17,12 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import os
 import subprocess
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from poet.clock import Clock
 from poet.devices.costs import build_problem, kernels_on
 from poet.devices.load import load_profile
 from poet.problem import Limits, Problem
@@ -35,6 +33,10 @@ from poet.solvers.search.finders import COPIES, LINEAR, STATES, WHOLE
 from poet.units import format_bytes
 
 ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT / "tests"))
+
+from helpers.clocks import CoreClock  # noqa: E402
+
 BUILD = ROOT / "build" / "small-ram"
 PAGE = ROOT / "docs" / "small-nets.md"
 NETS = ("tcn", "residual-tcn", "ds-cnn", "resnet-8", "mobilenet-v1", "autoencoder", "mlp", "gru")
@@ -56,37 +58,6 @@ WEAK_POINTS = {
     "relaxed event model": "what is made again at no slot that it was offered comes in fractions",
 }
 """Why a bound may be too low, by who found it, as far as its name begins so."""
-
-
-class CoreClock(Clock):
-    """Seconds of a core that this process and its children have worked; Linux only."""
-
-    def __init__(self) -> None:
-        self.seconds = 0.0
-
-    def now(self) -> float:
-        """See `Clock.now`; a child that ends as it is looked at does not turn time back."""
-        self.seconds = max(self.seconds, sum(os.times()[:4]) + sum(map(_core_seconds, _children())))
-        return self.seconds
-
-
-def _children() -> list[int]:
-    """Of this process, those that have not ended."""
-    return [int(child) for tasks in Path("/proc/self/task").iterdir() for child in _read(tasks / "children")]
-
-
-def _core_seconds(process: int) -> float:
-    """That a running process has worked; 0 where it has just ended."""
-    fields = _read(Path(f"/proc/{process}/stat"))
-    return (int(fields[13]) + int(fields[14])) / os.sysconf("SC_CLK_TCK") if fields else 0.0
-
-
-def _read(path: Path) -> list[str]:
-    """Words of a file of a thread or process; none where that has just ended."""
-    try:
-        return path.read_text().split()
-    except OSError:
-        return []
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +105,6 @@ def problem_of(net: str, device: str) -> Problem:
 
 
 def _make_problems(net: str) -> None:
-    sys.path.insert(0, str(ROOT / "tests"))
     from helpers.tiny_nets import MICRO_NETS
 
     from poet.api import prepare

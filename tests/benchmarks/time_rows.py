@@ -7,6 +7,7 @@ optimizer and modules keep, and inputs.
 from __future__ import annotations
 
 import statistics
+import resource
 import sys
 import tempfile
 from contextlib import ExitStack
@@ -14,7 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from models_table import model_file, processor_seconds
+from models_table import model_file
 from workers import WARM_STEPS, Worker, in_turn, ratio
 
 if TYPE_CHECKING:
@@ -235,6 +236,12 @@ def measured(name: str, plans: Path, *, seconds: float = ROUND_SECONDS) -> list[
         )
         for number, share in enumerate(shares, start=1)
     ]
+
+
+def processor_seconds() -> float:
+    """Of this process and of those that it has waited for."""
+    own, others = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
+    return own.ru_utime + own.ru_stime + others.ru_utime + others.ru_stime
 
 
 def imported(name: str, gradients: str) -> float:

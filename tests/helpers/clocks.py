@@ -1,8 +1,10 @@
-"""Clocks for searches in tests: none of them is the wall's."""
+"""Clocks for searches in tests and tables: none of them is the wall's."""
 
 from __future__ import annotations
 
+import os
 import time
+from pathlib import Path
 from typing import Any
 
 from poet.clock import Clock, WorkClock
@@ -28,6 +30,37 @@ class OwnTime(Clock):
     def now(self) -> float:
         """See `Clock.now`."""
         return max(time.process_time() - self.own, self.share * (time.monotonic() - self.began))
+
+
+class CoreClock(Clock):
+    """Seconds of a core that this process and its children have worked; Linux only."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def now(self) -> float:
+        """See `Clock.now`; a child that ends as it is looked at does not turn time back."""
+        self.seconds = max(self.seconds, sum(os.times()[:4]) + sum(map(_core_seconds, _children())))
+        return self.seconds
+
+
+def _children() -> list[int]:
+    """Of this process, those that have not ended."""
+    return [int(child) for tasks in Path("/proc/self/task").iterdir() for child in _read(tasks / "children")]
+
+
+def _core_seconds(process: int) -> float:
+    """That a running process has worked; 0 where it has just ended."""
+    fields = _read(Path(f"/proc/{process}/stat"))
+    return (int(fields[13]) + int(fields[14])) / os.sysconf("SC_CLK_TCK") if fields else 0.0
+
+
+def _read(path: Path) -> list[str]:
+    """Words of a file of a thread or process; none where that has just ended."""
+    try:
+        return path.read_text().split()
+    except OSError:
+        return []
 
 
 class Given(WorkClock):

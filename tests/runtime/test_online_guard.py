@@ -303,7 +303,7 @@ def test_searches_beside_a_plan_take_no_longer_than_that_for_it(monkeypatch: pyt
 
     monkeypatch.setattr(beside, "_search", search)
     monkeypatch.setattr(beside, "arena_around", lambda *_, **__: None)
-    monkeypatch.setattr(beside, "_guard", lambda *_: None)
+    monkeypatch.setattr(beside, "guard", lambda *_: None)
     module = nn.Sequential(nn.Linear(6, 9), nn.Tanh(), nn.Linear(9, 4))
     with pytest.warns(UserWarning, match="no evaluation is planned: no room"):
         plan_module(

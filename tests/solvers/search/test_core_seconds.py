@@ -13,7 +13,7 @@ INSTANCES = Path(__file__).parents[2] / "instances"
 SOLVE = """
 import json, resource, sys
 from pathlib import Path
-from benchmarks.small_ram import CoreClock
+from helpers.clocks import CoreClock
 from poet.problem import Limits, Problem
 from poet.ram_survey import budget_between, keep_everything_bytes
 from poet.solution import SolveOptions
