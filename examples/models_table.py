@@ -4,10 +4,10 @@ The nine ``light_*`` networks that ship in the onnx package (batch 1) and the ei
 realistic sizes, exported from plain torch. All parameters are trained by SGD; the device is a
 Raspberry Pi 4B; budgets are those from before ops ran in strips, slices and parts, so that plans of then and
 now have the same bytes (models_before.json). A search's seconds are a core's, its own and its children's.
-Each model runs in a process of its own, one thread, smallest first. A row is kept in ``--folder`` as soon as it is made, and a row that is there is not made again: a run
-that was interrupted goes on where it was, and the page is written after each row, of those that exist. Once
-all rows are tried, each model is planned in the least RAM as well. That is a row of its own, and so is the
-plan of today with every op whole.
+Each model runs in a process of its own, one thread, smallest first. A row is kept in ``--folder`` as soon as
+it is made, and a row that is there is not made again: a run that was interrupted goes on where it was, and
+the page is written after each row, of those that exist. Once all rows are tried, each model is planned in the
+least RAM as well. That is a row of its own, and so is the plan of today with every op whole.
 
     python examples/models_table.py [--only NAME ...] [--time-limit 10] [--again] [--as-is]
 """

@@ -6,8 +6,8 @@ optimizer and modules keep, and inputs.
 
 from __future__ import annotations
 
-import statistics
 import resource
+import statistics
 import sys
 import tempfile
 from contextlib import ExitStack
