@@ -170,12 +170,13 @@ class Problem:
 
     @staticmethod
     @says_what_it_is(FileKind.PROBLEM)
-    def load(path: Path) -> Problem:
+    def load(path: str | Path) -> Problem:
         """The problem in the file at ``path``.
 
         Raises:
             ProblemError: the file is not readable, not JSON, or not a problem.
         """
+        path = Path(path)
         try:
             data = parse_json(read_regular(path, most_bytes=MAX_FILE_BYTES))
         except (OSError, ValueError) as error:
