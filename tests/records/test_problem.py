@@ -138,5 +138,5 @@ def test_files_that_are_no_problem(tmp_path: Path, content: bytes) -> None:
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(ProblemError, match="not a readable JSON file"):
         Problem.load(tmp_path / "nowhere.json")
-    with pytest.raises(ProblemError, match="nowhere.json"):
+    with pytest.raises(ProblemError, match=r"nowhere\.json"):
         Problem.load(str(tmp_path / "nowhere.json"))

@@ -27,6 +27,7 @@ WHOLE = 0
 _LEAST_PAIRS, _MOST_PAIRS = 3, 9
 _CLEAR_PAIRS = 2  # are enough where blocks were no slower in any, and one thread's own time was taken
 _TIMING_SECONDS = 0.03  # more pairs of runs than the least only within this time
+_WALL_TIMING_SECONDS = 0.1  # by the wall's clock
 _RAM_SHARE = 0.5  # of what is available, that a trial may take
 _TILE_ELEMENTS = 500_009  # a prime: no two rows of a tensor that is filled with tiles are alike
 _SCALARS = {"lr": 0.05, "gradient_share": 0.9, "decay_factor": 0.999, "step_size": 0.05, IS_FIRST: 0.0}
@@ -105,31 +106,23 @@ class Trial:
         clock, by which several are timed, also counts the time in which others have the processors, often
         more than a run's own: the least of the runs of each.
         """
+        own_time = torch.get_num_threads() == 1
+        timing_seconds = _TIMING_SECONDS if own_time else _WALL_TIMING_SECONDS
         whole_seconds: list[float] = []
         blocks_seconds: list[float] = []
-        least_pairs = _LEAST_PAIRS if torch.get_num_threads() == 1 else _MOST_PAIRS
-        spent_seconds = 0.0
+        more_seconds: list[float] = []
         with self._placed((WHOLE, count)) as run:
             for warms in (WHOLE, count):
                 run(warms)
-            while len(whole_seconds) < least_pairs or (
-                len(whole_seconds) < _MOST_PAIRS and spent_seconds < _TIMING_SECONDS
+            while len(more_seconds) < _LEAST_PAIRS or (
+                len(more_seconds) < _MOST_PAIRS and sum(whole_seconds + blocks_seconds) < timing_seconds
             ):
                 whole_seconds.append(_seconds_of(run, WHOLE))
                 blocks_seconds.append(_seconds_of(run, count))
-                spent_seconds += whole_seconds[-1] + blocks_seconds[-1]
-                more_seconds = [
-                    blocks - whole for blocks, whole in zip(blocks_seconds, whole_seconds, strict=True)
-                ]
-                if (
-                    least_pairs == _LEAST_PAIRS
-                    and len(more_seconds) == _CLEAR_PAIRS
-                    and max(more_seconds) <= 0
-                ):
+                more_seconds.append(blocks_seconds[-1] - whole_seconds[-1])
+                if own_time and len(more_seconds) == _CLEAR_PAIRS and max(more_seconds) <= 0:
                     break
-        if least_pairs > _LEAST_PAIRS:
-            return min(blocks_seconds) - min(whole_seconds)
-        return statistics.median(more_seconds)
+        return statistics.median(more_seconds) if own_time else min(blocks_seconds) - min(whole_seconds)
 
     @contextmanager
     def _placed(self, counts: Sequence[int]) -> Iterator[Callable[[int], object]]:
