@@ -19,7 +19,7 @@ from poet.planning.beside import seconds_beside
 from poet.planning.budgeted import check_reachable, smaller_budgets
 from poet.planning.fit_layout import searching
 from poet.planning.replanning import SEARCH_SECONDS
-from poet.planning.saves_choice import as_chosen, offered, surveyed, weighed
+from poet.planning.saves_choice import as_chosen, offered, surveyed, weighed, with_room
 from poet.planning.shaped import bindings_of
 from poet.problem import Problem
 from poet.report.doubts import doubts_data, with_doubts
@@ -133,8 +133,10 @@ def _planned(path: Path, ask: Ask, about_model: ModelAsk, micro: MicroBatches | 
     about = training_lines(graph, prepared.step.loss, prepared.train)
     if show_without_plan(shown, limits, ask, about, of=weighed):
         return None
-    options = searching(search_options(ask), limits, problem)
-    asked = problem if ask.budgets else offered(prepared, limits)
+    if not ask.budgets:
+        prepared = with_room(prepared, limits, ask.minimise)
+    options = searching(search_options(ask), limits, prepared.problem)
+    asked = prepared.problem if ask.budgets else offered(prepared, limits)
     solution, comparison = search(weighed(asked, limits, ask.minimise), limits, ask, options, has_arena=True)
     prepared, solution = as_chosen(prepared, limits, options, asked, solution)
     problem = prepared.problem

@@ -17,6 +17,9 @@ from typer.testing import CliRunner
 from zoo import NETS, export
 
 from poet.files.tensorfile import TensorFile
+from poet.frontend import in_place_choice
+from poet.plans.plan_file import read_plan
+from poet.runtime.kernels import overwriting
 
 BATCH = 4
 DEVICE = ("--device", "rpi4b", "--bind", f"N={BATCH}")
@@ -61,6 +64,24 @@ def plan(folder: Path) -> Path:
     options = ("--ram", str(least_bytes), "--no-recompute", "--time-limit", "2s", "-o", plan)
     invoke("solve", folder / "net.onnx", *DEVICE, *options, "--json", folder / "answer.json")
     return plan
+
+
+def test_results_are_copied_over_operands_only_where_ram_is_dear(
+    folder: Path, plan: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(in_place_choice, "LEAST_COPIED_BYTES", 1024)
+
+    def copied(ram: str) -> int:
+        path = folder / f"copied-{ram}.poet"
+        invoke("solve", folder / "net.onnx", *DEVICE, "--ram", ram, "--time-limit", "1s", "-o", path)
+        strips = [
+            op.strip for op in read_plan(path).graph.ops if op.strip is not None and op.strip.overwritten
+        ]
+        return sum(strip.links[0].call.target in overwriting.COPIED for strip in strips)
+
+    least_bytes = json.loads((folder / "survey.json").read_text())["lower_bound_bytes"]
+    assert copied("1GiB") == 0
+    assert copied(str(round(1.05 * least_bytes))) > 0
 
 
 def test_check_lists_ops_and_parameters(folder: Path) -> None:
