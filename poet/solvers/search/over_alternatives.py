@@ -191,7 +191,10 @@ class _Search:
             found = self.search(choice, 1.0 / (len(choices) - number))
             bound = min(bound, found.bound)
             best = found if best is None or found.amount < best.amount else best
-            if found.solution.was_interrupted:
+            is_over = (
+                number + 1 < len(choices) and best.solution.schedule is not None and not self.seconds_left()
+            )
+            if found.solution.was_interrupted or is_over:
                 bound = self.least
                 break
         assert best is not None
@@ -206,7 +209,8 @@ class _Search:
                 best = min(best, self.search(other, 0.5), key=lambda found: found.amount)
         best = self.put_back(best)
         bound = self.least
-        if not best.solution.was_interrupted and self.limits.pins == Pins():
+        is_over = best.solution.schedule is not None and not self.seconds_left()
+        if not (best.solution.was_interrupted or is_over) and self.limits.pins == Pins():
             below = relaxed(self.problem)
             least = self.searched(below.problem, 1.0, start=None, progress=None)
             if least.status is Status.INFEASIBLE and best.solution.schedule is None:
