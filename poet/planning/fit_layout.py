@@ -18,10 +18,11 @@ from poet.homes import DecidedProblem, decided
 from poet.kernel_facts import KernelFacts
 from poet.planning.arena_search import ArenaSearch, LaidOut
 from poet.planning.held_back import for_the_budget, with_another, with_its_moves
+from poet.planning.least_held import LeastHeld
 from poet.plans.plan_parts import Arena
-from poet.problem import Limits, Problem
+from poet.problem import Limits, Objective, Problem
 from poet.search_record import SearchRecord
-from poet.simulator import judge
+from poet.simulator import Trace, judge
 from poet.solution import Solution, SolveOptions, Status, amount_of
 from poet.solvers import minimum_ram_bytes, solve
 from poet.solvers.heuristics.following import followed
@@ -127,16 +128,15 @@ class _Candidate:
     record: SearchRecord
 
     @property
-    def joules(self) -> float:
+    def trace(self) -> Trace:
         """Of a step, without moves."""
         assert self.answer.trace is not None
-        return self.answer.trace.joules
+        return self.answer.trace
 
     @property
     def peak_bytes(self) -> int:
         """Of the schedule."""
-        assert self.answer.trace is not None
-        return self.answer.trace.peak_ram_bytes
+        return self.trace.peak_ram_bytes
 
 
 class _Fit:
@@ -175,10 +175,11 @@ class _Fit:
         graces = self.tuning.graces if self.tuning.grace_seconds > 0.0 else 0
         for round_ in range(self.tuning.rounds):
             answer = candidate.answer
+            held_bytes = 0 if round_ else self.follow_until_fixed(candidate)
             missing_bytes = self.missing_bytes(candidate)
             if missing_bytes <= 0:
                 break
-            held_bytes = 0 if self.is_near(answer) else self.follow(candidate)
+            held_bytes = held_bytes if self.is_near(answer) else self.follow(candidate) or held_bytes
             self.move_less()
             if self.is_near(answer):
                 break
@@ -222,8 +223,9 @@ class _Fit:
             return 0
         if laid.lacking_bytes and self.arenas.may_move:
             return laid.lacking_bytes
-        moved = self.arenas.with_moves(laid, most_seconds=self.tuning.glance_seconds)
-        price_joules = math.inf if moved is None else moved[1].joules - candidate.joules
+        moved = self.with_moves(candidate, most_seconds=self.tuning.glance_seconds)
+        traces = [trace for trace in (moved and moved[1], self.best and self.best.solution.trace) if trace]
+        price_joules = min((trace.joules for trace in traces), default=math.inf) - candidate.trace.joules
         if price_joules > self.options.overhead_gap * (answer.overhead_joules or 0.0):
             exact = self.arenas.placed_exactly(laid)
             if exact is not None:
@@ -233,6 +235,41 @@ class _Fit:
             arena, trace = moved
             self.keep(candidate, replace(answer, trace=trace), arena)
         return missing_bytes
+
+    def follow_until_fixed(self, candidate: _Candidate) -> int:
+        """Keep a plan that follows ``candidate`` in so much less RAM that it fits at fixed places.
+
+        Where much is missing, thousands of moves would be needed, which take longer to find than this.
+
+        Returns:
+            As `follow`.
+        """
+        tuning, peak_bytes, cheapest_bytes = self.tuning, candidate.peak_bytes, 0
+        missing_bytes = self.arenas.missing_bytes(candidate.laid)
+        few_bytes = tuning.fixed_missing_share * peak_bytes
+        if candidate.answer.was_interrupted or not tuning.fixed_tries or missing_bytes <= few_bytes:
+            return 0
+        until_seconds = (1.0 - tuning.fixed_share) * self.arenas.left_seconds()
+        held = LeastHeld(0, missing_bytes)
+        for _ in range(tuning.fixed_tries):
+            held_bytes = held.next_bytes
+            is_late = self.arenas.left_seconds() < max(until_seconds, tuning.least_seconds)
+            if is_late or held.is_close(round(tuning.fixed_close_share * peak_bytes)):
+                break
+            following = self.followed_below(candidate, peak_bytes - held_bytes)
+            if following is None or self.is_dear(following, candidate):
+                if held.high_bytes is None:
+                    break
+                held.tell(held_bytes, held.missing_bytes)
+                continue
+            missing_bytes = self.arenas.missing_bytes(following.laid)
+            held.tell(held_bytes, missing_bytes)
+            if missing_bytes > few_bytes or not self.is_less(following.answer):
+                continue
+            if self.is_kept(following, most_seconds=tuning.glance_seconds):
+                cheapest_bytes = held_bytes
+        self.log_followed(cheapest_bytes)
+        return cheapest_bytes
 
     def follow(self, candidate: _Candidate) -> int:
         """Keep the cheapest plan that follows ``candidate`` in a little less RAM, in its arena.
@@ -258,17 +295,21 @@ class _Fit:
             following = self.followed_below(candidate, peak_bytes - held_bytes)
             if following is None or not self.is_less(following.answer):
                 break
-            if following.joules > (1.0 + tuning.followed_dear_share) * candidate.joules:
+            if self.is_dear(following, candidate):
                 break
             if self.is_kept(following, most_seconds=tuning.glance_seconds):
                 cheapest_bytes = held_bytes
-        if cheapest_bytes and self.best is not None:
+        self.log_followed(cheapest_bytes)
+        return cheapest_bytes
+
+    def log_followed(self, held_bytes: int) -> None:
+        """Say what the best takes that follows a plan without ``held_bytes``; 0: none does."""
+        if held_bytes and self.best is not None:
             _log.info(
                 "the plan followed with %s less RAM takes %s in its arena",
-                format_bytes(cheapest_bytes),
+                format_bytes(held_bytes),
                 format_joules(self.best.solution.joules or 0.0),
             )
-        return cheapest_bytes
 
     def followed_below(self, candidate: _Candidate, allowed_bytes: int) -> _Candidate | None:
         """``candidate`` followed in ``allowed_bytes``; ``None``: it cannot be, or not within the limits."""
@@ -289,6 +330,8 @@ class _Fit:
 
     def move_less(self) -> None:
         """Search for longer what the best one needs to move."""
+        if self.arenas.left_seconds() < self.tuning.least_seconds:
+            return
         if self.cheapest is not None and self.best is not None and self.best.arena.moves:
             self.is_kept(self.cheapest)
             _log.info(
@@ -302,8 +345,18 @@ class _Fit:
         answer, laid = candidate.answer, candidate.laid
         if self.arenas.missing_bytes(laid) <= 0:
             return self.keep(candidate, answer, laid.arena)
-        moved = self.arenas.with_moves(laid, most_seconds=most_seconds)
+        moved = self.with_moves(candidate, most_seconds=most_seconds)
         return moved is not None and self.keep(candidate, replace(answer, trace=moved[1]), moved[0])
+
+    def with_moves(self, candidate: _Candidate, *, most_seconds: float) -> tuple[Arena, Trace] | None:
+        """An arena with moves, and what a step then takes; ``None``: none, or none that takes less."""
+        less_than_joules = math.inf
+        if self.options.objective is Objective.ENERGY and self.best is not None:
+            assert self.best.solution.trace is not None
+            less_than_joules = self.best.solution.trace.joules - candidate.trace.joules
+        return self.arenas.with_moves(
+            candidate.laid, most_seconds=most_seconds, less_than_joules=less_than_joules
+        )
 
     def keep(self, candidate: _Candidate, answer: Solution, arena: Arena) -> bool:
         """Keep ``answer``, a candidate's with its moves, if it takes the least so far; whether it does."""
@@ -323,8 +376,15 @@ class _Fit:
         assert answer.trace is not None
         if self.best is None or self.best.solution.trace is None:
             return False
-        now, joules = self.best.solution.trace.joules, answer.trace.joules
-        return now - joules <= self.tuning.moving_share * joules
+        objective = self.options.objective
+        now, least = (amount_of(objective, trace) for trace in (self.best.solution.trace, answer.trace))
+        return now - least <= self.tuning.moving_share * least
+
+    def is_dear(self, following: _Candidate, candidate: _Candidate) -> bool:
+        """Whether following ``candidate`` takes so much more that a search mostly finds a better way."""
+        objective = self.options.objective
+        now, before = (amount_of(objective, each.trace) for each in (following, candidate))
+        return now > (1.0 + self.tuning.followed_dear_share) * before
 
     def is_less(self, answer: Solution) -> bool:
         """Whether ``answer`` takes less than the best one that fits so far."""

@@ -42,6 +42,12 @@ class FittingTuning(Checked):
             that is cheapest with its moves is then searched for longer.
         moving_share: of a plan's joules, up to which moves are taken without asking what less RAM would cost:
             a search for that takes its time. Off: it is always made.
+        fixed_tries: how often a plan is followed, in so much less RAM that it fits at fixed places, before
+            any moves are looked for. Off: never.
+        fixed_missing_share: of its peak, that must be missing for that: what a few moves mend is cheaper so.
+        fixed_share: of the time that is left, for all of these.
+        fixed_close_share: of its peak, between what was held back in vain and what was enough, at which no
+            further try pays.
         followed_shares: of its peak, that a plan is followed without where its moves are dear, in turn, until
             that takes more by itself than the best so far with its moves. Off: it is not followed.
         followed_lacking_share: of its peak, that may be lacking even with moves, as whole pages do: where it
@@ -71,6 +77,10 @@ class FittingTuning(Checked):
     moving_least_seconds: float = 0.5
     glance_seconds: float = 0.1
     moving_share: float = tuned(0.005, off=0.0)
+    fixed_tries: int = tuned(6, off=0)
+    fixed_missing_share: float = 0.01
+    fixed_share: float = 0.7
+    fixed_close_share: float = 0.004
     followed_shares: tuple[float, ...] = tuned((0.0025, 0.005, 0.01, 0.02), off=())
     followed_lacking_share: float = 0.01
     followed_dear_share: float = 0.05

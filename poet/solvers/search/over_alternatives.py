@@ -111,9 +111,14 @@ class _Search:
         if goes_on and self.start_choice is not None:
             rivals.insert(0, self.start_choice)
         rivals.append(self.choices.first())
-        if len(self.names) <= self.tuning.all_choices:
+        if self.may_try_all():
             return self.all_choices(rivals[0])
         return self.few_choices(rivals)
+
+    def may_try_all(self) -> bool:
+        """Whether alternatives are so few that there is time for every choice."""
+        needed_seconds = 2 ** len(self.names) * self.tuning.choice_op_seconds * len(self.problem.ops)
+        return len(self.names) <= self.tuning.all_choices and self.seconds_left() >= needed_seconds
 
     def stopped(self) -> Solution:
         """The best of what was found until Ctrl-C, or what keeps everything where that is known to fit."""
@@ -149,6 +154,8 @@ class _Search:
             if allowed is None
             else min(tuning.guide_seconds, tuning.guide_share * self.seconds_left())
         )
+        if seconds < self.options.tuning.large.relaxing_tensor_seconds * len(self.problem.tensors):
+            return None
         guide = form_guide(self.problem, self.free, self.options, seconds=seconds)
         if guide is not None and math.isfinite(guide.bound):
             self.least = max(self.least, guide.bound)
