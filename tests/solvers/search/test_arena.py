@@ -17,7 +17,7 @@ from poet.memory.layout import Layout, check_layout
 from poet.planning.beside_buffer import answered_beside, bounded_limits, less_page_buffer
 from poet.planning.fit_layout import Fitted, fit
 from poet.plans.page_slots import is_paged
-from poet.problem import Limits, Problem, Transfer
+from poet.problem import Limits, Objective, Problem, Transfer
 from poet.ram_survey import budget_between, keep_everything_bytes
 from poet.schedule import Schedule
 from poet.simulator import simulate
@@ -206,6 +206,31 @@ def test_a_plan_is_followed_in_less_ram_where_that_takes_less_than_its_moves() -
         assert (followed.solution.joules or 0.0) < (moved.solution.joules or 0.0)
         assert followed.solution.bound_joules == first.bound_joules
     assert not fitted_with((), fixed_tries=6).arena.moves
+
+
+def test_moves_are_weighed_by_the_objective() -> None:
+    """For least time, moves that take time alone are dear, and those that take none are not."""
+    problem, schedule = _with_gaps()
+    trace = simulate(problem, schedule)
+    limits = Limits(ram_budget_bytes=trace.peak_ram_bytes)
+    fitting = FittingTuning(
+        rounds=1, exact_seconds=0.0, layout_seconds=0.3, moving_seconds=1e-3, fixed_tries=0
+    )
+    tuning = replace(OPTIONS.tuning, fitting=fitting)
+    options = replace(OPTIONS, time_limit_seconds=8.0, tuning=tuning, objective=Objective.TIME)
+    for move, is_dear in ((Transfer(0.5, 0.0), True), (Transfer(0.0, 0.5), False)):
+        at_price = replace(
+            problem, idle_watts=0.0, tensors=tuple(replace(item, move=move) for item in problem.tensors)
+        )
+        trace = simulate(at_price, schedule)
+        first = Solution(
+            Status.FEASIBLE, schedule, trace, 0.0, at_price.compute_joules, 0.0, "by hand",
+            objective=Objective.TIME, objective_bound=0.0,
+        )  # fmt: skip
+        found = fit(at_price, limits, first, options)
+        assert found is not None
+        assert (found.reserved_bytes > 0) is is_dear
+        assert is_dear or found.arena.moves
 
 
 def _in_mebibytes(seed: int, *, ops: int = 8) -> Problem:
