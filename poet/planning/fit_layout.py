@@ -146,6 +146,7 @@ class _Fit:
         arenas: the search for places.
         best: what takes least of what fits so far, with its arena.
         cheapest: the candidate that this was.
+        moves_come_last: fixed places in less RAM are found sooner.
     """
 
     def __init__(
@@ -162,6 +163,7 @@ class _Fit:
         self.arenas = ArenaSearch(self.problem, limits, options, kernels, spent_seconds=first.solve_seconds)
         self.best: Fitted | None = None
         self.cheapest: _Candidate | None = None
+        self.moves_come_last = False
 
     def run(self) -> Fitted:
         first, budget_bytes = self.first, self.limits.ram_budget_bytes
@@ -175,12 +177,16 @@ class _Fit:
         graces = self.tuning.graces if self.tuning.grace_seconds > 0.0 else 0
         for round_ in range(self.tuning.rounds):
             answer = candidate.answer
-            held_bytes = 0 if round_ else self.follow_until_fixed(candidate)
+            if not round_ and self.is_crowded(candidate):
+                self.moves_come_last = True
+                self.follow_until_fixed(candidate)
             missing_bytes = self.missing_bytes(candidate)
             if missing_bytes <= 0:
                 break
-            held_bytes = held_bytes if self.is_near(answer) else self.follow(candidate) or held_bytes
+            held_bytes = 0 if self.is_near(answer) else self.follow(candidate)
             self.move_less()
+            if not (round_ or self.moves_come_last or self.is_near(answer)):
+                self.follow_until_fixed(candidate)
             if self.is_near(answer):
                 break
             if not held_bytes:
@@ -236,19 +242,18 @@ class _Fit:
             self.keep(candidate, replace(answer, trace=trace), arena)
         return missing_bytes
 
-    def follow_until_fixed(self, candidate: _Candidate) -> int:
-        """Keep a plan that follows ``candidate`` in so much less RAM that it fits at fixed places.
+    def is_crowded(self, candidate: _Candidate) -> bool:
+        """Whether so much is there at once that finding moves takes longer than fixed places in less RAM."""
+        needed_seconds = self.tuning.crowding_seconds * candidate.laid.demand.crowding()
+        return needed_seconds > self.tuning.moves_share * self.arenas.left_seconds()
 
-        Where much is missing, thousands of moves would be needed, which take longer to find than this.
-
-        Returns:
-            As `follow`.
-        """
+    def follow_until_fixed(self, candidate: _Candidate) -> None:
+        """Keep a plan that follows ``candidate`` in so much less RAM that it fits at fixed places."""
         tuning, peak_bytes, cheapest_bytes = self.tuning, candidate.peak_bytes, 0
         missing_bytes = self.arenas.missing_bytes(candidate.laid)
         few_bytes = tuning.fixed_missing_share * peak_bytes
         if candidate.answer.was_interrupted or not tuning.fixed_tries or missing_bytes <= few_bytes:
-            return 0
+            return
         until_seconds = (1.0 - tuning.fixed_share) * self.arenas.left_seconds()
         held = LeastHeld(0, missing_bytes)
         for _ in range(tuning.fixed_tries):
@@ -269,7 +274,6 @@ class _Fit:
             if self.is_kept(following, most_seconds=tuning.glance_seconds):
                 cheapest_bytes = held_bytes
         self.log_followed(cheapest_bytes)
-        return cheapest_bytes
 
     def follow(self, candidate: _Candidate) -> int:
         """Keep the cheapest plan that follows ``candidate`` in a little less RAM, in its arena.
@@ -349,9 +353,13 @@ class _Fit:
         return moved is not None and self.keep(candidate, replace(answer, trace=moved[1]), moved[0])
 
     def with_moves(self, candidate: _Candidate, *, most_seconds: float) -> tuple[Arena, Trace] | None:
-        """An arena with moves, and what a step then takes; ``None``: none, or none that takes less."""
+        """An arena with moves, and what a step then takes; ``None``: there is none.
+
+        Where passes are long, those that come to take more than the best are given up.
+        """
         less_than_joules = math.inf
-        if self.options.objective is Objective.ENERGY and self.best is not None:
+        is_in_joules = self.options.objective is Objective.ENERGY
+        if self.moves_come_last and is_in_joules and self.best is not None:
             assert self.best.solution.trace is not None
             less_than_joules = self.best.solution.trace.joules - candidate.trace.joules
         return self.arenas.with_moves(
