@@ -299,7 +299,7 @@ class _Fit:
             following = self.followed_below(candidate, peak_bytes - held_bytes)
             if following is None or not self.is_less(following.answer):
                 break
-            if self.is_dear(following, candidate):
+            if self.best is not None and self.is_dear(following, candidate):
                 break
             if self.is_kept(following, most_seconds=tuning.glance_seconds):
                 cheapest_bytes = held_bytes
