@@ -11,17 +11,17 @@ from __future__ import annotations
 
 import logging
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from poet.errors import InvalidSchedule
 from poet.homes import DecidedProblem, decided
 from poet.kernel_facts import KernelFacts
-from poet.planning.arena_search import ArenaSearch, LaidOut
+from poet.planning.arena_search import ArenaSearch
+from poet.planning.fitted import Candidate, Fitted, from_the_heap
 from poet.planning.held_back import for_the_budget, with_another, with_its_moves
 from poet.planning.least_held import LeastHeld
 from poet.plans.plan_parts import Arena
 from poet.problem import Limits, Objective, Problem
-from poet.search_record import SearchRecord
 from poet.simulator import Trace, judge
 from poet.solution import Solution, SolveOptions, Status, amount_of
 from poet.solvers import minimum_ram_bytes, solve
@@ -29,23 +29,6 @@ from poet.solvers.heuristics.following import followed
 from poet.units import format_bytes, format_joules
 
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class Fitted:
-    """A solution with the layout of its schedule.
-
-    Attributes:
-        problem: that was solved, with every home as the schedule has it.
-        solution: its bound and gap are for the whole budget.
-        arena: offsets of all blocks that the schedule needs.
-        reserved_bytes: of the budget, for gaps between tensors and for the page buffer.
-    """
-
-    problem: DecidedProblem
-    solution: Solution
-    arena: Arena
-    reserved_bytes: int
 
 
 def fit(
@@ -104,39 +87,11 @@ def laid_out_alone(
     laid = fitting.arenas.laid_out(solution.schedule)
     missing_bytes = 0
     if limits.ram_budget_bytes is not None:
-        missing_bytes = fitting.missing_bytes(_Candidate(solution, laid, 0, solution.record))
+        missing_bytes = fitting.missing_bytes(Candidate(solution, laid, 0, solution.record))
         if fitting.best is not None:
             fitting.move_less()
             return fitting.best, 0
     return Fitted(fitting.problem, solution, laid.arena, 0), missing_bytes
-
-
-@dataclass(frozen=True, slots=True)
-class _Candidate:
-    """A schedule that may become the plan, at fixed places that may not fit.
-
-    Attributes:
-        answer: with the schedule.
-        laid: out.
-        reserved_bytes: of the budget, that it is without.
-        record: of all searches up to it.
-    """
-
-    answer: Solution
-    laid: LaidOut
-    reserved_bytes: int
-    record: SearchRecord
-
-    @property
-    def trace(self) -> Trace:
-        """Of a step, without moves."""
-        assert self.answer.trace is not None
-        return self.answer.trace
-
-    @property
-    def peak_bytes(self) -> int:
-        """Of the schedule."""
-        return self.trace.peak_ram_bytes
 
 
 class _Fit:
@@ -162,7 +117,7 @@ class _Fit:
         self.options, self.tuning = options, options.tuning.fitting
         self.arenas = ArenaSearch(self.problem, limits, options, kernels, spent_seconds=first.solve_seconds)
         self.best: Fitted | None = None
-        self.cheapest: _Candidate | None = None
+        self.cheapest: Candidate | None = None
         self.moves_come_last = False
 
     def run(self) -> Fitted:
@@ -172,7 +127,7 @@ class _Fit:
         loose, loose_bytes = Fitted(self.problem, first, laid.arena, 0), laid.ram_bytes
         if budget_bytes is None:
             return loose
-        candidate = _Candidate(first, laid, 0, first.record)
+        candidate = Candidate(first, laid, 0, first.record)
         least_bytes = minimum_ram_bytes(self.problem, self.limits).bytes
         graces = self.tuning.graces if self.tuning.grace_seconds > 0.0 else 0
         for round_ in range(self.tuning.rounds):
@@ -217,10 +172,10 @@ class _Fit:
             if answer.schedule is None:
                 break
             record = with_another(candidate.record, answer, spent_seconds, reserved_bytes)
-            candidate = _Candidate(answer, self.arenas.laid_out(answer.schedule), reserved_bytes, record)
-        return self.best or _from_the_heap(loose, loose_bytes)
+            candidate = Candidate(answer, self.arenas.laid_out(answer.schedule), reserved_bytes, record)
+        return self.best or from_the_heap(loose, loose_bytes)
 
-    def missing_bytes(self, candidate: _Candidate) -> int:
+    def missing_bytes(self, candidate: Candidate) -> int:
         """What its arena lacks of RAM at fixed places, or even with moves; 0: it fits. What fits is kept."""
         answer, laid = candidate.answer, candidate.laid
         missing_bytes = self.arenas.missing_bytes(laid)
@@ -242,12 +197,12 @@ class _Fit:
             self.keep(candidate, replace(answer, trace=trace), arena)
         return missing_bytes
 
-    def is_crowded(self, candidate: _Candidate) -> bool:
+    def is_crowded(self, candidate: Candidate) -> bool:
         """Whether so much is there at once that finding moves takes longer than fixed places in less RAM."""
         needed_seconds = self.tuning.crowding_seconds * candidate.laid.demand.crowding()
         return needed_seconds > self.tuning.moves_share * self.arenas.left_seconds()
 
-    def follow_until_fixed(self, candidate: _Candidate) -> None:
+    def follow_until_fixed(self, candidate: Candidate) -> None:
         """Keep a plan that follows ``candidate`` in so much less RAM that it fits at fixed places."""
         tuning, peak_bytes, cheapest_bytes = self.tuning, candidate.peak_bytes, 0
         missing_bytes = self.arenas.missing_bytes(candidate.laid)
@@ -275,7 +230,7 @@ class _Fit:
                 cheapest_bytes = held_bytes
         self.log_followed(cheapest_bytes)
 
-    def follow(self, candidate: _Candidate) -> int:
+    def follow(self, candidate: Candidate) -> int:
         """Keep the cheapest plan that follows ``candidate`` in a little less RAM, in its arena.
 
         A few thousandths of the RAM held back may take fewer joules than the moves that gaps ask for.
@@ -315,7 +270,7 @@ class _Fit:
                 format_joules(self.best.solution.joules or 0.0),
             )
 
-    def followed_below(self, candidate: _Candidate, allowed_bytes: int) -> _Candidate | None:
+    def followed_below(self, candidate: Candidate, allowed_bytes: int) -> Candidate | None:
         """``candidate`` followed in ``allowed_bytes``; ``None``: it cannot be, or not within the limits."""
         assert candidate.answer.schedule is not None
         assert self.limits.ram_budget_bytes is not None
@@ -330,7 +285,7 @@ class _Fit:
             return None
         answer = replace(candidate.answer, status=Status.FEASIBLE, schedule=schedule, trace=trace)
         laid = self.arenas.laid_out(schedule, most_seconds=self.tuning.glance_seconds)
-        return _Candidate(answer, laid, self.limits.ram_budget_bytes - allowed_bytes, candidate.record)
+        return Candidate(answer, laid, self.limits.ram_budget_bytes - allowed_bytes, candidate.record)
 
     def move_less(self) -> None:
         """Search for longer what the best one needs to move."""
@@ -344,7 +299,7 @@ class _Fit:
                 format_joules(self.best.solution.joules or 0.0),
             )
 
-    def is_kept(self, candidate: _Candidate, *, most_seconds: float = math.inf) -> bool:
+    def is_kept(self, candidate: Candidate, *, most_seconds: float = math.inf) -> bool:
         """Keep it at its fixed places, else with moves, if it then takes less than all before."""
         answer, laid = candidate.answer, candidate.laid
         if self.arenas.missing_bytes(laid) <= 0:
@@ -352,7 +307,7 @@ class _Fit:
         moved = self.with_moves(candidate, most_seconds=most_seconds)
         return moved is not None and self.keep(candidate, replace(answer, trace=moved[1]), moved[0])
 
-    def with_moves(self, candidate: _Candidate, *, most_seconds: float) -> tuple[Arena, Trace] | None:
+    def with_moves(self, candidate: Candidate, *, most_seconds: float) -> tuple[Arena, Trace] | None:
         """An arena with moves, and what a step then takes; ``None``: there is none.
 
         Where passes are long, those that come to take more than the best are given up.
@@ -366,7 +321,7 @@ class _Fit:
             candidate.laid, most_seconds=most_seconds, less_than_joules=less_than_joules
         )
 
-    def keep(self, candidate: _Candidate, answer: Solution, arena: Arena) -> bool:
+    def keep(self, candidate: Candidate, answer: Solution, arena: Arena) -> bool:
         """Keep ``answer``, a candidate's with its moves, if it takes the least so far; whether it does."""
         if not self.is_less(answer):
             return False
@@ -388,7 +343,7 @@ class _Fit:
         now, least = (amount_of(objective, trace) for trace in (self.best.solution.trace, answer.trace))
         return now - least <= self.tuning.moving_share * least
 
-    def is_dear(self, following: _Candidate, candidate: _Candidate) -> bool:
+    def is_dear(self, following: Candidate, candidate: Candidate) -> bool:
         """Whether following ``candidate`` takes so much more that a search mostly finds a better way."""
         objective = self.options.objective
         now, before = (amount_of(objective, each.trace) for each in (following, candidate))
@@ -413,15 +368,6 @@ class _Fit:
         if share_seconds < self.tuning.least_seconds:
             return None
         return replace(self.options, time_limit_seconds=share_seconds)
-
-
-def _from_the_heap(loose: Fitted, taken_bytes: int) -> Fitted:
-    """``loose``, which takes ``taken_bytes`` with its arena, more than the budget, and says so."""
-    size = format_bytes(taken_bytes)
-    _log.info("no layout inside the budget was found; the plan takes %s with its gaps", size)
-    what = f"With the gaps between its tensors the plan takes {size}: it runs from the heap."
-    message = " ".join(filter(None, (loose.solution.message, what)))
-    return replace(loose, solution=replace(loose.solution, message=message))
 
 
 def searching(options: SolveOptions, limits: Limits, problem: Problem) -> SolveOptions:

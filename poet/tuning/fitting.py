@@ -46,7 +46,8 @@ class FittingTuning(Checked):
             4,100 blocks of which 65 are there at once, 255 million 4,700 of which 200 are.
         moves_share: of the time that is left, above which such a search comes last, and the plan is first
             followed in so much less RAM that it needs no moves. Off: it always does.
-        fixed_tries: how often a plan is followed so. Off: never.
+        fixed_tries: how often a plan is followed so: two jumps mostly reach what fits, and four halvings are
+            within a hundredth of the least. Off: never.
         fixed_missing_share: of its peak, that must be missing for that: what a few moves mend is cheaper so.
         fixed_share: of the time that is left, for all of these: searches may follow.
         fixed_close_share: of its peak, between what was held back in vain and what was enough, at which no

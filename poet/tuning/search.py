@@ -197,8 +197,8 @@ class LargeTuning(Checked):
             better plans are worth more to the next round than a longer round is.
         relaxing_tensor_seconds: for each tensor of the problem, with less than which no relaxation is begun
             where there is a plan: building it and a first bound take most of that. Off: it is in any case.
-        building_tensor_seconds: that the first event model is taken to need for each tensor of the problem.
-            Off: none.
+        building_tensor_seconds: that the first event model is taken to need for each tensor of the problem,
+            because no other was built before it. Off: none.
         build_factor: times the seconds that the last model took, which must be left for another: it is
             larger, and is to be solved as well. Off: it is begun in any case.
         remade_share: of a tensor version, above which the solution counts as remaking it: what an engine's

@@ -15,7 +15,8 @@ from helpers.shuffled import movable
 from poet.memory.demand import demand_of
 from poet.memory.layout import Layout, check_layout
 from poet.planning.beside_buffer import answered_beside, bounded_limits, less_page_buffer
-from poet.planning.fit_layout import Fitted, fit
+from poet.planning.fit_layout import fit
+from poet.planning.fitted import Fitted
 from poet.plans.page_slots import is_paged
 from poet.problem import Limits, Objective, Problem, Transfer
 from poet.ram_survey import budget_between, keep_everything_bytes
