@@ -197,9 +197,9 @@ class _Fit:
             self.keep(candidate, replace(answer, trace=trace), arena)
         return missing_bytes
 
-    def is_crowded(self, candidate: Candidate) -> bool:
-        """Whether so much is there at once that finding moves takes longer than fixed places in less RAM."""
-        needed_seconds = self.tuning.crowding_seconds * candidate.laid.demand.crowding()
+    def is_crowded(self, candidate: Candidate, *, tries: int = 1) -> bool:
+        """Whether so much is there at once that ``tries`` searches for moves take too long."""
+        needed_seconds = tries * self.tuning.crowding_seconds * candidate.laid.demand.crowding()
         return needed_seconds > self.tuning.moves_share * self.arenas.left_seconds()
 
     def follow_until_fixed(self, candidate: Candidate) -> None:
@@ -247,7 +247,8 @@ class _Fit:
         if candidate.answer.was_interrupted or lacking_bytes > tuning.followed_lacking_share * peak_bytes:
             return 0
         until_seconds = (1.0 - tuning.followed_share) * self.arenas.left_seconds()
-        for share in tuning.followed_shares:
+        is_one_try = self.best is None and self.is_crowded(candidate, tries=2)
+        for share in tuning.crowded_shares if is_one_try else tuning.followed_shares:
             if self.arenas.left_seconds() < max(until_seconds, tuning.least_seconds):
                 break
             held_bytes = lacking_bytes + round(share * peak_bytes)

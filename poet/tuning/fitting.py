@@ -54,6 +54,8 @@ class FittingTuning(Checked):
             further try pays.
         followed_shares: of its peak, that a plan is followed without where its moves are dear, in turn, until
             that takes more by itself than the best so far with its moves. Off: it is not followed.
+        crowded_shares: the same where nothing fits yet and there is no time for two searches for moves: more,
+            because it then needs a tenth of the moves. Off: it is not followed.
         followed_lacking_share: of its peak, that may be lacking even with moves, as whole pages do: where it
             is more, following costs too much, and it is searched again first.
         followed_dear_share: of its joules, that following may add: where it adds more, a search mostly finds
@@ -88,6 +90,7 @@ class FittingTuning(Checked):
     fixed_share: float = 0.6
     fixed_close_share: float = 0.004
     followed_shares: tuple[float, ...] = tuned((0.0025, 0.005, 0.01, 0.02), off=())
+    crowded_shares: tuple[float, ...] = tuned((0.03,), off=())
     followed_lacking_share: float = 0.01
     followed_dear_share: float = 0.05
     followed_share: float = 0.5
