@@ -8,7 +8,8 @@ from contextlib import contextmanager
 
 import typer
 
-from poet.planning.fit_layout import Fitted, lay_out_instead, searching
+from poet.planning.fit_layout import lay_out_instead, searching
+from poet.planning.fitted import Fitted
 from poet.planning.prepared import Prepared
 from poet.problem import Limits
 from poet.schedule import Schedule

@@ -8,6 +8,7 @@ them.
 from __future__ import annotations
 
 import math
+from collections import ChainMap
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
@@ -131,7 +132,8 @@ def _left_out(problem: Problem, least: Mapping[str, ProblemOp]) -> tuple[float, 
     idle_watts = 0.0 if problem.background_storage else problem.idle_watts
     seconds, joules = [], []
     for alternative in problem.alternatives:
-        own = [op for op in problem.ops if op.name in alternative.touched]
+        touched = frozenset(alternative.touched)
+        own = [op for op in problem.ops if op.name in touched]
         both = [least[op.name] for op in own if op.name in least]
         lasts = min(_seconds(own), _seconds(alternative.ops)) - _seconds(both)
         forms = (_joules(own, idle_watts), _joules(alternative.ops, idle_watts))
@@ -259,18 +261,40 @@ def leanest(problem: Problem) -> frozenset[str]:
 
     What an op needs at once are its inputs, outputs and workspace.
     """
-    return frozenset(each.name for each in problem.alternatives if _is_lean(problem, each))
+    sizes = aligned_sizes(problem)
+    ops = {op.name: op for op in problem.ops}
+    return frozenset(
+        each.name
+        for each in problem.alternatives
+        if _most_at_once(problem, sizes, map(ops.__getitem__, each.touched))
+        >= _most_at_once(problem, sizes_with(problem, sizes, each), each.ops)
+    )
 
 
-def _is_lean(problem: Problem, alternative: Alternative) -> bool:
-    own = [op for op in problem.ops if op.name in alternative.touched]
-    with_it = problem.resolved((alternative.name,))
-    return most_at_once(problem, own) >= most_at_once(with_it, alternative.ops)
+def aligned_sizes(problem: Problem) -> dict[str, int]:
+    """Bytes of each tensor of a plan that takes no alternative, aligned."""
+    return {tensor.name: problem.aligned_bytes(tensor.bytes) for tensor in problem.tensors}
 
 
-def most_at_once(problem: Problem, ops: Iterable[ProblemOp]) -> float:
-    """RAM that the neediest of ``ops`` takes for inputs, outputs and workspace; minus infinity: none."""
-    sizes = {tensor.name: problem.aligned_bytes(tensor.bytes) for tensor in problem.tensors}
+def sizes_with(problem: Problem, sizes: dict[str, int], alternative: Alternative) -> Mapping[str, int]:
+    """`aligned_sizes` where ``alternative`` is taken; what it leaves out is among them."""
+    own = {tensor.name: problem.aligned_bytes(tensor.bytes) for tensor in alternative.tensors}
+    return ChainMap(own, sizes)
+
+
+def most_at_once(
+    problem: Problem, ops: Iterable[ProblemOp], *, alternative: Alternative | None = None
+) -> float:
+    """RAM that the neediest of ``ops`` takes for inputs, outputs and workspace; minus infinity: none.
+
+    ``alternative`` is taken, and no other.
+    """
+    sizes = aligned_sizes(problem)
+    with_it = sizes if alternative is None else sizes_with(problem, sizes, alternative)
+    return _most_at_once(problem, with_it, ops)
+
+
+def _most_at_once(problem: Problem, sizes: Mapping[str, int], ops: Iterable[ProblemOp]) -> float:
     needs = (
         sum(sizes[name] for name in {*op.inputs, *op.outputs}) + problem.aligned_bytes(op.workspace_bytes)
         for op in ops

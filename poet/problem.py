@@ -127,7 +127,8 @@ class Problem:
 
     def extra_cost(self, alternative: Alternative) -> tuple[float, float]:
         """Seconds and joules, idle power included, by which ``alternative`` adds to running every op once."""
-        before = [op for op in self.ops if op.name in alternative.touched]
+        touched = frozenset(alternative.touched)
+        before = [op for op in self.ops if op.name in touched]
         seconds = math.fsum((*(op.seconds for op in alternative.ops), *(-op.seconds for op in before)))
         joules = math.fsum((*(op.joules for op in alternative.ops), *(-op.joules for op in before)))
         return seconds, joules + self.idle_watts * seconds

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass, field
 
 from poet.errors import ProblemError
@@ -153,19 +153,14 @@ def check_structure(problem: str, all_tensors: Sequence[Tensor], ops: Sequence[P
     updated = {name for op in ops for name in op.updates}
     ready = set(tensors) - produced
     for op in ops:
-        for name in (*op.inputs, *op.outputs, *op.updates, *(op.recompute_inputs or ())):
-            if name not in tensors:
-                raise ProblemError(f"op {op.name}: there is no tensor {name!r}")
-        for name in (*op.inputs, *op.rerun_inputs):
-            if name not in ready:
-                raise ProblemError(f"op {op.name} reads {name} before an op produces it")
+        reads = (*op.inputs, *(op.recompute_inputs or ()))
+        is_new = ready.isdisjoint(op.outputs) and len(set(op.outputs)) == len(op.outputs)
+        if not (is_new and ready.issuperset(reads) and tensors.keys() >= {*op.outputs, *op.updates}):
+            _check_reads(op, tensors, ready)
         for name in op.updates:
             if name not in op.inputs:
                 raise ProblemError(f"op {op.name} updates {name}, which is not among its inputs")
-        for name in op.outputs:
-            if name in ready:
-                raise ProblemError(f"op {op.name} produces {name}, which is there already")
-            ready.add(name)
+        ready.update(op.outputs)
     for tensor in all_tensors:
         if tensor.initially is not None and tensor.name in produced:
             raise ProblemError(f"tensor {tensor.name} is produced by an op and 'initially' somewhere")
@@ -179,3 +174,18 @@ def check_structure(problem: str, all_tensors: Sequence[Tensor], ops: Sequence[P
             raise ProblemError(f"tensor {tensor.name} may be updated in storage but has no page_out cost")
         if tensor.finally_ is Place.STORAGE and tensor.page_out is None:
             raise ProblemError(f"tensor {tensor.name} must end in storage but has no page_out cost")
+
+
+def _check_reads(op: ProblemOp, tensors: Container[str], ready: Container[str]) -> None:
+    """``op`` names tensors that there are, reads what is ``ready`` and makes what is not."""
+    for name in (*op.inputs, *op.outputs, *op.updates, *(op.recompute_inputs or ())):
+        if name not in tensors:
+            raise ProblemError(f"op {op.name}: there is no tensor {name!r}")
+    for name in (*op.inputs, *op.rerun_inputs):
+        if name not in ready:
+            raise ProblemError(f"op {op.name} reads {name} before an op produces it")
+    made = set[str]()
+    for name in op.outputs:
+        if name in ready or name in made:
+            raise ProblemError(f"op {op.name} produces {name}, which is there already")
+        made.add(name)

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from poet.brief import brief
 from poet.kernel_allocations import KernelAllocation, ticks
 from poet.kernel_facts import KernelFacts
@@ -59,6 +61,19 @@ class Demand:
         """
         divide_bytes = min((offsets_bytes[number] for number in self.standing), default=arena_bytes)
         return divide_bytes, arena_bytes - divide_bytes
+
+    def crowding(self) -> int:
+        """Over births of blocks, the squares of how many are there then, but for those that stand throughout.
+
+        Making room by moves looks at runs of neighbours, of which there are as many.
+        """
+        standing = set(self.standing)
+        spans = [
+            span for number, block in enumerate(self.blocks) if number not in standing for span in block.spans
+        ]
+        births, deaths = (np.sort(ticks) for ticks in np.array(spans, dtype=np.int64).reshape(-1, 2).T)
+        present = np.searchsorted(births, births, side="right") - np.searchsorted(deaths, births)
+        return int((present**2).sum())
 
     def mapped_bytes(self, offsets_bytes: Sequence[int], arena_bytes: int) -> int:
         """What such an arena takes of the system, which gives each of its two parts in whole pages."""

@@ -25,6 +25,7 @@ import numpy as np
 
 from poet.brief import brief
 from poet.errors import InvalidSchedule
+from poet.memory.skyline import Numbers, lowest_first
 
 Span = tuple[int, int]
 """First and last tick, both inclusive."""
@@ -33,6 +34,8 @@ Fit = Callable[[Sequence[Span], int, int], int]
 
 _LARGE_SHARES = (0.01, 0.002, 0.0)  # of the bytes to fill: what counts as large, level by level
 _RESTARTS, _REPEATS, _STALE = 4, 5, 200
+_ORDERS_FACTOR = 3.0  # times what quick arrangements took, that a search for orders needs at least
+_SLACK_SHARES = (0.0, 0.01)  # of the bytes to fill, by which a block may lie higher and yet be next
 _UNPLACED = -1
 
 
@@ -185,11 +188,41 @@ class _Search:
         self.sizes = [block.size_bytes for block in blocks]
         self.alignments = [block.alignment_bytes for block in blocks]
         self.lengths = [sum(last - first + 1 for first, last in block.spans) for block in blocks]
+        self.births = np.array([block.spans[0][0] for block in blocks], dtype=np.float64)
         self.pieces = [len(block.spans) for block in blocks]
-        self.conflicts = _conflicts(blocks)
+        self.rivals = _conflicts(blocks)
+        self.conflicts = [numbers.tolist() for numbers in self.rivals]
 
     def run(self, deadline: float, generator: random.Random) -> list[int]:
-        """The offsets of the best order found."""
+        """The offsets of the best arrangement found."""
+        if not self.sizes:
+            return []
+        began = time.thread_time()
+        size_bytes, lowest = self.lowest_first(deadline)
+        needed_seconds = _ORDERS_FACTOR * (time.thread_time() - began)
+        if size_bytes <= self.goal_bytes or time.thread_time() + needed_seconds > deadline:
+            return lowest
+        best = self.ordered(deadline, generator)
+        return best.offsets if best.size_bytes <= size_bytes else lowest
+
+    def lowest_first(self, deadline: float) -> tuple[int, list[int]]:
+        """The size and offsets of the best of a few quick arrangements; past the deadline of the first."""
+        sizes, alignments = np.array(self.sizes, dtype=np.int64), np.array(self.alignments, dtype=np.int64)
+        lengths = np.array(self.lengths, dtype=np.float64)
+        best: tuple[int, list[int]] | None = None
+        for key, share in itertools.product((-lengths, -lengths * sizes, self.births), _SLACK_SHARES):
+            if best is not None and (best[0] <= self.goal_bytes or time.thread_time() > deadline):
+                break
+            slack_bytes = int(share * self.goal_bytes)
+            offsets = lowest_first(sizes, alignments, self.rivals, key, slack_bytes=slack_bytes)
+            size_bytes = int((offsets + sizes).max())
+            if best is None or size_bytes < best[0]:
+                best = size_bytes, offsets.tolist()
+        assert best is not None
+        return best
+
+    def ordered(self, deadline: float, generator: random.Random) -> _Found:
+        """The best order found."""
         kept: list[int] = []
         fit: Fit = _tightest
         for share in _LARGE_SHARES:
@@ -207,8 +240,8 @@ class _Search:
                 if best.size_bytes <= self.goal_bytes or time.thread_time() > until:
                     break
                 best = min(best, self.promoted(start, until, generator), key=lambda found: found.size_bytes)
-            kept, fit, offsets = best.order, best.fit, best.offsets
-        return offsets if self.sizes else []
+            kept, fit = best.order, best.fit
+        return best
 
     def keys(self) -> tuple[Callable[[int], tuple[float, ...]], ...]:
         """By which blocks are sorted, to begin with."""
@@ -264,14 +297,19 @@ class _Search:
         return _Found(arena, order, fit, offsets)
 
 
-def _conflicts(blocks: Sequence[Block]) -> list[list[int]]:
-    """Per block, those needed at a tick at which it is."""
+def _conflicts(blocks: Sequence[Block]) -> list[Numbers]:
+    """Per block, those needed at a tick at which it is, in order."""
     rows = [(index, *span) for index, block in enumerate(blocks) for span in block.spans]
-    owner, first, last = np.array(rows, dtype=np.int64).reshape(-1, 3).T
-    return [
-        sorted({int(j) for a, b in block.spans for j in owner[(first <= b) & (last >= a)]} - {index})
-        for index, block in enumerate(blocks)
-    ]
+    owner, first, last = np.array(rows, dtype=np.int64).reshape(-1, 3).T.copy()
+    is_single = len(rows) == len(blocks)
+    found = []
+    for index, block in enumerate(blocks):
+        meets = np.zeros(len(rows), dtype=bool)
+        for begins, ends in block.spans:
+            meets |= (first <= ends) & (last >= begins)
+        others = owner[meets] if is_single else np.unique(owner[meets])
+        found.append(others[others != index])
+    return found
 
 
 def _tightest(rivals: Sequence[Span], size: int, alignment: int) -> int:

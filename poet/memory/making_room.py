@@ -6,6 +6,7 @@ gaps, or a run of neighbours is pushed together.
 
 from __future__ import annotations
 
+import bisect
 import math
 import random
 from collections.abc import Sequence
@@ -13,6 +14,7 @@ from collections.abc import Sequence
 Gap = tuple[int, int]
 """Start and end, in bytes."""
 _WINDOWS = 12  # cheapest places at which room is tried to be made by moving what is there elsewhere
+_DEAR_RUN = 4  # times the best price, above which a run is too dear, even where only some of it is pushed
 _CHANCE = 0.5  # by which a randomized search may misjudge the cost of a window
 
 
@@ -93,12 +95,13 @@ class Occupancy:
             *(start - size for start, _, _ in items),
         }
         edges.update((end for _, end in fixed), (start - size for start, _ in fixed))
-        windows = []
+        starts, ends = [start for start, _, _ in items], [end for _, end, _ in items]
+        numbers, windows = [number for _, _, number in items], []
         for low in edges:
             high = low + size
             if low < 0 or high > self.room_bytes or any(a < high and low < b for a, b in fixed):
                 continue
-            inside = [number for a, b, number in items if a < high and low < b]
+            inside = numbers[bisect.bisect_right(ends, low) : bisect.bisect_left(starts, high)]
             cost = sum(self.costs[number] for number in inside)
             if cost < math.inf:
                 windows.append((self.misjudged(cost), low, inside, cost))
@@ -131,24 +134,26 @@ class Occupancy:
         items = sorted((start, start + self.sizes[number], number) for number, start in self.here.items())
         walls = [(start, end, -1) for start, end in _joined(fixed)]
         row = sorted([*items, *walls])
+        begins = [*(start for start, _, _ in row), self.room_bytes]
+        ends = [0, *(end for _, end, _ in row)]
+        costs = [math.inf if number < 0 else self.costs[number] for _, _, number in row]
         best: tuple[float, int, list[tuple[int, int]]] | None = None
-        for first in range(len(row) + 1):
-            low = row[first - 1][1] if first else 0
-            held, cost = 0, 0.0
-            for last in range(first, len(row) + 1):  # the run is row[first:last]
-                high = row[last][0] if last < len(row) else self.room_bytes
-                if high - low - held >= size:
-                    run = row[first:last]
-                    price, split = self.cheapest_split(run, low, high)
-                    if best is None or price < best[0]:
-                        best = (price, *self.pushed(run[:split], run[split:], low, high))
-                    break
-                if last == len(row) or row[last][2] < 0 or self.costs[row[last][2]] == math.inf:
-                    break
-                held += row[last][1] - row[last][0]
-                cost += self.costs[row[last][2]]
-                if best is not None and cost > best[0] * 4:
-                    break
+        last, free, cost = 0, begins[0], 0.0  # the run is row[first:last], with as many bytes free around it
+        for first in range(len(begins)):
+            if last < first:
+                last, free, cost = first, begins[first] - ends[first], 0.0
+            while free < size and last < len(row) and costs[last] < math.inf:
+                cost += costs[last]
+                last += 1
+                free += begins[last] - ends[last]
+            if free >= size and (best is None or cost <= _DEAR_RUN * best[0]):
+                run, low, high = row[first:last], ends[first], begins[last]
+                price, split = self.cheapest_split(run, low, high)
+                if best is None or price < best[0]:
+                    best = (price, *self.pushed(run[:split], run[split:], low, high))
+            if first < last:
+                cost -= costs[first]
+                free -= begins[first] - ends[first]
         return best
 
     def cheapest_split(self, run: Sequence[tuple[int, int, int]], low: int, high: int) -> tuple[float, int]:

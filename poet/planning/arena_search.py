@@ -129,9 +129,14 @@ class ArenaSearch:
             return None
         return Arena(found.layout.arena_bytes, found.layout.offsets_bytes)
 
-    def with_moves(self, laid: LaidOut, *, most_seconds: float = math.inf) -> tuple[Arena, Trace] | None:
-        """Places inside the room where tensors may move, and what a step then takes; ``None``: none."""
-        if not self.may_move or laid.lacking_bytes:
+    def with_moves(
+        self, laid: LaidOut, *, most_seconds: float = math.inf, less_than_joules: float = math.inf
+    ) -> tuple[Arena, Trace] | None:
+        """Places inside the room where tensors may move, and what a step then takes.
+
+        ``None``: none are found whose moves take less than ``less_than_joules``.
+        """
+        if not self.may_move or laid.lacking_bytes or less_than_joules <= 0.0:
             return None
         moved = moved_places(
             self.problem,
@@ -140,6 +145,7 @@ class ArenaSearch:
             laid.room_bytes,
             limits=self.limits,
             guide_bytes=laid.layout.offsets_bytes,
+            less_than_joules=less_than_joules,
             time_limit_seconds=min(self._seconds_for_moves(), most_seconds),
         )
         if moved is None:

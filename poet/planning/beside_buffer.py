@@ -20,7 +20,7 @@ from poet.problem import Limits, Objective, Problem
 from poet.search_record import MOST_ENTRIES, Advance, Phase, SearchRecord, joined
 from poet.simulator import simulate
 from poet.solution import WORD_OF, KnownBound, Solution, SolveOptions, Status, is_confirmed
-from poet.solvers import minimum_ram_bytes, solve
+from poet.solvers import has_schedules, solve
 from poet.solvers.search.explain import answered
 from poet.units import format_bytes
 
@@ -43,18 +43,13 @@ def answered_beside(problem: Problem, limits: Limits, options: SolveOptions) -> 
     arena.
     """
     within = less_page_buffer(limits)
-    if within == limits or not _have_schedules(problem, within):
+    if within == limits or not has_schedules(problem, within):
         return answered(problem, limits, options)
-    if not _have_schedules(problem, replace(limits, paging=False)):
+    if not has_schedules(problem, replace(limits, paging=False)):
         return _where_all_page(answered(problem, within, options), limits)
     if options.objective is not Objective.ENERGY:
         return answered(problem, limits, options)
     return _Search(problem, limits, within, options).run()
-
-
-def _have_schedules(problem: Problem, limits: Limits) -> bool:
-    assert limits.ram_budget_bytes is not None
-    return minimum_ram_bytes(problem, limits).bytes <= limits.ram_budget_bytes
 
 
 def bounded_limits(solution: Solution, limits: Limits) -> Limits:

@@ -11,40 +11,24 @@ from __future__ import annotations
 
 import logging
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from poet.errors import InvalidSchedule
 from poet.homes import DecidedProblem, decided
 from poet.kernel_facts import KernelFacts
-from poet.planning.arena_search import ArenaSearch, LaidOut
+from poet.planning.arena_search import ArenaSearch
+from poet.planning.fitted import Candidate, Fitted, from_the_heap
 from poet.planning.held_back import for_the_budget, with_another, with_its_moves
+from poet.planning.least_held import LeastHeld
 from poet.plans.plan_parts import Arena
-from poet.problem import Limits, Problem
-from poet.search_record import SearchRecord
-from poet.simulator import judge
+from poet.problem import Limits, Objective, Problem
+from poet.simulator import Trace, judge
 from poet.solution import Solution, SolveOptions, Status, amount_of
 from poet.solvers import minimum_ram_bytes, solve
 from poet.solvers.heuristics.following import followed
 from poet.units import format_bytes, format_joules
 
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class Fitted:
-    """A solution with the layout of its schedule.
-
-    Attributes:
-        problem: that was solved, with every home as the schedule has it.
-        solution: its bound and gap are for the whole budget.
-        arena: offsets of all blocks that the schedule needs.
-        reserved_bytes: of the budget, for gaps between tensors and for the page buffer.
-    """
-
-    problem: DecidedProblem
-    solution: Solution
-    arena: Arena
-    reserved_bytes: int
 
 
 def fit(
@@ -103,40 +87,11 @@ def laid_out_alone(
     laid = fitting.arenas.laid_out(solution.schedule)
     missing_bytes = 0
     if limits.ram_budget_bytes is not None:
-        missing_bytes = fitting.missing_bytes(_Candidate(solution, laid, 0, solution.record))
+        missing_bytes = fitting.missing_bytes(Candidate(solution, laid, 0, solution.record))
         if fitting.best is not None:
             fitting.move_less()
             return fitting.best, 0
     return Fitted(fitting.problem, solution, laid.arena, 0), missing_bytes
-
-
-@dataclass(frozen=True, slots=True)
-class _Candidate:
-    """A schedule that may become the plan, at fixed places that may not fit.
-
-    Attributes:
-        answer: with the schedule.
-        laid: out.
-        reserved_bytes: of the budget, that it is without.
-        record: of all searches up to it.
-    """
-
-    answer: Solution
-    laid: LaidOut
-    reserved_bytes: int
-    record: SearchRecord
-
-    @property
-    def joules(self) -> float:
-        """Of a step, without moves."""
-        assert self.answer.trace is not None
-        return self.answer.trace.joules
-
-    @property
-    def peak_bytes(self) -> int:
-        """Of the schedule."""
-        assert self.answer.trace is not None
-        return self.answer.trace.peak_ram_bytes
 
 
 class _Fit:
@@ -146,6 +101,7 @@ class _Fit:
         arenas: the search for places.
         best: what takes least of what fits so far, with its arena.
         cheapest: the candidate that this was.
+        moves_come_last: fixed places in less RAM are found sooner.
     """
 
     def __init__(
@@ -161,7 +117,8 @@ class _Fit:
         self.options, self.tuning = options, options.tuning.fitting
         self.arenas = ArenaSearch(self.problem, limits, options, kernels, spent_seconds=first.solve_seconds)
         self.best: Fitted | None = None
-        self.cheapest: _Candidate | None = None
+        self.cheapest: Candidate | None = None
+        self.moves_come_last = False
 
     def run(self) -> Fitted:
         first, budget_bytes = self.first, self.limits.ram_budget_bytes
@@ -170,16 +127,21 @@ class _Fit:
         loose, loose_bytes = Fitted(self.problem, first, laid.arena, 0), laid.ram_bytes
         if budget_bytes is None:
             return loose
-        candidate = _Candidate(first, laid, 0, first.record)
+        candidate = Candidate(first, laid, 0, first.record)
         least_bytes = minimum_ram_bytes(self.problem, self.limits).bytes
         graces = self.tuning.graces if self.tuning.grace_seconds > 0.0 else 0
         for round_ in range(self.tuning.rounds):
             answer = candidate.answer
+            if not round_ and self.is_crowded(candidate):
+                self.moves_come_last = True
+                self.follow_until_fixed(candidate)
             missing_bytes = self.missing_bytes(candidate)
             if missing_bytes <= 0:
                 break
             held_bytes = 0 if self.is_near(answer) else self.follow(candidate)
             self.move_less()
+            if not (round_ or self.moves_come_last or self.is_near(answer)):
+                self.follow_until_fixed(candidate)
             if self.is_near(answer):
                 break
             if not held_bytes:
@@ -210,10 +172,10 @@ class _Fit:
             if answer.schedule is None:
                 break
             record = with_another(candidate.record, answer, spent_seconds, reserved_bytes)
-            candidate = _Candidate(answer, self.arenas.laid_out(answer.schedule), reserved_bytes, record)
-        return self.best or _from_the_heap(loose, loose_bytes)
+            candidate = Candidate(answer, self.arenas.laid_out(answer.schedule), reserved_bytes, record)
+        return self.best or from_the_heap(loose, loose_bytes)
 
-    def missing_bytes(self, candidate: _Candidate) -> int:
+    def missing_bytes(self, candidate: Candidate) -> int:
         """What its arena lacks of RAM at fixed places, or even with moves; 0: it fits. What fits is kept."""
         answer, laid = candidate.answer, candidate.laid
         missing_bytes = self.arenas.missing_bytes(laid)
@@ -222,8 +184,9 @@ class _Fit:
             return 0
         if laid.lacking_bytes and self.arenas.may_move:
             return laid.lacking_bytes
-        moved = self.arenas.with_moves(laid, most_seconds=self.tuning.glance_seconds)
-        price_joules = math.inf if moved is None else moved[1].joules - candidate.joules
+        moved = self.with_moves(candidate, most_seconds=self.tuning.glance_seconds)
+        traces = [trace for trace in (moved and moved[1], self.best and self.best.solution.trace) if trace]
+        price_joules = min((trace.joules for trace in traces), default=math.inf) - candidate.trace.joules
         if price_joules > self.options.overhead_gap * (answer.overhead_joules or 0.0):
             exact = self.arenas.placed_exactly(laid)
             if exact is not None:
@@ -234,7 +197,40 @@ class _Fit:
             self.keep(candidate, replace(answer, trace=trace), arena)
         return missing_bytes
 
-    def follow(self, candidate: _Candidate) -> int:
+    def is_crowded(self, candidate: Candidate, *, tries: int = 1) -> bool:
+        """Whether so much is there at once that ``tries`` searches for moves take too long."""
+        needed_seconds = tries * self.tuning.crowding_seconds * candidate.laid.demand.crowding()
+        return needed_seconds > self.tuning.moves_share * self.arenas.left_seconds()
+
+    def follow_until_fixed(self, candidate: Candidate) -> None:
+        """Keep a plan that follows ``candidate`` in so much less RAM that it fits at fixed places."""
+        tuning, peak_bytes, cheapest_bytes = self.tuning, candidate.peak_bytes, 0
+        missing_bytes = self.arenas.missing_bytes(candidate.laid)
+        few_bytes = tuning.fixed_missing_share * peak_bytes
+        if candidate.answer.was_interrupted or not tuning.fixed_tries or missing_bytes <= few_bytes:
+            return
+        until_seconds = (1.0 - tuning.fixed_share) * self.arenas.left_seconds()
+        held = LeastHeld(0, missing_bytes)
+        for _ in range(tuning.fixed_tries):
+            held_bytes = held.next_bytes
+            is_late = self.arenas.left_seconds() < max(until_seconds, tuning.least_seconds)
+            if is_late or held.is_close(round(tuning.fixed_close_share * peak_bytes)):
+                break
+            following = self.followed_below(candidate, peak_bytes - held_bytes)
+            if following is None or self.is_dear(following, candidate):
+                if held.high_bytes is None:
+                    break
+                held.tell(held_bytes, held.missing_bytes)
+                continue
+            missing_bytes = self.arenas.missing_bytes(following.laid)
+            held.tell(held_bytes, missing_bytes)
+            if missing_bytes > few_bytes or not self.is_less(following.answer):
+                continue
+            if self.is_kept(following, most_seconds=tuning.glance_seconds):
+                cheapest_bytes = held_bytes
+        self.log_followed(cheapest_bytes)
+
+    def follow(self, candidate: Candidate) -> int:
         """Keep the cheapest plan that follows ``candidate`` in a little less RAM, in its arena.
 
         A few thousandths of the RAM held back may take fewer joules than the moves that gaps ask for.
@@ -251,26 +247,31 @@ class _Fit:
         if candidate.answer.was_interrupted or lacking_bytes > tuning.followed_lacking_share * peak_bytes:
             return 0
         until_seconds = (1.0 - tuning.followed_share) * self.arenas.left_seconds()
-        for share in tuning.followed_shares:
+        is_one_try = self.best is None and self.is_crowded(candidate, tries=2)
+        for share in tuning.crowded_shares if is_one_try else tuning.followed_shares:
             if self.arenas.left_seconds() < max(until_seconds, tuning.least_seconds):
                 break
             held_bytes = lacking_bytes + round(share * peak_bytes)
             following = self.followed_below(candidate, peak_bytes - held_bytes)
             if following is None or not self.is_less(following.answer):
                 break
-            if following.joules > (1.0 + tuning.followed_dear_share) * candidate.joules:
+            if self.best is not None and self.is_dear(following, candidate):
                 break
             if self.is_kept(following, most_seconds=tuning.glance_seconds):
                 cheapest_bytes = held_bytes
-        if cheapest_bytes and self.best is not None:
-            _log.info(
-                "the plan followed with %s less RAM takes %s in its arena",
-                format_bytes(cheapest_bytes),
-                format_joules(self.best.solution.joules or 0.0),
-            )
+        self.log_followed(cheapest_bytes)
         return cheapest_bytes
 
-    def followed_below(self, candidate: _Candidate, allowed_bytes: int) -> _Candidate | None:
+    def log_followed(self, held_bytes: int) -> None:
+        """Say what the best takes that follows a plan without ``held_bytes``; 0: none does."""
+        if held_bytes and self.best is not None:
+            _log.info(
+                "the plan followed with %s less RAM takes %s in its arena",
+                format_bytes(held_bytes),
+                format_joules(self.best.solution.joules or 0.0),
+            )
+
+    def followed_below(self, candidate: Candidate, allowed_bytes: int) -> Candidate | None:
         """``candidate`` followed in ``allowed_bytes``; ``None``: it cannot be, or not within the limits."""
         assert candidate.answer.schedule is not None
         assert self.limits.ram_budget_bytes is not None
@@ -285,10 +286,12 @@ class _Fit:
             return None
         answer = replace(candidate.answer, status=Status.FEASIBLE, schedule=schedule, trace=trace)
         laid = self.arenas.laid_out(schedule, most_seconds=self.tuning.glance_seconds)
-        return _Candidate(answer, laid, self.limits.ram_budget_bytes - allowed_bytes, candidate.record)
+        return Candidate(answer, laid, self.limits.ram_budget_bytes - allowed_bytes, candidate.record)
 
     def move_less(self) -> None:
         """Search for longer what the best one needs to move."""
+        if self.arenas.left_seconds() < self.tuning.least_seconds:
+            return
         if self.cheapest is not None and self.best is not None and self.best.arena.moves:
             self.is_kept(self.cheapest)
             _log.info(
@@ -297,15 +300,29 @@ class _Fit:
                 format_joules(self.best.solution.joules or 0.0),
             )
 
-    def is_kept(self, candidate: _Candidate, *, most_seconds: float = math.inf) -> bool:
+    def is_kept(self, candidate: Candidate, *, most_seconds: float = math.inf) -> bool:
         """Keep it at its fixed places, else with moves, if it then takes less than all before."""
         answer, laid = candidate.answer, candidate.laid
         if self.arenas.missing_bytes(laid) <= 0:
             return self.keep(candidate, answer, laid.arena)
-        moved = self.arenas.with_moves(laid, most_seconds=most_seconds)
+        moved = self.with_moves(candidate, most_seconds=most_seconds)
         return moved is not None and self.keep(candidate, replace(answer, trace=moved[1]), moved[0])
 
-    def keep(self, candidate: _Candidate, answer: Solution, arena: Arena) -> bool:
+    def with_moves(self, candidate: Candidate, *, most_seconds: float) -> tuple[Arena, Trace] | None:
+        """An arena with moves, and what a step then takes; ``None``: there is none.
+
+        Where passes are long, those that come to take more than the best are given up.
+        """
+        less_than_joules = math.inf
+        is_in_joules = self.options.objective is Objective.ENERGY
+        if self.moves_come_last and is_in_joules and self.best is not None:
+            assert self.best.solution.trace is not None
+            less_than_joules = self.best.solution.trace.joules - candidate.trace.joules
+        return self.arenas.with_moves(
+            candidate.laid, most_seconds=most_seconds, less_than_joules=less_than_joules
+        )
+
+    def keep(self, candidate: Candidate, answer: Solution, arena: Arena) -> bool:
         """Keep ``answer``, a candidate's with its moves, if it takes the least so far; whether it does."""
         if not self.is_less(answer):
             return False
@@ -323,8 +340,15 @@ class _Fit:
         assert answer.trace is not None
         if self.best is None or self.best.solution.trace is None:
             return False
-        now, joules = self.best.solution.trace.joules, answer.trace.joules
-        return now - joules <= self.tuning.moving_share * joules
+        objective = self.options.objective
+        now, least = (amount_of(objective, trace) for trace in (self.best.solution.trace, answer.trace))
+        return now - least <= self.tuning.moving_share * least
+
+    def is_dear(self, following: Candidate, candidate: Candidate) -> bool:
+        """Whether following ``candidate`` takes so much more that a search mostly finds a better way."""
+        objective = self.options.objective
+        now, before = (amount_of(objective, each.trace) for each in (following, candidate))
+        return now > (1.0 + self.tuning.followed_dear_share) * before
 
     def is_less(self, answer: Solution) -> bool:
         """Whether ``answer`` takes less than the best one that fits so far."""
@@ -345,15 +369,6 @@ class _Fit:
         if share_seconds < self.tuning.least_seconds:
             return None
         return replace(self.options, time_limit_seconds=share_seconds)
-
-
-def _from_the_heap(loose: Fitted, taken_bytes: int) -> Fitted:
-    """``loose``, which takes ``taken_bytes`` with its arena, more than the budget, and says so."""
-    size = format_bytes(taken_bytes)
-    _log.info("no layout inside the budget was found; the plan takes %s with its gaps", size)
-    what = f"With the gaps between its tensors the plan takes {size}: it runs from the heap."
-    message = " ".join(filter(None, (loose.solution.message, what)))
-    return replace(loose, solution=replace(loose.solution, message=message))
 
 
 def searching(options: SolveOptions, limits: Limits, problem: Problem) -> SolveOptions:

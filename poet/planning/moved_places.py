@@ -23,6 +23,7 @@ def moved_places(
     limits: Limits | None = None,
     guide_bytes: Sequence[int] = (),
     fixed_bytes: Mapping[int, int] | None = None,
+    less_than_joules: float = math.inf,
     time_limit_seconds: float,
 ) -> tuple[Compacted, Trace] | None:
     """Places with the cheapest moves that are found, and what a step takes with them.
@@ -35,6 +36,7 @@ def moved_places(
         limits: of the step with its moves.
         guide_bytes: the offsets of a layout that is too large.
         fixed_bytes: of a step beside another: the place of each block that has one when it begins.
+        less_than_joules: what the moves may take, idle power included.
         time_limit_seconds: of the search.
 
     Returns:
@@ -52,6 +54,7 @@ def moved_places(
         guide_bytes=guide_bytes,
         fixed_bytes=fixed_bytes,
         weights=price_joules,
+        less_than=less_than_joules,
         time_limit_seconds=time_limit_seconds,
     )
     if found is None:

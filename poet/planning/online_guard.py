@@ -14,7 +14,8 @@ from dataclasses import replace
 from poet.errors import InvalidSchedule
 from poet.homes import DecidedProblem
 from poet.kernel_facts import KernelFacts
-from poet.planning.fit_layout import Fitted, laid_out_alone
+from poet.planning.fit_layout import laid_out_alone
+from poet.planning.fitted import Fitted
 from poet.plans.plan_parts import ONLINE
 from poet.problem import Limits, Objective, Problem
 from poet.schedule import Schedule

@@ -13,7 +13,8 @@ from poet.errors import Infeasible, InputError, OutOfTime
 from poet.files.apart import check_apart
 from poet.homes import decided
 from poet.planning.beside_buffer import answered_beside
-from poet.planning.fit_layout import Fitted, fit, searching
+from poet.planning.fit_layout import fit, searching
+from poet.planning.fitted import Fitted
 from poet.planning.prepared import Prepared
 from poet.planning.saves_choice import offered, solve_choosing
 from poet.planning.summary import as_html, as_text, summary_rows

@@ -11,7 +11,8 @@ from dataclasses import replace
 from poet.errors import Infeasible, OutOfTime
 from poet.planning.beside import at_home, costed_beside
 from poet.planning.beside_buffer import answered_beside
-from poet.planning.fit_layout import Fitted, fit, searching
+from poet.planning.fit_layout import fit, searching
+from poet.planning.fitted import Fitted
 from poet.planning.online_guard import guarded
 from poet.planning.planned import outcome_of
 from poet.plans.plan_parts import Request

@@ -6,12 +6,12 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from poet.solvers.instance.ram_bound import minimum_ram_bytes
+    from poet.solvers.instance.ram_bound import has_schedules, minimum_ram_bytes
     from poet.solvers.search.over_alternatives import solve
 
 logging.getLogger(__name__).addHandler(logging.NullHandler())  # who wants to hear sets a handler
 
-__all__ = ["minimum_ram_bytes", "solve"]
+__all__ = ["has_schedules", "minimum_ram_bytes", "solve"]
 
 
 def __getattr__(name: str) -> Any:
@@ -20,8 +20,8 @@ def __getattr__(name: str) -> Any:
         from poet.solvers.search.over_alternatives import solve
 
         return solve
-    if name == "minimum_ram_bytes":
-        from poet.solvers.instance.ram_bound import minimum_ram_bytes
+    if name in ("has_schedules", "minimum_ram_bytes"):
+        from poet.solvers.instance import ram_bound
 
-        return minimum_ram_bytes
+        return getattr(ram_bound, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

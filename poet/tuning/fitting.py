@@ -42,8 +42,20 @@ class FittingTuning(Checked):
             that is cheapest with its moves is then searched for longer.
         moving_share: of a plan's joules, up to which moves are taken without asking what less RAM would cost:
             a search for that takes its time. Off: it is always made.
+        crowding_seconds: that a first search for moves takes per unit of `Demand.crowding`: 24 million are
+            4,100 blocks of which 65 are there at once, 255 million 4,700 of which 200 are.
+        moves_share: of the time that is left, above which such a search comes last, and the plan is first
+            followed in so much less RAM that it needs no moves. Off: it always does.
+        fixed_tries: how often a plan is followed so: two jumps mostly reach what fits, and four halvings are
+            within a hundredth of the least. Off: never.
+        fixed_missing_share: of its peak, that must be missing for that: what a few moves mend is cheaper so.
+        fixed_share: of the time that is left, for all of these: searches may follow.
+        fixed_close_share: of its peak, between what was held back in vain and what was enough, at which no
+            further try pays.
         followed_shares: of its peak, that a plan is followed without where its moves are dear, in turn, until
             that takes more by itself than the best so far with its moves. Off: it is not followed.
+        crowded_shares: the same where nothing fits yet and there is no time for two searches for moves: more,
+            because it then needs a tenth of the moves. Off: it is not followed.
         followed_lacking_share: of its peak, that may be lacking even with moves, as whole pages do: where it
             is more, following costs too much, and it is searched again first.
         followed_dear_share: of its joules, that following may add: where it adds more, a search mostly finds
@@ -71,7 +83,14 @@ class FittingTuning(Checked):
     moving_least_seconds: float = 0.5
     glance_seconds: float = 0.1
     moving_share: float = tuned(0.005, off=0.0)
+    crowding_seconds: float = 1e-8
+    moves_share: float = tuned(0.5, off=0.0)
+    fixed_tries: int = tuned(6, off=0)
+    fixed_missing_share: float = 0.01
+    fixed_share: float = 0.6
+    fixed_close_share: float = 0.004
     followed_shares: tuple[float, ...] = tuned((0.0025, 0.005, 0.01, 0.02), off=())
+    crowded_shares: tuple[float, ...] = tuned((0.03,), off=())
     followed_lacking_share: float = 0.01
     followed_dear_share: float = 0.05
     followed_share: float = 0.5

@@ -195,6 +195,10 @@ class LargeTuning(Checked):
             of it.
         beside_seconds: of one round beside a whole program, after which the program is listened to: its
             better plans are worth more to the next round than a longer round is.
+        relaxing_tensor_seconds: for each tensor of the problem, with less than which no relaxation is begun
+            where there is a plan: building it and a first bound take most of that. Off: it is in any case.
+        building_tensor_seconds: that the first event model is taken to need for each tensor of the problem,
+            because no other was built before it. Off: none.
         build_factor: times the seconds that the last model took, which must be left for another: it is
             larger, and is to be solved as well. Off: it is begun in any case.
         remade_share: of a tensor version, above which the solution counts as remaking it: what an engine's
@@ -213,6 +217,8 @@ class LargeTuning(Checked):
     patience_share: float = tuned(0.1, off=1.0)
     alike_least_seconds: float = 1.0
     beside_seconds: float = 1.0
+    relaxing_tensor_seconds: float = tuned(2e-4, off=0.0)
+    building_tensor_seconds: float = tuned(5e-4, off=0.0)
     build_factor: float = tuned(2.0, off=0.0)
     remade_share: float = 1e-6
 
@@ -292,6 +298,8 @@ class AlternativesTuning(Checked):
     Attributes:
         all_choices: alternatives of which every choice is searched: each more halves the time of a choice,
             and three leave each an eighth. Off: a few are searched, with a bound for all.
+        choice_op_seconds: for each op, that every choice must have for that: with less, a choice of thousands
+            of ops gets little more than a first plan. Off: any time is enough.
         guide_share: of the time at most, for the linear program in which forms are open: its bound is for all
             choices, and the choice that it suggests is searched. Nets of some hundred ops need a tenth of a
             second, of a thousand some seconds. Off: a choice by bytes and by what an op needs at once.
@@ -309,6 +317,7 @@ class AlternativesTuning(Checked):
     """
 
     all_choices: int = tuned(3, off=0)
+    choice_op_seconds: float = tuned(1e-3, off=0.0)
     guide_share: float = tuned(0.25, off=0.0)
     guide_seconds: float = 20.0
     taken_share: float = 0.5

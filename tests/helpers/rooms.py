@@ -72,7 +72,8 @@ FLOORS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
         (
             "random_batches", "verification", "enforce", "planning", "planning.exact_layout",
             "planning.arena_room", "planning.beside_buffer", "planning.moved_places",
-            "planning.arena_search", "planning.held_back", "planning.fit_layout", "planning.rehearsal",
+            "planning.arena_search", "planning.fitted", "planning.held_back", "planning.fit_layout",
+            "planning.rehearsal",
             "planning.summary", "planning.traced", "planning.prepared",
             "planning.saves_choice", "planning.planned", "planning.online_guard",
             "planning.room_beside", "planning.beside", "planning.evaluated",

@@ -16,7 +16,7 @@ from poet.problem import Alternative, Limits, Place, Problem, ProblemOp, Tensor,
 from poet.schedule import Compute
 from poet.simulator import simulate
 from poet.solvers.heuristics.keep_everything import keep_everything
-from poet.solvers.instance.ram_bound import minimum_ram_bytes
+from poet.solvers.instance.ram_bound import has_schedules, minimum_ram_bytes
 
 MOVE = Transfer(0.5, 0.25)
 
@@ -134,6 +134,15 @@ def test_the_smallest_ram_is_the_least_over_alternatives() -> None:
     assert [minimum_ram_bytes(large.resolved(choice)).bytes for choice in choices_of(large)] == [96, 104]
     assert minimum_ram_bytes(large).bytes == 96
     assert leanest(large) == frozenset()
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_whether_there_are_schedules_is_told_as_by_the_smallest_ram(seed: int) -> None:
+    of = with_alternatives(mixed_problem(seed), seed)
+    for limits in (Limits(), Limits(paging=False)):
+        least_bytes = minimum_ram_bytes(of, limits).bytes
+        assert has_schedules(of, dataclasses.replace(limits, ram_budget_bytes=least_bytes))
+        assert not has_schedules(of, dataclasses.replace(limits, ram_budget_bytes=least_bytes - 1))
 
 
 def test_a_short_form_is_a_piece_of_the_long_one_in_the_relaxation() -> None:

@@ -126,3 +126,20 @@ def test_an_allocation_that_cannot_be(piece: tuple[int, ...]) -> None:
         KernelAllocation.from_data(list(piece), "here")
     good = KernelAllocation(8, 1, 2)
     assert KernelAllocation.from_data(good.to_data(), "here") == good
+
+
+def test_crowding_is_of_what_is_there_at_each_birth() -> None:
+    """Parameter, result and workspace of the first op: 1 alone, 3 with both; later 2, and 1 to bring back."""
+    problem = _paged_parameter()
+    schedule = (Compute("first"), Compute("second"), Free("a"), Compute("update"), Free("b"))
+    demand = demand_of(problem, schedule)
+    spans = [
+        span
+        for number, block in enumerate(demand.blocks)
+        for span in block.spans
+        if number not in demand.standing
+    ]
+    assert demand.standing
+    expected = sum(sum(first <= born <= last for first, last in spans) ** 2 for born, _ in spans)
+    assert demand.crowding() == expected > 0
+    assert dataclasses.replace(demand, blocks=(), standing=()).crowding() == 0

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator
 
 from poet.alternatives import leanest, relaxed
 from poet.problem import Alternative, Limits, Problem
@@ -22,30 +23,71 @@ def minimum_ram_bytes(problem: Problem, limits: Limits | None = None) -> LowerBo
     """
     if problem.alternatives:
         return _least_over_choices(problem, limits or Limits())
-    return max(least_moments(problem, limits or Limits()), key=_bytes)
+    return least_of(instance_of(problem, limits or Limits()))
+
+
+def least_of(instance: Instance) -> LowerBound:
+    """`minimum_ram_bytes` of a problem that is numbered."""
+    sizes = [content.bytes for content in instance.contents]
+
+    def taken_bytes(held: _Held) -> int:
+        return sum(map(sizes.__getitem__, held[1])) + held[2]
+
+    return _moment(instance, *max(_held(instance), key=taken_bytes))
+
+
+def has_schedules(problem: Problem, limits: Limits) -> bool:
+    """Whether `minimum_ram_bytes` is within the RAM budget, told by one choice of alternatives mostly."""
+    budget_bytes = limits.ram_budget_bytes
+    if budget_bytes is None:
+        return True
+    if problem.alternatives:
+        lean = problem.resolved(leanest(problem))
+        if minimum_ram_bytes(lean, limits).bytes <= budget_bytes:
+            return True
+    return minimum_ram_bytes(problem, limits).bytes <= budget_bytes
 
 
 def least_moments(problem: Problem, limits: Limits) -> Iterator[LowerBound]:
     """What must be in RAM before the first op, at each op and after the last; no alternatives."""
     instance = instance_of(problem, limits)
+    for held in _held(instance):
+        yield _moment(instance, *held)
+
+
+_Held = tuple[str | None, Collection[int], int]
+"""An op, ``None`` for the two ends of the step; the contents that it needs; its workspace in bytes."""
+
+
+def _held(instance: Instance) -> Iterator[_Held]:
+    """What must be in RAM at each moment."""
+    yield None, [content.number for content in instance.contents if content.starts_in_ram], 0
+    begins, ends = _stuck(instance)
+    stuck = set[int]()
+    for task in instance.tasks:
+        stuck.update(begins.get(task.number, ()))
+        stuck.difference_update(ends.get(task.number, ()))
+        yield task.name, stuck.union(task.reads, task.outputs), task.workspace_bytes
+    yield None, [content.number for content in instance.contents if content.ends_in_ram], 0
+
+
+def _stuck(instance: Instance) -> tuple[dict[int, list[int]], dict[int, list[int]]]:
+    """By op: contents that are used later and that nothing could bring back from there on; until when."""
     last_needed = [len(instance.tasks) if content.ends_in_ram else -1 for content in instance.contents]
     for task in instance.tasks:
-        for content in task.reads:
-            last_needed[content] = task.number
-    yield _moment(instance, (c for c in instance.contents if c.starts_in_ram), None, 0)
-    unpageable = [content for content in instance.contents if not _pageable(content)]
-    for task in instance.tasks:
-        touched = {*task.reads, *task.outputs}
-        stuck = (
-            content.number
-            for content in unpageable
-            if content.birth < task.number < last_needed[content.number]
-            if content.starts_in_ram or content.birth >= 0
-            if not _may_be_remade(instance, content, task.number)
-        )
-        held = (instance.contents[c] for c in touched.union(stuck))
-        yield _moment(instance, held, task.name, task.workspace_bytes)
-    yield _moment(instance, (c for c in instance.contents if c.ends_in_ram), None, 0)
+        for number in task.reads:
+            last_needed[number] = task.number
+    begins, ends = defaultdict[int, list[int]](list), defaultdict[int, list[int]](list)
+    for content in instance.contents:
+        if _pageable(content) or not (content.starts_in_ram or content.birth >= 0):
+            continue
+        first = content.birth + 1
+        if content.producer is not None:  # absent before that, it may be made again
+            first = max(first, instance.tasks[content.producer].last_rerun_stage)
+        if first < last_needed[content.number]:
+            begins[first].append(content.number)
+            ends[last_needed[content.number]].append(content.number)
+    return begins, ends
 
 
 _MOST_TRIED = 10
@@ -55,9 +97,10 @@ _MOST_TRIED = 10
 def _least_over_choices(problem: Problem, limits: Limits) -> LowerBound:
     """The lower bound that the leanest choice reaches; else that of all choices, or what holds for each."""
     reached = minimum_ram_bytes(problem.resolved(leanest(problem)), limits)
+    below = relaxed(problem).problem
     proven = max(
-        minimum_ram_bytes(relaxed(problem).problem, limits),
-        *(_of_forms(problem, each) for each in problem.alternatives),
+        minimum_ram_bytes(below, limits),
+        *(_of_forms(problem, each, below) for each in problem.alternatives),
         key=_bytes,
     )
     if proven.bytes >= reached.bytes:
@@ -71,9 +114,12 @@ def _least_over_choices(problem: Problem, limits: Limits) -> LowerBound:
     return min((minimum_ram_bytes(problem.resolved(set(choice)), limits) for choice in choices), key=_bytes)
 
 
-def _of_forms(problem: Problem, alternative: Alternative) -> LowerBound:
-    """What the neediest op of an alternative needs at once, in the form in which that is less."""
-    least = {tensor.name: tensor for tensor in relaxed(problem).problem.tensors}
+def _of_forms(problem: Problem, alternative: Alternative, below: Problem) -> LowerBound:
+    """What the neediest op of an alternative needs at once, in the form in which that is less.
+
+    ``below`` is the problem relaxed over all choices.
+    """
+    least = {tensor.name: tensor for tensor in below.tensors}
     forms = []
     for taken in (set[str](), {alternative.name}):
         form = problem.resolved(taken)
@@ -98,8 +144,9 @@ def _bytes(bound: LowerBound) -> int:
     return bound.bytes
 
 
-def _moment(instance: Instance, held: Iterable[Content], op: str | None, workspace_bytes: int) -> LowerBound:
-    largest_first = sorted(held, key=lambda content: (-content.bytes, content.number))
+def _moment(instance: Instance, op: str | None, held: Iterable[int], workspace_bytes: int) -> LowerBound:
+    contents = map(instance.contents.__getitem__, held)
+    largest_first = sorted(contents, key=lambda content: (-content.bytes, content.number))
     return LowerBound(
         bytes=sum(content.bytes for content in largest_first) + workspace_bytes,
         op=op,
@@ -110,8 +157,3 @@ def _moment(instance: Instance, held: Iterable[Content], op: str | None, workspa
 
 def _pageable(content: Content) -> bool:
     return content.page_in is not None and (content.starts_stored or content.page_out is not None)
-
-
-def _may_be_remade(instance: Instance, content: Content, stage: int) -> bool:
-    """Whether ``content``, absent while the op of ``stage`` runs, may be made again later."""
-    return content.producer is not None and instance.tasks[content.producer].last_rerun_stage > stage

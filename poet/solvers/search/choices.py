@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from poet.alternatives import leanest, most_at_once
+from poet.alternatives import aligned_sizes, leanest, most_at_once, sizes_with
 from poet.problem import Alternative, Limits, Objective, Pins, Problem
 from poet.solution import SolveOptions
 from poet.solvers.heuristics.keep_everything import keep_everything
@@ -31,7 +31,9 @@ class Choices:
         self.of = SECONDS if options.objective is Objective.TIME else JOULES
         self.allowed = (limits.deadline_seconds, limits.joules_budget)
         self.costs = {each.name: problem.extra_cost(each) for each in problem.alternatives}
-        self.saved_bytes = {each.name: _saved_bytes(problem, each) for each in problem.alternatives}
+        self.sizes = aligned_sizes(problem)
+        self.ops = {op.name: op for op in problem.ops}
+        self.saved_bytes = {each.name: self._saved_bytes(each) for each in problem.alternatives}
         self.names = tuple(self.costs)
         self.lean = leanest(problem)
         self.cheapest = self.gains(self.of)
@@ -166,19 +168,14 @@ class Choices:
         """Whether an op of it does not fit in its own form."""
         budget_bytes = self.limits.ram_budget_bytes
         (touched,) = (each.touched for each in self.problem.alternatives if each.name == name)
-        own = [op for op in self.problem.ops if op.name in touched]
+        own = [self.ops[name] for name in touched]
         return budget_bytes is not None and most_at_once(self.problem, own) > budget_bytes
 
     def _needs_bytes(self, alternative: Alternative) -> float:
-        return most_at_once(self.problem.resolved((alternative.name,)), alternative.ops)
+        return most_at_once(self.problem, alternative.ops, alternative=alternative)
 
-
-def _saved_bytes(problem: Problem, alternative: Alternative) -> int:
-    """By how much the tensors that its ops read are smaller than those that they read without it."""
-    with_it = problem.resolved((alternative.name,))
-
-    def read_bytes(of: Problem) -> int:
-        sizes = {tensor.name: of.aligned_bytes(tensor.bytes) for tensor in of.tensors}
-        return sum(sizes[name] for op in of.ops if op.name in alternative.touched for name in op.inputs)
-
-    return read_bytes(problem) - read_bytes(with_it)
+    def _saved_bytes(self, alternative: Alternative) -> int:
+        """By how much the tensors that its ops read are smaller than those that they read without it."""
+        with_it = sizes_with(self.problem, self.sizes, alternative)
+        before = sum(self.sizes[name] for op in alternative.touched for name in self.ops[op].inputs)
+        return before - sum(with_it[name] for op in alternative.ops for name in op.inputs)

@@ -84,11 +84,15 @@ class _LargeSearch:
         # of the LP-guided plans
         self.walked = Incumbent(best.problem, best.limits, conduct.metered, clock=conduct.clock)
         self.tied_first = False  # the best plan came from the tied program, before any whole-number solution
-        self.building_seconds = 0.0  # of the last model
+        tensors = len(planned.problem.tensors)
+        self.building_seconds = self.tuning.large.building_tensor_seconds * tensors  # of the last model
+        self.relaxing_seconds = self.tuning.large.relaxing_tensor_seconds * tensors
 
     def run(self, *, goes_on: bool) -> bool:
         """All parts in turn; false if there is no plan at all. See `search_large`."""
         conduct, tuning = self.conduct, self.tuning.large
+        if self.best.schedule is not None and conduct.seconds_left() < self.relaxing_seconds:
+            return True
         with conduct.phase("windows relaxation: linear program, walks along it"):
             seconds = self._share(tuning.bound_share)
             guide = priced_bound(

@@ -82,7 +82,7 @@ class _Search:
         self.offered: dict[int, tuple[int, ...]] = {}  # reruns that the next relaxed model knows, by stage
 
     def run(self) -> Solution:
-        impossible = impossible_sentence(self.problem, self.limits)
+        impossible = impossible_sentence(self.instance)
         if impossible:
             return no_plan(self.standing, self.engine, impossible, Confirmation(Confidence.EXACT).words)
         self._start()

@@ -9,7 +9,8 @@ from poet.alternatives import leanest
 from poet.problem import Limits, Problem
 from poet.solution import LowerBound
 from poet.solvers.engines.confirm import Confirmation
-from poet.solvers.instance.ram_bound import minimum_ram_bytes
+from poet.solvers.instance.instance import Instance
+from poet.solvers.instance.ram_bound import has_schedules, least_of, minimum_ram_bytes
 from poet.units import format_above, format_bytes, format_joules, format_seconds
 
 STOPPED = "Stopped by the user."
@@ -65,11 +66,12 @@ def _said(text: str, amount: T | None, show: Callable[[T], str]) -> str:
     return "" if amount is None else text.format(show(amount))
 
 
-def impossible_sentence(problem: Problem, limits: Limits) -> str:
+def impossible_sentence(instance: Instance) -> str:
     """Why no plan can exist, by arithmetic alone; empty where it does not say."""
+    problem, limits = instance.problem, instance.limits
     budget, allowed = limits.ram_budget_bytes, limits.deadline_seconds
-    floor = minimum_ram_bytes(problem, limits)
-    if budget is not None and floor.bytes > budget:
+    floor = None if budget is None else least_of(instance)
+    if budget is not None and floor is not None and floor.bytes > budget:
         return floor_sentence(problem, floor)
     least = problem.compute_seconds
     if allowed is not None and least > allowed * (1 + 1e-9):
@@ -82,9 +84,9 @@ def impossible_sentence(problem: Problem, limits: Limits) -> str:
 
 def impossible_in_all_forms(problem: Problem, limits: Limits) -> str:
     """`impossible_sentence` of a problem with alternatives: true whichever are taken."""
-    budget, allowed = limits.ram_budget_bytes, limits.deadline_seconds
-    floor = None if budget is None else minimum_ram_bytes(problem, limits)
-    if budget is not None and floor is not None and floor.bytes > budget:
+    allowed = limits.deadline_seconds
+    if not has_schedules(problem, limits):
+        floor = minimum_ram_bytes(problem, limits)
         lean = problem.resolved(leanest(problem))
         reached = minimum_ram_bytes(lean, limits)
         if reached.bytes == floor.bytes:

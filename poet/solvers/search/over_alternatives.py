@@ -111,9 +111,14 @@ class _Search:
         if goes_on and self.start_choice is not None:
             rivals.insert(0, self.start_choice)
         rivals.append(self.choices.first())
-        if len(self.names) <= self.tuning.all_choices:
+        if self.may_try_all():
             return self.all_choices(rivals[0])
         return self.few_choices(rivals)
+
+    def may_try_all(self) -> bool:
+        """Whether alternatives are so few that there is time for every choice."""
+        needed_seconds = 2 ** len(self.names) * self.tuning.choice_op_seconds * len(self.problem.ops)
+        return len(self.names) <= self.tuning.all_choices and self.seconds_left() >= needed_seconds
 
     def stopped(self) -> Solution:
         """The best of what was found until Ctrl-C, or what keeps everything where that is known to fit."""
@@ -149,6 +154,8 @@ class _Search:
             if allowed is None
             else min(tuning.guide_seconds, tuning.guide_share * self.seconds_left())
         )
+        if seconds < self.options.tuning.large.relaxing_tensor_seconds * len(self.problem.tensors):
+            return None
         guide = form_guide(self.problem, self.free, self.options, seconds=seconds)
         if guide is not None and math.isfinite(guide.bound):
             self.least = max(self.least, guide.bound)
@@ -191,7 +198,10 @@ class _Search:
             found = self.search(choice, 1.0 / (len(choices) - number))
             bound = min(bound, found.bound)
             best = found if best is None or found.amount < best.amount else best
-            if found.solution.was_interrupted:
+            is_over = (
+                number + 1 < len(choices) and best.solution.schedule is not None and not self.seconds_left()
+            )
+            if found.solution.was_interrupted or is_over:
                 bound = self.least
                 break
         assert best is not None
@@ -206,7 +216,8 @@ class _Search:
                 best = min(best, self.search(other, 0.5), key=lambda found: found.amount)
         best = self.put_back(best)
         bound = self.least
-        if not best.solution.was_interrupted and self.limits.pins == Pins():
+        is_over = best.solution.schedule is not None and not self.seconds_left()
+        if not (best.solution.was_interrupted or is_over) and self.limits.pins == Pins():
             below = relaxed(self.problem)
             least = self.searched(below.problem, 1.0, start=None, progress=None)
             if least.status is Status.INFEASIBLE and best.solution.schedule is None:

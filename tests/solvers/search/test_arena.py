@@ -10,20 +10,21 @@ import pytest
 from helpers import hand_net
 from helpers.pace import with_slow
 from helpers.random_problems import random_problem
-from helpers.schedules import random_schedule
 from helpers.shuffled import movable
 
 from poet.memory.demand import demand_of
 from poet.memory.layout import Layout, check_layout
 from poet.planning.beside_buffer import answered_beside, bounded_limits, less_page_buffer
-from poet.planning.fit_layout import Fitted, fit
+from poet.planning.fit_layout import fit
+from poet.planning.fitted import Fitted
 from poet.plans.page_slots import is_paged
-from poet.problem import Limits, Problem, Transfer
+from poet.problem import Limits, Objective, Problem, Transfer
 from poet.ram_survey import budget_between, keep_everything_bytes
 from poet.schedule import Schedule
 from poet.simulator import simulate
 from poet.solution import Solution, SolveOptions, Status
 from poet.solvers import minimum_ram_bytes, solve
+from poet.solvers.heuristics.greedy import greedy
 from poet.tuning.fitting import FittingTuning
 
 OPTIONS = SolveOptions(time_limit_seconds=60.0)  # for all rounds together; they end much sooner
@@ -126,12 +127,15 @@ def test_without_a_budget_everything_is_laid_out() -> None:
 
 
 def _with_gaps() -> tuple[Problem, Schedule]:
-    """A schedule whose tensors leave gaps at all fixed places that the orders of placing find."""
-    problem = random_problem(37, ops=20, features=("outputs", "workspace"))
-    generator = random.Random(37)
+    """A schedule that no fixed places are found for in an arena as large as its peak."""
+    problem = random_problem(46, ops=20, features=("outputs", "workspace"))
+    generator = random.Random(46)
     sized = tuple(replace(item, bytes=generator.randint(1, 99)) for item in problem.tensors)
     problem = movable(replace(problem, tensors=sized))
-    return problem, random_schedule(problem, 37)
+    least = minimum_ram_bytes(problem, Limits()).bytes
+    schedule = greedy(problem, Limits(ram_budget_bytes=11 * least // 10))
+    assert schedule is not None
+    return problem, schedule
 
 
 @pytest.mark.parametrize("dear", with_slow([False, True], {False}))
@@ -159,7 +163,8 @@ def test_moves_make_a_plan_fit_and_are_charged(dear: bool) -> None:
     assert 0 < moves <= len(fitted.arena.moves)
     assert fitted.solution.trace.joules == pytest.approx(trace.joules + moves * 2e-4)
     without = replace(
-        tuned.tuning, fitting=replace(fitting, moving_seconds=0.0, rounds=1, followed_shares=())
+        tuned.tuning,
+        fitting=replace(fitting, moving_seconds=0.0, rounds=1, followed_shares=(), fixed_tries=0),
     )
     loose = fit(problem, limits, first, replace(tuned, tuning=without))
     assert loose is not None
@@ -175,9 +180,14 @@ def test_a_plan_is_followed_in_less_ram_where_that_takes_less_than_its_moves() -
     limits = Limits(ram_budget_bytes=trace.peak_ram_bytes)
     first = Solution(Status.FEASIBLE, schedule, trace, 0.0, dear.compute_joules, 0.0, "by hand")
 
-    def fitted_with(shares: tuple[float, ...]) -> Fitted:
+    def fitted_with(shares: tuple[float, ...], *, fixed_tries: int = 0) -> Fitted:
         fitting = FittingTuning(
-            rounds=1, exact_seconds=0.0, layout_seconds=0.3, moving_seconds=1e-3, followed_shares=shares
+            rounds=1,
+            exact_seconds=0.0,
+            layout_seconds=0.3,
+            moving_seconds=1e-3,
+            followed_shares=shares,
+            fixed_tries=fixed_tries,
         )
         options = replace(OPTIONS, time_limit_seconds=8.0, tuning=replace(OPTIONS.tuning, fitting=fitting))
         found = fit(dear, limits, first, options)
@@ -188,12 +198,40 @@ def test_a_plan_is_followed_in_less_ram_where_that_takes_less_than_its_moves() -
         simulate(dear, found.solution.schedule, limits)
         return found
 
-    moved, followed = fitted_with(()), fitted_with(FittingTuning().followed_shares)
+    moved = fitted_with(())
     assert moved.reserved_bytes == 0
     assert moved.arena.moves
-    assert followed.reserved_bytes > 0
-    assert (followed.solution.joules or 0.0) < (moved.solution.joules or 0.0)
-    assert followed.solution.bound_joules == first.bound_joules
+    shares = FittingTuning().followed_shares
+    for followed in (fitted_with(shares), fitted_with((), fixed_tries=6)):
+        assert followed.reserved_bytes > 0
+        assert (followed.solution.joules or 0.0) < (moved.solution.joules or 0.0)
+        assert followed.solution.bound_joules == first.bound_joules
+    assert not fitted_with((), fixed_tries=6).arena.moves
+
+
+def test_moves_are_weighed_by_the_objective() -> None:
+    """For least time, moves that take time alone are dear, and those that take none are not."""
+    problem, schedule = _with_gaps()
+    trace = simulate(problem, schedule)
+    limits = Limits(ram_budget_bytes=trace.peak_ram_bytes)
+    fitting = FittingTuning(
+        rounds=1, exact_seconds=0.0, layout_seconds=0.3, moving_seconds=1e-3, fixed_tries=0
+    )
+    tuning = replace(OPTIONS.tuning, fitting=fitting)
+    options = replace(OPTIONS, time_limit_seconds=8.0, tuning=tuning, objective=Objective.TIME)
+    for move, is_dear in ((Transfer(0.5, 0.0), True), (Transfer(0.0, 0.5), False)):
+        at_price = replace(
+            problem, idle_watts=0.0, tensors=tuple(replace(item, move=move) for item in problem.tensors)
+        )
+        trace = simulate(at_price, schedule)
+        first = Solution(
+            Status.FEASIBLE, schedule, trace, 0.0, at_price.compute_joules, 0.0, "by hand",
+            objective=Objective.TIME, objective_bound=0.0,
+        )  # fmt: skip
+        found = fit(at_price, limits, first, options)
+        assert found is not None
+        assert (found.reserved_bytes > 0) is is_dear
+        assert is_dear or found.arena.moves
 
 
 def _in_mebibytes(seed: int, *, ops: int = 8) -> Problem:
