@@ -218,7 +218,8 @@ class CopiesTuning(Checked):
             mostly does so soon. Off: it is not tried there.
         restart_share: of the time left, in each restart. Off: not tried there.
         promising_share: of the time left when a turn began, to which it may go on while the bound's pace
-            promises something: half, as nothing else moves a bound that this one would; plans need the rest.
+            promises something: most of it, as nothing else moves a bound that this one would; plans need
+            the rest.
             Off: no turn is longer than its share.
         promise_share: of the joules open between plan and best bound, that the pace must promise to close
             by then: less, and other parts have the better chances.

@@ -262,7 +262,8 @@ class MasterSearch:
             in_the_way = self._grow(copies, target * (1.0 - 1e-9), joules)
             if not in_the_way:
                 return
-            copies = copies | {min(in_the_way, key=lambda c: (self._joules[c], c))}
+            added = min(in_the_way, key=lambda c: (self._joules[c], abs(c)))
+            copies = copies.union(range(min(added, 0), 0), (added,))  # after the steps before it
             target = joules = reached - self._page_outs(copies)
 
     def _grow(self, copies: frozenset[int], target: float, joules: float) -> frozenset[int]:

@@ -224,9 +224,10 @@ class KnownPaths:
         counts = dict(zip(self._followed, self._uses[paths].sum(axis=0), strict=True))
         counts |= dict(zip(self._listed, closed.sum(axis=0), strict=True))
         steps = self._steps_of(has)
-        if steps:
-            more = self._fixed[:, steps - 1] - self._fixed[:, steps]
-            counts[-steps] = (room < more).any(axis=1).sum()
+        last = next((n for n in range(steps, 0, -1) if -n not in copies), 0)
+        if last:  # without a step those after it count for nothing
+            more = self._fixed[:, last - 1] - self._fixed[:, steps]
+            counts[-last] = (room < more).any(axis=1).sum()
         able = [c for c in counts if c in has and c not in copies]
         if not able:
             return None
