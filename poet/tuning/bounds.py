@@ -204,7 +204,8 @@ class CopiesTuning(Checked):
         most_row_work: transitions times columns after which a set is grown no further: about two seconds.
         cuts_at_once: of one solution of the master program, each with the cheapest copy that was in the way
             of the one before: cuts that have little in common need fewer solutions, but only the first is
-            sure to cut one off.
+            sure to cut one off. For the `first_solutions` of a level, and where D is not out of reach, one.
+        first_solutions: see there: the first cuts are quickly found, and show whether the bound rises.
         paths_at_once: that are looked at for what they need in common: more would not tell it apart better.
         parts: units that joules of residents' page-outs are counted in, of what is asked for and of a step: a
             page-out is rounded down by less than a percent.
@@ -237,6 +238,7 @@ class CopiesTuning(Checked):
     most_rows: int = 12
     most_row_work: int = 400_000_000
     cuts_at_once: int = 3
+    first_solutions: int = 10
     paths_at_once: int = 64
     parts: tuple[int, int] = (2048, 128)
     columns: int = 16

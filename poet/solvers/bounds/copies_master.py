@@ -256,7 +256,9 @@ class MasterSearch:
         """
         reached = min(self.below, *self._own.values())
         target = min(joules, reached - self._page_outs(copies))
-        for _ in range(self.tuning.cuts_at_once):
+        late = len(self._own) > self.tuning.first_solutions and joules >= self.below * (1.0 - 1e-9)
+        at_once = self.tuning.cuts_at_once if late else 1
+        for _ in range(at_once):
             if target <= self._least_joules * (1.0 + 1e-9):
                 return
             in_the_way = self._grow(copies, target * (1.0 - 1e-9), joules)
